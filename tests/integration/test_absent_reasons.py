@@ -1,4 +1,4 @@
-"""What a machine cannot have is said to be that, and is not said to come yet."""
+"""Reasons for absent values: `not_supported` for good, `not_available` for now."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from support.daemon_process import running_daemon
         ("stalled", "no answer for 12 s", Absent.NOT_AVAILABLE),
     ],
 )
-def test_a_figure_is_absent_as_its_collector_is(state: CollectorState, error: str | None, reason: Absent) -> None:
-    """Only what is not there for good is not supported."""
+def test_absent_reason_follows_the_collector_state(
+    state: CollectorState, error: str | None, reason: Absent
+) -> None:
+    """Only a missing device or file means `not_supported`."""
     statuses = [CollectorStatus(name, state, error=error) for name in COLLECTOR_OF.values()]
 
     assert find_absent_reasons(COLLECTOR_OF, statuses) == dict.fromkeys(COLLECTOR_OF, reason)
 
 
-def test_every_such_collector_and_field_exists() -> None:
-    """On Linux; elsewhere none of them is."""
+def test_collectors_with_absent_reasons_exist_on_linux_only() -> None:
     linux, mac = (
         {one.name for one in list_collectors(Host(platform=platform))} for platform in ("linux", "darwin")
     )
@@ -45,16 +46,16 @@ def test_every_such_collector_and_field_exists() -> None:
     assert set(Snapshot.__struct_fields__).issuperset(COLLECTOR_OF)
 
 
-def test_where_there_is_no_linux_there_are_no_such_figures() -> None:
-    """A collector that is switched off is another matter: its figure might be had."""
+def test_linux_only_values_are_not_supported_elsewhere() -> None:
+    """A disabled collector is different: its value may be available again."""
     others, memory = CollectorStatus("psutil_host", "ok"), CollectorStatus("meminfo", "ok")
 
     assert set(find_absent_reasons(COLLECTOR_OF, [others]).values()) == {Absent.NOT_SUPPORTED}
     assert set(find_absent_reasons(COLLECTOR_OF, [memory]).values()) == {Absent.NOT_AVAILABLE}
 
 
-def test_a_machine_says_what_it_cannot_have(tmp_path: Path) -> None:
-    """A GH200 has no tegrastats and this one no zram; what is switched off might be there."""
+def test_snapshot_lists_missing_collectors_as_absent(tmp_path: Path) -> None:
+    """A GH200 has no tegrastats and this one has no zram. A disabled collector may have data."""
     config = "[collectors.psi]\nenabled = false\n"
     with running_daemon(tmp_path, *roots_arguments("gh200-numa"), config=config) as daemon:
         snapshot = daemon.snapshot()
@@ -66,8 +67,8 @@ def test_a_machine_says_what_it_cannot_have(tmp_path: Path) -> None:
     }
 
 
-def test_a_mac_says_that_only_linux_has_some_figures() -> None:
-    """PSI, compressed swap and counters of kills are Linux's: they will not come."""
+def test_macos_reports_linux_only_values_as_not_supported() -> None:
+    """PSI, zram and OOM kill counters exist only on Linux."""
     for frame in read_frames(path_of("macbook")):
         assert {frame.psi, frame.zram, frame.cgroup_pressure, frame.tegrastats, frame.kernel_log} == {
             Absent.NOT_SUPPORTED

@@ -1,4 +1,4 @@
-"""Memory turns critical on a machine, and a signed message leaves it; it recovers, and another one does."""
+"""Alerts end to end: signed webhook notifications when memory turns critical and when it recovers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def events_of(site: Any) -> list[str]:
     return [json.loads(delivery.body)["event"] for delivery in site.deliveries]
 
 
-def test_a_critical_machine_tells_and_a_recovered_one_tells_again(tmp_path: Path) -> None:
-    """One message each, signed, with the figures of the moment and those who hold the memory."""
+def test_critical_pressure_and_recovery_send_one_notification_each(tmp_path: Path) -> None:
+    """Both are signed. The firing one carries current values and the largest processes."""
     machine = AlertMachine.of(tmp_path)
     with (
         receiving(500, 200) as site,
@@ -52,10 +52,10 @@ def test_a_critical_machine_tells_and_a_recovered_one_tells_again(tmp_path: Path
     assert rejected.headers["webhook-id"] == critical.headers["webhook-id"] != resolved.headers["webhook-id"]
     for delivery in deliveries:
         Webhook(SECRET).verify(delivery.body, delivery.headers)
-    told = json.loads(critical.body)
-    assert (told["event"], told["target"], told["level"]) == ("pressure.critical", "ram", "critical")
-    assert told["reasons"][0]["signal"] == "util"
-    assert told["top"], "who holds the memory"
+    firing = json.loads(critical.body)
+    assert (firing["event"], firing["target"], firing["level"]) == ("pressure.critical", "ram", "critical")
+    assert firing["reasons"][0]["signal"] == "util"
+    assert firing["top"], "the largest processes"
     assert json.loads(resolved.body)["event"] == "pressure.resolved"
     assert 'memwatch_alerts_firing{rule="pressure.critical",severity="critical"} 1.0' in metrics
     assert events == ["alert resolved: System RAM critical (now OK)", "alert firing: System RAM critical"]
@@ -64,8 +64,8 @@ def test_a_critical_machine_tells_and_a_recovered_one_tells_again(tmp_path: Path
     assert "WARNING no state folder: nothing survives a restart" in log
 
 
-def test_alert_outlives_its_daemon(tmp_path: Path) -> None:
-    """Killed while an alert fires and nobody could be told, memwatchd tells after its restart, and once only."""
+def test_undelivered_alert_is_sent_once_after_a_restart(tmp_path: Path) -> None:
+    """memwatchd is killed with an undelivered alert. After its restart it sends the alert exactly once."""
     machine = AlertMachine.of(tmp_path)
     state = f"--state-dir={tmp_path / 'state'}"
     with receiving(503, 200) as site:
@@ -95,8 +95,8 @@ def test_alert_outlives_its_daemon(tmp_path: Path) -> None:
     assert durable
 
 
-def test_silence_outlives_its_daemon_and_ends(tmp_path: Path) -> None:
-    """While it lasts nobody is told, restart or not; ended by hand, what still fires is told."""
+def test_silence_survives_a_restart_and_alert_is_sent_when_it_expires(tmp_path: Path) -> None:
+    """No notification while it lasts. When an operator ends it, the firing alert is sent."""
     machine = AlertMachine.of(tmp_path)
     state = f"--state-dir={tmp_path / 'state'}"
     with receiving(200) as site:
@@ -125,9 +125,9 @@ def test_silence_outlives_its_daemon_and_ends(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """A daemon for requests that change nothing."""
-    with running_daemon(tmp_path_factory.mktemp("asked")) as running:
+    with running_daemon(tmp_path_factory.mktemp("shared")) as running:
         yield running
 
 
@@ -142,17 +142,17 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         (f"seconds=60&target={'x' * 300}", "target"),
     ],
 )
-def test_silence_that_cannot_be_is_refused_with_a_sentence(asked: RunningDaemon, query: str, words: str) -> None:
-    """A silence without an end, or of what there is not, is none."""
-    rejected = get(asked.port, f"/api/v1/silences?{query}", method="POST")
+def test_invalid_silence_is_rejected_with_a_reason(shared_daemon: RunningDaemon, query: str, words: str) -> None:
+    """A silence needs an end, a known event and a short target."""
+    rejected = get(shared_daemon.port, f"/api/v1/silences?{query}", method="POST")
 
     assert rejected.status == 422
     assert words in rejected.json["detail"]
-    assert asked.get("/api/v1/silences").json == []
+    assert shared_daemon.get("/api/v1/silences").json == []
 
 
-def test_silence_of_what_is_not_here_says_so(tmp_path: Path) -> None:
-    """It is accepted, for a GPU may come later; the answer, the list and the page name those that are here."""
+def test_silence_for_an_absent_target_carries_a_note(tmp_path: Path) -> None:
+    """It is accepted, because a GPU may appear later. Response, list and page name the present targets."""
     with running_daemon(tmp_path, "--demo", "strix-halo") as daemon:
         made = [
             get(daemon.port, f"/api/v1/silences?seconds=3600{about}", method="POST")
@@ -172,13 +172,13 @@ def test_silence_of_what_is_not_here_says_so(tmp_path: Path) -> None:
         contract.Silence.model_validate(one)
 
 
-def test_alert_comes_before_the_kernel_kills(tmp_path: Path) -> None:
-    """Memory runs out, the kernel kills somebody: both are told, in this order, and by no new thread."""
+def test_pressure_alert_precedes_the_oom_kill_alert(tmp_path: Path) -> None:
+    """Memory runs out and the kernel kills a process: both are sent in this order, without a new thread."""
     machine = AlertMachine.of(tmp_path)
     with receiving(200) as site:
         config = quick_config(site) + 'events = ["pressure.critical", "kernel.oom_kill"]\n'
         with running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
-            daemon.snapshot()  # else the API would be made, in a thread of its own, when memory gets tight
+            daemon.snapshot()  # builds the API now; otherwise it is built in its own thread during the shortage
             threads = threads_of(daemon.pid)
             machine.fill()
             wait_for_deliveries(site, 1)
@@ -200,7 +200,7 @@ def threads_of(pid: int) -> set[int]:
 
 @pytest.mark.alone
 def test_dead_receiver_delays_no_other(tmp_path: Path) -> None:
-    """One never answers, one is not there; the third is told within two seconds, and the page says how each is."""
+    """One receiver never answers; the other is notified within 2 s. The page shows no secret path."""
     machine = AlertMachine.of(tmp_path)
     with raw_receiver(silent) as dead, receiving(200) as gone, receiving(200) as site:
         config = quick_config(site, gone, extra="").replace(gone.url, dead)
@@ -222,11 +222,11 @@ def test_dead_receiver_delays_no_other(tmp_path: Path) -> None:
     assert lag < 0.1
 
 
-def test_a_test_message_comes_by_button_and_by_command(tmp_path: Path) -> None:
-    """POST /api/v1/alerts/test goes through the outbox; --test-alert says receiver by receiver what came of it."""
+def test_test_notification_is_sent_by_api_and_by_command(tmp_path: Path) -> None:
+    """POST /api/v1/alerts/test uses the outbox; --test-alert prints the result per receiver."""
     with receiving(200) as site, receiving(503) as broken:
         with running_daemon(tmp_path, config=quick_config(site)) as daemon:
-            asked = get(daemon.port, "/api/v1/alerts/test", method="POST")
+            response = get(daemon.port, "/api/v1/alerts/test", method="POST")
             wait_for_deliveries(site, 1)
         file = tmp_path / "both.toml"
         file.write_text(quick_config(site, broken))
@@ -239,20 +239,20 @@ def test_a_test_message_comes_by_button_and_by_command(tmp_path: Path) -> None:
             check=False,
         )
 
-    assert asked.json == {"receivers": ["site0"]}
+    assert response.json == {"receivers": ["site0"]}
     assert events_of(site) == ["test", "test"]
     assert json.loads(site.deliveries[0].body)["values"]["size_bytes"] > 0
     assert done.returncode == 1
     lines = [line.partition("): ") for line in done.stdout.splitlines()]
-    assert [(head.partition(" (")[0], said) for head, _, said in lines] == [
+    assert [(head.partition(" (")[0], result) for head, _, result in lines] == [
         ("webhook site0", "delivered"),
         ("webhook site1", "answered 503"),
     ]
     assert "token" not in done.stdout
 
 
-def test_without_receivers_a_test_says_what_is_missing(tmp_path: Path) -> None:
-    """Neither the button nor the command pretends that somebody was told."""
+def test_test_notification_without_receivers_is_an_error(tmp_path: Path) -> None:
+    """Both the API and the command report that no receiver is configured."""
     file = tmp_path / "none.toml"
     file.write_text("")
     done = subprocess.run(
@@ -263,15 +263,15 @@ def test_without_receivers_a_test_says_what_is_missing(tmp_path: Path) -> None:
         check=False,
     )
     with running_daemon(tmp_path) as daemon:
-        asked = get(daemon.port, "/api/v1/alerts/test", method="POST")
+        response = get(daemon.port, "/api/v1/alerts/test", method="POST")
 
-    assert (done.returncode, asked.status) == (78, 409)
-    for said in (done.stderr, asked.json["detail"]):
-        assert "no receiver is configured; add [[alerts.webhooks]]" in said
+    assert (done.returncode, response.status) == (78, 409)
+    for error in (done.stderr, response.json["detail"]):
+        assert "no receiver is configured; add [[alerts.webhooks]]" in error
 
 
-def test_a_simulated_machine_sends_no_test_message(tmp_path: Path) -> None:
-    """Its figures are nobody's, and a test message has figures."""
+def test_demo_data_sends_no_test_notification(tmp_path: Path) -> None:
+    """A test notification carries values, and those of a demo are not real."""
     with receiving(200) as site:
         file = tmp_path / "one.toml"
         file.write_text(quick_config(site))
@@ -288,8 +288,8 @@ def test_a_simulated_machine_sends_no_test_message(tmp_path: Path) -> None:
     assert done.stderr == "memwatchd: a simulated machine tells nobody: leave out --demo and --replay\n"
 
 
-def test_use_that_flaps_around_a_line_is_one_alert_at_most(tmp_path: Path) -> None:
-    """Up and down around the critical line every 200 ms for five seconds: two messages at most."""
+def test_flapping_use_sends_one_alert_at_most(tmp_path: Path) -> None:
+    """Use crosses the critical threshold every 200 ms for 5 s: two notifications at most."""
     machine = AlertMachine.of(tmp_path)
     with receiving(200) as site:
         config = quick_config(site).replace('clear_after = "0s"', 'clear_after = "2s"')
@@ -302,8 +302,8 @@ def test_use_that_flaps_around_a_line_is_one_alert_at_most(tmp_path: Path) -> No
     assert len(site.deliveries) <= 2
 
 
-def test_changes_from_elsewhere_are_refused(tmp_path: Path) -> None:
-    """Another site's page and whoever comes through a proxy may look, and change nothing."""
+def test_changes_from_other_origins_and_proxies_are_rejected(tmp_path: Path) -> None:
+    """Pages of other sites and clients behind a proxy may read but not change anything."""
     with running_daemon(tmp_path) as daemon:
         foreign = get(daemon.port, "/api/v1/silences?seconds=60", {"Origin": "http://evil.example"}, method="POST")
         proxied = get(daemon.port, "/api/v1/silences?seconds=60", {"X-Forwarded-For": "192.0.2.1"}, method="POST")
@@ -313,8 +313,8 @@ def test_changes_from_elsewhere_are_refused(tmp_path: Path) -> None:
     assert "from this machine only" in proxied.json["detail"]
 
 
-def test_receiver_that_is_gone_is_shown_as_disabled(tmp_path: Path) -> None:
-    """After 410 the page and the API say that nothing more is sent."""
+def test_receiver_that_answers_410_is_shown_as_disabled(tmp_path: Path) -> None:
+    """The page and the API show that nothing more is sent."""
     with receiving(410) as site, running_daemon(tmp_path, config=quick_config(site)) as daemon:
         get(daemon.port, "/api/v1/alerts/test", method="POST")
         daemon.wait_for("/api/v1/receivers", lambda found: found[0]["disabled"])

@@ -1,4 +1,4 @@
-"""Debian's Alertmanager is told, groups, and tells a webhook of its own; it is reminded of what fires."""
+"""Debian's Alertmanager as a receiver: it groups alerts, notifies its webhook and gets firing alerts again."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PASSWORD = "correct horse"
 
 @contextmanager
 def alertmanager(folder: Path, url: str, timeout: str = "5m", password: str = "") -> Iterator[int]:
-    """The port of a real Alertmanager that tells `url`, and asks `ada` for that password if there is one."""
+    """Run Alertmanager with `url` as its webhook; yield its port. A password is required of user `ada` if given."""
     port, file = free_port(), folder / "alertmanager.yml"
     file.write_text(CONFIG.format(url=url, timeout=timeout))
     command = [
@@ -78,8 +78,8 @@ def alerts_in(site: Site) -> list[dict[str, Any]]:
     return [alert for delivery in site.deliveries for alert in json.loads(delivery.body)["alerts"]]
 
 
-def test_alertmanager_is_told_and_tells(tmp_path: Path) -> None:
-    """From full memory to the webhook behind a real Alertmanager, and the end of it by the same way."""
+def test_alert_and_resolve_reach_the_webhook_behind_alertmanager(tmp_path: Path) -> None:
+    """From full memory to the webhook behind a real Alertmanager, and the resolve by the same path."""
     machine = AlertMachine.of(tmp_path)
     with receiving(200) as site, alertmanager(tmp_path, site.url) as port:
         config = QUICK.format(pending="400ms") + (
@@ -109,8 +109,8 @@ def test_alertmanager_is_told_and_tells(tmp_path: Path) -> None:
     assert (receiver["kind"], receiver["outcomes"]["delivered"], receiver["pending"]) == ("alertmanager", 2, 0)
 
 
-def test_an_alertmanager_that_asks_for_a_password(tmp_path: Path) -> None:
-    """With the right one it is told, and again; with another it answers 401, and the message waits."""
+def test_alertmanager_basic_auth_delivers_with_the_right_password(tmp_path: Path) -> None:
+    """The right password delivers and repeats. A wrong one gets 401, and the notification stays queued."""
     machine, right, wrong = AlertMachine.of(tmp_path), tmp_path / "right", tmp_path / "wrong"
     right.write_text(PASSWORD + "\n")
     wrong.write_text("hunter2")
@@ -148,8 +148,8 @@ def channel_to(url: str, repeat_seconds: float, ahead_seconds: float = 0.0) -> A
     return AlertmanagerChannel("am", endpoint, Poster(endpoint, 5.0, False, None, wall), repeat_seconds, wall)
 
 
-def test_what_fires_does_not_expire_while_it_is_sent_again(tmp_path: Path) -> None:
-    """With a resolve_timeout of 2 s Alertmanager would forget; told again each half second it does not."""
+def test_repeated_alert_outlives_the_resolve_timeout(tmp_path: Path) -> None:
+    """Alertmanager resolves after 2 s without an update; an alert sent each 0.5 s keeps firing."""
     with receiving(200) as site, alertmanager(tmp_path, site.url, timeout="2s") as port:
         made = new_receiver(channel_to(f"http://127.0.0.1:{port}", 0.5))
         made.start()
@@ -166,8 +166,8 @@ def test_what_fires_does_not_expire_while_it_is_sent_again(tmp_path: Path) -> No
     assert {alert["status"] for alert in alerts_in(site)[:-1]} == {"firing"}
 
 
-def test_what_happened_is_told_however_late_it_arrives(tmp_path: Path) -> None:
-    """An OOM kill that could not be told for an hour is news to Alertmanager, and ends there by its own timeout."""
+def test_late_one_off_event_fires_and_expires(tmp_path: Path) -> None:
+    """An OOM kill that is delivered an hour late fires in Alertmanager and ends by its resolve timeout."""
     an_hour_ago = time.time() - 3600.0
     killed = replace(notice(1, target="kernel", rule="kernel.oom_kill"), unix=an_hour_ago, fact=True)
     with receiving(200) as site, alertmanager(tmp_path, site.url, timeout="2s") as port:
@@ -183,8 +183,8 @@ def test_what_happened_is_told_however_late_it_arrives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("corrected", [False, True])
-def test_a_clock_that_is_two_days_ahead_holds_no_alert_up(tmp_path: Path, corrected: bool) -> None:
-    """Told while our clock is wrong, and when it is right again: the alert fires, and its end is an end."""
+def test_clock_two_days_ahead_delays_no_alert(tmp_path: Path, corrected: bool) -> None:
+    """Sent while our clock is wrong, or after it is corrected: the alert fires and resolves."""
     ahead = 2 * 86_400.0
     began = time.time() + ahead
     with receiving(200) as site, alertmanager(tmp_path, site.url) as port:
@@ -200,8 +200,8 @@ def test_a_clock_that_is_two_days_ahead_holds_no_alert_up(tmp_path: Path, correc
     assert made.counts()["retry"] == 0
 
 
-def test_all_that_fires_is_sent_again_in_one_request() -> None:
-    """Two alerts that fire and one that is over are one array, under the path of Alertmanager's own API."""
+def test_firing_alerts_are_repeated_in_one_request() -> None:
+    """Two firing alerts and a resolved one form one array, sent to Alertmanager's API path."""
     with receiving(200) as site:
         made = new_receiver(channel_to(site.url.partition("/hook")[0] + "/alertmanager/", 0.3))
         made.start()
@@ -221,6 +221,6 @@ def test_all_that_fires_is_sent_again_in_one_request() -> None:
     ]
 
 
-def test_names_are_those_of_prometheus() -> None:
-    """Alert names are one word in capitals and small letters."""
+def test_alert_name_is_camel_case() -> None:
+    """Prometheus alert names are camel case."""
     assert alert_name("kernel.oom_kill") == "MemwatchKernelOomKill"

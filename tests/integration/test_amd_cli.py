@@ -1,4 +1,4 @@
-"""AMD's command line tools as the last resort: only where the driver's files are hidden, and never a surprise."""
+"""amd-smi and rocm-smi as the last resort: used only when the driver's files are hidden."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROCESSES = [{"gpu": 0, "process_list": [{"process_info": PROCESS}]}]
 
 
 def hidden(folder: Path) -> AmdMachine:
-    """An AMD GPU on the bus, and nothing of its driver, as in some containers."""
+    """AMD GPU on the PCI bus without any file of its driver, as in some containers."""
     machine = AmdMachine(folder)
     machine.host(64 * GIB, 50 * GIB)
     for name, text in {"class": "0x030000", "vendor": "0x1002", "device": "0x73ff"}.items():
@@ -33,7 +33,7 @@ def hidden(folder: Path) -> AmdMachine:
 
 
 def tool(folder: Path, name: str, answers: dict[str, str], code: int = 0) -> dict[str, str]:
-    """A program that answers by its first argument; everything else gets nothing. Returns an environment."""
+    """Write a program that answers by its first argument and prints nothing else; return the environment."""
     folder.mkdir(parents=True, exist_ok=True)
     cases = []
     for argument, text in answers.items():
@@ -50,8 +50,8 @@ def amd_smi(folder: Path, **changes: Any) -> dict[str, str]:
     return tool(folder, "amd-smi", {name: json.dumps(answer) for name, answer in answers.items()})
 
 
-def test_amd_smi_through_the_daemon(tmp_path: Path) -> None:
-    """Memory to the MiB, its process, and an architecture that nobody claims to know."""
+def test_amd_smi_values_are_served(tmp_path: Path) -> None:
+    """Memory to the MiB, its process, and an architecture that stays unknown."""
     machine = hidden(tmp_path / "box")
     machine.write("proc/213534/stat", f"213534 (python3) S 1 1 1 0 -1 4194560 {'0 ' * 12}100 4096 50 {'0 ' * 28}")
     with running_daemon(tmp_path, *machine.arguments, environ=amd_smi(tmp_path / "bin")) as daemon:
@@ -67,8 +67,8 @@ def test_amd_smi_through_the_daemon(tmp_path: Path) -> None:
     assert "noise" not in log
 
 
-def test_rocm_smi_through_the_daemon(tmp_path: Path) -> None:
-    """A warning before the JSON, figures as text, and nothing of amd-smi."""
+def test_rocm_smi_values_are_served(tmp_path: Path) -> None:
+    """A warning precedes the JSON, values are strings, and amd-smi is missing."""
     machine = hidden(tmp_path / "box")
     environ = tool(tmp_path / "bin", "rocm-smi", {"--showmeminfo": WARNING + json.dumps(ROCM_SMI)})
     with running_daemon(tmp_path, *machine.arguments, environ=environ) as daemon:
@@ -80,8 +80,8 @@ def test_rocm_smi_through_the_daemon(tmp_path: Path) -> None:
     assert device["pci"] == "0000:04:00.0"
 
 
-def test_no_driver_through_the_daemon(tmp_path: Path) -> None:
-    """Nothing on stdout, exit codes 255 and 0: a sentence, and the machine without a GPU's figures."""
+def test_tools_without_a_driver_make_the_collector_unavailable(tmp_path: Path) -> None:
+    """Empty stdout with exit codes 255 and 0 becomes an error; other values are served without the GPU's."""
     machine = hidden(tmp_path / "box")
     tool(tmp_path / "bin", "amd-smi", {}, code=255)
     environ = tool(tmp_path / "bin", "rocm-smi", {})
@@ -101,8 +101,8 @@ def test_no_driver_through_the_daemon(tmp_path: Path) -> None:
     assert [pool["id"] for pool in pools] == ["ram"]
 
 
-def test_what_amd_smi_cannot_rocm_smi_may(tmp_path: Path) -> None:
-    """The newer tool goes first; where it lists nothing the older is asked."""
+def test_rocm_smi_is_used_when_amd_smi_lists_nothing(tmp_path: Path) -> None:
+    """The newer tool goes first."""
     amd_smi(tmp_path / "bin", metric={"gpu_data": []})
     environ = tool(tmp_path / "bin", "rocm-smi", {"--showmeminfo": json.dumps(ROCM_SMI)})
     collector = Collector(hidden(tmp_path / "box").roots, environ)
@@ -113,8 +113,8 @@ def test_what_amd_smi_cannot_rocm_smi_may(tmp_path: Path) -> None:
     assert reading.source == "rocm-smi"
 
 
-def test_a_gpu_without_an_address_has_none(tmp_path: Path) -> None:
-    """The tool's own number tells GPUs apart and is shown to nobody as an address."""
+def test_gpu_without_a_pci_address_gets_no_invented_one(tmp_path: Path) -> None:
+    """The tool's index tells GPUs apart and is never shown as an address."""
     environ = amd_smi(tmp_path / "bin", list=[{"gpu": 0, "bdf": "N/A"}])
     collector = Collector(hidden(tmp_path / "box").roots, environ)
 
@@ -127,8 +127,8 @@ def test_a_gpu_without_an_address_has_none(tmp_path: Path) -> None:
     assert gpu.runtime_status is Absent.NOT_AVAILABLE
 
 
-def test_the_drivers_own_files_go_first(tmp_path: Path) -> None:
-    """A tool opens every GPU, so it is not started where there is another way; nor later, once there is."""
+def test_driver_files_take_precedence_over_tools(tmp_path: Path) -> None:
+    """A tool opens every GPU, so it is not started when files exist, nor once they appear."""
     machine = hidden(tmp_path / "box")
     collector = Collector(machine.roots, amd_smi(tmp_path / "bin"))
     collector.collect()
@@ -140,7 +140,7 @@ def test_the_drivers_own_files_go_first(tmp_path: Path) -> None:
         Collector(machine.roots, amd_smi(tmp_path / "bin"))
 
 
-def test_no_tools_and_no_gpu(tmp_path: Path) -> None:
+def test_missing_gpu_or_tools_make_the_collector_unavailable(tmp_path: Path) -> None:
     """Both are normal."""
     with pytest.raises(SourceUnavailable, match="no AMD GPU is on the PCI bus"):
         Collector(AmdMachine(tmp_path / "empty").roots, {"PATH": str(tmp_path), "ROCM_PATH": str(tmp_path)})
@@ -149,28 +149,28 @@ def test_no_tools_and_no_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "sentence"),
+    ("script", "reason"),
     [
         ("#!/nonexistent/interpreter\n", "amd-smi cannot be started"),
         ("#!/bin/sh\nexec sleep 60\n", "amd-smi did not answer for 1 s"),
         ("#!/bin/sh\nexec cat /dev/zero\n", "amd-smi says more than it should"),
     ],
 )
-def test_tools_that_misbehave(script: str, sentence: str, tmp_path: Path) -> None:
-    """Each is a sentence within its time, and no process stays behind."""
+def test_broken_tool_fails_in_time_with_a_reason(script: str, reason: str, tmp_path: Path) -> None:
+    """No process stays behind."""
     path = tmp_path / "amd-smi"
     path.write_text(script)
     path.chmod(0o755)
     watch = Stopwatch()
 
-    with pytest.raises(NoOutputError, match=sentence):
+    with pytest.raises(NoOutputError, match=reason):
         run_tool(str(path), "list", seconds=1.0)
 
     assert watch.seconds < 5
 
 
-def test_rocms_own_folder_is_searched(tmp_path: Path) -> None:
-    """Tools are found by PATH, and where ROCm puts them although no PATH has that."""
+def test_tools_are_found_in_the_rocm_folder(tmp_path: Path) -> None:
+    """ROCm installs its tools outside PATH."""
     amd_smi(tmp_path / "rocm/bin")
 
     found = find_tools({"PATH": os.devnull, "ROCM_PATH": str(tmp_path / "rocm")})

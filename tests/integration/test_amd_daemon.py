@@ -1,4 +1,4 @@
-"""Machines with AMD GPUs through the running daemon: no byte twice, no byte invented, no sleeping GPU woken."""
+"""AMD GPUs through the running daemon: no byte counted twice or invented, no sleeping GPU woken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.daemon_process import RunningDaemon, running_daemon
 from support.drm_machine import DrmMachine, fdinfo
 from support.machine_folders import machine_folder
 
-# A record of every file the daemon opens, from inside: what is not opened by Python is opened by nobody here.
+# Audit hook that records every file the daemon opens. Only Python code opens files in this process.
 RECORDER = """
 import os, sys
 log = os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -30,13 +30,13 @@ sys.addaudithook(record)
 """
 
 
-# Device files, descriptors of other processes, and what asks the card's firmware.
+# Device files, descriptors of other processes, and files that query the card's firmware.
 FORBIDDEN = re.compile(r"dev/(dri|kfd|accel)|(^|/)fd/\d+$|gpu_metrics|busy_percent|/ras/|sdma_", re.MULTILINE)
 
 
 @contextmanager
 def watched(tmp_path: Path, *arguments: str, **options: Any) -> Iterator[tuple[RunningDaemon, Any]]:
-    """A daemon and its snapshot once every collector has said what it has to say."""
+    """Yield a daemon and its snapshot once no collector is starting."""
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
     with running_daemon(scratch, "--interval", "200ms", *arguments, **options) as daemon:
@@ -58,20 +58,20 @@ def only(things: Any) -> Any:
     return thing
 
 
-def held(snapshot: Any) -> dict[int, dict[str, int]]:
+def device_bytes_by_pid(snapshot: Any) -> dict[int, dict[str, int]]:
     return {one["pid"]: one["device_bytes"] for one in snapshot["processes"] if one["device_bytes"]}
 
 
 def apu(tmp_path: Path, vram_used: int = 400 * MIB, gtt_used: int = 0, **host: Any) -> AmdMachine:
-    """An APU with 512 MiB set aside, on a machine with 64 GiB."""
+    """Return an APU with a 512 MiB carve-out on a machine with 64 GiB."""
     machine = AmdMachine(tmp_path)
     machine.host(**{"ram": 64 * GIB, "available": 60 * GIB - gtt_used, "held_by_nobody": gtt_used + GIB, **host})
     machine.gpu(memory(512 * MIB, vram_used, 48 * GIB, gtt_used))
     return machine
 
 
-def test_a_small_carve_out_beside_a_large_gtt(tmp_path: Path) -> None:
-    """Strix Halo: 63.44 GiB are held by the GPU, the machine has 125.5 GiB, and 89 % of 512 MiB alarm nobody."""
+def test_strix_halo_carve_out_and_gtt_are_added_once(tmp_path: Path) -> None:
+    """The GPU holds 63.44 of 125.5 GiB. A carve-out of 512 MiB that is 89% full raises no alert."""
     with watched(tmp_path, *roots_arguments("strix-halo")) as (daemon, snapshot):
         alerts = daemon.get("/api/v1/alerts").json
         metrics = daemon.get("/metrics").text
@@ -84,12 +84,12 @@ def test_a_small_carve_out_beside_a_large_gtt(tmp_path: Path) -> None:
     assert not any(alert.get("firing") for alert in alerts)
     assert 'memwatch_pressure_level{target="gpu0"}' not in metrics
     assert only(snapshot["devices"])["architecture"] == "unified"
-    # What is left of the carve-out, and of System RAM, which is less than what is left of the limit.
+    # Free carve-out plus available System RAM, which is less than the rest of the GTT limit.
     assert only(snapshot["devices"])["headroom_bytes"] == 57 * MIB + pools["ram"]["available_bytes"]
 
 
-def test_a_carve_out_larger_than_system_ram(tmp_path: Path) -> None:
-    """96 GiB set aside of 127: the limit of GTT is not what there is, and nothing adds up to 192 or 223 GiB."""
+def test_gtt_limit_above_system_ram_is_capped(tmp_path: Path) -> None:
+    """96 of 127 GiB are the carve-out. The GTT limit is capped, so nothing adds up to 192 or 223 GiB."""
     snapshot = snapshot_of(tmp_path, *roots_arguments("strix-halo-96g"))
 
     share = only(snapshot["shares"])
@@ -100,8 +100,8 @@ def test_a_carve_out_larger_than_system_ram(tmp_path: Path) -> None:
     assert only(snapshot["devices"])["api_free_bytes"] == {"rocm": 26 * GIB}
 
 
-def test_a_card_spills_into_system_ram(tmp_path: Path) -> None:
-    """24 GiB of VRAM beside 64 GiB: 88 together, and the limit of 32 GiB on spilling is nobody's memory."""
+def test_discrete_card_gtt_counts_as_system_ram(tmp_path: Path) -> None:
+    """24 GiB of VRAM and 64 GiB of RAM are 88 GiB. The GTT limit of 32 GiB adds no capacity."""
     machine = AmdMachine(tmp_path)
     machine.host(64 * GIB, 50 * GIB, held_by_nobody=4 * GIB)
     machine.gpu(discrete(used=23 * GIB, gtt_used=3 * GIB))
@@ -120,7 +120,7 @@ def test_a_card_spills_into_system_ram(tmp_path: Path) -> None:
 
 
 def test_four_mi300a_are_four_gpus(tmp_path: Path) -> None:
-    """28 cards of partitions are slices; memory is System RAM, once; ROCm's figures are in no sum twice."""
+    """The 28 partition cards are slices. Memory is System RAM, counted once, also when KFD lists it."""
     snapshot = snapshot_of(tmp_path, *roots_arguments("mi300a-x4"))
 
     assert [device["id"] for device in snapshot["devices"]] == ["gpu0", "gpu1", "gpu2", "gpu3"]
@@ -130,11 +130,11 @@ def test_four_mi300a_are_four_gpus(tmp_path: Path) -> None:
     ram = only(snapshot["pools"])
     assert ram["contents"]["devices_bytes"] == shares
     assert ram["unattributed_bytes"] == 3 * GIB
-    assert held(snapshot) == {8100 + at: {f"gpu{at}.gtt": 60 * GIB} for at in range(4)}
+    assert device_bytes_by_pid(snapshot) == {8100 + at: {f"gpu{at}.gtt": 60 * GIB} for at in range(4)}
 
 
 def test_missing_vram_files_are_not_zero(tmp_path: Path) -> None:
-    """A driver without mem_info_vram_*: the device stays, it has no pool, and its GTT is counted."""
+    """Without mem_info_vram_* the device stays, has no pool, and its GTT is counted."""
     machine = AmdMachine(tmp_path)
     machine.host(32 * GIB, 20 * GIB, held_by_nobody=2 * GIB)
     machine.gpu({"mem_info_gtt_total": 16 * GIB, "mem_info_gtt_used": GIB})
@@ -148,8 +148,8 @@ def test_missing_vram_files_are_not_zero(tmp_path: Path) -> None:
     assert 'pool="gpu0"' not in metrics
 
 
-def test_a_client_is_counted_once_however_many_descriptors_it_has(tmp_path: Path) -> None:
-    """Two descriptors of one client hold 1 GiB; the same number on another GPU is another client."""
+def test_drm_client_with_two_descriptors_is_counted_once(tmp_path: Path) -> None:
+    """Two descriptors of one client hold 1 GiB. The same client id on another GPU is another client."""
     machine = apu(tmp_path, gtt_used=3 * GIB)
     machine.gpu(discrete(), pci="0000:0a:00.0", card=2)
     drm = DrmMachine(tmp_path)
@@ -160,11 +160,11 @@ def test_a_client_is_counted_once_however_many_descriptors_it_has(tmp_path: Path
 
     snapshot = snapshot_of(tmp_path, *machine.arguments)
 
-    assert held(snapshot) == {700: {"gpu0.gtt": GIB, "gpu1.gtt": GIB, "gpu1": 12345}}
+    assert device_bytes_by_pid(snapshot) == {700: {"gpu0.gtt": GIB, "gpu1.gtt": GIB, "gpu1": 12345}}
 
 
-def test_a_client_of_two_processes_is_shown_with_both_and_counted_once(tmp_path: Path) -> None:
-    """An inherited descriptor: both hold the buffers, the pool says that only 1 GiB is explained."""
+def test_drm_client_shared_by_two_processes_is_counted_once(tmp_path: Path) -> None:
+    """Both processes inherited the descriptor and show 1 GiB; the pool attributes 1 GiB once."""
     machine = AmdMachine(tmp_path)
     machine.host(64 * GIB, 50 * GIB)
     machine.gpu(discrete(used=3 * GIB))
@@ -175,7 +175,7 @@ def test_a_client_of_two_processes_is_shown_with_both_and_counted_once(tmp_path:
 
     snapshot = snapshot_of(tmp_path, *machine.arguments)
 
-    assert held(snapshot) == {700: {"gpu0": GIB}, 701: {"gpu0": GIB}}
+    assert device_bytes_by_pid(snapshot) == {700: {"gpu0": GIB}, 701: {"gpu0": GIB}}
     assert by_id(snapshot["pools"])["gpu0"]["unattributed_bytes"] == 2 * GIB
     assert any("hold some buffers together" in note for note in only(snapshot["devices"])["notes"])
 
@@ -188,8 +188,8 @@ FIGURES = {
 }
 
 
-def test_units_and_older_words(tmp_path: Path) -> None:
-    """The older word for the same figure is not a second figure, and a figure without a unit is in bytes."""
+def test_older_fdinfo_keys_and_units_are_read(tmp_path: Path) -> None:
+    """An older key for the same value is not added. A value without a unit is in bytes."""
     machine = AmdMachine(tmp_path)
     machine.host(64 * GIB, 50 * GIB)
     machine.gpu(discrete(vram=48 * GIB, used=30 * GIB))
@@ -200,11 +200,11 @@ def test_units_and_older_words(tmp_path: Path) -> None:
 
     snapshot = snapshot_of(tmp_path, *machine.arguments)
 
-    assert held(snapshot) == {pid: {"gpu0": size} for pid, (_, size) in FIGURES.items()}
+    assert device_bytes_by_pid(snapshot) == {pid: {"gpu0": size} for pid, (_, size) in FIGURES.items()}
 
 
-def test_lines_that_are_no_figures_are_left_out_and_counted(tmp_path: Path) -> None:
-    """Nothing is invented from them, and /metrics says that there were some."""
+def test_invalid_fdinfo_values_are_skipped_and_counted(tmp_path: Path) -> None:
+    """No value is invented from them; /metrics counts the errors."""
     machine = AmdMachine(tmp_path)
     machine.host(64 * GIB, 50 * GIB)
     machine.gpu(discrete(used=30 * MIB))
@@ -216,12 +216,12 @@ def test_lines_that_are_no_figures_are_left_out_and_counted(tmp_path: Path) -> N
     with watched(tmp_path, *machine.arguments) as (daemon, snapshot):
         metrics = daemon.get("/metrics").text
 
-    assert held(snapshot) == {pid: {"gpu0.gtt": 8 * MIB} for pid in (700, 701, 702)}
+    assert device_bytes_by_pid(snapshot) == {pid: {"gpu0.gtt": 8 * MIB} for pid in (700, 701, 702)}
     assert 'memwatch_collector_errors_total{collector="drm",reason="inconsistent"}' in metrics
 
 
-def test_a_process_that_cannot_be_looked_into_makes_the_list_partial(tmp_path: Path) -> None:
-    """The rest is told all the same, ROCm's own figure of that process fills in, and the device says so."""
+def test_unreadable_process_makes_the_list_partial(tmp_path: Path) -> None:
+    """The other processes are listed, KFD's value fills in for the unreadable one, and a note explains it."""
     machine = apu(tmp_path, gtt_used=2 * GIB)
     machine.node(1, 77, 0x300, 48 * GIB)
     machine.held(701, 77, GIB)
@@ -238,12 +238,12 @@ def test_a_process_that_cannot_be_looked_into_makes_the_list_partial(tmp_path: P
     device = only(snapshot["devices"])
     assert device["process_list"] == "partial"
     assert any("could not be looked into" in note for note in device["notes"])
-    assert held(snapshot) == {700: {"gpu0.gtt": 512 * MIB}, 701: {"gpu0.gtt": GIB}}
+    assert device_bytes_by_pid(snapshot) == {700: {"gpu0.gtt": 512 * MIB}, 701: {"gpu0.gtt": GIB}}
     assert 'memwatch_device_process_list_complete{device="gpu0"} 0.0' in metrics
 
 
-def test_what_rocm_calls_vram_on_an_apu_is_system_ram(tmp_path: Path) -> None:
-    """60 GiB in KFD's vram_ file while GTT holds 60.4: one process has 60 GiB of GTT, and not twice."""
+def test_kfd_vram_on_an_apu_is_gtt_and_not_added_twice(tmp_path: Path) -> None:
+    """KFD's vram_ file has 60 GiB and GTT 60.4 GiB: the process holds 60 GiB of GTT once."""
     machine = AmdMachine(tmp_path)
     machine.host(125 * GIB, 50 * GIB, held_by_nobody=62 * GIB)
     machine.gpu(memory(512 * MIB, 410 * MIB, 124 * GIB, 60 * GIB + 410 * MIB))
@@ -255,15 +255,15 @@ def test_what_rocm_calls_vram_on_an_apu_is_system_ram(tmp_path: Path) -> None:
 
     snapshot = snapshot_of(tmp_path, *machine.arguments)
 
-    assert held(snapshot) == {700: {"gpu0.gtt": 60 * GIB, "gpu0": 4 * MIB}}
+    assert device_bytes_by_pid(snapshot) == {700: {"gpu0.gtt": 60 * GIB, "gpu0": 4 * MIB}}
     process = next(one for one in snapshot["processes"] if one["pid"] == 700)
     assert process["footprint_bytes"] is None
     assert process["footprint_low_bytes"] == 60 * GIB + 4 * MIB
     assert process["footprint_high_bytes"] == process["rss_bytes"] + 60 * GIB + 4 * MIB
 
 
-def test_buffers_that_several_clients_share_exceed_what_is_used(tmp_path: Path) -> None:
-    """A compositor and a program both list a buffer: the rest is 0 and says so. Less listed than used is a rest."""
+def test_shared_buffers_are_reported_as_overlap(tmp_path: Path) -> None:
+    """Clients that share buffers list more than is used: unattributed is 0 with `overlap`."""
     machine = AmdMachine(tmp_path)
     machine.host(64 * GIB, 50 * GIB)
     machine.gpu(discrete(used=GIB), pci="0000:03:00.0", card=1)
@@ -281,8 +281,8 @@ def test_buffers_that_several_clients_share_exceed_what_is_used(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("kernel", "free"), [("6.8.0-60-generic", 112 * MIB), ("6.16.3", 30 * GIB)])
-def test_what_rocm_calls_free_follows_the_kernel(kernel: str, free: int, tmp_path: Path) -> None:
-    """Before 6.10 the carve-out alone, later System RAM where that may be more; never more than is there."""
+def test_rocm_free_memory_follows_the_kernel_version(kernel: str, free: int, tmp_path: Path) -> None:
+    """Before 6.10 the carve-out only, later System RAM if that is larger; never more than available."""
     machine = AmdMachine(tmp_path)
     machine.host(64 * GIB, 30 * GIB, kernel, held_by_nobody=GIB)
     machine.gpu({**memory(512 * MIB, 400 * MIB, 48 * GIB, GIB), "device": "0x1586"})
@@ -293,8 +293,8 @@ def test_what_rocm_calls_free_follows_the_kernel(kernel: str, free: int, tmp_pat
     assert only(snapshot["devices"])["api_free_bytes"] == {"rocm": free}
 
 
-def test_the_limit_on_all_pages_bounds_what_rocm_can_have(tmp_path: Path) -> None:
-    """A GTT of 96 GiB where the kernel allows 15.5: the driver calls that unusual, and the device says it."""
+def test_ttm_pages_limit_bounds_rocm_free_memory(tmp_path: Path) -> None:
+    """A GTT of 96 GiB with a kernel limit of 15.5 GiB: the driver warns, and a device note says so."""
     machine = AmdMachine(tmp_path)
     machine.host(31 * GIB, 24 * GIB, "6.12.10", held_by_nobody=GIB)
     machine.gpu({**memory(512 * MIB, 0, 96 * GIB, GIB), "device": "0x1586"})
@@ -307,8 +307,8 @@ def test_the_limit_on_all_pages_bounds_what_rocm_can_have(tmp_path: Path) -> Non
     assert any("may take 15.5 GiB of System RAM" in note for note in device["notes"])
 
 
-def test_nothing_wakes_a_sleeping_card(tmp_path: Path) -> None:
-    """Suspended: figures come, no device file is opened, nor any file that would ask the card itself."""
+def test_suspended_card_is_read_without_being_woken(tmp_path: Path) -> None:
+    """No device file is opened, nor any sysfs file that queries the card."""
     shutil.copytree(machine_folder("rx-7900-xtx").roots.procfs.parent, tmp_path / "box", symlinks=True)
     machine = AmdMachine(tmp_path / "box")
     (status,) = (machine.folder / "sys/devices").rglob("power/runtime_status")
@@ -332,8 +332,8 @@ def test_nothing_wakes_a_sleeping_card(tmp_path: Path) -> None:
     assert not FORBIDDEN.search(opened)
 
 
-def test_a_card_that_vanishes_is_missing_and_the_others_keep_their_names(tmp_path: Path) -> None:
-    """Unplugged while watched: gpu0 is missing, gpu1 is still gpu1; plugged in again, all is as before."""
+def test_unplugged_card_is_missing_and_others_keep_their_ids(tmp_path: Path) -> None:
+    """gpu0 is missing while gpu1 stays gpu1. When gpu0 is plugged in again, all is as before."""
     machine = AmdMachine(tmp_path)
     machine.host(64 * GIB, 50 * GIB)
     machine.gpu(discrete(), pci="0000:03:00.0", card=1)

@@ -1,4 +1,4 @@
-"""The amdgpu collector: every machine to the byte, cards that come and go, and nothing that wakes a GPU."""
+"""The amdgpu collector: machines byte by byte, hotplug, and sleeping GPUs that stay asleep."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MACHINES = ("rx-7900-xtx", "mi210", "mi300a-x4", "strix-halo", "strix-halo-96g",
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_machine(name: str) -> None:
-    """What is found on a machine is what is written down for it, once and again."""
+    """Both readings of a recorded machine match its expected values."""
     machine = machine_folder(name)
     collector, sensors = Collector(machine.roots, 4096, GpuPids(), FakeIoctl()), Sensors(machine.roots)
 
@@ -37,8 +37,8 @@ def test_machine(name: str) -> None:
     assert sensed == machine.expected["amdgpu_sensors"]
 
 
-def test_partitions_are_slices() -> None:
-    """Four MI300A with 28 cards of partitions are four GPUs, none of them with VRAM."""
+def test_mi300a_partitions_are_slices() -> None:
+    """Four MI300A with 28 partition cards are four GPUs without VRAM."""
     reading = reading_of(read_folder("mi300a-x4"))
 
     assert [gpu.card.pci for gpu in reading.gpus] == [f"000{at}:02:00.0" for at in range(4)]
@@ -47,8 +47,8 @@ def test_partitions_are_slices() -> None:
     assert all(len(gpu.card.nodes) == 1 for gpu in reading.gpus)
 
 
-def test_a_partitioned_gpu_owns_its_partitions_cards(tmp_path: Path) -> None:
-    """In CPX mode each partition is a node of its own, with a card of its own, of one GPU."""
+def test_partition_cards_belong_to_their_gpu(tmp_path: Path) -> None:
+    """In CPX mode each partition has its own node and card of the same GPU."""
     machine = AmdMachine(tmp_path)
     machine.gpu(memory(192 * GIB, 0, 64 * GIB, 0))
     machine.node(1, 500, 0x300, 96 * GIB)
@@ -69,8 +69,7 @@ def test_a_partitioned_gpu_owns_its_partitions_cards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["i915", None])
-def test_cards_of_other_drivers_are_not_ours(other: str | None, tmp_path: Path) -> None:
-    """A card of another driver, or of none, is nobody this collector knows."""
+def test_cards_of_other_drivers_are_ignored(other: str | None, tmp_path: Path) -> None:
     machine = AmdMachine(tmp_path)
     machine.gpu(discrete())
     (machine.device() / "driver").unlink()
@@ -81,8 +80,8 @@ def test_cards_of_other_drivers_are_not_ours(other: str | None, tmp_path: Path) 
         read(machine)
 
 
-def test_no_graphics_at_all(tmp_path: Path) -> None:
-    """Most servers have no folder for graphics, and that is normal."""
+def test_no_drm_folder_makes_the_collector_unavailable(tmp_path: Path) -> None:
+    """Most servers have no graphics folder, and that is normal."""
     with pytest.raises(SourceUnavailable, match="no card of the driver amdgpu"):
         Collector(Roots(tmp_path, tmp_path, tmp_path), 4096, GpuPids())
     with pytest.raises(SourceUnavailable, match="no card of the driver amdgpu"):
@@ -90,7 +89,7 @@ def test_no_graphics_at_all(tmp_path: Path) -> None:
 
 
 def test_missing_vram_files_leave_the_device(tmp_path: Path) -> None:
-    """Without mem_info_vram_* VRAM is not supported, which is not 0, and GTT is read all the same."""
+    """Without mem_info_vram_* VRAM is not supported, which is not 0. GTT is still read."""
     machine = AmdMachine(tmp_path)
     machine.gpu({"mem_info_gtt_total": 8 * GIB, "mem_info_gtt_used": GIB})
 
@@ -101,8 +100,8 @@ def test_missing_vram_files_leave_the_device(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["N/A", "garbage", "-5", "", "9" * 30, str(25 * GIB), b"\xff\xff\xff"])
-def test_nonsense_is_left_out_and_counted(text: str | bytes, tmp_path: Path) -> None:
-    """A figure that cannot be true costs that figure only; N/A is the driver's way to say that it has none."""
+def test_invalid_values_are_skipped_and_counted(text: str | bytes, tmp_path: Path) -> None:
+    """Only the invalid value is lost. The driver writes N/A for a value it does not have."""
     machine = AmdMachine(tmp_path)
     machine.gpu({**discrete(gtt_used=MIB), "mem_info_vram_used": text})
 
@@ -115,8 +114,8 @@ def test_nonsense_is_left_out_and_counted(text: str | bytes, tmp_path: Path) -> 
     assert found.rejected == (0 if is_none else 1)
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    """An error while reading is no figure, no card that is gone, and no exception."""
+def test_unreadable_file_makes_one_value_absent(tmp_path: Path) -> None:
+    """The card stays, and no exception is raised."""
     machine = AmdMachine(tmp_path)
     machine.gpu(discrete())
     figure = machine.device() / "mem_info_vram_used"
@@ -129,8 +128,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert gpu.vram.used_bytes is Absent.NOT_AVAILABLE
 
 
-def test_figures_change_and_a_tick_sees_it(tmp_path: Path) -> None:
-    """The files stay open, and every reading is what they say then."""
+def test_open_files_are_read_again_each_tick(tmp_path: Path) -> None:
     machine = AmdMachine(tmp_path)
     machine.gpu(discrete(used=GIB))
     collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl())
@@ -146,8 +144,8 @@ def test_figures_change_and_a_tick_sees_it(tmp_path: Path) -> None:
     assert (after.vram.used_bytes, after.gtt.used_bytes) == (2 * GIB, 3 * GIB)
 
 
-def test_a_card_that_is_plugged_in_is_found(tmp_path: Path) -> None:
-    """At the next look around, which is not every tick."""
+def test_new_card_is_found_at_the_next_rescan(tmp_path: Path) -> None:
+    """A rescan does not happen at each tick."""
     machine, watch = AmdMachine(tmp_path), ManualClock()
     machine.gpu(discrete())
     collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl(), watch)
@@ -163,8 +161,8 @@ def test_a_card_that_is_plugged_in_is_found(tmp_path: Path) -> None:
     assert [gpu.card.vram_bytes for gpu in later] == [24 * GIB, 8 * GIB]
 
 
-def test_a_card_that_is_unplugged_is_missing_and_keeps_its_place(tmp_path: Path) -> None:
-    """No other GPU takes its number; its figures are gone, and when it is back it is itself again."""
+def test_unplugged_card_is_missing_and_keeps_its_number(tmp_path: Path) -> None:
+    """Its values are absent. When it returns, it has the same number."""
     machine, watch = AmdMachine(tmp_path), ManualClock()
     machine.gpu(discrete(), pci="0000:03:00.0", card=1)
     machine.gpu(discrete(vram=8 * GIB), pci="0000:0a:00.0", card=2)
@@ -184,10 +182,10 @@ def test_a_card_that_is_unplugged_is_missing_and_keeps_its_place(tmp_path: Path)
     assert [gpu.state for gpu in back] == ["ok", "ok"]
 
 
-def test_a_file_whose_owner_is_gone_is_opened_anew(tmp_path: Path) -> None:
-    """As with a driver that was loaded again: the descriptor is dead, the path is not.
+def test_stale_descriptor_is_opened_again(tmp_path: Path) -> None:
+    """After a driver reload the descriptor is dead and the path is not.
 
-    The kernel's own files behave so here: the score of a process that has ended.
+    The kernel's own files behave like this: oom_score of a process that has ended.
     """
     machine = AmdMachine(tmp_path)
     machine.gpu(discrete())
@@ -210,8 +208,8 @@ def test_a_file_whose_owner_is_gone_is_opened_anew(tmp_path: Path) -> None:
     assert after.vram.used_bytes == 5 * GIB
 
 
-def test_limits_that_an_administrator_changes_are_seen(tmp_path: Path) -> None:
-    """The limit on all pages can be written while the kernel runs; AMD's own module goes before the kernel's."""
+def test_changed_pages_limit_is_read_again(tmp_path: Path) -> None:
+    """pages_limit is writable at run time. AMD's amdttm module takes precedence over the kernel's ttm."""
     machine, watch = AmdMachine(tmp_path), ManualClock()
     machine.gpu(discrete())
     machine.write("sys/module/ttm/parameters/pages_limit", 1000)
@@ -229,8 +227,8 @@ def test_limits_that_an_administrator_changes_are_seen(tmp_path: Path) -> None:
     assert limits == [1000 * 4096, 2000 * 4096, 3000 * 4096]
 
 
-def test_what_processes_hold_is_told_and_read_now_and_then(tmp_path: Path) -> None:
-    """Its readers are few and slow to change, and the list of processes must not leave its owners out."""
+def test_kfd_process_memory_is_read_every_held_seconds(tmp_path: Path) -> None:
+    """It changes slowly. The pids are shared so that the process list keeps these processes."""
     machine, watch, pids = AmdMachine(tmp_path), ManualClock(), GpuPids()
     machine.gpu(discrete())
     machine.node(1, 77, 0x300, 24 * GIB)
@@ -255,41 +253,41 @@ def test_what_processes_hold_is_told_and_read_now_and_then(tmp_path: Path) -> No
 UNDECIDED = {**memory(16 * GIB, GIB, 16 * GIB, 0), "device": "0xffff"}
 
 
-def test_the_driver_is_asked_only_where_files_do_not_decide(tmp_path: Path) -> None:
-    """Once, at the start, for the card that could be either; not while polling, nor for one that comes later."""
-    machine, watch, asked = AmdMachine(tmp_path), ManualClock(), FakeIoctl(answer=True)
+def test_driver_ioctl_is_used_only_when_files_do_not_decide(tmp_path: Path) -> None:
+    """Once at the start, for an ambiguous card. Not while polling, and not for a card that appears later."""
+    machine, watch, ioctl = AmdMachine(tmp_path), ManualClock(), FakeIoctl(answer=True)
     machine.write("proc/sys/kernel/osrelease", "6.1.0")
     machine.gpu(UNDECIDED)
     machine.gpu(discrete(), pci="0000:0a:00.0", card=2)
-    collector = Collector(machine.roots, 4096, GpuPids(), asked, watch)
+    collector = Collector(machine.roots, 4096, GpuPids(), ioctl, watch)
     first = reading_of(collector.collect()).gpus
     machine.gpu(UNDECIDED, pci="0000:0b:00.0", card=3)
     watch.now += RESCAN_SECONDS
     later = reading_of(collector.collect()).gpus
     collector.close()
 
-    assert asked.nodes == ["renderD128"]
+    assert ioctl.nodes == ["renderD128"]
     assert [gpu.card.is_fused for gpu in first] == [True, Absent.NOT_AVAILABLE]
     assert [gpu.card.is_fused for gpu in later] == [True, Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE]
 
 
-def test_a_layout_of_the_metrics_file_decides_before_the_driver_is_asked(tmp_path: Path) -> None:
-    """The file of an awake GPU is read before anything of it is opened."""
-    machine, asked = AmdMachine(tmp_path), FakeIoctl(answer=False)
+def test_gpu_metrics_format_takes_precedence_over_the_ioctl(tmp_path: Path) -> None:
+    """The file of an awake GPU is read before its device node is opened."""
+    machine, ioctl = AmdMachine(tmp_path), FakeIoctl(answer=False)
     machine.write("proc/sys/kernel/osrelease", "6.1.0")
     machine.gpu({**UNDECIDED, "gpu_metrics": b"\x80\x00\x02\x01" + bytes(124)})
 
-    collector = Collector(machine.roots, 4096, GpuPids(), asked)
+    collector = Collector(machine.roots, 4096, GpuPids(), ioctl)
     gpu = only_gpu(collector.collect())
     collector.close()
 
     assert gpu.card.metrics_format == 2
-    assert asked.nodes == []
+    assert ioctl.nodes == []
 
 
-def test_a_sleeping_card_is_not_woken(tmp_path: Path) -> None:
-    """Suspended: memory is read, which touches only the driver; its metrics and its nodes are left alone."""
-    machine, asked = AmdMachine(tmp_path), FakeIoctl(answer=False)
+def test_suspended_card_is_not_woken(tmp_path: Path) -> None:
+    """Memory files touch only the driver and are read; gpu_metrics and device nodes are left alone."""
+    machine, ioctl = AmdMachine(tmp_path), FakeIoctl(answer=False)
     machine.write("proc/sys/kernel/osrelease", "6.1.0")
     sleeping: dict[str, str | bytes | int] = {
         "power/control": "auto",
@@ -299,7 +297,7 @@ def test_a_sleeping_card_is_not_woken(tmp_path: Path) -> None:
     }
     machine.gpu({**UNDECIDED, **sleeping})
 
-    collector = Collector(machine.roots, 4096, GpuPids(), asked)
+    collector = Collector(machine.roots, 4096, GpuPids(), ioctl)
     gpu = only_gpu(collector.collect())
     collector.close()
     sensed = Sensors(machine.roots).collect()
@@ -307,20 +305,20 @@ def test_a_sleeping_card_is_not_woken(tmp_path: Path) -> None:
     assert gpu.runtime_status == "suspended"
     assert gpu.vram == Region(16 * GIB, GIB)
     assert gpu.card.metrics_format is Absent.NOT_AVAILABLE
-    assert asked.nodes == []
+    assert ioctl.nodes == []
     assert sensed.amdgpu_sensors == {}
 
 
-def test_a_card_that_may_fall_asleep_is_not_kept_awake(tmp_path: Path) -> None:
-    """Asking how busy it is would start its idle time anew each time."""
+def test_card_with_runtime_pm_is_not_kept_awake(tmp_path: Path) -> None:
+    """Reading its utilization would restart the autosuspend delay each time."""
     machine = AmdMachine(tmp_path)
     machine.gpu({**discrete(), "power/control": "auto", "gpu_busy_percent": 3, "mem_busy_percent": 1})
 
     assert Sensors(machine.roots).collect().amdgpu_sensors == {}
 
 
-def test_memory_errors_are_looked_at_once_a_minute(tmp_path: Path) -> None:
-    """How busy it is, each time; errors, seldom, for the firmware has to be asked."""
+def test_memory_errors_are_read_once_a_minute(tmp_path: Path) -> None:
+    """Utilization is read each time. Error counters are a firmware query and therefore rare."""
     machine, watch = AmdMachine(tmp_path), ManualClock()
     machine.gpu({**discrete(), "gpu_busy_percent": 50, "ras/umc_err_count": "ue: 0\nce: 1"})
     sensors = Sensors(machine.roots, watch)
@@ -341,8 +339,8 @@ def test_memory_errors_are_looked_at_once_a_minute(tmp_path: Path) -> None:
     assert later[PCI].errors == {"ecc_uncorrected": 1, "ecc_corrected": 5}
 
 
-def test_figures_of_a_copied_machine_follow_its_files(tmp_path: Path) -> None:
-    """The folder of a real machine, its GPU put to sleep: the same memory, another state."""
+def test_suspended_copy_of_a_machine_has_the_same_memory(tmp_path: Path) -> None:
+    """A recorded machine with its GPU suspended: only the power state differs."""
     shutil.copytree(machine_folder("rx-7900-xtx").roots.sysfs, tmp_path / "sys", symlinks=True)
     machine = AmdMachine(tmp_path)
     (status,) = (tmp_path / "sys/devices").rglob("power/runtime_status")

@@ -1,4 +1,4 @@
-"""The amdgpu collector where descriptors run out: an error at that moment, and no figure lost for good."""
+"""The amdgpu collector without free file descriptors: a temporary error, and no value lost for good."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from support.fd_limit import descriptors, few_descriptors, no_descriptors
 
 
 @pytest.mark.parametrize("left", range(4))
-def test_without_descriptors_no_figure_is_lost_for_good(tmp_path: Path, left: int) -> None:
-    """They run out while a card is taken up, at the start or later: an error now, all figures afterwards."""
+def test_descriptor_shortage_fails_once_and_recovers_fully(tmp_path: Path, left: int) -> None:
+    """Descriptors run out while a card is opened, at the start or later. All values follow afterwards."""
     machine, watch = AmdMachine(tmp_path), ManualClock()
     machine.gpu(discrete())
     make = partial(Collector, machine.roots, 4096, GpuPids(), FakeIoctl(), watch)
@@ -42,8 +42,8 @@ def test_without_descriptors_no_figure_is_lost_for_good(tmp_path: Path, left: in
     assert later[1].vram.used_bytes == expected[0].vram.used_bytes
 
 
-def test_a_card_that_goes_while_there_are_no_descriptors_is_taken_up_later(tmp_path: Path) -> None:
-    """The driver lets go of a card, and nothing can be opened anew: it is there at the next tick that can."""
+def test_card_lost_during_a_shortage_returns_afterwards(tmp_path: Path) -> None:
+    """The driver drops the card and no file can be opened. The next tick with descriptors reads it."""
     machine = AmdMachine(tmp_path)
     machine.gpu(discrete())
     figure = machine.device() / "mem_info_vram_used"

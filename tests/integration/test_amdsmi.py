@@ -1,4 +1,4 @@
-"""AMD's library in a helper process: it may fail in any way, print anywhere and hang, and costs only itself."""
+"""AMD's library in a helper process: it may fail, print or hang without affecting anything else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GOOD = {
 
 
 class Simulated(Struct, frozen=True):
-    """A machine with one card and AMD's library."""
+    """Machine with one card and AMD's library."""
 
     machine: AmdMachine
     file: Path
@@ -44,7 +44,7 @@ class Simulated(Struct, frozen=True):
         path = os.pathsep.join(filter(None, (str(SIM), os.environ.get("PYTHONPATH", ""))))
         return {"PYTHONPATH": path, "AMDSMI_SIM": str(self.file)}
 
-    def say(self, **state: Any) -> None:
+    def set_state(self, **state: Any) -> None:
         self.file.write_text(json.dumps(state))
 
     def calls(self) -> list[str]:
@@ -57,7 +57,7 @@ def simulated(tmp_path: Path) -> Simulated:
     machine.host(64 * GIB, 50 * GIB)
     machine.gpu(discrete(used=5 * GIB))
     found = Simulated(machine, tmp_path / "state.json")
-    found.say(gpus={PCI: GOOD})
+    found.set_state(gpus={PCI: GOOD})
     return found
 
 
@@ -70,8 +70,8 @@ def wait_for_state(daemon: RunningDaemon, wanted: Callable[[str, str | None], bo
     return state_of(found)[1] or ""
 
 
-def test_what_the_library_adds(simulated: Simulated, tmp_path: Path) -> None:
-    """Errors, bad pages, the kind of memory, and a process that nobody else knows; noise goes nowhere."""
+def test_library_adds_errors_and_vram_type(simulated: Simulated, tmp_path: Path) -> None:
+    """Error counters, bad pages and the memory type. Its output reaches no log."""
     arguments = simulated.machine.arguments
     with running_daemon(tmp_path, *arguments, environ=simulated.environ, config=QUICK) as daemon:
         wait_for_state(daemon, lambda state, _: state == "ok")
@@ -87,30 +87,30 @@ def test_what_the_library_adds(simulated: Simulated, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", ["KeyError", "AttributeError", "OSError", "ImportError", "SystemExit"])
-def test_an_import_that_fails_in_any_way(error: str, simulated: Simulated, tmp_path: Path) -> None:
-    """The daemon starts, says why there is no library, and its stdout stays clean."""
-    simulated.say(**{"import": error})
+def test_failing_import_makes_the_collector_unavailable(error: str, simulated: Simulated, tmp_path: Path) -> None:
+    """The daemon starts, reports why the library is missing, and keeps its stdout clean."""
+    simulated.set_state(**{"import": error})
     arguments = simulated.machine.arguments
     with running_daemon(tmp_path, *arguments, environ=simulated.environ) as daemon:
-        sentence = wait_for_state(daemon, lambda state, _: state == "unavailable")
+        reason = wait_for_state(daemon, lambda state, _: state == "unavailable")
         pools = daemon.get("/api/v1/pools").json
         log = daemon.log.read_text()
 
-    assert sentence.startswith(f"amdsmi cannot be imported ({error}: ")
+    assert reason.startswith(f"amdsmi cannot be imported ({error}: ")
     assert [pool["id"] for pool in pools] == ["ram", "gpu0"]
     assert "noise" not in log
 
 
-def test_a_driver_that_comes_later(simulated: Simulated, tmp_path: Path) -> None:
-    """Code 34 is calm; the library is asked again by itself, with pauses."""
-    simulated.say(init=NO_DRIVER)
+def test_library_is_retried_until_the_driver_is_loaded(simulated: Simulated, tmp_path: Path) -> None:
+    """Code 34 is no error. The library is retried with pauses."""
+    simulated.set_state(init=NO_DRIVER)
     arguments = simulated.machine.arguments
     with running_daemon(tmp_path, *arguments, environ=simulated.environ, config=QUICK) as daemon:
-        sentence = wait_for_state(daemon, lambda state, _: state == "unavailable")
-        simulated.say(gpus={PCI: GOOD})
+        reason = wait_for_state(daemon, lambda state, _: state == "unavailable")
+        simulated.set_state(gpus={PCI: GOOD})
         wait_for_state(daemon, lambda state, _: state == "ok")
 
-    assert "the amdgpu driver is not loaded" in sentence
+    assert "the amdgpu driver is not loaded" in reason
 
 
 class Watch:
@@ -131,11 +131,11 @@ def errors_in(found: Findings) -> dict[str, int]:
     return dict(found.amd_smi.gpus[0].errors)
 
 
-def test_one_question_that_is_not_supported_costs_only_itself(
+def test_failing_query_affects_only_its_own_value(
     simulated: Simulated,
 ) -> None:
-    """Code 2 is believed for good, code 10 is asked again, and the other answers come all the same."""
-    simulated.say(gpus={PCI: {**GOOD, "bad_pages": 2, "processes": 10}})
+    """Code 2 (not supported) is permanent, code 10 is retried, and other queries are answered."""
+    simulated.set_state(gpus={PCI: {**GOOD, "bad_pages": 2, "processes": 10}})
     collector = collector_of(simulated, Watch())
 
     rounds = [collector.collect() for _ in range(3)]
@@ -151,42 +151,41 @@ def test_one_question_that_is_not_supported_costs_only_itself(
     assert calls.count("init") == 1
 
 
-def test_a_library_that_is_not_here_is_asked_for_less_and_less_often(
+def test_missing_driver_is_retried_with_exponential_backoff(
     simulated: Simulated,
 ) -> None:
-    """Each pause is twice the last, and in between no process is started."""
-    simulated.say(init=NO_DRIVER)
+    """Each pause is twice the last. No process is started in between."""
+    simulated.set_state(init=NO_DRIVER)
     watch = Watch()
     collector = collector_of(simulated, watch, pause_seconds=0.01)
-    asked = []
+    starts = []
     for _ in range(200):
         with pytest.raises(SourceUnavailable, match="driver is not loaded"):
             collector.collect()
-        asked.append(simulated.calls().count("init"))
+        starts.append(simulated.calls().count("init"))
         watch.now += 0.005
         time.sleep(0.002)
     collector.close()
 
     # At 0, 0.01, 0.03, 0.07, 0.15, 0.31 and 0.63 of the one second that passed.
-    assert asked[-1] == 7
+    assert starts[-1] == 7
 
 
-def test_a_hanging_library_is_killed(simulated: Simulated) -> None:
-    """A call that never returns costs the helper, and a healthy library is asked by another one."""
-    simulated.say(gpus={PCI: {**GOOD, "vram": "hang"}})
+def test_hanging_library_is_killed_and_restarted(simulated: Simulated) -> None:
+    simulated.set_state(gpus={PCI: {**GOOD, "vram": "hang"}})
     collector = collector_of(simulated, Watch())
 
     with pytest.raises(ParseError, match="did not answer for 5 s and was killed"):
         collector.collect()
-    simulated.say(gpus={PCI: GOOD})
+    simulated.set_state(gpus={PCI: GOOD})
     after = collector.collect()
     collector.close()
 
     assert errors_in(after)
 
 
-def test_a_gpu_that_may_sleep_is_not_woken(simulated: Simulated) -> None:
-    """The library opens every GPU there is, so it is not even started."""
+def test_library_is_not_started_when_a_gpu_may_sleep(simulated: Simulated) -> None:
+    """The library opens every GPU."""
     simulated.machine.gpu(
         {**discrete(), "power/control": "auto", "power/runtime_status": "suspended"}, pci="0000:0a:00.0", card=2
     )
@@ -199,8 +198,8 @@ def test_a_gpu_that_may_sleep_is_not_woken(simulated: Simulated) -> None:
     assert not simulated.file.with_name("calls").exists()
 
 
-def test_release_lets_go_for_a_while(simulated: Simulated) -> None:
-    """An administrator gets the driver for himself; afterwards the library is opened anew."""
+def test_release_closes_the_library_for_the_requested_time(simulated: Simulated) -> None:
+    """An administrator can use the driver exclusively. The library is opened again afterwards."""
     watch = Watch()
     collector = collector_of(simulated, watch)
     collector.collect()
@@ -216,14 +215,13 @@ def test_release_lets_go_for_a_while(simulated: Simulated) -> None:
     assert simulated.calls().count("init") == 2
 
 
-def test_where_there_is_no_amd_gpu(tmp_path: Path) -> None:
-    """Nothing is looked for, and nothing is started."""
+def test_no_amd_gpu_starts_no_helper(tmp_path: Path) -> None:
     with pytest.raises(SourceUnavailable, match="no AMD GPU is on the PCI bus"):
         Collector(AmdMachine(tmp_path).roots)
 
 
-def test_where_there_is_no_library(tmp_path: Path) -> None:
-    """Most machines do not have it, and that is no error."""
+def test_missing_library_makes_the_collector_unavailable(tmp_path: Path) -> None:
+    """Most machines do not have it."""
     machine = AmdMachine(tmp_path)
     machine.gpu(discrete())
 
@@ -232,14 +230,12 @@ def test_where_there_is_no_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"reading {}", b"reading 5", b"failure {", b"hello"])
-def test_a_helper_that_speaks_nonsense(line: bytes) -> None:
-    """Whatever it says is a reading, a failure, or refused in a sentence."""
+def test_invalid_helper_output_is_rejected(line: bytes) -> None:
     with pytest.raises(ParseError, match="speaks nonsense"):
         parse_reading(line)
 
 
-def test_the_helper_ends_with_its_commands(simulated: Simulated) -> None:
-    """Nothing stays behind when the daemon closes the pipe."""
+def test_helper_exits_when_its_pipe_closes(simulated: Simulated) -> None:
     helper = Helper(CHILD, 10.0, 0.0, {**os.environ, **simulated.environ})
     answer = helper.ask(b"read")
     wrong = helper.ask(b"sing")

@@ -1,4 +1,4 @@
-"""The contract: what is documented is what is served, and rubbish gets a sentence."""
+"""The API contract: responses match OpenAPI, and invalid requests get a precise error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.daemon_process import RunningDaemon, get, running_daemon
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """One daemon on this machine for all requests of this module."""
+    """Run one daemon for all requests of this module."""
     with running_daemon(tmp_path_factory.mktemp("daemon"), "--interval", "100ms") as running:
         yield running
 
@@ -47,8 +47,8 @@ PARTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_every_part_is_as_documented(daemon: RunningDaemon, part: str) -> None:
-    """The bytes fit the model in OpenAPI, with no field too many."""
+def test_every_endpoint_matches_its_schema(daemon: RunningDaemon, part: str) -> None:
+    """The bytes fit the model in OpenAPI, without extra fields."""
     answer = daemon.get(f"/api/v1/{part}")
 
     assert answer.status == 200
@@ -56,8 +56,8 @@ def test_every_part_is_as_documented(daemon: RunningDaemon, part: str) -> None:
     TypeAdapter(PARTS[part]).validate_json(answer.body, strict=True)
 
 
-def test_the_parts_are_the_snapshots(daemon: RunningDaemon) -> None:
-    """A part alone and the same part of the snapshot have the same fields."""
+def test_endpoints_match_the_snapshot(daemon: RunningDaemon) -> None:
+    """An endpoint and the same part of the snapshot have the same fields."""
     snapshot = daemon.snapshot()
 
     assert snapshot["pools"][0].keys() == daemon.get("/api/v1/pools").json[0].keys()
@@ -65,15 +65,15 @@ def test_the_parts_are_the_snapshots(daemon: RunningDaemon) -> None:
     assert snapshot["schema"] == 1
 
 
-def test_absent_figures_are_null_with_a_reason(daemon: RunningDaemon) -> None:
-    """null never stands alone: `absent` names the field and says why."""
+def test_absent_values_are_null_with_a_reason(daemon: RunningDaemon) -> None:
+    """`absent` names each null field with its reason."""
     for pool in daemon.get("/api/v1/pools").json:
         for name in [name for name, value in pool.items() if value is None]:
             assert pool["absent"][name] in {reason.value for reason in Absent}
 
 
-def test_history_remembers_what_was_served(daemon: RunningDaemon) -> None:
-    """After a few ticks the ring answers with buckets that lie between the least and the greatest."""
+def test_history_returns_recorded_buckets(daemon: RunningDaemon) -> None:
+    """After a few ticks each bucket has min <= avg <= max."""
     since = time.time() - 10
     daemon.wait_for(
         f"/api/v1/history?series=pool.ram.used_bytes,pressure.ram.ratio&from={since}&points=100",
@@ -84,7 +84,7 @@ def test_history_remembers_what_was_served(daemon: RunningDaemon) -> None:
     series = history["series"][0]
     assert series["unit"] == "bytes"
     buckets = list(zip(series["min"], series["avg"], series["max"], strict=True))
-    # A busy machine may begin to tick late, which is a gap.
+    # A busy machine may start its ticks late, which leaves a gap.
     known = [bucket for bucket in buckets if bucket != (None, None, None)]
     assert 1 <= len(known) <= 3
     for low, mean, high in known:
@@ -93,7 +93,7 @@ def test_history_remembers_what_was_served(daemon: RunningDaemon) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "sentence"),
+    ("query", "reason"),
     [
         ("history?points=-1", "points is '-1'"),
         ("history?points=1e30", "points is '1e30'"),
@@ -119,13 +119,13 @@ def test_history_remembers_what_was_served(daemon: RunningDaemon) -> None:
         ("stream?events=everything", "events is 'everything': use some of snapshot, pressure, event"),
     ],
 )
-def test_a_bad_parameter_gets_a_sentence_that_names_it(daemon: RunningDaemon, query: str, sentence: str) -> None:
-    """422 as problem+json: the name, the value, and what would work."""
+def test_invalid_parameter_is_named_in_the_error(daemon: RunningDaemon, query: str, reason: str) -> None:
+    """422 as problem+json with the name, the value, and valid input."""
     answer = daemon.get(f"/api/v1/{query}")
 
     assert answer.status == 422
     assert answer.headers["content-type"] == "application/problem+json"
-    assert sentence in answer.json["detail"]
+    assert reason in answer.json["detail"]
     assert answer.json["status"] == 422
 
 
@@ -138,10 +138,10 @@ def test_a_bad_parameter_gets_a_sentence_that_names_it(daemon: RunningDaemon, qu
     name=st.sampled_from(["series", "from", "to", "points", "limit", "nonsense"]) | st.text(max_size=10),
     value=st.text(max_size=60) | st.integers().map(str) | st.floats().map(str),
 )
-def test_rubbish_in_a_query_is_never_an_error_of_ours(
+def test_arbitrary_query_never_causes_a_server_error(
     daemon: RunningDaemon, path: str, name: str, value: str
 ) -> None:
-    """Whatever a query string holds: an answer or a 422, never a 500."""
+    """Any query string gets 200 or 422, never 500."""
     if path == "stream":
         name, value = "events", value or "x"
     answer = daemon.get(
@@ -163,8 +163,8 @@ def test_rubbish_in_a_query_is_never_an_error_of_ours(
         "/static/",
     ],
 )
-def test_a_path_that_does_not_exist_is_a_problem_not_a_file(daemon: RunningDaemon, path: str) -> None:
-    """404 with a sentence; nothing outside the list of files can be had."""
+def test_unknown_path_is_404_and_serves_no_file(daemon: RunningDaemon, path: str) -> None:
+    """Nothing outside the list of static files is served."""
     answer = daemon.get(path)
 
     assert answer.status == 404
@@ -172,8 +172,8 @@ def test_a_path_that_does_not_exist_is_a_problem_not_a_file(daemon: RunningDaemo
     assert answer.json["title"] == "Not Found"
 
 
-def test_a_foreign_host_is_refused_everywhere(daemon: RunningDaemon) -> None:
-    """400 and a sentence that says how to allow the name."""
+def test_foreign_host_header_is_rejected_everywhere(daemon: RunningDaemon) -> None:
+    """400 with the setting that allows the name."""
     for path in ("/", "/metrics", "/healthz", "/api/v1/snapshot", "/api/v1/stream"):
         answer = daemon.get(path, Host="evil.example")
 
@@ -182,8 +182,8 @@ def test_a_foreign_host_is_refused_everywhere(daemon: RunningDaemon) -> None:
         assert "access-control-allow-origin" not in answer.headers
 
 
-def test_every_answer_carries_the_policy_and_the_date(daemon: RunningDaemon) -> None:
-    """Nothing from elsewhere may run, and a proxy can tell how old the answer is."""
+def test_every_response_has_security_headers_and_a_date(daemon: RunningDaemon) -> None:
+    """Foreign scripts are blocked, and a proxy can compute the age of a response."""
     for path in ("/", "/metrics", "/docs", "/nothing"):
         headers = daemon.get(path).headers
 
@@ -193,7 +193,7 @@ def test_every_answer_carries_the_policy_and_the_date(daemon: RunningDaemon) -> 
         assert "server" not in headers
 
 
-def test_openapi_lists_every_part(daemon: RunningDaemon) -> None:
+def test_openapi_lists_every_endpoint(daemon: RunningDaemon) -> None:
     """The description is served offline and complete."""
     paths = daemon.get("/openapi.json").json["paths"]
 
@@ -205,31 +205,29 @@ def test_openapi_lists_every_part(daemon: RunningDaemon) -> None:
     } <= paths.keys()
 
 
-def test_posting_is_not_possible(daemon: RunningDaemon) -> None:
-    """405 and a sentence."""
+def test_post_to_a_read_only_endpoint_is_405(daemon: RunningDaemon) -> None:
     answer = get(daemon.port, "/api/v1/snapshot", method="POST")
 
     assert answer.status == 405
     assert answer.json["detail"] == "POST is not allowed here: use GET."
 
 
-def test_the_usual_length_ends_where_time_begins(daemon: RunningDaemon) -> None:
-    """The hour before the first minute of 1970 is that minute."""
+def test_history_default_range_is_cut_at_1970(daemon: RunningDaemon) -> None:
+    """The hour that ends at the first minute of 1970 is that minute."""
     found = daemon.get("/api/v1/history?to=60").json
 
     assert (found["from"], found["to"]) == (0.0, 60.0)
 
 
-def test_a_parameter_that_is_missing_gets_an_example(daemon: RunningDaemon) -> None:
-    """Nobody is told of a None that he has not sent."""
+def test_missing_parameter_error_shows_an_example(daemon: RunningDaemon) -> None:
+    """The error never mentions a None that the client has not sent."""
     answer = get(daemon.port, "/api/v1/silences?target=ram", method="POST")
 
     assert answer.status == 422
     assert answer.json["detail"] == "seconds is missing: give it, for example seconds=3600"
 
 
-def test_the_screens_of_this_folder_are_found(daemon: RunningDaemon) -> None:
-    """Each page answers with HTML of its own."""
+def test_every_page_is_html(daemon: RunningDaemon) -> None:
     for path in ("/", "/processes", "/about", "/docs"):
         answer = daemon.get(path)
 
@@ -238,8 +236,8 @@ def test_the_screens_of_this_folder_are_found(daemon: RunningDaemon) -> None:
         assert b"<html" in answer.body
 
 
-def test_static_files_are_kept_by_browsers(daemon: RunningDaemon) -> None:
-    """A file with a version in its name never changes; the others are checked by their tag."""
+def test_static_files_have_etags(daemon: RunningDaemon) -> None:
+    """Browsers revalidate a file and get 304 while it is unchanged."""
     root = Path(contract.__file__).parent / "static"
     for path in sorted(root.rglob("*")):
         if path.is_file():

@@ -1,4 +1,4 @@
-"""Apprise, as it is installed, tells a server of ours; what it logs is not ours to repeat."""
+"""The installed Apprise library as a receiver: it notifies a local server, and secrets stay out of the log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def channel_to(site: Site) -> AppriseChannel:
 
 
 def test_apprise_delivers_title_and_text() -> None:
-    """A service gets what is the matter in a line, and why, how much and by whom below it."""
+    """The title names the alert; the text has the reason, the values and the largest processes."""
     with receiving(200) as site:
         made = new_receiver(channel_to(site))
         made.start()
@@ -41,8 +41,8 @@ def test_apprise_delivers_title_and_text() -> None:
     assert resolved["type"] == "success"
 
 
-def test_apprise_failure_is_tried_again_and_names_the_status_only(caplog: pytest.LogCaptureFixture) -> None:
-    """A service that refuses is a receiver like any other; no path and no token is logged."""
+def test_apprise_failure_is_retried_and_logs_only_the_status(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither path nor token is logged."""
     with receiving(500, (302, {"Location": "http://169.254.169.254/"}), 200) as site:
         made = new_receiver(channel_to(site))
         made.start()
@@ -60,7 +60,7 @@ def config_for(url: str) -> str:
 
 
 def test_apprise_url_is_checked_and_hidden(tmp_path: Path) -> None:
-    """What Apprise does not know is refused when the settings are read, and never repeated."""
+    """An unknown URL is rejected when the settings are read, and never logged."""
     settings = settings_from(tmp_path, config_for("json://localhost/hushed-word"))
     problems = problems_from(tmp_path, config_for("nonsense://secret-token/x"))
     missing = problems_from(tmp_path, config_for("env:NOT_SET"))
@@ -71,8 +71,8 @@ def test_apprise_url_is_checked_and_hidden(tmp_path: Path) -> None:
     assert "names the environment variable NOT_SET, which is not set" in missing[0]
 
 
-def test_without_the_extra_the_settings_say_what_to_install(tmp_path: Path) -> None:
-    """Where Apprise is not installed, its table is refused with the command that installs it; exit code 78."""
+def test_missing_apprise_is_reported_with_the_install_command(tmp_path: Path) -> None:
+    """The [[alerts.apprise]] table is rejected with exit code 78."""
     (tmp_path / "apprise.py").write_text('raise ModuleNotFoundError("No module named apprise", name="apprise")\n')
     file = tmp_path / "chat.toml"
     file.write_text(config_for("json://localhost/"))

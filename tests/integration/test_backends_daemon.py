@@ -1,4 +1,4 @@
-"""GET /api/v1/backends of a running daemon: what it says, what it costs, and drivers that misbehave."""
+"""GET /api/v1/backends of a running daemon: content, cost, and drivers that misbehave."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def backend(answer: Any, name: str) -> Any:
     return next(one for one in answer["backends"] if one["name"] == name)
 
 
-def test_this_machines_backends_are_as_documented(tmp_path: Path) -> None:
-    """The contract holds; CPU is there with System RAM's size; PoCL is listed, and as no GPU."""
+def test_backends_of_this_machine_match_the_contract(tmp_path: Path) -> None:
+    """The CPU has System RAM's size. PoCL is listed as a CPU, not as a GPU."""
     with running_daemon(tmp_path) as daemon:
         answer = daemon.get("/api/v1/backends")
         ram = daemon.snapshot()["pools"][0]
@@ -47,7 +47,7 @@ def test_this_machines_backends_are_as_documented(tmp_path: Path) -> None:
     assert again["age_seconds"] > 0
 
 
-def test_without_a_driver_opencl_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_opencl_without_a_driver_is_unavailable_with_a_reason(tmp_path: Path) -> None:
     """OCL_ICD_VENDORS names an empty folder."""
     empty = tmp_path / "vendors"
     empty.mkdir()
@@ -62,8 +62,8 @@ def test_without_a_driver_opencl_is_refused_with_the_reason(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("library", "available", "recommended"), [(True, True, "cuda"), (False, False, "cpu")], ids=["there", "missing"]
 )
-def test_cuda_is_there_with_its_library(library: bool, available: bool, recommended: str, tmp_path: Path) -> None:
-    """A simulated GB10: the driver's GPU with the snapshot's headroom, and libcuda in the host's root folder."""
+def test_cuda_needs_its_library(library: bool, available: bool, recommended: str, tmp_path: Path) -> None:
+    """A simulated GB10 has the snapshot's headroom; libcuda lies in the host's root folder."""
     simulator = Simulator.of(tmp_path, sample_nvml.READY["gb10"])
     root = tmp_path / "host"
     shutil.copytree(simulator.roots[2].removeprefix("--rootfs="), root)
@@ -83,15 +83,15 @@ def test_cuda_is_there_with_its_library(library: bool, available: bool, recommen
     assert backend(answer, "opencl")["devices"] == []
 
 
-def test_rocm_on_an_apu_is_told_with_its_own_rule(tmp_path: Path) -> None:
-    """Strix Halo, 96 GiB set aside: 48.7 GiB are left of both kinds, and ROCm gets one of them."""
+def test_rocm_headroom_on_an_apu_is_reported_separately(tmp_path: Path) -> None:
+    """Strix Halo with a 96 GiB carve-out: 48.7 GiB are left of both kinds, and ROCm gets one of them."""
     root = tmp_path / "host"
     (root / "opt/rocm-7.1.0/.info").mkdir(parents=True)
     (root / "opt/rocm-7.1.0/.info/version").write_text("7.1.0-66\n")
     (root / "dev").mkdir()
     (root / "dev/kfd").write_bytes(b"")
     folders = roots_arguments("strix-halo-96g")[:2]
-    (root / "dev/kfd").chmod(0o060)  # its owner, who the daemon is here, may not
+    (root / "dev/kfd").chmod(0o060)  # the owner, as which the daemon runs here, has no access
     with running_daemon(tmp_path, *folders, f"--rootfs={root}", without_privileges=True) as daemon:
         daemon.wait_for("/api/v1/devices", lambda devices: len(devices) == 1)
         answer = daemon.get("/api/v1/backends").json
@@ -107,8 +107,8 @@ def test_rocm_on_an_apu_is_told_with_its_own_rule(tmp_path: Path) -> None:
     assert "Recommended: ROCm — the vendor's backend for AMD Radeon 8060S (Strix Halo)\n" in printed
 
 
-def test_a_driver_that_crashes_costs_its_own_verdict(tmp_path: Path) -> None:
-    """A segfault in the child is a reason; the daemon goes on, and so do the other backends."""
+def test_crashing_driver_affects_only_its_backend(tmp_path: Path) -> None:
+    """A segfault in the child is a reason. The daemon and the other backends go on."""
     with running_daemon(tmp_path, environ=binding(tmp_path, opencl_binding.CRASHES)) as daemon:
         answer = daemon.get("/api/v1/backends").json
         alive = daemon.get("/healthz").status
@@ -121,31 +121,31 @@ def test_a_driver_that_crashes_costs_its_own_verdict(tmp_path: Path) -> None:
     assert alive == 200
 
 
-def asking(daemon: RunningDaemon, answers: list[Any]) -> threading.Thread:
+def start_request(daemon: RunningDaemon, answers: list[Any]) -> threading.Thread:
     thread = threading.Thread(target=lambda: answers.append(daemon.get("/api/v1/backends").json))
     thread.start()
     return thread
 
 
-def test_many_who_ask_at_once_start_one_child(tmp_path: Path) -> None:
-    """Eight requests while a slow driver works, and more within the minute: it is asked once."""
+def test_concurrent_requests_start_one_child(tmp_path: Path) -> None:
+    """Eight requests during a slow probe, and one more within a minute, share one probe."""
     answers: list[Any] = []
     with running_daemon(tmp_path, environ=binding(tmp_path, opencl_binding.SLOW_AND_EMPTY)) as daemon:
-        threads = [asking(daemon, answers) for _ in range(8)]
+        threads = [start_request(daemon, answers) for _ in range(8)]
         for thread in threads:
             thread.join()
-        asking(daemon, answers).join()
+        start_request(daemon, answers).join()
 
     assert len(answers) == 9
     assert all(backend(answer, "opencl")["available"] is False for answer in answers)
     assert times_imported(tmp_path) == 1
 
 
-def test_a_driver_that_hangs_holds_up_nobody_and_not_the_end(tmp_path: Path) -> None:
-    """While it hangs, /metrics answers at once; SIGTERM ends the daemon and the child, and who waits is told."""
+def test_hanging_driver_delays_neither_requests_nor_shutdown(tmp_path: Path) -> None:
+    """/metrics answers at once. SIGTERM ends daemon and child, and the waiting client gets an error."""
     with running_daemon(tmp_path, environ=binding(tmp_path, opencl_binding.HANGS)) as daemon:
         answers: list[Any] = []
-        waiting = asking(daemon, answers)
+        waiting = start_request(daemon, answers)
         child = child_of(daemon)
         slowest = max(seconds_for(daemon, "/metrics") for _ in range(20))
         watch = Stopwatch()
@@ -169,7 +169,7 @@ def seconds_for(daemon: RunningDaemon, path: str) -> float:
 
 
 def child_of(daemon: RunningDaemon) -> Path:
-    """The folder in /proc of the process that asks OpenCL, once it is there."""
+    """Wait for the child that probes OpenCL; return its /proc folder."""
     until = time.monotonic() + MAX_WAIT_SECONDS
     while True:
         for task in Path(f"/proc/{daemon.pid}/task").iterdir():

@@ -1,4 +1,4 @@
-"""OpenCL as it is installed here (Debian's PoCL, pyopencl from PyPI), and a child that misbehaves."""
+"""OpenCL as installed here (Debian's PoCL, pyopencl from PyPI), and child processes that misbehave."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from support.opencl_binding import binding
 POCL = "Portable Computing Language"
 
 
-def asked_with(environ: Mapping[str, str]) -> OpenclResult:
+def run_child(environ: Mapping[str, str]) -> OpenclResult:
     done = subprocess.run(CHILD, env={**os.environ, **environ}, capture_output=True, timeout=60, check=True)
     assert done.stderr == b""
     return from_line(OpenclResult, done.stdout)
 
 
 def test_pocl_is_listed_as_a_cpu_without_a_capacity() -> None:
-    """Debian's pocl-opencl-icd answers through pyopencl; its only device is a CPU, whose memory is not asked."""
-    answer = asked_with({})
+    """Debian's pocl-opencl-icd answers through pyopencl. Its only device is a CPU, whose memory is not queried."""
+    answer = run_child({})
 
     platforms = [platform for platform in answer.platforms if platform.name == POCL]
     assert answer.failure is None
@@ -42,21 +42,21 @@ def test_pocl_is_listed_as_a_cpu_without_a_capacity() -> None:
     assert device.name
 
 
-def test_without_any_driver_opencl_says_so(tmp_path: Path) -> None:
-    """OCL_ICD_VENDORS names an empty folder: an answer with a reason, not an empty list."""
-    answer = asked_with({"OCL_ICD_VENDORS": f"{tmp_path}/"})
+def test_opencl_without_a_driver_reports_a_reason(tmp_path: Path) -> None:
+    """OCL_ICD_VENDORS names an empty folder: the result has a reason, not an empty list."""
+    answer = run_child({"OCL_ICD_VENDORS": f"{tmp_path}/"})
 
     assert answer.platforms == ()
     assert answer.failure == "no_platform"
     assert answer.text == "LogicError: clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR"
 
 
-def test_a_driver_that_cannot_be_loaded_is_no_crash(tmp_path: Path) -> None:
-    """An .icd that names a library which does not exist, and one that is no text."""
+def test_unloadable_drivers_are_reported_as_no_platform(tmp_path: Path) -> None:
+    """One .icd names a missing library, the other is not text."""
     (tmp_path / "gone.icd").write_text("/nonexistent/libgone.so\n")
     (tmp_path / "garbled.icd").write_bytes(b"\xff\xfe\0\x01" * 50)
 
-    answer = asked_with({"OCL_ICD_VENDORS": f"{tmp_path}/"})
+    answer = run_child({"OCL_ICD_VENDORS": f"{tmp_path}/"})
 
     assert answer.failure == "no_platform"
 
@@ -73,8 +73,8 @@ def test_a_driver_that_cannot_be_loaded_is_no_crash(tmp_path: Path) -> None:
     ],
     ids=["missing", "chatter", "half-installed", "nonsense", "segfault", "exit"],
 )
-def test_a_binding_that_fails_is_an_answer(source: str, failure: str, words: str, tmp_path: Path) -> None:
-    """Whatever a binding or a driver does to its process, what comes of it is a reason in words."""
+def test_failing_binding_is_reported_with_a_reason(source: str, failure: str, words: str, tmp_path: Path) -> None:
+    """Exceptions, crashes and exits of the child become a reason."""
     environ = {**os.environ, **binding(tmp_path, source)}
 
     answer = ask_opencl(argv=["env", f"PYTHONPATH={environ['PYTHONPATH']}", *CHILD])
@@ -83,8 +83,7 @@ def test_a_binding_that_fails_is_an_answer(source: str, failure: str, words: str
     assert answer.text.startswith(words)
 
 
-def test_a_driver_that_hangs_is_given_up(tmp_path: Path) -> None:
-    """The child is killed at the deadline, and the reason says so."""
+def test_hanging_driver_is_killed_at_the_deadline(tmp_path: Path) -> None:
     environ = binding(tmp_path, opencl_binding.HANGS)
     started = time.monotonic()
 
@@ -95,17 +94,16 @@ def test_a_driver_that_hangs_is_given_up(tmp_path: Path) -> None:
     assert answer.text == "the helper process did not answer for 1 s and was killed"
 
 
-def test_a_line_that_is_no_answer_is_a_reason() -> None:
-    """A child that prints something else costs OpenCL's verdict and nothing more."""
+def test_invalid_child_output_is_reported_with_a_reason() -> None:
     answer = ask_opencl(argv=[sys.executable, "-c", "print('{\"platforms\": 7}')"])
 
     assert answer.failure == "failed"
     assert "not a OpenclResult" in answer.text
 
 
-def test_a_gpu_is_told_with_its_address(tmp_path: Path) -> None:
-    """NVIDIA's bus and slot become an address; blanks and NULs of names go; an empty platform says why."""
-    answer = asked_with(binding(tmp_path, opencl_binding.LISTS_A_GPU))
+def test_gpu_is_listed_with_its_pci_address(tmp_path: Path) -> None:
+    """NVIDIA's bus and slot form the address. Names lose blanks and NULs. An empty platform has a reason."""
+    answer = run_child(binding(tmp_path, opencl_binding.LISTS_A_GPU))
 
     nvidia, clover = answer.platforms
     (gpu,) = nvidia.devices
@@ -119,7 +117,7 @@ def test_a_gpu_is_told_with_its_address(tmp_path: Path) -> None:
     ("bits", "kind"),
     [(2, "cpu"), (4, "gpu"), (8, "accelerator"), (16, "other"), (2 | 4 | 8, "cpu"), (0, "other")],
 )
-def test_what_calls_itself_a_cpu_is_one(bits: int, kind: str) -> None:
-    """Oclgrind is CPU, GPU and accelerator at once; nothing that computes on the CPU is ever a GPU."""
+def test_device_with_the_cpu_bit_is_a_cpu(bits: int, kind: str) -> None:
+    """Oclgrind claims CPU, GPU and accelerator at once. A device that computes on the CPU is never a GPU."""
     assert kind_of(bits) == kind
     assert kind_of(Absent.NOT_SUPPORTED) == "other"

@@ -1,4 +1,4 @@
-"""What files say of backends: folders that look like machines, without a machine."""
+"""Backend probes that read files, on folders that look like machines."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def roots(folder: Path) -> Roots:
     return Roots(folder / "proc", folder / "sys", folder / "root")
 
 
-def looked_at(folder: Path) -> ProbeResults:
+def probe(folder: Path) -> ProbeResults:
     return gather(roots(folder), None, "linux")
 
 
-def test_an_empty_machine_has_nothing(tmp_path: Path) -> None:
-    """No file is there: nothing is found, and nothing fails."""
-    found = looked_at(tmp_path)
+def test_empty_machine_has_no_backends(tmp_path: Path) -> None:
+    """No file exists: nothing is found and nothing fails."""
+    found = probe(tmp_path)
 
     assert found == ProbeResults("linux", found.user, found.cpu)
     assert found.cpu.endswith(" processor")
 
 
-def test_a_library_in_the_linkers_cache_is_found_where_it_is(tmp_path: Path) -> None:
-    """The cache names the path; it counts only if something is there."""
+def test_library_in_the_linker_cache_is_found(tmp_path: Path) -> None:
+    """A cached path counts only if the file exists."""
     cache = (
         b"glibc-ld.so.cache1.1\0\0\x01\x00libcuda.so.1\0/opt/odd/lib/libcuda.so.1\0/opt/odd/lib/libcudart.so.12\0"
     )
@@ -62,16 +62,16 @@ def test_a_library_in_the_linkers_cache_is_found_where_it_is(tmp_path: Path) -> 
     ["usr/lib/wsl/lib", "usr/lib/aarch64-linux-gnu/tegra", "usr/lib64", "run/opengl-driver/lib"],
     ids=["wsl2", "jetson", "fedora", "nixos"],
 )
-def test_a_library_without_a_cache_is_found_in_the_usual_places(folder: str, tmp_path: Path) -> None:
-    """Also as a link that leads outside of the folder we look into."""
+def test_library_is_found_in_the_usual_folders_without_a_cache(folder: str, tmp_path: Path) -> None:
+    """Also as a link that leads outside the root folder."""
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / folder / "libcuda.so.1").symlink_to("/nonexistent/libcuda.so.580.95.05")
 
     assert find_library("libcuda.so.1", tmp_path) == f"/{folder}/libcuda.so.1"
 
 
-def test_a_packaged_runtime_has_a_version_behind_its_name(tmp_path: Path) -> None:
-    """Debian's libamdhip64.so.5 is ROCm, whose version nobody says."""
+def test_packaged_rocm_has_no_version(tmp_path: Path) -> None:
+    """Debian's libamdhip64.so.5 is ROCm, but no file states its version."""
     path = "usr/lib/x86_64-linux-gnu/libamdhip64.so.5"
     write(tmp_path / "etc/ld.so.cache", b"\0/" + path.encode() + b"\0/usr/lib/libamdhip64.so.backup\0")
     write(tmp_path / path)
@@ -79,8 +79,8 @@ def test_a_packaged_runtime_has_a_version_behind_its_name(tmp_path: Path) -> Non
     assert find_rocm(tmp_path) == Rocm(f"/{path}", None)
 
 
-def test_the_newest_rocm_counts(tmp_path: Path) -> None:
-    """6.10 is newer than 6.2; a folder without a version is none."""
+def test_newest_rocm_is_selected(tmp_path: Path) -> None:
+    """6.10 is newer than 6.2. A folder without a valid version is ignored."""
     write(tmp_path / "opt/rocm-6.2.0/.info/version", b"6.2.0-66\n")
     write(tmp_path / "opt/rocm-6.10.1/.info/version", b"6.10.1\n")
     write(tmp_path / "opt/rocm-extras/.info/version", b"\xff\xfe soon\n")
@@ -88,8 +88,8 @@ def test_the_newest_rocm_counts(tmp_path: Path) -> None:
     assert find_rocm(tmp_path) == Rocm("/opt/rocm-6.10.1", "6.10.1")
 
 
-def test_a_rocm_that_says_nonsense_is_none(tmp_path: Path) -> None:
-    """Digits without end, other bytes, a folder in place of the file: no version is made up."""
+def test_invalid_rocm_versions_are_ignored(tmp_path: Path) -> None:
+    """5000 digits, invalid UTF-8, and a folder in place of the file."""
     write(tmp_path / "opt/rocm-1/.info/version", b"9" * 5000)
     write(tmp_path / "opt/rocm-2/.info/version", b"\xff\xfe")
     (tmp_path / "opt/rocm-3/.info/version").mkdir(parents=True)
@@ -97,23 +97,23 @@ def test_a_rocm_that_says_nonsense_is_none(tmp_path: Path) -> None:
     assert find_rocm(tmp_path) is None
 
 
-def test_the_compute_device_file_is_looked_at_and_not_opened(tmp_path: Path) -> None:
-    """/dev/kfd as a FIFO: whoever opens that waits for ever. Opening the real one wakes the GPU."""
+def test_kfd_is_checked_without_being_opened(tmp_path: Path) -> None:
+    """/dev/kfd is a FIFO here, and opening it would block. Opening the real one wakes the GPU."""
     device = roots(tmp_path).rootfs / "dev/kfd"
     device.parent.mkdir()
     os.mkfifo(device)
     found: list[ProbeResults] = []
-    looking = threading.Thread(target=lambda: found.append(looked_at(tmp_path)), daemon=True)
+    thread = threading.Thread(target=lambda: found.append(probe(tmp_path)), daemon=True)
 
-    looking.start()
-    looking.join(10)
+    thread.start()
+    thread.join(10)
 
     assert [(one.kfd, one.kfd_permitted) for one in found] == [(True, True)]
 
 
 @pytest.mark.parametrize(("mode", "group"), [(0o660, "root"), (0o666, "root"), (0o600, None), (0o640, None)])
-def test_which_group_may_compute(mode: int, group: str | None, tmp_path: Path) -> None:
-    """Reading is not enough, and a file that is not there is nobody's."""
+def test_kfd_group_needs_read_and_write_access(mode: int, group: str | None, tmp_path: Path) -> None:
+    """Read access is not enough. A missing file has no group."""
     device = tmp_path / "kfd"
     assert read_group(device) is None
     device.touch()
@@ -123,7 +123,7 @@ def test_which_group_may_compute(mode: int, group: str | None, tmp_path: Path) -
     assert read_group(device) == group
 
 
-LOOK = """
+PROBE = """
 import pathlib, sys
 from memwatch.backends.probes import gather
 from memwatch.linux.files import Roots
@@ -132,8 +132,8 @@ print(gather(Roots(folder / "proc", folder / "sys", folder / "root"), None, "lin
 """
 
 
-def test_a_gpu_that_this_user_may_not_open_is_named(tmp_path: Path) -> None:
-    """Cards themselves are for who draws. Root may open everything, so it looks without its capabilities."""
+def test_inaccessible_render_node_is_named(tmp_path: Path) -> None:
+    """Card nodes are for display servers. Root may open everything, so the child drops its capabilities."""
     devices = [tmp_path / "root/dev/dri" / name for name in ("card0", "renderD128", "renderD129")]
     for device in devices:
         write(device)
@@ -142,45 +142,44 @@ def test_a_gpu_that_this_user_may_not_open_is_named(tmp_path: Path) -> None:
 
     for closed in (devices[0], devices[2]):
         closed.chmod(0)
-        command = [*POWERLESS, sys.executable, "-c", LOOK, str(tmp_path)]
+        command = [*POWERLESS, sys.executable, "-c", PROBE, str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         found.append(done.stdout.strip())
 
     assert found == ["None", "/dev/dri/renderD129"]
 
 
-def test_an_amd_gpu_and_its_driver_are_seen(tmp_path: Path) -> None:
-    """From the PCI bus and the list of modules."""
+def test_amd_gpu_and_its_driver_are_found(tmp_path: Path) -> None:
+    """Both come from sysfs: the PCI bus and the list of modules."""
     write(tmp_path / "sys/bus/pci/devices/0000:c4:00.0/class", b"0x038000\n")
     write(tmp_path / "sys/bus/pci/devices/0000:c4:00.0/vendor", b"0x1002\n")
 
-    before = looked_at(tmp_path)
+    before = probe(tmp_path)
     (tmp_path / "sys/module/amdgpu").mkdir(parents=True)
 
     assert (before.amd_on_pci, before.amdgpu_loaded) == (True, False)
-    assert looked_at(tmp_path) == replace(before, amdgpu_loaded=True)
+    assert probe(tmp_path) == replace(before, amdgpu_loaded=True)
 
 
-def test_drivers_of_opencl_and_vulkan_are_listed_once(tmp_path: Path) -> None:
-    """By their names, in order; other files in those folders are none."""
+def test_opencl_and_vulkan_drivers_are_listed_once(tmp_path: Path) -> None:
+    """Sorted by name. Other files in these folders are ignored."""
     write(tmp_path / "root/etc/OpenCL/vendors/pocl.icd", b"libpocl.so\n")
     write(tmp_path / "root/etc/OpenCL/vendors/README", b"")
     write(tmp_path / "root/usr/share/vulkan/icd.d/radeon_icd.x86_64.json", b"{}")
     write(tmp_path / "root/etc/vulkan/icd.d/radeon_icd.x86_64.json", b"{}")
     write(tmp_path / "root/etc/vulkan/icd.d/nvidia_icd.json", b"{}")
 
-    found = looked_at(tmp_path)
+    found = probe(tmp_path)
 
     assert found.opencl_drivers == ("pocl.icd",)
     assert found.vulkan_drivers == ("nvidia_icd.json", "radeon_icd.x86_64.json")
 
 
-def test_opencl_is_asked_only_where_that_is_wanted(tmp_path: Path) -> None:
-    """Whoever may not ask has no answer."""
-    said = OpenclResult(failure="no_platform")
+def test_opencl_is_probed_only_on_request(tmp_path: Path) -> None:
+    result = OpenclResult(failure="no_platform")
 
-    assert gather(roots(tmp_path), lambda: said).opencl is said
-    assert looked_at(tmp_path).opencl is None
+    assert gather(roots(tmp_path), lambda: result).opencl is result
+    assert probe(tmp_path).opencl is None
 
 
 @pytest.mark.parametrize(
@@ -192,12 +191,11 @@ def test_opencl_is_asked_only_where_that_is_wanted(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_a_processor_is_called_what_it_says(cpuinfo: str, name: str | None) -> None:
-    """On Arm it says nothing, and a name without end is none."""
+def test_cpu_name_is_read_from_cpuinfo(cpuinfo: str, name: str | None) -> None:
+    """Arm kernels print no name, and an endless name is ignored."""
     assert parse_cpu_name(cpuinfo) == name if name else parse_cpu_name(cpuinfo).endswith(" processor")
 
 
 @given(st.binary(max_size=300))
-def test_rubbish_in_the_linkers_cache_is_no_path(cache: bytes) -> None:
-    """Whatever is in it, paths are what begins with a slash."""
+def test_arbitrary_linker_cache_yields_only_absolute_paths(cache: bytes) -> None:
     assert all(path.startswith("/") and "\0" not in path for path in parse_linker_cache(cache))

@@ -1,4 +1,4 @@
-"""The command line, as a real process."""
+"""The memwatchd command line as a real process."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def memwatchd(*arguments: str, command: Sequence[str] = MODULE, **environ: str) 
 
 @pytest.mark.parametrize("command", [SCRIPT, MODULE], ids=["script", "module"])
 def test_version_is_one_line(command: list[str]) -> None:
-    """--version says name and version, installed or as a module."""
+    """--version prints name and version, for the script and for the module."""
     done = memwatchd("--version", command=command)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, f"memwatchd {__version__}\n", "")
 
 
-def test_help_tells_a_stranger_everything() -> None:
-    """--help names every flag, every exit code and examples, and fits a terminal."""
+def test_help_lists_flags_exit_codes_and_examples() -> None:
+    """It fits a terminal of 80 columns."""
     done = memwatchd("--help")
 
     assert done.returncode == 0
@@ -52,7 +52,7 @@ def test_help_tells_a_stranger_everything() -> None:
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
 
 
-def test_questions_do_not_wait_for_the_web_stack() -> None:
+def test_one_shot_flags_do_not_import_the_web_stack() -> None:
     """--help, --version and --check-config answer without importing the web server."""
     code = (
         "import sys; from memwatchd.cli import main; main({0!r}); "
@@ -86,8 +86,8 @@ def test_questions_do_not_wait_for_the_web_stack() -> None:
         (["--procfs", "/no/such"], '--procfs is "/no/such", which is not a folder that exists'),
     ],
 )
-def test_unusable_command_line_is_one_sentence_and_exit_2(arguments: list[str], words: str) -> None:
-    """What is wrong on the command line is said in one line on stderr, and the exit code is 2."""
+def test_invalid_command_line_is_one_line_and_exit_2(arguments: list[str], words: str) -> None:
+    """The error is one line on stderr."""
     done = memwatchd(*arguments)
 
     assert done.returncode == 2
@@ -97,8 +97,8 @@ def test_unusable_command_line_is_one_sentence_and_exit_2(arguments: list[str], 
     assert done.stderr.count("\n") == 1
 
 
-def test_how_to_replay_may_be_said_apart_from_what(tmp_path: Path) -> None:
-    """The flag beside a file or a variable that names what to show; beside nothing, in a file, it waits for it."""
+def test_replay_options_may_come_from_another_place_than_the_recording(tmp_path: Path) -> None:
+    """A flag may complete a file or a variable. In a file or a variable it is valid without a recording."""
     file = tmp_path / "demo.toml"
     file.write_text('[replay]\ndemo = "dgx-spark"\n')
     alone = tmp_path / "speed.toml"
@@ -115,8 +115,8 @@ def test_how_to_replay_may_be_said_apart_from_what(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_bad_configuration_is_a_sentence_a_problem_and_exit_78(tmp_path: Path) -> None:
-    """Each problem of a configuration is one line with its place, no traceback, and the exit code is 78."""
+def test_invalid_configuration_is_one_line_per_problem_and_exit_78(tmp_path: Path) -> None:
+    """Each line names the place. There is no traceback."""
     file = tmp_path / "bad.toml"
     file.write_text("[sampling]\ninterval = 0\n[pressure]\nmedium = 3\n")
 
@@ -131,8 +131,8 @@ def test_bad_configuration_is_a_sentence_a_problem_and_exit_78(tmp_path: Path) -
         ]
 
 
-def test_check_config_shows_what_is_in_force_and_hides_secrets(tmp_path: Path) -> None:
-    """--check-config says ok and lists each setting with where it comes from; of a webhook only the origin."""
+def test_check_config_shows_settings_with_their_origin_and_hides_secrets(tmp_path: Path) -> None:
+    """A webhook is shown by its origin (scheme, host, port) only."""
     file = tmp_path / "good.toml"
     file.write_text(
         '[web]\nhosts = ["gpu1"]\n[[alerts.webhooks]]\nname = "ops"\nurl = "https://example.com/token"\n'
@@ -156,8 +156,8 @@ def test_check_config_shows_what_is_in_force_and_hides_secrets(tmp_path: Path) -
     assert "whsec_" not in done.stdout + done.stderr
 
 
-def test_check_config_warns_of_a_secret_that_everybody_can_read(tmp_path: Path) -> None:
-    """A readable secret does not stop anything; it is said on stderr."""
+def test_check_config_warns_about_a_world_readable_secret(tmp_path: Path) -> None:
+    """It is a warning on stderr, not an error."""
     file = tmp_path / "public.toml"
     file.write_text(
         '[[alerts.webhooks]]\nname = "ops"\nurl = "https://example.com/"\n'
@@ -171,8 +171,8 @@ def test_check_config_warns_of_a_secret_that_everybody_can_read(tmp_path: Path) 
     assert done.stderr.startswith(f"memwatchd: every user of this machine can read the secret in {file}")
 
 
-def test_nobody_reading_is_no_traceback() -> None:
-    """Output into a pipe that is closed ends quietly."""
+def test_closed_stdout_causes_no_traceback() -> None:
+    """Output into a closed pipe ends quietly."""
     done = into_a_closed_pipe([*MODULE, "--help"])
 
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""The limit a container or a unit lives under: which one, whose use of it, and when it is shown at all."""
+"""Memory limits of containers and units: the limiting cgroup, its use, and when it is shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ID = "3fa9c1d07be24586" * 4
 GIB = 1 << 30
 
 
-def place(line: str) -> OwnerNames:
+def parse_names(line: str) -> OwnerNames:
     return parse_owners(parse_cgroup(line.encode() + b"\n"))
 
 
@@ -65,37 +65,38 @@ def place(line: str) -> OwnerNames:
         ("0::/system.slice/" + "f" * 63 + ".scope", "f" * 63 + ".scope", None),
     ],
 )
-def test_place(line: str, unit: str | None, container: str | None) -> None:
-    """Unit and container are read off the cgroup path of every common runtime, in version 1 and 2."""
-    assert place(line) == OwnerNames(unit, container)
+def test_unit_and_container_are_parsed_from_cgroup_paths(
+    line: str, unit: str | None, container: str | None
+) -> None:
+    """The paths of every common runtime, for cgroup v1 and v2."""
+    assert parse_names(line) == OwnerNames(unit, container)
 
 
-def test_cgroup_file_that_is_cut_off() -> None:
-    """The last line counts only when it is whole, and lines that are none are ignored."""
+def test_truncated_cgroup_file_drops_the_last_line() -> None:
+    """Malformed lines are ignored."""
     assert parse_cgroup(b"rubbish\n1:cpu,memory:/a:b\n0::/system.slice/ssh.serv") == {
         "cpu": "/a:b",
         "memory": "/a:b",
     }
 
 
-def test_mount_points_with_blanks() -> None:
-    """Octal escapes of mountinfo are undone."""
+def test_octal_escapes_in_mountinfo_are_decoded() -> None:
     (mount,) = parse_mountinfo(rb"31 1 0:29 /a\040b /c\134d rw shared:1 master:2 - cgroup2 none rw" + b"\n")
 
     assert (mount.root, mount.point, mount.kind) == ("/a b", "/c\\d", "cgroup2")
 
 
 @pytest.mark.parametrize("marker", ["run/systemd/container", ".dockerenv", "run/.containerenv"])
-def test_marker_files(tmp_path: Path, marker: str) -> None:
-    """Each marker file of a container runtime is enough."""
+def test_marker_file_means_container(tmp_path: Path, marker: str) -> None:
+    """The marker file of any container runtime is enough."""
     (tmp_path / marker).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / marker).touch()
 
     assert in_container(Roots(tmp_path / "proc", tmp_path / "sys", tmp_path))
 
 
-def test_containerd_leaves_no_marker(tmp_path: Path) -> None:
-    """In a cgroup namespace of containerd only the root file system tells: it is made of image layers."""
+def test_containerd_is_detected_by_its_overlay(tmp_path: Path) -> None:
+    """In a cgroup namespace of containerd, only the image layers of the root mount reveal the container."""
     (tmp_path / "proc/self").mkdir(parents=True)
     layers = "lowerdir=/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/1/fs"
     (tmp_path / "proc/self/mountinfo").write_text(f"9 1 0:9 / {tmp_path} rw - overlay overlay rw,{layers}\n")
@@ -107,7 +108,7 @@ def test_containerd_leaves_no_marker(tmp_path: Path) -> None:
 
 
 def test_live_system_is_no_container(tmp_path: Path) -> None:
-    """A system that was started from a stick also has an overlay at its root, and is a machine."""
+    """A system booted from a USB stick also has an overlay at its root."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/mountinfo").write_text(
         f"9 1 0:9 / {tmp_path} rw - overlay overlay rw,lowerdir=/run/live/rootfs\n"
@@ -116,8 +117,8 @@ def test_live_system_is_no_container(tmp_path: Path) -> None:
     assert not in_container(Roots(tmp_path / "proc", tmp_path / "sys", tmp_path))
 
 
-def test_own_unit_is_not_the_machine() -> None:
-    """On a host the daemon's own MemoryMax is nobody's system RAM: it is not shown unless asked for."""
+def test_own_unit_limit_is_hidden_on_a_host() -> None:
+    """The daemon's own MemoryMax is not the host's RAM. It is shown only on request."""
     roots = machine_folder("workstation").roots
 
     with pytest.raises(SourceUnavailable, match="host scope"):
@@ -131,14 +132,13 @@ def test_own_unit_is_not_the_machine() -> None:
     )
 
 
-def test_host_scope_in_a_container() -> None:
-    """In a container the host alone is shown where that is asked for."""
+def test_host_scope_in_a_container_shows_no_limit() -> None:
     with pytest.raises(SourceUnavailable, match="this is a container"):
         Collector(machine_folder("container-v2").roots, "host")
 
 
-def test_limit_does_not_bound_gpu_memory() -> None:
-    """A container that uses 0.4 of its 12 GiB, on a machine where 33 GB are held by nobody: both are told."""
+def test_cgroup_limit_excludes_gpu_memory() -> None:
+    """A container uses 0.4 of 12 GiB while 33 GB of the machine are unattributed: both are shown."""
     expected = machine_folder("container-v2").expected
     (share,), (pool,) = expected["cgroup"]["shares"], expected["meminfo"]["pools"]
 
@@ -147,8 +147,8 @@ def test_limit_does_not_bound_gpu_memory() -> None:
     assert share["note"] == NOTE
 
 
-def test_limit_above_the_machine_is_none(tmp_path: Path) -> None:
-    """A limit that is not below MemTotal limits nothing; the container's use is still shown."""
+def test_limit_above_memtotal_is_ignored(tmp_path: Path) -> None:
+    """A limit that is not below MemTotal has no effect. The container's use is still shown."""
     roots = copied(tmp_path, "container-v2")
     (roots.sysfs / "fs/cgroup/memory.max").write_text(f"{1 << 40}\n")
 
@@ -159,8 +159,8 @@ def test_limit_above_the_machine_is_none(tmp_path: Path) -> None:
     assert share["used_bytes"] == machine_folder("container-v2").expected["cgroup"]["shares"][0]["used_bytes"]
 
 
-def test_limit_of_an_ancestor_that_appears_later(tmp_path: Path) -> None:
-    """A limit set while the daemon runs is seen at the next look, with what counts against it."""
+def test_new_limit_of_an_ancestor_is_used(tmp_path: Path) -> None:
+    """A limit set while the daemon runs is read at the next tick, with the use that counts against it."""
     roots = copied(tmp_path, "container-nested")
     collector = Collector(roots)
     (roots.sysfs / "fs/cgroup/kubepods.slice/kubepods-burstable.slice/memory.max").write_text("4294967296\n")
@@ -171,8 +171,8 @@ def test_limit_of_an_ancestor_that_appears_later(tmp_path: Path) -> None:
     assert share.used_bytes == 16_106_127_360 - 3_000_000_000 - 2_000_000_000 - 300_000_000
 
 
-def test_version_2_without_memory_controller(tmp_path: Path) -> None:
-    """A hybrid layout whose version 1 counts no memory has no limit to show, and says which file is missing."""
+def test_cgroup_v2_without_memory_controller_is_unavailable(tmp_path: Path) -> None:
+    """A hybrid layout whose v1 counts no memory has no limit. The error names the missing file."""
     roots = copied(tmp_path, "hybrid-v1v2")
     (roots.procfs / "self/cgroup").write_text("1:name=systemd:/docker/x\n0::/docker/x\n")
 
@@ -180,20 +180,20 @@ def test_version_2_without_memory_controller(tmp_path: Path) -> None:
         Collector(roots)
 
 
-def test_hierarchy_that_is_not_mounted() -> None:
-    """A container that is shown no cgroup file system has no limit to show."""
+def test_unmounted_hierarchy_is_unavailable() -> None:
+    """The container has no cgroup file system."""
     with pytest.raises(SourceUnavailable, match="not mounted"):
         find_own_cgroup(b"0::/\n", b"", Roots())
 
 
-def test_nothing_counts_memory() -> None:
-    """Without version 2 and without the memory controller of version 1 there is nothing to show."""
+def test_no_memory_controller_is_unavailable() -> None:
+    """Neither cgroup v2 nor the v1 memory controller is present."""
     with pytest.raises(SourceUnavailable, match="no hierarchy"):
         find_own_cgroup(b"3:cpu:/\n", b"", Roots())
 
 
-def test_path_outside_the_mount() -> None:
-    """A process beside the mounted part of the tree gets the mount, the nearest that can be seen."""
+def test_cgroup_outside_the_mount_falls_back_to_the_mount() -> None:
+    """A process beside the mounted subtree gets the mount, the nearest visible cgroup."""
     mountinfo = b"31 1 0:29 /docker/abc /sys/fs/cgroup rw - cgroup2 none rw\n"
 
     outside = find_own_cgroup(b"0::/../other\n", mountinfo, Roots())
@@ -204,7 +204,7 @@ def test_path_outside_the_mount() -> None:
 
 
 def test_smallest_limit_binds() -> None:
-    """The smallest limit counts; of equal ones the outermost, which fills first; unlimited groups never."""
+    """Among equal limits the outermost counts, because it fills first. Unlimited groups never do."""
     outer, inner = CgroupLimit(Path("a"), 5 * GIB, 3 * GIB), CgroupLimit(Path("a/b"), 5 * GIB, GIB)
     free = CgroupLimit(Path("a/b/c"), None, GIB)
 
@@ -213,34 +213,33 @@ def test_smallest_limit_binds() -> None:
     assert limiting_cgroup([free, CgroupLimit(Path("d"), 0, 0)], GIB) == CgroupLimit(Path("d"), 0, 0)
 
 
-def test_unlimited() -> None:
-    """Version 2 says `max`; version 1 says a number above any RAM, smaller on 64 KiB pages."""
+def test_unlimited_cgroups_are_parsed() -> None:
+    """cgroup v2 has `max`. v1 has a number above any RAM, which is smaller with 64 KiB pages."""
     assert parse_limit(b"max\n") is None
     assert parse_limit(b"9223372036854771712\n") == 2**63 - 4096
     assert parse_limit(b"9223372036854710272\n") == 2**63 - 65536
 
 
 @pytest.mark.parametrize("data", [b"", b"-1\n", b"max 5\n", b"1" * 21])
-def test_nonsense_about_limits(data: bytes) -> None:
-    """What is no number of bytes is refused."""
+def test_invalid_limit_is_rejected(data: bytes) -> None:
     with pytest.raises(ParseError, match="is not a number of bytes"):
         parse_limit(data)
 
 
-def test_more_cache_than_usage() -> None:
-    """Two files read at different moments cannot make use negative."""
+def test_use_is_never_negative() -> None:
+    """Two files read at different times may show more cache than usage."""
     assert compute_used(V2, 100, {"inactive_file": 80, "active_file": 40}) == 0
     assert compute_used(V1, 100, {"total_inactive_file": 30, "total_active_file": 40}) == 30
 
 
-def test_no_size_to_compare_with() -> None:
+def test_missing_memtotal_is_rejected() -> None:
     """A limit cannot be judged without the machine's size."""
     with pytest.raises(ParseError, match="MemTotal"):
         parse_size(b"XMemTotal: 5 kB\nMemTotal: 5")
 
 
-def test_no_cache_figures() -> None:
-    """Use without knowing the cache would be too high, so it is refused."""
+def test_missing_cache_counters_are_rejected() -> None:
+    """Without them the use would be too high."""
     with pytest.raises(ParseError, match="inactive_file"):
         compute_used(V2, 100, {"anon": 5})
 
@@ -266,18 +265,16 @@ def copied(tmp_path: Path, name: str) -> Roots:
         (GIB, GIB * 6 // 10, 0.010, 0.5),
         (GIB, GIB // 2, 0.040, 2.0),
     ],
-    ids=["no limit", "calm", "near", "near and dear", "calm and dear"],
+    ids=["no limit", "low", "near", "near and expensive", "low and expensive"],
 )
-def test_the_nearer_the_limit_the_oftener_it_is_read(
-    limit: int | None, used: int, cost: float, period: float
-) -> None:
-    """Ten times a second near its end, and never for more than 2 % of a processor."""
+def test_read_interval_shrinks_near_the_limit(limit: int | None, used: int, cost: float, period: float) -> None:
+    """Ten times a second near the limit, and never more than 2% of one CPU."""
     assert compute_period(CgroupLimit(Path("/"), limit, used), cost) == pytest.approx(period)
     assert compute_period(None, cost) == 10.0
 
 
 @pytest.mark.parametrize("version", [V1, V2], ids=["v1", "v2"])
-def test_kills_at_the_limit_are_counted(version: CgroupVersion, tmp_path: Path) -> None:
+def test_oom_kills_at_the_limit_are_counted(version: CgroupVersion, tmp_path: Path) -> None:
     """`oom_kill` of the group's own file; kernels before 4.13 have no such line."""
     stat = {V1: "total_inactive_file 0\n", V2: "inactive_file 0\n"}[version]
     for name, text in ((version.limit, f"{GIB}\n"), (version.usage, "4096\n"), ("memory.stat", stat)):
@@ -293,8 +290,8 @@ def test_kills_at_the_limit_are_counted(version: CgroupVersion, tmp_path: Path) 
     assert after == CgroupLimit(tmp_path, GIB, 4096, 3)
 
 
-def test_a_process_that_is_moved_is_found_at_the_next_look(tmp_path: Path) -> None:
-    """Its files stay open, and not those of the group that it left."""
+def test_move_to_another_cgroup_is_followed(tmp_path: Path) -> None:
+    """The files of the new cgroup stay open, and those of the old one are closed."""
     roots = copied(tmp_path, "container-nested")
     collector = Collector(roots)
     before = collector.collect().shares[0].used_bytes
@@ -314,8 +311,8 @@ def test_a_process_that_is_moved_is_found_at_the_next_look(tmp_path: Path) -> No
     collector.close()
 
 
-def test_a_group_that_counts_no_more_costs_no_look(tmp_path: Path) -> None:
-    """Its open file fails, as that of a cgroup without its controller does: the others are read at once."""
+def test_group_without_controller_does_not_fail_the_tick(tmp_path: Path) -> None:
+    """Its open file fails as after the controller is disabled. The other groups are read in the same tick."""
     roots = copied(tmp_path, "container-nested")
     limit = next((roots.sysfs / "fs/cgroup").rglob("cri-containerd-*")) / "memory.max"
     expected = Collector(roots).collect().shares[0]
@@ -334,8 +331,8 @@ def test_a_group_that_counts_no_more_costs_no_look(tmp_path: Path) -> None:
     assert share == expected
 
 
-def test_what_lies_around_is_looked_at_once_a_minute(tmp_path: Path) -> None:
-    """Memory that is counted of one more group, because it was delegated since, and a machine that has shrunk."""
+def test_memtotal_and_groups_are_rescanned_once_a_minute(tmp_path: Path) -> None:
+    """A cgroup may be delegated later, and MemTotal may shrink."""
     roots = copied(tmp_path, "container-nested")
     watch = ManualClock()
     collector = Collector(roots, clock=watch)
@@ -354,8 +351,8 @@ def test_what_lies_around_is_looked_at_once_a_minute(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", range(5))
-def test_without_descriptors_no_limit_is_lost(tmp_path: Path, left: int) -> None:
-    """They run out while it looks around: an error at that moment, the limit afterwards, and nothing left open."""
+def test_descriptor_shortage_loses_no_limit(tmp_path: Path, left: int) -> None:
+    """Descriptors run out during a rescan: an error now, the limit afterwards, and nothing left open."""
     roots = copied(tmp_path, "container-nested")
     before, watch = descriptors(), ManualClock()
     collector = Collector(roots, clock=watch)
@@ -373,8 +370,7 @@ def test_without_descriptors_no_limit_is_lost(tmp_path: Path, left: int) -> None
     assert descriptors() == before
 
 
-def test_nonsense_leaves_nothing_open(tmp_path: Path) -> None:
-    """A collector that cannot be made has closed what it had opened."""
+def test_failed_start_closes_its_files(tmp_path: Path) -> None:
     roots = copied(tmp_path, "container-nested")
     before = descriptors()
     for stat in (roots.sysfs / "fs/cgroup").rglob("memory.stat"):

@@ -1,4 +1,4 @@
-"""The kernel's log names who was killed and what drivers complain of, and nothing else is believed."""
+"""The kmsg collector: OOM kills and driver errors from the kernel log, and no forged lines."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from support.kmsg_samples import (
 
 
 def read(*lines: str) -> KernelLog:
-    notebook = KernelLogTracker()
+    tracker = KernelLogTracker()
     for line in lines:
-        notebook.read(line.encode(), 1_800_000_000.0)
-    return notebook.log
+        tracker.read(line.encode(), 1_800_000_000.0)
+    return tracker.log
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """An empty log where a machine has it."""
+    """Create an empty kernel log."""
     path = tmp_path / "dev/kmsg"
     path.parent.mkdir()
     path.write_text("")
@@ -72,14 +72,14 @@ def found_by(collector: kmsg.Collector) -> KernelLog:
     ],
     ids=["limit", "machine", "nodes", "Linux 4.9", "limit without its cause", "no cause at all"],
 )
-def test_a_kill_is_told_with_its_victim_and_its_cause(lines: tuple[str, ...], text: str) -> None:
-    """Name, process id, size, and what it was that had run out."""
+def test_oom_kill_has_victim_and_cause(lines: tuple[str, ...], text: str) -> None:
+    """Name, process id, size, and the limit or nodes that ran out."""
     (kill,) = read(*lines).kills
 
     assert kill.text == text
 
 
-def test_a_cause_is_not_blamed_for_somebody_elses_death() -> None:
+def test_cause_of_another_process_is_not_used() -> None:
     """A cause belongs to the process it names."""
     kill = read(MEMCG_KILL[0], GLOBAL_KILL[1]).kills[0]
 
@@ -115,28 +115,28 @@ def test_a_cause_is_not_blamed_for_somebody_elses_death() -> None:
         ("[TTM] Failed to find memory space for buffer 0x0000 eviction", "amdgpu", "", "no_eviction_space"),
     ],
 )
-def test_what_drivers_complain_of_is_told_apart(line: str, driver: str, pci: str, kind: str) -> None:
-    """By kind, and by GPU where the line says which."""
+def test_driver_errors_are_classified(line: str, driver: str, pci: str, kind: str) -> None:
+    """By kind, and by GPU where the line names one."""
     (error,) = read(line, *UNRELATED, line).driver_errors
 
     assert (error.driver, error.pci, error.kind, error.count) == (driver, pci, kind, 2)
     assert error.text == line
 
 
-def test_a_page_fault_names_its_process() -> None:
-    """amdgpu says whose it was in the next line."""
+def test_amdgpu_page_fault_names_its_process() -> None:
+    """amdgpu prints the process in the next line."""
     (error,) = read(*AMD_FAULT).driver_errors
 
     assert error.text.endswith("pasid:32787) by darktable (pid 70131)")
 
 
-def test_other_lines_are_passed_over() -> None:
-    """Boot messages, reapers and hung engines are no news about memory."""
+def test_unrelated_lines_are_ignored() -> None:
+    """Boot messages, OOM reaper lines and hung engines are not memory events."""
     assert read(*UNRELATED) == KernelLog()
 
 
-def test_only_what_comes_after_the_start_counts(log: Path) -> None:
-    """Yesterday's kill is not today's news; today's is, and is told once."""
+def test_only_kills_after_the_start_are_reported(log: Path) -> None:
+    """Earlier kills are ignored. New ones are reported once."""
     log_to(log, MEMCG_KILL)
     collector = collector_of(log)
     before = found_by(collector)
@@ -150,8 +150,8 @@ def test_only_what_comes_after_the_start_counts(log: Path) -> None:
     assert again == after
 
 
-def test_programs_cannot_tell_tales(log: Path) -> None:
-    """A line that a program wrote into the log looks the same and has another facility."""
+def test_lines_written_by_programs_are_ignored(log: Path) -> None:
+    """A line that a program writes to /dev/kmsg looks the same but has another facility."""
     collector = collector_of(log)
     log_to(log, GLOBAL_KILL, priority=14)
 
@@ -168,8 +168,8 @@ def test_programs_cannot_tell_tales(log: Path) -> None:
     ],
     ids=["cause", "victim", "driver"],
 )
-def test_a_line_full_of_its_own_words_is_read_at_once(line: str) -> None:
-    """Who may name a cgroup decides what stands in the kernel's line: 8 kB of it once took 30 s of the tick."""
+def test_repetitive_line_is_parsed_in_linear_time(line: str) -> None:
+    """Users who can name a cgroup control part of the line: 8 kB of it once took 30 s of the tick."""
     started = time.process_time()
 
     log = read(line)
@@ -178,8 +178,8 @@ def test_a_line_full_of_its_own_words_is_read_at_once(line: str) -> None:
     assert time.process_time() - started < 0.25
 
 
-def test_a_cgroup_and_a_victim_may_be_called_like_the_line_itself() -> None:
-    """The last word of each kind is the kernel's; what is before it is somebody's name."""
+def test_names_that_imitate_the_line_are_parsed() -> None:
+    """The last keyword of each kind is the kernel's. Earlier ones are part of a name."""
     odd = "/a,oom_memcg=/b,task_memcg=/c"
     cause = (
         f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={odd},"
@@ -193,8 +193,8 @@ def test_a_cgroup_and_a_victim_may_be_called_like_the_line_itself() -> None:
     assert (kill.scope, kill.anonymous_bytes) == ("cgroup", 8 << 10)
 
 
-def test_messages_that_were_overwritten_are_counted(log: Path) -> None:
-    """Numbers that are missing are messages that nobody has read."""
+def test_overwritten_messages_are_counted_as_lost(log: Path) -> None:
+    """Missing sequence numbers are messages lost before they were read."""
     collector = collector_of(log)
     log_to(log, ["one", "two"])
     log_to(log, [XID_79], first=40)
@@ -206,8 +206,8 @@ def test_messages_that_were_overwritten_are_counted(log: Path) -> None:
     assert [error.kind for error in found.driver_errors] == ["xid_79"]
 
 
-def test_a_pipe_will_do(tmp_path: Path) -> None:
-    """Some containers are given a pipe: read as it comes, in pieces, and never waited for."""
+def test_pipe_is_read_without_blocking(tmp_path: Path) -> None:
+    """Some containers provide a pipe. It is read in pieces as they arrive."""
     (tmp_path / "dev").mkdir()
     os.mkfifo(tmp_path / "dev/kmsg")
     collector = collector_of(tmp_path / "dev/kmsg")
@@ -226,8 +226,8 @@ def test_a_pipe_will_do(tmp_path: Path) -> None:
     assert [kill.pid for kill in found.kills] == [4242]
 
 
-def test_what_is_not_the_kernels_log_is_not_read(tmp_path: Path) -> None:
-    """A link to /dev/null, a folder, nothing at all: each is said by name."""
+def test_file_that_is_not_the_kernel_log_is_rejected(tmp_path: Path) -> None:
+    """A missing file, a link to /dev/null and a folder are each named in the reason."""
     (tmp_path / "dev").mkdir()
     path = tmp_path / "dev/kmsg"
     with pytest.raises(SourceUnavailable, match="No such file"):
@@ -241,8 +241,8 @@ def test_what_is_not_the_kernels_log_is_not_read(tmp_path: Path) -> None:
         collector_of(path)
 
 
-def test_a_flood_is_read_in_pieces_and_kept_small(log: Path) -> None:
-    """A driver that repeats itself 20,000 times is one line with a number, and no tick reads it all."""
+def test_flood_is_read_in_pieces_and_counted(log: Path) -> None:
+    """A driver error that repeats 20,000 times is one entry with a count. No tick reads it all."""
     collector = collector_of(log)
     log_to(log, [NO_MEMORY] * 20_000)
 
@@ -253,16 +253,18 @@ def test_a_flood_is_read_in_pieces_and_kept_small(log: Path) -> None:
     assert counts[-1] == 20_000
 
 
-def test_the_log_of_this_machine_is_read_or_it_is_said_what_to_do() -> None:
-    """As this user may: what a program writes there meanwhile is seen to go by, and not believed."""
-    tale = "<3>memwatch test: Out of memory: Killed process 4194304 (memwatch-test) total-vm:1kB, anon-rss:1kB"
+def test_kernel_log_of_this_machine_is_read_or_refused_with_a_reason() -> None:
+    """A forged line is written meanwhile, if permitted, and must be ignored."""
+    forged_line = (
+        "<3>memwatch test: Out of memory: Killed process 4194304 (memwatch-test) total-vm:1kB, anon-rss:1kB"
+    )
     try:
         collector = kmsg.Collector(Roots())
     except SourceUnavailable as error:
         assert re.search("CAP_SYSLOG|No such file|character device 1:11", str(error))  # noqa: PT017
         return
     with contextlib.suppress(PermissionError):
-        Path("/dev/kmsg").write_text(tale)
+        Path("/dev/kmsg").write_text(forged_line)
 
     found = found_by(collector)
     collector.close()
@@ -270,8 +272,8 @@ def test_the_log_of_this_machine_is_read_or_it_is_said_what_to_do() -> None:
     assert [kill for kill in found.kills if kill.pid == 4194304] == []
 
 
-def test_whoever_may_not_read_the_log_is_told_what_would_help(tmp_path: Path) -> None:
-    """A daemon without privileges: a reason and a remedy, or, where the kernel lets everybody read it, the log."""
+def test_unreadable_kernel_log_is_reported_with_a_remedy(tmp_path: Path) -> None:
+    """A daemon without privileges: a reason and a remedy, or the log if the kernel lets every user read it."""
     restricted = Path("/proc/sys/kernel/dmesg_restrict")
     with running_daemon(tmp_path, without_privileges=True) as daemon:
         states = {one["name"]: one for one in daemon.get("/api/v1/collectors").json}
@@ -284,20 +286,19 @@ def test_whoever_may_not_read_the_log_is_told_what_would_help(tmp_path: Path) ->
 
 
 @given(st.lists(st.binary(max_size=300), max_size=20))
-def test_whatever_the_log_says_is_survived(lines: list[bytes]) -> None:
-    """Garbled, cut, endless or not text at all."""
-    notebook = KernelLogTracker()
+def test_arbitrary_lines_never_raise(lines: list[bytes]) -> None:
+    tracker = KernelLogTracker()
     cut = [MEMCG_KILL[1].encode()[: len(line)] for line in lines]
     for line in [*lines, *[b"3,1,1,-;" + line for line in lines], *cut]:
         record_of = parse_record(line)
-        notebook.read(record_of.text if record_of else line, 0.0)
+        tracker.read(record_of.text if record_of else line, 0.0)
 
-    assert len(notebook.log.kills) <= 16
+    assert len(tracker.log.kills) <= 16
 
 
 @pytest.mark.parametrize(
     "line", [b"", b"\n", b" SUBSYSTEM=pci\n", b"no;semicolon", b"1,2;x", b"-3,1,1,-;x", b"9" * 30 + b",1,1,-;x"]
 )
-def test_what_is_no_record_is_none(line: bytes) -> None:
-    """Further lines of a record, and numbers that no kernel prints."""
+def test_invalid_record_is_none(line: bytes) -> None:
+    """Continuation lines, and numbers that no kernel prints."""
     assert parse_record(line) is None

@@ -1,4 +1,4 @@
-"""The list of collectors, and those for systems without /proc."""
+"""The list of collectors, and the collectors for systems without /proc."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ assert "psutil" not in sys.modules
 
 
 @pytest.mark.parametrize(("platform", "at_least"), [("linux", 5), ("darwin", 2)])
-def test_names_are_file_names(platform: str, at_least: int) -> None:
-    """A collector has the name of its file, in the list as in itself, and says the same about blocking."""
+def test_collector_names_match_their_modules(platform: str, at_least: int) -> None:
+    """The list and the collector agree on name and `may_block`."""
     entries = list_collectors(Host(platform=platform))
     made = []
     for entry in entries:
@@ -50,7 +50,6 @@ def test_names_are_file_names(platform: str, at_least: int) -> None:
 
 
 def test_disabled_collectors_are_not_listed() -> None:
-    """A collector that the user switched off is not there at all."""
     names = [entry.name for entry in list_collectors(Host(platform="linux"), disabled={"psi", "numa"})]
 
     assert "meminfo" in names
@@ -58,14 +57,14 @@ def test_disabled_collectors_are_not_listed() -> None:
 
 
 def test_psutil_is_never_imported_on_linux() -> None:
-    """Every collector of Linux runs on this machine without psutil."""
+    """Every Linux collector runs on this machine without psutil."""
     done = subprocess.run([sys.executable, "-c", RUN_ALL], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_other_systems_have_ram_and_swap() -> None:
-    """Through psutil the pool is as large as psutil says, and adds up."""
+def test_psutil_host_reports_ram_and_swap() -> None:
+    """The pool matches psutil and adds up."""
     collector = psutil_host.Collector()
     findings = collector.collect()
     (pool,), swap = findings.pools, findings.swap
@@ -78,14 +77,13 @@ def test_other_systems_have_ram_and_swap() -> None:
     assert swap.size_bytes == psutil.swap_memory().total
 
 
-def test_psutil_contradicts_itself() -> None:
-    """More available than there is is refused."""
+def test_available_above_size_is_rejected() -> None:
     with pytest.raises(ParseError, match="do not fit in 10"):
         psutil_host.build_pool(10, 11, 5)
 
 
-def test_other_systems_have_processes() -> None:
-    """Through psutil this very process is found, with its size and its start."""
+def test_psutil_processes_finds_this_process() -> None:
+    """Size and start time match psutil."""
     collector = psutil_processes.Collector(top=10_000)
     findings = collector.collect()
     own = next(process for process in findings.processes if process.pid == os.getpid())
@@ -98,8 +96,8 @@ def test_other_systems_have_processes() -> None:
     assert sum(owner.processes for owner in findings.owners) == len(findings.processes)
 
 
-def test_user_that_psutil_may_not_know() -> None:
-    """None is psutil's word for "not permitted"."""
+def test_unknown_psutil_user_is_not_permitted() -> None:
+    """psutil returns None for "not permitted"."""
     memory = psutil.Process().memory_info()
     info = {"pid": 5, "create_time": 1.0, "name": "x", "username": None, "memory_info": memory}
 

@@ -1,4 +1,4 @@
-"""The processes that hold most memory: the right owner, the right size, at ten thousand of them too."""
+"""The processes collector: owners and sizes of the largest processes, also with ten thousand of them."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from support.process_folders import add_process, folder_of, stat_line, statm_lin
 from support.zombie_leader import zombie_leader
 
 PAGE, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
-HOLD = "import sys; block = bytearray(b'x') * (200 << 20); print('held', flush=True); sys.stdin.read()"
+HOLD = "import sys; block = bytearray(b'x') * (200 << 20); print('ready', flush=True); sys.stdin.read()"
 
 
 def find(processes: tuple[Process, ...], pid: int) -> Process:
     return next(process for process in processes if process.pid == pid)
 
 
-def test_psutil_agrees_on_a_real_process() -> None:
-    """A process that takes 200 MiB is found, and psutil sees the same size, start, name and user."""
+def test_real_process_matches_psutil() -> None:
+    """A process that allocates 200 MiB is found. psutil reports the same size, start, name and user."""
     with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
         collector = Collector(Roots(), top=10, page_size=PAGE, clock_ticks=TICKS)
 
         found = find(collector.collect().processes, child.pid)
-        witness = psutil.Process(child.pid)
-        rss, start = witness.memory_info().rss, witness.create_time()
-        name, user = witness.name(), witness.username()
+        expected = psutil.Process(child.pid)
+        rss, start = expected.memory_info().rss, expected.create_time()
+        name, user = expected.name(), expected.username()
         collector.close()
         child.communicate()
 
@@ -53,24 +53,24 @@ def test_psutil_agrees_on_a_real_process() -> None:
     assert (found.name, found.user) == (name, user)
 
 
-def test_one_whose_first_thread_has_ended_is_described_by_another() -> None:
-    """Its size, swap, owner and command line, under the name and the start it had; psutil sees nothing of it."""
+def test_process_with_an_exited_first_thread_keeps_its_values() -> None:
+    """Size, swap, owner and command line come from another thread. psutil reports an RSS of 0."""
     with zombie_leader(200) as child:
         collector = Collector(Roots(), top=10, page_size=PAGE, clock_ticks=TICKS, commands=True)
         before = find(collector.collect().processes, child.pid)
         child.end_first_thread()
         after = find(collector.collect().processes, child.pid)
-        witness = psutil.Process(child.pid).memory_info().rss
+        psutil_rss = psutil.Process(child.pid).memory_info().rss
         collector.close()
 
-    assert witness == 0
+    assert psutil_rss == 0
     assert after.rss_bytes == pytest.approx(before.rss_bytes, rel=0.02)
     assert replace(after, rss_bytes=before.rss_bytes, footprint_bytes=before.footprint_bytes) == before
     assert "zombie_leader" in str(after.command)
 
 
-def test_one_that_moves_is_read_at_once_and_the_others_soon(tmp_path: Path) -> None:
-    """A new name is shown with the next change of the process's pages, and within six looks without one."""
+def test_changed_process_is_read_at_once_and_others_within_12_scans(tmp_path: Path) -> None:
+    """A new name is shown with the next change of the process's pages, or within 12 scans."""
     roots = folder_of(tmp_path)
     for pid in (7, 8):
         add_process(tmp_path, stat_line(pid, "before"), statm=statm_line(5))
@@ -80,31 +80,31 @@ def test_one_that_moves_is_read_at_once_and_the_others_soon(tmp_path: Path) -> N
     for pid, pages in ((7, 6), (8, 5)):
         add_process(tmp_path, stat_line(pid, "after", pages), statm=statm_line(pages))
 
-    looks = [collector.collect().processes for _ in range(SHOWN_TURNS)]
+    rounds = [collector.collect().processes for _ in range(SHOWN_TURNS)]
     collector.close()
 
-    assert (find(looks[0], 7).name, find(looks[0], 7).rss_bytes) == ("after", 6 * 4096)
-    seen = [find(look, 8).name for look in looks]
+    assert (find(rounds[0], 7).name, find(rounds[0], 7).rss_bytes) == ("after", 6 * 4096)
+    seen = [find(processes, 8).name for processes in rounds]
     assert seen == sorted(seen, reverse=True), seen
     assert seen[-1] == "after"
 
 
-def test_of_many_of_one_size_the_same_are_shown_again(tmp_path: Path) -> None:
-    """Workers of one server: stat and statm differ by a page, and nobody loses its place for having been shown."""
+def test_processes_of_equal_size_keep_their_places(tmp_path: Path) -> None:
+    """Workers of one server: stat and statm differ by a page, and being shown must not change the order."""
     roots = folder_of(tmp_path)
     for pid in range(10, 40):
         add_process(tmp_path, stat_line(pid, rss=499), statm=statm_line(500))
     collector = Collector(roots, top=5)
 
-    looks = [collector.collect().processes for _ in range(SHOWN_TURNS + 2)]
+    rounds = [collector.collect().processes for _ in range(SHOWN_TURNS + 2)]
     collector.close()
 
-    assert {tuple(process.pid for process in look) for look in looks[1:]} == {(39, 38, 37, 36, 35)}
-    assert {process.rss_bytes for look in looks[1:] for process in look} == {500 * 4096}
+    assert {tuple(process.pid for process in shown) for shown in rounds[1:]} == {(39, 38, 37, 36, 35)}
+    assert {process.rss_bytes for shown in rounds[1:] for process in shown} == {500 * 4096}
 
 
-def test_one_whose_file_was_given_back_is_shown_as_it_is(tmp_path: Path) -> None:
-    """When the descriptor limit falls, what its open file said last is nothing to go by any more."""
+def test_process_with_a_closed_file_is_read_fresh(tmp_path: Path) -> None:
+    """When the descriptor limit falls, the last value of the closed file is no longer used."""
     roots = folder_of(tmp_path)
     add_process(tmp_path, stat_line(7), statm=statm_line(5))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -124,8 +124,8 @@ def test_one_whose_file_was_given_back_is_shown_as_it_is(tmp_path: Path) -> None
     assert seen == [pages * 4096 for pages in range(6, 6 + SHOWN_TURNS)]
 
 
-def test_one_that_could_not_be_read_once_is_shown_at_the_next_look(tmp_path: Path) -> None:
-    """Not after six looks: what is missing is not what was shown before."""
+def test_process_that_failed_once_is_shown_at_the_next_scan(tmp_path: Path) -> None:
+    """Not after 12 scans: a missing process does not count as shown."""
     roots = folder_of(tmp_path)
     add_process(tmp_path, stat_line(7), statm=statm_line(5))
     collector = Collector(roots)
@@ -140,8 +140,8 @@ def test_one_that_could_not_be_read_once_is_shown_at_the_next_look(tmp_path: Pat
     assert seen == [[], [7], [7]]
 
 
-def test_a_clock_that_was_told_the_time_moves_every_start(tmp_path: Path) -> None:
-    """Also of a process that has not moved since."""
+def test_clock_change_moves_every_start_time(tmp_path: Path) -> None:
+    """Also that of a process whose memory has not changed since."""
     roots = folder_of(tmp_path)
     add_process(tmp_path, stat_line(7), statm=statm_line(5))
     collector = Collector(roots)
@@ -149,14 +149,14 @@ def test_a_clock_that_was_told_the_time_moves_every_start(tmp_path: Path) -> Non
     before = find(collector.collect().processes, 7).start_time
     (tmp_path / "stat").write_bytes(b"cpu 1\nbtime 1700000500\n")
 
-    looks = [collector.collect().processes for _ in range(RESCAN_TURNS)]
+    rounds = [collector.collect().processes for _ in range(RESCAN_TURNS)]
     collector.close()
 
-    assert [find(look, 7).start_time - before for look in (looks[0], looks[-1])] == [0, 500]
+    assert [find(shown, 7).start_time - before for shown in (rounds[0], rounds[-1])] == [0, 500]
 
 
-def test_a_machine_that_cannot_say_when_it_started_is_asked_again(tmp_path: Path) -> None:
-    """Nothing is published with a start time nobody knows, and the next look asks anew."""
+def test_missing_boot_time_is_retried(tmp_path: Path) -> None:
+    """Nothing is published with an unknown start time. The next scan reads the file again."""
     collector = Collector(folder_of(tmp_path, stat_line(5, start=500)), page_size=4096, clock_ticks=100)
     (tmp_path / "stat").write_bytes(b"cpu 1\n")
     for _ in range(2):
@@ -170,24 +170,24 @@ def test_a_machine_that_cannot_say_when_it_started_is_asked_again(tmp_path: Path
     assert found.start_time == 1_700_000_505.0
 
 
-def test_processes_that_come_and_go() -> None:
-    """While processes start and end all the time, every look succeeds and every figure has its owner."""
+def test_short_lived_processes_never_fail_a_scan() -> None:
+    """While processes start and exit, every scan succeeds and lists every process once."""
     collector = Collector(Roots(), top=1000, page_size=PAGE, clock_ticks=TICKS)
-    looks = []
+    rounds = []
     for _ in range(60):
         children = [subprocess.Popen(["true"]) for _ in range(5)]
-        looks.append(collector.collect())
+        rounds.append(collector.collect())
         for child in children:
             child.wait()
     collector.close()
 
-    own = [find(look.processes, os.getpid()) for look in looks]
+    own = [find(found.processes, os.getpid()) for found in rounds]
     assert len({(process.pid, process.start_time) for process in own}) == 1
-    assert all(len({process.pid for process in look.processes}) == len(look.processes) for look in looks)
+    assert all(len({process.pid for process in found.processes}) == len(found.processes) for found in rounds)
 
 
-def test_largest_first_and_no_more_than_asked(tmp_path: Path) -> None:
-    """Of all processes the largest are named; the others are counted."""
+def test_largest_processes_come_first_up_to_the_limit(tmp_path: Path) -> None:
+    """The largest are listed; all are counted."""
     roots = folder_of(tmp_path, *(stat_line(pid, rss=pid) for pid in range(10, 20)))
     collector = Collector(roots, top=3, page_size=4096)
 
@@ -199,8 +199,8 @@ def test_largest_first_and_no_more_than_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-def test_ten_thousand_processes(tmp_path: Path) -> None:
-    """Ten thousand processes cost less than a second of processor time."""
+def test_ten_thousand_processes_take_less_than_a_second(tmp_path: Path) -> None:
+    """Less than 1 s of CPU time."""
     roots = folder_of(tmp_path, *(stat_line(pid, f"worker {pid}", rss=pid % 997) for pid in range(1, 10_001)))
     collector = Collector(roots, page_size=4096)
 
@@ -215,15 +215,14 @@ def test_ten_thousand_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "tmux: server", "a) (b", "(sd-pam)", ") S 1 1 1", "line\nbreak", "", "é"])
-def test_names_that_look_like_columns(name: str) -> None:
-    """A process may call itself anything, blanks and brackets included, and moves no column by it."""
+def test_process_names_never_shift_columns(name: str) -> None:
+    """A process name may contain anything, including blanks and brackets."""
     stat = parse_stat(stat_line(42, name, rss=7, start=99))
 
     assert stat == Stat(rss_pages=7, pid=42, start_ticks=99, name=name.encode())
 
 
-def test_kernel_threads_have_no_memory() -> None:
-    """A kernel thread is not a process that holds memory."""
+def test_kernel_threads_are_skipped() -> None:
     assert parse_stat(stat_line(2, "kthreadd", rss=0, flags=0x208040)) is None
 
 
@@ -239,14 +238,14 @@ def test_kernel_threads_have_no_memory() -> None:
         stat_line(5, start=-3),
     ],
 )
-def test_nonsense_about_a_process(data: bytes) -> None:
-    """A line that is cut off or negative is refused."""
+def test_invalid_stat_line_is_rejected(data: bytes) -> None:
+    """Truncated lines and negative values."""
     with pytest.raises(ParseError, match="is not a valid line of"):
         parse_stat(data)
 
 
-def test_what_cannot_be_read_is_counted(tmp_path: Path) -> None:
-    """A process that ends while it is looked at is counted, and costs nobody else's figures."""
+def test_unreadable_process_is_counted(tmp_path: Path) -> None:
+    """A process that exits during the scan does not affect the others."""
     roots = folder_of(tmp_path, stat_line(5), stat_line(6))
     (tmp_path / "6/stat").unlink()
     collector = Collector(roots, page_size=4096)
@@ -258,8 +257,8 @@ def test_what_cannot_be_read_is_counted(tmp_path: Path) -> None:
     assert findings.process_scan == ProcessScan(seen=2, unreadable=1)
 
 
-def test_owner_that_may_not_be_known(tmp_path: Path) -> None:
-    """Where status and cgroup may not be read, user, unit and container are absent, not made up."""
+def test_unreadable_owner_is_absent(tmp_path: Path) -> None:
+    """Without status and cgroup, user, unit and container are absent, not invented."""
     collector = Collector(folder_of(tmp_path, stat_line(5)), page_size=4096)
 
     (process,) = collector.collect().processes
@@ -269,14 +268,14 @@ def test_owner_that_may_not_be_known(tmp_path: Path) -> None:
     assert (process.user, process.unit, process.container) == (rejected, rejected, rejected)
 
 
-def test_user_changes() -> None:
-    """The effective user is told: it is the one that a daemon works as after it gave up root."""
+def test_effective_user_is_reported() -> None:
+    """A daemon that dropped root runs as its effective user."""
     assert parse_uid(b"Name:\tnginx\nUid:\t0\t33\t33\t33\nGid:\t0\t33\t33\t33\n") == 33
     assert parse_uid(b"Name:\tnginx\n") is None
 
 
-def test_users_come_from_the_file(tmp_path: Path) -> None:
-    """Users are named from the host's passwd, anew when it changes; unknown ones by their number."""
+def test_users_are_named_from_passwd(tmp_path: Path) -> None:
+    """From the host's passwd, read again when it changes. Unknown users are shown by number."""
     roots = folder_of(tmp_path / "proc", stat_line(5))
     roots = Roots(roots.procfs, tmp_path, tmp_path)
     (roots.procfs / "5/status").write_bytes(b"Uid:\t7\t7\t7\t7\n")
@@ -294,26 +293,26 @@ def test_users_come_from_the_file(tmp_path: Path) -> None:
     assert parse_passwd(b"a:b") == {}
 
 
-def test_clock_that_is_set_after_boot(tmp_path: Path) -> None:
-    """A board that booted in 1970 is put right when it learns the time; a wavering second changes nothing."""
+def test_clock_set_after_boot_corrects_start_times(tmp_path: Path) -> None:
+    """A board that booted in 1970 is corrected after time sync. A jitter of 1 s changes nothing."""
     collector = Collector(folder_of(tmp_path, stat_line(5, start=500)), page_size=4096, clock_ticks=100)
     starts = []
     for boot_time in (10, 11, 1_700_000_000, 1_700_000_001):
         (tmp_path / "stat").write_text(f"btime {boot_time}\n")
-        looks = [collector.collect().processes[0].start_time for _ in range(RESCAN_TURNS)]
-        starts.append(looks[-1])
+        rounds = [collector.collect().processes[0].start_time for _ in range(RESCAN_TURNS)]
+        starts.append(rounds[-1])
     collector.close()
 
     assert starts == [15.0, 15.0, 1_700_000_005.0, 1_700_000_005.0]
 
 
-def test_no_boot_time() -> None:
-    """Without the time of boot no start time can be told: the file is refused."""
+def test_stat_without_boot_time_is_rejected() -> None:
+    """Start times need the boot time."""
     with pytest.raises(ParseError, match="btime"):
         parse_boot_time(b"cpu 1\nbtime 17")
 
 
-def test_pages_of_64_kib() -> None:
+def test_64_kib_pages_are_counted() -> None:
     """1000 pages of 64 KiB are 65,536,000 bytes."""
     machine = machine_folder("arm64-64k-pages")
     collector = Collector(machine.roots, page_size=65536)
@@ -324,14 +323,14 @@ def test_pages_of_64_kib() -> None:
     assert found.rss_bytes == 65_536_000
 
 
-def test_no_procfs(tmp_path: Path) -> None:
-    """Where there is no /proc the collector is unavailable and names it."""
+def test_missing_procfs_makes_the_collector_unavailable(tmp_path: Path) -> None:
+    """The reason names the path."""
     with pytest.raises(SourceUnavailable, match="nowhere"):
         Collector(Roots(procfs=tmp_path / "nowhere"))
 
 
-def test_descriptors_are_given_back() -> None:
-    """Looking a hundred times leaves no more descriptors open than looking once, and closing leaves none."""
+def test_descriptors_do_not_leak() -> None:
+    """A hundred scans keep as many files open as one scan. Closing leaves none."""
     before = len(os.listdir("/proc/self/fd"))
     collector = Collector(Roots(), top=10, page_size=PAGE)
     collector.collect()

@@ -1,4 +1,4 @@
-"""Names of containers through a runtime's socket: bounded, in nobody's way, and only where it was configured."""
+"""Container names from a runtime's socket: bounded, non-blocking, and only if configured."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def answer(body: bytes, status: str = "200 OK") -> bytes:
 
 
 @contextmanager
-def runtime(tmp_path: Path, said: bytes) -> Iterator[tuple[str, list[bytes]]]:
-    """A socket that answers every connection with these bytes; its address, and what it was asked."""
+def runtime(tmp_path: Path, response: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """Answer every connection with these bytes; yield the socket's address and the requests."""
     path = tmp_path / "run.sock"
-    asked: list[bytes] = []
+    requests: list[bytes] = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -44,31 +44,31 @@ def runtime(tmp_path: Path, said: bytes) -> Iterator[tuple[str, list[bytes]]]:
                     request = connection.recv(65536)
                     if not request:
                         return
-                    asked.append(request)
-                    connection.sendall(said)
+                    requests.append(request)
+                    connection.sendall(response)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield f"unix:{path}", asked
+        yield f"unix:{path}", requests
         with socket.socket(socket.AF_UNIX) as last:
             last.connect(str(path))
             last.shutdown(socket.SHUT_WR)
             thread.join(5)
 
 
-def test_names_by_id(tmp_path: Path) -> None:
-    """The first name of each container, without Docker's slash; one without a name has none."""
-    with runtime(tmp_path, answer(LISTED)) as (address, asked):
+def test_container_names_are_listed_by_id(tmp_path: Path) -> None:
+    """The first name of each container, without Docker's slash. A container without a name is left out."""
+    with runtime(tmp_path, answer(LISTED)) as (address, requests):
         collector = Collector(address)
         findings = collector.collect()
         collector.close()
 
     assert findings.container_names == {ID[:12]: "vllm"}
-    assert asked[0].startswith(b"GET /containers/json HTTP/1.1\r\n")
+    assert requests[0].startswith(b"GET /containers/json HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize(
-    ("said", "complaint"),
+    ("response", "reason"),
     [
         (answer(b'{"message": "no"}', "403 Forbidden"), "status 403 instead of a list"),
         (answer(b'{"message": "no"}'), "is not a list of containers"),
@@ -81,27 +81,25 @@ def test_names_by_id(tmp_path: Path) -> None:
     ],
     ids=["refused", "no-list", "nested", "no-id", "no-text", "no-http", "silent", "endless"],
 )
-def test_answers_that_make_no_sense(said: bytes, complaint: str, tmp_path: Path) -> None:
-    """Each is refused with what was wrong."""
-    with runtime(tmp_path, said) as (address, _), pytest.raises(ParseError, match=complaint):
+def test_invalid_response_is_rejected_with_a_reason(response: bytes, reason: str, tmp_path: Path) -> None:
+    with runtime(tmp_path, response) as (address, _), pytest.raises(ParseError, match=reason):
         Collector(address).collect()
 
 
-def test_a_socket_that_is_not_there(tmp_path: Path) -> None:
-    """It is named, and why it cannot be used."""
+def test_missing_socket_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(ParseError, match=r"nowhere\.sock: No such file"):
         Collector(f"unix:{tmp_path}/nowhere.sock").collect()
 
 
-def test_long_names_are_cut() -> None:
-    """Whatever a container calls itself, its name stays within a line."""
+def test_long_names_are_truncated() -> None:
+    """A name stays within one line."""
     data = json.dumps([{"Id": ID, "Names": ["/" + "x" * 10_000]}]).encode()
 
     assert parse_containers(data) == {ID[:12]: "x" * 128}
 
 
-def test_nobody_is_asked_unless_it_is_configured(tmp_path: Path) -> None:
-    """Without a setting no socket is opened, whatever sockets there are."""
+def test_no_socket_is_opened_unless_configured(tmp_path: Path) -> None:
+    """Existing sockets make no difference."""
     assert build_host(Settings()).options_for(Options).socket is None
     with pytest.raises(SourceUnavailable, match="no socket of a container runtime is configured"):
         Collector(None)
@@ -110,7 +108,7 @@ def test_nobody_is_asked_unless_it_is_configured(tmp_path: Path) -> None:
     assert "unix:/run/docker.sock" in problem
 
 
-def test_the_name_is_shown_with_what_the_container_holds(tmp_path: Path) -> None:
+def test_container_name_is_shown_in_api_and_page(tmp_path: Path) -> None:
     """Through the daemon: in the owners, with the process and on the page."""
     with runtime(tmp_path, answer(LISTED)) as (address, _):
         config = f'{OFTEN}[collectors.containers]\nsocket = "{address}"\n'

@@ -1,4 +1,4 @@
-"""The daemon as a process: it starts at once, tells the truth, costs little and leaves cleanly."""
+"""The daemon as a process: start, correctness, overhead and shutdown."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 MIB = 1 << 20
 
 
-def free_figures() -> dict[str, int]:
-    """What free(1) says about memory, in bytes."""
+def read_free() -> dict[str, int]:
+    """Return the memory line of free(1), in bytes."""
     output = subprocess.run(["free", "-b"], capture_output=True, text=True, check=True).stdout.splitlines()
     names, values = output[0].split(), output[1].split()[1:]
     return dict(zip(names, map(int, values), strict=True))
 
 
-def test_the_pool_is_this_machines_memory(tmp_path: Path) -> None:
-    """System RAM agrees with free(1), the second witness, within one percent."""
+def test_system_ram_matches_free(tmp_path: Path) -> None:
+    """System RAM agrees with free(1) within 1%."""
     with running_daemon(tmp_path) as daemon:
         pool = daemon.snapshot()["pools"][0]
-        witness = free_figures()
+        expected = read_free()
 
     assert pool["label"] == "System RAM"
-    assert pool["size_bytes"] == witness["total"]
-    assert pool["available_bytes"] == pytest.approx(witness["available"], rel=0.01)
-    assert pool["free_bytes"] == pytest.approx(witness["free"], rel=0.01)
+    assert pool["size_bytes"] == expected["total"]
+    assert pool["available_bytes"] == pytest.approx(expected["available"], rel=0.01)
+    assert pool["free_bytes"] == pytest.approx(expected["free"], rel=0.01)
     assert pool["used_bytes"] + pool["available_bytes"] == pool["size_bytes"]
 
 
@@ -51,8 +51,8 @@ IMPORTS = "import fastapi, httptools, jinja2, prometheus_client, uvicorn"
 
 
 @pytest.mark.alone
-def test_a_first_scrape_comes_soon_after_start(tmp_path: Path) -> None:
-    """From start to first answer: not much longer than the libraries alone take to import on this machine now."""
+def test_first_scrape_is_answered_soon_after_start(tmp_path: Path) -> None:
+    """At most four times as long as importing the libraries alone takes on this machine."""
     alone = min(seconds_of([sys.executable, "-c", IMPORTS]) for _ in range(3))
     watch = Stopwatch()
     with running_daemon(tmp_path, environ=WITHOUT_COVERAGE) as daemon:
@@ -71,24 +71,26 @@ def seconds_of(command: list[str]) -> float:
 
 @pytest.mark.long
 @pytest.mark.alone
-def test_nobody_watching_costs_next_to_nothing(tmp_path: Path) -> None:
-    """At most three wake-ups a second, half a percent of a core and 44 MiB; 68 MiB once the API has been asked."""
+def test_idle_daemon_has_low_overhead(tmp_path: Path) -> None:
+    """At most 3.5 wake-ups a second, 0.5% of a core and 44 MiB RSS; 68 MiB after the first API request."""
     with running_daemon(tmp_path, environ=WITHOUT_COVERAGE) as daemon:
         daemon.get("/metrics")
         time.sleep(2)
-        cpu, woken = calm_stretch(daemon)
-        scraped = own_rss_of(daemon.get("/metrics").body)
-        asked = daemon.snapshot()["self"]["rss_bytes"]
+        cpu, woken = measure_quiet_usage(daemon)
+        after_scrape = own_rss_of(daemon.get("/metrics").body)
+        after_api = daemon.snapshot()["self"]["rss_bytes"]
 
     assert woken <= 3.5
     assert cpu <= 0.005
-    assert scraped <= 44 * MIB
-    assert asked <= 68 * MIB
+    assert after_scrape <= 44 * MIB
+    assert after_api <= 68 * MIB
 
 
-def calm_stretch(daemon: RunningDaemon, seconds: float = 10.0) -> tuple[float, float]:
-    """Processor seconds and wake-ups of a second, in the calmest of four stretches at most: it ticks ten times a
-    second for half a minute after tasks waited for memory, whatever made them."""
+def measure_quiet_usage(daemon: RunningDaemon, seconds: float = 10.0) -> tuple[float, float]:
+    """Return CPU seconds and wake-ups per second of the quietest of up to four measurements.
+
+    After any task stalls for memory, the daemon ticks ten times a second for half a minute.
+    """
     found = []
     for _ in range(4):
         cpu, woken = usage_of(daemon.pid)
@@ -109,7 +111,7 @@ def own_rss_of(metrics: bytes) -> float:
 
 
 def usage_of(pid: int) -> tuple[float, int]:
-    """Processor seconds and voluntary wake-ups of all threads so far."""
+    """Return CPU seconds and voluntary context switches of all threads so far."""
     cpu, woken = 0.0, 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         cpu += int((task / "schedstat").read_text().split()[0]) / 1e9
@@ -119,8 +121,8 @@ def usage_of(pid: int) -> tuple[float, int]:
 
 
 @pytest.mark.alone
-def test_sigterm_ends_it_within_five_seconds_with_streams_open(tmp_path: Path) -> None:
-    """Fifty listeners see a clean end, and the daemon leaves with code 0."""
+def test_sigterm_exits_within_five_seconds_with_open_streams(tmp_path: Path) -> None:
+    """Fifty streams end cleanly, and the exit code is 0."""
     with running_daemon(tmp_path) as daemon:
         listeners = [listen(daemon.port) for _ in range(50)]
         for one in listeners:
@@ -159,8 +161,8 @@ def read_to_end(connection: socket.socket) -> bytes:
     return received
 
 
-def test_sighup_reads_the_settings_again(tmp_path: Path) -> None:
-    """New thresholds take effect without a restart; bad ones are named in the log and change nothing."""
+def test_sighup_reloads_the_settings(tmp_path: Path) -> None:
+    """New thresholds apply without a restart. Invalid ones are logged and change nothing."""
     with running_daemon(tmp_path) as daemon:
         settings = tmp_path / "memwatchd.toml"
         settings.write_text("[pressure]\nmedium_percent = 0.01\nhigh_percent = 0.02\ncritical_percent = 0.03\n")
@@ -175,8 +177,8 @@ def test_sighup_reads_the_settings_again(tmp_path: Path) -> None:
         assert "Traceback" not in daemon.log.read_text()
 
 
-def test_a_port_in_use_is_one_sentence_and_no_restart(tmp_path: Path) -> None:
-    """Exit code 78 keeps systemd from trying for ever; the sentence says what else would work."""
+def test_port_in_use_is_one_line_and_exit_78(tmp_path: Path) -> None:
+    """Exit code 78 keeps systemd from restarting forever. The error suggests another port."""
     with running_daemon(tmp_path) as daemon:
         second = subprocess.run(
             [MEMWATCHD, "--listen", f"127.0.0.1:{daemon.port}"],
@@ -193,8 +195,8 @@ def test_a_port_in_use_is_one_sentence_and_no_restart(tmp_path: Path) -> None:
     assert "127.0.0.1:6361" in second.stderr
 
 
-def test_a_unix_socket_is_listened_on_and_replaced_when_left_behind(tmp_path: Path) -> None:
-    """A daemon that was killed leaves its socket file; the next one takes its place."""
+def test_stale_unix_socket_is_replaced(tmp_path: Path) -> None:
+    """A killed daemon leaves its socket file, and the next one replaces it."""
     path = tmp_path / "memwatchd.sock"
     with running_daemon(tmp_path, "--listen", f"unix:{path}") as daemon:
         assert b"200 OK" in ask_unix(path)
@@ -215,39 +217,39 @@ def ask_unix(path: Path) -> bytes:
         return read_until(connection, b"\r\n\r\n")
 
 
-def test_systemd_hears_of_every_completed_tick(tmp_path: Path) -> None:
+def test_systemd_is_notified_of_every_tick(tmp_path: Path) -> None:
     """READY once, WATCHDOG with a status line after each tick, STOPPING at the end."""
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
         manager.settimeout(MAX_WAIT_SECONDS)
         with running_daemon(tmp_path, environ={"NOTIFY_SOCKET": path}) as daemon:
-            heard = [manager.recv(4096).decode() for _ in range(4)]
+            messages = [manager.recv(4096).decode() for _ in range(4)]
             daemon.terminate()
-        while not heard[-1].startswith("STOPPING"):
-            heard.append(manager.recv(4096).decode())
+        while not messages[-1].startswith("STOPPING"):
+            messages.append(manager.recv(4096).decode())
 
-    assert heard.count("READY=1") == 1
-    assert sum(text.startswith("WATCHDOG=1\nSTATUS=System RAM ") for text in heard) >= 2
+    assert messages.count("READY=1") == 1
+    assert sum(text.startswith("WATCHDOG=1\nSTATUS=System RAM ") for text in messages) >= 2
 
 
-def test_rare_ticks_get_a_patient_watchdog(tmp_path: Path) -> None:
-    """With 30 s of patience and a tick a minute systemd would kill a healthy daemon: it asks for three minutes."""
+def test_long_interval_extends_the_watchdog(tmp_path: Path) -> None:
+    """A 30 s watchdog would kill a healthy daemon that ticks once a minute: it asks for three minutes."""
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
         manager.settimeout(MAX_WAIT_SECONDS)
         environ = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "30000000"}
         with running_daemon(tmp_path, "--interval", "60s", environ=environ):
-            heard = [manager.recv(4096).decode()]
-            while not heard[-1].startswith("READY"):
-                heard.append(manager.recv(4096).decode())
+            messages = [manager.recv(4096).decode()]
+            while not messages[-1].startswith("READY"):
+                messages.append(manager.recv(4096).decode())
 
-    assert heard[-1] == "READY=1\nWATCHDOG_USEC=180000000"
+    assert messages[-1] == "READY=1\nWATCHDOG_USEC=180000000"
 
 
-def test_ticks_that_were_missed_are_told(tmp_path: Path) -> None:
-    """A process that was stopped for a while and goes on is well at once, and an event says what is missing."""
+def test_missed_ticks_are_reported_as_an_event(tmp_path: Path) -> None:
+    """A process that was stopped and continues is healthy at once."""
     with running_daemon(tmp_path, "--interval", "200ms") as daemon:
         os.kill(daemon.pid, signal.SIGSTOP)
         time.sleep(1.5)
@@ -256,8 +258,8 @@ def test_ticks_that_were_missed_are_told(tmp_path: Path) -> None:
         daemon.wait_for("/api/v1/events", lambda events: any("missed" in one["text"] for one in events))
 
 
-def test_many_scrapers_and_a_vanishing_stream_leave_no_descriptors(tmp_path: Path) -> None:
-    """After a crowd has come and gone, the daemon holds what it held before."""
+def test_closed_clients_leave_no_descriptors(tmp_path: Path) -> None:
+    """Eight scrapers and 20 streams come and go."""
     with running_daemon(tmp_path) as daemon:
         daemon.get("/metrics")
         before = descriptors(daemon.pid)
@@ -275,8 +277,8 @@ def test_many_scrapers_and_a_vanishing_stream_leave_no_descriptors(tmp_path: Pat
             time.sleep(0.1)
 
 
-def test_once_prints_and_leaves() -> None:
-    """A single reading needs no port and no daemon."""
+def test_once_prints_one_sample_and_exits() -> None:
+    """It needs neither a port nor a daemon."""
     done = subprocess.run(
         [MEMWATCHD, "--once"],
         capture_output=True,
@@ -291,6 +293,5 @@ def test_once_prints_and_leaves() -> None:
     assert "available" in done.stdout
 
 
-def test_two_daemons_do_not_share_a_free_port() -> None:
-    """The helper of these tests hands out ports that are free."""
+def test_free_port_returns_different_ports() -> None:
     assert free_port() != free_port()

@@ -1,4 +1,4 @@
-"""What `memwatch doctor` finds: rules, versions from files, and simulated machines through the daemon."""
+"""`memwatch doctor`: rules, versions from files, and simulated machines through the daemon."""
 
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ def by_id(checks: tuple[Check, ...] | list[Check]) -> dict[str, Check]:
         (InstalledVersions(has_psi=False), "psi", "no pressure stall information"),
     ],
 )
-def test_bad_combinations_are_named_with_a_remedy(found: InstalledVersions, check: str, part: str) -> None:
-    """Each by the versions that are installed, and what to do about it."""
-    named = by_id(list(find_known_issues(found)))[check]
+def test_bad_version_combinations_are_reported_with_a_remedy(
+    found: InstalledVersions, check: str, part: str
+) -> None:
+    issue = by_id(list(find_known_issues(found)))[check]
 
-    assert part in named.text
-    assert named.verdict is not Verdict.OK
-    assert named.remedy
+    assert part in issue.text
+    assert issue.verdict is not Verdict.OK
+    assert issue.remedy
 
 
 @pytest.mark.parametrize(
@@ -67,8 +68,8 @@ def test_bad_combinations_are_named_with_a_remedy(found: InstalledVersions, chec
         InstalledVersions(rocm="10.1.0"),
     ],
 )
-def test_good_combinations_are_not_mentioned(found: InstalledVersions) -> None:
-    """Nothing is said where nothing is wrong; 7.12 and 10.1 are newer than 7.2."""
+def test_good_version_combinations_are_not_reported(found: InstalledVersions) -> None:
+    """7.12 and 10.1 are newer than 7.2."""
     assert list(find_known_issues(found)) == []
 
 
@@ -76,18 +77,18 @@ def test_good_combinations_are_not_mentioned(found: InstalledVersions) -> None:
     ("text", "version"),
     [(b"6.4.1-83\n", "6.4.1"), (b"580.95.05\n", "580.95.05"), (b"", None), (b"\xff\xfe", None), (b"7", None)],
 )
-def test_versions_in_files(text: bytes, version: str | None) -> None:
-    """The first version in the text; nothing where there is none."""
+def test_first_version_in_a_file_is_read(text: bytes, version: str | None) -> None:
+    """None where there is no version."""
     assert find_version(text) == version
 
 
 def test_versions_compare_as_numbers() -> None:
-    """6.10 is newer than 6.4, and what is no version is older than all."""
+    """6.10 is newer than 6.4. An invalid version is older than all."""
     assert parse_numbers("6.10") > parse_numbers("6.4.2") > parse_numbers("unknown") == ()
 
 
-def test_what_is_installed_is_read_from_files(tmp_path: Path) -> None:
-    """Drivers, libraries by the names their links lead to, ROCm, and how the kernel was started."""
+def test_installed_versions_are_read_from_files(tmp_path: Path) -> None:
+    """Drivers, libraries by their link targets, ROCm, and the kernel command line."""
     for path, text in (
         ("root/opt/rocm/.info/version", "6.4.1-83\n"),
         ("sys/module/nvidia/version", "580.95.05\n"),
@@ -113,15 +114,15 @@ def test_what_is_installed_is_read_from_files(tmp_path: Path) -> None:
     )
 
 
-def test_an_empty_root_is_no_error(tmp_path: Path) -> None:
-    """Nothing is installed there, and this Python's packages are none of that machine's."""
+def test_empty_root_has_no_versions(tmp_path: Path) -> None:
+    """Packages of this Python do not belong to that machine."""
     found = read_versions(Roots(tmp_path, tmp_path, tmp_path))
 
     assert found == InstalledVersions(has_psi=False)
 
 
-def test_a_failing_collector_is_a_problem_with_its_words() -> None:
-    """What failed says so itself; those that answer are one line."""
+def test_failing_collector_is_a_problem_with_its_error() -> None:
+    """The working collectors share one line."""
     checks = by_id(list(run_checks(failing_collector())))
     (failed,) = [one for one in failing_collector().collectors if one.state == "failing"]
 
@@ -130,8 +131,8 @@ def test_a_failing_collector_is_a_problem_with_its_words() -> None:
     assert checks["collectors"].verdict is Verdict.OK
 
 
-def test_a_stalled_collector_is_a_problem() -> None:
-    """Figures that grow old are no figures."""
+def test_stalled_collector_is_a_problem() -> None:
+    """Its values are stale."""
     stalled = [one.name for one in stale_collector().collectors if one.state == "stalled"]
     checks = by_id(list(run_checks(stale_collector())))
 
@@ -139,8 +140,7 @@ def test_a_stalled_collector_is_a_problem() -> None:
     assert all(checks[f"collectors.{name}"].verdict is Verdict.PROBLEM for name in stalled)
 
 
-def test_a_lost_gpu_is_a_problem_and_an_unknown_headroom_a_hint() -> None:
-    """The state is told in words."""
+def test_lost_gpu_is_a_problem_and_unknown_headroom_is_reported() -> None:
     snapshot = discrete_gpu()
     device = replace(snapshot.devices[0], state="needs_reset", headroom_bytes=Absent.STALE)
 
@@ -151,8 +151,8 @@ def test_a_lost_gpu_is_a_problem_and_an_unknown_headroom_a_hint() -> None:
     assert checks[f"devices.{device.id}.headroom"].text.endswith("is stale")
 
 
-def test_processes_that_cannot_be_looked_into_are_a_hint() -> None:
-    """With the capability that would help."""
+def test_unreadable_processes_are_a_hint() -> None:
+    """The remedy names the missing capability."""
     snapshot = replace(calm_workstation(), process_scan=ProcessScan(seen=300, unreadable=12))
 
     hint = by_id(list(run_checks(snapshot)))["processes.unreadable"]
@@ -173,8 +173,7 @@ def test_processes_that_cannot_be_looked_into_are_a_hint() -> None:
         (CollectorStatus("meminfo", "failing", error="[Errno 5] Input/output error"), None),
     ],
 )
-def test_remedies(status: CollectorStatus, remedy: str | None) -> None:
-    """Only where something is wrong and something is known to help."""
+def test_remedy_is_given_for_known_failures_only(status: CollectorStatus, remedy: str | None) -> None:
     assert find_remedy(status) == remedy
 
 
@@ -186,13 +185,12 @@ def test_remedies(status: CollectorStatus, remedy: str | None) -> None:
         ((Verdict.PROBLEM, Verdict.OK, Verdict.HINT), Verdict.PROBLEM),
     ],
 )
-def test_the_worst_verdict(verdicts: tuple[Verdict, ...], worst: Verdict) -> None:
-    """One problem makes it a problem."""
+def test_worst_verdict_wins(verdicts: tuple[Verdict, ...], worst: Verdict) -> None:
     assert Examination(tuple(Check("x", verdict, "x") for verdict in verdicts)).worst is worst
 
 
-def test_a_machine_of_this_kind_is_examined_by_its_files() -> None:
-    """no-psi: the kernel cannot tell how long tasks wait, and that is said once."""
+def test_kernel_without_psi_is_a_hint() -> None:
+    """The machine `no-psi` has no PSI files. The hint appears once."""
     folder = MACHINES / "no-psi"
 
     found = Examiner(Roots(folder / "proc", folder / "sys", folder / "root")).examine(calm_workstation())
@@ -200,8 +198,8 @@ def test_a_machine_of_this_kind_is_examined_by_its_files() -> None:
     assert by_id(found.checks)["psi"].verdict is Verdict.HINT
 
 
-def told(name: str, tmp_path: Path) -> tuple[Any, str, int]:
-    """What the daemon answers on a simulated machine, what the command prints of it, and its exit code."""
+def run_doctor(name: str, tmp_path: Path) -> tuple[Any, str, int]:
+    """Return the daemon's response on a simulated machine, the command's output, and its exit code."""
     host = host_of(name, tmp_path)
     with running_daemon(tmp_path, *host.roots, environ=host.environ) as daemon:
         daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
@@ -211,18 +209,18 @@ def told(name: str, tmp_path: Path) -> tuple[Any, str, int]:
     return answer.json, printed.stdout, printed.returncode
 
 
-def test_a_healthy_machine(tmp_path: Path) -> None:
-    """GB10: nothing to mend, and what decided that its memory is unified."""
-    answer, printed, code = told("gb10", tmp_path)
+def test_healthy_gb10_has_no_problem(tmp_path: Path) -> None:
+    """The output names the reason why its memory is unified."""
+    answer, printed, code = run_doctor("gb10", tmp_path)
 
     assert (answer["worst"], code) == ("ok", 0)
     assert "✓ gpu0, NVIDIA GB10: unified (memory info is not supported)" in printed
     assert printed.endswith("Everything is as it should be.\n")
 
 
-def test_a_gpu_that_nobody_reads(tmp_path: Path) -> None:
-    """A workstation without drivers: which GPUs are there, why they are not read, what would help."""
-    answer, printed, code = told("workstation", tmp_path)
+def test_gpu_without_driver_is_a_problem_with_a_remedy(tmp_path: Path) -> None:
+    """A workstation without drivers: which GPUs are present, why they are not read, and the remedy."""
+    answer, printed, code = run_doctor("workstation", tmp_path)
 
     assert (answer["worst"], code) == ("problem", 1)
     assert "✗ A GPU is present (NVIDIA 10de:2684" in printed
@@ -230,9 +228,9 @@ def test_a_gpu_that_nobody_reads(tmp_path: Path) -> None:
     assert printed.endswith("1 problem and 1 hint: see the lines with ✗ and !.\n")
 
 
-def test_a_container_that_hides_processes(tmp_path: Path) -> None:
-    """What cannot be seen from inside, and how the container would have to be started."""
-    answer, printed, code = told("container-hidden-pids", tmp_path)
+def test_container_without_host_pids_is_a_hint(tmp_path: Path) -> None:
+    """The hint names the container option that shows host processes."""
+    answer, printed, code = run_doctor("container-hidden-pids", tmp_path)
 
     assert (answer["worst"], code) == ("hint", 0)
     assert "--pid=host" in printed

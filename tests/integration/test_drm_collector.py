@@ -1,4 +1,4 @@
-"""Graphics cards and who uses them, from files alone: nobody is counted twice, nothing is lost quietly."""
+"""The drm collector: GPU clients from fdinfo, each counted once, and unreadable processes counted."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ IGPU, DGPU = "0000:00:02.0", "0000:03:00.0"
 
 @pytest.fixture
 def machine(tmp_path: Path) -> DrmMachine:
-    """A laptop with an integrated GPU of Intel's under xe, and one process that has nothing to do with it."""
+    """A laptop with an integrated Intel GPU (xe) and one process that does not use it."""
     laptop = DrmMachine(tmp_path)
     laptop.card("card0", "xe", IGPU, device="0x64a0", power__runtime_status="active")
     laptop.process(1, "systemd")
     return laptop
 
 
-# A second witness counts before and after: who has a command line. Kernel threads have none, nor have zombies.
-AS_NOBODY = """
+# Count processes with a command line before and after, as a check. Kernel threads and zombies have none.
+AS_UNPRIVILEGED = """
 import os
 from contextlib import suppress
 from pathlib import Path
 from memwatch.drivers.drm.clients import ClientScanner
 
-def people():
+def count_processes():
     found = 0
     for folder in Path("/proc").iterdir():
         with suppress(OSError):
@@ -54,7 +54,7 @@ if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 clients = ClientScanner(Path("/proc"))
-before, scan, after = people(), clients.scan(), people()
+before, scan, after = count_processes(), clients.scan(), count_processes()
 print(scan.seen, scan.unreadable, len(scan.held), before, after)
 """
 
@@ -73,8 +73,8 @@ def resident(clients: tuple[DrmClient, ...]) -> dict[tuple[int, ...], int]:
     return {client.pids: sum(client.resident.values()) for client in clients}
 
 
-def test_what_a_process_holds(machine: DrmMachine) -> None:
-    """Two descriptors of one client, a second client, and an inherited one: each client once, with its owners."""
+def test_each_drm_client_is_counted_once_with_its_processes(machine: DrmMachine) -> None:
+    """Two descriptors of one client, a second client, and a client inherited by another process."""
     machine.opens(2100, 7, fdinfo("xe", 12, IGPU, gtt="512 MiB", system="4 KiB"))
     machine.opens(2100, 9, fdinfo("xe", 12, IGPU, gtt="512 MiB", system="4 KiB"))
     machine.opens(2100, 11, fdinfo("xe", 13, IGPU, gtt="1 MiB"))
@@ -95,8 +95,8 @@ def test_what_a_process_holds(machine: DrmMachine) -> None:
     assert pids() == {2100, 2200, 2201}
 
 
-def test_a_process_in_a_root_of_its_own_has_the_same_gpu(machine: DrmMachine) -> None:
-    """Its link shows where that root lies; files that only sound alike are no devices."""
+def test_process_in_a_chroot_has_the_same_gpu(machine: DrmMachine) -> None:
+    """Its link starts with the chroot's path. Files with similar names are not devices."""
     text = fdinfo("xe", 12, IGPU, gtt="1 MiB")
     machine.opens(2100, 7, text, "/srv/chroot/dev/dri/renderD128")
     machine.opens(2200, 7, text, "/home/ada/dev/dri/notes/renderD128")
@@ -107,8 +107,8 @@ def test_a_process_in_a_root_of_its_own_has_the_same_gpu(machine: DrmMachine) ->
     assert (client.node, client.pids) == ("renderD128", (2100,))
 
 
-def test_a_client_without_memory_is_nobody_to_list(machine: DrmMachine) -> None:
-    """The session manager keeps the card open for others and holds nothing."""
+def test_client_without_memory_is_not_a_gpu_process(machine: DrmMachine) -> None:
+    """The session manager keeps the card open for others and holds no buffers."""
     machine.opens(700, 20, fdinfo("xe", 2, IGPU, gtt="0"), "/dev/dri/card0")
     pids = GpuPids()
 
@@ -118,8 +118,8 @@ def test_a_client_without_memory_is_nobody_to_list(machine: DrmMachine) -> None:
     assert pids() == frozenset()
 
 
-def test_neural_engines_are_found_beside_gpus(machine: DrmMachine) -> None:
-    """/dev/accel is looked at too; the client says which driver it belongs to."""
+def test_npu_clients_are_found(machine: DrmMachine) -> None:
+    """/dev/accel is scanned as well. fdinfo names the driver."""
     machine.opens(2100, 7, fdinfo("intel_vpu", 3, "0000:00:0b.0", memory="96 MiB"), "/dev/accel/accel0")
 
     (client,) = reading(collector_of(machine)).clients
@@ -127,8 +127,8 @@ def test_neural_engines_are_found_beside_gpus(machine: DrmMachine) -> None:
     assert (client.driver, client.node, client.resident) == ("intel_vpu", "accel0", {"memory": 96 * MIB})
 
 
-def test_a_new_gpu_client_is_seen_in_the_next_round(machine: DrmMachine) -> None:
-    """A new process, and an old one that opens the GPU only now; both gone again when they are gone."""
+def test_new_gpu_client_is_found_in_the_next_round(machine: DrmMachine) -> None:
+    """A new process, and a running one that opens the GPU now. Both disappear when they end or close it."""
     machine.process(900)
     collector = collector_of(machine)
     before = reading(collector)
@@ -145,8 +145,8 @@ def test_a_new_gpu_client_is_seen_in_the_next_round(machine: DrmMachine) -> None
     assert (after.clients, after.unreadable) == ((), 0)
 
 
-def test_figures_are_read_anew_each_round(machine: DrmMachine) -> None:
-    """What was learned about a process is where its descriptors are, never what they hold."""
+def test_client_memory_is_read_each_round(machine: DrmMachine) -> None:
+    """Only the descriptor numbers of a process are cached."""
     machine.opens(2100, 7, fdinfo("xe", 12, IGPU, gtt="1 MiB"))
     collector = collector_of(machine)
     reading(collector)
@@ -156,8 +156,8 @@ def test_figures_are_read_anew_each_round(machine: DrmMachine) -> None:
     assert resident(reading(collector).clients) == {(2100,): 64 * MIB}
 
 
-def test_a_descriptor_that_became_something_else_is_noticed(machine: DrmMachine) -> None:
-    """The number is a file's by now: nothing is read out of it, and the process is looked through again."""
+def test_reused_descriptor_is_no_client(machine: DrmMachine) -> None:
+    """The number now belongs to a file: the process is scanned again."""
     machine.opens(2100, 7, fdinfo("xe", 12, IGPU, gtt="1 MiB"))
     collector = collector_of(machine)
     reading(collector)
@@ -167,8 +167,8 @@ def test_a_descriptor_that_became_something_else_is_noticed(machine: DrmMachine)
     assert reading(collector).clients == ()
 
 
-def test_a_process_id_used_again_is_another_process(machine: DrmMachine) -> None:
-    """The folder in /proc is another one, so nothing that was known of the first owner is believed."""
+def test_reused_pid_is_another_process(machine: DrmMachine) -> None:
+    """The folder in /proc is another one, so cached descriptors of the first process are dropped."""
     machine.opens(2100, 7, fdinfo("xe", 12, IGPU, gtt="1 MiB"))
     collector = collector_of(machine)
     reading(collector)
@@ -179,8 +179,8 @@ def test_a_process_id_used_again_is_another_process(machine: DrmMachine) -> None
     assert [client.client_id for client in reading(collector).clients] == [90]
 
 
-def test_what_vanishes_in_between_is_counted_and_the_rest_stands(machine: DrmMachine) -> None:
-    """ENOENT in the middle of a round: one process is unreadable, the figures of the others are there."""
+def test_vanished_descriptor_makes_one_process_unreadable(machine: DrmMachine) -> None:
+    """ENOENT during a round: the values of other processes are kept."""
     machine.opens(2100, 7, fdinfo("xe", 12, IGPU, gtt="1 MiB"))
     machine.opens(2200, 7, fdinfo("xe", 13, IGPU, gtt="2 MiB"))
     (machine.roots.procfs / "2200/fdinfo/7").unlink()
@@ -191,14 +191,14 @@ def test_what_vanishes_in_between_is_counted_and_the_rest_stands(machine: DrmMac
     assert (found.seen, found.unreadable) == (3, 1)
 
 
-def test_other_peoples_processes_are_unreadable_and_kernel_threads_are_not_people() -> None:
-    """On this very machine, as nobody: most processes cannot be looked into, and each of them is counted.
+def test_processes_of_other_users_are_counted_as_unreadable() -> None:
+    """On this machine, as an unprivileged user. Kernel threads are not counted.
 
-    Thirty that have ended, and whose end nobody has asked for, are none.
+    Thirty zombies, which no parent has waited for, are not counted either.
     """
     ended = [subprocess.Popen(["true"]) for _ in range(30)]
     wait_until(lambda: all(Path(f"/proc/{one.pid}/cmdline").read_bytes() == b"" for one in ended))
-    done = subprocess.run([sys.executable, "-c", AS_NOBODY], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", AS_UNPRIVILEGED], capture_output=True, text=True, check=False)
     for one in ended:
         one.wait()
 
@@ -209,8 +209,8 @@ def test_other_peoples_processes_are_unreadable_and_kernel_threads_are_not_peopl
     assert min(before, after) - 10 <= seen <= max(before, after) + 10
 
 
-def test_a_process_that_has_ended_lacks_nothing(machine: DrmMachine) -> None:
-    """A zombie's descriptors may be looked into by nobody, and there are none."""
+def test_zombie_is_not_unreadable(machine: DrmMachine) -> None:
+    """Its fd folder is inaccessible, but it has no descriptors."""
     folder = machine.process(7, "gone", files=0, state="Z")
     (folder / "fd").chmod(0)
     collector = collector_of(machine)
@@ -218,8 +218,8 @@ def test_a_process_that_has_ended_lacks_nothing(machine: DrmMachine) -> None:
     assert [reading(collector).seen for _ in range(3)] == [1, 1, 1]
 
 
-def test_what_a_process_has_open_whose_first_thread_has_ended(machine: DrmMachine) -> None:
-    """Its state says zombie as well, and it has no files: they are its other threads', whichever goes on."""
+def test_descriptors_of_other_threads_are_found_after_the_first_exits(machine: DrmMachine) -> None:
+    """The process is in state Z and lists no files. They belong to its living threads."""
     machine.process(7, "going on", files=0, state="Z", threads=3)
     for thread in (8, 9):
         machine.opens_in_thread(7, thread, 5, fdinfo("xe", 1, IGPU, gtt="640 KiB"))
@@ -235,8 +235,8 @@ def test_what_a_process_has_open_whose_first_thread_has_ended(machine: DrmMachin
     assert reading(collector).clients == ()
 
 
-def test_real_descriptors_of_a_process_whose_first_thread_has_ended() -> None:
-    """On this kernel: nothing under its own number, as much as before under the other thread's."""
+def test_kernel_lists_descriptors_under_a_living_thread() -> None:
+    """On this kernel: none under the process id, all of them under the other thread's id."""
     with zombie_leader(1) as process:
         before = len(os.listdir(f"/proc/{process.pid}/fd"))
         process.end_first_thread()
@@ -249,15 +249,15 @@ def test_real_descriptors_of_a_process_whose_first_thread_has_ended() -> None:
 
 
 def test_kernel_threads_are_not_counted(machine: DrmMachine) -> None:
-    """They open no GPU, and where they cannot be looked into nothing is missing."""
+    """They open no GPU, so an unreadable one misses nothing."""
     machine.process(2, "kthreadd", KERNEL_THREAD, files=0)
     collector = collector_of(machine)
 
     assert [reading(collector).seen for _ in range(3)] == [1, 1, 1]
 
 
-def test_this_kernel_tells_how_many_descriptors_are_open() -> None:
-    """The size of /proc/<pid>/fd is their number since Linux 6.2; before, it is 0, and we look more often."""
+def test_size_of_the_fd_folder_is_the_descriptor_count() -> None:
+    """Since Linux 6.2 it is their number. Before, it is 0, and processes are scanned more often."""
     before = os.stat("/proc/self/fd").st_size
     files = [os.open("/dev/null", os.O_RDONLY) for _ in range(5)]
     after = os.stat("/proc/self/fd").st_size
@@ -268,8 +268,8 @@ def test_this_kernel_tells_how_many_descriptors_are_open() -> None:
     assert after - before == (5 if version >= (6, 2) else 0)
 
 
-def test_one_that_closed_as_many_as_it_opened_is_found_in_time(machine: DrmMachine) -> None:
-    """Nothing about such a process seems to have changed, so it is looked through after a while all the same."""
+def test_unchanged_descriptor_count_is_rescanned_after_quiet_rounds(machine: DrmMachine) -> None:
+    """A process that closes as many files as it opens shows no change."""
     folder = machine.process(900, files=5) / "fd"
     collector = collector_of(machine)
     reading(collector)
@@ -284,8 +284,8 @@ def test_one_that_closed_as_many_as_it_opened_is_found_in_time(machine: DrmMachi
     assert rounds[-1] == 1
 
 
-def test_a_sleeping_gpu_is_not_woken(machine: DrmMachine) -> None:
-    """While xe's GPU is suspended its clients' files stay closed, and what they held when it fell asleep stands."""
+def test_suspended_gpu_is_not_woken(machine: DrmMachine) -> None:
+    """While xe's GPU is suspended, fdinfo of its clients is not read, and their last values are kept."""
     machine.opens(2100, 7, fdinfo("xe", 12, IGPU, gtt="1 MiB"))
     collector = collector_of(machine)
     reading(collector)
@@ -303,8 +303,8 @@ def test_a_sleeping_gpu_is_not_woken(machine: DrmMachine) -> None:
     assert resident(awake.clients) == {(2100,): 9 * MIB, (2300,): 5 * MIB}
 
 
-def test_the_newest_kernels_have_a_second_witness(machine: DrmMachine) -> None:
-    """GPUActive and GPUReclaim of /proc/meminfo where they are; else it says that this kernel has none."""
+def test_gpu_active_is_read_from_meminfo(machine: DrmMachine) -> None:
+    """GPUActive and GPUReclaim of new kernels; not supported on others."""
     collector = collector_of(machine)
     without = reading(collector)
     lines = "MemTotal: 32000000 kB\nGPUActive:       1268776 kB\nGPUReclaim:       880000 kB\n"
@@ -316,8 +316,8 @@ def test_the_newest_kernels_have_a_second_witness(machine: DrmMachine) -> None:
     assert (found.gpu_active_bytes, found.gpu_reclaim_bytes) == (1268776 << 10, 880000 << 10)
 
 
-def test_lines_that_are_no_figures_are_counted(machine: DrmMachine) -> None:
-    """By key in the reading, and in sum as what this round rejected."""
+def test_invalid_values_are_counted(machine: DrmMachine) -> None:
+    """By key in the reading, and in total for the round."""
     nonsense = ("drm-resident-vram0:\t8 GiB", "drm-shared-vram0:\tN/A")
     machine.opens(2100, 7, fdinfo("xe", 12, IGPU, *nonsense, gtt="1 MiB"))
 
@@ -328,7 +328,7 @@ def test_lines_that_are_no_figures_are_counted(machine: DrmMachine) -> None:
     assert found.rejected == 2
 
 
-def test_it_looks_less_often_while_nobody_uses_a_gpu(machine: DrmMachine) -> None:
+def test_period_is_longer_without_clients(machine: DrmMachine) -> None:
     """Ten seconds without clients, five with."""
     collector = collector_of(machine)
     reading(collector)
@@ -340,8 +340,8 @@ def test_it_looks_less_often_while_nobody_uses_a_gpu(machine: DrmMachine) -> Non
 
 
 @pytest.mark.alone
-def test_a_round_over_500_processes_costs_little(tmp_path: Path) -> None:
-    """20 GPU clients on two descriptors each among 500 processes: at most 5 ms of CPU a round."""
+def test_round_over_500_processes_takes_at_most_5_ms(tmp_path: Path) -> None:
+    """CPU time of a round with 20 GPU clients of two descriptors each."""
     machine = DrmMachine(tmp_path)
     machine.card("card0", "xe", IGPU)
     for pid in range(1000, 1480):
@@ -353,12 +353,12 @@ def test_a_round_over_500_processes_costs_little(tmp_path: Path) -> None:
     collector = collector_of(machine)
 
     traced = sys.gettrace()
-    sys.settrace(None)  # what is measured is ours, not coverage's
-    spent, beside = zip(*[(cpu_ms(collector), seconds_of_work()) for _ in range(80)], strict=True)
+    sys.settrace(None)  # measure the collector without coverage
+    spent, calibration = zip(*[(cpu_ms(collector), seconds_of_work()) for _ in range(80)], strict=True)
     sys.settrace(traced)
 
     first, later = spent[0], statistics.median(spent[1:])
-    slow = slowness(statistics.median(beside), COLD_SECONDS)
+    slow = slowness(statistics.median(calibration), COLD_SECONDS)
     print(f"first round {first:.1f} ms, later {later:.2f} ms, {slow:.2f} times as slow as usual")
     assert later < 5.0 * slow
 
@@ -372,8 +372,8 @@ def cpu_ms(collector: Collector) -> float:
     return spent
 
 
-def test_a_process_with_thousands_of_descriptors_is_not_looked_through_all_the_time(tmp_path: Path) -> None:
-    """A server whose number of sockets wavers would cost 3 µs for each of them in every round."""
+def test_process_with_thousands_of_descriptors_is_scanned_less_often(tmp_path: Path) -> None:
+    """A server with a changing number of sockets would cost 3 µs per descriptor in every round."""
     machine = DrmMachine(tmp_path)
     machine.process(500, "nginx", files=4 * DESCRIPTORS_A_ROUND)
     clients = ClientScanner(machine.roots.procfs)

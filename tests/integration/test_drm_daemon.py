@@ -1,4 +1,4 @@
-"""Machines with Intel's GPUs and those of systems on a chip, through the running daemon."""
+"""Intel GPUs and GPUs of systems on a chip through the running daemon."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MIB, GIB = 1 << 20, 1 << 30
 IGPU = "0000:00:02.0"
 OURS = ("arc-a770", "arc-a770-i915", "lunar-lake", "n100", "rk3588-panthor", "snapdragon-msm")
 WITH_GPU = [name for name in NAMES if (MACHINES / name / "sys/class/drm").is_dir()]
-# Runs in the daemon before anything of ours: writes down every file that is opened, by whatever way.
-WITNESS = """
+# Audit hook that runs before any daemon code and records every file that is opened.
+RECORDER = """
 import os, sys
 seen = os.open(os.environ["SEEN"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 def hook(event, arguments):
@@ -54,10 +54,10 @@ def used(shares: Any, share: str = "gpu0.buffers") -> Any:
 
 
 @pytest.mark.parametrize("name", WITH_GPU)
-def test_no_device_is_ever_opened(name: str, tmp_path: Path) -> None:
-    """Opening /dev/dri wakes a sleeping GPU, and /dev/kfd makes the opener its client: neither ever happens."""
+def test_no_device_file_is_opened(name: str, tmp_path: Path) -> None:
+    """Opening /dev/dri wakes a sleeping GPU, and opening /dev/kfd makes the process a client."""
     machine = copy_of(name, tmp_path / "host")
-    (tmp_path / "sitecustomize.py").write_text(WITNESS)
+    (tmp_path / "sitecustomize.py").write_text(RECORDER)
     seen = tmp_path / "seen"
     environ = {"SEEN": str(seen), "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     put_devices(machine.roots.rootfs)
@@ -66,19 +66,19 @@ def test_no_device_is_ever_opened(name: str, tmp_path: Path) -> None:
             daemon.wait_until_ok("drm")
             daemon.get("/api/v1/backends")
             time.sleep(0.5)
-        by_anybody = opens()
+        count = opens()
         (machine.roots.rootfs / "dev/kfd").read_bytes()
-        assert opens() == 1  # it would have been seen
+        assert opens() == 1  # the watch works
 
-    assert by_anybody == 0
+    assert count == 0
     opened = seen.read_text().splitlines()
     assert any(path.endswith("/meminfo") for path in opened)
     assert any(re.fullmatch(r"\d+/fdinfo/\d+", path) for path in opened) == has_clients(machine)
     assert [path for path in opened if DEVICE.search(path)] == []
 
 
-def test_a_client_that_comes_and_goes_is_seen_within_two_periods(tmp_path: Path) -> None:
-    """And its process is listed however little memory it has of its own."""
+def test_new_and_closed_client_is_shown_within_two_periods(tmp_path: Path) -> None:
+    """Its process is listed even if its own memory is small."""
     machine = copy_of("n100", tmp_path / "host")
     config = '[processes]\ntop = 1\ninterval = "1s"\n'
     with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine), config=config) as daemon:
@@ -91,14 +91,14 @@ def test_a_client_that_comes_and_goes_is_seen_within_two_periods(tmp_path: Path)
         machine.opens(7000, 4, fdinfo("i915", 77, IGPU, system0="100 MiB"))
         watch = Stopwatch(daemon.pid)
         daemon.wait_for("/api/v1/shares", lambda shares: used(shares) == before + 100 * MIB)
-        came = watch.seconds
+        appeared_seconds = watch.seconds
         listed = daemon.wait_for("/api/v1/processes", lambda found: any(one["pid"] == 7000 for one in found))
         machine.ends(7000)
         watch = Stopwatch(daemon.pid)
         daemon.wait_for("/api/v1/shares", lambda shares: used(shares) == before)
-        went = watch.seconds
+        gone_seconds = watch.seconds
 
-    assert max(came, went) < 10.5
+    assert max(appeared_seconds, gone_seconds) < 10.5
     (process,) = (one for one in listed if one["pid"] == 7000)
     assert process["device_bytes"] == {"gpu0.buffers": 100 * MIB}
     assert process["footprint_basis"] == "rss + device, perhaps overlapping"
@@ -106,8 +106,8 @@ def test_a_client_that_comes_and_goes_is_seen_within_two_periods(tmp_path: Path)
     assert process["footprint_high_bytes"] == process["rss_bytes"] + 100 * MIB
 
 
-def test_a_driver_that_does_not_answer_costs_the_gpus_figures_and_nothing_else(tmp_path: Path) -> None:
-    """Reading a descriptor waits for locks of the driver's: the buffers turn stale, System RAM ticks on."""
+def test_hanging_driver_makes_only_gpu_values_stale(tmp_path: Path) -> None:
+    """Reading fdinfo waits for driver locks: the buffers turn stale, System RAM keeps updating."""
     machine = copy_of("n100", tmp_path / "host")
     with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine)) as daemon:
         daemon.wait_until_ok("drm")
@@ -118,7 +118,7 @@ def test_a_driver_that_does_not_answer_costs_the_gpus_figures_and_nothing_else(t
             "/api/v1/shares", lambda found: any(one["absent"].get("used_bytes") == "stale" for one in found), 25
         )
         snapshot = daemon.snapshot()
-        # Whoever waits for a writer gets one, so that the daemon's thread can end.
+        # Open the FIFO for writing so that the blocked thread of the daemon can end.
         os.close(os.open(stuck, os.O_WRONLY))
 
     (share,) = shares
@@ -130,8 +130,8 @@ def test_a_driver_that_does_not_answer_costs_the_gpus_figures_and_nothing_else(t
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_the_same_bytes_are_in_one_place_only(name: str, tmp_path: Path) -> None:
-    """Pools add up to the machine's memory, buffers lie inside System RAM, and the rest of it is named."""
+def test_no_byte_is_counted_twice(name: str, tmp_path: Path) -> None:
+    """Pools add up to the machine's memory. Buffers are a part of System RAM."""
     machine = DrmMachine(MACHINES / name)
     with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine)) as daemon:
         daemon.wait_until_ok("drm")

@@ -16,7 +16,7 @@ from support.waiting import MAX_WAIT_SECONDS
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 PROBLEM = "application/problem+json"
 PAGE = "text/html; charset=utf-8"
-REFUSED = [
+ERRORS = [
     ("/histroy", 404, "Page not found", "No such path."),
     ("/no/such/page/", 404, "Page not found", "No such path."),
     ("/patterns", 404, "Page not found", "set patterns = true under [web]."),
@@ -27,7 +27,7 @@ REFUSED = [
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A simulated machine: its errors are marked in both forms."""
+    """A simulated machine, which both kinds of errors mention."""
     with running_daemon(tmp_path_factory.mktemp("daemon"), "--demo", "strix-halo") as running:
         yield running
 
@@ -44,26 +44,26 @@ class Links(HTMLParser):
         self.found += [value for name, value in attrs if name in ("href", "src") and value and value[0] != "#"]
 
 
-@pytest.mark.parametrize(("path", "status", "heading", "sentence"), REFUSED)
-def test_browser_gets_a_page(daemon: RunningDaemon, path: str, status: int, heading: str, sentence: str) -> None:
-    """With the status and the headers of every page."""
+@pytest.mark.parametrize(("path", "status", "heading", "reason"), ERRORS)
+def test_browser_gets_a_page(daemon: RunningDaemon, path: str, status: int, heading: str, reason: str) -> None:
+    """The response has the status and the headers of every page."""
     answer, usual = daemon.get(path, Accept=BROWSER), daemon.get("/about", Accept=BROWSER)
 
     assert (answer.status, answer.headers["content-type"]) == (status, PAGE)
     assert f"<h1>{heading}</h1>" in answer.text
-    assert sentence.replace("'", "&#39;") in answer.text
+    assert reason.replace("'", "&#39;") in answer.text
     assert "<b>Simulated data</b>" in answer.text
     assert answer.headers["vary"] == "accept"
     for name in ("content-security-policy", "x-content-type-options", "referrer-policy", "memwatch-simulated"):
         assert answer.headers[name] == usual.headers[name]
 
 
-@pytest.mark.parametrize(("path", "status", "heading"), [one[:3] for one in REFUSED])
+@pytest.mark.parametrize(("path", "status", "heading"), [one[:3] for one in ERRORS])
 @pytest.mark.parametrize("accept", ["", "*/*", "application/json"])
 def test_program_gets_problem_json(
     daemon: RunningDaemon, accept: str, path: str, status: int, heading: str
 ) -> None:
-    """Also with `*/*`, as curl sends it. Vary separates the two in caches."""
+    """Also with `*/*`, as curl sends it. Vary separates both forms in caches."""
     answer = daemon.get(path, **({"Accept": accept} if accept else {}))
 
     assert (answer.status, answer.headers["content-type"]) == (status, PROBLEM)

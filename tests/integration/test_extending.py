@@ -1,4 +1,4 @@
-"""The page on extending has an example in every recipe, which test_docs_blocks runs, and names files that exist."""
+"""docs/contributing/extending.md: every recipe has an example, and named files exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fit: verdicts of each device, over HTTP and on the command line."""
+"""Fit: verdicts per device, over HTTP and on the command line."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_shape_query_matches_the_estimate(daemon: RunningDaemon) -> None:
 
 @pytest.mark.parametrize("url", ["--url", "MEMWATCH_URL"])
 def test_connection_options_do_not_make_a_size_a_model(daemon: RunningDaemon, url: str) -> None:
-    given = ["--url", daemon.url] if url == "--url" else []
-    done = memwatch("fit", "1GiB", "--json", *given, MEMWATCH_URL=daemon.url)
+    options = ["--url", daemon.url] if url == "--url" else []
+    done = memwatch("fit", "1GiB", "--json", *options, MEMWATCH_URL=daemon.url)
 
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -94,7 +94,7 @@ def test_connection_options_do_not_make_a_size_a_model(daemon: RunningDaemon, ur
         (f"{SHAPE}&lora=8&optimizer=lion", "optimizer, lora: that says how a model is trained; add train=true"),
     ],
 )
-def test_invalid_query_is_422_with_a_sentence(query: str, words: str, daemon: RunningDaemon) -> None:
+def test_invalid_query_is_422_with_a_reason(query: str, words: str, daemon: RunningDaemon) -> None:
     answer = daemon.get(f"/api/v1/fit?{query}")
 
     assert answer.status == 422
@@ -223,7 +223,7 @@ def test_command_accepts_sizes_and_training(daemon: RunningDaemon, tmp_path: Pat
         ([], "MODEL_OR_BYTES"),
     ],
 )
-def test_invalid_command_line_is_one_sentence(arguments: list[str], words: str) -> None:
+def test_invalid_command_line_is_one_line(arguments: list[str], words: str) -> None:
     """Exit code 2, before any request."""
     done = memwatch("fit", *arguments)
 

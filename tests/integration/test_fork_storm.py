@@ -1,4 +1,4 @@
-"""Thousands of processes that come and go cost no tick, no descriptor and no lasting memory."""
+"""Thousands of short-lived processes cause no missed tick and no descriptor leak."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def limit_of(daemon: RunningDaemon, descriptors: int) -> Iterator[None]:
     yield
 
 
-def watched(daemon: RunningDaemon, storming: subprocess.Popen[bytes]) -> list[Any]:
-    """Every snapshot of the storm, and how many files of processes were kept open at each."""
+def sample(daemon: RunningDaemon, children: subprocess.Popen[bytes]) -> list[Any]:
+    """Return every snapshot of the storm with the number of process files that are kept open."""
     found: list[Any] = []
-    while storming.poll() is None:
+    while children.poll() is None:
         snapshot = daemon.snapshot()
         if not found or found[-1][0]["seq"] != snapshot["seq"]:
             found.append((snapshot, kept_files(daemon.pid)))
@@ -46,13 +46,13 @@ def watched(daemon: RunningDaemon, storming: subprocess.Popen[bytes]) -> list[An
 @pytest.mark.long
 @pytest.mark.alone
 @pytest.mark.parametrize("limit", [600, 4096])
-def test_a_fork_storm_loses_no_tick_and_hits_no_limit(tmp_path: Path, limit: int) -> None:
-    """3,000 processes in 6 s, with room to keep a file of each and without: ticks, descriptors, log stay calm."""
+def test_fork_storm_misses_no_tick_and_hits_no_limit(tmp_path: Path, limit: int) -> None:
+    """3,000 processes in 6 s, with and without enough descriptors to keep one file per process."""
     with running_daemon(tmp_path, "--interval", "200ms", config=OFTEN, environ=WITHOUT_COVERAGE) as daemon:
         base = descriptors(daemon.pid)
-        with limit_of(daemon, limit), storm(3000, 6) as storming:
+        with limit_of(daemon, limit), storm(3000, 6) as children:
             watch = Stopwatch(daemon.pid)
-            found = watched(daemon, storming)
+            found = sample(daemon, children)
             seconds = watch.seconds
         daemon.wait_for("/api/v1/snapshot", lambda now: now["seq"] > found[-1][0]["seq"] + 10)
         after = daemon.snapshot()

@@ -1,4 +1,4 @@
-"""What fuzzers began with and what they found goes through every promise again, in seconds and without a fuzzer."""
+"""Seeds and findings of the fuzzers, checked again without a fuzzer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ stat::number_of_executed_units: 1234
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """A hang is an error here and not the end of all tests."""
+    """Raise TimeoutError after this time, so that a hang does not stop the test run."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"it took more than {seconds:g} s")
@@ -44,20 +44,20 @@ def within(seconds: float) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_every_promise_is_kept(path: Path) -> None:
-    """As it is, cut in half, and with a byte turned: a result that holds, or the parser's own error, and soon."""
+def test_corpus_input_keeps_every_promise(path: Path) -> None:
+    """The input, its first half, and with one bit flipped: a valid result or the parser's own error, in time."""
     one, data = target(path.parent.name), path.read_bytes()
     middle = len(data) // 2
-    turned = data[:middle] + bytes([data[middle] ^ 0x80]) + data[middle + 1 :] if data else b"\x80"
+    changed = data[:middle] + bytes([data[middle] ^ 0x80]) + data[middle + 1 :] if data else b"\x80"
 
     with within(MAX_SECONDS):
-        for given in (data, data[:middle], turned):
-            one.check(given)
+        for content in (data, data[:middle], changed):
+            one.check(content)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_target_has_seeds_and_takes_nothing_at_all(name: str) -> None:
-    """A target without seeds finds only what is shallow."""
+def test_every_target_has_seeds_and_accepts_empty_input(name: str) -> None:
+    """A target without seeds finds only shallow errors."""
     one = target(name)
 
     one.check(b"")
@@ -66,21 +66,20 @@ def test_every_target_has_seeds_and_takes_nothing_at_all(name: str) -> None:
     assert max(path.stat().st_size for path in one.seeds.iterdir()) <= 2 * one.max_bytes
 
 
-def test_the_corpus_stays_small() -> None:
-    """It is in the repository; and every folder of it belongs to a target."""
+def test_corpus_is_small_and_belongs_to_targets() -> None:
+    """The corpus is part of the repository."""
     assert sum(path.stat().st_size for path in CORPUS) <= MAX_CORPUS_BYTES
     assert {path.parent.name for path in CORPUS} == set(NAMES)
 
 
-@pytest.mark.parametrize("lie", [float("nan"), float("inf"), -1, [{"a": (3, -0.5)}]])
-def test_no_lie_passes_as_a_figure(lie: object) -> None:
-    """However deep it lies in a result."""
+@pytest.mark.parametrize("invalid", [float("nan"), float("inf"), -1, [{"a": (3, -0.5)}]])
+def test_invalid_value_is_found_at_any_depth(invalid: object) -> None:
     with pytest.raises(AssertionError):
-        are_valid({"good": 1, "bad": lie})
+        are_valid({"good": 1, "bad": invalid})
 
 
-def test_a_figure_that_nobody_said_is_told() -> None:
-    """Sums, beginnings of longer numbers, and units that do not exist."""
+def test_value_missing_from_the_input_is_found() -> None:
+    """Sums, prefixes of longer numbers, and wrong units."""
     are_in_input([12, 12 << 10, 7], b"a 12 kB, b 007")
 
     for made_up in (1, 19, 12_000):
@@ -88,8 +87,8 @@ def test_a_figure_that_nobody_said_is_told() -> None:
             are_in_input(made_up, b"a 12 kB, b 007")
 
 
-def test_a_log_becomes_a_row_and_the_table_keeps_the_newest_full_run(tmp_path: Path) -> None:
-    """A short run replaces no full one unless it found something; the page is read back as it was written."""
+def test_table_keeps_the_newest_full_run(tmp_path: Path) -> None:
+    """A short run replaces a full one only if it found something. The page can be parsed again."""
     page = tmp_path / "fuzz.md"
     outcome = outcome_of("psi", 600, LOG)
     keep(outcome, page)
@@ -106,8 +105,7 @@ def test_a_log_becomes_a_row_and_the_table_keeps_the_newest_full_run(tmp_path: P
     assert rows_in(written([Row("psi", 640, 9, 9, 0, "2026-01-01"), psi])) == [psi]
 
 
-def test_a_target_that_does_not_exist_is_named() -> None:
-    """With those that do."""
+def test_unknown_target_is_named_with_the_known_ones() -> None:
     command = [sys.executable, "-m", "fuzz.run", "--seconds", "1", "nonsense"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=FOLDER.parent, check=False)
 

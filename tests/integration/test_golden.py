@@ -1,4 +1,4 @@
-"""On every simulated machine the running daemon says exactly what is written down for it."""
+"""Golden output: the running daemon on every simulated machine."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from support.waiting import MAX_WAIT_SECONDS
 
 
 @pytest.mark.parametrize("name", RUN_HERE)
-def test_metrics_are_as_written_down(name: str, tmp_path: Path) -> None:
-    """The whole of /metrics, help texts included, but for times and our own figures."""
+def test_metrics_match_the_golden_file(name: str, tmp_path: Path) -> None:
+    """All of /metrics with HELP lines, except times and the daemon's own usage."""
     host = host_of(name, tmp_path)
     environ = {**host.environ, **NO_ALERTS}
     with running_daemon(tmp_path, "--interval", "200ms", *host.roots, environ=environ) as daemon:
@@ -37,7 +37,7 @@ def test_metrics_are_as_written_down(name: str, tmp_path: Path) -> None:
     assert found == with_help(host.golden.read_text())
 
 
-def test_each_help_line_belongs_to_a_machine() -> None:
+def test_each_help_line_belongs_to_an_exported_family() -> None:
     """A family that is no longer exported leaves no HELP line behind."""
     samples = [by_family(file.read_text()) for file in MACHINES.glob("*/metrics*.txt")]
 
@@ -45,13 +45,13 @@ def test_each_help_line_belongs_to_a_machine() -> None:
 
 
 def without_gpus() -> list[str]:
-    """Machines whose memory is told by the files of /proc alone."""
+    """Return the machines whose memory is described by /proc alone."""
     return [name for name in RUN_HERE if name in NAMES and "amdgpu" not in machine_folder(name).expected]
 
 
 @pytest.mark.parametrize("name", without_gpus())
-def test_a_single_reading_has_the_machines_memory(name: str) -> None:
-    """--once --json on a folder: System RAM is the expected one, and all pools add up to the machine's memory."""
+def test_once_json_has_the_machines_memory(name: str) -> None:
+    """--once --json on a folder: System RAM matches, and all pools add up to the machine's memory."""
     command = [MEMWATCHD, "--once", "--json", *roots_arguments(name)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, env=clean_environment(), check=False
@@ -62,15 +62,15 @@ def test_a_single_reading_has_the_machines_memory(name: str) -> None:
     snapshot = json.loads(done.stdout)
     found = machine_folder(name).expected
     (ram,) = (pool for pool in snapshot["pools"] if pool["kind"] == "system_ram")
-    wanted = with_zram(found["meminfo"]["pools"][0], found.get("zram", {}).get("zram"))
+    expected_ram = with_zram(found["meminfo"]["pools"][0], found.get("zram", {}).get("zram"))
     for field in ("id", "label", "size_bytes", "used_bytes", "available_bytes", "free_bytes"):
-        assert ram[field] == wanted[field] or ram["absent"][field] == wanted[field]
-    assert unattributed(ram) == wanted["unattributed_bytes"]
+        assert ram[field] == expected_ram[field] or ram["absent"][field] == expected_ram[field]
+    assert unattributed(ram) == expected_ram["unattributed_bytes"]
     assert snapshot["total"]["size_bytes"] == sum(pool["size_bytes"] for pool in snapshot["pools"])
 
 
 def unattributed(ram: dict[str, Any]) -> int | str:
-    """With what GPUs hold of System RAM put back: to the files of the host alone it is nobody's."""
+    """Return unattributed memory including GPU buffers, which meminfo alone does not attribute."""
     rest: int | None = ram["unattributed_bytes"]
     why: str = ram["absent"].get("unattributed_bytes", "")
     devices: int = ram["contents"].get("devices_bytes", 0)
@@ -78,5 +78,5 @@ def unattributed(ram: dict[str, Any]) -> int | str:
 
 
 def with_zram(pool: dict[str, Any], zram: dict[str, int] | None) -> dict[str, Any]:
-    """zram's pages are in no line of meminfo, so that collector alone counts them to nobody."""
+    """Subtract zram's pages, which no line of meminfo contains, from unattributed memory."""
     return pool | {"unattributed_bytes": pool["unattributed_bytes"] - zram["memory_bytes"]} if zram else pool

@@ -1,4 +1,4 @@
-"""Whether the daemon lives, as others are told: while one of its threads is held from outside, and after it."""
+"""Health endpoints while one thread of the daemon is stopped, and afterwards."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from support.daemon_process import RunningDaemon, running_daemon
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH, WAIT_FOR_ALL = 0x4206, 0x4207, 17, 0x40000000
 
 
-def test_a_pause_of_half_a_second_is_no_stall(tmp_path: Path) -> None:
-    """Ten ticks a second that do not come for half of one: a machine that paused, and no daemon to restart."""
-    with running_daemon(tmp_path, "--interval", "100ms") as daemon, one_thread_held(daemon.pid, loop_of(daemon)):
+def test_pause_of_half_a_second_is_healthy(tmp_path: Path) -> None:
+    """At ten ticks a second, a paused machine is no reason to restart the daemon."""
+    with running_daemon(tmp_path, "--interval", "100ms") as daemon, thread_stopped(daemon.pid, loop_of(daemon)):
         before = daemon.get("/healthz").json["age_seconds"]
         time.sleep(max(0.0, 0.5 - before))
         health = daemon.get("/healthz")
 
     assert health.json["age_seconds"] > 0.3
-    # What this machine lost by itself meanwhile may be more than the second that is forgiven.
+    # A pause of this machine may add to it and exceed the tolerated second.
     assert health.status == (200 if health.json["age_seconds"] <= 1 else 503)
 
 
-def test_a_loop_that_stands_still_is_told(tmp_path: Path) -> None:
-    """The rest of the daemon answers: 503 with the age of the last tick, and the page says so."""
+def test_stopped_sampling_loop_is_reported_as_stalled(tmp_path: Path) -> None:
+    """The rest of the daemon answers: 503 with the age of the last tick, and a banner on the page."""
     with running_daemon(tmp_path, "--interval", "200ms") as daemon:
         daemon.wait_for("/healthz", lambda health: health["status"] == "ok")
-        with one_thread_held(daemon.pid, loop_of(daemon)):
+        with thread_stopped(daemon.pid, loop_of(daemon)):
             daemon.wait_for("/healthz", lambda health: health["status"] == "stalled")
             health = daemon.get("/healthz")
             ready = daemon.get("/readyz")
@@ -48,15 +48,15 @@ def test_a_loop_that_stands_still_is_told(tmp_path: Path) -> None:
 
 
 def loop_of(daemon: RunningDaemon) -> int:
-    """The thread that ticks: of those beside the first it works most."""
-    before, first = work_of(daemon.pid), daemon.snapshot()["seq"]
+    """Return the sampling thread: the one with the most CPU time, except the main thread."""
+    before, first = cpu_ns_by_thread(daemon.pid), daemon.snapshot()["seq"]
     daemon.wait_for("/api/v1/snapshot", lambda snapshot: snapshot["seq"] > first + 10)
-    after = work_of(daemon.pid)
+    after = cpu_ns_by_thread(daemon.pid)
     return max(after.keys() & before.keys(), key=lambda thread: after[thread] - before[thread])
 
 
-def work_of(pid: int) -> dict[int, int]:
-    """Nanoseconds on a core, of each thread but the first."""
+def cpu_ns_by_thread(pid: int) -> dict[int, int]:
+    """Return the CPU time of each thread except the main one, in ns."""
     return {
         int(task.name): int((task / "schedstat").read_text().split()[0])
         for task in Path(f"/proc/{pid}/task").iterdir()
@@ -65,8 +65,8 @@ def work_of(pid: int) -> dict[int, int]:
 
 
 @contextmanager
-def one_thread_held(pid: int, thread: int) -> Iterator[None]:
-    """As a debugger holds it; the others of its process go on. Held while it waits, it has no lock of theirs."""
+def thread_stopped(pid: int, thread: int) -> Iterator[None]:
+    """Stop one thread as a debugger does, while it sleeps and therefore holds no lock."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
     for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):

@@ -1,4 +1,4 @@
-"""History survives restarts, crashes, other boots, wrong clocks and bad disks; damage is set aside and said."""
+"""History on disk: restarts, crashes, reboots, wrong clocks and bad disks. Damaged files are quarantined."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from support.store_machine import SIZE, USED, Machine
 from support.waiting import wait_until
 
 
-def test_a_clean_restart_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Every second is there again, the pause is a gap, and nobody speaks of a crash."""
+def test_history_continues_after_a_clean_restart(tmp_path: Path) -> None:
+    """All samples are restored, the pause is a gap, and no crash is reported."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     for second in range(20):
@@ -44,8 +44,8 @@ def test_a_clean_restart_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [kind for kind, _ in second_run.events() if kind != "level"] == ["started", "started"]
 
 
-def test_low_pressure_loses_what_was_not_yet_flushed_and_no_more(tmp_path: Path) -> None:
-    """Written in batches: what came after the last one is gone, what was in it is there."""
+def test_crash_at_low_pressure_loses_only_the_unflushed_batch(tmp_path: Path) -> None:
+    """History is written in batches; flushed ones survive."""
     machine = Machine(tmp_path / "state", flush_seconds=0.05)
     first = machine.start()
     for second in range(10):
@@ -58,8 +58,8 @@ def test_low_pressure_loses_what_was_not_yet_flushed_and_no_more(tmp_path: Path)
     assert machine.start().values() == [float(second * GIB) for second in range(10)]
 
 
-def test_at_high_pressure_each_tick_is_on_disk_before_anybody_sees_it(tmp_path: Path) -> None:
-    """Killed right after a tick: that tick is there, and so is everything that led to it."""
+def test_tick_at_high_pressure_is_on_disk_before_it_is_served(tmp_path: Path) -> None:
+    """A kill right after a tick loses neither that tick nor earlier ones."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     for second in range(5):
@@ -72,8 +72,8 @@ def test_at_high_pressure_each_tick_is_on_disk_before_anybody_sees_it(tmp_path: 
     assert machine.start().values()[-4:] == [4.0 * GIB, 54.0 * GIB, 60.0 * GIB, 63.0 * GIB]
 
 
-def test_an_unclean_end_leaves_last_words(tmp_path: Path) -> None:
-    """After the power cut: when it was, how full, and who held it; told once, and not again after a clean stop."""
+def test_unclean_shutdown_is_reported_once_with_its_last_samples(tmp_path: Path) -> None:
+    """After a power loss: time, use and processes. Not reported again after a clean stop."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     for tenth in range(300):
@@ -104,9 +104,9 @@ def test_an_unclean_end_leaves_last_words(tmp_path: Path) -> None:
     assert third.keeper.unclean_shutdown is None
 
 
-@pytest.mark.parametrize(("count", "reboots", "told"), [(4, False, True), (3, False, False), (4, True, False)])
-def test_a_kill_while_it_was_gone_is_told(tmp_path: Path, count: int, reboots: bool, told: bool) -> None:
-    """The kernel's counter has risen since the last sample: somebody was killed. Another boot counts anew."""
+@pytest.mark.parametrize(("count", "reboots", "reported"), [(4, False, True), (3, False, False), (4, True, False)])
+def test_oom_kill_between_runs_is_reported(tmp_path: Path, count: int, reboots: bool, reported: bool) -> None:
+    """The kernel's counter has risen since the last sample. After a reboot it starts at 0 again."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     first.memory.findings = replace(first.memory.findings, kernel=Kernel(oom_kills_total=3))
@@ -122,11 +122,11 @@ def test_a_kill_while_it_was_gone_is_told(tmp_path: Path, count: int, reboots: b
 
     kills = [text for kind, text in second.events() if kind == "oom_kill"]
     text = "OOM killer: killed 1 process while memwatchd was not running (possibly memwatchd itself)"
-    assert kills == [text] * told
+    assert kills == [text] * reported
 
 
-def test_killed_at_low_pressure_there_are_last_words_too(tmp_path: Path) -> None:
-    """Of the last batch: its rows, and its worst tick with its processes."""
+def test_kill_at_low_pressure_leaves_the_last_batch(tmp_path: Path) -> None:
+    """Its samples, and its worst tick with the processes."""
     machine = Machine(tmp_path / "state", flush_seconds=0.05)
     first = machine.start()
     for second in range(30):
@@ -143,8 +143,8 @@ def test_killed_at_low_pressure_there_are_last_words_too(tmp_path: Path) -> None
     assert words.last.processes[0].pid == 4242
 
 
-def test_a_reboot_and_a_wrong_clock_reorder_nothing(tmp_path: Path) -> None:
-    """Boot time starts again at 0 and the wall clock says 1970: the past stays before the present, in its order."""
+def test_reboot_and_wrong_clock_keep_the_order(tmp_path: Path) -> None:
+    """Boot time restarts at 0 and the wall clock is in 1970. Old samples stay before new ones, in their order."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     for second in range(5):
@@ -167,8 +167,8 @@ def test_a_reboot_and_a_wrong_clock_reorder_nothing(tmp_path: Path) -> None:
     assert [at < 0 for at in times] == [True] * 5 + [False] * 2
 
 
-def test_the_last_of_all_runs_is_followed_by_others(tmp_path: Path) -> None:
-    """A file that says so is nobody's of ours; whoever comes after it can still be read."""
+def test_history_stays_readable_after_the_maximum_run_number(tmp_path: Path) -> None:
+    """No daemon writes that number. Later runs must still be readable."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     first.keeper._run = MAX_RUNS
@@ -187,7 +187,7 @@ def test_the_last_of_all_runs_is_followed_by_others(tmp_path: Path) -> None:
     assert [kind for kind, _ in again.events()] == ["started"] * 3
 
 
-def test_how_long_the_machine_was_off_is_the_gap(tmp_path: Path) -> None:
+def test_gap_is_as_long_as_the_machine_was_off(tmp_path: Path) -> None:
     """An hour without power is an hour in the chart."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
@@ -203,8 +203,8 @@ def test_how_long_the_machine_was_off_is_the_gap(tmp_path: Path) -> None:
     assert second_run.monitor.to_wall(last) == pytest.approx(stopped - 1.0, abs=0.01)
 
 
-def test_ticks_that_mattered_come_back(tmp_path: Path) -> None:
-    """Who held the memory when a level changed is known after a restart, too."""
+def test_kept_ticks_are_restored_after_a_reboot(tmp_path: Path) -> None:
+    """The processes at each level change are still listed."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     for used in (1, 1, 50, 50, 63):
@@ -220,8 +220,8 @@ def test_ticks_that_mattered_come_back(tmp_path: Path) -> None:
     assert all(one.boottime < 0 for one in kept)
 
 
-def test_coarser_tiers_need_no_write_of_their_own(tmp_path: Path) -> None:
-    """Killed after half an hour: what was never written of the coarser tiers is made of the finer one."""
+def test_coarser_tiers_are_rebuilt_from_the_finer_one(tmp_path: Path) -> None:
+    """Killed after half an hour: unwritten rows of the coarser tiers are computed again."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     for second in range(2000):
@@ -240,7 +240,7 @@ def test_coarser_tiers_need_no_write_of_their_own(tmp_path: Path) -> None:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Callable[[], object]]:
-    """A disk of 64 KiB, and what makes it larger: a tmpfs, or a limit on files where nobody may mount one."""
+    """Yield a function that enlarges a 64 KiB disk: a tmpfs, or a file size limit if mounting is denied."""
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], check=False).returncode == 0:
         try:
@@ -256,8 +256,8 @@ def small_disk(folder: Path) -> Iterator[Callable[[], object]]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_disk_that_is_full_stops_nothing_and_is_used_when_there_is_room(tmp_path: Path) -> None:
-    """Figures go on in memory, the reason is said once, and a minute after there is room history is on disk."""
+def test_full_disk_is_retried_and_history_stays_in_memory(tmp_path: Path) -> None:
+    """The error is reported once. History is written again within a minute after space is free."""
     folder = tmp_path / "disk"
     with small_disk(folder) as make_room:
         machine = Machine(folder)
@@ -285,8 +285,8 @@ def test_a_disk_that_is_full_stops_nothing_and_is_used_when_there_is_room(tmp_pa
     assert last == 61.0 * GIB
 
 
-def test_a_read_only_disk_is_read(tmp_path: Path) -> None:
-    """What is there is shown; nothing new is written, and why is said."""
+def test_read_only_history_is_restored_and_the_error_reported(tmp_path: Path) -> None:
+    """Nothing new is written."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     for second in range(5):
@@ -312,7 +312,7 @@ def test_a_read_only_disk_is_read(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in machine.folder.iterdir()} == left
 
 
-def damaged(folder: Path, how: str) -> None:
+def damage_file(folder: Path, how: str) -> None:
     path = folder / "fine.ring"
     size = path.stat().st_size
     if how == "halved":
@@ -336,8 +336,8 @@ def damaged(folder: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["halved", "empty", "zeros", "rubbish", "folder", "link", "newer", "gone"])
-def test_whatever_happened_to_a_file_it_starts_and_keeps_the_rest(tmp_path: Path, how: str) -> None:
-    """What cannot be read is set aside under a name that says when; the other files are used."""
+def test_damaged_file_is_quarantined_and_the_rest_is_used(tmp_path: Path, how: str) -> None:
+    """The new name has the date."""
     machine = Machine(tmp_path / "state")
     for _ in range(2):
         run = machine.start()
@@ -345,7 +345,7 @@ def test_whatever_happened_to_a_file_it_starts_and_keeps_the_rest(tmp_path: Path
             run.tick(second % 7 * GIB)
         run.keeper.stop(30.0)
     hostname = Path("/etc/hostname").read_bytes() if Path("/etc/hostname").exists() else b""
-    damaged(machine.folder, how)
+    damage_file(machine.folder, how)
 
     again = machine.start()
     again.tick(5 * GIB)
@@ -353,19 +353,19 @@ def test_whatever_happened_to_a_file_it_starts_and_keeps_the_rest(tmp_path: Path
     third = machine.start()
 
     aside = [path.name for path in machine.folder.iterdir() if ".damaged-" in path.name]
-    told = [text for kind, text in again.events() if kind == "history"]
+    reported = [text for kind, text in again.events() if kind == "history"]
     assert len(again.monitor.history.tiers[1]) >= 130
-    assert bool(told) == (how in ("halved", "rubbish", "folder", "link", "newer"))
-    # Of a record that was cut off there may be nothing left to set aside: that depends on its weight.
+    assert bool(reported) == (how in ("halved", "rubbish", "folder", "link", "newer"))
+    # A truncated file may have nothing left to quarantine: that depends on the weight of its part.
     assert how == "halved" or bool(aside) == (how in ("rubbish", "folder", "link", "newer"))
     assert all(name.startswith("fine.ring.damaged-2023") for name in aside)
-    assert again.keeper.status().lost == len(told)
+    assert again.keeper.status().lost == len(reported)
     assert third.values()[-1] == 5.0 * GIB
-    assert [text for kind, text in third.events() if kind == "history"] == told
+    assert [text for kind, text in third.events() if kind == "history"] == reported
     assert hostname == (Path("/etc/hostname").read_bytes() if hostname else b"")
 
 
-def test_a_year_never_takes_more_than_was_set(tmp_path: Path) -> None:
+def test_disk_use_of_a_year_stays_within_the_limit(tmp_path: Path) -> None:
     """Batches every two hours, daily pressure at every tick, a restart each month and a crash each quarter."""
     machine = Machine(tmp_path / "state", flush_seconds=1e9)
     most = 0
@@ -389,8 +389,8 @@ def test_a_year_never_takes_more_than_was_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_two_hundred_kills_cost_one_tick_at_most() -> None:
-    """SIGKILL at random moments under critical pressure: of the ticks anybody saw, at most one is not on disk."""
+def test_200_kills_lose_one_tick_at_most() -> None:
+    """SIGKILL at random times under critical pressure: at most one served tick is not on disk."""
     command = [sys.executable, "-m", "scripts.crash_loop", "200"]
     environ = {**os.environ, "PYTHONPATH": str(TESTS)}
 

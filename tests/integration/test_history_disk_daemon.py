@@ -1,4 +1,4 @@
-"""The flight recorder in the daemon: killed under critical pressure, it comes back with its last seconds."""
+"""Crash recorder of the daemon: after SIGKILL under critical pressure, it shows the last seconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AnonPages:      15000000 kB
 
 
 def host_in(folder: Path) -> list[str]:
-    """A host whose memory is nearly full, and a state folder."""
+    """Create a host whose memory is nearly full; return its arguments with a state folder."""
     proc = folder / "proc"
     (proc / "sys/kernel/random").mkdir(parents=True)
     (proc / "sys/kernel/hostname").write_text("wedged-1\n")
@@ -46,8 +46,8 @@ def kill(daemon: RunningDaemon) -> None:
     daemon.process.wait(MAX_WAIT_SECONDS)
 
 
-def test_killed_under_critical_pressure_it_shows_the_last_tick_anybody_saw(tmp_path: Path, host: list[str]) -> None:
-    """Five times SIGKILL: each start succeeds, history goes on, and no tick that was served is missing but one."""
+def test_kill_under_critical_pressure_keeps_served_ticks(tmp_path: Path, host: list[str]) -> None:
+    """Five times SIGKILL: each start succeeds, history continues, and at most one served tick is missing."""
     seen: Any = {}
     began = time.time()
     for number in range(5):
@@ -70,8 +70,8 @@ def test_killed_under_critical_pressure_it_shows_the_last_tick_anybody_saw(tmp_p
         assert "memwatch_history_damaged_records 0.0" in metrics
 
 
-def test_last_words_are_as_documented_and_gone_after_a_clean_stop(tmp_path: Path, host: list[str]) -> None:
-    """JSON, page, event and the note on the overview say the same; after SIGTERM there is nothing to tell."""
+def test_last_words_match_the_contract_and_end_with_a_clean_stop(tmp_path: Path, host: list[str]) -> None:
+    """JSON, page, event and the note on the overview agree. After SIGTERM there are none."""
     with running_daemon(tmp_path, *host) as daemon:
         none = daemon.get("/api/v1/last-words")
         daemon.wait_for("/api/v1/snapshot", lambda snapshot: snapshot["seq"] >= 3)
@@ -97,8 +97,8 @@ def test_last_words_are_as_documented_and_gone_after_a_clean_stop(tmp_path: Path
     assert str(tmp_path / "state") in about
 
 
-def test_killed_as_soon_as_it_started_it_says_so(tmp_path: Path, host: list[str]) -> None:
-    """A calm run that ended before its first batch has no samples, and its end is told all the same."""
+def test_kill_right_after_the_start_is_reported(tmp_path: Path, host: list[str]) -> None:
+    """A run at low pressure that ended before its first batch has no samples, but its end is reported."""
     meminfo = Path(host[1]) / "meminfo"
     meminfo.write_text(CRITICAL.replace("MemAvailable:     300000", "MemAvailable:   15000000"))
     with running_daemon(tmp_path, *host) as daemon:
@@ -113,8 +113,8 @@ def test_killed_as_soon_as_it_started_it_says_so(tmp_path: Path, host: list[str]
     assert "ended unexpectedly" in overview
 
 
-def test_without_a_state_folder_it_says_how_to_get_one(tmp_path: Path, host: list[str]) -> None:
-    """404 with the option that helps, and no metric of a file that is not there."""
+def test_last_words_without_a_state_folder_name_the_option(tmp_path: Path, host: list[str]) -> None:
+    """404 with the option, and no history metrics."""
     with running_daemon(tmp_path, *host[:4]) as daemon:
         answer = daemon.get("/api/v1/last-words")
         metrics = daemon.get("/metrics").text
@@ -125,15 +125,15 @@ def test_without_a_state_folder_it_says_how_to_get_one(tmp_path: Path, host: lis
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """A daemon for requests that change nothing."""
-    folder = tmp_path_factory.mktemp("asked")
+    folder = tmp_path_factory.mktemp("shared")
     with running_daemon(folder, *host_in(folder)) as running:
         yield running
 
 
 @pytest.mark.parametrize(
-    ("query", "sentence"),
+    ("query", "reason"),
     [
         ("ticks?limit=0", "limit is '0'"),
         ("ticks?from=2&to=1", "from must be earlier than to"),
@@ -141,9 +141,9 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         ("history?points=2001", "points is '2001'"),
     ],
 )
-def test_bad_questions_about_the_past_get_a_sentence(asked: RunningDaemon, query: str, sentence: str) -> None:
-    """422: the name, the value, and what would work."""
-    answer = asked.get(f"/api/v1/{query}")
+def test_invalid_history_query_is_422_with_a_reason(shared_daemon: RunningDaemon, query: str, reason: str) -> None:
+    """The error has the name, the value, and valid input."""
+    answer = shared_daemon.get(f"/api/v1/{query}")
 
     assert answer.status == 422
-    assert sentence in answer.json["detail"]
+    assert reason in answer.json["detail"]

@@ -1,4 +1,4 @@
-"""What happened survives a restart, a crash and a reboot, is told to nobody twice, and costs the disk little."""
+"""Events on disk: they survive restarts, crashes and reboots, alert once, and need few writes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_receiver import receiving
 
 
-def told_by(run: Running) -> list[Event]:
+def events_of(run: Running) -> list[Event]:
     return run.monitor.events.since(0)
 
 
-def test_what_happened_is_there_after_a_clean_restart(tmp_path: Path) -> None:
-    """Events and marks in their order, with their times and numbers, also after a reboot; new numbers go on."""
+def test_events_are_restored_after_a_clean_restart_and_reboot(tmp_path: Path) -> None:
+    """Events and marks keep order, times and sequence numbers. New numbers continue."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     first.tick(GIB)
@@ -35,21 +35,21 @@ def test_what_happened_is_there_after_a_clean_restart(tmp_path: Path) -> None:
     first.tick(63 * GIB)
     first.tick(GIB)
     first.keeper.stop(30.0)
-    before = told_by(first)
+    before = events_of(first)
     machine.reboot()
 
     second = machine.start()
     second.tick(GIB)
 
-    after = told_by(second)
+    after = events_of(second)
     assert [event.kind for event in before] == ["started", "mark", "level"]
     assert after[: len(before)] == before
     assert [event.kind for event in after[len(before) :]] == ["started"]
     assert [event.seq for event in after] == list(range(1, len(after) + 1))
 
 
-def test_at_high_pressure_an_event_is_on_disk_before_anybody_sees_it(tmp_path: Path) -> None:
-    """Killed in the tick in which memory turned critical: that it did is there."""
+def test_event_at_high_pressure_is_on_disk_before_it_is_served(tmp_path: Path) -> None:
+    """Killed in the tick in which memory turned critical: the event is restored."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     first.tick(GIB)
@@ -57,13 +57,13 @@ def test_at_high_pressure_an_event_is_on_disk_before_anybody_sees_it(tmp_path: P
     first.tick(63 * GIB)
     first.kill()
 
-    kinds = [event.kind for event in told_by(machine.start())]
+    kinds = [event.kind for event in events_of(machine.start())]
 
     assert kinds == ["started", "level", "unclean"]
 
 
-def test_while_all_is_well_events_are_written_soon_and_marks_with_the_rows(tmp_path: Path) -> None:
-    """A driver's complaint is on disk by one of the next ticks; what a program says is no reason to write."""
+def test_events_are_written_soon_and_marks_with_the_next_batch(tmp_path: Path) -> None:
+    """A driver error is on disk within a few ticks. A mark of a program causes no write."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     first.tick(GIB)
@@ -82,13 +82,13 @@ def test_while_all_is_well_events_are_written_soon_and_marks_with_the_rows(tmp_p
     assert writes == 2
     wait_until(written)
     first.kill()
-    assert [event.text for event in told_by(machine.start()) if event.kind == "driver"] == [
+    assert [event.text for event in events_of(machine.start()) if event.kind == "driver"] == [
         "the driver of gpu0 reported XID 79"
     ]
 
 
-def test_events_that_could_not_be_written_are_written_later(tmp_path: Path) -> None:
-    """A disk in trouble loses none of them, as long as they are remembered."""
+def test_unwritten_events_are_written_when_the_disk_recovers(tmp_path: Path) -> None:
+    """As long as they are in memory, a failing disk loses none."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     first.tick(GIB)
@@ -104,11 +104,11 @@ def test_events_that_could_not_be_written_are_written_later(tmp_path: Path) -> N
     first.kill()
 
     assert lost == 1
-    assert [event.kind for event in told_by(machine.start())] == ["started", "level", "unclean"]
+    assert [event.kind for event in events_of(machine.start())] == ["started", "level", "unclean"]
 
 
-def test_the_smallest_file_holds_the_newest_of_many(tmp_path: Path) -> None:
-    """Ten thousand sentences as long as the kernel's: the newest are there, the file is as large as before."""
+def test_smallest_event_file_keeps_the_newest_events(tmp_path: Path) -> None:
+    """10,000 events as long as the kernel's lines: the file does not grow."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     for number in range(10_000):
@@ -119,7 +119,7 @@ def test_the_smallest_file_holds_the_newest_of_many(tmp_path: Path) -> None:
     first.keeper.stop(30.0)
 
     second = machine.start()
-    found = [int(event.text.split()[0]) for event in told_by(second) if event.kind == "driver"]
+    found = [int(event.text.split()[0]) for event in events_of(second) if event.kind == "driver"]
 
     assert found[-32:] == list(range(10_000 - 32, 10_000))
     assert found == sorted(set(found))
@@ -127,8 +127,8 @@ def test_the_smallest_file_holds_the_newest_of_many(tmp_path: Path) -> None:
     assert second.keeper.status().lost == 0
 
 
-def test_marks_by_the_thousand_push_no_event_off_the_disk(tmp_path: Path) -> None:
-    """Four times as many records of marks as the smallest ring has room for: the kill before them is known."""
+def test_many_marks_displace_no_event_on_disk(tmp_path: Path) -> None:
+    """Four times as many mark records as the smallest ring holds: the earlier OOM kill is kept."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     first.monitor.events.add(machine.clock.wall(), "oom_kill", "OOM killer: killed hog")
@@ -136,10 +136,10 @@ def test_marks_by_the_thousand_push_no_event_off_the_disk(tmp_path: Path) -> Non
         first.monitor.events.mark(machine.clock.wall(), f"epoch {number}")
         first.tick(63 * GIB)
         wait_until(lambda: first.keeper._events_written == first.monitor.events.last_seq)
-    before = told_by(first)
+    before = events_of(first)
     first.kill()
 
-    after = told_by(machine.start())
+    after = events_of(machine.start())
 
     assert first.keeper.files.ring_set.rings["events"].blocks == 32
     assert after[:-1] == before
@@ -147,7 +147,7 @@ def test_marks_by_the_thousand_push_no_event_off_the_disk(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "spoilt",
+    "invalid",
     [
         {"seq": 0},
         {"seq": 1 << 60},
@@ -160,10 +160,10 @@ def test_marks_by_the_thousand_push_no_event_off_the_disk(tmp_path: Path) -> Non
         {"colour": "red"},
     ],
 )
-def test_what_nobody_can_have_written_is_no_event(tmp_path: Path, spoilt: dict[str, object]) -> None:
-    """With a right checksum: refused, and the rest of the files is used."""
+def test_invalid_event_with_a_valid_checksum_is_rejected(tmp_path: Path, invalid: dict[str, object]) -> None:
+    """The other records are used."""
     good = {"seq": 1, "unix": 1.7e9, "kind": "level", "text": "System RAM: low → high", "target": "ram"}
-    payload = json.dumps({"events": [good | spoilt]}).encode()
+    payload = json.dumps({"events": [good | invalid]}).encode()
     machine = Machine(tmp_path / "state")
     first = machine.start()
     first.tick(GIB)
@@ -173,7 +173,7 @@ def test_what_nobody_can_have_written_is_no_event(tmp_path: Path, spoilt: dict[s
 
     second = machine.start()
 
-    assert [event.kind for event in told_by(second)] == ["started"]
+    assert [event.kind for event in events_of(second)] == ["started"]
     assert len(second.values()) == 1
     with pytest.raises(DecodeError):
         unpack_events(payload)
@@ -181,8 +181,8 @@ def test_what_nobody_can_have_written_is_no_event(tmp_path: Path, spoilt: dict[s
     assert blocks_for(len(payload)) == 1
 
 
-def test_a_kill_that_was_told_is_not_told_again(tmp_path: Path) -> None:
-    """Events of earlier runs raise no alert: this run did not see them happen."""
+def test_restored_events_raise_no_alert(tmp_path: Path) -> None:
+    """Alerts are for events of the current run."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
     first.tick(GIB)
@@ -195,12 +195,12 @@ def test_a_kill_that_was_told_is_not_told_again(tmp_path: Path) -> None:
     for _ in range(3):
         second.tick(GIB)
 
-    assert [event.kind for event in told_by(second)] == ["started", "oom_kill", "started"]
+    assert [event.kind for event in events_of(second)] == ["started", "oom_kill", "started"]
     assert notifications == []
 
 
-def test_killed_in_a_crisis_the_daemon_still_knows_what_happened(tmp_path: Path) -> None:
-    """API and /history tell the story of both runs; the receiver hears of one crisis, under one id."""
+def test_kill_during_an_alert_keeps_events_and_alert_id(tmp_path: Path) -> None:
+    """API and /history show the events of both runs. The receiver gets one alert with one id."""
     machine = AlertMachine.of(tmp_path)
     state = f"--state-dir={tmp_path / 'state'}"
     with receiving(200) as site:
@@ -220,6 +220,6 @@ def test_killed_in_a_crisis_the_daemon_still_knows_what_happened(tmp_path: Path)
     assert "unclean" in [event["kind"] for event in after[: -len(before)]]
     critical = next(event for event in before if "→ critical" in event["text"])
     assert f'datetime="{critical["time"][:19]}Z"' in history
-    # That it was delivered is on the disk within a second: killed before that, the daemon sends it once more.
-    told = [json.loads(one.body) for one in site.deliveries]
-    assert len({one["id"] for one in told if one["event"] == "pressure.critical"}) == 1
+    # The delivery is on disk within a second. If the daemon is killed earlier, it sends the alert again.
+    received = [json.loads(one.body) for one in site.deliveries]
+    assert len({one["id"] for one in received if one["event"] == "pressure.critical"}) == 1

@@ -155,7 +155,7 @@ def test_a_gap_is_an_empty_cell_in_csv_and_null_in_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "sentence"),
+    ("query", "reason"),
     [
         ("range=2h", "range is '2h': use one of 1h, 24h, 7d, 30d."),
         ("from=yesterday", "from is 'yesterday': give Unix seconds or a time such as 2026-01-31T12:00:00Z."),
@@ -168,14 +168,14 @@ def test_a_gap_is_an_empty_cell_in_csv_and_null_in_json(tmp_path: Path) -> None:
         ("series=%3Cscript%3Ealert(1)%3C/script%3E", "series is '<script>alert(1)</script>'"),
     ],
 )
-def test_invalid_query_shows_a_page_with_the_reason(daemon: RunningDaemon, query: str, sentence: str) -> None:
+def test_invalid_query_shows_a_page_with_the_reason(daemon: RunningDaemon, query: str, reason: str) -> None:
     """422 with the given and the valid values and links to valid ranges."""
     answer = daemon.get(f"/history?{query}")
 
     page = Reader(answer.body)
     assert answer.status == 422
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert sentence in page.text
+    assert reason in page.text
     assert "Show last 1 h, 24 h, 7 d, 30 d" in page.text
     assert page.open == []
     assert b"<script>alert" not in answer.body
@@ -215,7 +215,7 @@ def test_page_of_every_machine_has_valid_markup(sample: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "sentence",
+    "reason",
     [
         "CUDA Pool ⊂ System RAM",
         "available to gpu0",
@@ -227,8 +227,8 @@ def test_page_of_every_machine_has_valid_markup(sample: str) -> None:
         "download CSV or JSON",
     ],
 )
-def test_page_contains_sentence(sentence: str) -> None:
-    assert sentence in Reader(shown(critical_gb10())[1]).text
+def test_page_contains_text(reason: str) -> None:
+    assert reason in Reader(shown(critical_gb10())[1]).text
 
 
 def test_foreign_names_are_escaped() -> None:
@@ -303,7 +303,7 @@ def test_chart_without_javascript_has_a_gap() -> None:
     assert body.count(b"<polyline") == 2
 
 
-def test_empty_history_is_a_sentence() -> None:
+def test_empty_history_is_stated() -> None:
     assert "No history yet." in Reader(PAGES.page("history", CALM)).text
 
 

@@ -1,4 +1,4 @@
-"""A real program that fills a real limit is called critical before the kernel kills it."""
+"""A program that fills its memory limit is reported as critical before the kernel kills it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def events(daemon: RunningDaemon, kind: str, target: str | None = None) -> list[
     return [event for event in found if event["kind"] == kind and event["target"] == target]
 
 
-def test_a_hog_is_called_critical_before_the_kernel_kills_it(tmp_path: Path) -> None:
-    """128 MiB of limit, 16 MiB a second: the daemon inside says critical first, and then who was killed."""
+def test_hog_is_critical_before_the_oom_kill(tmp_path: Path) -> None:
+    """Limit 128 MiB, growth 16 MiB/s: the daemon in the cgroup reports critical, then the OOM kill."""
     with memory_cgroup(LIMIT) as cgroup:
         if cgroup is None:
-            look_at_a_written_hog(tmp_path)
+            check_simulated_hog(tmp_path)
             return
         with running_daemon(tmp_path, config=CONFIG) as daemon:
             cgroup.add(daemon.pid)
@@ -45,20 +45,20 @@ def test_a_hog_is_called_critical_before_the_kernel_kills_it(tmp_path: Path) -> 
             log = daemon.get("/api/v1/collectors").json
 
     assert hog.returncode == -9
-    assert critical, "never called critical"
+    assert critical, "never critical"
     assert critical[-1]["unix"] < killed_at
     if any((one["name"], one["state"]) == ("kmsg", "ok") for one in log):
         assert f"({hog.pid}), " in kills[-1]["text"]
         assert f"/{cgroup.folder.name} reached)" in kills[-1]["text"]
 
 
-def test_the_same_by_files_that_grow(tmp_path: Path) -> None:
-    """Where no limit can be set: a container's files, written as a hog would have them written."""
-    look_at_a_written_hog(tmp_path)
+def test_growing_cgroup_files_become_critical(tmp_path: Path) -> None:
+    """Without permission to set a limit: the files of a container, written as a hog would change them."""
+    check_simulated_hog(tmp_path)
 
 
-def look_at_a_written_hog(tmp_path: Path) -> None:
-    """A machine folder of a container whose usage goes from a third of its limit to all of it in five seconds."""
+def check_simulated_hog(tmp_path: Path) -> None:
+    """Grow the usage of a recorded container from a third of its limit to all of it in five seconds."""
     machine = tmp_path / "machine"
     shutil.copytree(MACHINES / "container-v2", machine, symlinks=True)
     limit_file = next(machine.glob("sys/fs/cgroup/**/memory.max"))

@@ -1,4 +1,4 @@
-"""Hostile and broken clients get a sentence or the door, and cost nobody else anything."""
+"""Hostile and broken clients get an error or a closed connection, and other clients are unaffected."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
 
 MIB = 1 << 20
 PAGE = resource.getpagesize()
-# A lowered limit is respected at the next look at the processes.
+# A lowered limit takes effect at the next scan of the processes.
 OFTEN = '[processes]\ninterval = "1s"\n'
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """One daemon for all the requests of this module; its log holds nothing about any of them."""
+    """Run one daemon for all requests of this module; none of them may leave a log line."""
     with running_daemon(tmp_path_factory.mktemp("daemon"), "--interval", "100ms") as running:
         yield running
         assert_quiet(running)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_request_gets_its_answer_at_once(daemon: RunningDaemon, name: str) -> None:
-    """The right status within 200 ms, a problem where it is an error, no leave for other origins, then the door."""
+def test_hostile_request_is_answered_within_200_ms(daemon: RunningDaemon, name: str) -> None:
+    """The right status, problem+json for errors, no CORS header, then a closed connection."""
     sent, allowed = HOSTILE[name]
 
     tries = [exchange(daemon.port, sent) for _ in range(3)]
@@ -54,7 +54,7 @@ def test_a_hostile_request_gets_its_answer_at_once(daemon: RunningDaemon, name: 
     assert daemon.get("/healthz").status == 200
 
 
-# This daemon keeps nothing over restarts, and no process has that number.
+# This daemon has no state folder, and no process has that id.
 NOTHING_HERE = ("/last-words", "/pss")
 
 
@@ -75,17 +75,17 @@ def documented_paths(daemon: RunningDaemon) -> list[str]:
     return [path.replace("{pid}", "2147483647") for path in paths]
 
 
-def test_head_is_get_without_the_body_everywhere(daemon: RunningDaemon) -> None:
-    """Same status, same fields, no byte of a body, and the connection goes on; a stream does not begin."""
+def test_head_is_get_without_the_body(daemon: RunningDaemon) -> None:
+    """Same status, same headers, no body, and the connection stays open. A stream does not start."""
     connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=MAX_WAIT_SECONDS)
     for path in documented_paths(daemon):
         if "{" in path:
-            continue  # names one process of many, and is answered once a second
+            continue  # one process, answered once a second
         connection.request("HEAD", path)
         head = connection.getresponse()
         body = head.read()
 
-        # /api/v1/fit without a question is told what to ask.
+        # /api/v1/fit without a query is an error that lists its parameters.
         expected = 404 if path.endswith(NOTHING_HERE) else 422 if path.endswith("/fit") else 200
         assert (head.status, body) == (expected, b""), path
         assert head.getheader("access-control-allow-origin") is None
@@ -96,7 +96,7 @@ def test_head_is_get_without_the_body_everywhere(daemon: RunningDaemon) -> None:
     connection.close()
 
 
-# Of pages, which the description of the API does not have.
+# Forms of pages, which OpenAPI does not list.
 FORMS = (("POST", "/alerts"),)
 
 
@@ -105,8 +105,8 @@ def has_post(path: str, described: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "POST", "PUT", "DELETE", "PATCH", "PROPFIND"])
-def test_other_methods_are_refused_everywhere(daemon: RunningDaemon, method: str) -> None:
-    """405 as a problem that says what is possible; nothing sent is echoed, not even by TRACE."""
+def test_other_methods_are_405_everywhere(daemon: RunningDaemon, method: str) -> None:
+    """The problem lists the allowed methods. Nothing is echoed, not even by TRACE."""
     described = daemon.get("/openapi.json").json["paths"]
     for path in documented_paths(daemon):
         if method.lower() in described.get(path, {}) or (method, path) in FORMS:
@@ -120,8 +120,8 @@ def test_other_methods_are_refused_everywhere(daemon: RunningDaemon, method: str
         assert "access-control-allow-origin" not in answer.headers
 
 
-def test_no_get_changes_anything(daemon: RunningDaemon) -> None:
-    """After every path was asked for, with parameters that ask for deeds, nothing has happened."""
+def test_get_changes_nothing(daemon: RunningDaemon) -> None:
+    """Every path is requested with parameters that ask for a change."""
     before = daemon.get("/api/v1/events?limit=1000").json
     for path in documented_paths(daemon):
         for query in ("", "?reload=1&action=delete&_method=POST", "?limit=1&points=1&page=about&events=event"):
@@ -135,8 +135,8 @@ def test_no_get_changes_anything(daemon: RunningDaemon) -> None:
     assert new <= {"late", "level", "oom_kill"}  # what may happen to this machine meanwhile
 
 
-def test_a_body_is_refused_before_it_is_sent_and_never_kept(daemon: RunningDaemon) -> None:
-    """Ten clients push 20 MB each: each gets its 413 intact, and the daemon grows by none of it."""
+def test_large_body_is_413_and_not_kept_in_memory(daemon: RunningDaemon) -> None:
+    """Ten clients send 20 MB each. Each gets a complete 413, and the daemon does not grow."""
     head = request(fields=HOST + b"Content-Length: 20000000\r\n", method=b"POST")
     before = rss_bytes(daemon)
 
@@ -147,8 +147,8 @@ def test_a_body_is_refused_before_it_is_sent_and_never_kept(daemon: RunningDaemo
     assert rss_bytes(daemon) - before < 4 * MIB
 
 
-def test_a_client_that_waits_for_leave_to_send_is_told_at_once(daemon: RunningDaemon) -> None:
-    """Expect: 100-continue gets the refusal, not the leave."""
+def test_expect_100_continue_with_a_large_body_is_413(daemon: RunningDaemon) -> None:
+    """The final status is sent without 100 Continue."""
     expecting = HOST + b"Content-Length: 20000000\r\nExpect: 100-continue\r\n"
     answer = exchange(daemon.port, request(fields=expecting, method=b"POST"))
 
@@ -156,7 +156,7 @@ def test_a_client_that_waits_for_leave_to_send_is_told_at_once(daemon: RunningDa
 
 
 def test_pipelined_requests_are_answered_in_order(daemon: RunningDaemon) -> None:
-    """Twenty different requests in one piece, twenty answers, each to its own."""
+    """Twenty different requests in one packet get twenty responses."""
     paths = ["/healthz", "/nothing", "/api/v1/pools", "/api/v1/history?points=-1"] * 5
     sent = b"".join(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths[:-1])
     received = exchange(daemon.port, sent + request(paths[-1].encode())).received
@@ -173,8 +173,8 @@ TOKENS = st.sampled_from([*WORDS.split(b" "), b" ", b"\r\n", b"Transfer-Encoding
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sent=RUBBISH | st.lists(TOKENS | RUBBISH, max_size=30).map(b"".join))
-def test_random_bytes_are_refused_or_waited_for(daemon: RunningDaemon, sent: bytes) -> None:
-    """Whatever comes: nothing, or answers that are no 5xx; and the next client is served."""
+def test_random_bytes_never_cause_a_server_error(daemon: RunningDaemon, sent: bytes) -> None:
+    """No response or one below 500, and the next client is served."""
     received = b""
     with socket.create_connection(("127.0.0.1", daemon.port), timeout=0.02) as connection:
         connection.sendall(sent)
@@ -194,14 +194,14 @@ def rss_bytes(daemon: RunningDaemon) -> int:
 
 
 def seconds_until(true: Callable[[], bool], daemon: RunningDaemon) -> float:
-    """How long it takes, on a machine that is there, until it is so."""
+    """Return the time until the condition holds, without the time in which the processes could not run."""
     watch = Stopwatch(daemon.pid)
     wait_until(true)
     return watch.seconds
 
 
 def times_of(daemon: RunningDaemon, path: str, until: Callable[[], bool]) -> list[float]:
-    """How long each of many requests took, in order of size, on cores of one's own; all were answered with 200."""
+    """Return the sorted times of many requests, measured likewise. Each must be answered with 200."""
     times = []
     while not until():
         watch = Stopwatch(daemon.pid)
@@ -216,8 +216,8 @@ def percentile(times: list[float], part: float) -> float:
 
 
 @pytest.mark.alone
-def test_slow_senders_are_gone_after_ten_seconds_and_disturb_nobody(tmp_path: Path) -> None:
-    """200 silent, half-sent and dripping connections end by themselves; health, a stream and a scraper go on."""
+def test_slow_senders_are_closed_after_ten_seconds(tmp_path: Path) -> None:
+    """200 silent, half-sent and dripping connections are closed. Health, a stream and a scraper keep working."""
     half = b"GET /metrics HTTP/1.1\r\nHost: local"
     with ExitStack() as stack:
         daemon = stack.enter_context(running_daemon(tmp_path))
@@ -263,7 +263,7 @@ def drip(one: socket.socket) -> None:
 
 
 @pytest.mark.alone
-def test_a_flood_beyond_the_descriptors_keeps_nobody_out(tmp_path: Path) -> None:
+def test_connection_flood_leaves_descriptors_for_others(tmp_path: Path) -> None:
     """With ulimit -n 64 and 300 silent connections, health is answered and collectors can open files."""
     with running_daemon(tmp_path, "--interval", "200ms", config=OFTEN) as daemon:
         base = descriptors(daemon.pid)
@@ -283,8 +283,8 @@ def test_a_flood_beyond_the_descriptors_keeps_nobody_out(tmp_path: Path) -> None
         assert_quiet(daemon)
 
 
-def test_without_a_free_descriptor_it_waits_and_recovers(tmp_path: Path) -> None:
-    """Out of descriptors is one line in the log, no traceback, and over as soon as some are free."""
+def test_descriptor_shortage_is_logged_once_and_ends(tmp_path: Path) -> None:
+    """One log line, no traceback. Requests are accepted again once descriptors are free."""
     with running_daemon(tmp_path, config=OFTEN) as daemon:
         base = descriptors(daemon.pid)
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (base + 3, base + 3))
@@ -302,8 +302,8 @@ def test_without_a_free_descriptor_it_waits_and_recovers(tmp_path: Path) -> None
 
 
 @pytest.mark.alone
-def test_clients_that_never_read_do_not_make_it_grow(tmp_path: Path) -> None:
-    """200 clients ask for the largest file four times and take nothing: each holds a piece of it, not the file."""
+def test_clients_that_never_read_use_bounded_memory(tmp_path: Path) -> None:
+    """200 clients request the largest file four times and read nothing: each holds a part of it in memory."""
     with running_daemon(tmp_path) as daemon:
         before = rss_bytes(daemon)
         with slow_readers(daemon, 200, LARGEST * 4):
@@ -319,14 +319,14 @@ def test_clients_that_never_read_do_not_make_it_grow(tmp_path: Path) -> None:
 
 
 def warm(daemon: RunningDaemon) -> RunningDaemon:
-    """With its pages and its API made."""
+    """Load the API and pages first."""
     assert daemon.get("/about").status == 200
     return daemon
 
 
 @pytest.mark.alone
-def test_clients_that_never_read_do_not_delay_the_end(tmp_path: Path) -> None:
-    """SIGTERM lets go of answers nobody takes: out at once, with code 0 and no traceback."""
+def test_clients_that_never_read_do_not_delay_shutdown(tmp_path: Path) -> None:
+    """SIGTERM drops unread responses: exit code 0 without a traceback."""
     with running_daemon(tmp_path, "--interval", "100ms") as daemon, slow_readers(warm(daemon), 20, LARGEST * 4):
         time.sleep(1)
         watch = Stopwatch()
@@ -336,15 +336,17 @@ def test_clients_that_never_read_do_not_delay_the_end(tmp_path: Path) -> None:
         assert complaints(daemon) == []
 
 
-def test_a_stream_with_requests_behind_it_ends_with_its_client(tmp_path: Path) -> None:
-    """A client that asks for a stream, asks on and leaves takes no stream from the others for ever."""
-    asked = b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"
+def test_stream_with_pipelined_requests_ends_with_its_client(tmp_path: Path) -> None:
+    """A client that pipelines requests after a stream and leaves must not occupy a stream slot."""
+    stream_request = b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"
     with running_daemon(tmp_path, "--interval", "100ms", config="[web]\nmax_streams = 3\n") as daemon:
-        with connections(daemon, 3, asked + asked.replace(b"api/v1/stream", b"healthz")) as listeners:
+        with connections(
+            daemon, 3, stream_request + stream_request.replace(b"api/v1/stream", b"healthz")
+        ) as listeners:
             assert [one.recv(100)[9:12] for one in listeners] == [b"200"] * 3
 
         def all_are_free() -> bool:
-            with connections(daemon, 3, asked) as listeners:
+            with connections(daemon, 3, stream_request) as listeners:
                 return [one.recv(100)[9:12] for one in listeners] == [b"200"] * 3
 
         assert seconds_until(all_are_free, daemon) < 5
@@ -353,12 +355,12 @@ def test_a_stream_with_requests_behind_it_ends_with_its_client(tmp_path: Path) -
 
 @pytest.mark.alone
 @pytest.mark.parametrize("most", [64, 1000])
-def test_a_thousand_listeners_leave_room_for_scrapes(tmp_path: Path, most: int) -> None:
-    """Those beyond max_streams are told when to come back; scrapes stay quick, memory and descriptors bounded."""
-    asked = b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"
+def test_1000_streams_leave_room_for_scrapes(tmp_path: Path, most: int) -> None:
+    """Streams above max_streams get 503 with Retry-After. Scrapes stay fast, memory and descriptors bounded."""
+    stream_request = b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"
     with room_for_descriptors(3000), running_daemon(tmp_path, config=f"[web]\nmax_streams = {most}\n") as daemon:
         base = descriptors(daemon.pid)
-        with connections(daemon, 1000, asked) as members, Crowd(members) as crowd:
+        with connections(daemon, 1000, stream_request) as members, Crowd(members) as crowd:
             assert seconds_until(lambda: len(crowd.first) == 1000, daemon) < 10
             until = time.monotonic() + 3
             times = times_of(daemon, "/metrics", lambda: time.monotonic() > until)
@@ -377,7 +379,7 @@ def test_a_thousand_listeners_leave_room_for_scrapes(tmp_path: Path, most: int) 
 
 @contextmanager
 def room_for_descriptors(count: int) -> Iterator[None]:
-    """This process, and what it starts, may open so many files."""
+    """Raise the descriptor limit of this process and its children."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
     yield

@@ -1,4 +1,4 @@
-"""What programs tell of themselves: marks among the events, claims inside their process; bounded, and checked."""
+"""Data from programs: marks among the events, allocator reports in their process; bounded and validated."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ UNPROCESSABLE = {"type": "about:blank", "title": "Unprocessable Entity", "status
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """On this machine, since it must find this process."""
+    """Run a daemon on this machine, because it must find this process."""
     with running_daemon(tmp_path_factory.mktemp("daemon"), config="[processes]\ntop = 500\n") as running:
         yield running
 
 
-def test_a_mark_is_an_event(daemon: RunningDaemon) -> None:
-    """Newest first, with its process; what does not print is shown as its number."""
+def test_mark_is_an_event(daemon: RunningDaemon) -> None:
+    """Newest first, with its process. Control characters are escaped."""
     status, answer = post(daemon, "/api/v1/marks", {"text": "Before\nVAE Load", "pid": 42})
 
     event = daemon.get("/api/v1/events?limit=1").json[0]
@@ -43,8 +43,8 @@ def test_a_mark_is_an_event(daemon: RunningDaemon) -> None:
     assert event["text"] == "Before\\u000aVAE Load (process 42)"
 
 
-def test_a_report_is_shown_inside_the_process(daemon: RunningDaemon) -> None:
-    """In the snapshot and on the page; pools are as they were."""
+def test_report_is_shown_with_its_process(daemon: RunningDaemon) -> None:
+    """In the snapshot and on the page. Pools do not change."""
     claim = {
         "name": "PyTorch",
         "device": "cuda:0",
@@ -91,8 +91,8 @@ def test_a_report_is_shown_inside_the_process(daemon: RunningDaemon) -> None:
         ("/api/v1/reports", b'{"pid": ' + b"9" * 5000 + b"}", ""),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(path: str, body: Any, words: str, daemon: RunningDaemon) -> None:
-    """422, or 400 for what is no JSON; never 500."""
+def test_invalid_body_is_rejected_with_a_reason(path: str, body: Any, words: str, daemon: RunningDaemon) -> None:
+    """422, or 400 for invalid JSON; never 500."""
     status, answer = post(daemon, path, body)
 
     assert status in (400, 422)
@@ -100,7 +100,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(path: str, body: Any, words: st
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "sentence"),
+    ("path", "body", "reason"),
     [
         ("marks", b"", 'body is missing: send JSON, for example {"text":"Before VAE Load","pid":4242}'),
         ("marks", {}, 'text is missing: send JSON, for example {"text":"Before VAE Load","pid":4242}'),
@@ -114,23 +114,23 @@ def test_what_cannot_be_is_refused_in_a_sentence(path: str, body: Any, words: st
         ("marks", {"text": "x", "pid": True}, "pid is true: input should be a valid integer"),
     ],
 )
-def test_what_is_missing_or_nothing_is_said_without_python(
-    path: str, body: Any, sentence: str, daemon: RunningDaemon
+def test_body_errors_use_json_terms_and_an_example(
+    path: str, body: Any, reason: str, daemon: RunningDaemon
 ) -> None:
-    """With an example of what would work; `null` and `true` are as they were sent."""
-    assert post(daemon, f"/api/v1/{path}", body) == (422, {**UNPROCESSABLE, "detail": sentence})
+    """`null` and `true` are shown as they were sent."""
+    assert post(daemon, f"/api/v1/{path}", body) == (422, {**UNPROCESSABLE, "detail": reason})
 
 
 @pytest.mark.parametrize("model", [MarkRequest, ReportRequest])
-def test_the_example_of_a_body_is_one(model: type[BaseModel]) -> None:
-    """What a sentence recommends is accepted."""
+def test_example_bodies_are_valid(model: type[BaseModel]) -> None:
+    """Error messages quote these examples."""
     extra: Any = model.model_config["json_schema_extra"]
 
     assert [model.model_validate(one) for one in extra["examples"]]
 
 
 def test_marks_displace_no_event_and_are_bounded() -> None:
-    """A training loop that marks each step cannot flush what an administrator wants to see."""
+    """A training loop that marks each step must not displace events that administrators need."""
     log = EventLog()
     log.add(0.0, "started", "memwatchd started")
     for step in range(3 * MAX_MARKS):
@@ -152,8 +152,8 @@ def folder_with(tmp_path: Path, pids: range) -> Path:
     return tmp_path
 
 
-def test_reports_are_forgotten_and_bounded(tmp_path: Path) -> None:
-    """After 35 seconds; and no more than 256 processes."""
+def test_reports_expire_and_are_bounded(tmp_path: Path) -> None:
+    """They expire after 35 s, and at most 256 processes can report."""
     reports = AllocatorReports(folder_with(tmp_path, range(1, MAX_PROCESSES + 2)))
     for pid in range(1, MAX_PROCESSES + 1):
         reports.put(pid, 1000 + pid, [AllocatorReport(pid, "x", None, 1, 2)], 0.0)
@@ -166,8 +166,8 @@ def test_reports_are_forgotten_and_bounded(tmp_path: Path) -> None:
     assert [claim.pid for claim in reports.current(EXPIRY_SECONDS + 1)] == [1]
 
 
-def test_a_process_id_that_was_given_again_is_another_process(tmp_path: Path) -> None:
-    """The start tells them apart, whatever the name has in it."""
+def test_reused_pid_is_another_process(tmp_path: Path) -> None:
+    """The start time tells them apart, whatever the process name contains."""
     reports = AllocatorReports(folder_with(tmp_path, range(7, 8)))
 
     with pytest.raises(ReportRejectedError, match="no process 7 that started at tick 1"):

@@ -1,4 +1,4 @@
-"""The service is installed once, brought up to date by doing it again, and taken away without a trace of it."""
+"""install-service: first installation, update and removal."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PROGRAM = "/opt/pipx/venvs/memwatchd/bin/memwatchd"
 
 
 class System:
-    """Stands in for systemd: notes what is run, and links the unit when told to enable it."""
+    """Stand-in for systemd that records commands and links the unit on enable."""
 
     def __init__(self, root: Path, code: int = 0) -> None:
         self.root = root
         self.code = code
         self.commands: list[str] = []
-        self.said: list[str] = []
+        self.printed: list[str] = []
 
     def run(self, command: Sequence[str]) -> int:
         self.commands.append(" ".join(command))
@@ -44,10 +44,10 @@ class System:
         return self.code
 
     def install(self, program: str = PROGRAM, dry: bool = False) -> None:
-        run_steps(list(install_steps(self.root, unit_files(), program)), self.run, self.said.append, dry)
+        run_steps(list(install_steps(self.root, unit_files(), program)), self.run, self.printed.append, dry)
 
     def uninstall(self) -> None:
-        run_steps(list(uninstall_steps(self.root)), self.run, self.said.append, dry=False)
+        run_steps(list(uninstall_steps(self.root)), self.run, self.printed.append, dry=False)
 
     def files(self) -> set[str]:
         return {str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file()} - {
@@ -55,8 +55,8 @@ class System:
         }
 
 
-def test_it_is_installed_and_says_what_it_does(tmp_path: Path) -> None:
-    """Files, user, enabling and start, each announced before it is done."""
+def test_install_announces_and_runs_every_step(tmp_path: Path) -> None:
+    """Files, user, enable and start, each announced before it is done."""
     system = System(tmp_path)
 
     system.install()
@@ -75,25 +75,25 @@ def test_it_is_installed_and_says_what_it_does(tmp_path: Path) -> None:
         "systemctl enable memwatchd.service",
         "systemctl restart memwatchd.service",
     ]
-    assert f"write {tmp_path}/etc/systemd/system/memwatchd.service" in system.said
+    assert f"write {tmp_path}/etc/systemd/system/memwatchd.service" in system.printed
 
 
-def test_doing_it_again_does_nothing(tmp_path: Path) -> None:
-    """No file is touched, no command run, and a configuration of one's own is kept."""
+def test_second_install_does_nothing(tmp_path: Path) -> None:
+    """No file is written, no command is run, and a changed configuration is kept."""
     system = System(tmp_path)
     system.install()
     (tmp_path / "etc/memwatchd/memwatchd.toml").write_text("# mine\n")
     system.commands.clear()
-    system.said.clear()
+    system.printed.clear()
 
     system.install()
 
-    assert (system.commands, system.said) == ([], ["nothing to do"])
+    assert (system.commands, system.printed) == ([], ["nothing to do"])
     assert (tmp_path / "etc/memwatchd/memwatchd.toml").read_text() == "# mine\n"
 
 
-def test_after_a_move_the_unit_is_brought_up_to_date(tmp_path: Path) -> None:
-    """The new program is started; what is enabled is not enabled again."""
+def test_moved_program_updates_the_unit(tmp_path: Path) -> None:
+    """The new program is started. The enabled unit is not enabled again."""
     system = System(tmp_path)
     system.install()
     system.commands.clear()
@@ -103,32 +103,32 @@ def test_after_a_move_the_unit_is_brought_up_to_date(tmp_path: Path) -> None:
     assert system.commands == ["systemctl daemon-reload", "systemctl restart memwatchd.service"]
 
 
-def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
-    """It says the same and leaves no file."""
+def test_dry_run_changes_nothing(tmp_path: Path) -> None:
+    """It prints the same steps."""
     system = System(tmp_path)
 
     system.install(dry=True)
 
     assert system.files() == set()
     assert system.commands == []
-    assert any(line.startswith("run systemctl enable") for line in system.said)
+    assert any(line.startswith("run systemctl enable") for line in system.printed)
 
 
-def test_it_goes_away_again_and_leaves_what_is_not_its_own(tmp_path: Path) -> None:
-    """Only the configuration stays; a second time there is nothing to do."""
+def test_uninstall_keeps_only_the_configuration(tmp_path: Path) -> None:
+    """A second uninstall has nothing to do."""
     system = System(tmp_path)
     system.install()
 
     system.uninstall()
-    system.said.clear()
+    system.printed.clear()
     system.uninstall()
 
     assert system.files() == {"etc/memwatchd/memwatchd.toml"}
-    assert system.said == ["nothing to do"]
+    assert system.printed == ["nothing to do"]
 
 
-def test_a_failing_command_is_named_and_the_end(tmp_path: Path) -> None:
-    """Nothing is enabled where the user could not be made."""
+def test_failing_command_is_named_and_stops_the_install(tmp_path: Path) -> None:
+    """Nothing is enabled if the user could not be created."""
     system = System(tmp_path, code=3)
 
     with pytest.raises(InstallError, match=r"systemd-sysusers .* failed with exit code 3"):
@@ -138,14 +138,14 @@ def test_a_failing_command_is_named_and_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/home/ada/.local/bin/memwatchd", "/root/venv/bin/memwatchd"])
-def test_a_program_in_a_home_is_refused_with_what_would_work(path: str) -> None:
-    """A service cannot see homes; pipx has a place for everybody."""
+def test_program_in_a_home_is_rejected_with_a_remedy(path: str) -> None:
+    """The service has no access to homes. pipx can install for all users."""
     with pytest.raises(InstallError, match="pipx install --global"):
         refuse_hidden(Path(path))
 
 
-def test_a_program_that_others_cannot_reach_is_refused(tmp_path: Path) -> None:
-    """The folder in the way is named."""
+def test_program_in_a_closed_folder_is_rejected(tmp_path: Path) -> None:
+    """The error names the folder."""
     (tmp_path / "closed").mkdir(mode=0o700)
     tmp_path.chmod(0o755)
 
@@ -154,23 +154,21 @@ def test_a_program_that_others_cannot_reach_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["/opt/my venv/memwatchd", "/opt/$x/memwatchd", '/opt/"x/memwatchd'])
-def test_a_path_that_a_unit_would_read_otherwise_is_refused(program: str) -> None:
-    """Blanks, quotes and dollars mean something in ExecStart."""
+def test_path_with_special_characters_is_rejected(program: str) -> None:
+    """Blanks, quotes and dollars have a meaning in ExecStart."""
     with pytest.raises(InstallError, match="without blanks"):
         unit_for("ExecStart=/usr/bin/memwatchd --x\n", program)
 
 
-def test_a_percent_sign_stays_one() -> None:
-    """It begins a specifier unless doubled."""
+def test_percent_sign_is_doubled_in_the_unit() -> None:
+    """A single one starts a specifier."""
     assert (
         unit_for("ExecStart=/usr/bin/memwatchd --x\n", "/opt/50%/memwatchd")
         == "ExecStart=/opt/50%%/memwatchd --x\n"
     )
 
 
-def test_the_command_exists_and_explains_itself() -> None:
-    """Its help says what stays, and a mistake is one sentence."""
-
+def test_install_service_has_help_and_rejects_unknown_options() -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [MEMWATCHD, "install-service", *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=clean_environment(), check=False)

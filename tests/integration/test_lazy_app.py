@@ -1,4 +1,4 @@
-"""What is asked most is answered at once; the API and the pages are made when somebody wants them."""
+"""LazyApp: metrics and health are answered at once; API and pages are loaded on demand."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from memwatch_web.asgi.problems import ProblemError
 from support.daemon_process import RunningDaemon, running_daemon
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
-# A machine of which nine tenths are used: high from the first tick.
+# A machine with 91% used: high from the first tick.
 FULL = "MemTotal: 8000000 kB\nMemFree: 300000 kB\nMemAvailable: 700000 kB\nBuffers: 0 kB\nCached: 400000 kB\n"
 
 
-def front_of(make: object) -> LazyApp:
-    """No tick is needed: the monitor is not asked."""
+def lazy_app_of(make: object) -> LazyApp:
+    """Create the app without a monitor, which these tests do not need."""
     return LazyApp(cast(Monitor, None), PlainTextResponse("metrics"), cast("type[ASGIApp]", make))
 
 
@@ -35,8 +35,8 @@ def rss_bytes(daemon: RunningDaemon) -> int:
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
-def test_it_is_made_once_for_all_who_ask() -> None:
-    """Ten at the same time get the same one."""
+def test_concurrent_requests_load_the_app_once() -> None:
+    """Ten concurrent calls get the same app."""
     made: list[int] = []
 
     def make() -> ASGIApp:
@@ -45,7 +45,7 @@ def test_it_is_made_once_for_all_who_ask() -> None:
         return PlainTextResponse("pages")
 
     async def ask() -> list[ASGIApp]:
-        lazy_app = front_of(make)
+        lazy_app = lazy_app_of(make)
         return [*await asyncio.gather(*(lazy_app.prepare() for _ in range(10))), await lazy_app.prepare()]
 
     found = asyncio.run(ask())
@@ -55,8 +55,8 @@ def test_it_is_made_once_for_all_who_ask() -> None:
     assert made[0] != threading.get_ident()
 
 
-def test_others_come_first_while_it_is_made() -> None:
-    """A thread that needs the interpreter gets it ten times as soon; afterwards, or after an error, as ever."""
+def test_switch_interval_is_short_while_the_app_loads() -> None:
+    """Other threads get the interpreter sooner. Afterwards, or after an error, the interval is restored."""
     usual = sys.getswitchinterval()
     seen: list[float] = []
 
@@ -67,7 +67,7 @@ def test_others_come_first_while_it_is_made() -> None:
         return PlainTextResponse("pages")
 
     async def ask() -> None:
-        lazy_app = front_of(make)
+        lazy_app = lazy_app_of(make)
         with pytest.raises(ProblemError):
             await lazy_app.prepare()
         seen.append(sys.getswitchinterval())
@@ -79,8 +79,8 @@ def test_others_come_first_while_it_is_made() -> None:
     assert seen[1] == sys.getswitchinterval() == usual
 
 
-def test_what_is_made_ahead_is_made_once_and_not_at_once() -> None:
-    """The alerts that the same tick causes are on their way before 300 modules are loaded."""
+def test_preloading_starts_after_a_delay_and_once() -> None:
+    """Alerts of the same tick are sent before 300 modules are loaded."""
     made: list[float] = []
 
     def make() -> ASGIApp:
@@ -88,7 +88,7 @@ def test_what_is_made_ahead_is_made_once_and_not_at_once() -> None:
         return PlainTextResponse("pages")
 
     async def wait() -> float:
-        lazy_app = front_of(make)
+        lazy_app = lazy_app_of(make)
         began = time.monotonic()
         lazy_app.prepare_soon(asyncio.get_running_loop())
         assert lazy_app.is_requested
@@ -102,8 +102,7 @@ def test_what_is_made_ahead_is_made_once_and_not_at_once() -> None:
     assert made[0] - began >= ALERTS_FIRST_SECONDS - 0.01
 
 
-def test_it_is_kept_though_nobody_waited_for_it() -> None:
-    """Who asks first may leave before it is made."""
+def test_app_is_kept_if_the_first_client_disconnects() -> None:
     made: list[str] = []
 
     def make() -> ASGIApp:
@@ -112,7 +111,7 @@ def test_it_is_kept_though_nobody_waited_for_it() -> None:
         return PlainTextResponse("pages")
 
     async def ask() -> None:
-        lazy_app = front_of(make)
+        lazy_app = lazy_app_of(make)
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(lazy_app.prepare(), 0.02)
         await asyncio.sleep(0.3)
@@ -123,8 +122,8 @@ def test_it_is_kept_though_nobody_waited_for_it() -> None:
     assert made == ["made"]
 
 
-def test_what_could_not_be_made_is_tried_again() -> None:
-    """A sentence for who asked, and another try for who asks next."""
+def test_failed_loading_is_retried_by_the_next_request() -> None:
+    """The first client gets an error."""
     tries: list[int] = []
 
     def make() -> ASGIApp:
@@ -134,7 +133,7 @@ def test_what_could_not_be_made_is_tried_again() -> None:
         return PlainTextResponse("pages")
 
     async def ask() -> ASGIApp:
-        lazy_app = front_of(make)
+        lazy_app = lazy_app_of(make)
         with pytest.raises(ProblemError, match="could not be loaded: MemoryError"):
             await lazy_app.prepare()
         return await lazy_app.prepare()
@@ -143,9 +142,7 @@ def test_what_could_not_be_made_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize("simulated", [True, False])
-def test_that_it_could_not_be_made_is_marked_where_all_is(simulated: bool) -> None:
-    """503 of a simulated machine says so."""
-
+def test_loading_error_of_demo_data_is_marked_as_simulated(simulated: bool) -> None:
     def make() -> ASGIApp:
         raise MemoryError
 
@@ -169,8 +166,8 @@ def test_that_it_could_not_be_made_is_marked_where_all_is(simulated: bool) -> No
     assert json.loads(body["body"]).get("simulated", False) is simulated
 
 
-def test_who_only_scrapes_never_pays_for_the_pages(tmp_path: Path) -> None:
-    """Scrapes and health checks leave the daemon small; the first page is whole, and makes it larger once."""
+def test_scrapes_do_not_load_the_pages(tmp_path: Path) -> None:
+    """Scrapes and health checks leave the daemon small. The first page loads the app once."""
     with running_daemon(tmp_path) as daemon:
         for _ in range(5):
             assert daemon.get("/metrics").status == daemon.get("/healthz").status == daemon.get("/readyz").status
@@ -187,8 +184,8 @@ def test_who_only_scrapes_never_pays_for_the_pages(tmp_path: Path) -> None:
     assert after - large < 4 << 20
 
 
-def test_what_is_answered_at_once_is_refused_like_the_rest(tmp_path: Path) -> None:
-    """Another method, another host: the same sentences as everywhere."""
+def test_fast_paths_apply_the_host_allow_list(tmp_path: Path) -> None:
+    """/metrics rejects a foreign host, and /healthz/ is not a fast path."""
     with running_daemon(tmp_path) as daemon:
         foreign = daemon.get("/metrics", Host="evil.example")
         pages = daemon.get("/healthz/")
@@ -197,8 +194,8 @@ def test_what_is_answered_at_once_is_refused_like_the_rest(tmp_path: Path) -> No
     assert pages.status in (307, 404)
 
 
-def test_memory_that_gets_tight_has_the_pages_made(tmp_path: Path) -> None:
-    """When they are needed most it would be too late to load them; nobody has asked yet."""
+def test_high_pressure_preloads_the_pages(tmp_path: Path) -> None:
+    """No client has requested them. Loading them during a shortage would be too late."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text(FULL)
     with running_daemon(tmp_path, "--procfs", str(tmp_path / "proc")) as daemon:
@@ -212,16 +209,16 @@ def test_memory_that_gets_tight_has_the_pages_made(tmp_path: Path) -> None:
     assert level in ("high", "critical")
 
 
-def test_it_ends_while_its_pages_are_being_made(tmp_path: Path) -> None:
-    """SIGTERM right after the first request for a page: out in time, with code 0."""
+def test_sigterm_while_pages_load_exits_in_time(tmp_path: Path) -> None:
+    """SIGTERM right after the first request for a page: exit code 0."""
     with running_daemon(tmp_path) as daemon:
-        asking = threading.Thread(target=ask_quietly, args=(daemon,))
-        asking.start()
+        requesting = threading.Thread(target=ask_quietly, args=(daemon,))
+        requesting.start()
         time.sleep(0.05)
         watch = Stopwatch()
         code = daemon.terminate()
         took = watch.seconds
-        asking.join(MAX_WAIT_SECONDS)
+        requesting.join(MAX_WAIT_SECONDS)
 
     assert code == 0
     assert took < 5
@@ -231,4 +228,4 @@ def ask_quietly(daemon: RunningDaemon) -> None:
     try:
         daemon.get("/")
     except OSError:
-        return  # it has left
+        return  # the daemon has exited

@@ -1,4 +1,4 @@
-"""What a program is told of its machine: pools that add up, also where a GPU's driver says nothing."""
+"""The library's view of the machine: pools that add up, also if a GPU driver reports no memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.library_process import roots_environment, run_json, run_program
 from support.nvml_machine import Simulator
 
 GIB = 1 << 30
-TRUTH = """
+SUMMARY = """
 import json, memwatch
 here, gpu = memwatch.machine(), memwatch.memory_info("cuda:0")
 print(json.dumps({
@@ -34,7 +34,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningDaemon, Simulator]]:
-    """A GB10 that a simulated driver shows."""
+    """A GB10 with a simulated driver."""
     folder = tmp_path_factory.mktemp("daemon")
     simulator = Simulator.of(folder, sample_nvml.READY["gb10"])
     with running_daemon(folder, *simulator.roots, environ=simulator.environ) as running:
@@ -42,11 +42,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningDae
         yield running, simulator
 
 
-def test_a_unified_gpu_has_the_memory_of_its_pool(spark: tuple[RunningDaemon, Simulator]) -> None:
-    """NVML says NOT_SUPPORTED on a GB10; its memory is System RAM, once, by daemon and without."""
+def test_unified_gpu_has_the_memory_of_its_pool(spark: tuple[RunningDaemon, Simulator]) -> None:
+    """NVML returns NOT_SUPPORTED on a GB10. Its memory is System RAM, with and without a daemon."""
     daemon, simulator = spark
-    by_daemon = run_json(TRUTH, daemon.url, **roots_environment("gb10"))
-    alone = run_json(TRUTH, **roots_environment("gb10"), **simulator.environ)
+    by_daemon = run_json(SUMMARY, daemon.url, **roots_environment("gb10"))
+    alone = run_json(SUMMARY, **roots_environment("gb10"), **simulator.environ)
 
     assert by_daemon["from_daemon"]
     assert not alone["from_daemon"]
@@ -56,16 +56,16 @@ def test_a_unified_gpu_has_the_memory_of_its_pool(spark: tuple[RunningDaemon, Si
         assert found["size"] == found["total"] == found["ram"] == found["sum"]
 
 
-def test_without_a_gpu_there_is_system_ram() -> None:
-    """No device, no guess: its information is None, its size is System RAM or the default."""
-    found = run_json(TRUTH, **roots_environment("zram-laptop"))
+def test_machine_without_gpu_has_system_ram() -> None:
+    """Memory info of a missing device is None; its size is System RAM or the default."""
+    found = run_json(SUMMARY, **roots_environment("zram-laptop"))
 
     assert (found["unified"], found["pool"]) == (False, None)
     assert found["size"] == found["ram"] == found["sum"]
 
 
-def test_figures_without_a_daemon_do_not_freeze(spark: tuple[RunningDaemon, Simulator]) -> None:
-    """Some time after the only reading: System RAM is of now, all else is stale, and what a machine is stays."""
+def test_values_without_a_daemon_become_stale(spark: tuple[RunningDaemon, Simulator]) -> None:
+    """After the only reading, System RAM stays current, other values become stale, and the architecture stays."""
     found = replace(MachineCache(Daemon(spark[0].url)).any(), from_daemon=False)
     ram = found.ram
     assert ram is not None
@@ -82,8 +82,8 @@ def test_figures_without_a_daemon_do_not_freeze(spark: tuple[RunningDaemon, Simu
     assert coherent.ram.used_bytes is Absent.STALE
 
 
-def test_a_daemon_that_is_none_is_not_asked_again() -> None:
-    """A bad address, a closed port: one try, then silence for a while; nothing is raised."""
+def test_unreachable_daemon_is_not_tried_again_at_once() -> None:
+    """A bad address or a closed port: one attempt, then a pause. Nothing is raised."""
     for url in ("http://127.0.0.1:1", "nonsense", "unix:/nonexistent/socket", "http://[::bad"):
         daemon = Daemon(url)
 
@@ -92,8 +92,8 @@ def test_a_daemon_that_is_none_is_not_asked_again() -> None:
         assert from_daemon(daemon) is None
 
 
-def test_what_is_no_snapshot_is_no_machine(spark: tuple[RunningDaemon, Simulator]) -> None:
-    """Any other JSON is said to be not understood, and the machine is read instead."""
+def test_invalid_snapshot_is_ignored(spark: tuple[RunningDaemon, Simulator]) -> None:
+    """For any other JSON, the machine is read directly."""
 
     class Elsewhere(Daemon):
         def get(self, path: str, seconds: float = 2.0) -> object:
@@ -105,8 +105,8 @@ def test_what_is_no_snapshot_is_no_machine(spark: tuple[RunningDaemon, Simulator
 
 
 @pytest.mark.alone
-def test_importing_costs_next_to_nothing_and_nothing_of_others() -> None:
-    """At most 30 ms in the best of five, and the standard library only."""
+def test_import_is_fast_and_needs_only_the_standard_library() -> None:
+    """At most 30 ms in the best of five runs."""
     code = (
         "import sys, time; before = set(sys.modules); at = time.perf_counter(); import memwatch; "
         "took = time.perf_counter() - at; new = {name.partition('.')[0] for name in set(sys.modules) - before}; "
@@ -119,8 +119,8 @@ def test_importing_costs_next_to_nothing_and_nothing_of_others() -> None:
         assert set(names) <= set(sys.stdlib_module_names) | {"memwatch"}
 
 
-def test_using_it_all_loads_nothing_of_others() -> None:
-    """Machine truth, stages, tracking and estimates stand on the standard library, records on msgspec."""
+def test_whole_library_needs_only_msgspec() -> None:
+    """Everything else comes from the standard library."""
     code = (
         "import sys, memwatch; before = set(sys.modules); "
         "[getattr(memwatch, name) for name in memwatch.__all__]; memwatch.machine(); "
@@ -134,8 +134,7 @@ def test_using_it_all_loads_nothing_of_others() -> None:
     assert done.stderr.startswith("[x] Free: ")
 
 
-def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
-    """As of any module."""
+def test_unknown_name_is_an_attribute_error() -> None:
     import memwatch
 
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
@@ -143,8 +142,8 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     assert "track" in dir(memwatch)
 
 
-def test_a_backend_with_room_is_chosen_or_why_not_is_listed() -> None:
-    """The error lists everything that was tried."""
+def test_first_backend_with_headroom_is_selected_or_all_are_listed() -> None:
+    """The error lists every backend that was tried."""
     from memwatch.backends.model import Backend, BackendDevice, Backends
 
     def backend(name: str, available: bool | Absent, *rooms: int | Absent) -> Backend:
@@ -165,7 +164,7 @@ def test_a_backend_with_room_is_chosen_or_why_not_is_listed() -> None:
         "ROCM: no driver is here; CPU: cpu device can allocate 20.0 GiB now"
     )
     twins = Backends("cuda", "", 0.0, (backend("cuda", True, 20 * GIB, 2 * GIB),))
-    assert select(twins, 10 * GIB).name == "cuda"  # two of one name: the roomier one counts
+    assert select(twins, 10 * GIB).name == "cuda"  # of two devices with one name, the larger headroom counts
     with pytest.raises(NoBackendError, match=r"cuda device can allocate 20\.0 GiB now"):
         select(twins, 30 * GIB)
     (half,) = backend("rocm", True, 48 * GIB).devices
@@ -176,8 +175,8 @@ def test_a_backend_with_room_is_chosen_or_why_not_is_listed() -> None:
         select(Backends("cpu", "", 0.0, (backend("cuda", True, Absent.NOT_SUPPORTED),)), 1)
 
 
-def test_backends_are_the_daemons(spark: tuple[RunningDaemon, Simulator]) -> None:
-    """By daemon and by name; 20GiB fit on the CPU of a GB10 that has no CUDA library."""
+def test_backends_come_from_the_daemon(spark: tuple[RunningDaemon, Simulator]) -> None:
+    """20GiB fit on the CPU of a GB10 without a CUDA library."""
     code = (
         "import json, memwatch; found = memwatch.discover_backends(); "
         "print(json.dumps([found.recommended, memwatch.best_available_backend(), "

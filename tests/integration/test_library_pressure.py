@@ -1,4 +1,4 @@
-"""Pressure reaches a program: from the daemon, and by looking where none answers."""
+"""Pressure callbacks of the library: events of the daemon, or polling without one."""
 
 from __future__ import annotations
 
@@ -25,65 +25,65 @@ def meminfo(available_percent: int) -> str:
     return f"MemTotal: 1000000 kB\nMemFree: 1000 kB\nMemAvailable: {available_percent * 10000} kB\nCached: 0 kB\n"
 
 
-def test_pressure_reaches_the_program_from_the_daemon(tmp_path: Path) -> None:
-    """Its memory fills: the callback is told within moments, with the daemon's reasons."""
+def test_pressure_of_the_daemon_reaches_the_program(tmp_path: Path) -> None:
+    """When its memory fills, the callback is called with the daemon's reasons."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text(meminfo(70))
-    told: list[PressureChange] = []
+    changes: list[PressureChange] = []
     with running_daemon(tmp_path, f"--procfs={tmp_path / 'proc'}", f"--sysfs={tmp_path}") as running:
-        running.get("/api/v1/events")  # its API is made
-        watch = PressureWatch(told.append, "high", Daemon(running.url), Host(tmp_path / "elsewhere"))
+        running.get("/api/v1/events")  # loads its API
+        watch = PressureWatch(changes.append, "high", Daemon(running.url), Host(tmp_path / "elsewhere"))
         time.sleep(1.5)
         (tmp_path / "proc/meminfo").write_text(meminfo(3))
-        wait_until(lambda: told)
+        wait_until(lambda: changes)
         watch.stop()
 
-    assert (told[0].target, told[0].rising) == ("ram", True)
-    assert told[0].level in ("high", "critical")
-    assert "used" in told[0].reasons[0]
+    assert (changes[0].target, changes[0].rising) == ("ram", True)
+    assert changes[0].level in ("high", "critical")
+    assert "used" in changes[0].reasons[0]
 
 
-def test_pressure_is_looked_at_where_no_daemon_answers(tmp_path: Path) -> None:
-    """By the default thresholds, once a second."""
+def test_pressure_is_polled_without_a_daemon(tmp_path: Path) -> None:
+    """Once a second, with the default thresholds."""
     (tmp_path / "meminfo").write_text(meminfo(10))
-    told: list[PressureChange] = []
-    watch = PressureWatch(told.append, "high", Daemon("http://127.0.0.1:1"), Host(tmp_path))
-    wait_until(lambda: told)
+    changes: list[PressureChange] = []
+    watch = PressureWatch(changes.append, "high", Daemon("http://127.0.0.1:1"), Host(tmp_path))
+    wait_until(lambda: changes)
     watch.stop()
 
-    assert (told[0].level, told[0].previous, told[0].reasons) == ("high", "low", ("90.0% used",))
+    assert (changes[0].level, changes[0].previous, changes[0].reasons) == ("high", "low", ("90.0% used",))
 
 
 @pytest.mark.parametrize("daemon", [True, False], ids=["a daemon outside", "no daemon"])
-def test_the_own_limit_reaches_the_program(tmp_path: Path, daemon: bool) -> None:
-    """The container is nearly full: a daemon outside of it does not know, whatever it says of its machine."""
+def test_own_container_limit_reaches_the_program(tmp_path: Path, daemon: bool) -> None:
+    """The container is nearly full, and a daemon outside of it cannot report that."""
     here = tmp_path / "here"
     shutil.copytree(MACHINES / "container-v2", here, symlinks=True)
     roots = Roots(here / "proc", here / "sys", here / "root")
     current = here / "sys/fs/cgroup/memory.current"
-    told: list[PressureChange] = []
+    changes: list[PressureChange] = []
     with ExitStack() as stack:
         url = "http://127.0.0.1:1"
         if daemon:
             roomy = roots_environment("numa-server-2tib")
             running = stack.enter_context(running_daemon(tmp_path, environ=roomy))
-            running.get("/api/v1/events")  # its API is made
+            running.get("/api/v1/events")  # loads its API
             url = running.url
-        watch = PressureWatch(told.append, "high", Daemon(url), Host(roots.procfs), lambda: own_limit(roots))
+        watch = PressureWatch(changes.append, "high", Daemon(url), Host(roots.procfs), lambda: own_limit(roots))
         stack.callback(watch.stop)
         time.sleep(1.5)
-        before = [change.target for change in told]
+        before = [change.target for change in changes]
         current.write_text(f"{(12 << 30) - 1}\n")
-        wait_until(lambda: "own_limit" in [change.target for change in told])
+        wait_until(lambda: "own_limit" in [change.target for change in changes])
 
     assert "own_limit" not in before
-    (change,) = [change for change in told if change.target == "own_limit"]
+    (change,) = [change for change in changes if change.target == "own_limit"]
     assert (change.level, change.rising) == ("critical", True)
     assert change.reasons == (f"{change.ratio:.1%} of the container limit used",)
 
 
-def test_events_of_a_stream_are_told_apart(tmp_path: Path) -> None:
-    """Name and data, comments and other fields left out."""
+def test_stream_events_are_parsed(tmp_path: Path) -> None:
+    """Name and data; comments and other fields are ignored."""
     path = tmp_path / "stream"
     path.write_bytes(b": hello\n\nevent: pressure\nid: 1\ndata: [1,\ndata: 2]\n\ndata: x\n\nevent: cut")
 
@@ -94,13 +94,13 @@ def test_events_of_a_stream_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"MemTotal: x kB", b"MemTotal: 1 kB\n", b"\xff" * 100])
-def test_meminfo_that_is_none_is_absent(text: bytes) -> None:
-    """Never 0."""
+def test_invalid_meminfo_is_absent(text: bytes) -> None:
+    """It is never 0."""
     assert parse_meminfo(text) is Absent.NOT_SUPPORTED
 
 
-def test_meminfo_is_read(tmp_path: Path) -> None:
-    """In bytes; a missing file is absent."""
+def test_meminfo_is_read_in_bytes(tmp_path: Path) -> None:
+    """A missing file is absent."""
     (tmp_path / "meminfo").write_text(meminfo(40))
 
     assert Host(tmp_path).ram() == Ram(1_024_000_000, 409_600_000)

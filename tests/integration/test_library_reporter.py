@@ -1,4 +1,4 @@
-"""What a program tells the daemon arrives, also where the daemon takes its time and the program ends at once."""
+"""Marks of a program reach the daemon, even if the daemon is slow and the program exits at once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ONE_MARK = 'import memwatch; memwatch.log_memory_usage("Before VAE Load")'
 
 
 @contextmanager
-def making_its_api(seconds: float) -> Iterator[tuple[str, list[bytes]]]:
-    """A daemon that answers nobody before so many seconds after the first question; what it answered then."""
+def slow_server(seconds: float) -> Iterator[tuple[str, list[bytes]]]:
+    """Run a server that answers only this time after the first request; yield its URL and answered requests."""
     answered: list[bytes] = []
     first: list[float] = []
 
@@ -32,7 +32,7 @@ def making_its_api(seconds: float) -> Iterator[tuple[str, list[bytes]]]:
             connection.settimeout(0.2)
             try:
                 if connection.recv(1) == b"":
-                    return  # it has gone: nobody would have read the rest
+                    return  # the client has closed the connection
             except TimeoutError:
                 connection.sendall(http(b"{}"))
                 answered.append(request)
@@ -52,9 +52,9 @@ def making_its_api(seconds: float) -> Iterator[tuple[str, list[bytes]]]:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.2, 3.0])
-def test_the_last_mark_of_a_program_arrives(seconds: float) -> None:
-    """An idle daemon makes its API for the first who asks: half a second, on a small board several."""
-    with making_its_api(seconds) as (url, answered):
+def test_last_mark_of_a_program_arrives(seconds: float) -> None:
+    """An idle daemon loads its API at the first request: half a second, on a small board several."""
+    with slow_server(seconds) as (url, answered):
         done = run_program(ONE_MARK, url)
 
     assert done.returncode == 0, done.stderr
@@ -62,8 +62,8 @@ def test_the_last_mark_of_a_program_arrives(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("daemon", ["hangs", "refuses"])
-def test_a_daemon_that_does_not_answer_holds_nobody_up_for_long(daemon: str) -> None:
-    """Five seconds at exit; nothing where nobody listens."""
+def test_silent_daemon_delays_the_exit_by_five_seconds_at_most(daemon: str) -> None:
+    """A refused connection delays nothing."""
     began = time.monotonic()
     if daemon == "hangs":
         with site(None) as port:

@@ -1,4 +1,4 @@
-"""In a training step: lines, marks, claims, tracking and guards; nothing of it raises or costs much."""
+"""Library calls in a training step: lines, marks, reports, tracking and guards never raise and are cheap."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def own_pool() -> Iterator[OwnPool]:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """On this machine, since it must find the programs that report."""
+    """Run a daemon on this machine, because it must find the programs that report."""
     with running_daemon(tmp_path_factory.mktemp("daemon")) as running:
         yield running
 
 
-def test_a_line_says_free_and_what_the_process_holds(caplog: pytest.LogCaptureFixture) -> None:
-    """Without a GPU in use: what System RAM has left, and the resident set."""
+def test_line_without_gpu_has_free_and_resident_memory(caplog: pytest.LogCaptureFixture) -> None:
+    """Free System RAM and the resident set."""
     with caplog.at_level(logging.INFO, "memwatch"):
         line = memwatch.log_memory_usage("Before VAE Load")
 
@@ -76,8 +76,8 @@ def test_a_line_says_free_and_what_the_process_holds(caplog: pytest.LogCaptureFi
     assert caplog.messages == [line]
 
 
-def test_a_line_says_what_a_pool_holds_of_its_limit(own_pool: OwnPool) -> None:
-    """Free, allocated of the limit, reserved."""
+def test_line_with_a_pool_has_allocated_and_reserved_memory(own_pool: OwnPool) -> None:
+    """Free, allocated with its share of the limit, reserved."""
     with memwatch.guard("20GiB"):
         line = memwatch.log_memory_usage("step")
 
@@ -85,8 +85,8 @@ def test_a_line_says_what_a_pool_holds_of_its_limit(own_pool: OwnPool) -> None:
     assert line == "[step] Free: 4.0 GiB | Allocated: 2.0 GiB (10.0% of the 20.0 GiB limit) | Reserved: 4.0 GiB"
 
 
-def test_nothing_raises_into_a_step(caplog: pytest.LogCaptureFixture) -> None:
-    """A pool that fails, whatever it is asked: a dash in the line, and one warning for each complaint."""
+def test_failing_pool_never_raises(caplog: pytest.LogCaptureFixture) -> None:
+    """The line has a dash, and each error is logged once."""
     pool = BrokenPool()
     memwatch.register_pool(pool)
     try:
@@ -102,8 +102,8 @@ def test_nothing_raises_into_a_step(caplog: pytest.LogCaptureFixture) -> None:
     assert len([one for one in caplog.messages if "illegal memory access" in one]) <= 4
 
 
-def test_stages_are_marks_and_pools_are_claims(daemon: RunningDaemon) -> None:
-    """Its line is among the events, its pool inside its process."""
+def test_stages_become_marks_and_pools_become_reports(daemon: RunningDaemon) -> None:
+    """The line is among the events, the pool in its process."""
     code = (
         "import os, sys, time, memwatch; from support.custom_pool import OwnPool; "
         "memwatch.register_pool(OwnPool()); memwatch.log_memory_usage('Before VAE Load'); print(os.getpid()); "
@@ -131,8 +131,8 @@ def test_stages_are_marks_and_pools_are_claims(daemon: RunningDaemon) -> None:
     assert (claim["name"], claim["allocated_bytes"], claim["ooms"]) == ("Own", 2 * GIB, 1)
 
 
-def test_tracking_tells_peak_and_difference() -> None:
-    """64 MiB held for a while, then given back: the peak has them, the difference has not."""
+def test_track_reports_peak_and_difference() -> None:
+    """64 MiB are allocated for a while and freed: part of the peak, not of the difference."""
     with memwatch.track("load") as stats:
         block = bytearray(64 << 20)
         block[::4096] = b"x" * len(block[::4096])
@@ -149,20 +149,20 @@ def test_tracking_tells_peak_and_difference() -> None:
     assert stats.allocations is Absent.NOT_SUPPORTED
 
 
-def test_tracking_decorates() -> None:
-    """The function keeps its name, its result and what its last call took."""
+def test_track_works_as_a_decorator() -> None:
+    """The function keeps its name and result, and has the stats of its last call."""
 
     @memwatch.track()
     def double(number: int) -> int:
-        """Twice as much."""
+        """Return twice the number."""
         return 2 * number
 
     assert (double(21), double.__name__) == (42, "double")
     assert double.stats.name.endswith("double")  # type: ignore[attr-defined]
 
 
-def test_the_ledger_tells_tags_peaks_and_what_is_old() -> None:
-    """By a clock that is turned by hand."""
+def test_allocation_tracker_reports_tags_peaks_and_old_allocations() -> None:
+    """The clock is manual."""
     now = [0.0]
     tracker = memwatch.AllocationTracker(lambda: now[0])
     first = tracker.add("weights", "2GiB")
@@ -183,8 +183,8 @@ def test_the_ledger_tells_tags_peaks_and_what_is_old() -> None:
         tracker.add("x", 1, "moon")  # type: ignore[arg-type]
 
 
-def test_a_profile_has_peaks_by_stage_and_three_files(tmp_path: Path) -> None:
-    """JSON, CSV and HTML; a stage's name is only text, wherever it is written."""
+def test_profile_has_peaks_by_stage_and_three_formats(tmp_path: Path) -> None:
+    """JSON, CSV and HTML. A stage name is escaped in each."""
     with memwatch.MemoryProfiler(interval=0.01) as profiler:
         block = b"x" * (32 << 20)
         time.sleep(0.05)
@@ -209,14 +209,14 @@ def test_a_profile_has_peaks_by_stage_and_three_files(tmp_path: Path) -> None:
         memwatch.MemoryProfiler(0)
 
 
-def test_a_guard_tells_once_until_use_falls() -> None:
-    """At the warning, at the limit, and again only after it fell by 5 %."""
-    used, told = [0], []
+def test_guard_calls_back_once_until_use_falls() -> None:
+    """At the warning, at the limit, and again only after a fall by 5%."""
+    used, calls = [0], []
     guard = Guard(
         "100B",
         0.9,
-        lambda usage: told.append(("warn", usage.used_bytes)),
-        lambda usage: told.append(("limit", usage.used_bytes)),
+        lambda usage: calls.append(("warn", usage.used_bytes)),
+        lambda usage: calls.append(("limit", usage.used_bytes)),
         3600.0,
         lambda: used[0],
     )
@@ -224,11 +224,11 @@ def test_a_guard_tells_once_until_use_falls() -> None:
         guard.check()
     guard.stop()
 
-    assert told == [("warn", 91), ("limit", 101), ("warn", 93)]
+    assert calls == [("warn", 91), ("limit", 101), ("warn", 93)]
 
 
-def test_a_guard_looks_by_itself() -> None:
-    """A limit below what this process holds: told of within moments, and a callback that fails hurts nobody."""
+def test_guard_checks_in_the_background() -> None:
+    """A limit below the use of this process is noticed at once. A failing callback has no effect on the program."""
     reached = threading.Event()
 
     def fail(_usage: memwatch.Usage) -> None:
@@ -250,14 +250,14 @@ def test_a_guard_looks_by_itself() -> None:
         (lambda: memwatch.wait_for("soon"), 'size is "soon"'),
     ],
 )
-def test_a_mistake_is_said_where_it_is_made(make: Callable[[], object], words: str) -> None:
-    """The thing, its value, one that would work."""
+def test_invalid_argument_raises_at_the_call(make: Callable[[], object], words: str) -> None:
+    """The error has the argument, its value, and a valid example."""
     with pytest.raises(InvalidInputError, match=re.escape(words)):
         make()
 
 
-def test_out_of_memory_is_tried_again_with_half() -> None:
-    """Halved until it works; later calls begin there; every pool is cleared between."""
+def test_oom_is_retried_with_half_the_batch_size() -> None:
+    """Halved until it works. Later calls start with that size. All pools are cleared in between."""
     tried = []
 
     @memwatch.retry_on_oom(batch_size=64)
@@ -271,8 +271,8 @@ def test_out_of_memory_is_tried_again_with_half() -> None:
     assert tried == [64, 32, 16, 16]
 
 
-def test_out_of_memory_for_good_is_the_first_error_with_its_history() -> None:
-    """At most so many attempts, and what was tried stands in a note. Other errors pass at once."""
+def test_final_oom_is_the_first_error_with_a_note() -> None:
+    """The note lists the attempts. Other errors are raised at once."""
     errors = []
 
     @memwatch.retry_on_oom(batch_size=8, attempts=3)
@@ -293,8 +293,8 @@ def test_out_of_memory_for_good_is_the_first_error_with_its_history() -> None:
         other()
 
 
-def test_waiting_ends_when_there_is_room_or_time_is_up() -> None:
-    """A byte is there at once; a pebibyte is not, and that is said in time."""
+def test_wait_for_returns_when_memory_is_available_or_at_timeout() -> None:
+    """One byte is available at once, 512 TiB are not."""
     began = time.monotonic()
 
     assert memwatch.wait_for(1)
@@ -304,8 +304,8 @@ def test_waiting_ends_when_there_is_room_or_time_is_up() -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("with_daemon", [False, True], ids=["alone", "with a daemon"])
-def test_what_a_step_pays(with_daemon: bool, daemon: RunningDaemon) -> None:
-    """At most 50 µs of its thread's time a call without a daemon, 200 with one: the best of 20 rounds."""
+def test_step_calls_are_cheap(with_daemon: bool, daemon: RunningDaemon) -> None:
+    """At most 50 µs of CPU time a call without a daemon, 200 µs with one: the best of 20 rounds."""
     environ = {**WITHOUT_COVERAGE, "PYTHONPATH": str(TESTS)}
     done = run_program(COST, daemon.url if with_daemon else None, **environ)
 

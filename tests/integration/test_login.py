@@ -1,4 +1,4 @@
-"""With a login set, no stranger gets a figure: on every listener, at every path, by every method."""
+"""Authentication: every listener, path and method requires it if it is configured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.waiting import MAX_WAIT_SECONDS
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A daemon with a login, at a port and at a socket file."""
+    """Run a daemon with a login, on a TCP port and a Unix socket."""
     folder = tmp_path_factory.mktemp("login")
     listen = ("--listen", f"unix:{folder}/socket")
     with running_daemon(folder, *listen, config=login_config(folder)) as running:
@@ -40,8 +40,8 @@ def paths_of(daemon: RunningDaemon) -> list[str]:
     return [*described, *pages, "//healthz", "/healthz/", "/static/../healthz", "/%68ealthz/x"]
 
 
-def test_no_path_tells_a_stranger_anything(daemon: RunningDaemon) -> None:
-    """401 with a challenge everywhere, for every method; only health is open, and has no figure in it."""
+def test_every_path_requires_a_login(daemon: RunningDaemon) -> None:
+    """401 with a challenge for every method. Only health endpoints are open, and they contain no memory data."""
     for path in paths_of(daemon):
         for method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS"):
             answer = get(daemon.port, path, method=method)
@@ -68,8 +68,8 @@ def test_no_path_tells_a_stranger_anything(daemon: RunningDaemon) -> None:
         {"Authorization": TOKEN},
     ],
 )
-def test_a_wrong_login_is_no_login(daemon: RunningDaemon, headers: Mapping[str, str]) -> None:
-    """Nearly right is wrong, and the answer repeats nothing of what was shown."""
+def test_wrong_credentials_are_401_and_not_echoed(daemon: RunningDaemon, headers: Mapping[str, str]) -> None:
+    """Including nearly correct ones."""
     answer = daemon.get("/api/v1/snapshot", **headers)
 
     assert answer.status == 401
@@ -78,15 +78,15 @@ def test_a_wrong_login_is_no_login(daemon: RunningDaemon, headers: Mapping[str, 
 
 
 @pytest.mark.parametrize("headers", [BEARER, basic("ada", PASSWORD)], ids=["token", "password"])
-def test_who_is_known_gets_everything(daemon: RunningDaemon, headers: Mapping[str, str]) -> None:
-    """Figures, pages, metrics, and what changes something."""
+def test_valid_credentials_give_full_access(daemon: RunningDaemon, headers: Mapping[str, str]) -> None:
+    """Data, pages, metrics, and actions."""
     for path in ("/api/v1/snapshot", "/metrics", "/", "/static/app.css"):
         assert daemon.get(path, **headers).status == 200, path
     assert get(daemon.port, "/api/v1/release?seconds=1", headers, "POST").status == 200
 
 
-def test_the_client_shows_the_token_that_the_environment_holds(daemon: RunningDaemon) -> None:
-    """With MEMWATCH_TOKEN, or over the socket file, it is answered; without, it says what is missing."""
+def test_client_uses_the_token_from_the_environment(daemon: RunningDaemon) -> None:
+    """MEMWATCH_TOKEN or the Unix socket work. Without them, the error names the login."""
 
     def memwatch(url: str, **environ: str) -> subprocess.CompletedProcess[str]:
         command = [str(Path(MEMWATCHD).with_name("memwatch")), "--url", url, "status"]
@@ -100,8 +100,8 @@ def test_the_client_shows_the_token_that_the_environment_holds(daemon: RunningDa
     assert "login required" in rejected.stderr
 
 
-def test_two_authorizations_are_none(daemon: RunningDaemon) -> None:
-    """Which of them would count is a question that two programs answer differently."""
+def test_two_authorization_headers_are_401(daemon: RunningDaemon) -> None:
+    """Programs differ in which of the two they use."""
     with socket.create_connection(("127.0.0.1", daemon.port), timeout=MAX_WAIT_SECONDS) as connection:
         field = f"Authorization: Bearer {TOKEN}\r\n"
         connection.sendall(f"GET /metrics HTTP/1.1\r\nHost: localhost\r\n{field}{field}\r\n".encode())
@@ -109,8 +109,8 @@ def test_two_authorizations_are_none(daemon: RunningDaemon) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
 
 
-def test_a_socket_file_needs_no_login_and_is_for_owner_and_group(daemon: RunningDaemon) -> None:
-    """Its mode is the login: the kernel lets nobody else connect."""
+def test_unix_socket_needs_no_login_and_has_mode_0660(daemon: RunningDaemon) -> None:
+    """The kernel restricts connections to owner and group."""
     path = daemon.log.parent / "socket"
 
     with socket.socket(socket.AF_UNIX) as connection:
@@ -122,8 +122,8 @@ def test_a_socket_file_needs_no_login_and_is_for_owner_and_group(daemon: Running
     assert path.stat().st_mode & 0o777 == 0o660
 
 
-def test_foreign_hosts_are_refused_before_a_login_is_looked_at(daemon: RunningDaemon) -> None:
-    """On both listeners: a browser that was rebound shows a password it has stored."""
+def test_foreign_host_is_rejected_before_authentication(daemon: RunningDaemon) -> None:
+    """On both listeners: after DNS rebinding, a browser sends a stored password."""
     assert daemon.get("/metrics", Host="evil.example", **BEARER).status == 400
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(daemon.log.parent / "socket"))
@@ -143,25 +143,25 @@ def test_foreign_hosts_are_refused_before_a_login_is_looked_at(daemon: RunningDa
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-def test_no_other_site_changes_anything_with_a_stored_login(
+def test_cross_site_requests_with_stored_credentials_are_403(
     daemon: RunningDaemon, headers: Mapping[str, str]
 ) -> None:
-    """Browsers add stored passwords to what any page sends: the page's origin decides, numeric or not."""
+    """Browsers add stored passwords to requests of any page. The origin decides, numeric or not."""
     answer = get(daemon.port, "/api/v1/release?seconds=1", {**headers, **basic("ada", PASSWORD)}, "POST")
 
     assert answer.status == 403
     assert "access-control-allow-origin" not in answer.headers
 
 
-def test_its_own_page_may_change_something(daemon: RunningDaemon) -> None:
-    """The origin is what the page was asked for as."""
+def test_same_origin_request_is_accepted(daemon: RunningDaemon) -> None:
+    """The origin matches the Host header."""
     headers = {"Origin": f"http://127.0.0.1:{daemon.port}", "Sec-Fetch-Site": "same-origin", **BEARER}
 
     assert get(daemon.port, "/api/v1/release?seconds=1", headers, "POST").status == 200
 
 
-def test_a_token_is_replaced_by_a_reload(tmp_path: Path) -> None:
-    """The old one ends with SIGHUP, and no restart is needed; neither is in the log."""
+def test_sighup_replaces_the_token(tmp_path: Path) -> None:
+    """The old token is rejected after SIGHUP. Neither is logged."""
     with running_daemon(tmp_path, config=login_config(tmp_path)) as daemon:
         (tmp_path / "token").write_text("another-token-of-some-length")
         daemon.process.send_signal(signal.SIGHUP)
@@ -174,21 +174,21 @@ def test_a_token_is_replaced_by_a_reload(tmp_path: Path) -> None:
     assert "another-token" not in log
 
 
-def test_figures_are_not_shown_to_a_network_by_mistake(tmp_path: Path) -> None:
-    """Without a login it does not start where others can reach it, and says what would do; insecure means it."""
+def test_network_listener_without_login_is_rejected(tmp_path: Path) -> None:
+    """The error names the remedy. --insecure permits it explicitly."""
     settings = tmp_path / "memwatchd.toml"
     for address in ("0.0.0.0:0", "[::]:0", "gpu7.example:0"):
         settings.write_text(f'[web]\nlisten = ["127.0.0.1:0", "{address}"]\n')
-        done = checked(settings)
+        done = check_config(settings)
         assert done.returncode == 78, address
         assert f"everybody who reaches {address} could read all figures" in done.stderr
         assert "bearer_token" in done.stderr
-        assert checked(settings, "--insecure").returncode == 0
+        assert check_config(settings, "--insecure").returncode == 0
     settings.write_text('[web]\nlisten = ["0.0.0.0:0"]\n' + login_config(tmp_path))
-    assert checked(settings).returncode == 0
+    assert check_config(settings).returncode == 0
 
 
-def checked(settings: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def check_config(settings: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [MEMWATCHD, "--config", settings, "--check-config", *arguments],
         capture_output=True,
@@ -198,26 +198,26 @@ def checked(settings: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_command_lines_are_not_read_where_strangers_could_see_them(tmp_path: Path) -> None:
-    """Asked for, they are there behind a loopback address, and absent where the network reads without a login."""
+def test_command_lines_are_hidden_from_unauthenticated_networks(tmp_path: Path) -> None:
+    """With command_lines = true, shown on loopback, absent on a network listener without a login."""
     config = "[processes]\ncommand_lines = true\n"
-    marked = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "--password=hunter2"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "--password=hunter2"])
     try:
         with running_daemon(tmp_path, config=config) as daemon:
             assert "time.sleep" in daemon.get("/api/v1/processes").text
         with running_daemon(tmp_path, "--listen", "0.0.0.0:0", "--insecure", config=config) as daemon:
             assert "time.sleep" not in daemon.get("/api/v1/processes").text
     finally:
-        marked.kill()
-        marked.wait()
+        child.kill()
+        child.wait()
 
 
-def test_what_is_in_force_is_shown_without_secrets(tmp_path: Path) -> None:
-    """--check-config names users and says that there is a token; it prints neither token nor hash."""
+def test_check_config_hides_token_and_hash(tmp_path: Path) -> None:
+    """Users and the existence of a token are shown."""
     settings = tmp_path / "memwatchd.toml"
     settings.write_text(login_config(tmp_path))
 
-    done = checked(settings)
+    done = check_config(settings)
 
     assert 'web.auth.bearer_token = "(hidden)"' in done.stdout
     assert "web.auth.users.ada" in done.stdout
@@ -241,12 +241,12 @@ def test_what_is_in_force_is_shown_without_secrets(tmp_path: Path) -> None:
         ('[web.tls]\ncert_file = "tls.pem"', "is not the path of a file"),
     ],
 )
-def test_a_login_that_cannot_work_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
-    """The message says which key and what would work, and repeats no secret."""
+def test_invalid_login_settings_are_rejected(tmp_path: Path, text: str, words: str) -> None:
+    """The error has the key and a remedy, but no secret."""
     settings = tmp_path / "memwatchd.toml"
     settings.write_text(text)
 
-    done = checked(settings)
+    done = check_config(settings)
 
     assert done.returncode == 78
     assert words in done.stderr
@@ -254,8 +254,8 @@ def test_a_login_that_cannot_work_is_refused_by_name(tmp_path: Path, text: str, 
     assert "Traceback" not in done.stderr
 
 
-def test_a_token_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
-    """A secret with mode 0644 is used, and said to be public."""
+def test_world_readable_token_is_a_warning(tmp_path: Path) -> None:
+    """A secret with mode 0644 is used and logged as public."""
     config = login_config(tmp_path)
     (tmp_path / "token").chmod(0o644)
     with running_daemon(tmp_path, config=config) as daemon:

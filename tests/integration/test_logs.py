@@ -1,4 +1,4 @@
-"""Log lines: times for people, priorities for the journal."""
+"""Log lines: timestamps on a terminal, priorities in the journal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 from support.waiting import MAX_WAIT_SECONDS
 
-SPEAK = """
+LOG_LINES = """
 import logging, os
 from memwatchd.logging_setup import start_logging
 start_logging("info", os.environ)
@@ -19,9 +19,9 @@ log.error("third")
 """
 
 
-def spoken(environ: dict[str, str]) -> list[str]:
+def log_lines(environ: dict[str, str]) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", SPEAK],
+        [sys.executable, "-c", LOG_LINES],
         env=environ,
         capture_output=True,
         text=True,
@@ -31,15 +31,15 @@ def spoken(environ: dict[str, str]) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_lines_for_people_begin_with_the_time() -> None:
-    """Outside the journal a line has its time in UTC and its level; below the level nothing is written."""
-    first, second, third = spoken({})
+def test_terminal_lines_begin_with_the_time() -> None:
+    """The time is in UTC, followed by the level. Lines below the minimum level are dropped."""
+    first, second, third = log_lines({})
 
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING first", first)
     assert second == "second"
     assert third.endswith("Z ERROR   third")
 
 
-def test_every_line_for_the_journal_has_its_priority() -> None:
-    """In the journal each line of a message has the priority of its level, so that none of it gets lost."""
-    assert spoken({"JOURNAL_STREAM": "8:1234"}) == ["<4>first", "<4>second", "<3>third"]
+def test_every_journal_line_has_a_priority() -> None:
+    """Also the further lines of a message."""
+    assert log_lines({"JOURNAL_STREAM": "8:1234"}) == ["<4>first", "<4>second", "<3>third"]

@@ -1,4 +1,4 @@
-"""In an LXC container /proc/meminfo is the container's, and what the GPU takes is the machine's: both are told."""
+"""LXC containers: /proc/meminfo is the container's, GPU memory is the machine's, and both are reported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LXCFS = "520 500 0:60 /proc/meminfo /proc/meminfo rw,nosuid,nodev,relatime - fus
 
 
 def snapshot_of(tmp_path: Path, *arguments: str) -> Any:
-    """Once every collector has said what it has to say."""
+    """Return a snapshot once no collector is starting."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     with running_daemon(scratch, "--interval", "200ms", *arguments) as daemon:
@@ -21,7 +21,7 @@ def snapshot_of(tmp_path: Path, *arguments: str) -> Any:
 
 
 def lxc_container(tmp_path: Path) -> AmdMachine:
-    """8 GiB of a machine of 128, whose GPU has 60 of 96 GiB that it may take."""
+    """Return a container with 8 of the machine's 128 GiB, whose GPU uses 60 GiB of a 96 GiB limit."""
     machine = AmdMachine(tmp_path)
     machine.host(8 * GIB, 6 * GIB)
     machine.write("proc/self/mountinfo", LXCFS)
@@ -30,8 +30,8 @@ def lxc_container(tmp_path: Path) -> AmdMachine:
     return machine
 
 
-def test_in_an_lxc_container_both_scopes_are_told(tmp_path: Path) -> None:
-    """System RAM is the machine's, the container's limit a share of it; GTT is not 7.5 times all there is."""
+def test_lxc_container_reports_both_scopes(tmp_path: Path) -> None:
+    """System RAM is the machine's and the container limit a share of it, so GTT is not 7.5 times its pool."""
     machine = lxc_container(tmp_path)
     lines = {"MemTotal": 128 * GIB, "MemFree": 40 * GIB, "Active(file)": 7 * GIB, "SReclaimable": GIB}
     for name, text in {
@@ -60,8 +60,8 @@ def test_in_an_lxc_container_both_scopes_are_told(tmp_path: Path) -> None:
     }
 
 
-def test_more_gtt_than_there_is_system_ram_contradicts_itself(tmp_path: Path) -> None:
-    """Where nobody tells how large the machine is: the figure is left out, alarms nobody, and leaves none."""
+def test_gtt_above_system_ram_is_inconsistent(tmp_path: Path) -> None:
+    """Without the machine's size, the value is left out and raises no alert."""
     snapshot = snapshot_of(tmp_path, *lxc_container(tmp_path).arguments)
 
     (ram, _), (share,), (device,) = snapshot["pools"], snapshot["shares"], snapshot["devices"]
