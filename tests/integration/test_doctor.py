@@ -216,7 +216,7 @@ def test_a_healthy_machine(tmp_path: Path) -> None:
     answer, printed, code = told("gb10", tmp_path)
 
     assert (answer["worst"], code) == ("ok", 0)
-    assert "✓ gpu0, NVIDIA GB10: unified (memory info is not supported)" in printed
+    assert "✓ gpu0, NVIDIA GB10: unified (NVML memory info is not supported)" in printed
     assert printed.endswith("Everything is as it should be.\n")
 
 

@@ -83,7 +83,7 @@ def test_what_its_driver_does_not_tell_is_not_zero(reading: DrmReading) -> None:
     found = composed_with(reading)
     share, of = only(found), {process.pid: process for process in found.processes}
 
-    assert (share.used_bytes, share.note) == (Absent.NOT_SUPPORTED, "Its driver says nothing of memory.")
+    assert (share.used_bytes, share.note) == (Absent.NOT_SUPPORTED, "Its driver does not report memory.")
     assert of[200].device_bytes == {NPU_SHARE: Absent.NOT_SUPPORTED}
     assert (of[200].footprint_bytes, of[200].footprint_range) == (
         Absent.NOT_SUPPORTED,

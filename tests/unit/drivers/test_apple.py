@@ -217,7 +217,7 @@ def test_metal_working_set_is_inside_system_ram() -> None:
     assert (share.used_bytes, share.limit_bytes) == (7688503296, limit)
     assert (device.name, device.architecture) == ("Apple M1 Pro GPU", Architecture.UNIFIED)
     assert device.headroom_bytes == limit - 7688503296
-    assert device.evidence == ("Metal says that the device has unified memory",)
+    assert device.evidence == ("Metal reports unified memory",)
 
 
 def test_two_accelerators_share_one_working_set() -> None:
