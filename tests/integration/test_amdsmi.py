@@ -192,7 +192,7 @@ def test_a_gpu_that_may_sleep_is_not_woken(simulated: Simulated) -> None:
     )
     collector = collector_of(simulated, Watch())
 
-    with pytest.raises(SourceUnavailable, match="this library would wake it"):
+    with pytest.raises(SourceUnavailable, match="library would wake it"):
         collector.collect()
     collector.close()
 
@@ -218,7 +218,7 @@ def test_release_lets_go_for_a_while(simulated: Simulated) -> None:
 
 def test_where_there_is_no_amd_gpu(tmp_path: Path) -> None:
     """Nothing is looked for, and nothing is started."""
-    with pytest.raises(SourceUnavailable, match="no AMD GPU is on the PCI bus"):
+    with pytest.raises(SourceUnavailable, match="no AMD GPU on the PCI bus"):
         Collector(AmdMachine(tmp_path).roots)
 
 
@@ -234,7 +234,7 @@ def test_where_there_is_no_library(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [b"", b"reading {}", b"reading 5", b"failure {", b"hello"])
 def test_a_helper_that_speaks_nonsense(line: bytes) -> None:
     """Whatever it says is a reading, a failure, or refused in a sentence."""
-    with pytest.raises(ParseError, match="speaks nonsense"):
+    with pytest.raises(ParseError, match="sent an invalid answer"):
         parse_reading(line)
 
 

@@ -165,7 +165,7 @@ def test_processes_that_cannot_be_looked_into_are_a_hint() -> None:
     ("status", "remedy"),
     [
         (CollectorStatus("nvml", "ok"), None),
-        (CollectorStatus("nvml", "unavailable", error="no NVIDIA GPU and no NVIDIA driver is here"), None),
+        (CollectorStatus("nvml", "unavailable", error="no NVIDIA GPU and no NVIDIA driver found"), None),
         (
             CollectorStatus("nvml", "unavailable", error="…: no NVIDIA driver is installed (NVML error 12)"),
             "install NVIDIA's driver, and its library in a container",
