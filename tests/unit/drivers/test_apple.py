@@ -336,5 +336,5 @@ def test_invalid_output_of_ioreg_is_quoted(tmp_path: Path) -> None:
 
 def test_collector_is_unavailable_without_the_tools(tmp_path: Path) -> None:
     """Another operating system is not an error."""
-    with pytest.raises(SourceUnavailable, match="ioreg and vm_stat and sysctl cannot be found"):
+    with pytest.raises(SourceUnavailable, match="ioreg and vm_stat and sysctl not found"):
         Collector(str(tmp_path))
