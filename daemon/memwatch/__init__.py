@@ -1,12 +1,11 @@
-"""Memory truth for machines with GPUs: pools that add up, shares that are inside them.
+"""Memory of machines with GPUs: pools that add up, and shares inside them.
 
-The names below are for training and inference code. Each is loaded when it is first used, so that importing this
-package costs next to nothing.
+The names below are for training and inference code. They are loaded on first use, which keeps the import cheap.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # typing itself would cost 30 ms
+TYPE_CHECKING = False  # importing typing would take 30 ms
 if TYPE_CHECKING:
     from memwatch.library.advice import Advice as Advice
     from memwatch.library.advice import advise as advise

@@ -1,4 +1,4 @@
-"""What a program says that an allocator inside it holds."""
+"""Reports of allocators inside programs, such as PyTorch's caching allocator."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from memwatch.model import Absent, Bytes, refuse_negative
 
 
 class AllocatorReport(Struct, frozen=True):
-    """What one allocator inside a process holds, by its own word. It lies inside what the process holds.
+    """Memory of one allocator inside a process, as the program reports it. It is part of the process's memory.
 
-    `reserved_bytes` is what the allocator took; `allocated_bytes` of it are handed out; `active_bytes` cannot be
-    moved yet; `inactive_split_bytes` lie between blocks in use. `retries` and `ooms` count since the process
-    started.
+    `reserved_bytes` is what the allocator reserved; `allocated_bytes` of it are in use. `active_bytes` cannot be
+    released yet. `inactive_split_bytes` lie between blocks in use (fragmentation). `retries` and `ooms` count since
+    the process started.
     """
 
     pid: int

@@ -1,4 +1,4 @@
-"""The three clocks of a machine, as one argument: tests bring their own."""
+"""The three clocks of a machine, as one object that tests can replace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """Seconds. `monotonic` stands still in suspend, `boottime` does not, `wall` can jump anywhere."""
+    """Clocks in seconds. `monotonic` stops during suspend, `boottime` does not, and `wall` can jump."""
 
     def monotonic(self) -> float: ...
 
@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own. Where there is no CLOCK_BOOTTIME (macOS), `boottime` is `monotonic`."""
+    """Clocks of the operating system. Without CLOCK_BOOTTIME (macOS), `boottime` is `monotonic`."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -42,5 +42,5 @@ class Moment(Struct, frozen=True):
 
     @property
     def asleep_seconds(self) -> float:
-        """How long the machine was suspended since its boot, to a tenth; monotonic times lack it."""
+        """Time in suspend since boot, to a tenth of a second; monotonic times do not include it."""
         return round(self.boottime - self.monotonic, 1)

@@ -1,4 +1,4 @@
-"""What happened and when: a bounded log of sentences, numbered so that a reader can resume."""
+"""Bounded log of events, numbered so that a reader can resume."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Event(Struct, frozen=True):
 
 
 class EventLog:
-    """The last events, and the last marks, which programs set and which displace no event. For any thread."""
+    """The latest events and marks. Programs set marks; these never displace events. Thread-safe."""
 
     def __init__(self, max_events: int = MAX_EVENTS) -> None:
         self._events: deque[Event] = deque(maxlen=max_events)
@@ -39,11 +39,11 @@ class EventLog:
         return self._append(self._events, unix, kind, text, target)
 
     def mark(self, unix: float, text: str) -> Event:
-        """What a program says of itself."""
+        """Add a mark that a program sets."""
         return self._append(self._marks, unix, MARK, text, None)
 
     def restore(self, events: Iterable[Event]) -> None:
-        """What earlier runs said, by rising numbers, before anything is added: numbers go on after those."""
+        """Restore the events of earlier runs, in ascending order. Call before `add`, which continues from it."""
         for event in events:
             self._seq = event.seq
             (self._marks if event.kind == MARK else self._events).append(event)
@@ -54,15 +54,15 @@ class EventLog:
 
     @property
     def last_event_seq(self) -> int:
-        """The number of the newest event that is no mark; 0 before the first."""
+        """Number of the newest event that is not a mark; 0 before the first."""
         return self._events[-1].seq if self._events else 0
 
     def since(self, seq: int) -> list[Event]:
-        """Events after number `seq`, oldest first."""
+        """Return the events after number `seq`, oldest first."""
         return [event for event in self._all() if event.seq > seq]
 
     def latest(self, count: int) -> list[Event]:
-        """The newest `count` events, newest first."""
+        """Return the newest `count` events, newest first."""
         return list(islice(reversed(self._all()), count))
 
     def _append(self, kept: deque[Event], unix: float, kind: str, text: str, target: str | None) -> Event:

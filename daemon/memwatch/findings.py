@@ -1,4 +1,4 @@
-"""What collectors found at one time."""
+"""Results of collectors."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from memwatch.snapshot import CgroupPressure, Kernel, Machine, MemoryPsi, Node, 
 
 
 class Findings(Struct, frozen=True):
-    """What one collector found at one time. Empty fields mean: not this collector's business.
+    """Result of one collector for one run. An empty field means that this collector does not fill it.
 
-    `pci_gpus` counts the GPUs on the PCI bus by their maker. `rejected` counts answers of this time that
-    contradicted themselves and were left out. `stale` names the readings (`READINGS`) that are too old to
-    repeat: they say only what was there.
+    `pci_gpus` counts the GPUs on the PCI bus by vendor. `rejected` counts inconsistent figures of this run, which
+    were left out. `stale` names the readings (`READINGS`) that are too old to show: only their identities are used.
     """
 
     pools: tuple[Pool, ...] = ()
@@ -58,7 +57,7 @@ class Findings(Struct, frozen=True):
     rejected: int = 0
 
     def as_stale(self) -> Findings:
-        """The same things with every measured figure stale: sizes and identities stay, readings go."""
+        """Mark every measured figure as stale. Sizes and identities stay."""
         readings: dict[str, Any] = {name: getattr(self, name) for name in READINGS}
         return Findings(
             machine=self.machine,
@@ -73,7 +72,7 @@ class Findings(Struct, frozen=True):
         )
 
 
-# The fields of Findings that hold what a driver said, for `composition` to make sense of.
+# The fields of Findings with raw driver readings; `accounting.compose` interprets them.
 READINGS = ("nvml", "tegra", "nvmap", "tegrastats", "amdgpu", "amdgpu_sensors", "amd_smi", "drm", "apple")
 
 
@@ -107,7 +106,7 @@ def stale_device(device: Device) -> Device:
 
 
 def stale_node(node: Node) -> Node:
-    """A node's size and processors stay: by them GPU memory inside MemTotal is told apart."""
+    """Size and `has_cpus` stay: GPU memory inside MemTotal is recognized by them."""
     stale = Absent.STALE
     return replace(
         node,

@@ -12,12 +12,12 @@ from memwatch import units
 # Errors about memory, as opposed to a faulty program or a hung GPU. Of NVIDIA's XIDs: double bit errors,
 # page retirement and row remapping, contained and uncontained ECC errors; and 79, a GPU that fell off the bus.
 ABOUT_MEMORY: Mapping[str, str] = {
-    "nv_err_no_memory": "no memory to be had (NV_ERR_NO_MEMORY)",
+    "nv_err_no_memory": "out of memory (NV_ERR_NO_MEMORY)",
     "no_memory": "not enough memory for a command submission",
     "vm_validate_failed": "page tables that could not be brought back into memory",
     "evict_failed": "memory that could not be evicted",
     "no_eviction_space": "no space to evict a buffer to",
-    "queue_buffer_freed": "a buffer that a queue in use had been robbed of",
+    "queue_buffer_freed": "a buffer that was freed while a queue used it",
     "vram_lost": "contents of VRAM lost in a reset",
     **{f"xid_{code}": f"XID {code}" for code in (48, 63, 64, 79, 92, 94, 95)},
 }

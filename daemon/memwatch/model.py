@@ -1,7 +1,7 @@
-"""What a machine's memory is made of: pools that may be added up, and shares that may not.
+"""Records of a machine's memory: pools, which may be summed, and shares, which may not.
 
-Sizes are integers in bytes. A figure that is not known is an `Absent` reason, never 0 and never None,
-so whoever shows it has to decide what "unknown" looks like there.
+Sizes are integers in bytes. An unknown figure is an `Absent` reason, never 0 and never None, so each output has to
+decide how to show "unknown".
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from msgspec import Struct, field
 
 
 class Absent(Enum):
-    """Why a figure is not there."""
+    """Reason for a missing figure."""
 
-    NOT_SUPPORTED = "not_supported"  # this machine, kernel or driver has no such figure
-    NOT_PERMITTED = "not_permitted"  # it has one, and this user may not read it
-    NOT_AVAILABLE = "not_available"  # it should be there and is not (yet)
-    STALE = "stale"  # the collector stopped answering; the last figure is too old to repeat
-    INCONSISTENT = "inconsistent"  # the driver or kernel contradicts itself; its answer was rejected
+    NOT_SUPPORTED = "not_supported"  # this machine, kernel or driver does not have the figure
+    NOT_PERMITTED = "not_permitted"  # it exists, but this user may not read it
+    NOT_AVAILABLE = "not_available"  # expected, but not available (yet)
+    STALE = "stale"  # the collector stopped answering, and the last figure is too old to show
+    INCONSISTENT = "inconsistent"  # the driver or kernel contradicts itself; the figure was rejected
 
 
 Bytes = int | Absent
@@ -27,7 +27,7 @@ Words = str | Absent
 
 
 def sum_figures(figures: Iterable[Bytes] | Absent) -> Bytes:
-    """The sum of figures; why there is none if one of them is not known, or if there is no list of them."""
+    """Sum the figures. If one of them, or the whole list, is absent, return that reason."""
     if isinstance(figures, Absent):
         return figures
     total = 0
@@ -39,15 +39,15 @@ def sum_figures(figures: Iterable[Bytes] | Absent) -> Bytes:
 
 
 class Quality(str, Enum):
-    """How a figure came to be."""
+    """Accuracy of a figure."""
 
-    MEASURED = "measured"  # read as it stands
+    MEASURED = "measured"  # read directly
     DERIVED = "derived"  # exact arithmetic on measured figures
-    ESTIMATED = "estimated"  # right in size, not to the byte
+    ESTIMATED = "estimated"  # approximate, not exact to the byte
 
 
 class PoolKind(str, Enum):
-    """Physical memory with a capacity of its own."""
+    """Kinds of physical memory with its own capacity."""
 
     SYSTEM_RAM = "system_ram"
     VRAM = "vram"
@@ -56,7 +56,7 @@ class PoolKind(str, Enum):
 
 
 class ShareKind(str, Enum):
-    """Bytes inside a pool, held by somebody."""
+    """Kinds of bytes inside a pool that a device, a driver or a cgroup holds."""
 
     CUDA_POOL = "cuda_pool"
     GTT = "gtt"
@@ -69,7 +69,7 @@ class ShareKind(str, Enum):
 
 
 class Architecture(str, Enum):
-    """How a device's memory relates to the machine's."""
+    """Relation of a device's memory to the machine's memory."""
 
     DISCRETE = "discrete"
     UNIFIED = "unified"
@@ -79,12 +79,14 @@ class Architecture(str, Enum):
 
 
 class InvalidRecordError(ValueError):
-    """A figure that cannot be right, refused where it was built."""
+    """An impossible figure, rejected when the record is built."""
 
 
 def refuse_negative(owner: object, names: tuple[str, ...], what: str, its_id: object = "") -> None:
-    """Raise `InvalidRecordError` if one of these fields is a number below 0. On the tick: it says nothing until it
-    must."""
+    """Raise `InvalidRecordError` if one of these fields is a number below 0.
+
+    Runs on every tick, so the message is built only on failure.
+    """
     for name in names:
         value = getattr(owner, name)
         if value.__class__ is int and value < 0:
@@ -121,12 +123,11 @@ POOL_FIGURES = (
 class Pool(Struct, frozen=True):
     """Physical memory that overlaps no other pool: `used_bytes + available_bytes == size_bytes`.
 
-    `free_bytes` is memory nobody uses for anything (Linux MemFree), a fact apart: page cache is
-    available and not free. `reserved_bytes` is the part of `used_bytes` a driver keeps for itself.
-    `unattributed_bytes` is the part of `used_bytes` that nobody known holds; `overlap` says that the
-    known holders add up to more than is used. `set_aside_bytes` is set aside for one purpose and says
-    nothing about pressure (Linux: the huge page pool); it is part of `used_bytes`, and
-    `set_aside_free_bytes` of it are promised to nobody yet.
+    `free_bytes` is unused memory (Linux MemFree). It is not part of the sum: page cache is available but not free.
+    `reserved_bytes` is the part of `used_bytes` that a driver keeps for itself. `unattributed_bytes` is the part of
+    `used_bytes` without a known holder; `overlap` is true if the known holders add up to more than is used.
+    `set_aside_bytes` is reserved for one purpose (Linux: the huge page pool) and does not count for pressure. It is
+    part of `used_bytes`; `set_aside_free_bytes` of it are neither used nor reserved by a mapping.
     """
 
     id: str
@@ -165,7 +166,7 @@ class Pool(Struct, frozen=True):
 
     @property
     def judged_ratio(self) -> float | Absent:
-        """Used part, 0 to 1, of the memory that is not set aside; what pressure is judged on."""
+        """Used fraction, 0 to 1, of the memory that is not set aside. Pressure is judged on this."""
         available, size = self.available_bytes, self.size_bytes - self.set_aside_bytes
         if isinstance(available, Absent):
             return available
@@ -175,7 +176,7 @@ class Pool(Struct, frozen=True):
 
 
 class Share(Struct, frozen=True):
-    """Bytes inside a pool or another share (`within`), held by somebody. Never added to anything."""
+    """Bytes inside a pool or another share (`within`). Never added to anything."""
 
     id: str
     kind: ShareKind
@@ -195,7 +196,7 @@ class Share(Struct, frozen=True):
 
     @property
     def judged_ratio(self) -> float | Absent:
-        """Used part of the limit, 0 to 1 (more where a limit was lowered below use)."""
+        """Used fraction of the limit, 0 to 1 (above 1 if the limit was lowered below use)."""
         if isinstance(self.limit_bytes, Absent):
             return self.limit_bytes
         if isinstance(self.used_bytes, Absent):
@@ -203,19 +204,18 @@ class Share(Struct, frozen=True):
         return self.used_bytes / self.limit_bytes if self.limit_bytes else Absent.INCONSISTENT
 
 
-# The state of a device of which its collector says nothing now: it fails, or was told to let go of the driver.
+# State of a device whose collector has no current data: it fails, or has released the driver on request.
 STALLED = "stalled"
 
 
 class Device(Struct, frozen=True):
     """A GPU. `allocates_from`: the pools and shares it can use; `evidence`: what decided `architecture`.
 
-    `api_free_bytes`: what an interface itself calls free, by its name (`cuda`, `rocm`), beside our headroom.
-    `process_list` is `complete` or `partial`: whether every process that holds its memory can be seen.
-    `busy_ratio` and `memory_busy_ratio`: part of the time, 0 to 1, that it computed, that its memory moved data.
-    `errors` counts, by kind, what the driver says about memory that went wrong: `xid_79`, `ecc_uncorrected`;
-    `errors_seen_unix` is when a kind was last seen. `details`: further facts in words. `notes`: sentences for
-    people.
+    `api_free_bytes`: free memory as an API reports it, by API (`cuda`, `rocm`), for comparison with the headroom.
+    `process_list` is `complete` if every process that holds its memory is visible, otherwise `partial`.
+    `busy_ratio` and `memory_busy_ratio`: fractions of time, 0 to 1, with the GPU busy and with memory transfers.
+    `errors` counts memory errors that the driver reports, by kind: `xid_79`, `ecc_uncorrected`. `errors_seen_unix`
+    is the time of the last one of each kind. `details`: further facts as text. `notes`: sentences for display.
     """
 
     id: str
@@ -243,12 +243,12 @@ class Device(Struct, frozen=True):
 
 
 class Process(Struct, frozen=True):
-    """One process. `device_bytes` is keyed by share or pool id; `footprint_basis` says what was added up.
+    """One process. `device_bytes` is keyed by share or pool id; `footprint_basis` names the parts of the sum.
 
-    `footprint_range` is the least and the most it can be, where it cannot be told whether device bytes are
-    part of the resident set as well, or how many they are; `footprint_bytes` is absent then.
-    `start_time` is seconds since the Unix epoch. `unit`, `container`, `pod` (Kubernetes) and `job` (Slurm) are
-    None where there is none, `command` is None unless command lines are read.
+    `footprint_range` is the minimum and maximum if device bytes may also be part of the resident set, or if their
+    number is unknown; `footprint_bytes` is absent then. `start_time` is seconds since the Unix epoch. `unit`,
+    `container`, `pod` (Kubernetes) and `job` (Slurm) are None if the process has none. `command` is None unless
+    command lines are read.
     """
 
     pid: int
@@ -287,5 +287,5 @@ class Process(Struct, frozen=True):
 
 
 def find_system_ram(pools: Iterable[Pool]) -> Pool | None:
-    """System RAM among the pools."""
+    """Return the pool of System RAM, None if there is none."""
     return next((pool for pool in pools if pool.kind is PoolKind.SYSTEM_RAM), None)

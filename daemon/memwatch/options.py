@@ -36,7 +36,7 @@ class InvalidValueError(ValueError):
 class Section(Struct, frozen=True):
     """A table of the configuration file: declared keys only, immutable.
 
-    `__post_init__` of a subclass raises Refused for values that do not go together.
+    `__post_init__` of a subclass raises `InvalidValueError` for values that are not valid together.
     """
 
 
@@ -65,13 +65,13 @@ class Doc(Struct, frozen=True):
 
 
 class Converter(Struct, frozen=True):
-    """Parses the given value; the function raises Refused for a value that it cannot use."""
+    """Parses the given value; the function raises `InvalidValueError` for a value that it cannot use."""
 
     function: Callable[[Any], object]
 
 
 class Bounds(Struct, frozen=True):
-    """The least and the greatest value; `above`: the least itself is too little."""
+    """Minimum and maximum; `above`: the minimum itself is excluded."""
 
     minimum: float | timedelta
     maximum: float | timedelta
@@ -95,7 +95,7 @@ def seconds(number: float) -> timedelta:
 
 
 def parse_duration(value: object) -> timedelta:
-    """A duration from "500ms", "1s", "5m" or "5 min", "1h", "30d", or a number of seconds."""
+    """Parse a duration: "500ms", "1s", "5m" or "5 min", "1h", "30d", or a number of seconds."""
     if isinstance(value, str):
         match = DURATION.fullmatch(value.strip())
         if match is None:
@@ -110,7 +110,7 @@ def parse_duration(value: object) -> timedelta:
 
 
 def duration_text(duration: timedelta) -> str:
-    """A duration in the largest unit that leaves it a whole number; one day is 24 hours."""
+    """Format a duration in the largest unit that keeps it a whole number; one day is 24 hours."""
     microseconds = duration // timedelta(microseconds=1)
     if duration.days > 1 and not duration % timedelta(days=1):
         return f"{duration.days}d"
@@ -126,11 +126,11 @@ Duration = Annotated[timedelta, Converter(parse_duration)]
 
 
 class Size(int):
-    """A number of bytes, and how people write it."""
+    """A number of bytes with its text form."""
 
     @property
     def text(self) -> str:
-        """In the largest binary unit that leaves it a whole number."""
+        """Format in the largest binary unit that keeps it a whole number."""
         for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
             if self and self % 1024**power == 0:
                 return f"{self // 1024**power}{letter}iB"
@@ -138,7 +138,7 @@ class Size(int):
 
 
 def parse_size(value: object) -> Size:
-    """A size from "20GiB", "512 MiB", "24GB" (thousands), or a number of bytes; at least one byte."""
+    """Parse a size: "20GiB", "512 MiB", "24GB" (decimal), or a number of bytes; at least one byte."""
     if isinstance(value, str) and (match := SIZE.fullmatch(value.strip())):
         power = "KMGT".index(match[2]) + 1 if match[2] else 0
         value = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
@@ -162,7 +162,7 @@ def parse_socket(value: object) -> str:
 
 
 def program_path(value: object) -> str:
-    """A program's absolute path, or "auto" for the one that is found on PATH. It may be installed later."""
+    """Accept a program's absolute path, or "auto" for the one on PATH. The program may be installed later."""
     if isinstance(value, str) and (value == "auto" or os.path.isabs(value)) and "\0" not in value:
         return value
     raise InvalidValueError

@@ -1,4 +1,4 @@
-"""Who holds memory by unit, container, pod, job and user: all processes of each added up, devices included."""
+"""Memory by owner (unit, container, pod, job, user): sums over all processes of each, device memory included."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PERHAPS_BEYOND = "may not include all GPU memory"
 
 
 class Owner(Struct, frozen=True):
-    """All processes of one unit (`kind`), container and so on, as the process table has them.
+    """Sum over the processes of one unit, container, … (`kind`) in the process table.
 
-    `name` is None for the processes that belong to none. `cgroup_bytes` is what the owner's own cgroup counts,
-    page cache included; None where there is no such cgroup.
+    `name` is None for processes without an owner of this kind. `cgroup_bytes` is the usage of the owner's cgroup,
+    page cache included; None if it has no cgroup.
     """
 
     kind: OwnerKind
@@ -35,7 +35,7 @@ class Owner(Struct, frozen=True):
 
 
 class OwnerTotal(Struct, frozen=True):
-    """An owner with what its processes hold of devices. `cgroup_note` says what its cgroup's figure leaves out."""
+    """An owner with the device memory of its processes. `cgroup_note`: what `cgroup_bytes` does not include."""
 
     name: Words | None
     processes: int
@@ -49,9 +49,9 @@ class OwnerTotal(Struct, frozen=True):
 
 
 def sum_owners(processes: Iterable[Process]) -> tuple[Owner, ...]:
-    """The owners of processes that are all there are, the largest of each kind first, without cgroup figures.
+    """Sum a complete list of processes by owner, the largest of each kind first, without cgroup figures.
 
-    Who is only in a driver's list, without a resident set, is in no process table.
+    Processes without a resident set are skipped: only a driver's list has them, not the process table.
     """
     listed = [(process, process.rss_bytes) for process in processes if not isinstance(process.rss_bytes, Absent)]
     owners: list[Owner] = []
@@ -67,7 +67,7 @@ def sum_owners(processes: Iterable[Process]) -> tuple[Owner, ...]:
 
 
 def build_totals(owners: Iterable[Owner], processes: Iterable[Process], kind: OwnerKind) -> list[OwnerTotal]:
-    """The owners of one kind, the largest first; those of no unit, container, … together, and last."""
+    """Return the owners of one kind, the largest first. Processes without an owner form the last entry."""
     holders: dict[Words | None, list[Process]] = {}
     for process in processes:
         if process.device_bytes:
@@ -77,7 +77,7 @@ def build_totals(owners: Iterable[Owner], processes: Iterable[Process], kind: Ow
 
 
 def _build_total(owner: Owner, holders: Sequence[Process]) -> OwnerTotal:
-    """`holders`: those of its processes that hold a device's memory."""
+    """`holders`: its processes with device memory."""
     low = owner.rss_bytes + sum(_beyond_rss(process, process.footprint_low_bytes) for process in holders)
     highs = [process.footprint_high_bytes for process in holders]
     unknown = next((figure for figure in highs if isinstance(figure, Absent)), None)
@@ -103,7 +103,7 @@ def _beyond_rss(process: Process, footprint: Bytes) -> int:
 
 
 def _device_bytes(holders: Sequence[Process]) -> Mapping[str, Bytes]:
-    """By pool or share; one process whose part is not known leaves the sum unknown."""
+    """Sum by pool or share. If the part of one process is unknown, so is the sum."""
     sums: Counter[str] = Counter()
     unknown: dict[str, Absent] = {}
     for process in holders:
@@ -116,5 +116,5 @@ def _device_bytes(holders: Sequence[Process]) -> Mapping[str, Bytes]:
 
 
 def _build_note(holders: Sequence[Process]) -> str:
-    """Drivers do not charge what they allocate to cgroups; only what is in the resident set as well is counted."""
+    """Drivers do not charge their allocations to cgroups; a cgroup counts only what is also in the resident set."""
     return PERHAPS_BEYOND if all(process.footprint_range for process in holders) else BEYOND

@@ -1,4 +1,4 @@
-"""Everything known at one tick: immutable, checked when it is built, the only thing a face may look at."""
+"""The snapshot of one tick: immutable, validated when it is built, and the only input of every output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CollectorState = Literal["ok", "starting", "failing", "stalled", "unavailable"]
 
 
 class Level(IntEnum):
-    """How near a pool or a limit is to its end."""
+    """Pressure level of a pool or a limit."""
 
     LOW = 0
     MEDIUM = 1
@@ -43,7 +43,7 @@ class Level(IntEnum):
 
 
 class Reason(Struct, frozen=True):
-    """Why a level is what it is: the signal's code (`util`, `psi`, …) and a sentence."""
+    """Reason for a level: the code of the signal (`util`, `psi`, …) and a sentence."""
 
     signal: str
     text: str
@@ -52,10 +52,10 @@ class Reason(Struct, frozen=True):
 class Pressure(Struct, frozen=True):
     """The level of one target (a pool or a limited share). `ratio` is used ÷ judged size, 0 to 1.
 
-    `base_level` follows from `ratio` and the thresholds alone; `level` adds hysteresis and every other signal,
-    each of which is in `reasons` (`util` is use). `kind` is the pool's or share's kind. `seconds_to_full` is a
-    forecast, absent where there is no trend. `size_bytes` is what is judged: less than the pool where a part is
-    set aside or a budget set. `resident_bytes` of it are there to stay, and `ratio` is of the rest.
+    `base_level` follows from `ratio` and the thresholds alone. `level` adds hysteresis and every other signal; each
+    one is in `reasons` (`util` is use). `kind` is the pool's or share's kind. `seconds_to_full` is a forecast,
+    absent without a trend. `size_bytes` is the judged size: less than the pool if a part is set aside or a budget
+    is set. `resident_bytes` of it are permanently resident; `ratio` excludes them.
     """
 
     target: str
@@ -71,7 +71,7 @@ class Pressure(Struct, frozen=True):
 
     @property
     def used_ratio(self) -> float:
-        """The used part with what is resident, 0 to 1; above 1 where a budget is exceeded."""
+        """Used fraction including resident memory, 0 to 1; above 1 if a budget is exceeded."""
         size, available = self.size_bytes, self.available_bytes
         if isinstance(size, Absent) or isinstance(available, Absent) or not size:
             return self.ratio
@@ -79,15 +79,15 @@ class Pressure(Struct, frozen=True):
 
     @property
     def corroborated(self) -> bool:
-        """Whether anything besides use speaks for the level."""
+        """True if a signal other than use supports the level."""
         return any(reason.signal != "util" for reason in self.reasons)
 
 
 class Machine(Struct, frozen=True):
-    """What this machine is. `architecture` is its devices' one, `mixed`, `cpu_only`, or `unknown`.
+    """Identity of this machine. `architecture` is that of its devices, or `mixed`, `cpu_only` or `unknown`.
 
-    `sees_all_processes` is false where a process id namespace hides those outside. `details`: facts in words,
-    such as `soc`.
+    `sees_all_processes` is false if a PID namespace hides the processes outside. `details`: facts as text, such as
+    `soc`.
     """
 
     name: Words = Absent.NOT_AVAILABLE
@@ -121,7 +121,7 @@ class Zram(Struct, frozen=True):
 
 
 class PsiLine(Struct, frozen=True):
-    """A line of pressure stall information (PSI): the ratio of each window (0 to 1) in which tasks waited."""
+    """One line of pressure stall information (PSI): fraction of each window, 0 to 1, in which tasks stalled."""
 
     ratio_10s: float
     ratio_60s: float
@@ -130,23 +130,24 @@ class PsiLine(Struct, frozen=True):
 
 
 class MemoryPsi(Struct, frozen=True):
-    """PSI for memory. `some`: at least one task waited. `full`: all of them did, and nothing got done."""
+    """PSI for memory. `some`: at least one task stalled. `full`: all non-idle tasks stalled at the same time."""
 
     some: PsiLine
     full: PsiLine | Absent
 
 
 class CgroupPressure(Struct, frozen=True):
-    """The cgroup whose tasks wait for memory though the machine has plenty, and the ratio of that time (0 to 1)."""
+    """A cgroup that stalls on memory while the machine has enough; `some_ratio`: its PSI `some` (0 to 1)."""
 
     cgroup: str
     some_ratio: float
 
 
 class Node(Struct, frozen=True):
-    """A NUMA node. `available_bytes` is free memory, file cache and reclaimable slab: nodes have no
-    MemAvailable. `contents` is what the kernel says of its used part; the parts need not add up to it.
-    `largest_free_block_bytes` falls with fragmentation; `free_large_blocks_bytes` counts blocks of at least 4 MiB.
+    """A NUMA node. `available_bytes` is free memory, file cache and reclaimable slab: nodes have no MemAvailable.
+
+    `contents` lists the used memory by use, from the kernel; the parts need not add up to it.
+    `largest_free_block_bytes` falls with fragmentation. `free_large_blocks_bytes` counts blocks of at least 4 MiB.
     """
 
     id: int
@@ -160,7 +161,7 @@ class Node(Struct, frozen=True):
 
 
 def merge_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """One node per id: what one collector does not know is taken from the next that does."""
+    """Merge nodes with the same id: an absent field is filled from the next collector that has it."""
     by_id: dict[int, Node] = {}
     for node in nodes:
         other = by_id.get(node.id)
@@ -178,9 +179,9 @@ def _merged_node(one: Node, other: Node) -> Node:
 
 
 class Tegrastats(Struct, frozen=True):
-    """What tegrastats alone says of a Jetson's memory: how many of the largest free blocks, and how large each.
+    """Number and size of a Jetson's largest free blocks; only tegrastats reports them.
 
-    4 MiB is the most it looks for. Fewer of them is less free memory; smaller ones are fragmentation.
+    4 MiB is the largest size that it reports. Fewer blocks mean less free memory, smaller blocks fragmentation.
     """
 
     largest_free_blocks: int
@@ -198,10 +199,10 @@ class Kernel(Struct, frozen=True):
 
 
 class ProcessScan(Struct, frozen=True):
-    """How much of the process table the list of processes stands for.
+    """Coverage of the process list.
 
-    `process_list` is `complete`, or `partial` where some processes cannot be seen; then `note` says why, in a
-    sentence. `unreadable` are those that were there and could not be read, most of them because they ended.
+    `process_list` is `complete`, or `partial` if some processes are not visible; then `note` is a sentence with the
+    reason. `unreadable` counts processes that were listed but could not be read, mostly because they ended.
     """
 
     seen: int
@@ -223,7 +224,7 @@ class CollectorStatus(Struct, frozen=True):
 
 
 class SelfUsage(Struct, frozen=True):
-    """What watching costs: resident memory, processor time since start, lateness and length of the tick."""
+    """Cost of memwatchd: resident memory, CPU time since start, lateness and duration of the tick."""
 
     rss_bytes: Bytes
     cpu_seconds: float
@@ -233,7 +234,7 @@ class SelfUsage(Struct, frozen=True):
 
 
 class Total(Struct, frozen=True):
-    """All pools added up: the one sum that is allowed."""
+    """Sum over all pools: the only sum that is allowed."""
 
     size_bytes: int
     used_bytes: Bytes
@@ -241,7 +242,7 @@ class Total(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True, dict=True):
-    """Everything known at one tick. `seq` counts ticks; `unix` is wall clock time, `monotonic` is not."""
+    """State of the machine at one tick. `seq` counts ticks; `unix` is wall clock time, `monotonic` is not."""
 
     seq: int
     unix: float
@@ -283,7 +284,7 @@ class Snapshot(Struct, frozen=True, dict=True):
                     raise InvalidRecordError(f"device {device.id}: allocates from {place}, which does not exist")
 
     def _refuse_lost(self, share: Share, parents: Mapping[str, str]) -> None:
-        """Follow a share outward: the way must end in a pool."""
+        """Follow a share's parents; they must end in a pool."""
         place, steps = share.within, 0
         while place in parents:
             place, steps = parents[place], steps + 1
@@ -298,7 +299,7 @@ class Snapshot(Struct, frozen=True, dict=True):
         return {pool.id: pool.label for pool in self.pools} | {share.id: share.label for share in self.shares}
 
     def relation(self, share: Share) -> str:
-        """What is inside what, as it is written: "CUDA Pool ⊂ System RAM"."""
+        """Format the relation of a share to its parent: "CUDA Pool ⊂ System RAM"."""
         return f"{share.label} ⊂ {self.labels[share.within]}"
 
     @cached_property

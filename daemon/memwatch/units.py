@@ -1,4 +1,4 @@
-"""Figures as people say them, in English and in binary units: the only place that rounds."""
+"""Sizes and durations formatted for display, in binary units. Rounding happens only here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def size(count: int) -> str:
-    """Bytes: 13314398208 is "12.4 GiB"."""
+    """Format a number of bytes: 13314398208 is "12.4 GiB"."""
     if count < 1024:
         return f"{count} B"
     power = min((count.bit_length() - 1) // 10, len(BINARY_UNITS))
@@ -16,7 +16,7 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A stretch of time, two units at most: "35 µs", "1.7 ms", "0.4 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"."""
+    """Format a duration, two units at most: "35 µs", "1.7 ms", "0.4 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"."""
     if 0 < seconds < 0.0009995:
         return f"{seconds * 1e6:.0f} µs"
     if 0 < seconds < 0.09995:

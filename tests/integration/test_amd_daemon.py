@@ -177,7 +177,7 @@ def test_drm_client_shared_by_two_processes_is_counted_once(tmp_path: Path) -> N
 
     assert device_bytes_by_pid(snapshot) == {700: {"gpu0": GIB}, 701: {"gpu0": GIB}}
     assert by_id(snapshot["pools"])["gpu0"]["unattributed_bytes"] == 2 * GIB
-    assert any("hold some buffers together" in note for note in only(snapshot["devices"])["notes"])
+    assert any("share buffers" in note for note in only(snapshot["devices"])["notes"])
 
 
 FIGURES = {
@@ -237,7 +237,7 @@ def test_unreadable_process_makes_the_list_partial(tmp_path: Path) -> None:
 
     device = only(snapshot["devices"])
     assert device["process_list"] == "partial"
-    assert any("could not be looked into" in note for note in device["notes"])
+    assert any("cannot be read" in note for note in device["notes"])
     assert device_bytes_by_pid(snapshot) == {700: {"gpu0.gtt": 512 * MIB}, 701: {"gpu0.gtt": GIB}}
     assert 'memwatch_device_process_list_complete{device="gpu0"} 0.0' in metrics
 

@@ -75,8 +75,8 @@ def test_container_names_are_listed_by_id(tmp_path: Path) -> None:
         (answer(b"[" * 100_000), "is not a list of containers"),
         (answer(b'[{"Id": 5, "Names": ["/a"]}]'), "is not a list of containers"),
         (answer(b"\xff\xfe"), "is not a list of containers"),
-        (b"nonsense\r\n\r\n", "instead of an answer in HTTP"),
-        (b"", "instead of an answer in HTTP"),
+        (b"nonsense\r\n\r\n", "instead of an HTTP response"),
+        (b"", "instead of an HTTP response"),
         (answer(b" " * (MAX_ANSWER_BYTES + 1)), "a list of more than"),
     ],
     ids=["refused", "no-list", "nested", "no-id", "no-text", "no-http", "silent", "endless"],
@@ -101,7 +101,7 @@ def test_long_names_are_truncated() -> None:
 def test_no_socket_is_opened_unless_configured(tmp_path: Path) -> None:
     """Existing sockets make no difference."""
     assert build_host(Settings()).options_for(Options).socket is None
-    with pytest.raises(SourceUnavailable, match="no socket of a container runtime is configured"):
+    with pytest.raises(SourceUnavailable, match="no container runtime socket is configured"):
         Collector(None)
     assert settings_from(tmp_path, '[collectors.containers]\nsocket = "unix:/run/x.sock"\n')
     (problem,) = problems_from(tmp_path, '[collectors.containers]\nsocket = "/run/x.sock"\n')

@@ -165,7 +165,7 @@ def test_unreadable_processes_are_a_hint() -> None:
     ("status", "remedy"),
     [
         (CollectorStatus("nvml", "ok"), None),
-        (CollectorStatus("nvml", "unavailable", error="no NVIDIA GPU and no NVIDIA driver is here"), None),
+        (CollectorStatus("nvml", "unavailable", error="no NVIDIA GPU and no NVIDIA driver found"), None),
         (
             CollectorStatus("nvml", "unavailable", error="…: no NVIDIA driver is installed (NVML error 12)"),
             "install NVIDIA's driver, and its library in a container",
@@ -214,7 +214,7 @@ def test_healthy_gb10_has_no_problem(tmp_path: Path) -> None:
     answer, printed, code = run_doctor("gb10", tmp_path)
 
     assert (answer["worst"], code) == ("ok", 0)
-    assert "✓ gpu0, NVIDIA GB10: unified (memory info is not supported)" in printed
+    assert "✓ gpu0, NVIDIA GB10: unified (NVML memory info is not supported)" in printed
     assert printed.endswith("Everything is as it should be.\n")
 
 

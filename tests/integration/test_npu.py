@@ -83,7 +83,7 @@ def test_what_its_driver_does_not_tell_is_not_zero(reading: DrmReading) -> None:
     found = composed_with(reading)
     share, of = only(found), {process.pid: process for process in found.processes}
 
-    assert (share.used_bytes, share.note) == (Absent.NOT_SUPPORTED, "Its driver says nothing of memory.")
+    assert (share.used_bytes, share.note) == (Absent.NOT_SUPPORTED, "Its driver does not report memory.")
     assert of[200].device_bytes == {NPU_SHARE: Absent.NOT_SUPPORTED}
     assert (of[200].footprint_bytes, of[200].footprint_range) == (
         Absent.NOT_SUPPORTED,
@@ -152,7 +152,7 @@ def test_a_machine_with_an_npu_alone_is_looked_at(tmp_path: Path) -> None:
 def test_no_card_and_no_npu_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
 
-    with pytest.raises(SourceUnavailable, match="no graphics card or NPU"):
+    with pytest.raises(SourceUnavailable, match="no DRM device found"):
         Collector(DrmMachine(tmp_path).roots, GpuPids())
 
 

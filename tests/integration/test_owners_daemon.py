@@ -187,7 +187,7 @@ def test_hidden_processes_give_a_partial_list(hiding: dict[str, Any], says: str,
     assert says in snapshot["process_scan"]["note"]
     assert owners["note"] == snapshot["process_scan"]["note"]
     assert says in page
-    assert "cannot be seen from here" in snapshot["pools"][0]["unattributed_note"]
+    assert "not visible from here" in snapshot["pools"][0]["unattributed_note"]
 
 
 def test_hidden_holders_of_a_gpu_are_not_an_idle_gpu(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_hidden_holders_of_a_gpu_are_not_an_idle_gpu(tmp_path: Path) -> None:
 
     assert snapshot["process_scan"]["process_list"] == snapshot["devices"][0]["process_list"] == "partial"
     for pool in snapshot["pools"]:
-        assert pool["unattributed_bytes"] is None or "cannot be seen from here" in pool["unattributed_note"]
+        assert pool["unattributed_bytes"] is None or "not visible from here" in pool["unattributed_note"]
 
 
 @pytest.fixture(scope="module")

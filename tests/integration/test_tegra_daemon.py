@@ -179,7 +179,7 @@ def test_without_root_the_cuda_pool_is_there_and_what_root_would_add_is_said(tmp
     assert (share["used_bytes"], share["source"]) == (24114503680, "meminfo:NvMapMemUsed")
     assert device["absent"]["process_list"] == "not_permitted"
     assert device["notes"] == [
-        f"As root, memwatchd would add what each process holds of the GPU's memory: it may not read /sys/{CLIENTS}."
+        f"GPU memory by process is not available: /sys/{CLIENTS} is not readable; run memwatchd as root."
     ]
     assert held_in(found) == {}
 

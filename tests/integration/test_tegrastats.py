@@ -127,7 +127,7 @@ def test_a_program_that_dies_is_started_again_after_a_pause(tmp_path: Path) -> N
             said |= {one} if isinstance(one, str) else set()
         found = after_trouble(collector)
 
-    assert said == {"tegrastats was killed by signal 9; it is started again after a pause"}
+    assert said == {"tegrastats was killed by signal 9; it will be restarted after a pause"}
     assert blocks_of(found) == BLOCKS
 
 
@@ -151,7 +151,7 @@ def test_a_program_that_hangs_is_killed_after_its_deadline(tmp_path: Path, deaf:
     simulator.does("hang", deaf=deaf)
     collector = Collector(ROOTS, str(simulator.program), INTERVAL)
     started, watch = time.monotonic(), Stopwatch()
-    with pytest.raises(ParseError, match="printed nothing that can be read for 5 s and was killed"):
+    with pytest.raises(ParseError, match="printed no valid line for 5 s and was killed"):
         collector.collect()
     took, worked = time.monotonic() - started, watch.seconds
     wait_until_gone(simulator.pids()[0])
@@ -191,7 +191,7 @@ def test_no_program_is_no_error(tmp_path: Path) -> None:
     assert find_program(x86, "auto", "tegra234", here) == str(simulator.program)
     assert find_program(x86, str(simulator.program), "auto", nowhere) == str(simulator.program)
     assert find_program(x86, str(tmp_path / "text"), "auto", here) is None
-    with pytest.raises(SourceUnavailable, match="no tegrastats on PATH: how busy"):
+    with pytest.raises(SourceUnavailable, match="no tegrastats on PATH: utilization"):
         Collector(ROOTS, search_path=nowhere)
     with pytest.raises(SourceUnavailable, match="no Tegra"):
         Collector(x86, search_path=here)

@@ -55,7 +55,7 @@ def calm_workstation() -> Snapshot:
         Machine(
             "Desktop, AMD Ryzen 9",
             "cpu_only",
-            "No GPU was found. All memory is System RAM; programs share it with the page cache.",
+            "No GPU found: all memory is System RAM.",
         ),
         pools=(ram,),
         pressure=(pressure(ram.id, Level.LOW, ratio_of(ram)),),
@@ -90,7 +90,7 @@ def critical_gb10() -> Snapshot:
         Machine(
             "NVIDIA DGX Spark",
             "unified",
-            "GPU memory is part of System RAM: what CUDA allocates is taken from the memory of everything else.",
+            "GPU memory is part of System RAM: CPU and GPU share this memory.",
         ),
         pools=(ram,),
         shares=(cuda,),

@@ -1,2 +1,1 @@
-"""From what drivers said to pools that add up and shares inside them: one module a maker, and what they have
-in common in `relations`. Pure rules."""
+"""Pools and shares from driver readings: one module per vendor, common rules in `relations`. Pure functions."""

@@ -1,4 +1,4 @@
-"""AMD's GPUs as the amdgpu driver tells of them: cards with VRAM, and APUs whose memory is System RAM."""
+"""AMD GPUs as the amdgpu driver reports them: cards with VRAM, and APUs that use System RAM."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from memwatch.model import (
 )
 from memwatch.units import size
 
-DISCRETE = "Each GPU has memory of its own beside System RAM; the two may be added up."
-APU = "The GPU is part of the processor: beside memory that firmware set aside for it, it takes System RAM (GTT)."
-NO_VRAM = "The GPU is part of the processor and has no memory of its own: what it uses is System RAM."
-UNKNOWN = "A GPU is here, and how its memory relates to System RAM could not be established."
-SPILL = "spill: buffers of this GPU that lie in System RAM; no VRAM beyond its own"
-UNREAD = "Some processes could not be looked into: what they hold of this GPU is in no list, unless they use ROCm."
-SHARED = "Several processes hold some buffers together: what they hold adds up to more than what is used."
-NO_BAR = "Processors see only a part of this GPU's memory: it has no resizable BAR."
+DISCRETE = "Dedicated GPU memory, separate from System RAM."
+APU = "The GPU is part of the processor: it uses a firmware carve-out plus System RAM (GTT)."
+NO_VRAM = "The GPU is part of the processor and has no dedicated memory: it uses System RAM."
+UNKNOWN = "A GPU was found, but the relation of its memory to System RAM is unknown."
+SPILL = "spill: buffers of this GPU in System RAM, not additional VRAM"
+UNREAD = "Some processes cannot be read: their memory on this GPU is not listed, unless they use ROCm."
+SHARED = "Some processes share buffers: their sum exceeds the used memory."
+NO_BAR = "The CPU can access only a part of this GPU's memory: it has no resizable BAR."
 
 
 class GpuContext(Struct, frozen=True):
-    """Where a GPU stands: its id, the number in labels (empty if it is the only one), what is known around it."""
+    """A GPU's id, its number in labels (empty if it is the only one), and the findings that concern it."""
 
     name: str
     number: str
@@ -61,7 +61,7 @@ class GpuContext(Struct, frozen=True):
 
 
 def build_device_memories(found: Findings, first: int) -> list[DeviceMemory]:
-    """The GPUs that the driver tells of, by PCI address. Where it fell silent they stay, without figures."""
+    """Return the GPUs that the driver reports, by PCI address. If it stops reporting, they stay without figures."""
     reading = found.amdgpu
     if reading is None:
         return []
@@ -91,7 +91,7 @@ def build_device_memories(found: Findings, first: int) -> list[DeviceMemory]:
 
 
 def find_sensors(gpu: AmdGpu, found: Findings) -> AmdSensors:
-    """A GPU that may fall asleep is not asked, so that it can."""
+    """Return the sensor readings of a GPU. A GPU that may suspend has none: reading them would keep it awake."""
     if "amdgpu_sensors" in found.stale:
         return AmdSensors(Absent.STALE, Absent.STALE)
     unknown = AmdSensors(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
@@ -99,7 +99,7 @@ def find_sensors(gpu: AmdGpu, found: Findings) -> AmdSensors:
 
 
 def find_smi_gpu(gpu: AmdGpu, found: Findings) -> SmiGpu:
-    """What AMD's own tools add."""
+    """Return the data of AMD's own tools for this GPU."""
     listed = found.amd_smi.gpus if found.amd_smi is not None and "amd_smi" not in found.stale else ()
     return next((one for one in listed if one.pci == gpu.card.pci), SmiGpu(gpu.card.pci))
 
@@ -128,7 +128,7 @@ def explanation_of(verdict: ArchitectureDecision, pool: Pool | None) -> str:
 
 
 def build_pool(gpu: AmdGpu, place: GpuContext, verdict: ArchitectureDecision, clients: ClientUsage) -> Pool | None:
-    """VRAM, or what firmware set aside for an APU, which is not in MemTotal. An MI300A has neither."""
+    """Build the pool: VRAM, or an APU's firmware carve-out, which is not in MemTotal. An MI300A has neither."""
     size, used = gpu.vram.total_bytes, gpu.vram.used_bytes
     if not isinstance(size, int) or not size:
         return None
@@ -149,7 +149,7 @@ def build_pool(gpu: AmdGpu, place: GpuContext, verdict: ArchitectureDecision, cl
 
 
 def build_gtt_share(gpu: AmdGpu, place: GpuContext, verdict: ArchitectureDecision) -> Share | None:
-    """System RAM that the GPU has bound. Its total is a limit on that, and no memory."""
+    """Build the share of System RAM that the GPU has bound. The GTT total is a limit, not memory."""
     if gpu.gtt.total_bytes is Absent.NOT_SUPPORTED and gpu.gtt.used_bytes is Absent.NOT_SUPPORTED:
         return None
     return Share(
@@ -171,12 +171,12 @@ def source_of(reading: AmdReading, file: str) -> str:
 
 
 def quality_of(reading: AmdReading) -> Quality:
-    """amd-smi cuts off what is less than a MiB."""
+    """amd-smi rounds down to MiB."""
     return Quality.ESTIMATED if reading.source == "amd-smi" else Quality.MEASURED
 
 
 def bytes_by_pid(clients: ClientUsage, places: Mapping[str, str | None]) -> dict[int, dict[str, Bytes]]:
-    """By process and place; what lies in a place that is not known is nobody's."""
+    """Return bytes by process and place. Bytes in an unknown place are left out."""
     held: dict[int, dict[str, Bytes]] = {}
     for pid, figures in clients.by_pid.items():
         by_place = {"vram": figures.vram, "gtt": figures.gtt}
@@ -192,7 +192,7 @@ def build_device(
     in_gtt: bool,
     places: Mapping[str, str | None],
 ) -> Device:
-    """A card allocates its own memory only; an APU both, and the rule for both is the whole's."""
+    """A card allocates only from its own memory, an APU from both; `relations` combines the two."""
     ways = (places["vram"], places["gtt"]) if verdict.is_apu else (places["vram"],)
     return Device(
         id=place.name,
@@ -222,14 +222,14 @@ def _process_list(place: GpuContext) -> Words:
 
 
 def _api_free(gpu: AmdGpu, place: GpuContext, in_gtt: bool) -> dict[str, Bytes]:
-    """ROCm's own rule, where ROCm can use the GPU at all."""
+    """Free memory by ROCm's own rule. Empty if ROCm cannot use the GPU."""
     if not gpu.card.nodes or place.ram is None or gpu.state != "ok":
         return {}
     return {"rocm": free_bytes(gpu, in_gtt, place.reading, place.ram.size_bytes, place.ram.available_bytes)}
 
 
 def build_details(gpu: AmdGpu, place: GpuContext) -> dict[str, str]:
-    """What else the driver says of a GPU, in its own words."""
+    """Return further facts from the driver, as it spells them."""
     card = gpu.card
     words: dict[str, Words] = {
         "pci_id": f"1002:{card.device_id}" if card.device_id else Absent.NOT_AVAILABLE,
@@ -255,10 +255,10 @@ def build_notes(gpu: AmdGpu, place: GpuContext, clients: ClientUsage) -> tuple[s
 
 
 def _pages_limit(reading: AmdReading, gpu: AmdGpu) -> str:
-    """A limit for all GPUs together that is below this GPU's own, which the driver then calls unusual."""
+    """Note on a limit for all GPUs together that is below this GPU's own; the driver logs that as unusual."""
     limit, own = reading.pages_limit_bytes, gpu.gtt.total_bytes
     if not isinstance(limit, int) or not isinstance(own, int) or limit >= own:
         return ""
     return (
-        f"All GPUs together may take {size(limit)} of System RAM (pages_limit), which is less than this one's GTT."
+        f"All GPUs together may use {size(limit)} of System RAM (pages_limit), which is less than this GPU's GTT."
     )

@@ -1,4 +1,4 @@
-"""What processes hold of an AMD GPU: witnesses each of whom misses some, and no byte counted twice."""
+"""Memory of processes on an AMD GPU, merged from sources that are each incomplete. No byte is counted twice."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from memwatch.model import Absent
 
 
 class ClientMemory(NamedTuple):
-    """Bytes of VRAM (or of the carve-out) and of System RAM by way of GTT."""
+    """Bytes of VRAM (or of the carve-out), and of System RAM through GTT."""
 
     vram: int = 0
     gtt: int = 0
 
 
 class ClientUsage(Struct, frozen=True):
-    """`by_pid` has for each process all that it holds, `total` has each byte once: some is held by several."""
+    """`by_pid`: all memory of each process. `total`: each byte once, as processes may share buffers."""
 
     by_pid: Mapping[int, ClientMemory]
     total: ClientMemory | Absent
@@ -31,11 +31,11 @@ class ClientUsage(Struct, frozen=True):
 def sum_clients(
     gpu: AmdGpu, drm: DrmReading | Absent, compute_is_gtt: bool, listed: Iterable[SmiProcess] = ()
 ) -> ClientUsage:
-    """Of the graphics driver's clients, and of processes of the compute driver that are not all among those.
+    """Sum the DRM clients and the processes of the compute driver (KFD), which are not all DRM clients.
 
-    Both see most of a ROCm process, so the larger figure counts and never the sum. Processes that AMD's tools
-    list (`listed`) count where nobody else knows them. Buffers in the region `cpu` are left out: up to Linux 6.12
-    that is also where a process's own pages are listed, which its resident set contains.
+    Both report most of a ROCm process, so the larger figure counts and never the sum. Processes that AMD's tools
+    list (`listed`) count only if no other source reports them. Buffers in the region `cpu` are left out: up to
+    Linux 6.12 it also lists a process's own pages, which its resident set contains.
     """
     clients = [] if isinstance(drm, Absent) else [client for client in drm.clients if _belongs_to(client, gpu)]
     by_pid: dict[int, ClientMemory] = {}
@@ -70,7 +70,7 @@ def _sum(one: ClientMemory, other: ClientMemory) -> ClientMemory:
 
 
 def _belongs_to(client: DrmClient, gpu: AmdGpu) -> bool:
-    """By PCI address; a partition of an MI300 has none, and is known by the device file that was opened."""
+    """Match by PCI address. A partition of an MI300 has none and is matched by the opened device file."""
     if client.driver != "amdgpu":
         return False
     if client.pdev is not None:

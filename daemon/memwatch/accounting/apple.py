@@ -1,4 +1,4 @@
-"""The GPU of an Apple chip: its working set lies in the one memory that all parts of the chip share."""
+"""The GPU of an Apple chip: its working set is part of the unified memory."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ from memwatch.model import (
 )
 
 EXPLANATIONS = {
-    Architecture.UNIFIED: (
-        "GPU memory is part of Unified memory: what Metal allocates comes out of the same memory as all else."
-    ),
-    Architecture.UNKNOWN: "A GPU is here, and how its memory relates to System RAM could not be established.",
+    Architecture.UNIFIED: "GPU memory is part of Unified memory: CPU and GPU share this memory.",
+    Architecture.UNKNOWN: "A GPU was found, but the relation of its memory to System RAM is unknown.",
 }
-NO_LIMIT = "How much the GPU may use is known to Metal alone: pyobjc-framework-Metal is not installed."
+NO_LIMIT = "The GPU's memory limit is unknown: only Metal reports it, and pyobjc-framework-Metal is not installed."
 
 
 def build_device_memories(found: Findings, first: int) -> list[DeviceMemory]:
-    """One device for the chip's GPU, however many accelerators the registry lists for it."""
+    """Return one device for the chip's GPU, even if the I/O registry lists several accelerators."""
     reading = found.apple
     if reading is None or not reading.accelerators:
         return []
@@ -57,16 +55,16 @@ def build_device_memory(reading: AppleReading, name: str, ram: Pool | None) -> D
 
 
 def decide_architecture(reading: AppleReading) -> tuple[Architecture, tuple[str, ...]]:
-    """Metal's own word, or else the chip's maker: every chip of Apple's has one memory."""
+    """Decide by Metal's answer, otherwise by the chip vendor: every Apple chip has unified memory."""
     if isinstance(reading.metal, Metal) and reading.metal.has_unified_memory:
-        return Architecture.UNIFIED, ("Metal says that the device has unified memory",)
+        return Architecture.UNIFIED, ("Metal reports unified memory",)
     if isinstance(reading.chip, str) and reading.chip.startswith("Apple "):
         return Architecture.UNIFIED, (f"the processor is an {reading.chip}",)
-    return Architecture.UNKNOWN, ("the processor is not of Apple's making",)
+    return Architecture.UNKNOWN, ("the processor is not an Apple chip",)
 
 
 def working_set(reading: AppleReading, name: str) -> Share:
-    """What is resident for the GPU. What was allocated ("Alloc system memory") may exceed all there is."""
+    """Memory resident for the GPU. The allocated memory ("Alloc system memory") may exceed all RAM."""
     return Share(
         id=f"{name}.metal",
         kind=ShareKind.METAL_WORKING_SET,
@@ -81,7 +79,7 @@ def working_set(reading: AppleReading, name: str) -> Share:
 
 
 def select_limit(reading: AppleReading) -> Bytes:
-    """Metal's figure follows the administrator's setting, so it comes first."""
+    """Return the limit. Metal's figure is preferred: it follows the administrator's setting."""
     if isinstance(reading.metal, Metal) and isinstance(reading.metal.working_set_bytes, int):
         return reading.metal.working_set_bytes
     limit = reading.wired_limit_bytes

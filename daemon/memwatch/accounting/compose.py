@@ -1,4 +1,4 @@
-"""Everybody's findings as one picture: what only several collectors together can say is said here. Pure rules."""
+"""Merge the findings of all collectors, and derive the facts that need several of them. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from memwatch.findings import Findings
 from memwatch.model import Share
 from memwatch.snapshot import Node, merge_nodes
 
-# What a collector may find, and what stands where it has found nothing: the same objects every time.
+# The fields of Findings and their empty values: the same objects every time.
 NAMES = Findings.__struct_fields__
 EMPTY = tuple(getattr(Findings(), name) for name in NAMES)
 LISTS = tuple(name for name, empty in zip(NAMES, EMPTY, strict=True) if empty == ())
 figures_of = attrgetter(*NAMES)
 
-# Each maker's PCI vendor id, and who accounts for its GPUs: given all findings and the first free number.
+# PCI vendor id, and the function that accounts for the vendor's GPUs, given all findings and the first free number.
 VENDOR_BUILDERS: tuple[tuple[str, Callable[[Findings, int], Sequence[DeviceMemory]]], ...] = (
     ("10de", nvidia.build_device_memories),
     ("1002", amd.build_device_memories),
@@ -35,7 +35,7 @@ VENDOR_BUILDERS: tuple[tuple[str, Callable[[Findings, int], Sequence[DeviceMemor
 
 
 class Composer:
-    """Adds findings up, time after time. A field of which nobody says anything new is not added up again."""
+    """Merges findings on each tick. A field is merged again only if a collector has a new value for it."""
 
     def __init__(self) -> None:
         self._findings: tuple[Findings, ...] = ()
@@ -44,13 +44,13 @@ class Composer:
         self._nodes: tuple[tuple[Node, ...], tuple[Node, ...]] = (), ()
 
     def compose(self, findings: Sequence[Findings]) -> Findings:
-        """The findings of all collectors, added up and then put into relation."""
+        """Return the findings of all collectors, merged and related to each other."""
         names = self._new_names(tuple(findings))
         try:
             for name in names:
-                self._add_up(name, [said[name] for said in self._fields if name in said])
+                self._add_up(name, [fields[name] for fields in self._fields if name in fields])
         except BaseException:
-            self._findings = ()  # what could not be added up is new the next time as well
+            self._findings = ()  # merge the same fields again next time
             raise
         sums = dict(self._sums)
         sums["pools"] = tuple([with_zram(pool, sums.get("zram")) for pool in sums.get("pools", ())])
@@ -59,7 +59,7 @@ class Composer:
         return relate(Findings(**sums))
 
     def _new_names(self, findings: tuple[Findings, ...]) -> set[str]:
-        """The fields of which a collector says something else than the time before."""
+        """Return the fields that changed in at least one collector since the last call."""
         if len(findings) != len(self._findings):
             self._findings, self._fields, self._sums = (Findings(),) * len(findings), [{}] * len(findings), {}
         names: set[str] = set()
@@ -71,9 +71,9 @@ class Composer:
         return names
 
     def _add_up(self, name: str, values: Sequence[Any]) -> None:
-        """Everything that was found, side by side: lists one behind the other, of single things the first."""
+        """Merge one field: lists are concatenated; of single values, the first one is used."""
         self._sums.pop(name, None)
-        if not values or name == "rejected":  # which is one collector's own business
+        if not values or name == "rejected":  # counted per collector
             return
         if name == "stale":
             self._sums[name] = frozenset(chain.from_iterable(values))
@@ -81,7 +81,7 @@ class Composer:
             self._sums[name] = tuple(chain.from_iterable(values)) if name in LISTS else values[0]
 
     def _merge_nodes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        """They are read every five seconds and more rarely, and take a third of the time of adding up."""
+        """Merge nodes only if they changed: they are read every 5 s at most and take a third of the merge."""
         before, merged = self._nodes
         if nodes is not before:
             merged = merge_nodes(nodes)
@@ -90,13 +90,13 @@ class Composer:
 
 
 def filled_fields(found: Findings) -> Mapping[str, Any]:
-    """What a collector found, without what it has nothing to do with."""
+    """Return the fields that the collector filled."""
     values = figures_of(found)
     return dict(compress(zip(NAMES, values, strict=True), map(is_not, values, EMPTY)))
 
 
 def relate(whole: Findings) -> Findings:
-    """What one collector says, in the light of what others say."""
+    """Combine the merged findings with each other."""
     whole = with_both_scopes(whole)
     whole = with_device_memories(whole, build_device_memories(whole), npu.build_npus(whole))
     devices = with_logged(whole.devices, whole.kernel_log) if whole.kernel_log else whole.devices
@@ -107,7 +107,7 @@ def relate(whole: Findings) -> Findings:
 
 
 def build_device_memories(found: Findings) -> list[DeviceMemory]:
-    """What every GPU adds. Numbers count through the makers, and leave room for GPUs whose driver is silent yet."""
+    """Return the memory of every GPU. Numbers continue across vendors, with gaps for GPUs without data yet."""
     device_memories: list[DeviceMemory] = []
     first = 0
     for vendor, of_maker in VENDOR_BUILDERS:
@@ -118,7 +118,7 @@ def build_device_memories(found: Findings) -> list[DeviceMemory]:
 
 
 def without_lost(shares: tuple[Share, ...], pool_ids: set[str]) -> tuple[Share, ...]:
-    """The shares that lie, by whatever way, within one of these pools; a share is nothing without its pool."""
+    """Return the shares that are directly or indirectly within one of these pools. The others are dropped."""
     places = set(pool_ids)
     while True:
         inside = {share.id for share in shares if share.within in places} - places

@@ -1,4 +1,4 @@
-"""What one GPU adds to the picture of a machine, before it is put into relation with System RAM."""
+"""Memory of one GPU or NPU, before it is related to System RAM."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from memwatch.snapshot import Node
 class DeviceMemory(Struct, frozen=True):
     """One device with its memory.
 
-    `held`: by process id, how many bytes it holds of which pool or share. `node`: the NUMA node inside MemTotal
-    that is this GPU's own memory.
-    `beyond_meminfo`: the bytes of System RAM that the device holds and /proc/meminfo shows in none of its
-    lines; None for a device that takes none from there.
+    `held`: bytes by process id, then by pool or share. `node`: the NUMA node inside MemTotal that is this GPU's own
+    memory. `beyond_meminfo`: System RAM of the device that no line of /proc/meminfo contains, in bytes; None for a
+    device that does not use System RAM.
     """
 
     device: Device
@@ -31,7 +30,7 @@ class DeviceMemory(Struct, frozen=True):
     beyond_meminfo: Bytes | None = None
 
     def as_stale(self) -> DeviceMemory:
-        """The same device after its collector fell silent. What a NUMA node says of itself is still true."""
+        """Return the device after its collector stopped answering. Figures from a NUMA node stay valid."""
         return replace(
             self,
             device=stale_device(self.device),
@@ -43,25 +42,24 @@ class DeviceMemory(Struct, frozen=True):
 
 
 class NpuMemory(Struct, frozen=True):
-    """What a neural processing unit adds; it has no memory of its own. `held` is as for a `DeviceMemory`."""
+    """Memory of a neural processing unit, all of it in System RAM. `held` is as in `DeviceMemory`."""
 
     shares: tuple[Share, ...]
     held: Mapping[int, Mapping[str, Bytes]] = field(default_factory=dict)
 
     def as_stale(self) -> NpuMemory:
-        """The same after its collector fell silent."""
         return NpuMemory(tuple(stale_share(share) for share in self.shares))
 
 
 class Remainder(NamedTuple):
-    """The part of what is used that nobody known holds; whether the known holders add up to more."""
+    """Used memory without a known holder. `overlap`: the known holders add up to more than is used."""
 
     bytes: Bytes
     overlap: bool = False
 
 
 def remainder(used: Bytes, reserved: Bytes, held: Iterable[Bytes] | Absent) -> Remainder:
-    """`held` are the figures of all holders. One that is not known leaves the remainder unknown."""
+    """Subtract reserved and held memory from used memory. One unknown holder makes the result unknown."""
     if isinstance(used, Absent):
         return Remainder(used)
     known = sum_figures(held)

@@ -1,4 +1,4 @@
-"""Whose GPU it was that a line of the kernel's log complained of. Pure rules."""
+"""Assign driver errors in the kernel log to GPUs. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VENDORS = {"nvidia": "NVIDIA", "amdgpu": "AMD"}
 
 
 def with_logged(devices: Sequence[Device], log: KernelLog) -> tuple[Device, ...]:
-    """The devices with what the log says of them. What the driver's library counted too is not counted twice."""
+    """Return the devices with their errors from the log. Errors that NVML also counts are not counted twice."""
     if not log.driver_errors:
         return tuple(devices)
     by_device: dict[str, list[DriverError]] = {}
@@ -25,12 +25,12 @@ def with_logged(devices: Sequence[Device], log: KernelLog) -> tuple[Device, ...]
 
 
 def unassigned_errors(devices: Sequence[Device], log: KernelLog) -> tuple[DriverError, ...]:
-    """What was said of a GPU that is none of the devices, or without saying which of several."""
+    """Return errors of a GPU that is not among the devices, or that do not name one of several GPUs."""
     return tuple(error for error in log.driver_errors if find_device(error, devices) is None)
 
 
 def find_device(error: DriverError, devices: Sequence[Device]) -> Device | None:
-    """By the PCI address in the line; where there is none, the only device of that driver's."""
+    """Find the device by the PCI address in the line; without one, the driver's only device."""
     if error.pci:
         return next((one for one in devices if isinstance(one.pci, str) and same_slot(one.pci, error.pci)), None)
     of_vendor = [one for one in devices if one.vendor == VENDORS[error.driver]]
@@ -38,7 +38,7 @@ def find_device(error: DriverError, devices: Sequence[Device]) -> Device | None:
 
 
 def same_slot(one: str, other: str) -> bool:
-    """`00000000:65:00.0` and `0000:65:00`: domains are padded differently, and XIDs name no function."""
+    """Compare PCI slots: `00000000:65:00.0` is `0000:65:00`. Padding differs, and XIDs omit the function."""
     return _slot(one) == _slot(other)
 
 

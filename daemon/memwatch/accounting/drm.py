@@ -1,4 +1,4 @@
-"""GPUs of Intel's and of systems on a chip, as their kernel drivers tell of them in files."""
+"""Intel GPUs and GPUs of systems on a chip, as their kernel drivers report them in files."""
 
 from __future__ import annotations
 
@@ -28,16 +28,14 @@ from memwatch.model import (
 from memwatch.snapshot import Machine
 
 EXPLANATIONS = {
-    Architecture.UNIFIED: (
-        "GPU memory is part of System RAM: the GPU's buffers come out of the same memory as all else."
-    ),
-    Architecture.DISCRETE: "Each GPU has memory of its own beside System RAM; the two may be added up.",
-    Architecture.UNKNOWN: "A GPU is here, and how its memory relates to System RAM could not be established.",
+    Architecture.UNIFIED: "GPU memory is part of System RAM: CPU and GPU share this memory.",
+    Architecture.DISCRETE: "Dedicated GPU memory, separate from System RAM.",
+    Architecture.UNKNOWN: "A GPU was found, but the relation of its memory to System RAM is unknown.",
 }
-# Buffers from TTM's page pools are in no line of /proc/meminfo that says what for (xe). All other drivers here take
-# shared memory of the kernel's (shmem), which is in Shmem already.
+# No line of /proc/meminfo accounts for buffers from TTM's page pools (xe). All other drivers here use the kernel's
+# shared memory (shmem), which Shmem already contains.
 BEYOND_MEMINFO = frozenset({"xe"})
-# Drivers with TTM pools: where only one of them is here, what the kernel counts of those pools is its.
+# Drivers with TTM pools: if only one of them is present, the kernel's count of TTM pages belongs to it.
 WITH_TTM = frozenset({"amdgpu", "nouveau", "radeon", "vmwgfx", "xe"})
 VENDORS = {"8086": "Intel", "10de": "NVIDIA", "1002": "AMD"}
 MAKERS_BY_DRIVER = {
@@ -50,19 +48,17 @@ MAKERS_BY_DRIVER = {
     "powervr": ("Imagination", "Imagination PowerVR"),
     "v3d": ("Broadcom", "Broadcom VideoCore"),
 }
-HIDDEN = "Processes outside this container are not seen: what they hold of the device is in no figure here."
-UNREADABLE = (
-    "Some processes may not be looked into by this user: what they hold of the device is in no figure here."
-)
-SHARED_CLIENT = "Some processes share one client of the driver: its bytes are counted once, and listed for each."
-NO_SIZE = "No file tells the size of its memory; under xe the dmem control group does (Linux 6.14 and newer)."
-NO_MEMORY_KEYS = "Its driver says nothing of memory."
-# What the keys are called that a figure is from.
+HIDDEN = "Processes outside this container are not visible: their memory on this device is not counted."
+UNREADABLE = "This user cannot read some processes: their memory on this device is not counted."
+SHARED_CLIENT = "Some processes share one driver client: its bytes are counted once, and listed for each process."
+NO_SIZE = "No file reports the size of its memory; with xe, the dmem cgroup controller does (Linux 6.14 and newer)."
+NO_MEMORY_KEYS = "Its driver does not report memory."
+# The fdinfo keys by basis.
 KEYS = {"resident": "drm-resident", "memory": "drm-memory", "total": "drm-total", "alloc": "amdxdna-alloc"}
 
 
 class GpuContext(NamedTuple):
-    """Where a GPU stands: its id, the number in labels (empty if it is the only one), and what is around it."""
+    """A GPU's id, its number in labels (empty if it is the only one), and the machine around it."""
 
     name: str
     number: str
@@ -72,7 +68,7 @@ class GpuContext(NamedTuple):
 
 
 class ClientSum(Struct, frozen=True):
-    """What clients hold, as far as it can be known, and who says so."""
+    """Memory of clients with its source and quality."""
 
     bytes: Bytes
     source: str
@@ -81,7 +77,7 @@ class ClientSum(Struct, frozen=True):
 
 
 def build_device_memories(found: Findings, first: int) -> list[DeviceMemory]:
-    """The GPUs of the kernel's own drivers. Where the collector fell silent they stay, without figures."""
+    """Return the GPUs of DRM drivers. After the collector stops answering, they stay without figures."""
     if found.drm is None:
         return []
     gpus, machine, ram = select_gpus(found.drm), found.machine or Machine(), find_system_ram(found.pools)
@@ -131,7 +127,7 @@ def build_device(gpu: Gpu, place: GpuContext, pool: Pool | None) -> Device:
 
 
 def vendor_and_name(gpu: Gpu) -> tuple[str, str]:
-    """Vendor and name. A card's numbers tell the vendor, on a chip the driver does."""
+    """Return vendor and name. A card's PCI id identifies the vendor; on a chip, the driver does."""
     card = gpu.card
     if isinstance(card.vendor_id, Absent):
         return MAKERS_BY_DRIVER.get(gpu.driver, ("unknown", f"{gpu.driver} GPU"))
@@ -157,7 +153,7 @@ def build_notes(gpu: Gpu, place: GpuContext, pool: Pool | None) -> tuple[str, ..
 
 
 def in_system_ram(gpu: Gpu, place: GpuContext) -> ClientSum | None:
-    """What the GPU has of System RAM. None where it is not even known whether it has any."""
+    """Return the GPU's part of System RAM. None if it is unknown whether it uses any."""
     if gpu.architecture is Architecture.UNKNOWN:
         return None
     if gpu.is_silent:
@@ -165,20 +161,20 @@ def in_system_ram(gpu: Gpu, place: GpuContext) -> ClientSum | None:
     counted = place.reading.gpu_active_bytes
     ttm = [card for card in place.reading.cards if card.driver in WITH_TTM]
     if isinstance(counted, int) and counted and gpu.driver in BEYOND_MEMINFO and len(ttm) == 1:
-        return ClientSum(counted, "meminfo:GPUActive", Quality.MEASURED, "the driver's own buffers are in it")
+        return ClientSum(counted, "meminfo:GPUActive", Quality.MEASURED, "includes the driver's own buffers")
     if not place.machine.sees_all_processes:
         return ClientSum(Absent.NOT_PERMITTED, "fdinfo", Quality.DERIVED, HIDDEN)
     return sum_clients(gpu, place)
 
 
 def sum_clients(gpu: Gpu, place: GpuContext) -> ClientSum:
-    """Exact arithmetic, unless clients share buffers, which each of them counts as its own."""
+    """Sum the clients. The sum is exact unless clients share buffers, which each of them counts."""
     bases = sorted({client.basis for client in gpu.clients if client.basis})
     sharing = [client for client in gpu.clients if any(is_in_ram(key) and n for key, n in client.shared.items())]
     notes = {
-        "a lower bound: some processes may not be looked into by this user": not place.reading.is_complete,
-        "buffers that clients share count for each of them": len(sharing) > 1,
-        "what was asked for, whether there is memory behind it or not": "total" in bases,
+        "a lower bound: this user cannot read some processes": not place.reading.is_complete,
+        "shared buffers are counted for each client": len(sharing) > 1,
+        "requested sizes, with or without memory behind them": "total" in bases,
     }
     exact = len(sharing) < 2 and "total" not in bases
     return ClientSum(
@@ -205,7 +201,7 @@ def buffers_share(place: GpuContext, system: ClientSum) -> Share:
 
 
 def vram_pool(gpu: Gpu, place: GpuContext) -> Pool | None:
-    """Memory of the card's own, where a counter of the whole device tells its size. Clients never add up to it."""
+    """Build the card's own memory if a device-wide counter reports its size. Clients never add up to it."""
     regions = [region for region in gpu.card.regions if is_own(region.name)]
     if gpu.architecture is not Architecture.DISCRETE or not regions:
         return None
@@ -227,7 +223,7 @@ def vram_pool(gpu: Gpu, place: GpuContext) -> Pool | None:
 
 
 def held_by_pid(gpu: Gpu, pool: Pool | None, share: Share | None) -> Mapping[int, Mapping[str, Bytes]]:
-    """What each process holds of which place; of buffers in System RAM also who holds nobody knows how much."""
+    """Return bytes by process and place. Processes with an unknown amount of System RAM have an absent figure."""
     places = [(pool.id, gpu.own)] if pool else []
     places += [(share.id, gpu.in_ram)] if share else []
     held: dict[int, dict[str, Bytes]] = {}

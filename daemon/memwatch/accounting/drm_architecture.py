@@ -1,4 +1,4 @@
-"""How the memory of a kernel driver's GPU relates to the machine's: Intel's GPUs and those of systems on a chip."""
+"""Architecture of DRM devices: relation of their memory to System RAM for Intel GPUs and systems on a chip."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from memwatch.drivers.drm.cards import can_render
 from memwatch.drivers.drm.records import DrmCard, DrmClient, DrmReading
 from memwatch.model import Absent, Architecture
 
-# Those whose GPUs have an accounting of their own (amdgpu, nvidia), and displays without a GPU.
+# Drivers with their own accounting module (amdgpu, nvidia), and displays without a GPU.
 OTHERS = frozenset({"amdgpu", "nvidia", "nvidia-drm", "radeon"})
 INTEL = frozenset({"i915", "xe"})
-# Platform drivers whose buffers are pages of System RAM, by the word of their fdinfo.
+# Platform drivers whose buffers are pages of System RAM, by their name in fdinfo.
 ON_A_CHIP = frozenset({"asahi", "etnaviv", "lima", "msm", "panfrost", "panthor", "powervr", "v3d"})
-# Neural processing units without memory of their own, by the driver that is bound.
+# Neural processing units without dedicated memory, by the bound driver.
 NPUS = frozenset({"intel_vpu", "amdxdna", "rocket"})
-# The display's driver is the one bound where display and GPU are one device of the kernel's.
+# Where display and GPU are one kernel device, the display's driver is bound.
 WORDS = {"msm_dpu": "msm", "msm_mdp": "msm", "msm-mdss": "msm", "adreno": "msm", "vc4-drm": "v3d"}
-# Regions in memory of the card's own (xe: vram0, i915: local0 and what firmware keeps of it).
+# Regions in the card's own memory (xe: vram0; i915: local0 and the part that firmware keeps).
 OWN = ("vram", "local", "stolen-local")
-# Regions in System RAM. "memory" is reserved for it by the kernel's rules; firmware's "stolen" lies outside.
+# Regions in System RAM. The kernel's fdinfo rules reserve "memory" for it; firmware's "stolen" memory is outside.
 IN_RAM = ("system", "gtt", "memory", "cpu")
 
 
 class ClientTotals(Struct, frozen=True):
-    """What clients hold in one place: all of them together, and each process by its id."""
+    """Memory of clients in one place: the total, and by process id."""
 
     total: int
     by_pid: Mapping[int, int]
 
 
 class Gpu(Struct, frozen=True):
-    """A card with its clients, what it is, and the observations that decided it.
+    """A card with its clients, its architecture, and the observations that decided it.
 
-    `uncounted_pids` are processes that use it and of whose memory its driver says nothing.
+    `uncounted_pids`: processes that use it, but whose memory its driver does not report.
     """
 
     card: DrmCard
@@ -52,7 +52,7 @@ class Gpu(Struct, frozen=True):
 
     @property
     def is_silent(self) -> bool:
-        """Whether its driver has clients and says nothing of them, or nothing of their memory."""
+        """True if its driver has clients but does not report them or their memory."""
         return self.driver == "nouveau" or bool(self.uncounted_pids)
 
 
@@ -64,27 +64,27 @@ def is_in_ram(region: str) -> bool:
     return region.startswith(IN_RAM)
 
 
-# A reading stands for 5 s and is asked for on every tick: 60 clients cost 0.3 ms.
+# A reading is valid for 5 s and used on every tick; 60 clients take 0.3 ms.
 @lru_cache(maxsize=1)
 def select_gpus(reading: DrmReading) -> tuple[Gpu, ...]:
-    """The GPUs that this module accounts for, in the order of their places."""
+    """Return the GPUs that this module accounts for, in the order of the reading's cards."""
     found = [_build_gpu(card, reading) for card in reading.cards]
     return tuple(gpu for gpu in found if gpu is not None)
 
 
 @lru_cache(maxsize=1)
 def select_npus(reading: DrmReading) -> tuple[Gpu, ...]:
-    """Neural processing units that take their memory from System RAM, in the order of their places."""
+    """Return the neural processing units that use System RAM, in the order of the reading."""
     found = [_build_npu(card, reading) for card in reading.npus]
     return tuple(npu for npu in found if npu is not None)
 
 
 def sum_by_pid(clients: Iterable[DrmClient], counts: Callable[[str], bool]) -> ClientTotals:
-    """What clients hold in the regions that count. One that several processes have open is each one's."""
+    """Sum the clients in the regions that count. A client that several processes have open counts for each."""
     total, by_pid = 0, Counter[int]()
     for client in clients:
         size = sum(size for region, size in client.resident.items() if counts(region))
-        # panthor tells apart what it keeps for a client.
+        # panthor reports its internal memory for a client separately.
         size += client.other.get("panthor-resident-memory", 0) if counts("memory") else 0
         total += size
         for pid in client.pids if size else ():
@@ -93,7 +93,7 @@ def sum_by_pid(clients: Iterable[DrmClient], counts: Callable[[str], bool]) -> C
 
 
 def clients_on(card: DrmCard, clients: Iterable[DrmClient]) -> tuple[DrmClient, ...]:
-    """By PCI address, and where there is none by the device file that was opened."""
+    """Return the clients of a card, matched by PCI address, otherwise by the opened device file."""
     return tuple(
         client
         for client in clients
@@ -102,7 +102,7 @@ def clients_on(card: DrmCard, clients: Iterable[DrmClient]) -> tuple[DrmClient, 
 
 
 def _build_npu(card: DrmCard, reading: DrmReading) -> Gpu | None:
-    """None for an accelerator of which nobody knows whether its memory is System RAM, such as one on a card."""
+    """None for an accelerator that is not known to use System RAM, such as one on a card."""
     clients = clients_on(card, reading.clients)
     regions = {region for client in clients for region in client.resident}
     if card.driver not in NPUS and not (regions and all(map(is_in_ram, regions))):
@@ -121,7 +121,7 @@ def _build_npu(card: DrmCard, reading: DrmReading) -> Gpu | None:
 
 
 def uncounted_pids(card: DrmCard, clients: Iterable[DrmClient], reading: DrmReading) -> frozenset[int]:
-    """Who has it open where its driver says nothing of clients, or nothing of their memory."""
+    """Return the processes that have the card open while its driver does not report their memory."""
     mute = [reading.mute.get(node, ()) for node in card.nodes]
     silent = [client.pids for client in clients if client.basis is None]
     return frozenset(chain(*mute, *silent))
@@ -131,18 +131,18 @@ def _build_gpu(card: DrmCard, reading: DrmReading) -> Gpu | None:
     clients = clients_on(card, reading.clients)
     bound = "" if isinstance(card.driver, Absent) else card.driver
     driver = next((client.driver for client in clients), WORDS.get(bound, bound))
-    speaking = [client for client in clients if client.basis is not None]
+    reporting = [client for client in clients if client.basis is not None]
     if bound in OTHERS or card.place.startswith("amdgpu_xcp") or not can_render(card.nodes):
         return None
-    if driver not in INTEL | ON_A_CHIP | {"nouveau"} and not speaking:
+    if driver not in INTEL | ON_A_CHIP | {"nouveau"} and not reporting:
         return None
-    architecture, evidence = _decide_architecture(card, driver, speaking)
+    architecture, evidence = _decide_architecture(card, driver, reporting)
     return Gpu(
         card=card,
         driver=driver,
         clients=clients,
         architecture=architecture,
-        evidence=(f"its driver is {driver}", *evidence),
+        evidence=(f"the driver is {driver}", *evidence),
         in_ram=sum_by_pid(clients, is_in_ram),
         own=sum_by_pid(clients, is_own),
         uncounted_pids=uncounted_pids(card, clients, reading),
@@ -150,19 +150,19 @@ def _build_gpu(card: DrmCard, reading: DrmReading) -> Gpu | None:
 
 
 def _decide_architecture(
-    card: DrmCard, driver: str, speaking: Sequence[DrmClient]
+    card: DrmCard, driver: str, reporting: Sequence[DrmClient]
 ) -> tuple[Architecture, tuple[str, ...]]:
-    regions = sorted({region for client in speaking for region in client.resident})
+    regions = sorted({region for client in reporting for region in client.resident})
     own = [region for region in regions if is_own(region)] + [one.name for one in card.regions if is_own(one.name)]
     if own:
-        return Architecture.DISCRETE, (f"it has memory of its own: {', '.join(dict.fromkeys(own))}",)
+        return Architecture.DISCRETE, (f"it has dedicated memory: {', '.join(dict.fromkeys(own))}",)
     if driver in INTEL and card.pdev is not None and card.pdev.endswith(":00:02.0"):
-        seen = (f"clients hold {', '.join(regions)} and nothing of its own",) if regions else ()
-        return Architecture.UNIFIED, ("it is in the processor (PCI device 00:02.0)", *seen)
+        seen = (f"clients hold {', '.join(regions)} and no dedicated memory",) if regions else ()
+        return Architecture.UNIFIED, ("it is part of the processor (PCI device 00:02.0)", *seen)
     if regions and all(is_in_ram(region) or region.startswith("stolen") for region in regions):
-        return Architecture.UNIFIED, (f"clients hold {', '.join(regions)} and nothing of its own",)
+        return Architecture.UNIFIED, (f"clients hold {', '.join(regions)} and no dedicated memory",)
     if card.pdev is None and driver in ON_A_CHIP:
         return Architecture.UNIFIED, ("it is a platform device: part of a system on a chip",)
     if driver in INTEL:
-        return Architecture.UNKNOWN, ("no client says in which memory its buffers are",)
-    return Architecture.UNKNOWN, (f"{driver} does not say what its clients hold",)
+        return Architecture.UNKNOWN, ("no client reports the location of its buffers",)
+    return Architecture.UNKNOWN, (f"{driver} does not report the memory of its clients",)

@@ -1,8 +1,8 @@
-"""Two scopes that must not be mixed: in an LXC container meminfo is the container's, and the GPU's memory is not.
+"""Separate the two scopes in an LXC container: meminfo shows the container, GPU memory belongs to the machine.
 
-There /proc/meminfo says that the container's limit is all there is, while a GPU takes System RAM of the whole
-machine and is charged to no container. So System RAM is the machine's, by its NUMA nodes, and the limit is a share
-of it, as in every other container.
+There, /proc/meminfo shows the container's limit as MemTotal. A GPU uses System RAM of the whole machine and is not
+charged to a container. So System RAM is taken from the machine's NUMA nodes, and the limit becomes a share of it,
+as in every other container.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOTE = "does not include GPU memory on unified machines"
 
 
 def with_both_scopes(found: Findings) -> Findings:
-    """Nothing changes where meminfo is the machine's, nor where nobody tells how much memory that has."""
+    """Return findings unchanged if meminfo shows the machine, or if the machine's memory size is unknown."""
     limit = find_system_ram(found.pools)
     if limit is None or not limit.source.startswith(LXCFS):
         return found
@@ -34,12 +34,12 @@ def with_both_scopes(found: Findings) -> Findings:
 
 
 def is_below(share: Share, size: int) -> bool:
-    """A limit of a cgroup inside the container."""
+    """Check for the limit of a cgroup inside the container."""
     return share.kind is ShareKind.CGROUP and isinstance(share.limit_bytes, int) and share.limit_bytes < size
 
 
 def machine_ram(found: Findings, limit: Pool) -> Pool | None:
-    """What all nodes have together: the kernel prints no MemAvailable for them."""
+    """Sum all nodes. An estimate: the kernel has no MemAvailable for nodes."""
     size = sum_figures([node.size_bytes for node in found.nodes])
     if isinstance(size, Absent) or size < limit.size_bytes:
         return None
@@ -58,7 +58,7 @@ def machine_ram(found: Findings, limit: Pool) -> Pool | None:
 
 
 def build_share(limit: Pool) -> Share:
-    """The container by what lxcfs says of it: its cgroup may be above what can be seen from inside."""
+    """Build the container's share from lxcfs: its cgroup may be outside the visible hierarchy."""
     return Share(
         id="cgroup",
         kind=ShareKind.CGROUP,

@@ -1,4 +1,4 @@
-"""Pure rules that are asked the same again and again: most things about a machine are what they were a tick ago."""
+"""Memoization of pure functions: most inputs are the same objects as one tick ago."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ R = TypeVar("R")
 
 
 def memoize(make: Callable[P, R]) -> Callable[P, R]:
-    """The same rule, which answers with what it made the time before where it is given the very same objects.
+    """Cache the last result; return it if all arguments are identical objects.
 
-    For rules that depend on nothing else. What they are given must be immutable; where something is given by its
-    name, it is made anew. Any thread may ask.
+    For pure functions with immutable arguments. Calls with keyword arguments are not cached. Thread-safe.
     """
     last: tuple[tuple[object, ...], R] | None = None
 

@@ -1,4 +1,4 @@
-"""Neural processing units. They have no memory of their own: what their clients hold is pages of System RAM."""
+"""Neural processing units. They have no dedicated memory: their clients hold pages of System RAM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memwatch.snapshot import Machine
 
 
 def build_npus(found: Findings) -> list[NpuMemory]:
-    """The NPUs that the kernel's own drivers tell of; none where there is no System RAM for them to be in."""
+    """Return the NPUs that the kernel's drivers report; an empty list if System RAM is unknown."""
     ram = find_system_ram(found.pools)
     if found.drm is None or ram is None:
         return []

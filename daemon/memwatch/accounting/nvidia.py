@@ -37,7 +37,7 @@ def _without(found: Findings, own: GpuReading | None) -> Findings:
 
 
 class CachedDeviceMemory(NamedTuple):
-    """Holdings, and all they were made of."""
+    """The device memories of the last call, and the inputs they were built from."""
 
     reading: NvmlReading | None = None
     machine: Machine | None = None
@@ -46,12 +46,12 @@ class CachedDeviceMemory(NamedTuple):
     device_memories: Sequence[DeviceMemory] = ()
 
     def matches(self, found: Findings, figures: tuple[int | None, ...]) -> bool:
-        """Whether the same would be made of this."""
+        """Check if these inputs give the same result."""
         same = self.reading is found.nvml and self.machine is found.machine and self.nodes is found.nodes
         return same and self.figures == figures
 
 
-# The driver says the same most of the time, and eight GPUs are a fifth of a tick.
+# Driver readings are mostly unchanged, and eight GPUs take a fifth of a tick.
 _cached = CachedDeviceMemory()
 
 
@@ -68,7 +68,7 @@ def build_listed_device_memories(found: Findings, first: int) -> Sequence[Device
     if stale:
         device_memories = [device_memory.as_stale() for device_memory in device_memories]
     if not any(device_memory.device.architecture is Architecture.UNIFIED for device_memory in device_memories):
-        # One of those says how much of System RAM is free, which is another figure each time.
+        # A unified device contains the free System RAM, which differs each time.
         _cached = CachedDeviceMemory(found.nvml, found.machine, found.nodes, figures, device_memories)
     return device_memories
 
@@ -90,5 +90,5 @@ def _build_device_memories(
 
 
 def in_stable_order(gpus: Sequence[GpuReading]) -> list[GpuReading]:
-    """By PCI address: NVML's own order may change with a reboot, and ids must not."""
+    """Sort by PCI address: NVML's order may change with a reboot, ids must not."""
     return sorted(gpus, key=lambda gpu: (str(gpu.pci), gpu.index))

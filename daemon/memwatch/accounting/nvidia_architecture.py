@@ -1,4 +1,4 @@
-"""How an NVIDIA GPU's memory relates to the machine's, from what was observed and never from a brand alone."""
+"""Architecture of NVIDIA GPUs: relation of their memory to System RAM, by observations and never by name alone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from memwatch.model import Absent, Architecture
 from memwatch.snapshot import Node
 from memwatch.units import size
 
-# GPUs that are part of a chip with the processors. A name confirms what was observed; alone it decides nothing.
+# GPUs on the same chip as the CPU. A name confirms observations; it decides nothing alone.
 INTEGRATED_NAMES = ("GB10", "THOR", "ORIN", "(NVGPU)", "N1X")
-# A driver that answers with the machine's own memory is off by rounding and by what firmware keeps.
+# If the driver reports the machine's memory, it differs by rounding and by what firmware reserves.
 SAME_SIZE = 0.02
 
 
 class ArchitectureDecision(Struct, frozen=True):
-    """The architecture of one device, and the observations that decided it. `node` is its NUMA node, if any."""
+    """Architecture of one device, and the observations that decided it. `node` is its NUMA node, if any."""
 
     architecture: Architecture
     evidence: tuple[str, ...]
@@ -28,21 +28,21 @@ class ArchitectureDecision(Struct, frozen=True):
 def decide_architecture(
     gpu: GpuReading, ram_bytes: int | None, nodes: Iterable[Node], contained: bool
 ) -> ArchitectureDecision:
-    """Decide by what the driver answered. A failing card is `unknown`, and never system RAM."""
+    """Decide by the driver's answers. A failing card is `unknown`, never unified."""
     memory = gpu.memory
     if isinstance(memory, GpuMemory) and memory.total_bytes > 0:
         return _with_memory(gpu, memory, ram_bytes, nodes)
     if isinstance(memory, GpuMemory):
-        return _without_memory(gpu, "memory info answers with a total of 0", contained)
+        return _without_memory(gpu, "NVML memory info reports a total of 0", contained)
     if memory is Absent.NOT_SUPPORTED:
-        return _without_memory(gpu, "memory info is not supported", contained)
+        return _without_memory(gpu, "NVML memory info is not supported", contained)
     if gpu.instances:
         return ArchitectureDecision(
-            Architecture.DISCRETE, (f"memory info is {memory.value}", "MIG instances have memory of their own")
+            Architecture.DISCRETE, (f"NVML memory info is {memory.value}", "MIG instances have their own memory")
         )
-    codes = ", ".join(f"{call} answered {code}" for call, code in gpu.codes.items())
+    codes = ", ".join(f"{call} returned {code}" for call, code in gpu.codes.items())
     return ArchitectureDecision(
-        Architecture.UNKNOWN, tuple(filter(None, (f"memory info is {memory.value}", codes)))
+        Architecture.UNKNOWN, tuple(filter(None, (f"NVML memory info is {memory.value}", codes)))
     )
 
 
@@ -51,23 +51,23 @@ def _with_memory(
 ) -> ArchitectureDecision:
     node = _find_node(gpu, nodes)
     if node is not None:
-        text = f"NVML names NUMA node {node.id}, which has memory and no processors"
+        text = f"NVML reports NUMA node {node.id}, which has memory and no CPUs"
         return ArchitectureDecision(Architecture.COHERENT, (text,), node)
     if is_integrated(gpu):
         if ram_bytes and abs(memory.total_bytes - ram_bytes) <= SAME_SIZE * ram_bytes:
             return ArchitectureDecision(
-                Architecture.UNIFIED, (_named(gpu), "memory info answers with the machine's own memory")
+                Architecture.UNIFIED, (_named(gpu), "NVML memory info reports the size of System RAM")
             )
-        text = f"memory info answers with {size(memory.total_bytes)}, which is not the machine's memory"
+        text = f"NVML memory info reports {size(memory.total_bytes)}, which is not the size of System RAM"
         return ArchitectureDecision(Architecture.CARVEOUT, (_named(gpu), text))
-    evidence = ["memory info answers", "no NUMA node holds its memory"]
+    evidence = ["NVML memory info works", "its memory is not a NUMA node"]
     if gpu.addressing_mode == "ats":
-        evidence.append("it shares page tables with the processors (ATS), and its memory is not in MemTotal")
+        evidence.append("it shares page tables with the CPU (ATS), and its memory is not in MemTotal")
     return ArchitectureDecision(Architecture.DISCRETE, tuple(evidence))
 
 
 def _without_memory(gpu: GpuReading, observed: str, contained: bool) -> ArchitectureDecision:
-    """No figure for memory: unified where the rest agrees; in a container the same can mean "not allowed"."""
+    """No memory figure: unified if the rest agrees. In a container it can also mean "not permitted"."""
     evidence = [observed]
     if gpu.bar1_bytes is Absent.NOT_SUPPORTED:
         evidence.append("BAR1 is not supported")
@@ -75,16 +75,16 @@ def _without_memory(gpu: GpuReading, observed: str, contained: bool) -> Architec
     if is_integrated(gpu):
         evidence.append(_named(gpu))
     if gpu.addressing_mode == "ats":
-        evidence.append("it shares page tables with the processors (ATS)")
+        evidence.append("it shares page tables with the CPU (ATS)")
     if confirmed or (gpu.bar1_bytes is Absent.NOT_SUPPORTED and not contained):
         return ArchitectureDecision(Architecture.UNIFIED, tuple(evidence))
     if contained:
-        evidence.append("nothing confirms it, and a container may be kept from asking")
+        evidence.append("no other observation confirms it, and a container may restrict access")
     return ArchitectureDecision(Architecture.UNKNOWN, tuple(evidence))
 
 
 def _find_node(gpu: GpuReading, nodes: Iterable[Node]) -> Node | None:
-    """The node that NVML names, if that node has memory and no processors."""
+    """Return the node that NVML reports, if it has memory and no CPUs."""
     if isinstance(gpu.numa_node, Absent) or gpu.numa_node < 0:
         return None
     for node in nodes:
@@ -94,9 +94,9 @@ def _find_node(gpu: GpuReading, nodes: Iterable[Node]) -> Node | None:
 
 
 def is_integrated(gpu: GpuReading) -> bool:
-    """Whether its name is one of a GPU that is part of a chip."""
+    """Check the name against those of integrated GPUs."""
     return isinstance(gpu.name, str) and any(name in gpu.name.upper() for name in INTEGRATED_NAMES)
 
 
 def _named(gpu: GpuReading) -> str:
-    return f"it is called {gpu.name}"
+    return f"the name matches an integrated GPU ({gpu.name})"

@@ -1,4 +1,4 @@
-"""One NVIDIA GPU as NVML reports it: one way of accounting per architecture."""
+"""One NVIDIA GPU as NVML reports it, accounted by its architecture."""
 
 from __future__ import annotations
 
@@ -27,30 +27,24 @@ from memwatch.model import (
 from memwatch.snapshot import Machine, Node
 
 EXPLANATIONS = {
-    Architecture.UNIFIED: (
-        "GPU memory is part of System RAM: what CUDA allocates comes out of the same memory as all else."
-    ),
-    Architecture.DISCRETE: "Each GPU has memory of its own beside System RAM; the two may be added up.",
-    Architecture.COHERENT: (
-        "The GPU's memory is a NUMA node of this system: MemTotal contains it; here it is counted once."
-    ),
-    Architecture.CARVEOUT: (
-        "The driver reports only a part of memory that firmware set aside; the GPU can use more than that."
-    ),
-    Architecture.UNKNOWN: "A GPU is here, and how its memory relates to System RAM could not be established.",
+    Architecture.UNIFIED: "GPU memory is part of System RAM: CPU and GPU share this memory.",
+    Architecture.DISCRETE: "Dedicated GPU memory, separate from System RAM.",
+    Architecture.COHERENT: "The GPU's HBM is a NUMA node and part of MemTotal; it is counted once here.",
+    Architecture.CARVEOUT: "The driver reports only a firmware carve-out; the GPU can use more memory than that.",
+    Architecture.UNKNOWN: "A GPU was found, but the relation of its memory to System RAM is unknown.",
 }
-UNSEEN = "Processes outside this container are not seen: what they hold of the GPU is in no list here."
-UNBOUNDED = "How much of System RAM the GPU may use besides its carve-out, the driver does not say."
-UNLISTED = "Under WSL the driver lists few processes or none, so an empty list is not an idle GPU."
+UNSEEN = "Processes outside this container are not visible: their memory on this GPU is not listed."
+UNBOUNDED = "The driver does not report how much System RAM the GPU may use in addition to its carve-out."
+UNLISTED = "Under WSL the driver lists few or no processes: an empty list does not mean an idle GPU."
 
 
 def absent_gpu(missing: MissingGpu) -> GpuReading:
-    """A GPU that was there before, as it is now: it keeps its place in the order, so the others keep their ids."""
+    """Build the reading of a GPU that disappeared. It keeps its place, so the others keep their ids."""
     return GpuReading(-1, missing.uuid, missing.pci, missing.name, state="missing")
 
 
 class GpuContext(NamedTuple):
-    """Where a GPU stands: its id, the number in labels (empty if it is the only one), and the machine it is in."""
+    """A GPU's id, its number in labels (empty if it is the only one), and the machine around it."""
 
     name: str
     number: str
@@ -59,7 +53,7 @@ class GpuContext(NamedTuple):
 
     @property
     def hides_processes(self) -> str | None:
-        """Why a list of processes is not complete here, in a sentence."""
+        """Reason why a process list is incomplete, as a sentence; None if it is complete."""
         if self.machine.details.get("virtualization") == "WSL2":
             return UNLISTED
         return None if self.machine.sees_all_processes else UNSEEN
@@ -119,7 +113,7 @@ def _build_device(
 
 
 def build_details(gpu: GpuReading, reading: NvmlReading) -> Mapping[str, str]:
-    """What else the driver says of a GPU, in its own words."""
+    """Return further facts from the driver, as it spells them."""
     mig = gpu.mig_enabled if isinstance(gpu.mig_enabled, Absent) else "enabled" if gpu.mig_enabled else "disabled"
     words: dict[str, Words] = {
         "cuda": reading.cuda,
@@ -158,7 +152,7 @@ def _build_memory(
 
 
 def cuda_bytes(gpu: GpuReading) -> Bytes:
-    """What processes hold of a GPU: exact where every list was read and every process has its figure."""
+    """Sum the memory of processes on a GPU. Absent unless every list was read and every process has a figure."""
     if isinstance(gpu.processes, Absent):
         return gpu.processes
     return sum_figures([process.used_bytes for process in gpu.processes])
@@ -169,7 +163,7 @@ def cuda_id(device: str) -> str:
 
 
 def cuda_share(gpu: GpuReading, place: GpuContext) -> Share:
-    """Where processes are hidden the sum would be too small by what they hold, so there is none."""
+    """Build the share of CUDA memory. If processes are hidden, the sum would be too low, so it is absent."""
     used = cuda_bytes(gpu)
     return Share(
         id=cuda_id(place.name),
@@ -180,7 +174,7 @@ def cuda_share(gpu: GpuReading, place: GpuContext) -> Share:
         source="nvml:processes",
         quality=Quality.MEASURED,
         device=place.name,
-        note="managed memory and the driver's own pages are not in it",
+        note="excludes managed memory and driver overhead",
     )
 
 
@@ -195,7 +189,7 @@ def nvml_share(gpu: GpuReading, pool: Pool) -> Share:
         source=f"nvml:{memory_source(gpu)}",
         quality=Quality.MEASURED,
         device=pool.id,
-        note="page cache and plain allocations on this node are not in it",
+        note="excludes page cache and CPU allocations on this node",
     )
 
 
@@ -216,7 +210,7 @@ def mig_share(instance: GpuInstance, pool: Pool) -> Share:
 
 
 def vram_pool(gpu: GpuReading, memory: GpuMemory, name: str, kind: PoolKind, number: str) -> Pool:
-    """`available` is the driver's free, so `used` contains what the driver reserves."""
+    """`available` is the driver's free memory, so `used` includes the memory that the driver reserves."""
     used = memory.total_bytes - memory.free_bytes
     rest = remainder(used, memory.reserved_bytes, [cuda_bytes(gpu)])
     label = "GPU carve-out" if kind is PoolKind.CARVEOUT else "VRAM"
@@ -236,7 +230,7 @@ def vram_pool(gpu: GpuReading, memory: GpuMemory, name: str, kind: PoolKind, num
 
 
 def hidden_pool(gpu: GpuReading, name: str, number: str) -> Pool:
-    """A GPU in MIG mode whose own figures need privileges: as large, at least, as its instances together."""
+    """Build the pool of a GPU in MIG mode whose figures need privileges: at least the sum of its instances."""
     known = [one.memory.total_bytes for one in gpu.instances if isinstance(one.memory, GpuMemory)]
     absent = gpu.memory if isinstance(gpu.memory, Absent) else Absent.NOT_PERMITTED
     return Pool(
@@ -252,7 +246,7 @@ def hidden_pool(gpu: GpuReading, name: str, number: str) -> Pool:
 
 
 def hbm_pool(gpu: GpuReading, name: str, node: Node, number: str) -> Pool:
-    """Memory of a GPU that is a NUMA node: by the node's own figures, since NVML sees only a part of its use."""
+    """Build the pool of a GPU that is a NUMA node, from the node's figures: NVML reports only a part of the use."""
     size = node.size_bytes if isinstance(node.size_bytes, int) else 0
     available = node.available_bytes
     pool = Pool(
@@ -270,7 +264,7 @@ def hbm_pool(gpu: GpuReading, name: str, node: Node, number: str) -> Pool:
 
 
 def with_contents(pool: Pool, node: Node, by_driver: int) -> Pool:
-    """What the node's memory is used for: by the kernel's own lines, and by the driver as NVML says it."""
+    """Add the memory by use: kernel figures of the node, and driver use as NVML reports it."""
     used, free = pool.used_bytes, node.free_bytes
     if isinstance(used, Absent) or isinstance(free, Absent) or not node.contents:
         return pool
@@ -292,7 +286,7 @@ def memory_source(gpu: GpuReading) -> str:
 
 
 def count_errors(gpu: GpuReading, xids: Sequence[Xid]) -> Mapping[str, int]:
-    """Memory errors by kind: counts since the driver was loaded, XIDs since the helper was started."""
+    """Count memory errors by kind: since the driver was loaded, XIDs since the helper was started."""
     counts = {
         "ecc_corrected": gpu.ecc.corrected,
         "ecc_uncorrected": gpu.ecc.uncorrected,
@@ -304,7 +298,7 @@ def count_errors(gpu: GpuReading, xids: Sequence[Xid]) -> Mapping[str, int]:
 
 
 def held_by_pid(gpu: GpuReading, place: str, instances: Collection[str]) -> Mapping[int, Mapping[str, Bytes]]:
-    """What each process holds, in the instance it runs in where the GPU is cut into such, else in `place`."""
+    """Return bytes by process: in its MIG instance if the GPU has instances, otherwise in `place`."""
     held: dict[int, dict[str, Bytes]] = {}
     for process in () if isinstance(gpu.processes, Absent) else gpu.processes:
         instance = f"{place}.mig{process.instance}"

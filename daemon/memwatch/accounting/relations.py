@@ -1,4 +1,4 @@
-"""What only the whole can say: what is inside System RAM, what is left along a chain, who holds what."""
+"""Relations between devices and System RAM: shares of RAM, headroom, and device memory of processes."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from memwatch.model import (
 from memwatch.snapshot import Machine, Node
 from memwatch.units import size
 
-# Buffers that a driver made of a process's own pages (userptr) may count here and in its resident set.
+# Buffers of a process's own pages (userptr) may count both here and in its resident set.
 PERHAPS_IN_RSS = frozenset({ShareKind.GTT, ShareKind.GPU_BUFFERS, ShareKind.NPU_BUFFERS})
 RAM = "ram"
-MIXED = "GPUs of different kinds: each pool below is memory of its own, each share lies inside one."
+MIXED = "GPUs of different kinds: each pool below is separate memory, and each share is part of a pool."
 
 
 def with_device_memories(
     found: Findings, device_memories: Sequence[DeviceMemory], npus: Sequence[NpuMemory] = ()
 ) -> Findings:
-    """The machine with its devices: each byte in one pool, each share within its parent, each figure explained."""
-    everybody: tuple[DeviceMemory | NpuMemory, ...] = (*device_memories, *npus)
-    if not everybody:
+    """Add the devices to the findings. Each byte is in one pool only, and each share within its parent."""
+    memories: tuple[DeviceMemory | NpuMemory, ...] = (*device_memories, *npus)
+    if not memories:
         return found
     ram = find_system_ram(found.pools)
     if ram is not None:
@@ -59,7 +59,7 @@ def with_device_memories(
         *(pool for device_memory in device_memories for pool in device_memory.pools),
     )
     sizes = {pool.id: pool.size_bytes for pool in pools}
-    shares = (*found.shares, *(clamp(share, sizes) for one in everybody for share in one.shares))
+    shares = (*found.shares, *(clamp(share, sizes) for one in memories for share in one.shares))
     chains = HeadroomCalculator(pools, shares)
     return replace(
         found,
@@ -69,13 +69,13 @@ def with_device_memories(
             *found.devices,
             *(chains.with_headroom(device_memory.device) for device_memory in device_memories),
         ),
-        processes=with_device_bytes(found.processes, *everybody),
+        processes=with_device_bytes(found.processes, *memories),
         machine=with_architecture(found.machine, *device_memories) if device_memories else found.machine,
     )
 
 
 def without_nodes(ram: Pool, nodes: Sequence[Node]) -> Pool:
-    """System RAM without the GPU nodes that MemTotal contains."""
+    """Subtract the GPU nodes, which MemTotal contains, from System RAM."""
     sizes = sum_figures([node.size_bytes for node in nodes])
     if not nodes or isinstance(sizes, Absent):
         return ram
@@ -97,7 +97,7 @@ def without_nodes(ram: Pool, nodes: Sequence[Node]) -> Pool:
 
 
 def _with_contents(rest: Pool, contents: Sequence[Content], nodes: Sequence[Node]) -> Pool:
-    """What is left of each part of System RAM, where every node says what of it lies there."""
+    """Subtract the nodes from each part of System RAM by use, if every node reports its parts."""
     used, available, free = rest.used_bytes, rest.available_bytes, rest.free_bytes
     if isinstance(used, Absent) or isinstance(available, Absent) or isinstance(free, Absent):
         return rest
@@ -123,7 +123,7 @@ def _with_contents(rest: Pool, contents: Sequence[Content], nodes: Sequence[Node
 
 
 def _less(figure: Bytes, parts: Sequence[Bytes]) -> Bytes:
-    """Never below 0: the files are not read at the same instant."""
+    """Subtract; never below 0, as the files are not read at the same instant."""
     total = sum_figures(parts)
     if isinstance(figure, Absent) or isinstance(total, Absent):
         return figure if isinstance(figure, Absent) else total
@@ -131,7 +131,7 @@ def _less(figure: Bytes, parts: Sequence[Bytes]) -> Bytes:
 
 
 def with_devices(ram: Pool, beyond: Sequence[Bytes]) -> Pool:
-    """System RAM with what devices hold taken out of what nobody holds: meminfo has it in none of its lines."""
+    """Move memory of devices from unattributed memory to "devices": no line of meminfo contains it."""
     rest = ram.unattributed_bytes
     if isinstance(rest, Absent):
         return ram
@@ -150,28 +150,30 @@ def with_devices(ram: Pool, beyond: Sequence[Bytes]) -> Pool:
 
 
 def clamp(share: Share, sizes: Mapping[str, int]) -> Share:
-    """A driver's limit may be larger than all that is there; then the limit is what is there.
+    """Reduce a driver's limit to the size of the parent.
 
-    More used than all System RAM is: one of the two is not of this machine (a container's meminfo, say).
+    If more is used than System RAM has, both figures are rejected: one of them is not this machine's (such as a
+    container's meminfo).
     """
     most = sizes.get(share.within)
     if most is not None and share.within == RAM and isinstance(share.used_bytes, int) and share.used_bytes > most:
         return replace(share, used_bytes=Absent.INCONSISTENT, limit_bytes=Absent.INCONSISTENT)
     if most is None or isinstance(share.limit_bytes, Absent) or share.limit_bytes <= most:
         return share
-    note = f"the driver's limit of {size(share.limit_bytes)} exceeds its parent: limited to what is there"
+    note = f"the driver's limit of {size(share.limit_bytes)} exceeds its parent and is reduced to the parent's size"
     return replace(share, limit_bytes=most, note="; ".join(filter(None, (share.note, note))))
 
 
 class HeadroomCalculator:
-    """What is left on the way from a share outward to its pool."""
+    """Computes the headroom of devices along the chain from a share to its pool."""
 
     def __init__(self, pools: Sequence[Pool], shares: Sequence[Share]) -> None:
         self._pools = {pool.id: pool for pool in pools}
         self._shares = {share.id: share for share in shares}
 
     def with_headroom(self, device: Device) -> Device:
-        """What it could allocate now: of ways into one pool the widest, of different pools all. Swap never."""
+        """Add the memory that the device can allocate now: the largest of several chains into one pool, summed over
+        the pools. Swap never counts."""
         if device.headroom_bytes is not Absent.NOT_AVAILABLE or not device.allocates_from:
             return device
         widest: dict[str, Bytes] = {}
@@ -183,7 +185,7 @@ class HeadroomCalculator:
         return replace(device, headroom_bytes=sum_figures(widest.values()))
 
     def _left(self, place: str, device: Device) -> tuple[str, Bytes]:
-        """The pool that a way ends in, and the least that is left on it."""
+        """Return the pool at the end of a chain, and the smallest remainder along it."""
         bounds: list[Bytes] = []
         while place in self._shares:
             share = self._shares[place]
@@ -200,14 +202,14 @@ class HeadroomCalculator:
 
 
 def _left_in(pool: Pool, device: Device, bounded: bool) -> Bytes:
-    """CUDA takes huge pages where they are configured, and then nothing else (NVIDIA's guidance for GB10)."""
+    """CUDA uses only huge pages if they are configured (NVIDIA's guidance for GB10)."""
     if pool.kind is PoolKind.SYSTEM_RAM and pool.set_aside_bytes and device.vendor == "NVIDIA" and not bounded:
         return pool.set_aside_free_bytes
     return pool.available_bytes
 
 
 def left_of(share: Share) -> Bytes:
-    """What is left of a share's limit."""
+    """Return the unused part of a share's limit."""
     if isinstance(share.limit_bytes, Absent):
         return share.limit_bytes
     if isinstance(share.used_bytes, Absent):
@@ -219,7 +221,7 @@ def left_of(share: Share) -> Bytes:
 def with_device_bytes(
     processes: tuple[Process, ...], *device_memories: DeviceMemory | NpuMemory
 ) -> tuple[Process, ...]:
-    """Processes with what they hold of devices."""
+    """Return the processes with their device memory."""
     held: dict[int, dict[str, Bytes]] = {}
     for device_memory in device_memories:
         for pid, places in device_memory.held.items():
@@ -237,9 +239,9 @@ def with_device_bytes(
 
 
 def _with_device_bytes(process: Process, held: Mapping[str, Bytes], unsure: set[str]) -> Process:
-    """The footprint adds what is known to lie outside the resident set, as memory from cudaMalloc does.
+    """Add device memory that is known to be outside the resident set, as cudaMalloc's is, to the footprint.
 
-    Where that is not known it is a range: from all that can overlap doing so to nothing doing so.
+    If that is unknown, the footprint is a range: from full overlap with the resident set to none.
     """
     rss = process.rss_bytes
     if isinstance(rss, Absent):
@@ -262,7 +264,8 @@ def _with_device_bytes(process: Process, held: Mapping[str, Bytes], unsure: set[
 
 @memoize
 def with_architecture(machine: Machine | None, *device_memories: DeviceMemory) -> Machine:
-    """A device that cannot be told (one that is lost, say) does not make the others' machine another one."""
+    """Set the machine's architecture. Devices of unknown architecture (lost ones, for example) count only if
+    there are no others."""
     machine = machine or Machine()
     known = [
         one for one in device_memories if one.device.architecture is not Architecture.UNKNOWN

@@ -1,7 +1,7 @@
-"""A Tegra's own GPU: what NvMap holds of System RAM, what tegrastats adds, and NVML where it knows more.
+"""A Tegra's integrated GPU: NvMap's part of System RAM, load from tegrastats, and NVML where it reports more.
 
-NVML on Jetsons up to Orin is a stub that names the GPU and knows nothing of it; on Thor it is NvMap that knows
-nothing. Either way there is one GPU in the chip, and so there is one device.
+NVML on Jetsons up to Orin is a stub that reports only the GPU's name; on Thor, NvMap has no GPU memory. The chip
+has one GPU either way, so there is one device.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from memwatch.findings import Findings
 from memwatch.model import Absent, Architecture, Bytes, Device, Quality, Share, ShareKind, Words
 from memwatch.snapshot import Machine, Tegrastats
 
-EXPLANATION = (
-    "GPU memory is part of System RAM on this board: what CUDA allocates comes out of the same memory as all else."
-)
+EXPLANATION = "GPU memory is part of System RAM on this board: CPU and GPU share this memory."
 NAMES = {
     "tegra210": "NVIDIA Tegra X1",
     "tegra186": "NVIDIA Tegra X2",
@@ -33,23 +31,23 @@ NAMES = {
     "tegra264": "NVIDIA Thor",
 }
 NVMAPS = ("meminfo:NvMapMemUsed", "nvmap:total")
-EVERY_BUFFER = "all buffers of NvMap are in it: those of cameras, codecs and displays as well"
-OVERLAP = "Buffers that processes share count for each of them, so together they hold more than the CUDA Pool."
-OF_THE_HOST = "NvMap names processes by the host's numbers: in this container they are nobody's."
+EVERY_BUFFER = "all NvMap buffers (including camera, codec and display)"
+OVERLAP = "Shared buffers count for each process, so the sum of the processes exceeds the CUDA Pool."
+OF_THE_HOST = "NvMap lists the host's PIDs: in this container, its entries cannot be assigned to processes."
 
 
 NvMapClients = tuple[NvMapClient, ...] | Absent
 
 
 class SourcedBytes(NamedTuple):
-    """What the GPU holds, and who says so."""
+    """Memory of the GPU, and the source of the figure."""
 
     bytes: Bytes
     source: str
 
 
 def own_gpu(nvml: NvmlReading | None) -> GpuReading | None:
-    """The chip's own GPU among those of NVML, also when it vanished from there."""
+    """Return the chip's own GPU among NVML's, even after NVML stopped listing it."""
     if nvml is None:
         return None
     gpus = [*nvml.gpus, *map(nvidia_gpu.absent_gpu, nvml.missing)]
@@ -59,7 +57,7 @@ def own_gpu(nvml: NvmlReading | None) -> GpuReading | None:
 def build_device_memory(
     found: Findings, tegra: TegraReading, own: GpuReading | None, place: nvidia_gpu.GpuContext
 ) -> DeviceMemory:
-    """NvMap's figure where the kernel has one, else what NVML lists."""
+    """Use NvMap's figure if the kernel has one, otherwise NVML's."""
     verdict = _decide_architecture(found, tegra, own, place)
     figure = select_figure(found, tegra)
     if own is None or found.nvml is None:
@@ -82,7 +80,7 @@ def build_device_memory(
 def _decide_architecture(
     found: Findings, tegra: TegraReading, own: GpuReading | None, place: nvidia_gpu.GpuContext
 ) -> ArchitectureDecision:
-    """The chip decides: whatever a driver answers, there is no other memory."""
+    """The chip decides, regardless of the driver's answers: there is no other memory."""
     evidence: tuple[str, ...] = (f"the chip is {tegra.soc}, whose GPU shares System RAM",)
     if own is not None:
         size = place.ram.size_bytes if place.ram else None
@@ -106,7 +104,7 @@ def _without_nvml(verdict: ArchitectureDecision, place: nvidia_gpu.GpuContext) -
 
 
 def select_figure(found: Findings, tegra: TegraReading) -> SourcedBytes:
-    """All that the GPU holds. Both of NvMap's figures are exact; the one anybody may read is also the newer one."""
+    """Return the GPU's memory. Both NvMap figures are exact; the one readable without root is also newer."""
     if tegra.gpu_bytes is not Absent.NOT_SUPPORTED:
         stale = "tegra" in found.stale
         return SourcedBytes(Absent.STALE if stale else tegra.gpu_bytes, "meminfo:NvMapMemUsed")
@@ -144,7 +142,7 @@ def select_clients(found: Findings) -> NvMapClients:
 
 
 def held_by_pid(clients: Iterable[NvMapClient], share: str) -> Mapping[int, Mapping[str, Bytes]]:
-    """A process may open NvMap several times; the kernel's own clients are no processes."""
+    """Sum by process: one may open NvMap several times. The kernel's own clients are not processes."""
     held: Counter[int] = Counter()
     for client in clients:
         if client.pid != KERNEL_PID:
@@ -174,7 +172,7 @@ def cuda_share(figure: SourcedBytes, place: nvidia_gpu.GpuContext) -> Share:
 
 
 def _busy(found: Findings, part: Literal["gr3d", "emc"]) -> float | Absent:
-    """A line of tegrastats without the field means that nobody knows, not that nothing moves."""
+    """A tegrastats line without the field means unknown, not idle."""
     if found.tegrastats is None:
         return Absent.NOT_AVAILABLE
     if "tegrastats" in found.stale:
@@ -184,7 +182,7 @@ def _busy(found: Findings, part: Literal["gr3d", "emc"]) -> float | Absent:
 
 
 def build_tegrastats(found: Findings) -> Tegrastats | Absent | None:
-    """What tegrastats alone says of memory; None where it says nothing."""
+    """Return the memory figures that only tegrastats reports; None without them."""
     if found.tegrastats is None:
         return None
     if "tegrastats" in found.stale:
@@ -193,7 +191,7 @@ def build_tegrastats(found: Findings) -> Tegrastats | Absent | None:
 
 
 def with_board_names(machine: Machine | None, tegra: TegraReading | None) -> Machine | None:
-    """The machine with the names of its board, chip and release."""
+    """Add the names of board, chip and release to the machine."""
     if machine is None or tegra is None:
         return machine
     words = {"board": tegra.board, "soc": tegra.soc, "l4t": tegra.l4t, "jetpack": tegra.jetpack}

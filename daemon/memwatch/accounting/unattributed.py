@@ -1,11 +1,11 @@
-"""What nobody known holds of a pool, and what that usually is on a machine like this. Pure rules."""
+"""Memory of a pool without a known holder, and its usual causes on this machine. Pure functions."""
 
 from __future__ import annotations
 
 from memwatch.model import Absent, Bytes, Pool, PoolKind, Share, ShareKind, sum_figures
 from memwatch.snapshot import ProcessScan, Snapshot
 
-# Shares that processes hold; the others are limits, or a driver's sum.
+# Shares that processes hold; the others are limits or a driver's total.
 HELD_BY_PROCESSES = frozenset(
     {
         ShareKind.CUDA_POOL,
@@ -15,33 +15,36 @@ HELD_BY_PROCESSES = frozenset(
         ShareKind.MIG_INSTANCE,
     }
 )
-HIDDEN = "what processes hold that cannot be seen from here"
-ANYWHERE = "pages that drivers and network cards keep for themselves, and a virtual machine's balloon"
+HIDDEN = "memory of processes that are not visible from here"
+ANYWHERE = "pages of drivers and network cards, and a virtual machine's balloon"
 ON_GPUS = {
-    "NVIDIA": "what the driver keeps for each CUDA context, page tables of the GPU, displays",
-    "AMD": "what the driver and firmware keep for themselves, page tables of the GPU, displays",
-    "Intel": "what the driver and firmware keep for themselves, displays",
+    "NVIDIA": "driver memory for each CUDA context, GPU page tables, displays",
+    "AMD": "driver and firmware memory, GPU page tables, displays",
+    "Intel": "driver and firmware memory, displays",
 }
 IN_RAM = {
-    "NVIDIA": "the driver's page pools, managed memory (cudaMallocManaged), page tables of the GPU",
-    "AMD": "the driver's page pools (TTM), page tables of the GPU, buffers without a process (displays)",
-    "Intel": "the driver's buffers without a process (displays), page tables of the GPU",
-    "Apple": "buffers of the GPU and of the display that no process is charged for",
+    "NVIDIA": "driver page pools, managed memory (cudaMallocManaged), GPU page tables",
+    "AMD": "driver page pools (TTM), GPU page tables, buffers without a process (displays)",
+    "Intel": "driver buffers without a process (displays), GPU page tables",
+    "Apple": "GPU and display buffers that are charged to no process",
 }
 
 
 def describe_causes(pool: Pool, snapshot: Snapshot) -> str:
-    """A sentence on what the remainder of a pool usually is here; empty where there is no remainder to explain."""
+    """Return a sentence on the usual causes of a pool's unattributed memory; empty if that figure is absent."""
     if isinstance(pool.unattributed_bytes, Absent):
         return ""
     causes = [*_device_causes(pool, snapshot), *([ANYWHERE] if pool.kind is PoolKind.SYSTEM_RAM else [])]
     if hides_processes(snapshot):
         causes.insert(0, HIDDEN)
-    return f"Usually {'; '.join(causes)}." if causes else "Nothing is known of what it usually is."
+    return f"Usually {'; '.join(causes)}." if causes else "Its usual causes are not known."
 
 
 def unattributed_bytes(share: Share, snapshot: Snapshot) -> Bytes:
-    """What of a device's share no listed process holds. No process at all may also mean that nobody could look."""
+    """Return the part of a device's share that no listed process holds.
+
+    Absent if no process is listed, unless the list is complete: the list may not have been readable.
+    """
     held = [process.device_bytes[share.id] for process in snapshot.processes if share.id in process.device_bytes]
     lists = [device.process_list for device in snapshot.devices if device.id == share.device]
     known = sum_figures(held) if held or lists == ["complete"] else Absent.NOT_AVAILABLE
@@ -51,14 +54,14 @@ def unattributed_bytes(share: Share, snapshot: Snapshot) -> Bytes:
 
 
 def hides_processes(snapshot: Snapshot) -> bool:
-    """Whether there may be processes that are not seen."""
+    """Check if some processes may be hidden."""
     scan = snapshot.process_scan
     partial = isinstance(scan, ProcessScan) and scan.process_list == "partial"
     return partial or any(device.process_list == "partial" for device in snapshot.devices)
 
 
 def _device_causes(pool: Pool, snapshot: Snapshot) -> list[str]:
-    """By the makers of the devices that allocate from the pool, by whatever way."""
+    """Return the causes by vendor of the devices that allocate from the pool, directly or through shares."""
     within = {share.id: share.within for share in snapshot.shares}
 
     def ends_here(place: str) -> bool:

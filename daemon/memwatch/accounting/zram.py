@@ -1,4 +1,4 @@
-"""Who holds what is used, where that takes more than one collector to say. Pure rules."""
+"""Attribution of zram's memory, which needs two collectors. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from memwatch.snapshot import Zram
 
 
 def with_zram(pool: Pool, zram: Zram | None) -> Pool:
-    """System RAM with zram's compressed pages counted to the kernel; /proc/meminfo has them in no line.
+    """Move zram's compressed pages from unattributed memory to the kernel; no line of /proc/meminfo contains them.
 
-    Never more than nobody else holds: the two are not read at the same moment.
+    At most all unattributed memory moves: the two figures are not read at the same instant.
     """
     unattributed = pool.unattributed_bytes
     if zram is None or pool.kind is not PoolKind.SYSTEM_RAM or isinstance(unattributed, Absent):

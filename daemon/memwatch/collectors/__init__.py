@@ -33,7 +33,7 @@ from memwatch.collectors import (
 )
 from memwatch.collectors.base import BaseCollector, CollectorEntry, Host
 
-# In the order in which they are asked. Settings, the configuration file and the metrics follow from this tuple.
+# In the order in which they run. Settings, the configuration file and the metrics are derived from this tuple.
 COLLECTORS: tuple[type[BaseCollector], ...] = (
     meminfo.Collector,
     psi.Collector,

@@ -1,4 +1,4 @@
-"""AMD GPUs by AMD's command line tools: the last resort, where the driver's own files cannot be seen."""
+"""AMD GPUs through amd-smi or rocm-smi: a fallback if the amdgpu driver's files are not visible."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.pci import AMD, pci_vendors
 from memwatch.model import Absent
 
-# Starting a tool costs 0.1 to 0.25 s of a processor (measured without a GPU), and it opens every GPU.
+# Starting a tool takes 0.1 to 0.25 s of CPU time (measured without a GPU), and it opens every GPU.
 PERIOD_SECONDS = 30.0
 DEADLINE_SECONDS = 20.0
 ROCM_SMI = ("--showmeminfo", "all", "--showbus", "--showproductname", "--json")
-# A list of processes is the longest answer, some hundred bytes for each.
+# The process list is the longest output: a few hundred bytes per process.
 _MAX_BYTES = 4 << 20
 
 
 class Tools(Struct, frozen=True):
-    """Paths of the tools, None where there is none."""
+    """Paths of the tools; None for a tool that is not installed."""
 
     amd_smi: str | None
     rocm_smi: str | None
@@ -51,7 +51,7 @@ def find_tools(environ: Mapping[str, str]) -> Tools:
 
 
 def run_tool(tool: str, *arguments: str, seconds: float = DEADLINE_SECONDS) -> bytes:
-    """What a tool prints. Exit codes tell nothing: without a driver one tool ends with 0 and the other with 255."""
+    """Return the output of a tool. Exit codes are ignored: without a driver, one tool returns 0, another 255."""
     name = os.path.basename(tool)
     nowhere = subprocess.DEVNULL
     try:
@@ -75,11 +75,11 @@ def _read_output(running: subprocess.Popen[bytes], name: str, seconds: float) ->
         if not part:
             return output
         output += part
-    raise NoOutputError(f"{name} says more than it should")
+    raise NoOutputError(f"{name} printed more than {_MAX_BYTES >> 20} MiB")
 
 
 def build_gpu(memory: SmiMemory) -> AmdGpu:
-    """A GPU of which only its memory is known, and perhaps where it is."""
+    """Build a GPU from its memory figures and, if known, its PCI address."""
     card = AmdCard(
         pci=memory.pci or f"{memory.index:03}",
         cards=(),
@@ -101,7 +101,7 @@ def build_reading(found: list[SmiMemory], source: str) -> AmdReading:
 
 
 class Collector(BaseCollector):
-    """Asks amd-smi, or rocm-smi where that is not there or says nothing."""
+    """Runs amd-smi, or rocm-smi if that is not installed or reports nothing."""
 
     name = "amd_cli"
     period_seconds = PERIOD_SECONDS
@@ -111,7 +111,7 @@ class Collector(BaseCollector):
         self._drm = roots.sysfs / "class/drm"
         self._refuse_if_superseded()
         if AMD not in pci_vendors(roots):
-            raise SourceUnavailable("no AMD GPU is on the PCI bus")
+            raise SourceUnavailable("no AMD GPU on the PCI bus")
         self._tools = find_tools(environ)
         self._addresses: Mapping[int, str] = {}
         if self._tools == Tools(None, None):
@@ -132,7 +132,7 @@ class Collector(BaseCollector):
 
     def _refuse_if_superseded(self) -> None:
         if cards.find(self._drm).gpus:
-            raise SourceUnavailable("the driver's own files are there")
+            raise SourceUnavailable("not needed: the amdgpu driver's files are visible")
 
     def _ask_amd_smi(self) -> Findings:
         tool = self._tools.amd_smi

@@ -1,4 +1,4 @@
-"""AMD GPUs by the amdgpu driver's files in sysfs: no library, no privileges, and no sleeping GPU is woken."""
+"""AMD GPUs through the amdgpu driver's files in sysfs: no library, no privileges, and no suspended GPU wakes up."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent, Bytes, Words
 
-# How often to look for cards that were plugged in, and at what processes hold through the compute driver.
+# Intervals for hot-plugged cards, and for the memory of processes in the compute driver (KFD).
 RESCAN_SECONDS = 2.0
 HELD_SECONDS = 5.0
-# More processes than this are not using a GPU; a folder that claims so is not the driver's.
+# No machine has more GPU processes than this; a folder with more entries is not the driver's.
 MAX_PROCESSES = 4096
-# Figures in the order in which they are read: each is one system call on a descriptor that stays open.
+# Files in the order in which they are read: each is one system call on a descriptor that stays open.
 FIGURES = ("mem_info_vram_used", "mem_info_vis_vram_used", "mem_info_gtt_used", "power/runtime_status")
 _AWAKE = ("active", "unsupported")
 _GONE = (errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.ESRCH)
@@ -40,11 +40,11 @@ AskFused = Callable[[Path, Words], "bool | Absent"]
 
 
 class CardGoneError(Exception):
-    """A file that was open belongs to a device that is no more."""
+    """An open file belongs to a device that was removed."""
 
 
 class OpenCard:
-    """One GPU with its files open. What it says is looked at anew only when it says something else."""
+    """One GPU with its files open. Their contents are parsed only if they changed."""
 
     def __init__(self, device: Path, card: AmdCard) -> None:
         self.card = card
@@ -59,7 +59,7 @@ class OpenCard:
         self._gpu = AmdGpu(card, Region(), Region(), Region(), Absent.NOT_AVAILABLE)
 
     def read(self, held: dict[int, int]) -> AmdGpu:
-        """Raises Gone when the driver has let go of the card."""
+        """Read the GPU. Raises `CardGoneError` if the driver released the card."""
         contents = [file if isinstance(file, Absent) else _pread(file) for file in self._opened]
         if contents != self._contents or held != self._gpu.held:
             self._gpu, self._contents = build_gpu(self.card, contents, held), contents
@@ -73,7 +73,7 @@ class OpenCard:
 
 
 def build_gpu(card: AmdCard, contents: list[bytes | Absent], held: dict[int, int]) -> AmdGpu:
-    """`contents`: what the files of FIGURES say."""
+    """`contents`: contents of the files in FIGURES."""
     vram, visible, gtt = (parse_figure(one) for one in contents[:3])
     return AmdGpu(
         card,
@@ -86,13 +86,13 @@ def build_gpu(card: AmdCard, contents: list[bytes | Absent], held: dict[int, int
 
 
 def mark_missing(gpu: AmdGpu) -> AmdGpu:
-    """A GPU that was here: its figures go, its name and its place in the list stay."""
+    """Build the entry of a GPU that disappeared: no figures, but the same name and place in the list."""
     gone = Region(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
     return AmdGpu(gpu.card, gone, gone, gone, Absent.NOT_AVAILABLE, state="missing")
 
 
 def count_rejected(gpu: AmdGpu) -> int:
-    """Figures that made no sense."""
+    """Count inconsistent figures."""
     figures: list[Bytes] = [one for part in (gpu.vram, gpu.visible_vram, gpu.gtt) for one in _both(part)]
     return sum(figure is Absent.INCONSISTENT for figure in figures)
 
@@ -118,7 +118,7 @@ def _pread(file: int) -> bytes | Absent:
 
 
 class Collector(BaseCollector):
-    """Reads a few figures of each card on every tick, and the rest when it starts and when cards change."""
+    """Reads a few figures of each card on every tick, and the rest at the start and when cards change."""
 
     name = "amdgpu"
     period_seconds = 0.0
@@ -170,7 +170,7 @@ class Collector(BaseCollector):
             self._open.pop().close()
 
     def _read_all(self) -> list[AmdGpu]:
-        """Without those that are gone."""
+        """Read all GPUs except those that disappeared."""
         gpus = []
         for one in self._open:
             with suppress(CardGoneError):
@@ -178,7 +178,7 @@ class Collector(BaseCollector):
         return gpus
 
     def _rescan(self) -> None:
-        """Whether cards, partitions or limits are others now: five small reads, and all the rest only if so."""
+        """Check if cards, partitions or limits changed: five small reads. Reopen everything only if they did."""
         if self._layout != self._layout_now():
             self._take_up()
         self._look_at = self._monotonic() + RESCAN_SECONDS
@@ -188,9 +188,9 @@ class Collector(BaseCollector):
         return cards.list_names(self._drm), generation, cards.read_driver(self._roots, self._page_size)
 
     def _take_up(self, ask_fused: AskFused | None = None) -> None:
-        """Open everything anew and read what does not change. `ask_fused` only at the start: it opens a GPU.
+        """Open all files again and read static data. `ask_fused` only at the start, as it opens a GPU.
 
-        Where descriptors run out meanwhile, nothing is kept of it, and the next tick begins anew.
+        If file descriptors run out, nothing is kept, and the next tick starts over.
         """
         self.close()
         self._layout, self._look_at = NO_LAYOUT, 0.0
@@ -216,7 +216,7 @@ class Collector(BaseCollector):
         self._held_at = 0.0
 
     def _decide_architecture(self, card: AmdCard, device: Path, ask: AskFused | None) -> AmdCard:
-        """With what only an awake GPU can be asked, where files have not told an APU from a card."""
+        """Tell an APU from a card. If files do not decide it, query the GPU, but only while it is awake."""
         if known := self._last.get(card.pci):
             card = replace(card, is_fused=known.card.is_fused, metrics_format=known.card.metrics_format)
         status = parse_text(cards.read(device / "power/runtime_status"))
@@ -228,7 +228,7 @@ class Collector(BaseCollector):
         return replace(card, is_fused=ask(self._roots.rootfs / "dev/dri" / card.render_node, status))
 
     def _read_held(self) -> None:
-        """What processes hold through the compute driver. Never its `sdma_` files: those make the kernel work."""
+        """Read the memory of processes in the compute driver. Never its `sdma_` files: they are expensive."""
         self._held_at = self._monotonic() + HELD_SECONDS
         nodes = [node for one in self._open for node in one.card.nodes]
         figures: list[tuple[int, int, Bytes]] = []
@@ -240,7 +240,7 @@ class Collector(BaseCollector):
 
 
 def _list_held(folder: Path, is_context: bool = False) -> list[tuple[int, Bytes]]:
-    """Figures by GPU of a process, and of its further contexts, which are folders in its own (Linux 6.19)."""
+    """Return a process's figures by GPU, with those of its further contexts, which are subfolders (Linux 6.19)."""
     found: list[tuple[int, Bytes]] = []
     for name in cards.list_names(folder):
         gpu_id = kfd.parse_gpu_id(name)

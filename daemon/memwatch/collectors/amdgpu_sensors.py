@@ -1,4 +1,4 @@
-"""How busy AMD GPUs are, and their memory errors: answers of the GPU's own firmware, which may let one wait."""
+"""Utilization and memory errors of AMD GPUs, read from the GPU's firmware, which may be slow to answer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.model import Absent
 
 ERRORS_SECONDS = 60.0
-# A page is a line of 35 characters, and drivers stop at some thousands of them.
+# One page is a line of 35 characters; drivers stop at a few thousand pages.
 _MAX_BAD_PAGES_BYTES = 1 << 18
 _AWAKE = ("active", "unsupported")
 
 
 class Collector(BaseCollector):
-    """Asks only GPUs that never sleep: to ask one that may would keep it from falling asleep (Linux 6.12, 7.2)."""
+    """Reads only GPUs that never suspend: reading others would keep them from suspending (Linux 6.12, 7.2)."""
 
     name = "amdgpu_sensors"
     period_seconds = 2.0
@@ -62,7 +62,7 @@ def stays_awake(device: Path) -> bool:
 
 
 def read_errors(ras: Path) -> dict[str, int]:
-    """Counts of the memory controller since the driver was loaded, and pages that were taken out of use."""
+    """Read error counts of the memory controller since the driver was loaded, and retired pages."""
     counts, pages = cards.read(ras / "umc_err_count"), cards.read(ras / "gpu_vram_bad_pages", _MAX_BAD_PAGES_BYTES)
     found = {} if isinstance(counts, Absent) else parse_errors(counts)
     return found if isinstance(pages, Absent) else found | parse_bad_pages(pages)

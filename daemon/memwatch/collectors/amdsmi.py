@@ -1,4 +1,4 @@
-"""What AMD's library knows beside the driver's files: ECC errors, bad pages, kind of memory. A helper asks it."""
+"""Data that only AMD's library has: ECC errors, bad pages, memory type. A helper process calls it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_HERE = frozenset({"no_library", "no_driver"})
 
 
 def is_installed(environ: Mapping[str, str], package: str = "amdsmi") -> bool:
-    """Whether there is such a package; it is not imported here, for that may fail in any way."""
+    """Check if the package is installed. It is not imported here: that may fail in any way."""
     folders = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     if PathFinder.find_spec(package, [*folders, *sys.path]) is not None:
         return True
@@ -40,11 +40,11 @@ def parse_reading(answer: bytes) -> SmiReading | SmiFailure:
     try:
         return from_line(SmiReading, line) if kind == b"reading" else from_line(SmiFailure, line)
     except DecodeError as error:
-        raise ParseError(f"the helper process speaks nonsense: {error}") from None
+        raise ParseError(f"the helper process sent an invalid answer: {error}") from None
 
 
 def to_exception(failure: SmiFailure) -> Exception:
-    """Not having the library or the driver is normal; everything else is a failure."""
+    """A missing library or driver is normal; everything else is a failure."""
     return SourceUnavailable(failure.text) if failure.reason in NOT_HERE else ParseError(failure.text)
 
 
@@ -53,16 +53,16 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
         Duration,
         Bounds(seconds(1), seconds(3600)),
         Doc(
-            "A helper process calls AMD's library, where it is installed. After a failure it is started again once "
-            "this long has passed, and then after twice as long each time, 1s to 1h."
+            "A helper process calls AMD's library, if it is installed. Time until it is restarted after a failure, "
+            "1s to 1h. The time doubles with each further failure."
         ),
     ] = seconds(PAUSE_SECONDS)
 
 
 class Collector(BaseCollector):
-    """Asks every 30 s, and only where no GPU may fall asleep: the library opens them, which wakes them.
+    """Calls the library every 30 s, and only if no GPU may suspend: the library opens all GPUs, which wakes them.
 
-    What is not here is asked for again after a pause that doubles each time.
+    If the library or the driver is missing, it is tried again after a backoff that doubles each time.
     """
 
     name = "amdsmi"
@@ -78,7 +78,7 @@ class Collector(BaseCollector):
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if AMD not in pci_vendors(roots):
-            raise SourceUnavailable("no AMD GPU is on the PCI bus")
+            raise SourceUnavailable("no AMD GPU on the PCI bus")
         if not is_installed(environ):
             raise SourceUnavailable("the Python package amdsmi is not installed")
         self._roots, self._monotonic = roots, monotonic
@@ -107,7 +107,7 @@ class Collector(BaseCollector):
         return Findings(amd_smi=found)
 
     def release(self, seconds: float) -> None:
-        """Let go of the driver from the next round on, for so long. Any thread may call it."""
+        """Release the driver for that many seconds, starting with the next run. Thread-safe."""
         self._released_until = self._monotonic() + seconds
 
     def close(self) -> None:
@@ -116,15 +116,15 @@ class Collector(BaseCollector):
     def _refuse_to_wake(self) -> None:
         if self._monotonic() < self._released_until:
             self._helper.stop()
-            raise SourceUnavailable("the driver is released on request, and taken up again by itself")
+            raise SourceUnavailable("the driver is released on request and will be reopened automatically")
         devices = self._roots.sysfs / "bus/pci/devices"
         for pci in cards.find(self._roots.sysfs / "class/drm").gpus:
             if cards.may_sleep(cards.read(devices / pci / "power/control")):
                 self._helper.stop()
-                raise SourceUnavailable("a GPU here may fall asleep, and this library would wake it")
+                raise SourceUnavailable("a GPU may suspend, and AMD's library would wake it")
 
     def _give_up_for_now(self, failure: SmiFailure) -> None:
-        """A library that is there later is found by a new process only."""
+        """Stop the helper: only a new process finds a library that is installed later."""
         self._helper.stop()
         self._absent = failure
         self._ask_again_at = self._monotonic() + self._pause

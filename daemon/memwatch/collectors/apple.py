@@ -1,4 +1,4 @@
-"""Apple machines through macOS's own tools: how much of memory the GPU has in use, and how hard-pressed it is."""
+"""Apple machines through macOS tools: memory in use by the GPU, and memory pressure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from memwatch.snapshot import Machine
 
 PERIOD_SECONDS = 5.0
 DEADLINE_SECONDS = 4.0
-# What Metal recommends changes with a setting that only an administrator changes.
+# Metal's recommended working set changes only with an administrator's setting.
 METAL_SECONDS = 300.0
 IOREG = ("ioreg", "-a", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 METAL = (sys.executable, "-m", "memwatch.drivers.apple.metal_child")
 
 
 class Collector(BaseCollector):
-    """Runs three short-lived children every 5 s (ioreg takes about 24 ms), in a thread that may wait for them."""
+    """Runs three short-lived child processes every 5 s (ioreg takes about 24 ms), in its own thread."""
 
     name = "apple"
     period_seconds = PERIOD_SECONDS
@@ -43,11 +43,11 @@ class Collector(BaseCollector):
     def __init__(
         self, path: str | None = None, metal: Sequence[str] = METAL, deadline_seconds: float = DEADLINE_SECONDS
     ) -> None:
-        """`path`: where to look for the tools, in place of PATH."""
+        """`path`: search path for the tools, instead of PATH."""
         found = {tool: shutil.which(tool, path=path) for tool in ("ioreg", "vm_stat", "sysctl")}
         missing = [tool for tool, place in found.items() if place is None]
         if missing:
-            raise SourceUnavailable(f"{' and '.join(missing)} cannot be found: this is no macOS")
+            raise SourceUnavailable(f"{' and '.join(missing)} not found: this is not macOS")
         self._tools = {tool: str(place) for tool, place in found.items()}
         self._metal_argv = metal
         self._deadline = deadline_seconds
@@ -84,7 +84,7 @@ class Collector(BaseCollector):
         pass
 
     def _run_tool(self, tool: str, *arguments: str) -> bytes:
-        """What a tool prints. sysctl ends with 1 if one of the settings is not known, so codes say nothing."""
+        """Return the output of a tool. Exit codes are ignored: sysctl exits with 1 if one setting is unknown."""
         try:
             return _output([self._tools[tool], *arguments], self._deadline)
         except subprocess.TimeoutExpired:
@@ -102,7 +102,7 @@ class Collector(BaseCollector):
 
 
 def _output(argv: Sequence[str], seconds: float) -> bytes:
-    done = subprocess.run(  # noqa: S603  the system's own tools, found once
+    done = subprocess.run(  # noqa: S603  system tools, located once
         argv,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -114,12 +114,12 @@ def _output(argv: Sequence[str], seconds: float) -> bytes:
 
 
 def build_machine(reading: AppleReading) -> Machine:
-    """Named after its chip; the system's own verdict on memory is a fact in words."""
+    """Name the machine after its chip. The system's memory pressure level is a detail."""
     name: Words = reading.chip if isinstance(reading.chip, str) else reading.model
     words = {"model": reading.model, "memory_pressure": reading.pressure}
     return Machine(
         name=name,
         architecture="unknown",
-        explanation="What GPU there is, and in which memory, could not be established.",
+        explanation="The GPU and the relation of its memory to System RAM are unknown.",
         details={key: word for key, word in words.items() if isinstance(word, str)},
     )

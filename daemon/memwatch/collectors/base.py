@@ -1,4 +1,4 @@
-"""Base class of collectors, and what they are made from."""
+"""Base class and protocols of collectors, and the host that they are created for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ScanOptions(Struct, frozen=True):
 
 
 class Host(Struct, frozen=True):
-    """The machine that collectors read, and what they share. `options` has records that users set, one a type."""
+    """The machine that collectors read, with shared state. `options` holds the settings, one record per type."""
 
     roots: Roots = Roots()
     options: tuple[Struct, ...] = ()
@@ -35,12 +35,12 @@ class Host(Struct, frozen=True):
     gpu_pids: GpuPids = field(default_factory=GpuPids)
 
     def options_for(self, kind: type[AnyOptions]) -> AnyOptions:
-        """Return the options of this type; the defaults where none were set."""
+        """Return the options of this type, or the defaults if none were set."""
         return next((one for one in self.options if type(one) is kind), None) or kind()
 
 
 class Collector(Protocol):
-    """A running collector. `BaseCollector` says what each member means."""
+    """A running collector. `BaseCollector` documents the members."""
 
     name: str
     period_seconds: float
@@ -52,18 +52,18 @@ class Collector(Protocol):
 
 
 class BaseCollector:
-    """Reads figures from one place. Subclasses set `name`, implement `collect`, and keep the other defaults or not.
+    """Reads figures from one source. Subclasses set `name`, implement `collect`, and override defaults as needed.
 
-    `name` is the word in metrics, on the page and in the configuration. `period_seconds` is the time between two
+    `name` identifies it in metrics, on pages and in the configuration. `period_seconds` is the time between two
     calls of `collect`; 0 means every tick. `may_block` is true for a collector whose reads can wait for a process
     or a driver: it gets its own thread and never delays a tick. `options` is the type of its section in the
-    configuration, and `about` the comment above that. `sole_fields` are the fields of a snapshot that no other
-    collector fills.
+    configuration, and `about` the comment above it. `sole_fields` are the snapshot fields that no other collector
+    fills.
 
-    A collector that holds a device also has `release(seconds)`, so that an administrator can reset the device.
-    One that may run more often when memory is nearly full has `fast_seconds`, the least time between two calls
-    then. One that may block but rarely does can be `NonBlockingCollector` as well, and one that reads System RAM a
-    `MovementProbe`.
+    A collector that holds a device open also has `release(seconds)`, so that an administrator can reset the device.
+    A collector that may run more often when memory is nearly full has `fast_seconds`, the minimum time between two
+    calls then. One that may block but rarely does can also be a `NonBlockingCollector`, and one that reads System
+    RAM a `MovementProbe`.
     """
 
     name: str = ""
@@ -82,9 +82,9 @@ class BaseCollector:
 
     @classmethod
     def create(cls, host: Host) -> Collector:
-        """Build the collector for a host. Raises `SourceUnavailable` where the host does not have what it reads.
+        """Build the collector for a host. Raises `SourceUnavailable` if the host does not have its source.
 
-        A subclass overrides this where its constructor takes more than the roots.
+        A subclass overrides this if its constructor takes more than the roots.
         """
         return cls(host.roots)
 
@@ -98,30 +98,32 @@ class BaseCollector:
 
 @runtime_checkable
 class NonBlockingCollector(Protocol):
-    """A collector that may block and mostly answers within a tick, because another process does the work. Neither
-    method raises."""
+    """A collector that may block but mostly answers within a tick, because another process does the work.
+
+    Neither method raises.
+    """
 
     def send_request(self) -> bool:
-        """Send the question if that takes no time; return False where it would, and nothing was sent."""
+        """Send the request if that does not block. Return False, with nothing sent, if it would."""
         ...
 
     def has_answer(self, seconds: float) -> bool:
-        """Return if `collect` would return at once, now or within that many seconds."""
+        """Return True if `collect` can return immediately, now or within that many seconds."""
         ...
 
 
 @runtime_checkable
 class MovementProbe(Protocol):
-    """A collector that can check at little cost if its figure for System RAM is still what it was."""
+    """A collector that can check cheaply if its figure for System RAM has changed."""
 
     def moved_bytes(self) -> int:
-        """Return the distance between available memory now and in the last result. Raises what `collect` raises."""
+        """Return the absolute change of available memory since the last result. Raises the errors of `collect`."""
         ...
 
 
 class CollectorEntry(Struct, frozen=True):
-    """An entry of the list of collectors: `make` builds it, or raises `SourceUnavailable` on a machine without
-    it."""
+    """An entry in the list of collectors. `make` builds it, or raises `SourceUnavailable` if the machine does not
+    have its source."""
 
     name: str
     make: Callable[[], Collector]

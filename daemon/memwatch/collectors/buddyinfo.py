@@ -1,4 +1,4 @@
-"""Free memory by the size of its pieces: memory can be there and still be in crumbs."""
+"""Free memory by block size from /proc/buddyinfo, which shows fragmentation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ZONE_OR_PROTECTION = re.compile(
     rb"^(?:Node (\d{1,6}), +zone +(\S+)| +protection: \((\d{1,19}(?:, \d{1,19})*)\))\n", re.MULTILINE
 )
 
-# A longer word is no count, and Python refuses to make a number of thousands of digits.
+# A longer word is not a count, and Python refuses to convert thousands of digits.
 _MAX_DIGITS = 19
 
 Zone = tuple[int, str]
 
 
 class FreeBlocks(NamedTuple):
-    """The free blocks of a zone: `counts[n]` of them are of 2^n pages."""
+    """Free blocks of a zone: `counts[n]` blocks of 2^n pages."""
 
     zone: Zone
     counts: tuple[int, ...]
@@ -35,7 +35,7 @@ class FreeBlocks(NamedTuple):
         return self.pages_from(0)
 
     def pages_from(self, order: int) -> int:
-        """Pages in blocks of at least 2^order pages."""
+        """Return the pages in blocks of at least 2^order pages."""
         return sum([count << at for at, count in enumerate(self.counts[order:], order)])
 
     @property
@@ -49,12 +49,12 @@ def parse_buddyinfo(data: bytes) -> list[FreeBlocks]:
         raise ParseError(f"buddyinfo ends in the middle of a line: …{data[-40:]!r}")
     zones = [_free_blocks(line) for line in data[:-1].split(b"\n")]
     if len({len(blocks.counts) for blocks in zones}) > 1:
-        raise ParseError("buddyinfo: its rows are not of the same length")
+        raise ParseError("buddyinfo: its rows differ in length")
     return zones
 
 
 def _free_blocks(line: bytes) -> FreeBlocks:
-    """One row. Words are split, not matched: 1 µs a row instead of 5."""
+    """Parse one row. Words are split, not matched: 1 µs a row instead of 5."""
     words = line.split()
     number, counts = words[1][:-1] if len(words) > 4 else b"", words[4:]
     heads_a_row = words[0:3:2] == [b"Node", b"zone"] and words[1][-1:] == b"," and number.isdigit()
@@ -64,7 +64,7 @@ def _free_blocks(line: bytes) -> FreeBlocks:
 
 
 def parse_protection(zoneinfo: bytes) -> dict[Zone, int]:
-    """Pages that each zone keeps for those who can use no other zone (`lowmem_reserve`)."""
+    """Parse the pages that each zone reserves for allocations that can use no other zone (`lowmem_reserve`)."""
     protection: dict[Zone, int] = {}
     zone: Zone | None = None
     for node, name, pages in _ZONE_OR_PROTECTION.findall(zoneinfo):
@@ -76,11 +76,11 @@ def parse_protection(zoneinfo: bytes) -> dict[Zone, int]:
 
 
 def build_nodes(zones: Iterable[FreeBlocks], protection: Mapping[Zone, int], page_size: int) -> tuple[Node, ...]:
-    """The largest free block per node, and what lies free in large ones.
+    """Return the largest free block per node, and the free memory in large blocks.
 
-    A zone whose free memory is below its protection is closed to ordinary allocations, so its blocks do not
-    count: on x86 the 16 MiB of zone DMA stay free to the end, and would hide that everything else is in
-    crumbs. GPU drivers then fail with memory "available".
+    A zone whose free memory is below its protection is closed to ordinary allocations, so its blocks do not count.
+    On x86, the 16 MiB of zone DMA always stay free and would hide the fragmentation of all other memory. GPU
+    drivers then fail although memory is "available".
     """
     largest: dict[int, int] = {}
     large: dict[int, int] = {}
@@ -111,7 +111,7 @@ class Collector(BaseCollector):
     def __init__(self, roots: Roots, page_size: int) -> None:
         self._file = kept_file(roots.procfs / "buddyinfo", 2048)
         self._page_size = page_size
-        # Read once: it is a large file on a large machine, and protection changes with hot-plugged memory only.
+        # Read once: the file is large on large machines, and protection changes only with hot-plugged memory.
         self._protection = parse_protection(read_once(roots.procfs / "zoneinfo") or b"")
 
     @classmethod

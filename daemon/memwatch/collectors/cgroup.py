@@ -1,4 +1,4 @@
-"""The limit that a container or a unit lives under, and what it uses of it."""
+"""Memory limit and usage of the cgroup of a container or unit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOTE = "does not include GPU memory on unified machines"
 
 
 class CgroupLimit(Struct, frozen=True):
-    """One cgroup with its limit (None: no limit), what counts against it, and kills at it (None: not counted)."""
+    """One cgroup: limit (None: no limit), usage that counts against it, and OOM kills (None: not counted)."""
 
     folder: Path
     limit_bytes: int | None
@@ -39,7 +39,7 @@ class CgroupLimit(Struct, frozen=True):
 
 
 def parse_limit(data: bytes) -> int | None:
-    """A limit in bytes, or None for `max`. Version 1 writes 2^63 less a page instead, which is above any RAM."""
+    """Parse a limit in bytes; None for `max`. Version 1 writes 2^63 less a page instead, which exceeds any RAM."""
     text = data.strip()
     if text == b"max":
         return None
@@ -47,7 +47,7 @@ def parse_limit(data: bytes) -> int | None:
 
 
 def parse_size(meminfo: bytes) -> int:
-    """The machine's size, which a limit has to be below to be one."""
+    """Parse the machine's memory size. A cgroup limit counts only if it is below that."""
     found = _MEM_TOTAL.search(meminfo)
     if found is None:
         raise ParseError("meminfo has no line MemTotal")
@@ -55,35 +55,35 @@ def parse_size(meminfo: bytes) -> int:
 
 
 def parse_stat(data: bytes) -> dict[str, int]:
-    """The lines of memory.stat and of the events that are wanted of any version, by their key."""
+    """Parse memory.stat or the events file: the lines needed for either version, by key."""
     return {key.decode(): int(value) for key, value in _STAT.findall(data)}
 
 
 def compute_used(version: CgroupVersion, usage: int, stat: dict[str, int]) -> int:
-    """The two files are not read at the same instant: more cache than usage means all of it is cache."""
+    """Subtract cache from usage, down to 0: the files are not read at the same instant."""
     if version.reclaimable[0] not in stat:
         raise ParseError(f"cgroup: memory.stat has no line {version.reclaimable[0]}")
     return max(0, usage - sum(stat.get(key, 0) for key in version.reclaimable))
 
 
 def limiting_cgroup(groups: Iterable[CgroupLimit], size_bytes: int) -> CgroupLimit | None:
-    """The group that sets the smallest limit below `size_bytes`; of equals the outermost, as it fills first."""
+    """Return the group with the smallest limit below `size_bytes`; of equals the outermost, which fills first."""
     limited = [group for group in groups if group.limit_bytes is not None and group.limit_bytes < size_bytes]
     return min(limited, key=lambda group: group.limit_bytes or 0, default=None)
 
 
-# A container of 1 GiB can fill in seconds: looked at once a second, and ten times near its end. One without a limit
-# ends with the machine, which is looked at anyway. Reading memory.stat sums over all processors and descendants,
-# milliseconds on a large machine: it may take 2 % of a processor.
+# A container of 1 GiB can fill in seconds: it is read once a second, and ten times a second near its limit. A
+# container without a limit can use the whole machine, which is watched anyway. Reading memory.stat sums over all
+# CPUs and descendants, which takes milliseconds on a large machine: it may use 2% of one CPU.
 UNLIMITED_SECONDS, CALM_SECONDS, NEAR_SECONDS = 10.0, 1.0, 0.1
 NEAR_RATIO = 0.57
 MAX_CPU_RATIO = 0.02
-# How often to look where the hierarchy is mounted, which groups of it count memory, and how large the machine is.
+# Interval for reading the mount point, the groups with memory accounting, and the machine's size again.
 RESCAN_SECONDS = 60.0
 
 
 def compute_period(group: CgroupLimit | None, cpu_seconds: float) -> float:
-    """How long to wait between two looks at the group that limits us, if any does, when one look costs so much."""
+    """Return the interval between two reads of the limiting group, given the CPU time of one read."""
     if group is None or not group.limit_bytes:
         return UNLIMITED_SECONDS
     near = group.used_bytes >= NEAR_RATIO * group.limit_bytes
@@ -91,8 +91,10 @@ def compute_period(group: CgroupLimit | None, cpu_seconds: float) -> float:
 
 
 class GroupFiles:
-    """The files of one cgroup, which stay open. OSError where it counts no memory: version 2 has no such files at
-    its root, nor where that is not delegated. `oom_kill` is counted since Linux 4.13.
+    """The open files of one cgroup. Raises OSError if it does not account memory.
+
+    In version 2, the root has no such files, nor has a group without the memory controller. `oom_kill` exists since
+    Linux 4.13.
     """
 
     def __init__(self, version: CgroupVersion, folder: Path) -> None:
@@ -102,7 +104,7 @@ class GroupFiles:
         try:
             for name in (version.usage, version.limit, "memory.stat"):
                 self._open.append(KeptFile(folder / name))
-            with suppress(FileNotFoundError, PermissionError):  # kills are not counted then; the limit is
+            with suppress(FileNotFoundError, PermissionError):  # OOM kills are unknown then; the limit is not
                 self._events = KeptFile(folder / version.events, 512)
             self.read()
         except BaseException:
@@ -112,7 +114,7 @@ class GroupFiles:
     def read(self) -> CgroupLimit:
         usage, limit, statistics = [file.read() for file in self._open]
         stat = parse_stat(statistics)
-        # Version 1 also tells of ancestors that cannot be seen from inside.
+        # Version 1 also reports limits of ancestors that are not visible from inside.
         limits = [parse_limit(limit), stat.get("hierarchical_memory_limit")]
         smallest = min([value for value in limits if value is not None], default=None)
         kills = parse_stat(self._events.read()).get("oom_kill") if self._events else None
@@ -125,7 +127,7 @@ class GroupFiles:
 
 
 def open_files(version: CgroupVersion, folder: Path) -> GroupFiles | None:
-    """None where memory is not counted. Raises OSError where there is no room for more open files."""
+    """Open the files; None if memory is not accounted. Raises OSError if file descriptors run out."""
     try:
         return GroupFiles(version, folder)
     except OSError as error:
@@ -138,8 +140,8 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
     scope: Annotated[
         Scope,
         Doc(
-            'Whose limits count: "cgroup" those around memwatchd itself, "host" none, "auto" cgroup in a container '
-            "and host outside."
+            'Cgroup limits to read: "cgroup" for those of memwatchd\'s own cgroup and its ancestors, "host" for '
+            'none, "auto" for "cgroup" in a container and "host" outside.'
         ),
     ] = "auto"
 
@@ -156,10 +158,10 @@ class Collector(BaseCollector):
         self._contained = in_container(roots)
         if scope == "host" or (scope == "auto" and not self._contained):
             raise SourceUnavailable(
-                f"host scope: scope is {scope!r} and this is {self._here}; `cgroup` would show it"
+                f'host scope: scope is "{scope}" and this is {self._here}; set scope = "cgroup" to read its limits'
             )
         self._own = kept_file(roots.procfs / "self/cgroup")
-        self._said = b""
+        self._own_cgroup = b""
         self._looked_at = -math.inf
         self._version = V2
         self._size = 0
@@ -172,7 +174,7 @@ class Collector(BaseCollector):
 
     @property
     def _here(self) -> str:
-        return "a container" if self._contained else "no container"
+        return "a container" if self._contained else "not a container"
 
     @classmethod
     def create(cls, host: Host) -> Collector:
@@ -201,16 +203,16 @@ class Collector(BaseCollector):
         self._close_files()
 
     def _read(self) -> list[CgroupLimit]:
-        """The groups that count memory, outermost first. Where we are is asked each time: processes are moved."""
+        """Read the groups with memory accounting, outermost first. The own cgroup is checked: it can change."""
         cgroup = self._own.read()
-        if cgroup == self._said and self._clock() - self._looked_at < RESCAN_SECONDS:
-            with suppress(OSError):  # a group that is gone, or counts no more
+        if cgroup == self._own_cgroup and self._clock() - self._looked_at < RESCAN_SECONDS:
+            with suppress(OSError):  # a group was removed, or lost its accounting
                 return [group.read() for group in self._groups]
         self._rescan(cgroup)
         return [group.read() for group in self._groups]
 
     def _rescan(self, cgroup: bytes) -> None:
-        """Open what counts memory from where we are up, outermost first."""
+        """Open the own cgroup and its ancestors that account memory, outermost first."""
         self._close_files()
         home = find_own_cgroup(cgroup, self._read_proc_file("self/mountinfo"), self._roots)
         self._size, self._version = parse_size(self._read_proc_file("meminfo")), home.version
@@ -218,8 +220,8 @@ class Collector(BaseCollector):
             if (files := open_files(home.version, folder)) is not None:
                 self._groups.append(files)
         if not self._groups:
-            raise SourceUnavailable(f"{home.mount / home.path}: no {home.version.usage} from there up")
-        self._said, self._looked_at = cgroup, self._clock()
+            raise SourceUnavailable(f"{home.mount / home.path}: no {home.version.usage} there or in an ancestor")
+        self._own_cgroup, self._looked_at = cgroup, self._clock()
 
     def _read_proc_file(self, name: str) -> bytes:
         try:
@@ -230,6 +232,6 @@ class Collector(BaseCollector):
             raise SourceUnavailable(f"{error.filename}: {error.strerror}") from error
 
     def _close_files(self) -> None:
-        groups, self._groups, self._said = self._groups, [], b""
+        groups, self._groups, self._own_cgroup = self._groups, [], b""
         for group in groups:
             group.close()

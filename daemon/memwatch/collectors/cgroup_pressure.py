@@ -1,4 +1,4 @@
-"""The cgroup that waits for memory at its own limit while the machine has plenty."""
+"""The cgroup that stalls on memory at its own limit while the machine has enough (PSI)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from memwatch.linux.files import Roots, SourceUnavailable, kept_file, read_once
 from memwatch.linux.psi_trigger import parse_waiting
 from memwatch.snapshot import CgroupPressure
 
-# A machine that waits less than this, or that is fuller than this, is not searched: 500 cgroups take 15 ms.
+# The machine is searched only above this stall ratio and below this use: 500 cgroups take 15 ms.
 MIN_WAITING_RATIO = 0.03
 MAX_USED_RATIO = 0.60
 MAX_GROUPS = 500
-# Between two looks at whether anybody waits, and between two searches.
+# Intervals between two checks for stalls, and between two searches.
 CALM_SECONDS, SEARCH_SECONDS = 5.0, 1.0
-# A group is named if at least this part of all waiting is its own, and for as long as waiting is judged.
+# A group is reported if at least this part of the stall time is its own, and for as long as PSI is judged.
 MIN_SHARE_OF_WAITING = 0.5
 NAMED_SECONDS = 10.0
 
@@ -29,14 +29,14 @@ _SIZES = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n(?:.*\n)*?MemAvailable: +(\d{1
 
 
 def parse_used(meminfo: bytes) -> float:
-    """The used part of memory, 0 to 1; 1 where the kernel does not say what is available, or contradicts itself."""
+    """Return the used fraction of memory, 0 to 1; 1 if MemAvailable is missing or inconsistent."""
     found = _SIZES.search(meminfo)
     size, available = (int(found[1]), int(found[2])) if found else (0, 0)
     return 1.0 - available / size if size and available <= size else 1.0
 
 
 def find_worst(before: Mapping[str, float], now: Mapping[str, float], seconds: float) -> CgroupPressure | None:
-    """The innermost group to which most of the waiting between two looks belongs; `/` is the whole machine."""
+    """Return the innermost group with most of the stall time between two reads. `/` is the whole machine."""
     risen = {path: waited - before[path] for path, waited in now.items() if path in before}
     whole, path = risen.get("/", 0.0), "/"
     if whole <= MIN_WAITING_RATIO * seconds:
@@ -55,11 +55,11 @@ def parent_of(path: str) -> str:
 
 
 class Collector(BaseCollector):
-    """Searches only while the machine waits for memory and has plenty of it."""
+    """Searches only while tasks stall on memory and the machine has enough of it."""
 
     name = "cgroup_pressure"
     may_block = True
-    about = "Which cgroup waits for memory while the machine has plenty; searched for only then."
+    about = "Finds the cgroup that stalls on memory while the machine has enough. Searches only then."
     sole_fields = ("cgroup_pressure",)
 
     def __init__(self, roots: Roots, clock: Callable[[], float] = time.monotonic) -> None:
@@ -99,16 +99,16 @@ class Collector(BaseCollector):
 
 
 def find_root(roots: Roots) -> Path:
-    """Where the tree of version 2 is mounted; a hybrid layout has it beside those of version 1."""
+    """Find the mount point of the version 2 tree; a hybrid layout has it beside those of version 1."""
     mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
     found = next((mount for mount in mounts if mount.kind == "cgroup2"), None)
     if found is None:
-        raise SourceUnavailable("self/mountinfo: no cgroup2 is mounted, and version 1 does not count waiting")
+        raise SourceUnavailable("self/mountinfo: no cgroup2 is mounted, and version 1 has no PSI")
     return under(roots, found.point)
 
 
 def waiting_groups(root: Path) -> Iterator[tuple[str, float]]:
-    """Every group's waiting, the outer ones first, and no more than `MAX_GROUPS`."""
+    """Yield the stall time of every group, outer groups first, at most `MAX_GROUPS`."""
     folders, read = [root], 0
     for folder in folders:
         for child in list_children(folder):
@@ -122,7 +122,7 @@ def waiting_groups(root: Path) -> Iterator[tuple[str, float]]:
 
 
 def list_children(folder: Path) -> list[Path]:
-    """A group that is removed meanwhile has none."""
+    """List child groups; none if the group was removed in the meantime."""
     try:
         with os.scandir(folder) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -1,4 +1,4 @@
-"""The names of containers from Docker, or Podman in its place, where its socket was configured."""
+"""Names of containers from Docker or Podman, if a socket is configured."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from memwatch.options import Accepts, Converter, Doc, SwitchableOptions, parse_s
 from memwatch.runtime.unix_http import UnixConnection
 
 TIMEOUT_SECONDS = 5.0
-# A container takes about 1 KiB in the list.
+# One container takes about 1 KiB in the list.
 MAX_ANSWER_BYTES = 8 << 20
 MAX_NAME_CHARACTERS = 128
 _ID = re.compile(r"[0-9a-f]{64}")
 
 
 def parse_containers(data: bytes) -> Mapping[str, str]:
-    """Names by the first 12 characters of the id. Docker writes a slash before a name."""
+    """Parse names by the first 12 characters of the id. Docker puts a slash before a name."""
     try:
         listed = json.loads(data)
         return {
@@ -40,8 +40,8 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
         Converter(parse_socket),
         Accepts("unix:/PATH", '"unix:/run/docker.sock"'),
         Doc(
-            "Socket of Docker or Podman (unix:/run/podman/podman.sock), asked for the names of containers. Access "
-            "to that socket is as good as root, so set it only for a daemon that runs as root anyway. "
+            "Socket of Docker or Podman (unix:/run/podman/podman.sock) to read container names from. Access to "
+            "that socket is equivalent to root, so set it only for a daemon that runs as root anyway. "
             "Not set by default."
         ),
     ] = None
@@ -54,10 +54,10 @@ class Collector(BaseCollector):
     options = Options
 
     def __init__(self, path: str | None) -> None:
-        """`path`: as it is configured, `unix:/PATH`."""
+        """`path`: as configured, `unix:/PATH`."""
         if path is None:
             raise SourceUnavailable(
-                "no socket of a container runtime is configured: containers have ids and no names"
+                "no container runtime socket is configured: set collectors.containers.socket for container names"
             )
         self._path = path.removeprefix("unix:")
 
@@ -72,9 +72,9 @@ class Collector(BaseCollector):
             response = connection.getresponse()
             data = response.read(MAX_ANSWER_BYTES + 1)
         except http.client.HTTPException as error:
-            raise ParseError(f"{self._path}: {type(error).__name__} instead of an answer in HTTP") from None
+            raise ParseError(f"{self._path}: {type(error).__name__} instead of an HTTP response") from None
         except OSError as error:
-            raise ParseError(f"{self._path}: {error.strerror or 'no answer in time'}") from None
+            raise ParseError(f"{self._path}: {error.strerror or 'timed out'}") from None
         finally:
             connection.close()
         if response.status != http.HTTPStatus.OK:

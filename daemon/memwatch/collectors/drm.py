@@ -1,5 +1,4 @@
-"""Graphics cards of all makers, and NPUs, through the kernel: what processes hold of them, by sysfs and fdinfo
-alone."""
+"""GPUs of all vendors, and NPUs, through sysfs and fdinfo: memory of processes on each device."""
 
 from __future__ import annotations
 
@@ -29,19 +28,19 @@ from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent, Bytes
 
 PERIOD_SECONDS = 5.0
-# While nobody uses a GPU: the first one to do so is seen this late.
+# Period while no process uses a GPU: the first process is noticed after at most this time.
 IDLE_PERIOD_SECONDS = 10.0
-# Reading a descriptor of xe wakes its GPU (xe_drm_client.c takes a runtime-PM reference, Linux 6.8 to 6.17), and
-# while it sleeps nobody can allocate on it without waking it. Other drivers answer from what they keep in RAM.
+# Reading fdinfo of xe wakes its GPU (xe_drm_client.c takes a runtime-PM reference, Linux 6.8 to 6.17). While the
+# GPU is suspended, no process can allocate on it without waking it. Other drivers answer from data in RAM.
 WAKES_WHEN_READ = frozenset({"xe"})
-# How often cards themselves are looked at although no name came or went: a driver may have been bound anew.
+# Number of runs after which cards are read again even if no name changed: a driver may have been rebound.
 CARD_ROUNDS = 12
 
 _GPU_LINES = re.compile(rb"^(GPUActive|GPUReclaim): +(\d{1,19}) kB\n", re.MULTILINE)
 
 
 def parse_gpu_lines(meminfo: bytes) -> Mapping[str, int]:
-    """The newest kernels' own sum of GPU buffers in System RAM, and of what drivers keep for the next ones."""
+    """Parse the newest kernels' sums of GPU buffers in System RAM and of reclaimable driver pools."""
     return {key.decode(): int(pages) << 10 for key, pages in _GPU_LINES.findall(meminfo)}
 
 
@@ -69,12 +68,12 @@ def build_reading(
 
 
 def pids_with_memory(reading: DrmReading) -> frozenset[int]:
-    """Processes with memory of a GPU or an NPU: they are listed however small they are otherwise."""
+    """Return the processes with GPU or NPU memory: they are listed regardless of their resident size."""
     return frozenset(pid for client in reading.clients if any(client.resident.values()) for pid in client.pids)
 
 
 class Collector(BaseCollector):
-    """Asks every 5 s; every 10 s while no process has a GPU open. The GPUs' own files are never opened."""
+    """Reads every 5 s; every 10 s while no process has a GPU open. The device files are never opened."""
 
     name = "drm"
     may_block = True
@@ -117,7 +116,7 @@ class Collector(BaseCollector):
         self._names, self._cards, self._npus = self._names_now(), read_cards(self._roots), read_npus(self._roots)
         if not self._has_any():
             self._pids.update(self.name, frozenset())
-            raise SourceUnavailable("no graphics card or NPU that the kernel's own drivers tell of")
+            raise SourceUnavailable("no DRM device found")
 
     def _has_any(self) -> bool:
         return bool(self._npus) or any(is_wanted(card) for card in self._cards)
@@ -129,7 +128,7 @@ class Collector(BaseCollector):
         return self._clients.scan({node for card in wakes for node in card.nodes})
 
     def _with_regions(self, asleep: set[str]) -> tuple[DrmCard, ...]:
-        """A card that sleeps keeps the figures that only its driver can give."""
+        """Add memory regions to the cards. A suspended card keeps its last figures from the driver."""
         found = regions_by_name(self._roots, self._cards, asleep)
         self._regions = {
             name: self._regions.get(name, ()) if name in asleep and not regions else regions

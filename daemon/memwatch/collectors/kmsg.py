@@ -1,4 +1,4 @@
-"""The kernel's own log: who was killed for want of memory, and what GPU drivers complain of."""
+"""The kernel log: OOM kills and errors of GPU drivers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG_DEVICE = os.makedev(1, 11)
 
 
 class Collector(BaseCollector):
-    """Listens from its start on. What programs write into the log is passed over: only the kernel is believed."""
+    """Reads messages logged after its start. Messages from programs are ignored: only the kernel's are trusted."""
 
     name = "kmsg"
     period_seconds = 1.0
@@ -58,12 +58,12 @@ class Collector(BaseCollector):
             self._file = -1
 
     def _chunk(self) -> bytes:
-        """What is there now: of the device one record, of a file or a pipe some; nothing where that is all."""
+        """Read what is available: one record of the device, any part of a file or pipe; empty at the end."""
         try:
             return os.read(self._file, MAX_BYTES)
         except BlockingIOError:
             return b""
-        except BrokenPipeError:  # overtaken: the next read goes on with the oldest that is left
+        except BrokenPipeError:  # records were overwritten: the next read continues with the oldest one left
             return self._chunk_after_loss()
         except OSError as error:
             raise ParseError(f"{self._path}: {error.strerror}") from error
@@ -85,8 +85,7 @@ class Collector(BaseCollector):
 
 
 def open_log(path: Path) -> int:
-    """A descriptor for what is logged from now on; `SourceUnavailable` says what to do where that is not
-    allowed."""
+    """Open the log at its end. Raises `SourceUnavailable` with a remedy if that is not permitted."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except PermissionError as error:
@@ -96,10 +95,10 @@ def open_log(path: Path) -> int:
     except OSError as error:
         raise SourceUnavailable(f"{path}: {error.strerror}") from error
     found = os.fstat(file)
-    # Some containers have a link to the console or to /dev/null in its place.
+    # Some containers have a link to the console or to /dev/null there.
     if stat.S_ISDIR(found.st_mode) or (stat.S_ISCHR(found.st_mode) and found.st_rdev != LOG_DEVICE):
         os.close(file)
-        raise SourceUnavailable(f"{path}: not the kernel's log, which is character device 1:11")
-    with suppress(OSError):  # a pipe has no end to go to
+        raise SourceUnavailable(f"{path}: not the kernel log, which is character device 1:11")
+    with suppress(OSError):  # a pipe cannot seek
         os.lseek(file, 0, os.SEEK_END)
     return file

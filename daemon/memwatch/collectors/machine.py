@@ -1,4 +1,4 @@
-"""What this machine is called, and whether it has a GPU whose memory somebody else has to report."""
+"""Name of this machine, its GPUs on the PCI bus, and if it is a container or WSL2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memwatch.linux.files import Roots, read_once
 from memwatch.model import Absent, Words
 from memwatch.snapshot import Machine
 
-# What board makers leave in the firmware when they have nothing to say.
+# Placeholders that board vendors leave in the firmware.
 _FILLERS = frozenset(
     {
         "",
@@ -48,7 +48,7 @@ _BOARD_DISPLAYS = frozenset({("1002", "4752"), ("1002", "515e")})
 
 
 class PciGpu(Struct, frozen=True):
-    """A GPU on the PCI bus by its numbers, four hexadecimal digits each."""
+    """A GPU on the PCI bus by vendor and device id, four hexadecimal digits each."""
 
     vendor: str
     device: str
@@ -58,8 +58,8 @@ class PciGpu(Struct, frozen=True):
 
 
 def choose_name(dmi: dict[str, str]) -> Words:
-    """A name from the firmware's tables: vendor and product, or those of the board if these are fillers."""
-    # Lenovo writes a type number into product_name and what stands on the lid into product_version.
+    """Choose a name from DMI: vendor and product, or those of the board if these are placeholders."""
+    # Lenovo puts a type number into product_name and the model name into product_version.
     product_keys = ["product_name", "board_name"]
     if dmi.get("sys_vendor", "").upper() == "LENOVO":
         product_keys.insert(0, "product_version")
@@ -83,15 +83,15 @@ def _join(vendor: str, product: str) -> str:
 
 
 def decode_text(data: bytes | None) -> str:
-    """A file of one line; the device tree ends its texts with a NUL."""
+    """Decode a file of one line; texts in the device tree end with a NUL."""
     return (data or b"").split(b"\0")[0].decode("utf-8", "replace").strip()
 
 
 def parse_gpu(pci_class: str, vendor: str, device: str) -> PciGpu | None:
-    """The GPU in a PCI function, if it is one. Takes the numbers as sysfs writes them, `0x030000`.
+    """Return the GPU in a PCI function, None if it is not a GPU. Takes ids as in sysfs: `0x030000`.
 
-    AMD's Instinct cards without a display are "processing accelerators" (0x1200); so are Intel's neural
-    engines, which are no GPUs.
+    AMD's Instinct cards without a display are "processing accelerators" (0x1200). So are Intel's NPUs, which are
+    not GPUs.
     """
     kind, maker, number = (word.removeprefix("0x").lower() for word in (pci_class, vendor, device))
     shows = kind.startswith("03") and maker in _GPU_VENDORS and (maker, number) not in _BOARD_DISPLAYS
@@ -100,18 +100,18 @@ def parse_gpu(pci_class: str, vendor: str, device: str) -> PciGpu | None:
 
 
 def build_machine(name: Words, gpus: list[str] | None, contained: bool) -> Machine:
-    """`gpus` in words; None where nothing could be looked at. This sees GPUs, and reads none of their memory."""
+    """`gpus`: descriptions; None if no bus is visible. GPUs are only detected here, their memory is not read."""
     if gpus is None:
-        return Machine(name, "unknown", "Whether there is a GPU cannot be seen from here.", contained)
+        return Machine(name, "unknown", "It is unknown if there is a GPU: no bus is visible.", contained)
     if not gpus:
-        return Machine(name, "cpu_only", "No GPU was found: System RAM is all the memory there is.", contained)
+        return Machine(name, "cpu_only", "No GPU found: all memory is System RAM.", contained)
     listed = ", ".join(dict.fromkeys(gpus))
     text = f"A GPU is present ({listed}), but its memory is not read here: only System RAM is shown."
     return Machine(name, "unknown", text, contained)
 
 
 def is_wsl2(kernel_release: bytes | None) -> bool:
-    """Whether the kernel is the one Microsoft builds for the Windows Subsystem for Linux."""
+    """Check for Microsoft's kernel for the Windows Subsystem for Linux."""
     return b"microsoft" in (kernel_release or b"").lower()
 
 
@@ -150,11 +150,11 @@ class Collector(BaseCollector):
         bus = self._roots.sysfs / "bus"
         if not tegra and not bus.is_dir():
             return None
-        # The last token names the chip, those before it the board.
+        # The last token is the chip, those before it are the board.
         return tegra[-1:] + [str(gpu) for gpu in self._list_gpus(bus / "pci/devices")]
 
     def _list_gpus(self, pci: Path) -> list[PciGpu]:
-        """Large servers have hundreds of PCI functions, so they are looked at when one has come or gone."""
+        """List the GPUs. Large servers have hundreds of PCI functions: they are read only if the list changed."""
         names = sorted(os.listdir(pci)) if pci.is_dir() else []
         if names != self._pci_names:
             self._pci_gpus = [gpu for name in names if (gpu := _gpu_at(pci / name))]

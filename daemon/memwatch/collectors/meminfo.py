@@ -1,4 +1,4 @@
-"""System RAM and swap from /proc/meminfo, and from ZFS, whose cache the kernel does not count as available."""
+"""System RAM and swap from /proc/meminfo, and ZFS's cache, which the kernel does not count as available."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HUGE = ("HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "Hugepagesize", 
 _TOTALS = ("MemTotal", "MemFree", "MemAvailable", "AnonPages", "Shmem", "SwapTotal", "SwapFree", "Zswapped")
 WANTED = frozenset(_TOTALS + _CACHE + _KERNEL + _HUGE)
 
-# How many ticks pass between two looks for a ZFS that was loaded after the daemon started.
+# Number of ticks between two checks for a ZFS module that was loaded after the daemon started.
 ARC_RETRY_TICKS = 60
 
 _NUMBER = re.compile(rb"( *\d{1,19} ?)(?:kB)?")
@@ -35,20 +35,20 @@ _LOW_WATERMARK = re.compile(rb"^ +low +(\d{1,19})\n", re.MULTILINE)
 
 
 class MeminfoLayout(NamedTuple):
-    """Where the wanted numbers stand in a meminfo, and how it looks without any digit.
+    """Positions of the needed numbers in a meminfo, and its text without digits.
 
-    A kernel rearranges nothing while it runs and pads its numbers to eight places, so the same layout fits almost
-    every reading: 5.5 µs for 55 lines, where a pattern that walks to the wanted ones took 8 and matching every line
-    14 (CPython 3.11, November 2026).
+    A running kernel keeps the order of lines and pads numbers to eight places, so one layout fits almost every
+    reading: 5.5 µs for 55 lines. A pattern that skips to the needed lines took 8 µs, matching every line 14 µs
+    (CPython 3.11, November 2026).
     """
 
     keys: tuple[str, ...]
     places: struct.Struct
-    blank: bytes | None  # None where a wanted line holds no number, or is wider than any number may be
+    blank: bytes | None  # None if a needed line has no number, or a wider one than any number can be
 
 
 class AvailableMemory(NamedTuple):
-    """How much memory can be had without swapping, and who says so."""
+    """Memory available without swapping, and the source of the figure."""
 
     kib: int
     source: str
@@ -56,7 +56,7 @@ class AvailableMemory(NamedTuple):
 
 
 class ArcStats(NamedTuple):
-    """ZFS's cache, which shrinks under pressure down to its floor; not always at once, so an estimate."""
+    """ZFS's cache (ARC). It shrinks under pressure down to its floor, but not always at once: an estimate."""
 
     size_bytes: int
     floor_bytes: int
@@ -69,7 +69,7 @@ class ArcStats(NamedTuple):
 def parse_layout(data: bytes) -> MeminfoLayout:
     keys: list[str] = []
     places, is_odd = "", False
-    start = end = 0  # of the line; of the last number that is wanted
+    start = end = 0  # start of the line, end of the last needed number
     for line in data.split(b"\n")[:-1]:
         key = line.partition(b":")[0].decode("ascii", "replace")
         if key in WANTED and key not in keys:
@@ -84,17 +84,17 @@ def parse_layout(data: bytes) -> MeminfoLayout:
 
 
 class Meminfo:
-    """Reads one meminfo after the other, by the layout of the one before where that still fits."""
+    """Parses meminfo, with the layout of the previous reading if that still fits."""
 
     def __init__(self) -> None:
         self._layout = parse_layout(b"")
 
     def parse(self, data: bytes) -> dict[str, int]:
-        """The wanted lines by name, in KiB as the kernel prints them (lines without a unit are counts)."""
+        """Return the needed lines by name, in KiB as the kernel prints them (lines without a unit are counts)."""
         if not data.endswith(b"\n"):
             raise ParseError(f"meminfo ends in the middle of a line: …{data[-40:]!r}")
         if data.translate(_WITHOUT_DIGITS) == self._layout.blank:
-            with suppress(ValueError):  # from a column that holds no number, or two
+            with suppress(ValueError):  # a column without a number, or with two
                 return self._numbers(data)
         self._layout = parse_layout(data)
         return self._numbers(data)
@@ -112,15 +112,15 @@ def parse_arcstats(data: bytes) -> ArcStats:
 
 
 def parse_low_watermark(zoneinfo: bytes, page_size: int) -> int:
-    """The kernel's low watermark over all zones in KiB: free memory below it is not given out freely."""
+    """Sum the low watermark over all zones, in KiB. Free memory below it is reserved."""
     return sum(map(int, _LOW_WATERMARK.findall(zoneinfo))) * page_size >> 10
 
 
 def compute_available(kib: Mapping[str, int], low_watermark_kib: int | None) -> AvailableMemory:
-    """MemAvailable, or on kernels before 3.14 the sum they would have printed.
+    """Return MemAvailable, or on kernels before 3.14 the same sum.
 
-    That sum is of Linux commit 34e431b0: half of the page cache and of reclaimable slab, but no more than the
-    low watermark, is thought to be in use. Where the watermark is not known either, nothing is held back.
+    The sum is that of Linux commit 34e431b0: half of the page cache and of reclaimable slab, but at most the low
+    watermark, is considered in use. If the watermark is unknown too, nothing is subtracted.
     """
     if "MemAvailable" in kib:
         return AvailableMemory(kib["MemAvailable"], "meminfo:MemAvailable", Quality.MEASURED)
@@ -144,7 +144,7 @@ def build_pool(kib: Mapping[str, int], low_watermark_kib: int | None = None, arc
     size, free = kib["MemTotal"] << 10, kib["MemFree"] << 10
     available = min(size, available_memory.kib << 10)
     if arc and arc.reclaimable_bytes:
-        # Two files are not read at the same instant, so together they may exceed the whole for a moment.
+        # The two files are not read at the same instant, so their sum may briefly exceed the size.
         available = min(size, available + arc.reclaimable_bytes)
         source, quality = f"{source} + arcstats:size-c_min", Quality.ESTIMATED
     contents, unattributed, overlap = _contents(kib, size, available, available_memory.kib << 10)
@@ -194,7 +194,7 @@ def _refuse_nonsense(kib: Mapping[str, int]) -> None:
 
 
 def _huge_pages(kib: Mapping[str, int]) -> int:
-    """The huge page pools in bytes; before Linux 4.16 only the one of the default size is known here."""
+    """Return the huge page pools in bytes; before Linux 4.16 only the pool of the default size is known."""
     if "Hugetlb" in kib:
         return kib["Hugetlb"] << 10
     return kib.get("HugePages_Total", 0) * kib.get("Hugepagesize", 0) << 10
@@ -203,9 +203,9 @@ def _huge_pages(kib: Mapping[str, int]) -> int:
 def _contents(
     kib: Mapping[str, int], size: int, available: int, without_arc: int
 ) -> tuple[tuple[Content, ...], Bytes, bool]:
-    """The pool by use, the part of it that nobody holds, and whether the known parts exceed what is used.
+    """Return the pool by use, its unattributed part, and True if the known parts exceed the used memory.
 
-    Parts that contradict the sum are not shown at all: no trimmed figure would have a source.
+    Parts that contradict the sum are not shown at all: a trimmed figure would have no source.
     """
     if not {"AnonPages", "Shmem", "SUnreclaim"} <= kib.keys():
         return (), Absent.NOT_SUPPORTED, False
@@ -228,14 +228,14 @@ def _contents(
 
 
 def _kernel(kib: Mapping[str, int]) -> int:
-    """What the kernel's own structures occupy, zswap's compressed pages included."""
+    """Sum the kernel's own structures, zswap's compressed pages included."""
     return sum([kib.get(key, 0) for key in _KERNEL]) << 10
 
 
 def _kept_back(kib: Mapping[str, int], available: int) -> int:
-    """Free memory and cache that the kernel does not give out: its reserves, and cache it thinks is in use.
+    """Return free memory and cache that the kernel keeps: its reserves, and cache that it considers in use.
 
-    Without this part every machine would seem to hold 1 to 2 % of its RAM for nobody.
+    Without this part, every machine would show 1 to 2% of its RAM as unattributed.
     """
     reclaimable = kib.get("KReclaimable", kib.get("SReclaimable", 0))
     cache = kib.get("Active(file)", 0) + kib.get("Inactive(file)", 0)
@@ -252,8 +252,8 @@ class Collector(BaseCollector):
         self._meminfo = Meminfo()
         self._is_of_container = is_container_limited(roots)
         self._low_watermark_kib: int | None = None
-        is_told = "MemAvailable" in parse_layout(self._file.read()).keys
-        zoneinfo = None if is_told else read_once(roots.procfs / "zoneinfo")
+        has_available = "MemAvailable" in parse_layout(self._file.read()).keys
+        zoneinfo = None if has_available else read_once(roots.procfs / "zoneinfo")
         if zoneinfo is not None:
             self._low_watermark_kib = parse_low_watermark(zoneinfo, page_size)
         self._arc_path = roots.procfs / "spl/kstat/zfs/arcstats"
@@ -274,10 +274,10 @@ class Collector(BaseCollector):
         return Findings(pools=(pool,), swap=swap)
 
     def moved_bytes(self) -> int:
-        """How far MemAvailable is from what it was: 25 µs, where a tick reads and judges all else for 900."""
+        """Return the change of MemAvailable since the last result. Takes 25 µs; a whole tick takes 900 µs."""
         data = self._file.read()
         found, before = _AVAILABLE.search(data), self._last.get("MemAvailable")
-        if found is None or before is None:  # a kernel before 3.14, or no meminfo at all
+        if found is None or before is None:  # a kernel before 3.14, or an invalid meminfo
             before = compute_available(self._last, self._low_watermark_kib).kib
             return abs(compute_available(self._meminfo.parse(data), self._low_watermark_kib).kib - before) << 10
         return abs(int(found[1]) - before) << 10
@@ -288,7 +288,7 @@ class Collector(BaseCollector):
             self._arcstats.close()
 
     def _read_arc(self) -> ArcStats | None:
-        """ZFS can come and go with its module, so it is looked for again now and then."""
+        """Read ZFS's cache. Its module can be loaded and unloaded, so the file is tried again periodically."""
         try:
             if self._arcstats is None:
                 self._ticks += 1

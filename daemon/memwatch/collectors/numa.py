@@ -1,4 +1,4 @@
-"""NUMA nodes: how large each is, how much of it is free, and whether it has processors."""
+"""NUMA nodes: size, available and free memory, and if the node has CPUs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from memwatch.model import Absent, Content
 from memwatch.snapshot import Node
 
 _NODE_LINE = re.compile(rb"^Node \d+ ([^:\n]+):[ \t]*(\d{1,19})( kB)?\n", re.MULTILINE)
-# What is between two readings of a node that may be a GPU's, and of all the others.
+# Periods of nodes that may be a GPU's, and of all others.
 GPU_PERIOD_SECONDS = 1.0
 PERIOD_SECONDS = 10.0
 
 
 def parse_node_meminfo(data: bytes) -> dict[str, int]:
-    """Bytes by name, for lines such as `Node 0 MemTotal:  1024 kB`; lines without a unit are counts."""
+    """Parse bytes by name from lines such as `Node 0 MemTotal:  1024 kB`; lines without a unit are counts."""
     return {
         key.decode("ascii", "replace"): int(value) << (10 if unit else 0)
         for key, value, unit in _NODE_LINE.findall(data)
@@ -51,9 +51,9 @@ def parse_node(number: int, meminfo: bytes, cpulist: bytes | None) -> Node:
 
 
 def build_contents(figures: Mapping[str, int]) -> tuple[Content, ...]:
-    """What a node's used memory is used for; of interest where the node is a GPU's, and not for the others.
+    """Return a node's used memory by use. Needed only for nodes that are a GPU's memory.
 
-    Huge pages are counted there, and not how large they are: with them the parts are not known.
+    Nodes report the number of huge pages but not their size: if there are any, the parts are unknown.
     """
     if not {"AnonPages", "Shmem", "SUnreclaim"} <= figures.keys() or figures.get("HugePages_Total"):
         return ()
@@ -66,7 +66,7 @@ def build_contents(figures: Mapping[str, int]) -> tuple[Content, ...]:
 
 
 class NodeFiles:
-    """The files of one node. Raises OSError where it has no meminfo."""
+    """The files of one node. Raises OSError if it has no meminfo."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._number = number
@@ -81,9 +81,11 @@ class NodeFiles:
 
 
 class Collector(BaseCollector):
-    """Memory without processors may be a GPU's and is then taken out of System RAM: it is read as often as that
-    is, the other nodes now and then; in an LXC container all of them, for there they are System RAM. Ids have gaps
-    on GH200 and GB200 (GPUs at nodes 2, 10, 18, 26), and nodes can be plugged in."""
+    """Reads nodes without CPUs often: they may be a GPU's memory, which is subtracted from System RAM.
+
+    Other nodes are read at a longer period. In an LXC container, all are read often: there they are System RAM. Ids
+    have gaps on GH200 and GB200 (GPUs at nodes 2, 10, 18, 26), and nodes can be hot-plugged.
+    """
 
     name = "numa"
     may_block = False
@@ -110,7 +112,7 @@ class Collector(BaseCollector):
         self._follow([])
 
     def _read_often(self) -> bool:
-        """Read those alone that are wanted often; False where it is time for all, or one of them is gone."""
+        """Read only the nodes that need it often. Return False if all are due, or if one of them disappeared."""
         often = self._wanted_often()
         if not often or self._rounds % (PERIOD_SECONDS // GPU_PERIOD_SECONDS) == 0:
             return False
@@ -126,14 +128,13 @@ class Collector(BaseCollector):
         return [number for number, node in self._nodes.items() if node.has_cpus is False and node.size_bytes]
 
     def _numbers(self) -> list[int]:
-        """The nodes that are there."""
         with suppress(OSError):
             names = [name[4:] for name in os.listdir(self._folder) if name.startswith("node")]
             return sorted(int(name) for name in names if name.isdecimal())
         return []
 
     def _follow(self, numbers: list[int]) -> None:
-        """Let go of the files of nodes that are gone, and open those of new ones."""
+        """Close the files of nodes that disappeared, and open those of new ones."""
         for number in self._files.keys() - set(numbers):
             self._files.pop(number).close()
         for number in numbers:

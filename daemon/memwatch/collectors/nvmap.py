@@ -1,6 +1,6 @@
-"""Which processes hold a Tegra's GPU memory, from NvMap's table in debugfs. For root only.
+"""GPU memory of a Tegra by process, from NvMap's table in debugfs. Readable by root only.
 
-A thread of its own and not the tick: the kernel walks every buffer of every client under their locks for it.
+It is read in its own thread, not on the tick: the kernel walks every buffer of every client under their locks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WITHOUT_NVMAP = frozenset({"tegra264"})
 REFUSED = NvMapReading(
     Absent.NOT_PERMITTED,
     Absent.NOT_PERMITTED,
-    f"As root, memwatchd would add what each process holds of the GPU's memory: it may not read /sys/{CLIENTS}.",
+    f"GPU memory by process is not available: /sys/{CLIENTS} is not readable; run memwatchd as root.",
 )
 
 
@@ -29,7 +29,7 @@ class Collector(BaseCollector):
     name = "nvmap"
     period_seconds = 5.0
     may_block = True
-    about = "What each process holds of a Jetson's GPU memory, which only root may read."
+    about = "GPU memory of a Jetson by process. Needs root."
 
     def __init__(self, roots: Roots, pids: GpuPids, board: str = AUTO) -> None:
         soc = detect_soc(roots, board)
@@ -53,7 +53,7 @@ class Collector(BaseCollector):
             return Findings(nvmap=REFUSED)
         except FileNotFoundError:
             self._pids.update(self.name, frozenset())
-            raise SourceUnavailable(f"{self._path}: not there; is debugfs mounted?") from None
+            raise SourceUnavailable(f"{self._path}: does not exist; is debugfs mounted?") from None
         try:
             table = parse_clients(data)
         except DecodeError as error:

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML, asked in a helper process: a call stuck in the driver costs that process only."""
+"""NVIDIA GPUs through NVML in a helper process: a call that hangs in the driver blocks only that process."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ CHILD = (sys.executable, "-m", "memwatch.drivers.nvml.child")
 READ = b"read"
 DEADLINE_SECONDS = 5.0
 PAUSE_SECONDS = 60.0
-# Not here, or not yet: the driver may be loaded later, so these are asked again, and are no errors.
+# Not errors: the driver may be loaded later, so the library is tried again.
 NOT_HERE = frozenset({"no_library", "no_driver"})
 
 
 def is_nvidia_here(roots: Roots) -> bool:
-    """Whether there is anything NVML could know of: a PCI device, a loaded driver, a Tegra, or WSL's GPU."""
+    """Check for anything that NVML could report: a PCI device, a loaded driver, a Tegra, or WSL's GPU."""
     compatible = device_tree(roots, "compatible")
     places = (roots.procfs / "driver/nvidia", roots.rootfs / "dev/nvidiactl", roots.rootfs / "dev/dxg")
     return NVIDIA in pci_vendors(roots) or b",tegra" in compatible or any(place.exists() for place in places)
 
 
 def parse_reading(answer: bytes) -> NvmlReading:
-    """What the helper said. Raises Unavailable where there is no driver, Unreadable where it failed."""
+    """Parse the helper's answer. Raises `SourceUnavailable` without a driver, `ParseError` if it failed."""
     kind, _, line = answer.partition(b" ")
     try:
         if kind == b"reading":
             return from_line(NvmlReading, line)
         failure = from_line(NvmlFailure, line)
     except DecodeError as error:
-        raise ParseError(f"the helper process speaks nonsense: {error}") from None
+        raise ParseError(f"the helper process sent an invalid answer: {error}") from None
     if failure.reason in NOT_HERE:
         raise SourceUnavailable(failure.text)
     raise ParseError(failure.text)
@@ -55,7 +55,7 @@ def pids_with_memory(reading: NvmlReading) -> frozenset[int]:
 
 
 def _host_options(roots: Roots) -> list[str]:
-    """What the helper has to know of the host to judge the driver's answers."""
+    """Facts of the host with which the helper validates the driver's answers."""
     options = ["--procfs", str(roots.procfs)]
     total = re.search(rb"^MemTotal: +(\d{1,15}) kB$", read_once(roots.procfs / "meminfo") or b"", re.MULTILINE)
     return [*options, "--system-memory", str(int(total[1]) << 10)] if total else options
@@ -66,14 +66,14 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
         Duration,
         Bounds(seconds(1), seconds(3600)),
         Doc(
-            "A helper process calls the NVIDIA driver. When it hangs or crashes it is killed, and started again "
-            "once this long has passed since the last start, 1s to 1h."
+            "A helper process calls the NVIDIA driver. If it hangs or crashes, it is killed and restarted. Minimum "
+            "time between two starts, 1s to 1h."
         ),
     ] = seconds(PAUSE_SECONDS)
 
 
 class Collector(BaseCollector):
-    """Asks the helper once a period. `release` ends it for a while, so that an admin can reset a GPU."""
+    """Queries the helper once per period. `release` stops it for a while, so that an admin can reset a GPU."""
 
     name = "nvml"
     period_seconds = 1.0
@@ -84,7 +84,7 @@ class Collector(BaseCollector):
         self, roots: Roots, pids: GpuPids, pause_seconds: float = PAUSE_SECONDS, argv: Sequence[str] = CHILD
     ) -> None:
         if not is_nvidia_here(roots):
-            raise SourceUnavailable("no NVIDIA GPU and no NVIDIA driver is here")
+            raise SourceUnavailable("no NVIDIA GPU and no NVIDIA driver found")
         self._helper = Helper([*argv, *_host_options(roots)], DEADLINE_SECONDS, pause_seconds, dict(os.environ))
         self._pids = pids
         self._released_until = 0.0
@@ -96,7 +96,7 @@ class Collector(BaseCollector):
         return cls(host.roots, host.gpu_pids, host.options_for(Options).restart_after.total_seconds())
 
     def send_request(self) -> bool:
-        """Put the question where that takes no time: to a helper that is there."""
+        """Send the request if the helper is running, which does not block."""
         if self._helper.pid is None or self._released_until > time.monotonic():
             return False
         if not self._asked:
@@ -111,7 +111,7 @@ class Collector(BaseCollector):
         requested, self._asked = self._asked, False
         if self._released_until > time.monotonic():
             self._helper.stop()
-            raise SourceUnavailable("the driver is released on request, and taken up again by itself")
+            raise SourceUnavailable("the driver is released on request and will be reopened automatically")
         try:
             if not requested:
                 self._helper.send(READ)
@@ -122,14 +122,14 @@ class Collector(BaseCollector):
         return Findings(nvml=reading, rejected=sum(reading.rejected.values()))
 
     def release(self, seconds: float) -> None:
-        """Let go of the driver from the next round on, for so long. Any thread may call it."""
+        """Release the driver for that many seconds, starting with the next run. Thread-safe."""
         self._released_until = time.monotonic() + seconds
 
     def close(self) -> None:
         self._helper.stop()
 
     def _parse_cached(self, answer: bytes) -> NvmlReading:
-        """An idle machine says the same again and again: that is looked at once."""
+        """Parse an answer. On an idle machine answers repeat: an identical one is parsed only once."""
         if self._last is None or self._last[0] != answer:
             self._last = (answer, parse_reading(answer))
             self._pids.update(self.name, pids_with_memory(self._last[1]))

@@ -1,4 +1,4 @@
-"""The processes that hold most memory: pages of all of them, names and homes only of those that are shown."""
+"""The largest processes: resident memory of all processes, names and owners only of the listed ones."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from memwatch.linux.process_table import ProcessEntry, ProcessTable
 from memwatch.model import Absent, Process, Words
 from memwatch.snapshot import ProcessScan
 
-# Command lines are as long as their writer likes, and hold what is nobody's business further on.
+# Command lines can be very long, and later arguments may be private.
 COMMAND_CHARACTERS = 256
-# What lies around the processes hardly ever changes. Machines with many containers have mounts, and those with many
-# processors interrupts in /proc/stat, that take longer to read than the processes do.
+# Mounts, boot time and hidden processes rarely change. The mounts of many containers, and the interrupts in
+# /proc/stat on machines with many CPUs, take longer to read than the processes.
 RESCAN_TURNS = 6
 _SIZE = attrgetter("pages", "pid")
 
@@ -51,8 +51,8 @@ class Collector(BaseCollector):
         wanted: Callable[[], Collection[int]] = frozenset,
         commands: bool = False,
     ) -> None:
-        """`wanted`: processes to list however small they are, because a device says that they hold its memory.
-        `commands`: whether to read command lines."""
+        """`wanted`: processes to list regardless of size, because they hold device memory. `commands`: read command
+        lines."""
         self._wanted = wanted
         self.period_seconds = period_seconds
         self._top = top
@@ -80,7 +80,7 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         self._turn += 1
-        tally = self._table.scan()  # before anything is opened: it gives files back where the limit was lowered
+        tally = self._table.scan()  # before any open: it closes files if the limit was lowered
         self._passwd.refresh()
         if self._turn >= self._around_due:
             self._rescan()
@@ -104,14 +104,14 @@ class Collector(BaseCollector):
         os.close(self._folder)
 
     def _rescan(self) -> None:
-        """When the machine was started, where cgroups are, who is hidden. If that fails, again at the next look."""
+        """Read boot time, cgroup mounts and process visibility. If that fails, it is due again at the next run."""
         self._follow_boot_time()
         self._usage.refresh()
         self._hidden = hides_others(self._roots, in_container(self._roots))
         self._around_due = self._turn + RESCAN_TURNS
 
     def _select_entries(self) -> list[ProcessEntry]:
-        """The largest, and those that hold a device's memory however small they are."""
+        """Select the largest processes, and all that hold device memory."""
         pages = sorted([entry.pages for entry in self._table])
         least = pages[-self._top] if 0 < self._top < len(pages) else 0
         large = [entry for entry in self._table if entry.pages >= least]
@@ -120,14 +120,14 @@ class Collector(BaseCollector):
         return listed + [entry for entry in self._table if entry.pid in wanted] if wanted else listed
 
     def _show(self, entry: ProcessEntry) -> Process | None:
-        """As it was shown before, where it has not moved since; by its number not all are read at the same look."""
+        """Return the cached record if the process is unchanged. Refreshes are spread over runs by PID."""
         moved = entry.said is None or entry.said != entry.shown_by
         if entry.shown is None or moved or (entry.pid + self._turn) % SHOWN_TURNS == 0:
             entry.shown, entry.shown_by = self._process(entry), entry.said
         return entry.shown
 
     def _process(self, entry: ProcessEntry) -> Process | None:
-        """None if it has ended. An open folder of procfs stays with its process, whoever gets the number next."""
+        """Read a process; None if it ended. An open procfs folder stays with its process if the PID is reused."""
         try:
             with open_folder(self._folder, str(entry.pid)) as folder:
                 data = read_at(folder, "stat", STAT_BYTES)
@@ -142,10 +142,10 @@ class Collector(BaseCollector):
             return None
 
     def _describe(self, entry: ProcessEntry, stat: Stat, folder: int) -> Process:
-        """`folder`: the process's own, or that of another thread where the first has ended."""
+        """`folder`: that of the process, or of another thread if the first one has ended."""
         status = self._attribution.read(entry, folder)
-        # What statm said at this look stands: the two differ by some pages, and who was shown would lose its place
-        # to one of the same size that was not. Without pages it is ending, wholly or but for other threads.
+        # The figure of statm in this run is kept: the two differ by some pages, and a listed process would lose its
+        # place to an unlisted one of the same size. Without pages, the process or its first thread is ending.
         if entry.said is None:
             entry.pages = stat.rss_pages or entry.pages
         home, rss, swap = entry.owners, entry.pages * self._page_size, parse_swap(status)
@@ -170,8 +170,8 @@ class Collector(BaseCollector):
         return Absent.NOT_PERMITTED if data is None else parse_command(data, COMMAND_CHARACTERS)
 
     def _follow_boot_time(self) -> None:
-        """Boards without a battery boot in 1970 and are told the time later; smaller steps would only make
-        the start times, which tell processes apart, waver."""
+        """Read the boot time. Boards without a battery boot in 1970 and set their clock later. Smaller steps are
+        ignored: start times identify processes and must be stable."""
         boot_time = parse_boot_time((self._roots.procfs / "stat").read_bytes())
         if abs(boot_time - self._boot_time) > 2:
             self._boot_time = boot_time

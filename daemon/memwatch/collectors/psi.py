@@ -1,4 +1,4 @@
-"""Pressure stall information: how much of the time tasks waited for memory."""
+"""Pressure stall information (PSI): fraction of time in which tasks stalled on memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Collector(BaseCollector):
     sole_fields = ("psi",)
 
     def __init__(self, roots: Roots) -> None:
-        # A kernel booted with psi=0 has the file and refuses to have it read (EOPNOTSUPP).
+        # A kernel booted with psi=0 has the file, but reading it fails (EOPNOTSUPP).
         self._file = kept_file(roots.procfs / "pressure/memory", 256)
         self._read = b""
         self._findings = Findings()

@@ -1,4 +1,4 @@
-"""System RAM and swap where there is no /proc: macOS, the BSDs and Windows, through psutil."""
+"""System RAM and swap on systems without /proc (macOS, the BSDs and Windows), through psutil."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.model import Absent, Pool, PoolKind, Quality
 from memwatch.snapshot import Kernel, Swap
 
-# Only Linux counts whom it killed, and how often memory could not be made whole.
+# Only Linux counts OOM kills and compaction failures.
 NO_COUNTERS = Kernel(Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED)
 
 
@@ -49,7 +49,7 @@ class Collector(BaseCollector):
 
     @classmethod
     def create(cls, host: Host) -> Collector:
-        # Apple's chips have one memory for all their parts, and that is what Apple calls it.
+        # Apple's chips have one memory for CPU and GPU; this is Apple's name for it.
         unified = (host.platform, machine()) == ("darwin", "arm64")
         return cls("Unified memory" if unified else "System RAM")
 

@@ -1,4 +1,4 @@
-"""The processes that hold most memory where there is no /proc, through psutil."""
+"""The largest processes on systems without /proc, through psutil."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memwatch.snapshot import ProcessScan
 
 
 def build_process(info: Mapping[str, Any]) -> Process:
-    """From psutil's answer, in which None stands for "not permitted"."""
+    """Build a process from psutil's data, where None means "not permitted"."""
     rss = info["memory_info"].rss
     return Process(
         pid=info["pid"],
@@ -31,7 +31,7 @@ def build_process(info: Mapping[str, Any]) -> Process:
 
 
 def sum_owners(infos: Iterable[Mapping[str, Any]]) -> tuple[Owner, ...]:
-    """What the processes of each user come to, the largest first; other systems have no units."""
+    """Sum the processes by user, the largest first; other systems have no units."""
     sums: dict[Words, tuple[int, int]] = {}
     for info in infos:
         user = info["username"] or Absent.NOT_PERMITTED

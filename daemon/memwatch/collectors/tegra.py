@@ -1,4 +1,4 @@
-"""A Jetson, or another Tegra: which board, and what its GPU holds of System RAM. Needs no rights."""
+"""Jetson and other Tegra boards: names of board and chip, and GPU memory in System RAM. Needs no privileges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memwatch.model import Absent
 
 
 class Collector(BaseCollector):
-    """What the board is called does not change while it runs, so only its memory is read again."""
+    """Reads the names of board and release once, and the memory on every tick."""
 
     name = "tegra"
     period_seconds = 0.0
@@ -23,7 +23,7 @@ class Collector(BaseCollector):
     options = TegraOptions
 
     def __init__(self, roots: Roots, board: str = AUTO) -> None:
-        """`board` names the chip where the device tree cannot be seen, as in most containers."""
+        """`board`: the chip, if the device tree is not visible, as in most containers."""
         soc = detect_soc(roots, board)
         if soc is None:
             raise SourceUnavailable("no Tegra: /proc/device-tree/compatible does not name one")

@@ -1,7 +1,7 @@
-"""What only `tegrastats` tells of a Jetson: its largest free blocks, and how busy GPU and memory are.
+"""Data of a Jetson from `tegrastats`: largest free blocks, and utilization of GPU and memory.
 
-It is a program that prints a line every now and then, so it runs beside us: one that dies is started again after
-a pause, one that falls silent is killed, and neither costs more than its own figures.
+The program runs as a child process and prints one line per interval. If it exits, it is restarted after a backoff.
+If it prints nothing until the deadline, it is killed. Other collectors are not affected.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 MIN_DEADLINE_SECONDS = 5.0
 PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS = 1.0, 10.0
-# A pipe holds 64 KiB, which is what a program can have in store; more is a program that raves.
+# A pipe buffers 64 KiB; more than that in one run means that the program prints without pause.
 MAX_READS = 8
 
 
 def find_program(roots: Roots, path: str, board: str, search_path: str | None) -> str | None:
-    """The program to run: on a Tegra the one on PATH, anywhere the one that the settings name."""
+    """Return the program to run: the configured path, or on a Tegra the program on PATH."""
     if path == AUTO:
         return shutil.which("tegrastats", path=search_path) if detect_soc(roots, board) else None
     return path if os.access(path, os.X_OK) else None
@@ -44,7 +44,7 @@ def explain_missing(roots: Roots, path: str, board: str) -> str:
         return f"{path}: no such program"
     if detect_soc(roots, board) is None:
         return "no Tegra: /proc/device-tree/compatible does not name one"
-    return "no tegrastats on PATH: how busy GPU and memory are is not known"
+    return "no tegrastats on PATH: utilization of GPU and memory is unknown"
 
 
 class Options(SwitchableOptions, frozen=True, kw_only=True):
@@ -55,12 +55,12 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
         Doc('The program to run: its path, or "auto" for the one on PATH.'),
     ] = AUTO
     interval: Annotated[
-        Duration, Bounds(seconds(0.1), seconds(60)), Doc("Time between two of its lines, 100ms to 60s.")
+        Duration, Bounds(seconds(0.1), seconds(60)), Doc("Interval between two of its lines, 100ms to 60s.")
     ] = seconds(1)
 
 
 class Collector(BaseCollector):
-    """Each `collect` waits for a line that can be read. Lines that cannot are counted, and nothing of them used."""
+    """Each `collect` waits for a valid line. Invalid lines are counted and otherwise ignored."""
 
     name = "tegrastats"
     may_block = True
@@ -75,7 +75,7 @@ class Collector(BaseCollector):
         board: str = AUTO,
         search_path: str | None = None,
     ) -> None:
-        """`search_path` is where to look for the program, PATH by default."""
+        """`search_path`: search path for the program, PATH by default."""
         program = find_program(roots, path, board, search_path)
         if program is None:
             raise SourceUnavailable(explain_missing(roots, path, board))
@@ -113,7 +113,7 @@ class Collector(BaseCollector):
         log.info("tegrastats started as process %d", self._child.pid)
 
     def _newest(self) -> TegrastatsReading:
-        """The last line of all that have come, or the first that comes before the deadline."""
+        """Return the last line already printed, or the first one printed before the deadline."""
         until = time.monotonic() + self._deadline
         newest: TegrastatsReading | None = None
         reads = 0
@@ -123,7 +123,7 @@ class Collector(BaseCollector):
             if newest and not data:
                 return newest
             if data is None:
-                self._give_up(f"printed nothing that can be read for {self._deadline:g} s and was killed")
+                self._give_up(f"printed no valid line for {self._deadline:g} s and was killed")
             if not data:
                 self._give_up(self._child.last_stderr_line())
             newest = self._parse_last(self._lines.feed(data)) or newest
@@ -143,7 +143,7 @@ class Collector(BaseCollector):
             return None
 
     def _give_up(self, why: str) -> NoReturn:
-        """The words stay the same until something else goes wrong, so that the log has them once."""
+        """Stop the program. The message stays the same until another error occurs, so it is logged only once."""
         self._child.stop()
-        self._trouble = f"tegrastats {why}; it is started again after a pause"
+        self._trouble = f"tegrastats {why}; it will be restarted after a pause"
         raise ParseError(self._trouble)

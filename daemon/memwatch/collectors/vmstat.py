@@ -1,4 +1,4 @@
-"""Counters since boot: kills for want of memory, and failures to make room in one piece."""
+"""Counters since boot: OOM kills and compaction failures."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MAX_DIGITS = 20
 
 
 class Counter:
-    """One line of vmstat, looked for first where it stood the last time: 180 lines are before and behind it."""
+    """One line of vmstat, searched first at its last position: the file has about 180 lines."""
 
     def __init__(self, key: bytes) -> None:
         self._key = b"\n" + key + b" "
         self._at = 0
 
     def read(self, data: bytes) -> int | Absent:
-        """The number behind the key to the end of its line."""
+        """Parse the number after the key up to the end of the line."""
         key = self._key
         if not data.startswith(key, self._at):
             self._at = max(0, data.find(key))
@@ -31,7 +31,7 @@ class Counter:
 
 
 class Vmstat:
-    """`oom_kill` is there since Linux 4.13, `compact_fail` where compaction is compiled in."""
+    """`oom_kill` exists since Linux 4.13, `compact_fail` if compaction is compiled in."""
 
     def __init__(self) -> None:
         self._oom_kill, self._compact_fail = Counter(b"oom_kill"), Counter(b"compact_fail")
@@ -42,8 +42,8 @@ class Vmstat:
 
 class Collector(BaseCollector):
     name = "vmstat"
-    # Summing the per-processor counters makes this the dearest file of all: 19 of the 26 µs that the kernel
-    # takes for meminfo, pressure and vmstat together. So it is not read on every fast tick.
+    # The kernel sums per-CPU counters for this file, the most expensive one: 19 of the 26 µs for meminfo, pressure
+    # and vmstat together. So it is not read on every fast tick.
     period_seconds = 1.0
     may_block = False
 

@@ -1,4 +1,4 @@
-"""Compressed block devices: a "disk" that is made of System RAM, and so never adds to it."""
+"""Compressed block devices in RAM (zram). They use System RAM and never add to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memwatch.snapshot import Zram
 
 
 def parse_mm_stat(data: bytes) -> Zram:
-    """The first and third column: bytes put in, and bytes of RAM taken, metadata and waste included."""
+    """Parse the first and third column: bytes stored, and bytes of RAM used, metadata and waste included."""
     columns = data.split()
     if len(columns) < 3 or not data.endswith(b"\n") or not all(column.isdigit() for column in columns[:3]):
         raise ParseError(f"mm_stat: {data[:120]!r} does not start with three figures")

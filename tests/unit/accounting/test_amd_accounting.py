@@ -117,7 +117,7 @@ def test_an_undecided_gpu_keeps_its_pools_apart() -> None:
     assert device.allocates_from == ("gpu0",)
     assert [pool.kind for pool in whole.pools] == [PoolKind.SYSTEM_RAM, PoolKind.VRAM]
     assert whole.machine is not None
-    assert "could not be established" in whole.machine.explanation
+    assert "System RAM is unknown" in whole.machine.explanation
 
 
 def test_unattributed_memory_is_unknown_before_clients_are_read() -> None:

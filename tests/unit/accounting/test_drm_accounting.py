@@ -83,9 +83,9 @@ def test_an_integrated_gpu_is_inside_system_ram() -> None:
     assert device.headroom_bytes == 24 * GIB
     assert device.process_list == "complete"
     assert device.evidence == (
-        "its driver is xe",
-        "it is in the processor (PCI device 00:02.0)",
-        "clients hold gtt, stolen, system and nothing of its own",
+        "the driver is xe",
+        "it is part of the processor (PCI device 00:02.0)",
+        "clients hold gtt, stolen, system and no dedicated memory",
     )
     assert found.machine is not None
     assert found.machine.architecture == "unified"
@@ -157,7 +157,7 @@ def test_unreadable_processes_make_the_use_a_lower_bound() -> None:
     assert share.note is not None
     assert "lower bound" in share.note
     assert device.process_list == "partial"
-    assert any("may not be looked into" in note for note in device.notes)
+    assert any("cannot read some processes" in note for note in device.notes)
 
 
 def test_use_is_not_permitted_in_a_container() -> None:
@@ -188,7 +188,7 @@ def test_buffers_that_clients_share_make_the_sum_an_estimate() -> None:
     share = one(composed_with(reading_of(*sharing)))[1]
 
     assert (share.used_bytes, share.quality) == (2 * GIB, Quality.ESTIMATED)
-    assert share.note == "buffers that clients share count for each of them"
+    assert share.note == "shared buffers are counted for each client"
 
 
 def test_total_size_of_buffers_is_an_estimate() -> None:
@@ -297,7 +297,7 @@ def test_nouveau_is_listed_and_its_memory_is_not_supported() -> None:
     (device,) = found.devices
     assert (device.vendor, device.name, device.driver) == ("NVIDIA", "NVIDIA GPU 1f82", "nouveau")
     assert (found.shares, device.allocates_from) == ((), ())
-    assert device.notes == ("Its driver says nothing of memory.",)
+    assert device.notes == ("Its driver does not report memory.",)
 
 
 def test_displays_and_amd_cards_are_left_out() -> None:

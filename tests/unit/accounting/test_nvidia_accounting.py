@@ -91,7 +91,7 @@ def test_a_small_carve_out_is_not_the_gpus_capacity() -> None:
     assert found.pools[1].size_bytes == 8128 * MIB
     assert found.devices[0].allocates_from == ("gpu0", "ram")
     assert found.devices[0].headroom_bytes is NO
-    assert "the driver does not say" in found.devices[0].notes[0]
+    assert "driver does not report" in found.devices[0].notes[0]
 
 
 def test_gh200_in_numa_mode_counts_its_hbm_once() -> None:
@@ -247,7 +247,7 @@ def test_failing_card_is_never_counted_as_system_ram(reason: Absent) -> None:
     assert found.shares == ()
     assert found.devices[0].architecture is Architecture.UNKNOWN
     assert found.devices[0].state == "lost"
-    assert "memory_info answered 15" in found.devices[0].evidence
+    assert "memory_info returned 15" in found.devices[0].evidence
 
 
 def test_restricted_container_is_not_classified_as_unified() -> None:
@@ -255,7 +255,7 @@ def test_restricted_container_is_not_classified_as_unified() -> None:
     found = accounts(gpu("NVIDIA H100", memory=NO, bar1_bytes=NO), contained=True)
 
     assert found.devices[0].architecture is Architecture.UNKNOWN
-    assert "a container may be kept from asking" in found.devices[0].evidence[-1]
+    assert "a container may restrict access" in found.devices[0].evidence[-1]
 
 
 def test_mixed_machine_is_accounted_per_device() -> None:

@@ -97,7 +97,7 @@ def test_nvml_stub_is_the_same_device() -> None:
     assert with_stub.pools == without.pools
     assert (device.id, device.name) == ("gpu0", without.devices[0].name)
     assert (device.uuid, device.driver) == ("GPU-1", "540.4.0")
-    assert "it is called Orin (nvgpu)" in device.evidence
+    assert "the name matches an integrated GPU (Orin (nvgpu))" in device.evidence
 
 
 def test_stale_nvml_stub_changes_no_value() -> None:
@@ -127,7 +127,7 @@ def test_clients_that_share_buffers_add_a_note() -> None:
     found = machine(orin(GIB), nvmap=nvmap(GIB, camera_7=GIB, inference_8=GIB))
 
     assert found.shares[0].used_bytes == GIB
-    assert "count for each of them" in found.devices[0].notes[0]
+    assert "count for each process" in found.devices[0].notes[0]
 
 
 def test_without_root_the_pool_is_known_and_a_note_added() -> None:
@@ -260,7 +260,7 @@ def test_nvmap_pids_are_ignored_in_a_container() -> None:
 
     assert found.processes[0].device_bytes == {}
     assert found.devices[0].process_list == "partial"
-    assert "host's numbers" in found.devices[0].notes[-1]
+    assert "host's PIDs" in found.devices[0].notes[-1]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_hidden_processes_are_named_first() -> None:
     snapshot = replace(critical_gb10(), process_scan=ProcessScan(3, 0, "partial", "why"))
 
     assert describe_causes(snapshot.pools[0], snapshot).startswith(
-        "Usually what processes hold that cannot be seen"
+        "Usually memory of processes that are not visible"
     )
 
 

@@ -69,7 +69,7 @@ def test_collector_is_unavailable_without_cgroup_v2(tmp_path: Path) -> None:
     host = Host(tmp_path)
     (host.roots.procfs / "self/mountinfo").write_text("")
 
-    with pytest.raises(SourceUnavailable, match="version 1 does not count waiting"):
+    with pytest.raises(SourceUnavailable, match="version 1 has no PSI"):
         cgroup_pressure.Collector(host.roots)
 
 

@@ -84,7 +84,7 @@ def test_architecture_is_unknown_without_sysfs(tmp_path: Path) -> None:
     machine = machine_under(tmp_path)
 
     assert (machine.name, machine.architecture) == (Absent.NOT_AVAILABLE, "unknown")
-    assert "cannot be seen" in machine.explanation
+    assert "no bus is visible" in machine.explanation
 
 
 def test_machine_without_pci_has_no_gpu(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_collector_is_unavailable_without_cards(tmp_path: Path) -> None:
     machine = DrmMachine(tmp_path)
     machine.process(1)
 
-    with pytest.raises(SourceUnavailable, match="no graphics card"):
+    with pytest.raises(SourceUnavailable, match="no DRM device found"):
         collector_of(machine)
 
 
@@ -52,7 +52,7 @@ def test_cards_without_memory_information_are_left_out(tmp_path: Path, driver: s
     machine.process(1)
     machine.card("card0", driver, DGPU, nodes)
 
-    with pytest.raises(SourceUnavailable, match="no graphics card"):
+    with pytest.raises(SourceUnavailable, match="no DRM device found"):
         collector_of(machine)
 
 

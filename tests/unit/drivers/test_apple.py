@@ -217,7 +217,7 @@ def test_metal_working_set_is_inside_system_ram() -> None:
     assert (share.used_bytes, share.limit_bytes) == (7688503296, limit)
     assert (device.name, device.architecture) == ("Apple M1 Pro GPU", Architecture.UNIFIED)
     assert device.headroom_bytes == limit - 7688503296
-    assert device.evidence == ("Metal says that the device has unified memory",)
+    assert device.evidence == ("Metal reports unified memory",)
 
 
 def test_two_accelerators_share_one_working_set() -> None:
@@ -336,5 +336,5 @@ def test_invalid_output_of_ioreg_is_quoted(tmp_path: Path) -> None:
 
 def test_collector_is_unavailable_without_the_tools(tmp_path: Path) -> None:
     """Another operating system is not an error."""
-    with pytest.raises(SourceUnavailable, match="ioreg and vm_stat and sysctl cannot be found"):
+    with pytest.raises(SourceUnavailable, match="ioreg and vm_stat and sysctl not found"):
         Collector(str(tmp_path))

@@ -144,8 +144,8 @@ def test_repeated_driver_error_is_reported_once_a_minute() -> None:
         clock.now += 1.0
 
     assert [event.text for event in monitor.events.since(0) if event.kind == "driver"] == [
-        "the driver of nvidia reported no memory to be had (NV_ERR_NO_MEMORY), 100 times: NVRM: no memory",
-        "the driver of nvidia reported no memory to be had (NV_ERR_NO_MEMORY), 6000 times: NVRM: no memory",
+        "the driver of nvidia reported out of memory (NV_ERR_NO_MEMORY), 100 times: NVRM: no memory",
+        "the driver of nvidia reported out of memory (NV_ERR_NO_MEMORY), 6000 times: NVRM: no memory",
     ]
 
 

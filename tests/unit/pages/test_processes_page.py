@@ -31,7 +31,7 @@ def test_partial_process_list_is_marked_above_the_list() -> None:
     text = read(many_owners(), "processes").text
 
     assert text.index("Processes outside this container are not seen.") < text.index("llama-server")
-    assert "Usually what processes hold that cannot be seen from here" in text
+    assert "Usually memory of processes that are not visible from here" in text
     assert "Processes outside this container are not seen." in read(many_owners()).text
     assert "not seen" not in read(critical_gb10(), "processes").text
 

@@ -192,8 +192,8 @@ def test_allocation_failure_on_a_unified_machine_is_high_for_system_ram() -> Non
     unknown = run(lambda at: evidence(at, (card,)), 3)[-1]
 
     assert known.level is unknown.level is Level.HIGH
-    assert known.reasons[0].text == "the driver of gpu0 reported no memory to be had (NV_ERR_NO_MEMORY)"
-    assert unknown.reasons[0].text == "the driver of nvidia reported no memory to be had (NV_ERR_NO_MEMORY)"
+    assert known.reasons[0].text == "the driver of gpu0 reported out of memory (NV_ERR_NO_MEMORY)"
+    assert unknown.reasons[0].text == "the driver of nvidia reported out of memory (NV_ERR_NO_MEMORY)"
 
 
 def test_forecast_is_text_and_not_made_across_a_pause() -> None:
