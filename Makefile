@@ -15,8 +15,8 @@ TARGETS ?=
 # The build for the CPU is enough; name its index with TORCH="torch --index-url …".
 TORCH ?= torch
 
-# Compiled modules are kept in the environment, also where the surroundings forbid them beside the sources: without
-# them each daemon that a test starts compiles 300 files anew (1.1 s instead of 0.5 s).
+# Keep compiled modules in the virtual environment, even if PYTHONDONTWRITEBYTECODE is set. Without them each daemon
+# that a test starts compiles 300 files (1.1 s instead of 0.5 s).
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
@@ -46,9 +46,9 @@ help:
 	@echo "make test-pins    whether what is pinned for the tests can be had for each of these Pythons"
 	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
 	@echo "make test-torch   every call of the library in a training run of PyTorch, which it installs for that"
-	@echo "make fuzz         bytes nobody meant for every parser, guided by coverage (TARGETS='psi kmsg' SECONDS=600 each)"
+	@echo "make fuzz         coverage-guided fuzzing of every parser (TARGETS='psi kmsg' SECONDS=600 each)"
 	@echo "make deb          a Debian package under dist/ (DEB_ARGS='--arch arm64')"
-	@echo "make test-system  the package in a machine of its own: installed, killed, hung, upgraded, purged (root)"
+	@echo "make test-system  the package in a systemd container: install, kill, hang, upgrade, purge (root)"
 	@echo "make test-arm64   the package for arm64 under an emulated processor"
 	@echo "make audit        the dependencies against the list of known vulnerabilities, and what they are (SBOM)"
 	@echo "make build        the wheel and the source distribution under dist/"

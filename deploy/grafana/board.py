@@ -161,7 +161,7 @@ def rows(
 
 
 def column(panel: table.Panel, name: str, **properties: object) -> table.Panel:
-    """How one column is shown: `unit`, `mappings`, `links`, `color`."""
+    """Set display options of a column: `unit`, `mappings`, `links`, `color`."""
     values = [DynamicConfigValue(key.replace("__", "."), value) for key, value in properties.items()]
     return panel.override_by_name(name, values)
 
@@ -170,7 +170,7 @@ def variable(name: str, label: str, query: str, several: bool) -> dashboard.Quer
     built = dashboard.QueryVariable(name).label(label).query({"query": query, "refId": name}).datasource(DATASOURCE)
     built.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
     if several:
-        # Without a value of its own, All is every job that has memwatchd, and no other.
+        # Without an allValue, All matches only jobs that run memwatchd.
         built.multi(True).include_all(True).current(VariableOption(text="All", value="$__all", selected=True))
     return built
 

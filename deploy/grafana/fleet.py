@@ -34,7 +34,7 @@ WORDS = ("low", "medium", "high", "critical")
 
 
 def fleet() -> dashboard.Dashboard:
-    text = "All machines that memwatchd watches: worst first, what is left, and where a model would fit."
+    text = "All machines with memwatchd: worst first, available memory, and where a model fits."
     built = board(UID, "memwatch: fleet", text, ("Machine", "memwatch-machine"))
     built.with_variable(variable("job", "Job", "label_values(memwatch_build_info, job)", several=True))
     needed = dashboard.TextBoxVariable("need").label("Fits (GiB)").default_value("20")
@@ -46,23 +46,27 @@ def fleet() -> dashboard.Dashboard:
 
 def summary(built: dashboard.Dashboard) -> None:
     watched = {"machines": f"count(up{J})"}
-    built.with_panel(figure("Machines", "Known to Prometheus.", watched, "none", width=3))
+    built.with_panel(figure("Machines", "Targets known to Prometheus.", watched, "none", width=3))
     down = {"down": f"count(up{J} == 0) or vector(0)"}
     bad = ((None, "green"), (1, RED))
     built.with_panel(
-        figure("Not answering", "Prometheus gets no answer from their memwatchd.", down, "none", steps=bad, width=3)
+        figure("Down", "Machines whose memwatchd cannot be scraped.", down, "none", steps=bad, width=3)
     )
     for word, number, color in (("Critical", 3, RED), ("High", 2, ORANGE), ("Medium", 1, YELLOW)):
         queries = {word: f"count({LEVEL} == {number}) or vector(0)"}
-        text = "Machines whose worst pool or limit is at this level; GPUs' own memory aside."
+        text = "Machines whose worst pool or limit is at this level, without dedicated GPU memory."
         built.with_panel(figure(word, text, queries, "none", steps=((None, "green"), (1, color)), width=3))
     size = {"size": f"sum(memwatch_pool_size_bytes{J})"}
     built.with_panel(figure("Memory", "All pools of all machines.", size, width=3))
     left = {"available": f"sum(memwatch_pool_available_bytes{J})"}
-    built.with_panel(figure("Available", "Over all, in pieces: see where it lies.", left, width=3))
+    built.with_panel(
+        figure("Available", "Sum over all machines. One allocation can use only one machine.", left, width=3)
+    )
     used = {"used": f"sum(memwatch_pool_used_bytes{J}) / sum(memwatch_pool_size_bytes{J})"}
     built.with_panel(
-        figure("Used", "Used part of all pools of all machines.", used, "percentunit", steps=USE, width=3)
+        figure(
+            "Used", "Fraction of all pools of all machines that is used.", used, "percentunit", steps=USE, width=3
+        )
     )
 
 
@@ -83,7 +87,7 @@ def worst(built: dashboard.Dashboard) -> None:
         "Value #D": "full in",
         "Value #E": "unattributed",
     }
-    text = "By level, then by use. The name leads to the machine's own dashboard."
+    text = "By level, then by usage. The name links to the dashboard of the machine."
     # Where no machine has a trend, the column "full in" is missing and the table is whole.
     panel = rows("Machines", text, queries, columns, 16, sort_by=("pressure", "used"))
     links = [{"title": "Open", "url": "/d/memwatch-machine?var-instance=${__value.text}&${__url_time_range}"}]
@@ -112,7 +116,7 @@ def worst(built: dashboard.Dashboard) -> None:
 
 def heat() -> heatmap.Panel:
     queries = {"{{instance}}": f"max by (instance) (memwatch_pressure_ratio{SHARED})"}
-    text = "How many machines were how full: dark where many are. A band that climbs is the fleet filling up."
+    text = "Distribution of usage over machines. Dark means many machines. A rising band is a fleet that fills up."
     panel = common_parts(heatmap.Panel(), "Pressure heat map", text, (12, 8), None)
     buckets = style.HeatmapCalculationBucketConfig().mode(HeatmapCalculationMode.SIZE).value("0.05")
     panel.calculate(True).calculation(style.HeatmapCalculationOptions().y_buckets(buckets))
@@ -123,12 +127,12 @@ def heat() -> heatmap.Panel:
 
 
 def room(built: dashboard.Dashboard) -> None:
-    built.with_row(Row("Room"))
+    built.with_row(Row("Headroom"))
     size = {
         "{{kind}} used": f"sum by (kind) (memwatch_pool_used_bytes{J})",
         "{{kind}} available": f"sum by (kind) (memwatch_pool_available_bytes{J})",
     }
-    text = "Pools over all machines: stacked, all there is."
+    text = "Pools of all machines, stacked to the total."
     built.with_panel(stacked(lines("Headroom of the fleet", text, size)))
     identity = f"memwatch_device_info{J}"
     fits = (
@@ -142,29 +146,29 @@ def room(built: dashboard.Dashboard) -> None:
         "architecture": "memory",
         "Value": "can allocate",
     }
-    text = "Devices that could allocate what stands above, the roomiest first. Those of a unified machine share."
+    text = "Devices that can allocate the selected size, most headroom first. Devices of a unified machine share memory."
     panel = rows("Where does it fit", text, {"": fits}, names, 12, "nowhere", ("can allocate",))
     built.with_panel(column(panel, "can allocate", unit="bytes"))
 
 
 def trouble(built: dashboard.Dashboard) -> None:
-    built.with_row(Row("Trouble"))
-    nobody = {"{{instance}}": f"topk(10, sum by (instance) (memwatch_pool_unattributed_bytes{J}))"}
-    text = "Used memory that nobody known holds: what grows here is a driver's or the kernel's leak."
-    built.with_panel(lines("Unattributed, the ten largest", text, nobody))
+    built.with_row(Row("Problems"))
+    unattributed = {"{{instance}}": f"topk(10, sum by (instance) (memwatch_pool_unattributed_bytes{J}))"}
+    text = "Used memory without a known owner. Growth is a leak in a driver or the kernel."
+    built.with_panel(lines("Unattributed, top 10", text, unattributed))
     kills = {"{{instance}}": f"topk(10, increase(memwatch_kernel_oom_kills_total{J}[$__rate_interval]))"}
     built.with_panel(
         lines(
             "OOM kills",
-            "Processes that kernels killed for want of memory; the ten machines with the most.",
+            "Processes killed by the OOM killer; the 10 machines with the most.",
             kills,
             "none",
-            missing="not told",
+            missing="no data",
         )
     )
     waits = {"{{instance}}": f'topk(10, memwatch_psi_stall_ratio{J[:-1]},kind="full",window="60s"}})'}
-    text = "Part of the last minute in which all tasks of a machine waited for memory."
-    built.with_panel(lines("Time lost waiting, the ten worst", text, waits, "percentunit", missing="not told"))
+    text = "Fraction of the last minute in which all tasks stalled on memory (PSI full)."
+    built.with_panel(lines("PSI full, top 10", text, waits, "percentunit", missing="no data"))
     lost = {"": f"memwatch_device_up{J} == 0"}
     names = {"instance": "machine", "device": "device"}
     built.with_panel(
@@ -183,4 +187,4 @@ def trouble(built: dashboard.Dashboard) -> None:
         )
     )
     versions = {"{{version}}": f"count by (version) (memwatch_build_info{J})"}
-    built.with_panel(lines("Versions of memwatchd", "How far an upgrade has got.", versions, "none"))
+    built.with_panel(lines("Versions of memwatchd", "Number of machines by version.", versions, "none"))

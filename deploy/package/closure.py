@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def build_environment(python: str, machine: str) -> dict[str, str]:
-    """What markers are judged by, on the machine that the package is for."""
+    """Return the marker environment of the target machine."""
     full = {**default_environment(), "python_version": python, "python_full_version": f"{python}.0"}
     return {**full, "platform_machine": machine, "sys_platform": "linux", "platform_system": "Linux"}
 

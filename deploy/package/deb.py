@@ -80,18 +80,18 @@ def own_wheel(folder: Path) -> Path:
 
 
 def unpack(wheel: Path, home: Path) -> str:
-    """A wheel below the home of the package, once; its name there."""
+    """Unpack a wheel below the home of the package unless it is there; return its folder name."""
     target = home / "wheels" / wheel.stem
     if not target.exists():
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(target)
-        for data in target.glob("*.data"):  # scripts, which nobody here calls
+        for data in target.glob("*.data"):  # unused scripts
             shutil.rmtree(data)
     return wheel.stem
 
 
 def make_environment(tree: Path, machine: str, work: Path) -> None:
-    """A virtual environment that any of PYTHONS can be the interpreter of."""
+    """Create a virtual environment for each interpreter of PYTHONS."""
     home = tree / HOME
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "python3").symlink_to("/usr/bin/python3")

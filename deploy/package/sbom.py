@@ -1,4 +1,4 @@
-"""What is in a release (CycloneDX), and a list of it for pip-audit: python deploy/package/sbom.py FOLDER."""
+"""Write the SBOM of a release (CycloneDX) and its requirements for pip-audit: python deploy/package/sbom.py FOLDER."""
 
 from __future__ import annotations
 
