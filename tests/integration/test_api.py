@@ -107,7 +107,7 @@ def test_history_returns_recorded_buckets(daemon: RunningDaemon) -> None:
         ("history?from=yesterday", "from is 'yesterday'"),
         ("history?format=xml", "format is 'xml': input should be 'json' or 'csv'"),
         ("history?series=", "series names nothing: leave it out for the used bytes of every pool."),
-        ("history?series=nonsense", "series is 'nonsense': no such series. There are:"),
+        ("history?series=nonsense", "series is 'nonsense': no such series. Available:"),
         (
             "history?range=30d",
             "unknown parameter 'range' for /api/v1/history: use series, from, to, points, format.",

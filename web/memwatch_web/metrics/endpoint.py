@@ -43,7 +43,7 @@ class MetricsEndpoint:
     def __init__(self, monitor: Monitor, exporter: Exporter) -> None:
         self._monitor = monitor
         self._exporter = exporter
-        self._faces: dict[str, RenderCache] = {}
+        self._caches: dict[str, RenderCache] = {}
         self._on_wire: dict[ScrapeFormat, ScrapeResponse] = {}
 
     @property
@@ -84,8 +84,8 @@ class MetricsEndpoint:
         """Return the headers of this response, without the common ones, and its body."""
         encode, content_type = negotiate_format(wanted.accept.decode("latin-1"))
         gzipped = takes_gzip(wanted.encoding.decode("latin-1"))
-        face = self._renderer(content_type, encode)
-        body = face.gzipped(snapshot) if gzipped else face.plain(snapshot)
+        cache = self._renderer(content_type, encode)
+        body = cache.gzipped(snapshot) if gzipped else cache.plain(snapshot)
         fields = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
         fields.append((b"vary", b"accept, accept-encoding"))
         if gzipped:
@@ -93,13 +93,13 @@ class MetricsEndpoint:
         return fields, body
 
     def _renderer(self, content_type: str, encode: Callable[[Any], bytes]) -> RenderCache:
-        face = self._faces.get(content_type)
-        if face is None:
-            if len(self._faces) >= MAX_FORMATS:  # clients choose the version: bound the cache
-                self._faces.clear()
-            face = RenderCache(lambda snapshot: self._exporter.render(snapshot, encode))
-            self._faces[content_type] = face
-        return face
+        cache = self._caches.get(content_type)
+        if cache is None:
+            if len(self._caches) >= MAX_FORMATS:  # clients choose the version: bound the cache
+                self._caches.clear()
+            cache = RenderCache(lambda snapshot: self._exporter.render(snapshot, encode))
+            self._caches[content_type] = cache
+        return cache
 
 
 def wanted_by(headers: Iterable[Field]) -> ScrapeFormat:
