@@ -95,7 +95,7 @@ def parse_names(values: list[str] | None, known: list[str]) -> list[str]:
     """Return the requested series. Default: the used bytes of every pool."""
     names = [name for one in values or [] for name in one.split(",") if name]
     if values and not names:
-        raise ProblemError(422, "series names nothing: leave it out for the used bytes of every pool.")
+        raise ProblemError(422, "series is empty: leave it out for the used bytes of every pool.")
     if not names:
         return [name for name in known if name.startswith("pool.") and name.endswith(".used_bytes")]
     for name in names:
