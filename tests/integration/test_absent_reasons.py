@@ -24,7 +24,7 @@ from support.daemon_process import running_daemon
         ("unavailable", "/dev/kmsg: not permitted; run as root", Absent.NOT_PERMITTED),
         ("failing", "mm_stat: '' does not start with three figures", Absent.NOT_AVAILABLE),
         ("starting", None, Absent.NOT_AVAILABLE),
-        ("stalled", "no answer for 12 s", Absent.NOT_AVAILABLE),
+        ("stalled", "no response for 12 s", Absent.NOT_AVAILABLE),
     ],
 )
 def test_absent_reason_follows_the_collector_state(

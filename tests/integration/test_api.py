@@ -106,8 +106,8 @@ def test_history_returns_recorded_buckets(daemon: RunningDaemon) -> None:
         ("ticks?to=-1", "to is before 1970"),
         ("history?from=yesterday", "from is 'yesterday'"),
         ("history?format=xml", "format is 'xml': input should be 'json' or 'csv'"),
-        ("history?series=", "series names nothing: leave it out for the used bytes of every pool."),
-        ("history?series=nonsense", "series is 'nonsense': no such series. There are:"),
+        ("history?series=", "series is empty: leave it out for the used bytes of every pool."),
+        ("history?series=nonsense", "series is 'nonsense': no such series. Available:"),
         (
             "history?range=30d",
             "unknown parameter 'range' for /api/v1/history: use series, from, to, points, format.",

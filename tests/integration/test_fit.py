@@ -89,9 +89,12 @@ def test_connection_options_do_not_make_a_size_a_model(daemon: RunningDaemon, ur
         ("hidden_size=64&intermediate_size=1&n_layers=1&vocab_size=1&n_heads=4&n_kv_heads=3", "n_kv_heads is 3"),
         ("hidden_size=x&intermediate_size=1&n_layers=1&vocab_size=1&n_heads=4&n_kv_heads=3", "hidden_size is 'x'"),
         ("bytes=1GiB&context=" + "9" * 6000, "context"),
-        ("bytes=900GiB&lora=8&context=5", "bytes is a size, which context, lora cannot change; leave that out, or"),
+        (
+            "bytes=900GiB&lora=8&context=5",
+            "bytes is a size, to which context, lora does not apply; leave that out, or",
+        ),
         ("bytes=1GiB&context=8192", "bytes is a size, which context cannot change"),
-        (f"{SHAPE}&lora=8&optimizer=lion", "optimizer, lora: that says how a model is trained; add train=true"),
+        (f"{SHAPE}&lora=8&optimizer=lion", "optimizer, lora: for training only; add train=true"),
     ],
 )
 def test_invalid_query_is_422_with_a_reason(query: str, words: str, daemon: RunningDaemon) -> None:

@@ -163,7 +163,7 @@ def test_a_gap_is_an_empty_cell_in_csv_and_null_in_json(tmp_path: Path) -> None:
         ("from=-5&to=1", "from is before 1970"),
         ("from=99999999999", "which is in the future"),
         ("to=1e400", "to is '1e400'"),
-        ("series=pool.ram.nonsense", "series is 'pool.ram.nonsense': no such series. There are: "),
+        ("series=pool.ram.nonsense", "series is 'pool.ram.nonsense': no such series. Available: "),
         ("series=" + "pool.ram.used_bytes," * 30, "at most 20 in one request."),
         ("series=%3Cscript%3Ealert(1)%3C/script%3E", "series is '<script>alert(1)</script>'"),
     ],

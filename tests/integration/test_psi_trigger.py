@@ -100,7 +100,7 @@ def test_a_loop_that_is_told_of_waiting_looks_at_once(caplog: pytest.LogCaptureF
         monitor.run(stop)
     alarm.close()
 
-    assert "a look every 0.1 s: the kernel says that tasks wait for memory" in caplog.messages
+    assert "sampling every 0.1 s: tasks stall on memory (PSI)" in caplog.messages
     assert alarm.asked[:3] == [1.0, 1.0, 1.0]
     assert alarm.asked[3:] == [pytest.approx(FAST_SECONDS)] * 17
 

@@ -113,7 +113,7 @@ def test_the_number_of_streams_is_bounded_and_metrics_are_not(tmp_path: Path) ->
     assert freed == b"200"
     assert rejected.status == 503
     assert rejected.headers["retry-after"] == "30"
-    assert "all 3 streams are taken" in rejected.json["detail"]
+    assert "all 3 streams are in use" in rejected.json["detail"]
     assert scraped.status == 200
 
 

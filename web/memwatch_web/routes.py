@@ -1,4 +1,4 @@
-"""Everything that the application serves: the table of the API, and the table of the pages."""
+"""Tables of all routes: API and pages."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from memwatch_web.pages.services import PageServices
 
 
 async def metrics(services: PageServices, request: Request) -> Response:
-    """Prometheus text format, or OpenMetrics where the Accept header asks for it."""
+    """Return metrics in the Prometheus text format, or in OpenMetrics if the Accept header requests it."""
     return services.scrapes.response(request.headers.raw)
 
 
-SIMULATED = {404: "The machine is simulated."}
-NO_LAST_WORDS = {404: "There are none."}
+SIMULATED = {404: "Not available for demo data."}
+NO_LAST_WORDS = {404: "No last words."}
 NO_PSS = {
-    403: "This user may not read it; the sentence says who may.",
-    404: "The process is not listed, or has ended, or the kernel has no such figure.",
-    429: "Another was read within the last second.",
+    403: "Permission denied; `detail` describes how to allow it.",
+    404: "The process is not listed or has ended, or the kernel does not provide PSS.",
+    429: "Rate limit: one read per second.",
 }
 NO_RECEIVER = {409: "No receiver is configured."}
-NO_SILENCE = {404: "There is no such silence."}
-TOO_MANY = {409: "There are as many as there may be."}
+NO_SILENCE = {404: "No such silence."}
+TOO_MANY = {409: "The limit of silences is reached."}
 
 # fmt: off
 MEMORY = (
@@ -105,7 +105,7 @@ PAGES = (
 )
 # fmt: on
 
-# The groups of the description.
+# Groups of the OpenAPI description.
 API: Mapping[str, tuple[Route, ...]] = {"memory": MEMORY, "programs": PROGRAMS, "alerts": ALERTS, "health": HEALTH}
 
 
@@ -123,5 +123,5 @@ def install(app: FastAPI, services: PageServices) -> None:
 
 
 def _add(app: FastAPI, route: Route, services: PageServices, **described: Any) -> None:  # noqa: ANN401  FastAPI's own
-    """FastAPI reads the parameters of a bound method without the first one, which is the services."""
+    """Add a route. FastAPI skips the first parameter of a bound method, the services."""
     app.add_api_route(route.path, MethodType(route.handler, services), methods=[route.method], **described)

@@ -1,4 +1,4 @@
-"""Why a figure is not there that one collector alone could have had."""
+"""Reasons for absent fields that a single collector provides."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from memwatch.model import Absent
 from memwatch.snapshot import CollectorStatus
 
 COLLECTOR_OF: Mapping[str, str] = {field: kind.name for kind in COLLECTORS for field in kind.sole_fields}
-# The collector of systems that are not Linux, where none of those above is.
+# The collector of other systems than Linux; those above do not run there.
 NOT_LINUX = "psutil_host"
 
 
 def find_absent_reasons(fields: Iterable[str], statuses: Sequence[CollectorStatus]) -> dict[str, Absent]:
-    """Why each of these fields of a snapshot has no figure, by how its collector does.
+    """Return why each of these snapshot fields is absent, based on the state of its collector.
 
-    A machine that does not have what a collector reads has no such figure. One that fails, has not answered yet or
-    is switched off might have one.
+    "Unavailable" means that the machine does not support the value or denies access to it. A collector that fails,
+    has not finished its first run or is disabled might still provide it: "not available".
     """
     by_name = {one.name: one for one in statuses}
     return {field: _reason(by_name.get(COLLECTOR_OF[field]), NOT_LINUX in by_name) for field in fields}

@@ -1,4 +1,4 @@
-"""The loop: on every tick gather, judge, remember, publish."""
+"""The sampling loop: on each tick sample, judge, record, publish."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapsho
 
 log = logging.getLogger(__name__)
 
-# The fields that a snapshot takes from the findings as they are.
+# Fields that a snapshot copies from the findings.
 COMMON = tuple(name for name in Snapshot.__struct_fields__ if name in Findings.__struct_fields__)
-# Ticks come some milliseconds early or late: so much of an interval counts as one.
+# Ticks come some milliseconds early or late: this fraction of an interval counts as a full one.
 SAME_INTERVAL = 0.9
 
 
 class MonitorRules(Struct, frozen=True):
-    """What may be changed while running."""
+    """Rules that may change at run time."""
 
     interval_seconds: float = 1.0
     history_seconds: float = TIER_SPECS[0].seconds
@@ -64,7 +64,7 @@ class MonitorRules(Struct, frozen=True):
 
     @property
     def tier_specs(self) -> tuple[TierSpec, ...]:
-        """The tiers of the history. No tier is finer than the interval."""
+        """Return the tiers of the history. No tier is finer than the interval."""
         _, medium, coarse = TIER_SPECS
         return (
             TierSpec(self.interval_seconds, self.history_seconds),
@@ -74,7 +74,7 @@ class MonitorRules(Struct, frozen=True):
 
 
 class Identity(Struct, frozen=True):
-    """Which machine, and since which boot."""
+    """Identity of the machine and its boot."""
 
     host: str
     boot_id: str
@@ -85,10 +85,10 @@ Listener = Callable[[Snapshot, tuple[Notification, ...]], None]
 
 
 class Monitor:
-    """Owns the loop and what it remembers. `latest` is the last finished snapshot; any thread may take it.
+    """The sampling loop and its state. `latest` is the last finished snapshot; any thread may read it.
 
-    `speed` says how fast the time of a recording passes; it is None on a machine, where ticks hurry near the edge.
-    Listeners are told once an interval and whenever a level changes, however fast the ticks come.
+    `speed`: playback speed of a recording. None on a machine: ticks are then faster near exhaustion.
+    Listeners are called once an interval and on every change of a level, at any pace of the ticks.
     """
 
     def __init__(
@@ -139,15 +139,15 @@ class Monitor:
 
     @property
     def unclean_shutdown(self) -> UncleanShutdown | None:
-        """What the run before this one wrote at its end, where that was not a clean one."""
+        """Return the last data of the previous run if it did not end cleanly."""
         return self.history_writer.unclean_shutdown if self.history_writer else None
 
     def files_status(self) -> FilesStatus | None:
-        """What became of writing the history; None where it is only in memory."""
+        """Return the status of the history files, or None if the history is in memory only."""
         return self.history_writer.status() if self.history_writer else None
 
     def run(self, stop: threading.Event) -> None:
-        """Tick until told to stop. Returns when `stop` is set; a failing tick is logged and the next one comes."""
+        """Tick until `stop` is set. A failing tick is logged, and the loop continues."""
         due, rang = self._clock.monotonic(), True
         while not stop.is_set():
             usual = self.rules.interval_seconds
@@ -164,7 +164,7 @@ class Monitor:
                 self._pacing.on_stall(due, usual)
 
     def tick(self, lag_seconds: float = 0.0) -> Snapshot:
-        """One tick: everything gathered, judged, remembered and published."""
+        """Run one tick: sample, judge, record, publish. Return the snapshot."""
         now = self.moment()
         rules, self._pacing.ticked_at = self.rules, None
         resumed = self._notice_clocks(now)
@@ -185,7 +185,7 @@ class Monitor:
         try:
             self._record(now, snapshot)
         finally:
-            # Memory may be too short to remember a tick; whoever asks gets it all the same.
+            # Publish the snapshot even if there is not enough memory to record it.
             self.self_usage.tick_duration_seconds = self._clock.monotonic() - now.monotonic
             self.latest = snapshot
             self._notify_listeners(snapshot)
@@ -193,21 +193,21 @@ class Monitor:
         return snapshot
 
     def moment(self) -> Moment:
-        """All clocks, now."""
+        """Return the current time of all clocks."""
         return Moment(self._clock.monotonic(), self._clock.boottime(), self._clock.wall())
 
     @property
     def last_tick(self) -> Moment:
-        """All clocks at the latest tick; now, before the first."""
+        """Return all clocks at the latest tick, or the current time before the first."""
         return self._before or self.moment()
 
     def wake(self) -> None:
-        """End the wait for the next tick, so that a loop that was told to stop does. Any thread may call it."""
+        """End the wait for the next tick, so that the loop sees `stop`. Thread-safe."""
         if self._trigger is not None:
             self._trigger.wake()
 
     def use_history_writer(self, history_writer: HistoryWriter) -> None:
-        """Before the first tick: go on with what earlier runs wrote, and have everything to come written."""
+        """Restore persisted history and start writing. Call before the first tick."""
         history_writer.restore(lambda: self.history, self.ticks, self.events)
         self._events_seen = self.events.last_seq
         self._event_writer.on_restore(
@@ -217,43 +217,43 @@ class Monitor:
         self.history_writer = history_writer
         words = history_writer.unclean_shutdown
         if words is not None and words.samples and not words.machine_restarted:
-            # Who was killed between the last sample and now may have been memwatchd: it is told at the first tick.
+            # An OOM kill since the last sample may have been memwatchd itself: the first tick reports it.
             self._oom_kills = OomKillCount(_count(words.samples[-1].figures.get(OOM_KILLS)))
 
     def age_seconds(self) -> float | None:
-        """How old the latest snapshot is, by a clock on the wall; None before the first."""
+        """Return the age of the latest snapshot in real time, also during replay; None before the first."""
         if self.latest is None:
             return None
         return (self._clock.monotonic() - self.latest.monotonic) / (self._speed or 1.0)
 
     def to_wall(self, boottime: float) -> float:
-        """A boot time as wall clock time, by the clocks of now."""
+        """Convert a boot time to wall clock time with the current offset of the clocks."""
         return boottime + self._clock.wall() - self._clock.boottime()
 
     def to_boottime(self, unix: float) -> float:
         return unix - self._clock.wall() + self._clock.boottime()
 
     def release(self, seconds: float) -> list[str]:
-        """Let go of all devices for so long; the names of the collectors that do. Any thread may call it."""
+        """Release all devices for `seconds`. Return the names of the collectors that do. Thread-safe."""
         names = self._sampler.release(seconds)
         self._event_writer.on_release(self._clock.wall(), names, seconds)
         return names
 
     def replay_restarted(self) -> None:
-        """What is played has come to its end and begins anew."""
+        """Record an event: the recording has ended and starts again."""
         self.events.add(self._clock.wall(), "replay", "recording restarted")
 
     def set_quiet(self, quietly: bool) -> None:
-        """What happens goes to the log in its full detail only, or as usual again; events have it in any case."""
+        """Log events at debug level only, or at the usual level again. The event log is not affected."""
         self._event_writer.log_level = logging.DEBUG if quietly else logging.INFO
 
     def reconfigure(self, rules: MonitorRules) -> None:
-        """Use other rules from the next tick on. Any thread may call it."""
+        """Use these rules from the next tick on. Thread-safe."""
         self.rules = rules
         self._event_writer.on_reload(self._clock.wall())
 
     def _update_alerts(self, now: Moment, snapshot: Snapshot, rules: AlertRules) -> None:
-        """Alerts move on. What is to be told stays so until it was, should the rest of this tick fail."""
+        """Step the alerts. Notifications stay pending until a listener gets them, even if this tick fails later."""
         seen = self.events.last_seq
         conditions = evaluate_rules(snapshot, self._new_events(), rules)
         alert_states, notifications = step(
@@ -267,24 +267,24 @@ class Monitor:
         self._event_writer.on_alerts(snapshot, notifications)
 
     def _new_events(self) -> list[Event]:
-        """Events since the last tick that an alert may be about."""
+        """Return the events since the last tick that alert rules use."""
         if self.events.last_seq == self._events_seen:
             return []
         return [event for event in self.events.since(self._events_seen) if event.kind in EVENT_KINDS]
 
     def _tick_or_log(self, lag_seconds: float) -> None:
-        """A tick that cannot hurt the loop. The same failure on every tick is logged once."""
+        """Run a tick and log a failure. The same failure on consecutive ticks is logged once."""
         try:
             self.tick(lag_seconds)
         except MemoryError:
             self.self_usage.release_reserve()
-            self._log_failure("out of memory in a tick; it was left out")
+            self._log_failure("sample skipped: out of memory")
         except Exception as error:
-            log.debug("the defect in full", exc_info=True)
-            self._log_failure(f"a tick failed and was left out: {type(error).__name__}: {error}")
+            log.debug("traceback of the failed sample", exc_info=True)
+            self._log_failure(f"sample skipped: {type(error).__name__}: {error}")
         else:
             if self._last_failure:
-                log.warning("ticks work again")
+                log.warning("sampling recovered")
             self._last_failure = ""
 
     def _log_failure(self, complaint: str) -> None:
@@ -293,14 +293,14 @@ class Monitor:
         self._last_failure = complaint
 
     def _wait(self, seconds: float, stop: threading.Event) -> bool:
-        """Sleep until the next tick is due. True, and early, if the kernel says that tasks wait for memory."""
+        """Sleep until the next tick is due. Return True, and early, if a PSI trigger fires."""
         if self._trigger is not None:
             return self._trigger.wait(seconds, stop)
         stop.wait(max(0.0, seconds))
         return False
 
     def _notice_clocks(self, now: Moment) -> bool:
-        """Tell of clocks that jumped. True if the machine slept since the tick before."""
+        """Report suspend and clock steps. Return True if the machine was suspended since the previous tick."""
         slept = jumped = 0.0
         if self._before is not None:
             slept = suspended_seconds(self._before, now)
@@ -364,10 +364,10 @@ class Monitor:
         if early and levels == self._notified_levels and not self._pending_notifications:
             return
         self._notified_at, self._notified_levels = snapshot.monotonic, levels
-        untold = self._pending_notifications
+        pending = self._pending_notifications
         for listener in self.listeners:
-            listener(snapshot, untold)
-            self._pending_notifications = ()  # queued by the first; a listener that fails after it repeats nothing
+            listener(snapshot, pending)
+            self._pending_notifications = ()  # queued by the first listener; a failure of the next repeats nothing
 
 
 def _build_notable_tick(snapshot: Snapshot, now: Moment) -> NotableTick:

@@ -1,4 +1,4 @@
-"""How often to tick. Near the edge ten looks a second, and a tick where one of them saw memory move."""
+"""Pace of the loop. Near exhaustion: ten probes a second, and a tick if memory use moved."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from memwatch.snapshot import Pressure
 
 log = logging.getLogger(__name__)
 
-# Near the edge a tick is never older than this, whether anything moves or not.
+# Near exhaustion, the last tick is never older than this, even if nothing moves.
 STILL_SECONDS = 1.0
-# What has to move for a tick to come sooner, as a part of what is near its end: 8 MiB of a board of 8 GiB.
+# Movement that triggers an earlier tick, as a fraction of the target's size: 8 MiB of a board with 8 GiB.
 MIN_MOVE_RATIO = 1 / 1024
-# Where nothing has moved by so much for so long, who holds it is not looked for sooner than usual either.
+# Without such a movement for this time, collectors also return to their usual period.
 RESTLESS_SECONDS = 10.0
 
 
 class NearTarget(NamedTuple):
-    """A target that makes ticks come fast."""
+    """A target that causes fast ticks."""
 
     size_bytes: int
     available_bytes: int
@@ -33,9 +33,9 @@ class NearTarget(NamedTuple):
 
 
 class Pacing:
-    """The pace of a loop, and what it was told last. For one thread.
+    """Pace of a loop and its latest inputs. Not thread-safe.
 
-    `ticked_at`, in monotonic seconds, is when the last tick began; None while one is at work, or has failed.
+    `ticked_at`: start of the last tick in monotonic seconds; None during a tick and after a failed one.
     """
 
     def __init__(self) -> None:
@@ -43,11 +43,11 @@ class Pacing:
         self.ticked_at: float | None = None
         self.is_restless = False
         self._min_move = 0.0
-        self._moved: dict[str, NearTarget] = {}  # as it was when it last moved
+        self._moved: dict[str, NearTarget] = {}  # state at the last movement
         self._moved_at = -math.inf
 
     def on_pressure(self, pressure: Sequence[Pressure], now: float, usual: float) -> None:
-        """Go on at the pace that this asks for; `usual` seconds lie between two ticks elsewhere."""
+        """Update the pace after a tick. `usual`: seconds between two ticks at the usual pace."""
         self._keep(next_pace(self.pace, pressure, now), now, usual)
         near = near_its_end(pressure) if self.pace.fast else {}
         quiet = not any(one.target in near and is_eventful(one) for one in pressure)
@@ -57,13 +57,13 @@ class Pacing:
         self.is_restless = self.pace.fast and now - self._moved_at < RESTLESS_SECONDS
 
     def on_stall(self, now: float, usual: float) -> None:
-        """The kernel says that tasks wait for memory."""
+        """Switch to fast ticks: a PSI trigger fired."""
         self._keep(next_pace(self.pace, (), now, stalled=True), now, usual)
 
     def is_still(self, due: float, usual: float, moved_bytes: Callable[[], float]) -> bool:
-        """Whether a look is enough now: the last tick is recent, only use spoke in it, and nothing has moved since.
+        """Check that no tick is needed now: the last is recent, use was its only signal, and nothing moved since.
 
-        A server that holds nine tenths of its memory all day costs little more than at one tick a second.
+        This way a server that holds 90% of its memory all day costs little more than at one tick a second.
         """
         if self.ticked_at is None or not self._min_move:
             return False
@@ -73,13 +73,13 @@ class Pacing:
 
     def _keep(self, pace: Pace, now: float, usual: float) -> None:
         if pace.fast != self.pace.fast:
-            log.debug("a look every %g s%s", pace.interval(usual), f": {pace.why}" if pace.fast else " again")
+            log.debug("sampling every %g s%s", pace.interval(usual), f": {pace.why}" if pace.fast else " again")
             self._moved_at = now
         self.pace = pace
 
 
 def near_its_end(pressure: Iterable[Pressure]) -> dict[str, NearTarget]:
-    """By target. One without a figure makes nobody hurry."""
+    """Return the targets near exhaustion by name. Targets without size or available memory are left out."""
     return {
         one.target: NearTarget(one.size_bytes, one.available_bytes)
         for one in pressure
@@ -90,12 +90,12 @@ def near_its_end(pressure: Iterable[Pressure]) -> dict[str, NearTarget]:
 
 
 def is_eventful(verdict: Pressure) -> bool:
-    """Whether it will be full soon, or anything besides its use speaks for its level: tasks that wait, a kill."""
+    """Check for a signal other than use: a forecast of exhaustion, stalled tasks (PSI) or an OOM kill."""
     return verdict.corroborated or not isinstance(verdict.seconds_to_full, Absent)
 
 
 def has_moved(before: dict[str, NearTarget], now: dict[str, NearTarget]) -> bool:
-    """Whether one of those that are near their end is new, or is elsewhere than it was."""
+    """Check that a target near exhaustion is new, or that its available memory moved by `min_move`."""
     return any(
         name not in before or abs(one.available_bytes - before[name].available_bytes) >= one.min_move
         for name, one in now.items()

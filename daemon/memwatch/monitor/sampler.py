@@ -1,4 +1,4 @@
-"""Runs the collectors: each one's failure, duration and age is data, and none of them can hold up a tick."""
+"""Runs the collectors. Failure, duration and age of each are reported, and a slow one does not delay a tick."""
 
 from __future__ import annotations
 
@@ -27,28 +27,29 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_SECONDS = 10.0
 MAX_RETRY_SECONDS = 300.0
-# Near the edge a collector that can be asked sooner is, but for 0.3 % of a core at most.
+# Near exhaustion, a collector that supports it runs more often, with 0.3% of a core at most.
 FAST_PAUSE_RATIO = 1 / 0.003
-# A collector is overdue after three of its periods, and never sooner than this.
+# A collector is overdue after three of its periods, but not before this time.
 MIN_OVERDUE_SECONDS = 3.0
-# Ticks come some milliseconds early or late: what is due within so many seconds is due. Fast ones are 0.1 s apart.
+# Ticks come some milliseconds early or late: a collector due within this time runs now. Fast ticks are 0.1 s
+# apart.
 EARLY_SECONDS = 0.05
-# The longest that a tick waits for an answer that another process works on. After a slower one, the collector's own
-# thread waits for the answers of the next seconds: of a minute, in the end, where it does not get better.
+# Maximum time that a tick waits for the response of a helper process. After a slower response, the collector's own
+# thread waits instead: for 4 s at first, then with backoff for up to a minute.
 PROMPT_SECONDS = 0.005
 NOT_PROMPT_FIRST_SECONDS = 4.0
 MAX_NOT_PROMPT_SECONDS = 60.0
-# Where memory was too short to note a collector's findings, it is asked again after so long.
+# Pause before a collector runs again after its findings could not be stored for lack of memory.
 POSTPONE_SECONDS = 1.0
 
-# What a collector reports: its findings, and its status.
+# The two parts of a collector's current result.
 FINDINGS, STATUS = itemgetter(0), itemgetter(1)
 
 
 class CollectorResult(Struct, frozen=True):
-    """What a collector last published. Replaced whole, so a reader in another thread never sees half of one.
+    """Latest result of a collector. It is replaced as a whole, so that other threads never see a partial one.
 
-    `succeeded_at` and `overdue_at`, when an answer will be missing, are monotonic seconds.
+    `succeeded_at` and `overdue_at` are monotonic seconds.
     """
 
     state: CollectorState = "starting"
@@ -62,7 +63,7 @@ class CollectorResult(Struct, frozen=True):
 
 
 class CollectorRunner:
-    """One collector with its slot: made when it is first asked, made again later where it is not available."""
+    """One collector and its latest result. The first run creates the collector; later ones retry if unavailable."""
 
     def __init__(self, entry: CollectorEntry, clock: Clock) -> None:
         self.entry = entry
@@ -72,7 +73,7 @@ class CollectorRunner:
         self._collector: Collector | None = None
         self.due = self._fast_due = 0.0
         self.is_fast = False
-        # Whose turn it is: if ticks ask a collector that has a thread, that sleeps.
+        # True: ticks run the collector, and its thread sleeps.
         self.on_tick = False
         self._non_blocking: NonBlockingCollector | None = None
         self.movement_probe: MovementProbe | None = None
@@ -92,7 +93,7 @@ class CollectorRunner:
         return due - self._clock.monotonic()
 
     def run(self) -> None:
-        """Ask once and publish what came of it. The one place where anything may be caught."""
+        """Run the collector once and publish the result. The only place that catches every exception."""
         started = self._clock.monotonic() if self._sent_at is None else self._sent_at
         self._sent_at = None
         try:
@@ -104,15 +105,17 @@ class CollectorRunner:
             findings = self._collector.collect()
         except SourceUnavailable as reason:
             self._fail("unavailable", str(reason))
-        except Exception as error:  # noqa: BLE001  a failing part is data
+        except Exception as error:  # noqa: BLE001  failures are reported as data
             self._count(error)
             self._fail("failing", describe_error(error))
         else:
             self._publish(findings, started)
 
     def send_request(self, now: float, spacing: float) -> bool:
-        """On a tick: put the question, if it is due. A collector that cannot be asked at once is its thread's, and
-        so is one of which ticks are too far apart."""
+        """Send the request of a collector that is due, on a tick. Return True if it was sent.
+
+        If it cannot be sent at once, or if ticks are too rare for the collector, its thread runs it instead.
+        """
         if self._non_blocking is None or self.due > now:
             return False
         self.on_tick = self._comes_often(spacing) and self._non_blocking.send_request()
@@ -120,7 +123,7 @@ class CollectorRunner:
         return self.on_tick
 
     def run_if_answered(self) -> None:
-        """On the tick that put the question: publish the answer, or leave it to the collector's thread."""
+        """Publish the response to `send_request` in the same tick, or leave it to the collector's thread."""
         self.on_tick = self._non_blocking is not None and self._non_blocking.has_answer(PROMPT_SECONDS)
         if self.on_tick:
             self._prompt_backoff.reset()
@@ -130,7 +133,7 @@ class CollectorRunner:
             self._prompt_backoff.failed(self._clock.monotonic())
 
     def is_prompt(self, spacing: float) -> bool:
-        """Whether its last answer came so soon that a tick could have waited for it, and ticks come often."""
+        """Check that the last run was fast enough for a tick to wait for it, and that ticks are frequent enough."""
         seconds = self.result.duration_seconds
         if self._non_blocking is None or self.result.state != "ok" or isinstance(seconds, Absent):
             return False
@@ -141,11 +144,11 @@ class CollectorRunner:
         return spacing < 2 * self.period_seconds
 
     def moved_bytes(self) -> float:
-        """How far the shares that it tells of have moved since it was last heard."""
+        """Return how far the collector's shares moved since `current` was last called, in bytes."""
         return moved_between(self.last_read.findings.shares, self.result.findings.shares)
 
     def current(self, now: float) -> tuple[Findings, CollectorStatus]:
-        """What counts of its findings now, and how it does.
+        """Return current findings and status.
 
         The result is the same object while a collector that never succeeded keeps failing the same way.
         """
@@ -156,7 +159,7 @@ class CollectorRunner:
             return result.findings, self._unsuccessful[1]
         age, error = max(0.0, now - result.succeeded_at), result.error
         if now > result.overdue_at:
-            result, error = self._overdue(result), f"no answer for {age:.0f} s"
+            result, error = self._overdue(result), f"no response for {age:.0f} s"
         return result.findings, self._status(result, age, error)
 
     def _status(self, result: CollectorResult, age: float | Absent, error: str | None) -> CollectorStatus:
@@ -164,7 +167,7 @@ class CollectorRunner:
         return CollectorStatus(name, result.state, age, seconds, unix, error, result.errors)
 
     def _overdue(self, result: CollectorResult) -> CollectorResult:
-        """What is left of a slot once the next answer is missing; that is counted once."""
+        """Return an overdue result as stalled, with stale findings. The missed deadline is counted once."""
         if self._late is None or self._late[0] is not result:
             self.errors["deadline"] += 1
             self._late = (
@@ -174,7 +177,7 @@ class CollectorRunner:
         return self._late[1]
 
     def release(self, seconds: float) -> bool:
-        """Have the collector let go of its device, if it holds one."""
+        """Release the collector's device for `seconds`. Return False if it cannot be released."""
         release = getattr(self._collector, "release", None)
         if release is None:
             return False
@@ -182,7 +185,7 @@ class CollectorRunner:
         return True
 
     def postpone(self) -> None:
-        """Ask again when memory may be there."""
+        """Schedule the next run after an out-of-memory error."""
         self._sent_at = None
         self.due = self._fast_due = self._clock.monotonic() + max(self.period_seconds, POSTPONE_SECONDS)
 
@@ -193,13 +196,13 @@ class CollectorRunner:
     def _publish(self, findings: Findings, started: float) -> None:
         now = self._clock.monotonic()
         if self.result.state == "failing":
-            log.warning("collector %s works again", self.entry.name)
+            log.warning("collector %s recovered", self.entry.name)
         if findings.rejected:
             self.errors["inconsistent"] += findings.rejected
         overdue_at = now + max(MIN_OVERDUE_SECONDS, 3 * self.period_seconds)
         errors = dict(self.errors)
         if findings == self.result.findings:
-            findings = self.result.findings  # what is the same object is not looked through again
+            findings = self.result.findings  # later stages skip an identical object
         self.result = CollectorResult(
             "ok", findings, now, self._clock.wall(), now - started, None, errors, overdue_at
         )
@@ -229,7 +232,7 @@ class CollectorRunner:
         return min(self.period_seconds, max(soonest, FAST_PAUSE_RATIO * duration_seconds))
 
     def _pause(self) -> float:
-        """A failing collector is asked again in its own period, one that is not here less and less often."""
+        """Return the pause after a failure: the period, or a growing delay if there is no collector yet."""
         if self._collector is not None:
             return self.period_seconds
         pause, self._retry_seconds = self._retry_seconds, min(self._retry_seconds * 2, MAX_RETRY_SECONDS)
@@ -240,7 +243,7 @@ class CollectorRunner:
 
 
 def moved_between(before: Sequence[Share], now: Sequence[Share]) -> float:
-    """The farthest that one of them has moved; infinitely far where one came, went, or lost its figure."""
+    """Return the largest change of a share in bytes; infinity if one appeared, disappeared or lost its value."""
     used = {share.id: share.used_bytes for share in before}
     if used.keys() != {share.id for share in now}:
         return math.inf
@@ -255,7 +258,7 @@ def _distance(before: Bytes, now: Bytes) -> float:
 
 
 def classify_error(error: Exception) -> str:
-    """The word under which a collector's error is counted."""
+    """Return the reason under which an error is counted."""
     if isinstance(error, PermissionError):
         return "permission"
     if isinstance(error, FileNotFoundError):
@@ -272,7 +275,7 @@ def describe_error(error: Exception) -> str:
 
 
 class Gatherer(Protocol):
-    """Where figures come from: this machine by way of its collectors, or a recording of one."""
+    """Interface of the data: the collectors of this machine, or a recording."""
 
     def start(self) -> None: ...
 
@@ -290,7 +293,7 @@ class Gatherer(Protocol):
 
 
 class Sampler:
-    """All collectors. Quick files are read on the tick itself; what may block has a thread and a slot."""
+    """All collectors. Ticks run the fast ones; each one that may block has its own thread."""
 
     def __init__(self, entry: Sequence[CollectorEntry], clock: Clock) -> None:
         self.runners = [CollectorRunner(entry, clock) for entry in entry]
@@ -308,14 +311,14 @@ class Sampler:
         ]
 
     def start(self) -> None:
-        """Start the threads, all of them, once: none is started later."""
+        """Start all threads. None is started later."""
         for thread in self._threads:
             thread.start()
 
     def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]:
         """Return the findings and status of every collector.
 
-        Reads the quick ones while other processes work on their answers; takes the others' slots as they are.
+        Runs the fast collectors while helper processes prepare responses. Uses the latest results of the others.
         """
         now = self._clock.monotonic()
         soon, self._spacing, self._gathered_at = now + EARLY_SECONDS, now - self._gathered_at, now
@@ -327,7 +330,7 @@ class Sampler:
                     runner.run()
             for runner in requested:
                 runner.run_if_answered()
-        finally:  # a tick may fail for want of memory: who is left to a thread has one all the same
+        finally:  # also if the tick ran out of memory: wake the threads that are responsible again
             if not all(runner.on_tick for runner in on_tick):
                 with self._changed:
                     self._changed.notify_all()
@@ -336,10 +339,10 @@ class Sampler:
         return self._composer.compose(tuple(map(FINDINGS, results))), tuple(map(STATUS, results))
 
     def moved_bytes(self) -> float:
-        """How far memory has moved since the last `gather`, at little cost; infinitely far where nobody can say.
+        """Return how far memory moved since the last `gather`, in bytes, at low cost; infinity if unknown.
 
-        GPUs that take System RAM, and containers, move what is available of it as all else does; a limit that has
-        a thread of its own counts as soon as that has looked.
+        Integrated GPUs and containers change the available system RAM like all other processes. A limit that a
+        thread reads counts as soon as the thread has read it.
         """
         watchers = [runner.movement_probe for runner in self._quick if runner.movement_probe is not None]
         if not watchers:
@@ -349,11 +352,11 @@ class Sampler:
             return max(
                 moved + [runner.moved_bytes() for runner in self._slow if runner.result is not runner.last_read]
             )
-        except (OSError, ParseError, MemoryError):  # a tick says what it is
+        except (OSError, ParseError, MemoryError):  # the next tick reports the cause
             return math.inf
 
     def set_fast(self, is_fast: bool) -> None:
-        """Near the edge: ask sooner those that can be, from now on, not after the pause that they are in."""
+        """Run collectors that support it more often, starting now and not after their current pause."""
         if is_fast == self._is_fast:
             return
         self._is_fast = is_fast
@@ -363,13 +366,13 @@ class Sampler:
             self._changed.notify_all()
 
     def wait_for_first(self, seconds: float) -> None:
-        """Give collectors that may block the chance to answer once."""
+        """Wait until every collector that may block has run once, at most `seconds`."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and any(runner.result.state == "starting" for runner in self._slow):
             time.sleep(0.005)
 
     def release(self, seconds: float) -> list[str]:
-        """Have everybody let go of devices for so long; the names of those who will, within one period."""
+        """Release all devices for `seconds`. Return the names of the collectors that will, within one period."""
         return [runner.entry.name for runner in self.runners if runner.release(seconds)]
 
     def stop(self) -> None:
@@ -384,13 +387,13 @@ class Sampler:
         while not self._stop.is_set():
             try:
                 runner.run()
-            except MemoryError:  # what came of it could not even be noted
+            except MemoryError:  # not even the result could be stored
                 runner.postpone()
             self._wait(runner)
         runner.close()
 
     def _wait(self, runner: CollectorRunner) -> None:
-        """Until it is due, never less than a moment; or, if ticks ask it, until one leaves it to its thread."""
+        """Wait until the run is due, 10 ms at least. While ticks run the collector, wait until one returns it."""
         least = 0.01
         with self._changed:
             runner.on_tick = runner.is_prompt(self._spacing)

@@ -1,4 +1,4 @@
-"""When the next tick is due: no drift, no burst after a pause. And what a jump of a clock means. Pure rules."""
+"""Schedule of ticks without drift or bursts, detection of clock jumps and suspend, and pace. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from memwatch.clock import Moment
 from memwatch.model import Absent
 from memwatch.snapshot import Pressure
 
-# A clock set by less than this is NTP at work and not worth a word.
+# Smaller steps of the wall clock are usual with NTP and are not reported.
 WALL_JUMP_SECONDS = 1.0
 SUSPEND_SECONDS = 1.0
 
 
 class Due(Struct, frozen=True):
-    """The next tick's monotonic time, and how many were missed for good before it."""
+    """Monotonic time of the next tick, and number of ticks missed before it."""
 
     at: float
     missed: int
 
 
 def next_due(due: float, interval: float, now: float) -> Due:
-    """The tick after the one that was due at `due`: on the same grid, in the future, at most one interval away."""
+    """Return the tick after the one due at `due`: on the same grid, in the future, at most one interval away."""
     following = due + interval
     if following > now:
         return Due(following, 0)
@@ -32,30 +32,30 @@ def next_due(due: float, interval: float, now: float) -> Due:
 
 
 def suspended_seconds(before: Moment, now: Moment) -> float:
-    """How long the machine slept between two moments; 0 when it did not."""
+    """Return the seconds that the machine was suspended between two moments, or 0."""
     slept = (now.boottime - before.boottime) - (now.monotonic - before.monotonic)
     return slept if slept >= SUSPEND_SECONDS else 0.0
 
 
 def wall_jump_seconds(before: Moment, now: Moment) -> float:
-    """By how much somebody set the wall clock between two moments; 0 when nobody did."""
+    """Return the step of the wall clock between two moments in seconds, or 0."""
     jump = (now.wall - before.wall) - (now.boottime - before.boottime)
     return jump if abs(jump) >= WALL_JUMP_SECONDS else 0.0
 
 
-# The closer to the edge, the faster the look: from here on ten times a second.
+# Near exhaustion, sampling is faster: ten times a second above FAST_RATIO, until use is below SLOW_RATIO.
 FAST_SECONDS = 0.1
 FAST_RATIO, SLOW_RATIO = 0.60, 0.57
 FAST_FULL_SECONDS = 60.0
 SLOW_AFTER_SECONDS = 30.0
-# What fills System RAM. A GPU's own memory is asked for once a second, however often one ticks.
+# Kinds that use system RAM. Dedicated GPU memory is read once a second at any pace.
 FAST_KINDS = frozenset(
     {"system_ram", "cgroup", "gtt", "gpu_buffers", "npu_buffers", "cuda_pool", "metal_working_set"}
 )
 
 
 class Pace(Struct, frozen=True):
-    """Whether ticks come fast, since when they need not, and what made them."""
+    """Pace of the ticks: fast or not, since when fast ticks are not needed, and the reason for fast ticks."""
 
     fast: bool = False
     calm_since: float | None = None
@@ -66,7 +66,7 @@ class Pace(Struct, frozen=True):
 
 
 def next_pace(before: Pace, pressure: Iterable[Pressure], now: float, stalled: bool = False) -> Pace:
-    """The pace after a tick: fast at once, slow only after it has been calm for a while."""
+    """Return the pace after a tick: fast at once, slow after SLOW_AFTER_SECONDS without a reason for fast ticks."""
     line = SLOW_RATIO if before.fast else FAST_RATIO
     near = next((one for one in pressure if needs_fast_ticks(one, line)), None)
     if stalled or near is not None:
@@ -78,7 +78,7 @@ def next_pace(before: Pace, pressure: Iterable[Pressure], now: float, stalled: b
 
 
 def needs_fast_ticks(pressure: Pressure, line: float) -> bool:
-    """Whether it is so near its end, or will be within a minute."""
+    """Check that the use of a target is at least `line`, or that it will be full within a minute."""
     seconds = pressure.seconds_to_full
     if pressure.kind not in FAST_KINDS:
         return False
@@ -87,7 +87,7 @@ def needs_fast_ticks(pressure: Pressure, line: float) -> bool:
 
 def _why(near: Pressure | None) -> str:
     if near is None:
-        return "the kernel says that tasks wait for memory"
+        return "tasks stall on memory (PSI)"
     if near.ratio >= FAST_RATIO:
         return f"{near.target} is {near.ratio * 100:.0f}% used"
     return f"{near.target} will be full within {FAST_FULL_SECONDS:.0f} s"

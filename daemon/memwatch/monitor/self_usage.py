@@ -1,4 +1,4 @@
-"""What watching costs: the daemon's own memory and processor time."""
+"""Self usage: memory and CPU time of the daemon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESERVE_BYTES = 1 << 20
 
 
 class SelfUsageReader:
-    """Reads this process's own figures; keeps a spare MiB to give up when memory runs out in a tick."""
+    """Reader of the self usage. It holds a reserve of 1 MiB to release when a tick runs out of memory."""
 
     def __init__(self) -> None:
         self.tick_duration_seconds = 0.0
@@ -42,7 +42,7 @@ class SelfUsageReader:
         )
 
     def lock_memory(self) -> str | None:
-        """Keep this process's pages in RAM. Returns why not, in a sentence, or None when it worked."""
+        """Lock the pages of this process in RAM. Return None, or a message if that failed."""
         if sys.platform != "linux":
             return f"memory is not locked: {sys.platform} has no mlockall with MCL_ONFAULT"
         libc = ctypes.CDLL(None, use_errno=True)
@@ -54,7 +54,10 @@ class SelfUsageReader:
 
     @staticmethod
     def trim_memory() -> None:
-        """Once, after starting: return what starting left over (0.4 MiB), and spare the collector what stays."""
+        """Return memory left over from startup (0.4 MiB), and exclude the rest from garbage collection.
+
+        Call once after startup.
+        """
         gc.collect()
         gc.freeze()
         if sys.platform == "linux":

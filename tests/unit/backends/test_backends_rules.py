@@ -88,11 +88,11 @@ def test_nouveau_and_radeon_have_no_vendor_backend() -> None:
 def test_stalled_jetson_names_the_failing_collector() -> None:
     """Older Jetsons have no NVML, so its absence explains nothing; the collector that hangs does."""
     stub = CollectorStatus("nvml", "unavailable", error="no library")
-    silent = CollectorStatus("tegra", "stalled", error="no answer for 9 s")
+    silent = CollectorStatus("tegra", "stalled", error="no response for 9 s")
     orin = replace(RTX, name="NVIDIA Orin", driver=Absent.NOT_SUPPORTED)
     at = replace(machine(replace(orin, state="stalled")), collectors=(stub, silent))
 
-    assert cuda.build_backend(EVIDENCE, at).reason == "gpu0 is stalled: no answer for 9 s"
+    assert cuda.build_backend(EVIDENCE, at).reason == "gpu0 is stalled: no response for 9 s"
     assert (
         cuda.build_backend(replace(EVIDENCE, libcuda="/l/libcuda.so.1"), machine(orin)).reason == "/l/libcuda.so.1"
     )

@@ -111,7 +111,7 @@ def test_hanging_collector_is_stalled_and_ticks_continue() -> None:
     assert fresh.pools[0].used_bytes == GIB
     assert stale.pools[0].used_bytes is Absent.STALE
     assert status_of(statuses, "slow").state == "stalled"
-    assert status_of(statuses, "slow").error == "no answer for 10 s"
+    assert status_of(statuses, "slow").error == "no response for 10 s"
     assert status_of(statuses, "slow").errors == {"deadline": 1}
 
 

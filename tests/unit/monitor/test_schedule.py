@@ -107,7 +107,7 @@ def test_psi_trigger_makes_the_pace_fast() -> None:
     [
         ([pressure(0.2), pressure(0.61)], False, "x is 61% used"),
         ([pressure(0.3, seconds=20.0)], False, "x will be full within 60 s"),
-        ([pressure(0.3)], True, "the kernel says that tasks wait for memory"),
+        ([pressure(0.3)], True, "tasks stall on memory (PSI)"),
     ],
 )
 def test_fast_pace_keeps_its_reason(found: list[Pressure], stalled: bool, why: str) -> None:

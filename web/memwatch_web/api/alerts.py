@@ -1,4 +1,4 @@
-"""REST for alerts: what fires, who is told, silences, and a message to try it with."""
+"""REST endpoints for alerts, receivers, silences and test notifications."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ from memwatch_web.asgi.problems import ProblemError
 
 Seconds = Annotated[
     float,
-    Query(ge=MIN_SECONDS, le=MAX_SECONDS, allow_inf_nan=False, description="For how long.", examples=[3600]),
+    Query(
+        ge=MIN_SECONDS, le=MAX_SECONDS, allow_inf_nan=False, description="Duration of the silence.", examples=[3600]
+    ),
 ]
 
 
 async def alerts(services: Services) -> Response:
-    """Alerts that fire or are about to."""
+    """Return firing and pending alerts."""
     return services.json([alert_json(row) for row in alert_rows(services.monitor)])
 
 
 async def receivers(services: Services) -> Response:
-    """Who is told of alerts, and how that goes."""
+    """Return the notification receivers and their delivery status."""
     return services.json([receiver_json(row) for row in receiver_rows(services.alerting)])
 
 
 async def test(services: Services) -> Response:
-    """Send every receiver a message that says that nothing is wrong."""
+    """Send a test notification to every receiver."""
     if not services.alerting.receivers:
         raise ProblemError(409, "no receiver is configured; add [[alerts.webhooks]] to the configuration file.")
     return services.json({"receivers": services.alerting.test()})
 
 
 async def silences(services: Services) -> Response:
-    """Of what nobody is told, and until when."""
+    """Return the silences."""
     latest = services.monitor.latest
     return services.json([silence_json(one, latest) for one in services.alerting.silences()])
 
@@ -49,23 +51,25 @@ async def silence(
     services: Services,
     request: Request,
     seconds: Seconds,
-    event: Annotated[str | None, Query(description="Which alerts; all of them if not given.")] = None,
-    target: Annotated[str | None, Query(max_length=256, description="About what; anything if not given.")] = None,
+    event: Annotated[str | None, Query(description="Event to silence; all events by default.")] = None,
+    target: Annotated[
+        str | None, Query(max_length=256, description="Target to silence; all targets by default.")
+    ] = None,
     comment: Annotated[str, Query(max_length=500)] = "",
 ) -> Response:
-    """Tell nobody of such alerts for so long; answers with all silences. A `note` says that a target is not
-    here."""
+    """Mute notifications of matching alerts; return all silences. A `note` reports that the target does not exist
+    now."""
     if event is not None and event not in EVENTS:
         raise ProblemError(422, f"event is {event[:80]!r}: use one of {', '.join(EVENTS)}, or leave it out.")
     try:
         services.alerting.silence(seconds, event, target, comment, who_asks(request.scope))
     except SilenceLimitError:
-        raise ProblemError(409, f"there are {MAX_SILENCES} silences already; end one first.") from None
+        raise ProblemError(409, f"the limit of {MAX_SILENCES} silences is reached; end one first.") from None
     return await silences(services)
 
 
 async def end(services: Services, silence_id: str) -> Response:
-    """End a silence before its time; answers with those that are left."""
+    """End a silence early; return the others."""
     if not services.alerting.end_silence(silence_id):
-        raise ProblemError(404, f"there is no silence {silence_id[:80]!r}; /api/v1/silences lists those that are.")
+        raise ProblemError(404, f"no silence {silence_id[:80]!r}; /api/v1/silences lists the existing ones.")
     return await silences(services)

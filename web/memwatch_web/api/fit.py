@@ -1,4 +1,4 @@
-"""GET /api/v1/fit: whether so many bytes, or a model of a shape, would fit on this machine now."""
+"""GET /api/v1/fit: check that a size, or a model given by its shape, fits on this machine now."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memwatch_web.asgi.problems import ProblemError
 
 
 async def fit(services: Services, question: Annotated[FitRequest, Query()]) -> Response:
-    """Whether it would fit now, on which device, with how much to spare, and why."""
+    """Check that a size or a model fits now: on which device, with how many bytes to spare, and why."""
     try:
         found = question.answer(services.current())
     except InvalidInputError as error:

@@ -1,4 +1,4 @@
-"""What may be asked of /fit: so many bytes, or the shape of a model and how it is to be used."""
+"""Parameters of /fit: a size, or the shape of a model and its intended use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from memwatch.planning.transformer import Biases, Transformer
 from memwatch.snapshot import Snapshot
 
 SHAPE = ("hidden_size", "intermediate_size", "n_layers", "vocab_size", "n_heads", "n_kv_heads")
-# What most models have none of; each has the value of a plain one.
+# Details that most models do not have. The defaults describe a plain model.
 DETAILS = (
     "head_dim",
     "tied_embeddings",
@@ -35,12 +35,12 @@ DETAILS = (
     "learned_positions",
     "sliding_window",
 )
-# What means nothing without train. The form on the page sends its optimizer always.
+# Parameters that require train. The form on the page always sends its optimizer.
 TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "swap_blocks")
 
 
 class FitResult(Struct, frozen=True):
-    """What it needs, where that fits, and the cheapest change that would make it fit where it does not."""
+    """Memory need, verdicts, and the cheapest change that makes it fit if it fits nowhere."""
 
     need: MemoryNeed
     fit: Fit
@@ -48,11 +48,11 @@ class FitResult(Struct, frozen=True):
 
 
 class FitRequest(BaseModel):
-    """A size, or the shape of a model and how it is to be used."""
+    """A size, or the shape of a model and its intended use."""
 
     model_config = ConfigDict(extra="forbid")
 
-    bytes: str | None = Field(None, max_length=40, description="Such as 20GiB, or a number of bytes.")
+    bytes: str | None = Field(None, max_length=40, description="Size such as 20GiB, or a number of bytes.")
     hidden_size: int | None = None
     intermediate_size: int | None = None
     n_layers: int | None = None
@@ -61,26 +61,28 @@ class FitRequest(BaseModel):
     n_kv_heads: int | None = None
     head_dim: int = Field(0, description="0: hidden_size / n_heads.")
     tied_embeddings: bool = False
-    gated_mlp: bool = Field(True, description="Three matrices, as in SwiGLU, and not two.")
+    gated_mlp: bool = Field(True, description="Three MLP matrices, as in SwiGLU, instead of two.")
     n_experts: int = 1
     biases: Biases = "none"
     qk_norm: bool = False
     norms_per_layer: int = 2
-    learned_positions: int = Field(0, description="Rows of a position table.")
-    sliding_window: int = Field(0, description="The most tokens attention looks back; 0: all.")
-    context: int = Field(DEFAULT_CONTEXT, ge=1, le=1 << 30, description="Tokens of each sequence.")
-    batch: int = Field(1, ge=1, le=1 << 20, description="Sequences at a time.")
-    dtype: str = Field("bfloat16", max_length=40, description="Of the weights: bfloat16, int8, nf4, q4_k, …")
-    kv_dtype: str = Field("", max_length=40, description="Of the cache; like the weights if not given.")
-    train: bool = Field(False, description="To be trained, not to answer.")
-    optimizer: str = Field("adamw", max_length=40, description="With train.")
-    lora: int = Field(0, ge=0, le=1 << 16, description="With train: adapters of this rank only; 0: all weights.")
-    checkpointing: bool = Field(False, description="With train: activations are computed again.")
-    offload_optimizer: bool = Field(False, description="With train: its states wait in System RAM.")
-    swap_blocks: int = Field(0, ge=0, le=1 << 20, description="With train: so many layers wait in System RAM.")
+    learned_positions: int = Field(0, description="Rows of the learned position table; 0: none.")
+    sliding_window: int = Field(0, description="Attention window in tokens; 0: unlimited.")
+    context: int = Field(DEFAULT_CONTEXT, ge=1, le=1 << 30, description="Context length in tokens per sequence.")
+    batch: int = Field(1, ge=1, le=1 << 20, description="Batch size in sequences.")
+    dtype: str = Field("bfloat16", max_length=40, description="Type of the weights: bfloat16, int8, nf4, q4_k, …")
+    kv_dtype: str = Field("", max_length=40, description="Type of the KV cache; by default that of the weights.")
+    train: bool = Field(False, description="Training instead of inference.")
+    optimizer: str = Field("adamw", max_length=40, description="With train: the optimizer.")
+    lora: int = Field(0, ge=0, le=1 << 16, description="With train: rank of LoRA adapters; 0: train all weights.")
+    checkpointing: bool = Field(False, description="With train: activation (gradient) checkpointing.")
+    offload_optimizer: bool = Field(False, description="With train: offload optimizer states to system RAM.")
+    swap_blocks: int = Field(
+        0, ge=0, le=1 << 20, description="With train: number of layers offloaded to system RAM."
+    )
 
     def answer(self, snapshot: Snapshot) -> FitResult:
-        """For this machine as it is now. Raises InvalidInputError."""
+        """Check the request against a snapshot. Raises InvalidInputError."""
         checkpoint, use = self._checkpoint(), self._use()
         if checkpoint is None:
             need = MemoryNeed(str(self.bytes), parse_bytes(self.bytes, "bytes"), {})
@@ -93,7 +95,7 @@ class FitRequest(BaseModel):
         return FitResult(need, found, change)
 
     def _checkpoint(self) -> Checkpoint | None:
-        """None where a size was given."""
+        """Return the model, or None if a size was given."""
         shape = {name: getattr(self, name) for name in SHAPE}
         set_fields = [name for name, value in shape.items() if value is not None]
         if self.bytes is not None and not set_fields:
@@ -107,9 +109,7 @@ class FitRequest(BaseModel):
             )
         unused = [name for name in TRAINING if not self.train and getattr(self, name) != _default(name)]
         if unused:
-            raise InvalidInputError(
-                f"{', '.join(unused)}: that says how a model is trained; add train=true, or leave it out"
-            )
+            raise InvalidInputError(f"{', '.join(unused)}: for training only; add train=true, or leave it out")
         transformer = Transformer(**shape, **{name: getattr(self, name) for name in DETAILS})
         return Checkpoint("model", "shape", transformer, None, self.context, bits_per_weight(self.dtype) / 8)
 
@@ -117,8 +117,8 @@ class FitRequest(BaseModel):
         others = [name for name in type(self).model_fields if name in self.model_fields_set and name != "bytes"]
         if others:
             raise InvalidInputError(
-                f"bytes is a size, which {', '.join(others)} cannot change; leave that out, or describe a model: "
-                f"all of {', '.join(SHAPE)} in place of bytes"
+                f"bytes is a size, to which {', '.join(others)} does not apply; leave that out, or describe a "
+                f"model: give all of {', '.join(SHAPE)} instead of bytes"
             )
 
     def _use(self) -> Use:
@@ -135,7 +135,7 @@ class FitRequest(BaseModel):
 
 
 def build_fields(transformer: Transformer) -> dict[str, str]:
-    """A shape as the fields of a question; what is as in a plain model is left out."""
+    """Return a shape as request fields, without details that equal those of a plain model."""
     shape = {name: str(getattr(transformer, name)) for name in SHAPE}
     for name in DETAILS:
         value = getattr(transformer, name)
@@ -146,7 +146,7 @@ def build_fields(transformer: Transformer) -> dict[str, str]:
 
 
 def changed_fields(fields: Mapping[str, str], use: Use) -> dict[str, str]:
-    """The fields of a question with the use of a change."""
+    """Return request fields with the use of a proposed change."""
     changed = {**fields, "context": str(use.context), "batch": str(use.batch_size), "dtype": use.dtype}
     if use.training:
         plan = use.training

@@ -1,4 +1,4 @@
-"""The two answers of health, for their description: the lazy app answers them before this application is made."""
+"""Handlers of the health checks, for the OpenAPI description. LazyApp serves the requests itself."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from memwatch_web.asgi.health import health_response, readiness_response
 
 
 async def healthz(services: Services) -> Response:
-    """200 while the loop ticks: the last tick is at most three intervals, or a second, old."""
+    """Return 200 while sampling works: the last tick is at most three intervals old (at least 1 s)."""
     return health_response(services.monitor)
 
 
 async def readyz(services: Services) -> Response:
-    """200 once the first snapshot exists."""
+    """Return 200 once the first snapshot exists."""
     return readiness_response(services.monitor)

@@ -1,4 +1,4 @@
-"""What was: the history in buckets, the ticks that mattered, and the last words of a run that ended uncleanly."""
+"""REST endpoints for history: aggregated series, notable ticks, and the last data of an unclean shutdown."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from memwatch_web.asgi.problems import ProblemError
 MAX_SERIES = 20
 MAX_POINTS = 2000
 MAX_TICKS = 500
-NO_LAST_WORDS = "The run before this one ended cleanly, or there was none: there are no last words."
-NOTHING_KEPT = "Nothing survives a restart here: start memwatchd with --state-dir DIR to have last words."
+NO_LAST_WORDS = "No last words: the previous run ended cleanly, or there was none."
+NOTHING_KEPT = (
+    "No last words: history is kept in memory only; start memwatchd with --state-dir DIR to keep it on disk."
+)
 
 
 async def history(
     services: Services,
-    series: Annotated[list[str] | None, Query(description="Names, repeated or separated by commas.")] = None,
+    series: Annotated[list[str] | None, Query(description="Series names, repeated or separated by commas.")] = None,
     from_: Annotated[str | None, Query(alias="from", description="Unix seconds or RFC 3339.")] = None,
     to: Annotated[str | None, Query(description="Unix seconds or RFC 3339; now by default.")] = None,
     points: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 300,
     format_: Annotated[Literal["json", "csv"], Query(alias="format")] = "json",
 ) -> Response:
-    """The past, gathered into at most `points` buckets with least, mean and greatest value.
+    """Return history, aggregated into at most `points` buckets with minimum, average and maximum.
 
-    As CSV it is a file with a row a bucket, three columns a series, and empty cells in gaps.
+    CSV has one row per bucket, three columns per series, and empty cells in gaps.
     """
     monitor = services.monitor
     names = parse_names(series, monitor.history.names())
@@ -58,9 +60,9 @@ async def ticks(
     to: Annotated[str | None, Query(description="Unix seconds or RFC 3339; now by default.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_TICKS)] = 100,
 ) -> Response:
-    """Ticks that mattered, newest first: a level changed, a process was killed, or the hour had no worse one.
+    """Return notable ticks, newest first: with a change of level or an OOM kill, and the worst of each hour.
 
-    Each has the processes that held the most memory then.
+    Each has the largest processes at that time.
     """
     monitor = services.monitor
     start, end = span(monitor, from_, to, monitor.rules.coarse_seconds)
@@ -73,7 +75,7 @@ def _tick_json(monitor: Monitor, notable_ticks: NotableTick) -> dict[str, Any]:
 
 
 async def last_words(services: Services) -> Response:
-    """The last two minutes of the run before this one, where that did not end cleanly."""
+    """Return the last two minutes of the previous run if it did not end cleanly."""
     words = services.monitor.unclean_shutdown
     if words is None:
         raise ProblemError(404, NO_LAST_WORDS if services.monitor.history_writer else NOTHING_KEPT)
@@ -81,7 +83,7 @@ async def last_words(services: Services) -> Response:
 
 
 def span(monitor: Monitor, from_: str | None, to: str | None, seconds: float) -> tuple[float, float]:
-    """From when to when, as Unix seconds; by default the last `seconds` until now."""
+    """Return begin and end in Unix seconds. Default: the last `seconds` until now."""
     end = instant("to", to, monitor.to_wall(monitor.history.end))
     start = instant("from", from_, max(0.0, end - seconds))
     if start >= end:
@@ -90,16 +92,16 @@ def span(monitor: Monitor, from_: str | None, to: str | None, seconds: float) ->
 
 
 def parse_names(values: list[str] | None, known: list[str]) -> list[str]:
-    """The series asked for, or the used bytes of every pool when none is named."""
+    """Return the requested series. Default: the used bytes of every pool."""
     names = [name for one in values or [] for name in one.split(",") if name]
     if values and not names:
-        raise ProblemError(422, "series names nothing: leave it out for the used bytes of every pool.")
+        raise ProblemError(422, "series is empty: leave it out for the used bytes of every pool.")
     if not names:
         return [name for name in known if name.startswith("pool.") and name.endswith(".used_bytes")]
     for name in names:
         if name not in known:
             raise ProblemError(
-                422, f"series is {name[:80]!r}: no such series. There are: {', '.join(sorted(known))}."
+                422, f"series is {name[:80]!r}: no such series. Available: {', '.join(sorted(known))}."
             )
     if len(names) > MAX_SERIES:
         raise ProblemError(422, f"series names {len(names)} series: at most {MAX_SERIES} in one request.")
@@ -107,7 +109,7 @@ def parse_names(values: list[str] | None, known: list[str]) -> list[str]:
 
 
 def instant(name: str, text: str | None, default: float) -> float:
-    """A time parameter as Unix seconds."""
+    """Parse a time parameter to Unix seconds. Raises Problem."""
     if text is None:
         return default
     try:
@@ -123,7 +125,7 @@ def instant(name: str, text: str | None, default: float) -> float:
 
 
 def refuse_before_1970(name: str, unix: float) -> None:
-    """Unix seconds below zero are a mistake: -1 was meant to be a second ago. Raises Problem."""
+    """Raise Problem for negative Unix seconds: a client that sends -1 means a second ago."""
     if unix < 0:
         raise ProblemError(422, f"{name} is before 1970: use a time such as 2026-01-31T12:00:00Z.")
 

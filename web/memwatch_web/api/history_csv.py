@@ -1,4 +1,4 @@
-"""An answer of /api/v1/history as a table: a row a moment, an empty cell where nothing is known."""
+"""CSV format of /api/v1/history: one row per bucket, empty cells for missing values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIGURES = ("min", "avg", "max")
 
 
 def render_csv(series: Sequence[dict[str, Any]]) -> str:
-    """Three columns a series, as in JSON: `pool.ram.used_bytes avg [bytes]`. A gap is a row without figures."""
+    """Return three columns per series, such as `pool.ram.used_bytes avg [bytes]`. A gap is a row without values."""
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\r\n")
     writer.writerow(["time", *(f"{one['name']} {figure} [{one['unit']}]" for one in series for figure in FIGURES)])
@@ -36,7 +36,7 @@ def _cell(value: float | None) -> float | str:
 
 
 def build_file_name(host: str, start: float, end: float) -> str:
-    """What a file of these figures is called, without what a shell or a header would take for something else."""
+    """Return a file name without characters that are special to a shell or an HTTP header."""
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", host).strip("-.")[:60]
     times = [
         datetime.fromtimestamp(max(0.0, unix), timezone.utc).strftime("%Y%m%dT%H%M%SZ") for unix in (start, end)

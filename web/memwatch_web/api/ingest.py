@@ -1,4 +1,4 @@
-"""POST /api/v1/marks and /api/v1/reports: what programs tell of themselves through the library."""
+"""POST /api/v1/marks and /api/v1/reports: data that programs send with the library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RequestBody(BaseModel):
 
 
 class MarkRequest(RequestBody):
-    """A point in the life of a program, such as "Before VAE Load"."""
+    """An annotation by a program, such as "Before VAE Load"."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"text": "Before VAE Load", "pid": 4242}]})
 
@@ -56,26 +56,26 @@ class AllocatorReportBody(RequestBody):
 
 
 class ReportRequest(RequestBody):
-    """Replaces what the process said before; forgotten after 35 seconds, or when the process is another one."""
+    """Allocator reports of a process. They replace its previous ones and expire after 35 seconds, or with it."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"pid": 4242, "start_ticks": 1234567, "claims": [{"name": "PyTorch"}]}]}
     )
 
     pid: Pid
-    start_ticks: Count = Field(description="Field 22 of /proc/<pid>/stat, so that no other process is meant.")
+    start_ticks: Count = Field(description="Field 22 of /proc/<pid>/stat; detects a reused PID.")
     claims: list[AllocatorReportBody] = Field(max_length=MAX_REPORTS)
 
 
 async def marks(services: Services, mark: MarkRequest) -> Response:
-    """A mark among the events, of kind `mark`. The newest 500 are kept, and they displace no other event."""
-    who = "" if mark.pid is None else f" (process {mark.pid})"
-    event = services.monitor.events.mark(services.monitor.moment().wall, printable(mark.text) + who)
+    """Add an event of kind `mark`. The newest 500 marks are kept, separately from other events."""
+    process = "" if mark.pid is None else f" (process {mark.pid})"
+    event = services.monitor.events.mark(services.monitor.moment().wall, printable(mark.text) + process)
     return services.json({"seq": event.seq})
 
 
 async def reports(services: Services, report: ReportRequest) -> Response:
-    """What the allocators inside a process hold. It is shown inside the process and added to nothing."""
+    """Store the allocator reports of a process. They are shown with it and added to no total."""
     claims = [one.claim(report.pid) for one in report.claims]
     try:
         services.monitor.reports.put(report.pid, report.start_ticks, claims, time.monotonic())

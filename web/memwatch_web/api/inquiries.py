@@ -1,4 +1,4 @@
-"""Questions that take longer than a request should: each is worked on once, for all who ask meanwhile."""
+"""Slow queries: each runs once at a time, and concurrent requests share the result."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from memwatch_web.asgi.single_flight import SingleFlight
 
 
 class Inquiries(Struct, frozen=True):
-    """Which backends can be used; what is seen of the machine and what is not; how much of a process is its own."""
+    """The slow queries: backends, doctor, and the PSS of a process."""
 
     backends: SingleFlight[Snapshot, Backends]
     doctor: SingleFlight[Snapshot, Examination]
     pss: SingleFlight[Process, Pss]
 
     def close(self) -> None:
-        """Whoever waits is answered at once that there will be no answer."""
+        """Cancel all: waiting requests get an error at once."""
         self.backends.close()
         self.doctor.close()
         self.pss.close()

@@ -1,4 +1,4 @@
-"""The description of the API: what FastAPI finds in the handlers, completed from the table of routes."""
+"""OpenAPI description: FastAPI's, completed from the table of routes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memwatch_web.api.route import Route
 
 Json = dict[str, Any]
 
-# Every model by its name.
+# All models by name.
 MODELS: dict[str, type[schema.Answer]] = {
     name: found
     for module in (schema, schema_history, schema_inquiries, schema_owners)
@@ -21,14 +21,14 @@ MODELS: dict[str, type[schema.Answer]] = {
 }
 OR, LIST = " or ", "[]"
 PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
-UNUSABLE = "A parameter cannot be used; the sentence says which."
-NOTHING_READ = "Nothing has been read yet, or nothing more."
-NO_LOGIN = "A login is set, and what was shown is none."
-NOT_FROM_THERE = "Changes are not accepted from there."
+UNUSABLE = "Invalid parameter; `detail` names it."
+NOTHING_READ = "No data yet, or memwatchd is overloaded or stopping."
+NO_LOGIN = "Login required: credentials are missing or wrong."
+NOT_FROM_THERE = "Changes are not accepted from this client."
 
 
 def with_answers(described: Json, routes: Iterable[Route]) -> Json:
-    """Complete FastAPI's description: the models of what is answered, and the problems."""
+    """Complete FastAPI's description with response models and problems."""
     routes = tuple(routes)
     models = [MODELS[name] for route in routes for name in names_in(route.answer)] + [schema.ProblemDetails]
     _, definitions = models_json_schema(
@@ -43,12 +43,12 @@ def with_answers(described: Json, routes: Iterable[Route]) -> Json:
 
 
 def names_in(answer: str) -> list[str]:
-    """The models among the alternatives of an answer; the others are media types."""
+    """Return the models among the alternatives of a response. The others are media types."""
     return [one.removesuffix(LIST) for one in answer.split(OR) if "/" not in one]
 
 
 def describe_content(answer: str) -> tuple[str, Json]:
-    """One alternative: its media type, and what it looks like."""
+    """Return the media type and the schema of one alternative."""
     if "/" in answer:
         return answer, {"schema": {"type": "string"}}
     model = {"$ref": f"#/components/schemas/{answer.removesuffix(LIST)}"}
@@ -64,5 +64,5 @@ def _describe_problems(route: Route, responses: Json) -> None:
         problems[403] = NOT_FROM_THERE
     for status, description in problems.items():
         responses[str(status)] = {"description": description, "content": PROBLEM}
-    if route.who == "anyone":  # health says how it is in any case
+    if route.who == "anyone":  # a failing health check returns the same model
         responses["503"]["content"] = responses["200"]["content"]

@@ -1,4 +1,4 @@
-"""REST: who holds memory. Owners of processes, those that grew most, and one process's PSS when asked for."""
+"""REST endpoints for memory by owner, process growth, and the PSS of a process."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ OWNERS = {kind: partial(as_json.owners_json, kind=kind) for kind in OWNER_KINDS}
 
 
 async def owners(
-    services: Services, by: Annotated[OwnerKind, Query(description="Whose processes are added up.")] = "unit"
+    services: Services,
+    by: Annotated[OwnerKind, Query(description="Group processes by this kind of owner.")] = "unit",
 ) -> Response:
-    """What all processes of each owner hold, devices included, beside what its own cgroup counts; and what nobody
-    holds of each pool."""
+    """Return the memory of all processes by owner, including devices and the owner's cgroup, and the unattributed
+    memory of each pool."""
     return services.respond_with(OWNERS[by])
 
 
@@ -38,11 +39,11 @@ async def growth(
     since: Annotated[str | None, Query(description="10m, Unix seconds or RFC 3339; 10m by default.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 20,
 ) -> Response:
-    """Which processes grew most since then, up to an hour ago, and which are suspected of a leak."""
+    """Return the processes with the most growth since a time up to an hour ago, and suspected leaks."""
     monitor, now = services.monitor, services.current().unix
     start = since_when(since, now)
     if start >= now:
-        raise ProblemError(422, f"since is {since!r}, which is not in the past: use 10m, 1h or an earlier time.")
+        raise ProblemError(422, f"since is {since!r}: not in the past; use 10m, 1h or an earlier time.")
     shift = monitor.to_wall(0.0)
     grown = monitor.growth.since(start - shift, start)[:limit]
     answer = {
@@ -57,7 +58,7 @@ async def growth(
 
 
 def since_when(text: str | None, now: float) -> float:
-    """Unix seconds, from how long ago or from a time. Raises Problem."""
+    """Parse a duration such as 10m, or a time, to Unix seconds. Raises Problem."""
     ago = DURATION.fullmatch(text or "")
     if not ago:
         return instant("since", text, now - DEFAULT_SINCE_SECONDS)
@@ -67,14 +68,16 @@ def since_when(text: str | None, now: float) -> float:
 
 
 async def pss(services: Services, pid: Annotated[int, Path(ge=1, lt=1 << 31)]) -> Response:
-    """The proportional set size of a listed process, read now; one process a second, as that is dear."""
+    """Read the proportional set size (PSS) of a listed process. Expensive: limited to one process a second."""
     process = next((one for one in services.current().processes if one.pid == pid), None)
     if process is None:
-        raise ProblemError(404, f"process {pid} is not among those that /api/v1/processes lists.")
+        raise ProblemError(404, f"no process {pid}; /api/v1/processes lists the available ones.")
     if services.monitor.simulated:
-        raise ProblemError(404, "these processes are simulated: there is nothing to look into.")
+        raise ProblemError(404, "PSS is not available: this is demo data (simulated processes).")
     if not services.pss_turnstile.enter():
-        raise ProblemError(429, "one PSS a second is read at most; ask again then.", headers={"Retry-After": "1"})
+        raise ProblemError(
+            429, "rate limit: one PSS read per second; retry in a second.", headers={"Retry-After": "1"}
+        )
     try:
         found = await services.inquiries.pss.ask(process)
     except NotCompletedError as error:
@@ -83,6 +86,8 @@ async def pss(services: Services, pid: Annotated[int, Path(ge=1, lt=1 << 31)]) -
         raise ProblemError(404 if error.permitted else 403, f"{error}.") from None
     finally:
         services.pss_turnstile.leave()
-    if found.pid != pid:  # somebody's, who did not wait for it
-        raise ProblemError(503, "another PSS is still being read; ask again.", headers={"Retry-After": "10"})
+    if found.pid != pid:  # shared with an earlier request whose client disconnected
+        raise ProblemError(
+            503, "the PSS of another process is still being read; retry in 10 s.", headers={"Retry-After": "10"}
+        )
     return services.json(as_json.pss_json(process, found))

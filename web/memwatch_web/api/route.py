@@ -1,4 +1,4 @@
-"""A row of the table of routes."""
+"""Row type of the table of routes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Who = Literal["anyone", "reader", "operator"]
 class Route(Struct, frozen=True):
     """One method at one path.
 
-    `handler` takes the services and then what FastAPI reads from the request; its docstring is the description.
-    `answer` names a model of the schema modules, with [] behind it for a list, or a media type, or both ("History
-    or text/csv"). `changes` says what a call changes. `refusals` has the problems that no other route answers with.
-    The access control in front of the application decides who may call it; a test holds both together:
+    `handler` takes the services, then the parameters that FastAPI reads from the request. Its docstring is the
+    OpenAPI description. `answer`: a model of the schema modules, with the suffix [] for a list, or a media type, or
+    both ("History or text/csv"). `changes`: effect of a call. `refusals`: problems specific to this route.
+    The access middleware enforces `who`; a test checks that both agree:
 
     anyone    without a login
-    reader    with a login, where one is set
-    operator  with a login, or from this machine where none is set
+    reader    with a login, if one is set
+    operator  with a login, or from this machine if none is set
     """
 
     method: Method

@@ -1,4 +1,4 @@
-"""The JSON contract, for OpenAPI and for tests. Bytes are integers; null means absent, and `absent` says why."""
+"""JSON schema, for OpenAPI and tests. Bytes are integers; null means absent, and `absent` has the reason."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ LevelWord = Literal["low", "medium", "high", "critical"]
 class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    simulated: bool = Field(default=False, description="True in what --demo and --replay answer.")
+    simulated: bool = Field(default=False, description="True with --demo and --replay.")
 
 
 class Figures(Answer):
-    absent: dict[str, Reason] = Field(default_factory=dict, description="Why a field of this object is null.")
+    absent: dict[str, Reason] = Field(
+        default_factory=dict, description="Reason for each null field of this object."
+    )
 
 
 class Machine(Figures):
@@ -25,7 +27,7 @@ class Machine(Figures):
     architecture: str = Field(examples=["unified", "discrete", "mixed", "cpu_only", "unknown"])
     explanation: str
     in_container: bool
-    sees_all_processes: bool = Field(description="False where processes outside a container are hidden.")
+    sees_all_processes: bool = Field(description="False if processes outside a container are hidden.")
     details: dict[str, str] = Field(examples=[{"soc": "tegra234"}])
 
 
@@ -39,23 +41,25 @@ class Pool(Figures):
     used_bytes: int | None
     available_bytes: int | None
     free_bytes: int | None = Field(
-        description="Memory nobody uses for anything (MemFree); cache is available, not free."
+        description="Completely unused memory (MemFree on Linux); page cache is available, not free."
     )
     reserved_bytes: int | None
-    unattributed_bytes: int | None = Field(description="Used, and nobody known holds it.")
-    unattributed_note: str = Field(description="What that usually is on a machine like this; may be empty.")
-    overlap: bool = Field(description="True where the known holders add up to more than is used.")
+    unattributed_bytes: int | None = Field(description="Used memory not attributed to any holder.")
+    unattributed_note: str = Field(description="Usual cause of it on such a machine; may be empty.")
+    overlap: bool = Field(description="True if the known holders add up to more than is used.")
     set_aside_bytes: int = Field(
-        description="Set aside for one purpose (huge pages): left out of the pressure ratio."
+        description="Reserved for one purpose (huge pages); excluded from the pressure ratio."
     )
-    set_aside_free_bytes: int | None = Field(description="The part of it that is promised to nobody yet.")
-    contents: dict[str, int] = Field(description="The pool by use; adds up to size_bytes.")
+    set_aside_free_bytes: int | None = Field(
+        description="Part of it that is neither used nor promised to a process."
+    )
+    contents: dict[str, int] = Field(description="Breakdown of the pool; adds up to size_bytes.")
     source: str
     quality: Literal["measured", "derived", "estimated"]
 
 
 class Share(Figures):
-    """Bytes inside a pool or another share. Never add shares to anything."""
+    """Memory inside a pool or another share. Never add shares to anything."""
 
     id: str
     kind: Literal[
@@ -80,7 +84,7 @@ class Share(Figures):
 
 
 class Total(Figures):
-    """All pools added up: the one sum that is allowed."""
+    """Sum of all pools, the only valid sum."""
 
     size_bytes: int
     used_bytes: int | None
@@ -99,18 +103,18 @@ class Device(Figures):
     headroom_bytes: int | None
     state: str
     evidence: list[str]
-    errors: dict[str, int] = Field(description="What the driver says about memory that went wrong, by kind.")
-    errors_seen_unix: dict[str, float] = Field(description="When a kind of error was last seen.")
+    errors: dict[str, int] = Field(description="Memory errors reported by the driver, by kind.")
+    errors_seen_unix: dict[str, float] = Field(description="Time of the last error, by kind.")
     process_list: Literal["complete", "partial"] | None = Field(
-        description="Whether every process that holds memory of the device can be seen."
+        description="Complete if all processes that hold memory of the device are visible."
     )
     api_free_bytes: dict[str, int | dict[str, Reason] | None] = Field(
-        description="What an interface itself calls free, by its name.", examples=[{"cuda": 2147483648}]
+        description="Free memory as reported by each API.", examples=[{"cuda": 2147483648}]
     )
-    busy_ratio: float | None = Field(description="Part of the time that it computed, 0 to 1.")
-    memory_busy_ratio: float | None = Field(description="Part of the time that its memory moved data, 0 to 1.")
-    details: dict[str, str] = Field(description="Further facts, in the driver's words.")
-    notes: list[str] = Field(description="What else one should know of it, in sentences.")
+    busy_ratio: float | None = Field(description="Fraction of time the device was busy, 0–1.")
+    memory_busy_ratio: float | None = Field(description="Fraction of time its memory was read or written, 0–1.")
+    details: dict[str, str] = Field(description="Additional facts as reported by the driver.")
+    notes: list[str] = Field(description="Additional information, in sentences.")
 
 
 class Process(Figures):
@@ -120,15 +124,15 @@ class Process(Figures):
     user: str | None
     unit: str | None
     container: str | None
-    container_name: str | None = Field(description="Null unless a runtime's socket is configured and knows it.")
-    pod: str | None = Field(description="The uid of a Kubernetes pod.")
-    job: str | None = Field(description="The number of a Slurm job.")
+    container_name: str | None = Field(description="Null unless a configured container runtime reports it.")
+    pod: str | None = Field(description="UID of the Kubernetes pod.")
+    job: str | None = Field(description="Number of the Slurm job.")
     command: str | None = Field(description="Null unless command_lines is set.")
     rss_bytes: int | None
     swap_bytes: int | None
     device_bytes: dict[str, int | dict[str, Reason] | None]
     footprint_bytes: int | None = Field(
-        description="Null where it is not one figure: where what is held of a device may be resident as well."
+        description="Null if only a range is known: device memory may also be counted in RSS."
     )
     footprint_low_bytes: int | None
     footprint_high_bytes: int | None
@@ -167,7 +171,7 @@ class MemoryPsi(Figures):
 
 
 class CgroupPressure(Answer):
-    """A cgroup whose limit makes it wait for memory though the machine has plenty."""
+    """A cgroup whose tasks stall on memory because of its limit, while the machine has enough."""
 
     cgroup: str
     some_ratio: float
@@ -181,11 +185,11 @@ class Node(Figures):
     has_cpus: bool | None
     largest_free_block_bytes: int | None
     free_large_blocks_bytes: int | None
-    contents: dict[str, int] = Field(description="The used part by use, for a node without processors.")
+    contents: dict[str, int] = Field(description="Breakdown of used memory, for a node without CPUs.")
 
 
 class Tegrastats(Answer):
-    largest_free_blocks: int = Field(description="How many free blocks there are of the largest size.")
+    largest_free_blocks: int = Field(description="Number of free blocks of the largest size.")
     largest_free_block_bytes: int = Field(description="At most 4 MiB; falls with fragmentation.")
 
 
@@ -195,29 +199,29 @@ class Kernel(Figures):
 
 
 class OomKill(Answer):
-    number: int = Field(description="Counts since memwatchd was started.")
+    number: int = Field(description="Sequence number since memwatchd started.")
     pid: int
     name: str
     anonymous_bytes: int
-    scope: Literal["machine", "nodes", "cgroup"] = Field(description="What had run out.")
-    cgroup: str = Field(description="Whose limit was reached, as the kernel names it; empty if it was none.")
+    scope: Literal["machine", "nodes", "cgroup"] = Field(description="Where memory ran out.")
+    cgroup: str = Field(description="Cgroup whose limit was reached, as named by the kernel; may be empty.")
 
 
 class DriverError(Answer):
     driver: str
-    pci: str = Field(description="Empty where the line does not say which GPU.")
+    pci: str = Field(description="Empty if the log line does not name the GPU.")
     kind: str
     count: int
     last_seen_unix: float
-    text: str = Field(description="The latest such line.")
+    text: str = Field(description="Latest line of this kind.")
 
 
 class KernelLog(Answer):
-    """What the kernel's log said about memory since memwatchd was started."""
+    """Kernel log messages about memory since memwatchd started."""
 
     kills: list[OomKill]
     driver_errors: list[DriverError]
-    lost_total: int = Field(description="Messages that were overwritten before they could be read.")
+    lost_total: int = Field(description="Messages overwritten before they were read.")
 
 
 class PressureReason(Answer):
@@ -227,21 +231,21 @@ class PressureReason(Answer):
 
 class Pressure(Figures):
     target: str
-    kind: str = Field(description="The kind of the pool or share.")
+    kind: str = Field(description="Kind of the pool or share.")
     level: LevelWord
     base_level: LevelWord
     ratio: float = Field(
-        description="Used part of what is judged, without what is resident; above 1 beyond a budget."
+        description="Used fraction of the judged memory without resident memory; above 1 if over budget."
     )
-    used_ratio: float = Field(description="The same with what is resident.")
-    size_bytes: int | None = Field(description="What is judged: without what is set aside, or a budget.")
-    available_bytes: int | None = Field(description="What of it is left; negative beyond a budget.")
-    resident_bytes: int = Field(description="What is there to stay, and not judged.")
+    used_ratio: float = Field(description="The same, including resident memory.")
+    size_bytes: int | None = Field(description="Judged size: the pool without reserved memory, or a budget.")
+    available_bytes: int | None = Field(description="Available part of it; negative if over budget.")
+    resident_bytes: int = Field(description="Resident memory; excluded from the ratio.")
     reasons: list[PressureReason]
     seconds_to_full: float | None = Field(
-        description="At the current rate; null where there is no trend, and beyond a budget."
+        description="Time to full at the current rate; null without a trend, or if over budget."
     )
-    corroborated: bool = Field(description="Whether any signal besides use speaks for the level.")
+    corroborated: bool = Field(description="True if any signal other than use supports the level.")
 
 
 class Collector(Figures):
@@ -255,7 +259,7 @@ class Collector(Figures):
 
 
 class AllocatorReport(Figures):
-    """What an allocator inside a process holds, by its own word; added to nothing."""
+    """Memory of an allocator as reported by the process itself; added to no total."""
 
     pid: int
     name: str
@@ -270,7 +274,7 @@ class AllocatorReport(Figures):
 
 
 class SelfUsage(Figures):
-    """Memory and processor time that memwatchd itself uses."""
+    """Memory and CPU time of memwatchd itself."""
 
     rss_bytes: int | None
     cpu_seconds: float
@@ -280,7 +284,7 @@ class SelfUsage(Figures):
 
 
 class Snapshot(Figures):
-    """Everything of the latest tick."""
+    """All data of the latest tick."""
 
     model_config = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
 
@@ -318,37 +322,37 @@ class Alert(Answer):
     rule: str = Field(examples=["pressure.critical"])
     severity: Literal["critical", "warning", "info"]
     state: Literal["pending", "firing"]
-    since: str | None = Field(description="When it began to fire.")
+    since: str | None = Field(description="Start of firing; null while pending.")
     since_unix: float | None
     silenced: bool
     reasons: list[PressureReason]
 
 
 class Silence(Answer):
-    """Alerts that nobody is told of before it ends."""
+    """A silence: notifications of matching alerts are muted until it ends."""
 
     id: str
-    event: str | None = Field(description="Which alerts; null means all.")
-    target: str | None = Field(description="About what; null means anything.")
+    event: str | None = Field(description="Muted event; null: all.")
+    target: str | None = Field(description="Muted target; null: all.")
     until: str
     until_unix: float
     created_unix: float
     comment: str
-    made_by: str = Field(description="A user, or from where it came.")
-    note: str | None = Field(description="Where its target is not here now: those that are.")
+    made_by: str = Field(description="User, or origin of an anonymous request.")
+    note: str | None = Field(description="If the target does not exist now: the existing ones.")
 
 
 class Receiver(Answer):
-    """Somebody who is told of alerts, and how that goes."""
+    """Notification receiver and its delivery status."""
 
     name: str
     kind: str = Field(examples=["webhook", "alertmanager", "apprise"])
     events: list[str]
-    targets: list[str] = Field(description="None means any.")
-    disabled: bool = Field(description="It answered 410; nothing more is sent until a restart.")
+    targets: list[str] = Field(description="Empty: all targets.")
+    disabled: bool = Field(description="True after a 410 response: nothing is sent until a restart.")
     pending: int
     outcomes: dict[str, int]
-    failure: str = Field(description="Why the last attempt failed; empty after one that did not.")
+    failure: str = Field(description="Error of the last attempt; empty if it succeeded.")
     next_attempt_seconds: float | None
     last_delivered_unix: float | None
 
@@ -367,12 +371,12 @@ class Event(Answer):
 
 
 class Release(Answer):
-    released: list[str] = Field(description="The collectors that let go, within one period.")
+    released: list[str] = Field(description="Collectors that release their driver within one period.")
     seconds: float
 
 
 class MarkReceipt(Answer):
-    seq: int = Field(description="The number of the event that it became.")
+    seq: int = Field(description="Number of the new event.")
 
 
 class ReportReceipt(Answer):

@@ -1,4 +1,4 @@
-"""The JSON contract of the past: history, ticks that mattered, and the last words of a run."""
+"""JSON schema of history, notable ticks, and the last data of an unclean shutdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from memwatch_web.api.schema import Answer, Figures, LevelWord, Reason
 
 
 class Series(Answer):
-    """Buckets of one series; null values mark a gap. An extreme is never averaged away."""
+    """Buckets of one series; null values mark a gap. Minimum and maximum are exact at any resolution."""
 
     name: str
     unit: str
@@ -53,7 +53,7 @@ class TickProcess(Figures):
 
 
 class Tick(Answer):
-    """A tick that mattered, with the processes that held the most memory."""
+    """A notable tick with its largest processes."""
 
     time: str
     unix: float
@@ -64,15 +64,15 @@ class Tick(Answer):
 
 class Sample(Answer):
     unix: float
-    figures: dict[str, float] = Field(description="By the names of series.")
+    figures: dict[str, float] = Field(description="Values by series name.")
 
 
 class LastWords(Answer):
     """The last two minutes of a run that did not end cleanly, at full resolution."""
 
-    time: str = Field(description="Of the last sample.")
+    time: str = Field(description="Time of the last sample.")
     unix: float
-    machine_restarted: bool = Field(description="False where only memwatchd ended.")
+    machine_restarted: bool = Field(description="False if only memwatchd ended.")
     text: str
     samples: list[Sample]
-    last: Tick | None = Field(description="The last tick of which is known who held the memory.")
+    last: Tick | None = Field(description="Last recorded tick with processes.")

@@ -1,4 +1,4 @@
-"""The JSON contract of what is looked into on demand: backends, what fits, and what is not seen."""
+"""JSON schema of on-demand checks: backends, fit and doctor."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from memwatch_web.api.schema import Answer, Figures
 
 
 class BackendDevice(Figures):
-    """What a backend computes on; a CPU is listed, and never as a GPU."""
+    """Compute device of a backend. A CPU is never listed as a GPU."""
 
-    id: str | None = Field(description="The id of the device in the snapshot, where it is listed there.")
+    id: str | None = Field(description="Id of the device in the snapshot; null if not listed there.")
     name: str
     kind: Literal["cpu", "gpu", "accelerator"]
-    size_bytes: int | None = Field(description="The memory it can use at most.")
-    headroom_bytes: int | None = Field(description="What it could allocate right now.")
+    size_bytes: int | None = Field(description="Maximum memory that it can use.")
+    headroom_bytes: int | None = Field(description="Memory that can be allocated now.")
     own_headroom_bytes: int | None = Field(
-        description="What this backend's own rule leaves of that; null and not absent where it has none."
+        description="Limit on that by this backend's own rule; null and not absent if it has none."
     )
-    unified: bool | None = Field(description="Whether it shares one memory with the processors.")
+    unified: bool | None = Field(description="True if it shares memory with the CPU.")
     state: str = Field(description="As in the snapshot: ok, lost, stalled, missing, needs_reset.")
     note: str | None
 
@@ -28,32 +28,32 @@ class BackendDevice(Figures):
 class Backend(Figures):
     name: Literal["cpu", "cuda", "rocm", "metal", "opencl", "vulkan"]
     label: str
-    available: bool | None = Field(description="Null where it was not, or could not be, tried.")
+    available: bool | None = Field(description="Null if it was not or could not be probed.")
     reason: str
     devices: list[BackendDevice]
 
 
 class Backends(Answer):
-    recommended: str = Field(description="The name of the backend to use.")
+    recommended: str = Field(description="Name of the recommended backend.")
     recommended_reason: str
-    age_seconds: float = Field(description="How long ago files and drivers were looked at; memory is of now.")
+    age_seconds: float = Field(description="Time since files and drivers were probed; memory values are current.")
     backends: list[Backend]
 
 
 class FitVerdict(Figures):
-    """One GPU, or the CPU: whether it would fit there now, and why."""
+    """Verdict for one GPU or the CPU, with the reason."""
 
     device: str
     name: str
     fits: bool | None
-    size_bytes: int | None = Field(description="The memory it can use at most.")
-    headroom_bytes: int | None = Field(description="What it could allocate right now.")
-    spare_bytes: int | None = Field(description="What would be left; below zero, what is missing.")
+    size_bytes: int | None = Field(description="Maximum memory that it can use.")
+    headroom_bytes: int | None = Field(description="Memory that can be allocated now.")
+    spare_bytes: int | None = Field(description="Bytes to spare; negative: bytes missing.")
     reason: str
 
 
 class FitChange(Figures):
-    """Something that makes it smaller, in words that follow "it would fit with"."""
+    """A change that reduces the need; `words` continue the sentence "it would fit with"."""
 
     words: str
     bytes: int
@@ -61,14 +61,14 @@ class FitChange(Figures):
 
 class Fit(Answer):
     bytes: int
-    best: str | None = Field(description="The device to use; null where it fits nowhere.")
+    best: str | None = Field(description="Device to use; null if it fits nowhere.")
     verdicts: list[FitVerdict]
-    parts: dict[str, int] = Field(description="What the bytes of a model consist of; empty for a size.")
-    change: FitChange | None = Field(description="The cheapest with which a model would fit that fits nowhere.")
+    parts: dict[str, int] = Field(description="Breakdown of a model's bytes; empty for a size.")
+    change: FitChange | None = Field(description="Cheapest change that makes the model fit, if it fits nowhere.")
 
 
 class Check(Answer):
-    """One thing that was looked at, in a sentence; `remedy` is what somebody can do about it."""
+    """Result of one check as a sentence. `remedy`: what the operator can do."""
 
     id: str
     verdict: Literal["ok", "hint", "problem"]
@@ -77,5 +77,5 @@ class Check(Answer):
 
 
 class Examination(Answer):
-    worst: Literal["ok", "hint", "problem"] = Field(description="The worst verdict of all checks.")
+    worst: Literal["ok", "hint", "problem"] = Field(description="Worst verdict of all checks.")
     checks: list[Check]

@@ -1,4 +1,4 @@
-"""The JSON contract of who holds memory: owners, growth, and one process's PSS."""
+"""JSON schema of memory by owner, process growth, and PSS."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from memwatch_web.api.schema import Answer, Figures, Reason
 class Owner(Figures):
     """All processes of one unit, container, pod, job or user, whether listed or not."""
 
-    name: str | None = Field(description="Null: those that belong to none.")
-    container_name: str | None = Field(description="What the runtime calls the container, where it was asked.")
+    name: str | None = Field(description="Null: processes without such an owner.")
+    container_name: str | None = Field(description="Name of the container if a container runtime is configured.")
     processes: int
     rss_bytes: int
     device_bytes: dict[str, int | dict[str, Reason] | None]
@@ -21,13 +21,13 @@ class Owner(Figures):
     footprint_low_bytes: int
     footprint_high_bytes: int | None
     cgroup_bytes: int | None = Field(
-        description="What the owner's own cgroup counts, page cache included; null where it has none."
+        description="memory.current of the owner's cgroup, page cache included; null if it has none."
     )
     cgroup_note: str | None = Field(examples=["does not include GPU memory"])
 
 
 class Remainder(Figures):
-    """What is used of a pool, and what of that nobody known holds."""
+    """Used and unattributed memory of a pool."""
 
     id: str
     label: str
@@ -38,7 +38,7 @@ class Remainder(Figures):
 
 
 class ShareRemainder(Figures):
-    """What is used of a device's share, and what of that no listed process holds."""
+    """Used memory of a device's share, and the part that no listed process holds."""
 
     id: str
     relation: str
@@ -65,21 +65,21 @@ class ProcessIdentity(Figures):
 
 
 class ProcessGrowth(ProcessIdentity):
-    """What a process held at two times. A process that began in between began with nothing."""
+    """Memory of a process at two times. A process that started in between starts at 0."""
 
     from_unix: float
     from_bytes: int
     to_bytes: int
     grown_bytes: int
     bytes_per_second: float
-    whole: bool = Field(description="False where the process was not watched yet at the time that was asked for.")
+    whole: bool = Field(description="False if the process was first seen after the requested time.")
     windows: dict[str, int | dict[str, Reason] | None] = Field(
-        description="What it grew by in the last so many seconds.", examples=[{"60": 0, "600": 1048576}]
+        description="Growth by window in seconds.", examples=[{"60": 0, "600": 1048576}]
     )
 
 
 class LeakSuspect(ProcessIdentity):
-    """A process that grew steadily: a hint, not an alert."""
+    """A process that grew steadily. This is a hint, not an alert."""
 
     since_unix: float
     grown_bytes: int
@@ -94,7 +94,7 @@ class Growth(Answer):
 
 
 class Pss(ProcessIdentity):
-    """Each page divided by the number of processes that share it."""
+    """Proportional set size: each page divided by the number of processes that share it."""
 
     pss_bytes: int
     rss_bytes: int

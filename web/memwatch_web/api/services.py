@@ -1,4 +1,4 @@
-"""The parts of a daemon that the handlers of the API use."""
+"""Parts of the daemon that the API handlers use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PSS_PAUSE_SECONDS = 1.0
 
 
 class RateLimiter:
-    """Admit one request, and no other for a pause: the kernel takes long over a large process."""
+    """Limiter that admits one request at a time, then pauses: the kernel needs long for a large process."""
 
     def __init__(self, pause_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._pause = pause_seconds
@@ -42,7 +42,7 @@ class RateLimiter:
 
 
 class Services(Struct):
-    """The parts of a daemon that answer, and what they share between requests."""
+    """Parts of the daemon that handlers use, and state shared by requests."""
 
     monitor: Monitor
     broker: Broker
@@ -55,18 +55,18 @@ class Services(Struct):
         """Return the latest snapshot. Raises Problem before the first."""
         return current(self.monitor)
 
-    def json(self, value: Any) -> Response:  # noqa: ANN401  JSON is anything
+    def json(self, value: Any) -> Response:  # noqa: ANN401  any JSON value
         return Response(answer_bytes(value, self.monitor.simulated), media_type=JSON_TYPE)
 
     def respond_with(self, render: Callable[[Snapshot], Any]) -> Response:
-        """Answer with a JSON view of the latest snapshot, made once a tick for all clients."""
+        """Return a JSON view of the latest snapshot, rendered once per tick for all clients."""
         return Response(self.caches.get(render, as_bytes).plain(self.current()), media_type=JSON_TYPE)
 
     def refuse_when_full(self) -> None:
         if self.broker.full:
             raise ProblemError(
                 503,
-                f"all {self.broker.max_streams} streams are taken; try later or raise max_streams.",
+                f"all {self.broker.max_streams} streams are in use; retry later or raise max_streams.",
                 headers={"Retry-After": "30"},
             )
 

@@ -1,4 +1,4 @@
-"""REST: the latest snapshot, its parts, the recent past and the stream of what comes."""
+"""REST endpoints for the latest snapshot, its parts, events, backends, doctor, release and the stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STREAM_EVENTS = ("snapshot", "pressure", "event")
 
 
 def part(render: Callable[[Snapshot], Any]) -> Callable[[Services], Awaitable[Response]]:
-    """Build the handler that answers with a part of the latest snapshot."""
+    """Build the handler that returns a part of the latest snapshot."""
 
     async def show(services: Services) -> Response:
         return services.respond_with(render)
@@ -33,13 +33,13 @@ def part(render: Callable[[Snapshot], Any]) -> Callable[[Services], Awaitable[Re
 
 
 async def events(services: Services, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
-    """What happened, newest first."""
+    """Return events, newest first."""
     return services.json(as_json.events_json(services.monitor.events.latest(limit)))
 
 
 async def backends(services: Services) -> Response:
-    """What can be computed with here (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), or why not; looks at most once a
-    minute."""
+    """Return the available compute backends (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), and why others are not
+    available. Probed at most once a minute."""
     refuse_simulated(services.monitor)
     return services.json(
         as_json.backends_json(await _await_answer(services.inquiries.backends, services.current()))
@@ -47,7 +47,7 @@ async def backends(services: Services) -> Response:
 
 
 async def doctor(services: Services) -> Response:
-    """What is seen of this machine, what is not, why, and what would change that."""
+    """Diagnose missing data: what is not visible, why, and how to change that."""
     refuse_simulated(services.monitor)
     return services.json(
         as_json.examination_json(await _await_answer(services.inquiries.doctor, services.current()))
@@ -56,7 +56,9 @@ async def doctor(services: Services) -> Response:
 
 def refuse_simulated(monitor: Monitor) -> None:
     if monitor.simulated:
-        raise ProblemError(404, "this machine is simulated: it has no libraries and device files to look at.")
+        raise ProblemError(
+            404, "not available for demo data: a simulated machine has no libraries and device files."
+        )
 
 
 async def _await_answer(inquiry: SingleFlight[A, T], about: A) -> T:
@@ -69,19 +71,19 @@ async def _await_answer(inquiry: SingleFlight[A, T], about: A) -> T:
 async def release(
     services: Services, seconds: Annotated[float, Query(ge=1, le=3600, allow_inf_nan=False)] = 60.0
 ) -> Response:
-    """Let go of every GPU driver for so long, so that a GPU can be reset or cut into MIG instances."""
+    """Release all GPU drivers for `seconds`, so that a GPU can be reset or partitioned into MIG instances."""
     return services.json({"released": services.monitor.release(seconds), "seconds": seconds})
 
 
 class JsonStream:
-    """What one listener of /api/v1/stream gets on each tick: the shared snapshot, and what it has not seen yet."""
+    """Stream of one client of /api/v1/stream: on each tick the shared snapshot, and the events not sent yet."""
 
-    # Numbers of events that no disk kept are given again: a Last-Event-ID of another start resumes nothing.
+    # Without a disk, event numbers restart with memwatchd: a Last-Event-ID of another run does not resume.
     run = secrets.token_hex(4)
 
-    def __init__(self, monitor: Monitor, face: RenderCache, wanted: frozenset[str], last_id: str | None) -> None:
+    def __init__(self, monitor: Monitor, cache: RenderCache, wanted: frozenset[str], last_id: str | None) -> None:
         self._monitor = monitor
-        self._face = face
+        self._cache = cache
         self._wanted = wanted
         self._seen = self._resumed_from(last_id)
         self._levels: dict[str, str] = {}
@@ -93,7 +95,7 @@ class JsonStream:
         ]
         parts.append(self._pressure(snapshot))
         head = f"id: {self.run}-{self._seen}\n".encode()
-        return b"".join(parts) + head + self._face.plain(snapshot)
+        return b"".join(parts) + head + self._cache.plain(snapshot)
 
     def _events(self) -> list[Any]:
         events = self._monitor.events.since(self._seen)
@@ -114,21 +116,21 @@ class JsonStream:
 
 async def stream(
     services: Services,
-    events: Annotated[str, Query(description="Which of snapshot, pressure, event.")] = ",".join(STREAM_EVENTS),
+    events: Annotated[str, Query(description="Event types: snapshot, pressure, event.")] = ",".join(STREAM_EVENTS),
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Server-sent events, one tick at a time: `snapshot` on each, `pressure` when a level changes, `event` when one
-    happens. Missed events are sent again after a Last-Event-ID."""
+    """Stream server-sent events: `snapshot` on each tick, `pressure` on a change of level, `event` for each new
+    event. With Last-Event-ID, missed events are sent again."""
     wanted = frozenset(events.split(","))
     for event in wanted - set(STREAM_EVENTS):
         raise ProblemError(422, f"events is {event[:80]!r}: use some of {', '.join(STREAM_EVENTS)}.")
     services.refuse_when_full()
-    face = services.caches.get("snapshot" if "snapshot" in wanted else "tick", stream_event)
-    return EventStream(services.broker, JsonStream(services.monitor, face, wanted, last_event_id).chunk)
+    cache = services.caches.get("snapshot" if "snapshot" in wanted else "tick", stream_event)
+    return EventStream(services.broker, JsonStream(services.monitor, cache, wanted, last_event_id).chunk)
 
 
 def stream_event(name: str, snapshot: Snapshot) -> bytes:
-    """One event for all listeners of a tick; a bare tick for those who want no snapshots."""
+    """Render the event of a tick, shared by all clients: the snapshot, or only its number and time."""
     if name == "snapshot":
         return sse(name, to_bytes(as_json.snapshot_json(snapshot)))
     return sse(name, answer_bytes({"seq": snapshot.seq, "unix": snapshot.unix}, snapshot.simulated))

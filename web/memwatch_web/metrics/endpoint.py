@@ -1,4 +1,4 @@
-"""/metrics: the same bytes to every scraper of a tick."""
+"""/metrics: rendered once per tick and format, shared by all scrapers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Fields = list[Field]
 
 
 class ScrapeFormat(NamedTuple):
-    """What decides what a scraper gets: two fields of its request."""
+    """The two request headers that determine the response: Accept and Accept-Encoding."""
 
     accept: bytes
     encoding: bytes
 
 
 class ScrapeResponse(NamedTuple):
-    """An answer from its status line to its last byte, and what it was made of."""
+    """A complete HTTP response with the snapshot and the common headers it was built from."""
 
     snapshot: Snapshot
     common: Fields
@@ -36,17 +36,19 @@ class ScrapeResponse(NamedTuple):
 
 
 class MetricsEndpoint:
-    """A bare ASGI answer, or the bytes of one: what stands between it and a scraper costs more than it does."""
+    """Endpoint without a framework, as an ASGI app or as raw bytes: routing and middleware would cost more than the
+    cached response itself.
+    """
 
     def __init__(self, monitor: Monitor, exporter: Exporter) -> None:
         self._monitor = monitor
         self._exporter = exporter
-        self._faces: dict[str, RenderCache] = {}
+        self._caches: dict[str, RenderCache] = {}
         self._on_wire: dict[ScrapeFormat, ScrapeResponse] = {}
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """What the next answer is about."""
+        """Return the snapshot of the next response."""
         return self._monitor.latest
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
@@ -55,14 +57,14 @@ class MetricsEndpoint:
         await send({"type": "http.response.body", "body": body})
 
     def response(self, headers: Iterable[Field]) -> Response:
-        """The same for the application, where a client asks it and not what is in front of it."""
+        """Return the response for a request that is routed through FastAPI."""
         fields, body = self._answer(wanted_by(headers), current(self._monitor))
         return Response(body, headers={name.decode(): value.decode() for name, value in fields})
 
     def response_bytes(self, headers: Iterable[Field], common: Fields) -> bytes | None:
-        """The whole answer as it goes over the wire, with the `common` fields in front; None before the first tick.
+        """Return the complete HTTP response, starting with the `common` headers; None before the first tick.
 
-        It is made once for all who want the same of a tick, as long as the `common` fields are the same.
+        The response is cached by format until the snapshot or the `common` headers change.
         """
         snapshot, wanted = self.snapshot, wanted_by(headers)
         known = self._on_wire.get(wanted)
@@ -79,11 +81,11 @@ class MetricsEndpoint:
         return whole
 
     def _answer(self, wanted: ScrapeFormat, snapshot: Snapshot) -> tuple[Fields, bytes]:
-        """The fields that are an answer's own, and its body."""
+        """Return the headers of this response, without the common ones, and its body."""
         encode, content_type = negotiate_format(wanted.accept.decode("latin-1"))
         gzipped = takes_gzip(wanted.encoding.decode("latin-1"))
-        face = self._renderer(content_type, encode)
-        body = face.gzipped(snapshot) if gzipped else face.plain(snapshot)
+        cache = self._renderer(content_type, encode)
+        body = cache.gzipped(snapshot) if gzipped else cache.plain(snapshot)
         fields = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
         fields.append((b"vary", b"accept, accept-encoding"))
         if gzipped:
@@ -91,13 +93,13 @@ class MetricsEndpoint:
         return fields, body
 
     def _renderer(self, content_type: str, encode: Callable[[Any], bytes]) -> RenderCache:
-        face = self._faces.get(content_type)
-        if face is None:
-            if len(self._faces) >= MAX_FORMATS:  # the client names the version: do not keep every invention
-                self._faces.clear()
-            face = RenderCache(lambda snapshot: self._exporter.render(snapshot, encode))
-            self._faces[content_type] = face
-        return face
+        cache = self._caches.get(content_type)
+        if cache is None:
+            if len(self._caches) >= MAX_FORMATS:  # clients choose the version: bound the cache
+                self._caches.clear()
+            cache = RenderCache(lambda snapshot: self._exporter.render(snapshot, encode))
+            self._caches[content_type] = cache
+        return cache
 
 
 def wanted_by(headers: Iterable[Field]) -> ScrapeFormat:

@@ -1,4 +1,4 @@
-"""The way of a scrape that needs no thought: from its head to the whole answer, without ASGI in between."""
+"""Fast path of a scrape: from the request headers to the complete response, without ASGI."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ MAX_ANSWERS = 64
 
 
 class MetricsFastPath:
-    """Has the bytes to send to whoever gets /metrics, or None where the gate has to look at who asks.
+    """Cache of complete responses to GET /metrics.
 
-    `common` are the fields that the server sends with every answer; the gate renews the date in them. This way
-    there are twice as many scrapes a second: on the other one uvicorn 0.54 makes a task of each, checks its fields
-    one by one, and writes twice (CPython 3.11, November 2026).
+    Returns None if the request needs the ASGI path, for example for authentication. `common` are the server's
+    default headers; the access middleware updates their Date. The fast path doubles the scrapes per second: on the
+    ASGI path, uvicorn 0.54 creates a task for each request, checks its headers one by one, and writes twice
+    (CPython 3.11, November 2026).
 
-    Who asks with the same fields gets the same answer, as long as tick, options and second are the same.
+    Requests with equal headers get the same response while tick, options and second are unchanged.
     """
 
     def __init__(self, access: AccessControl, metrics_endpoint: MetricsEndpoint, common: Fields) -> None:
@@ -36,12 +37,14 @@ class MetricsFastPath:
         self._second = 0
 
     def __call__(self, headers: tuple[Field, ...], peer: object | None) -> bytes | None:
-        """`peer`: a process of this machine that the kernel vouches for. Never raises: what fails here is tried
-        on the other way, which has a sentence for it."""
+        """Return the response, or None. Never raises: after an error, the ASGI path handles and reports it.
+
+        `peer`: the local process at the other end of a unix socket, as reported by the kernel.
+        """
         try:
             return self._known(headers) if peer is None else self._answer(headers, True)
         except Exception:
-            log.debug("the defect in full", exc_info=True)
+            log.debug("traceback of the failed request", exc_info=True)
             return None
 
     def _known(self, headers: tuple[Field, ...]) -> bytes | None:

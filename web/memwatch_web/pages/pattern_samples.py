@@ -49,7 +49,7 @@ MEASURED = Quality.MEASURED
 COLLECTOR_ERRORS: dict[CollectorState, str | None] = {
     "ok": None,
     "failing": "/proc/buddyinfo line 2: found 'Node 0, zone', expected a zone name and numbers",
-    "stalled": "no answer for 12 s",
+    "stalled": "no response for 12 s",
     "starting": None,
     "unavailable": "no /proc/spl/kstat/zfs/arcstats: this kernel has no ZFS",
 }
