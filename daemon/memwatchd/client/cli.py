@@ -40,7 +40,7 @@ memory."""
 
 CONNECTION = """The daemon address is --url, else MEMWATCH_URL, else http://127.0.0.1:6360. If no daemon runs on
 this machine, commands read the machine directly and report that on stderr. events, history, record and release
-always need a daemon, and so does any other machine. If the daemon requires a login, set its token in MEMWATCH_TOKEN
+always need a daemon, and so do remote machines. If the daemon requires a login, set its token in MEMWATCH_TOKEN
 or use its Unix socket."""
 
 EXAMPLES = (

@@ -142,7 +142,7 @@ def picture(snapshot: Json) -> Iterator[str]:
     age = max(0.0, time.time() - snapshot["unix"])
     yield from tree.render_lines(snapshot, age if age > 5 else None)
     yield ""
-    rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "resident", "of")]
+    rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "rss", "owner")]
     known = [one for one in snapshot["processes"] if one["footprint_bytes"] is not None]
     known.sort(key=lambda one: -one["footprint_bytes"])
     unknown = [one for one in snapshot["processes"] if one["footprint_bytes"] is None]
