@@ -1,1 +1,1 @@
-"""The process: settings, wiring, command line."""
+"""The daemon process: settings, wiring, command line."""

@@ -1,4 +1,4 @@
-"""`python -m memwatchd` is `memwatchd`."""
+"""Entry point of `python -m memwatchd`."""
 
 import sys
 

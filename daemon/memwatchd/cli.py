@@ -1,4 +1,4 @@
-"""The command line of the daemon. What a question needs is imported when it is asked: --help needs nothing."""
+"""Command line of the daemon. Imports are deferred to the command that needs them, so --help stays fast."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_CONFIGURATION = 0, 1, 2, 78
 
 INSTALL = "install-service"
 
-ABOUT = """Watches the memory of this machine, GPUs included, and tells the truth about it: a page in the
-browser, Prometheus metrics, JSON, and webhooks when memory gets critical.
+ABOUT = """Monitors memory of hosts and GPUs. Serves a dashboard, Prometheus metrics and a JSON API, and sends
+webhooks when memory gets critical.
 
-Without options it serves http://127.0.0.1:6360 until it is told to stop."""
+Without options it listens on http://127.0.0.1:6360 and runs until SIGTERM or Ctrl-C."""
 
 EXAMPLES = (
-    ("memwatchd", "serve the page on this machine only"),
-    ("memwatchd --listen 0.0.0.0:6360 --insecure", "serve it to a network that is trusted"),
-    ("memwatchd --once --json", "print one reading and leave"),
-    ("memwatchd --config my.toml --check-config", "look for mistakes in a configuration"),
-    ("memwatchd --demo dgx-spark", "look at a simulated machine"),
-    ("memwatchd --replay box.memwatch --speed 10", "look at what was recorded elsewhere"),
-    ("memwatchd --test-alert", "see whether alerts arrive where they should"),
-    ("sudo memwatchd install-service", "make it a service of systemd; --help says more"),
-    ("memwatchd --procfs /host/proc --sysfs /host/sys", "watch the host from inside a container"),
+    ("memwatchd", "serve the dashboard on this machine only"),
+    ("memwatchd --listen 0.0.0.0:6360 --insecure", "serve it to a trusted network"),
+    ("memwatchd --once --json", "print one sample and exit"),
+    ("memwatchd --config my.toml --check-config", "check a configuration file"),
+    ("memwatchd --demo dgx-spark", "show a simulated machine"),
+    ("memwatchd --replay box.memwatch --speed 10", "replay a recording at 10 times the speed"),
+    ("memwatchd --test-alert", "send a test notification to each receiver"),
+    ("sudo memwatchd install-service", "install a systemd service; see its --help"),
+    ("memwatchd --procfs /host/proc --sysfs /host/sys", "monitor the host from inside a container"),
 )
 
 EXIT_CODES = (
-    ("0", "all went well"),
-    ("1", "it failed while it ran"),
-    ("2", "the command line cannot be used"),
-    ("78", "the configuration cannot be used"),
+    ("0", "success"),
+    ("1", "runtime error"),
+    ("2", "invalid command line"),
+    ("78", "invalid configuration"),
 )
 
-SETTINGS = """Flags win over the environment, the environment over the configuration file, and the file over the
-defaults. A flag is MEMWATCHD_ and its name in the environment (MEMWATCHD_INTERVAL=500ms, and
-MEMWATCHD_LISTEN with commas between addresses); a key of the file is MEMWATCHD_<SECTION>_<KEY>
-(MEMWATCHD_PRESSURE_HIGH_PERCENT=75). SIGHUP reads the settings again, SIGTERM stops."""
+SETTINGS = """Flags override the environment, the environment overrides the configuration file, and the file
+overrides the defaults. The environment variable of a flag is MEMWATCHD_<FLAG> (MEMWATCHD_INTERVAL=500ms; addresses
+in MEMWATCHD_LISTEN are separated by commas). The variable of a key in the file is MEMWATCHD_<SECTION>_<KEY>
+(MEMWATCHD_PRESSURE_HIGH_PERCENT=75). SIGHUP reloads the settings. SIGTERM stops the daemon."""
 
 
 class GroupedCommand(click.Command):
-    """A command whose help shows its options under headings, and then examples and exit codes."""
+    """A command whose help lists options by group, then examples and exit codes."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -71,7 +71,7 @@ class GroupedCommand(click.Command):
 
 
 class Option(click.Option):
-    """An option with the heading under which help shows it."""
+    """An option with its heading in the help."""
 
     def __init__(self, *names: Any, group: str = "Other", **rest: Any) -> None:  # noqa: ANN401  click's own
         super().__init__(*names, **rest)
@@ -80,91 +80,92 @@ class Option(click.Option):
 
 OPTIONS = (
     Option(
-        ["--config"], group="Settings", metavar="FILE", help="Read this file, not /etc/memwatchd/memwatchd.toml."
+        ["--config"],
+        group="Settings",
+        metavar="FILE",
+        help="Configuration file.  [default: /etc/memwatchd/memwatchd.toml]",
     ),
     Option(
         ["--listen"],
         group="Settings",
         metavar="ADDRESS",
         multiple=True,
-        help="HOST:PORT, [IPv6]:PORT or unix:/PATH; may be given several times.  [default: 127.0.0.1:6360]",
+        help="HOST:PORT, [IPv6]:PORT or unix:/PATH. May be repeated.  [default: 127.0.0.1:6360]",
     ),
     Option(
         ["--insecure"],
         group="Settings",
         is_flag=True,
         default=None,
-        help="Answer other machines without a login and without TLS.",
+        help="Allow unauthenticated remote access (no TLS).",
     ),
     Option(
         ["--interval"],
         group="Settings",
         metavar="DURATION",
-        help="Time between readings, 100ms to 60s.  [default: 1s]",
+        help="Sampling interval, 100ms to 60s.  [default: 1s]",
     ),
     Option(
         ["--state-dir"],
         group="Settings",
         metavar="DIR",
-        help="Keep here what must survive a restart.  [default: $STATE_DIRECTORY as set by systemd, else nowhere]",
+        help="Folder for persistent data.  [default: $STATE_DIRECTORY, which systemd sets; else none]",
     ),
     Option(
         ["--record"],
         group="Settings",
         metavar="FILE",
-        help="Write what is read to this file as well, to be replayed.",
+        help="Also record each sample to this file, for --replay.",
     ),
     Option(
         ["--log-level"],
         group="Settings",
         metavar="LEVEL",
-        help="Least important messages to log: debug, info, warning or error.  [default: info]",
+        help="Minimum log level: debug, info, warning or error.  [default: info]",
     ),
-    Option(["--procfs"], group="Where to find the host", metavar="DIR", help="Its /proc.  [default: /proc]"),
-    Option(["--sysfs"], group="Where to find the host", metavar="DIR", help="Its /sys.  [default: /sys]"),
-    Option(["--rootfs"], group="Where to find the host", metavar="DIR", help="Its root folder.  [default: /]"),
+    Option(["--procfs"], group="Host paths", metavar="DIR", help="The host's /proc.  [default: /proc]"),
+    Option(["--sysfs"], group="Host paths", metavar="DIR", help="The host's /sys.  [default: /sys]"),
+    Option(["--rootfs"], group="Host paths", metavar="DIR", help="The host's root directory.  [default: /]"),
     Option(
         ["--demo"],
-        group="In place of this machine",
+        group="Simulation and replay",
         metavar="MACHINE",
-        help='Show a simulated one; "list" names them.',
+        help='Show a simulated machine. "list" prints their names.',
     ),
-    Option(
-        ["--replay"], group="In place of this machine", metavar="FILE", help="Show what was recorded, in a loop."
-    ),
+    Option(["--replay"], group="Simulation and replay", metavar="FILE", help="Replay a recording in a loop."),
     Option(
         ["--speed"],
-        group="In place of this machine",
+        group="Simulation and replay",
         metavar="NUMBER",
         type=float,
-        help="How many times as fast, 0.1 to 100.  [default: 1]",
+        help="Replay speed, 0.1 to 100.  [default: 1]",
     ),
     Option(
         ["--salvage"],
-        group="In place of this machine",
+        group="Simulation and replay",
         is_flag=True,
         default=None,
-        help="With --replay: play what can be read of a damaged recording.",
+        help="With --replay: play the readable part of a damaged recording.",
     ),
-    Option(["--once"], group="Instead of serving", is_flag=True, help="Print one reading and leave."),
-    Option(["--json", "as_json"], group="Instead of serving", is_flag=True, help="With --once: print it as JSON."),
+    Option(["--once"], group="One-shot commands", is_flag=True, help="Print one sample and exit."),
+    Option(["--json", "as_json"], group="One-shot commands", is_flag=True, help="With --once: print JSON."),
     Option(
         ["--test-alert"],
-        group="Instead of serving",
+        group="One-shot commands",
         is_flag=True,
-        help="Send every receiver a test message, say what came of it, and leave.",
+        help="Send a test notification to every receiver, report the result and exit.",
     ),
     Option(
         ["--check-config"],
-        group="Instead of serving",
+        group="One-shot commands",
         is_flag=True,
-        help="Check the settings, print those in force and where they come from, and leave.",
+        help="Check the settings, print each effective value with its origin, and exit.",
     ),
 )
 
 
 def command_line() -> GroupedCommand:
-    """What may be given; also what the manual is made of."""
+    """Return the command with all options. The generated reference uses it too."""
     command = GroupedCommand(
         "memwatchd",
         params=[*OPTIONS],
@@ -177,7 +178,7 @@ def command_line() -> GroupedCommand:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says and return the exit code. What goes wrong is one sentence on stderr."""
+    """Run the command line and return the exit code. Errors are one sentence on stderr."""
     command = command_line()
     argv = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -192,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.Abort:
         return 130
     except BrokenPipeError:
-        # Nobody reads any more; what is left in the buffer must not raise again at exit.
+        # The reader has closed the pipe. Flushing the rest of the buffer at exit must not raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
     except OSError as error:
@@ -201,9 +202,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **flags: Any) -> int:  # noqa: ANN401  from click
-    """Serve, print one reading, send a test message, or check the settings."""
+    """Serve, print one sample, send a test notification, or check the settings."""
     if as_json and not once:
-        raise click.UsageError("--json says how --once prints; use --once --json")
+        raise click.UsageError("--json needs --once; use --once --json")
     chosen = [
         flag
         for flag, given in (("--once", once), ("--test-alert", test_alert), ("--check-config", check_config))
@@ -212,9 +213,11 @@ def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **fl
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} cannot be used together; use one of them")
     if flags.get("record") and (once or test_alert):
-        raise click.UsageError(f"--record writes one tick after the other, {chosen[0]} makes none; use one of them")
+        raise click.UsageError(
+            f"--record needs a running daemon and cannot be used with {chosen[0]}; use one of them"
+        )
     if flags.get("demo") and flags.get("replay"):
-        raise click.UsageError("--demo and --replay both stand in for this machine; use one of them")
+        raise click.UsageError("--demo and --replay are mutually exclusive; use one of them")
     if flags.get("demo") == "list":
         return list_demos()
     from memwatchd.settings.load import SettingsError, load
@@ -238,24 +241,22 @@ def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **fl
 
 
 def refuse_replaying(flags: Mapping[str, Any], settings: Settings) -> None:
-    """Refuses flags that say how to replay where this machine itself is watched. What to show may be set elsewhere
-    than on the command line, so it is known when the settings are."""
+    """Raise UsageError for replay flags without a replay. Call after loading: the environment or the file may set
+    the replay."""
     demo, file = settings.replay.demo, settings.replay.file
     if flags.get("salvage") and (demo or file is None):
-        raise click.UsageError("--salvage says how --replay reads a recording; use --replay FILE --salvage")
+        raise click.UsageError("--salvage needs --replay; use --replay FILE --salvage")
     if flags.get("speed") is not None and demo is None and file is None:
-        raise click.UsageError(
-            "--speed says how fast --demo or --replay goes; use for example --replay FILE --speed 10"
-        )
+        raise click.UsageError("--speed needs --demo or --replay; use for example --replay FILE --speed 10")
 
 
 def show(settings: Settings) -> int:
-    """Print the settings in force."""
+    """Print the effective settings with their origins."""
     from memwatchd.settings.diff import flat, setting_text
 
     print_errors(settings.warnings, EXIT_OK)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold any byte
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may contain any byte
     lines = [(".".join(path), setting_text(value)) for path, value in flat(settings)]
     width = max(len(f"{key} = {value}") for key, value in lines)
     print("ok")

@@ -1,4 +1,4 @@
-"""The daemon on one screen: what is built from the settings, and how it starts, reloads and stops."""
+"""The daemon: builds its parts from the settings, starts, reloads and stops them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Daemon:
-    """All parts of a running memwatchd but its web server, each knowing only what it is given here."""
+    """All parts of a running memwatchd except its web server."""
 
     def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
         self.settings = self._started = settings
@@ -72,7 +72,7 @@ class Daemon:
         return monitor, player
 
     def web_options(self) -> WebOptions:
-        """Asked for on every request."""
+        """Return the current web options. Called for every request, so a reload takes effect at once."""
         return self.live.web_options
 
     def exporter(self) -> Exporter:
@@ -86,7 +86,7 @@ class Daemon:
         )
 
     def start(self) -> None:
-        """Begin to ask the collectors, and what else needs a thread."""
+        """Start the collectors and the other threads, except the tick thread."""
         for warning in filter(None, (*self.settings.warnings, wiring.describe_exposure(self.settings))):
             log.warning("%s", warning)
         if self.state.complaint:
@@ -97,7 +97,7 @@ class Daemon:
         self.sampler.start()
 
     def first_tick(self) -> None:
-        """What everybody may ask for from now on."""
+        """Restore the history, start recording and take the first snapshot. Call before serving requests."""
         history_writer = wiring.open_history_writer(self.settings, self.state, SystemClock(), self.monitor.identity)
         if history_writer is not None:
             self.monitor.use_history_writer(history_writer)
@@ -110,7 +110,7 @@ class Daemon:
         first_tick(self.sampler, self.monitor)
 
     def start_ticking(self) -> None:
-        """From here on only the API and the pages are built: return what building left over, lock what stays."""
+        """Start the tick thread. First return free memory to the kernel and, if configured, lock memory."""
         self.monitor.self_usage.trim_memory()
         if self.settings.sampling.lock_memory:
             complaint = self.monitor.self_usage.lock_memory()
@@ -137,16 +137,16 @@ class Daemon:
         log.info("memwatchd stopped")
 
     def reload(self) -> None:
-        """Read the settings again; keep the old ones where the new ones are bad, or cannot be taken up now."""
+        """Reload the settings. Keep the old ones if the new ones are invalid or cannot be applied."""
         self.service.reloading()
         try:
             self._use(self._load())
         except SettingsError as error:
             for problem in error.problems:
-                log.error("the old settings stay: %s", problem)
-        except Exception as error:  # too many open files, no memory: systemd and the next reload must not care
-            log.debug("the defect in full", exc_info=True)
-            log.error("the old settings stay: %s", str(error) or type(error).__name__)
+                log.error("reload failed, keeping the old settings: %s", problem)
+        except Exception as error:  # EMFILE, out of memory: the daemon must go on and report ready to systemd
+            log.debug("traceback of the failed reload", exc_info=True)
+            log.error("reload failed, keeping the old settings: %s", str(error) or type(error).__name__)
         self.ready()
 
     def ready(self) -> None:
@@ -162,7 +162,7 @@ class Daemon:
         return NotificationManager(self.monitor, outbox, receivers, lambda: self.live.dashboard_url, recovered)
 
     def _use(self, settings: Settings) -> None:
-        """Raises where something cannot be had now, and then nothing has changed."""
+        """Apply new settings. If a resource is unavailable, raise before anything has changed."""
         live = wiring.build_live_settings(settings, self._started, self.player)
         if self.tls is not None and live.certificate is not None:
             load_certificate(self.tls, *live.certificate)
@@ -176,5 +176,5 @@ class Daemon:
         for change in changes:
             log.info("%s", change)
         if not changes:
-            log.info("settings read again, nothing changed")
+            log.info("settings reloaded, no changes")
         logging.getLogger().setLevel(live.log_level.upper())

@@ -1,4 +1,4 @@
-"""The first reading of a machine, by a daemon or in place of one."""
+"""First sample of a machine, with or without a daemon."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from memwatch.snapshot import Snapshot
 from memwatchd import wiring
 from memwatchd.settings.schema import Settings
 
-# How long the first tick waits for collectors that may block. NVML opens in 0.1 to 1 s, or hangs.
+# Deadline of the first tick for collectors that may block. NVML opens in 0.1 to 1 s, or hangs.
 FIRST_SECONDS = 2.0
 
 
 def first_tick(sampler: Gatherer, monitor: Monitor) -> Snapshot:
-    """The first snapshot, before anybody may ask for one. It waits a moment for drivers.
+    """Return the first snapshot, after waiting up to FIRST_SECONDS for drivers.
 
-    Until they have said what GPUs there are, MemTotal may contain memory that is not System RAM, and devices
-    would change their ids.
+    Before the drivers have reported their GPUs, MemTotal may contain memory that is not System RAM, and device ids
+    may still change. So no client may get an earlier snapshot.
     """
     sampler.wait_for_first(FIRST_SECONDS)
     return monitor.tick()
 
 
 def read_machine(settings: Settings) -> Snapshot:
-    """Ask every collector once, and let go of all of them. Raises RecordingError where a recording is to be
-    read."""
+    """Take one sample with all collectors and close them. Raise RecordingError if a recording is unreadable."""
     player = wiring.open_player(settings, time.time())
     if player is not None:
         identity = wiring.replay_identity(player)

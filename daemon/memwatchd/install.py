@@ -1,4 +1,4 @@
-"""`memwatchd install-service`: from a program installed by pip or pipx to a service of systemd, and back."""
+"""`memwatchd install-service`: install or remove a systemd service for a program from pip or pipx."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from msgspec import Struct
 
 EXIT_OK, EXIT_FAILURE = 0, 1
 
-ABOUT = """Makes memwatchd a service of systemd that starts at boot, for a program that was installed by pip or
-pipx. It says what it does before it does it. Doing it again changes nothing; after an upgrade it brings the unit up
-to date. The Debian package needs none of this.
+ABOUT = """Installs memwatchd as a systemd service that starts at boot. For programs installed with pip or pipx; the
+Debian package does not need it. Each step is printed before it runs. A second run changes nothing. A run after an
+upgrade updates the unit.
 
-With --uninstall the service goes away again; the configuration and what was recorded stay."""
+--uninstall removes the service and keeps the configuration and recorded data."""
 
 UNITS = Path("etc/systemd/system")
 NAMES = {"memwatchd.service": UNITS, "memwatchd.slice": UNITS}
 CONFIGURATION = Path("etc/memwatchd/memwatchd.toml")
 USERS = Path("etc/sysusers.d/memwatchd.conf")
-# Homes are hidden from the service (ProtectHome=), and mostly closed to its user anyway.
+# ProtectHome= hides home directories from the service. Most are closed to its user anyway.
 HIDDEN = ("/home", "/root", "/run/user")
 
 Run = Callable[[Sequence[str]], int]
 
 
 class InstallError(Exception):
-    """Why not, and what would work."""
+    """The service cannot be installed. The message includes a remedy."""
 
 
 class WriteFile(Struct, frozen=True):
-    """A file that shall hold this; `keep` where one that is there already is somebody's own."""
+    """Step that writes a file. With `keep`, an existing file is left unchanged."""
 
     path: Path
     content: str
@@ -58,7 +58,7 @@ class WriteFile(Struct, frozen=True):
 
 
 class RemoveFile(Struct, frozen=True):
-    """A file that shall be gone."""
+    """Step that removes a file."""
 
     path: Path
 
@@ -75,7 +75,7 @@ class RemoveFile(Struct, frozen=True):
 
 
 class RunCommand(Struct, frozen=True):
-    """A command, where there is something to do for it."""
+    """Step that runs a command, unless `is_done`."""
 
     command: tuple[str, ...]
     is_done: bool = False
@@ -91,35 +91,39 @@ Step = WriteFile | RemoveFile | RunCommand
 
 
 def unit_files() -> Path:
-    """Where the unit files are: in the package as installed, in the checkout beside it."""
+    """Return the folder of the unit files: inside the installed package, or `systemd/` of a checkout."""
     here = Path(__file__).parent
     inside = here / "unit"
     return inside if inside.is_dir() else here.parents[1] / "systemd"
 
 
 def unit_for(text: str, program: str) -> str:
-    """The unit with this program in place of Debian's."""
+    """Return the unit text with `program` in ExecStart=. Raise InstallError if systemd cannot parse its path."""
     quoted = program.replace("%", "%%")
     if re.search(r"[\s\"'\\$;]", program):
-        raise InstallError(f"{program!r} cannot stand in a unit file; install it below a path without blanks")
+        raise InstallError(
+            f"{program!r} is not usable in a unit file; install it in a path without spaces or quotes"
+        )
     return re.sub(r"^ExecStart=\S+", lambda _: f"ExecStart={quoted}", text, flags=re.MULTILINE)
 
 
 def refuse_hidden(program: Path) -> None:
-    """The service's user must reach the program and its interpreter."""
+    """Raise InstallError if the service's user cannot reach the program or its interpreter."""
     for path in (program.absolute(), program.resolve(), Path(sys.executable).resolve()):
         if path.is_relative_to("/home") or any(path.is_relative_to(folder) for folder in HIDDEN):
             raise InstallError(
-                f"{path} is in a home, which no service can see: install it with "
+                f"{path} is in a home directory, which the service cannot access: install it with "
                 "`sudo pipx install --global memwatchd` or below /opt"
             )
         for folder in path.parents:
             if not folder.stat().st_mode & 0o001:
-                raise InstallError(f"other users may not enter {folder}, where {path.name} is: chmod o+x {folder}")
+                raise InstallError(
+                    f"other users cannot enter {folder}, which contains {path.name}: chmod o+x {folder}"
+                )
 
 
 def install_steps(root: Path, units: Path, program: str) -> Iterator[Step]:
-    """What to do, in this order. `root` is / but for tests."""
+    """Yield the steps of an installation in order. `root` is / except in tests."""
     yield WriteFile(root / USERS, (units / "memwatchd.sysusers").read_text())
     yield RunCommand(("systemd-sysusers", str(root / USERS)), is_done=has_user(root))
     changed = False
@@ -134,7 +138,7 @@ def install_steps(root: Path, units: Path, program: str) -> Iterator[Step]:
 
 
 def uninstall_steps(root: Path) -> Iterator[Step]:
-    """What to do; the user stays, since files may be his."""
+    """Yield the steps of a removal. The system user stays: files may belong to it."""
     there = (root / UNITS / "memwatchd.service").exists()
     yield RunCommand(("systemctl", "disable", "--now", "memwatchd.service"), is_done=not there)
     for name, folder in NAMES.items():
@@ -153,13 +157,13 @@ def is_enabled(root: Path) -> bool:
 
 
 def run_steps(steps: Sequence[Step], run: Run, say: Callable[[str], None], dry: bool) -> int:
-    """Do what is not done yet, saying so; stop at the first failure."""
+    """Print and run each pending step. Raise InstallError at the first failure."""
     waiting = [step for step in steps if not step.is_done]
     for step in waiting:
         say(str(step))
         code = 0 if dry else step.do(run)
         if code:
-            raise InstallError(f"`{step}` failed with exit code {code}; what was done before it stays done")
+            raise InstallError(f"`{step}` failed with exit code {code}; earlier steps are not undone")
     if not waiting:
         say("nothing to do")
     return EXIT_OK
@@ -170,8 +174,8 @@ def run_command(command: Sequence[str]) -> int:
 
 
 @click.command("install-service", help=ABOUT)
-@click.option("--uninstall", is_flag=True, help="Take the service away again.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--uninstall", is_flag=True, help="Remove the service.")
+@click.option("--dry-run", is_flag=True, help="Print the steps without running them.")
 def install_service(uninstall: bool, dry_run: bool) -> int:
     root, program = Path("/"), Path(sys.argv[0])
     if uninstall:
@@ -184,20 +188,20 @@ def install_service(uninstall: bool, dry_run: bool) -> int:
         run_steps(steps, run_command, click.echo, dry=True)
         raise InstallError("this needs root: sudo memwatchd install-service")
     if not dry_run and not Path("/run/systemd/system").is_dir():
-        raise InstallError("systemd does not run here; start memwatchd by whatever does, or use --dry-run")
+        raise InstallError(
+            "systemd is not running here; start memwatchd with the init system in use, or use --dry-run"
+        )
     return run_steps(steps, run_command, click.echo, dry_run)
 
 
 def refuse_packaged(root: Path) -> None:
     for folder in ("usr/lib/systemd/system", "lib/systemd/system"):
         if (root / folder / "memwatchd.service").exists():
-            raise InstallError(
-                "a package has installed memwatchd.service already: systemctl enable --now memwatchd"
-            )
+            raise InstallError("a package already installed memwatchd.service: systemctl enable --now memwatchd")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Raises click's exceptions as the other commands do."""
+    """Run the command and return the exit code. click's exceptions pass through to the caller."""
     try:
         code: int = install_service.main(
             list(arguments), prog_name="memwatchd install-service", standalone_mode=False

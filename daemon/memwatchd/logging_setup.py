@@ -1,4 +1,4 @@
-"""Log lines on stderr: with the time for people, with a priority for the journal, which has the time already."""
+"""Log to stderr: with a timestamp on a terminal, with a priority in the journal, which has its own timestamps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 PLAIN = "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s"
 TIME = "%Y-%m-%dT%H:%M:%S"
 
-# sd-daemon(3): a line that begins with <N> is of syslog priority N.
+# sd-daemon(3): a line that begins with <N> has syslog priority N.
 PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.DEBUG, 7))
 
 
 class JournalFormatter(logging.Formatter):
-    """Lines for the journal: each line of a message gets its priority, or a traceback would lose it."""
+    """Formatter for the journal. Every line of a message gets the priority, also those of a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         priority = next((number for level, number in PRIORITIES if record.levelno >= level), 7)
@@ -23,7 +23,7 @@ class JournalFormatter(logging.Formatter):
 
 
 def start_logging(level: str, environ: Mapping[str, str]) -> None:
-    """Log to stderr from `level` on. systemd sets JOURNAL_STREAM where stderr leads to the journal."""
+    """Log to stderr from `level` on. systemd sets JOURNAL_STREAM if stderr is connected to the journal."""
     formatter: logging.Formatter = logging.Formatter(PLAIN, TIME)
     formatter.converter = time.gmtime
     if "JOURNAL_STREAM" in environ:

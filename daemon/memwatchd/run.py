@@ -1,4 +1,4 @@
-"""What a command line can set going: the daemon until it is told to stop, or one reading."""
+"""Entry points behind the command line: serve, print one sample, send a test notification."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
 
 
 def serve(settings: Settings, load: Callable[[], Settings]) -> int:
-    """Be the daemon until SIGTERM or SIGINT. `load` reads the settings again on SIGHUP."""
+    """Run the daemon until SIGTERM or SIGINT. SIGHUP calls `load` to reload the settings."""
     try:
         sockets = open_sockets(settings.web.listen)
     except ListenError as error:
@@ -41,9 +41,11 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> int:
 
 
 def test_alert(settings: Settings) -> int:
-    """Send every receiver a test message, without the outbox, and print what came of it."""
+    """Send a test notification to every receiver, bypassing the outbox, and print the results."""
     if settings.replay.demo or settings.replay.file:
-        print("memwatchd: a simulated machine tells nobody: leave out --demo and --replay", file=sys.stderr)
+        print(
+            "memwatchd: a simulated machine sends no notifications: leave out --demo and --replay", file=sys.stderr
+        )
         return EXIT_CONFIGURATION
     channels = [one.create_channel() for one in settings.alerts.receivers]
     if not channels:
@@ -61,7 +63,7 @@ def test_alert(settings: Settings) -> int:
 
 
 def once(settings: Settings, as_json: bool) -> int:
-    """Read everything once, print it, leave."""
+    """Print one sample. Return EXIT_FAILURE if it has no pools."""
     try:
         snapshot = read_machine(settings)
     except RecordingError as error:

@@ -1,4 +1,4 @@
-"""What systemd wants to hear: ready, reloading, alive, stopping (sd_notify(3), a datagram to $NOTIFY_SOCKET)."""
+"""Notify systemd: ready, reloading, watchdog, stopping (sd_notify(3), a datagram to $NOTIFY_SOCKET)."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ from collections.abc import Mapping
 log = logging.getLogger(__name__)
 
 
-# So many ticks may be missed before the service manager takes the loop for hung.
+# Number of missed ticks after which the service manager considers the loop hung.
 MISSED_TICKS = 3
 
 
 def read_watchdog_seconds(environ: Mapping[str, str]) -> float | None:
-    """How long the service manager waits for `alive`; None where it does not."""
+    """Return the watchdog timeout, None if the service manager set none."""
     text = environ.get("WATCHDOG_USEC", "")
     return int(text) / 1e6 if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 class Notifier:
-    """Says nothing where nobody listens. A lost datagram is logged once and never an error."""
+    """Sender of sd_notify messages; does nothing without $NOTIFY_SOCKET. Send errors are logged once."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) if address else None
-        self._complained = False
+        self._failed = False
         self._watchdog_seconds = read_watchdog_seconds(environ)
 
     @property
     def is_connected(self) -> bool:
-        """Whether anybody listens."""
         return self._socket is not None
 
     def ready(self, interval_seconds: float) -> None:
-        """From now on `alive` is called once in `interval_seconds`: where that is rare, ask for more patience."""
+        """Report readiness. Extend the watchdog timeout if it is shorter than MISSED_TICKS intervals."""
         needed = MISSED_TICKS * interval_seconds
         if self._watchdog_seconds is not None and needed > self._watchdog_seconds:
             self._watchdog_seconds = needed
@@ -50,11 +49,11 @@ class Notifier:
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def alive(self, status: str) -> None:
-        """To be called after a completed tick, and from nowhere else: a hung loop must look hung."""
+        """Reset the watchdog. Call only after a completed tick, so that a hung loop is detected."""
         self._send(f"WATCHDOG=1\nSTATUS={status}")
 
     def stopping(self) -> None:
-        """The last that is said."""
+        """Report the shutdown and close the socket."""
         self._send("STOPPING=1")
         if self._socket is not None:
             self._socket.close()
@@ -66,6 +65,6 @@ class Notifier:
         try:
             self._socket.sendto(text.encode(), socket.MSG_DONTWAIT, self._address)
         except OSError as error:
-            if not self._complained:
-                self._complained = True
+            if not self._failed:
+                self._failed = True
                 log.warning("cannot notify the service manager: %s", error)

@@ -1,4 +1,4 @@
-"""The folder for what must survive a restart. Trouble with it is said and never keeps the daemon from starting."""
+"""State folder for persistent data. An unusable one is reported and never prevents the start."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from msgspec import Struct
 
 MODE = 0o700
-NOT_WRITABLE = "cannot be used (this user may not write there)"
-ADVICE = "; use a folder of its own, such as --state-dir /var/lib/memwatchd"
+NOT_WRITABLE = "cannot be used (not writable by this user)"
+ADVICE = "; use a dedicated folder, such as --state-dir /var/lib/memwatchd"
 
 
 class StateDir(Struct, frozen=True):
-    """An open state folder, or none and the reason. `folder` is ours alone until `close`.
+    """An open state folder, or None with the reason in `complaint`. `folder` is locked until `close`.
 
-    `readable` is a folder that cannot be written to, such as on a disk that became read-only, and can be read.
+    `readable` is a folder that is readable but not writable, such as on a disk that became read-only.
     """
 
     folder: Path | None
@@ -32,10 +32,10 @@ class StateDir(Struct, frozen=True):
 
 
 def open_state(wanted: Path | None) -> StateDir:
-    """The folder, made if it is not there, and locked against a second daemon."""
+    """Open the folder: create it if it is missing, and lock it against a second daemon."""
     if wanted is None:
         return StateDir(
-            None, "no state folder: nothing survives a restart; --state-dir DIR names one", was_wanted=False
+            None, "no state folder: nothing is kept across restarts; set one with --state-dir DIR", was_wanted=False
         )
     try:
         wanted.mkdir(MODE, parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def open_state(wanted: Path | None) -> StateDir:
 
 def _why_unfit(lock: int, folder: Path) -> str:
     if stat.S_IMODE(os.fstat(lock).st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
-        return "cannot be used (other users may write there)"
+        return "cannot be used (writable by other users)"
     if not os.access(folder, os.W_OK | os.X_OK):
         return NOT_WRITABLE
     try:
@@ -62,4 +62,6 @@ def _why_unfit(lock: int, folder: Path) -> str:
 
 
 def _reject(folder: Path, why: str, readable: Path | None = None) -> StateDir:
-    return StateDir(None, f"state folder {folder} {why}: nothing survives a restart{ADVICE}", readable=readable)
+    return StateDir(
+        None, f"state folder {folder} {why}: nothing is kept across restarts{ADVICE}", readable=readable
+    )

@@ -1,4 +1,4 @@
-"""Says which targets of the settings are not on this machine: a typing error there is heeded by nobody."""
+"""Warn about targets in the settings that this machine does not have: a typo there would go unnoticed."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from memwatchd.settings.schema import Settings
 
 log = logging.getLogger(__name__)
 
-# By then every collector has answered, a helper that had to be started again included.
+# By then every collector has delivered, even one whose helper had to be restarted.
 SETTLED_SECONDS = 60.0
 
-# Where a target is set, as one says it, and which one; the events that it is about, none for a pool or a share.
+# (setting as shown in the warning, target) → events of the receiver; empty for pressure targets, which are pools or
+# shares.
 WantedTargets = Mapping[tuple[str, str], tuple[str, ...]]
 
 
 class UnknownTargetCheck:
-    """Looks once at the targets that are there, a minute after the first tick that it is told of; after a reload
-    again, at what is new."""
+    """Check of configured targets, one minute after the first tick and, for new ones, after each reload."""
 
     def __init__(self, settings: Settings) -> None:
         self._began: float | None = None
-        self._told: WantedTargets = {}
+        self._checked: WantedTargets = {}
         self._targets: WantedTargets = {}
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
-        """From now on these hold. For any thread."""
+        """Check the targets of these settings at a later tick. Thread-safe."""
         self._targets = wanted_by(settings)
 
     def on_tick(self, snapshot: Snapshot, _notices: tuple[Notification, ...] = ()) -> None:
-        """After every tick."""
         if self._began is None:
             self._began = snapshot.monotonic
         wanted = self._targets
@@ -42,18 +41,18 @@ class UnknownTargetCheck:
             return
         for (where, target), events in wanted.items():
             here = possible_targets(snapshot, events) if events else tuple(snapshot.labels)
-            if target not in here and self._told.get((where, target)) != events:
+            if target not in here and self._checked.get((where, target)) != events:
                 those = ", ".join(here) or "none"
-                log.warning("%s, and there is no such target here now; those that are: %s", where, those)
-        self._told, self._targets = wanted, {}
+                log.warning("%s, but this machine has no such target now; available: %s", where, those)
+        self._checked, self._targets = wanted, {}
 
 
 def wanted_by(settings: Settings) -> WantedTargets:
-    """All targets that settings name."""
+    """Return all targets that the settings name."""
     wanted: dict[tuple[str, str], tuple[str, ...]] = {
         (f"pressure.targets.{target} is set", target): () for target in settings.pressure.targets
     }
     for receiver in settings.alerts.receivers:
         for target in receiver.targets:
-            wanted[f'the receiver "{receiver.name}" is to hear of "{target}"', target] = tuple(receiver.events)
+            wanted[f'receiver "{receiver.name}" lists the target "{target}"', target] = tuple(receiver.events)
     return wanted

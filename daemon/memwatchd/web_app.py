@@ -1,4 +1,4 @@
-"""The API and the pages of a daemon. Imported when somebody wants them: see memwatch_web.asgi.lazy_app."""
+"""API and pages of a daemon. Imported at the first request: see memwatch_web.asgi.lazy_app."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.services import PageServices
 from memwatchd.daemon import Daemon
 
-# Longer than a driver of OpenCL may take to answer: what takes longer is a file system that hangs.
+# Longer than the timeout for an OpenCL driver: only a hanging file system takes longer.
 INQUIRY_DEADLINE_SECONDS = 20.0
-# The kernel walks 100 GiB of a process in a second; longer, and somebody holds that process's lock.
+# The kernel walks 100 GiB of a process in 1 s. If it takes longer, another task holds the lock of that process.
 PSS_DEADLINE_SECONDS = 10.0
-# As many as are read at a glance; `/api/v1/events` has the last 1,000.
+# Number of events on the overview page; `/api/v1/events` has the last 1,000.
 SHOWN_EVENTS = 8
 
 
@@ -37,12 +37,12 @@ def create_web_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> FastAPI
         scrapes=metrics_endpoint,
     )
     app = create_app(services)
-    gc.freeze()  # what is made now stays: the collector need not walk it
+    gc.freeze()  # these objects live as long as the process; garbage collection can skip them
     return app
 
 
 def create_inquiries(daemon: Daemon) -> Inquiries:
-    """What is looked into on demand, in threads that end with the daemon."""
+    """Return the on-demand checks. Their threads end with the daemon."""
     roots = daemon.roots
     inquiries = Inquiries(
         SingleFlight(Finder(roots, for_others=True).find, "backends", INQUIRY_DEADLINE_SECONDS),

@@ -1,4 +1,4 @@
-"""From settings to what each part takes: one function a part."""
+"""Build each part of the daemon from the settings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def build_roots(settings: Settings) -> Roots:
 
 
 def list_enabled_collectors(settings: Settings) -> list[CollectorEntry]:
-    """Return the collectors that are not switched off."""
+    """Return the collectors that are not disabled."""
     return list_collectors(build_host(settings), settings.collectors.disabled)
 
 
@@ -51,13 +51,13 @@ def build_host(settings: Settings) -> Host:
     scan = ScanOptions(
         settings.processes.top,
         settings.processes.interval.total_seconds(),
-        settings.processes.command_lines and not settings.web.is_open,  # they hold passwords
+        settings.processes.command_lines and not settings.web.is_open,  # they may contain passwords
     )
     return Host(build_roots(settings), (scan, *settings.collectors.options))
 
 
 def build_rules(settings: Settings, player: Player | None = None) -> MonitorRules:
-    """`player` has an interval of its own: that of what it plays."""
+    """Return the rules of the monitor. With a `player`, its recording sets the interval."""
     interval = settings.sampling.interval.total_seconds() if player is None else player.interval_seconds
     return MonitorRules(
         interval_seconds=interval,
@@ -71,9 +71,9 @@ def build_rules(settings: Settings, player: Player | None = None) -> MonitorRule
 
 
 def open_player(settings: Settings, unix: float) -> Player | None:
-    """What is shown in place of this machine, if anything is. Raises RecordingError.
+    """Open the demo or recording, if one is configured. Raise RecordingError if it is unreadable.
 
-    A demo begins so long ago that its first round ends now; a recording shows the times at which it was made.
+    A demo starts in the past, so that its first round ends at `unix`. A recording keeps its own timestamps.
     """
     replay = settings.replay
     file = path_of(replay.demo) if replay.demo else replay.file
@@ -85,14 +85,14 @@ def open_player(settings: Settings, unix: float) -> Player | None:
 
 
 def open_recorder(settings: Settings, identity: Identity) -> Recorder | None:
-    """What writes down what is read, if that is wanted. Raises RecordingError."""
+    """Return the recorder, if one is configured. Raise RecordingError if its file is unusable."""
     return Recorder(settings.recording.file, identity.host) if settings.recording.file else None
 
 
 def open_history_writer(
     settings: Settings, state: StateDir, clock: Clock, identity: Identity
 ) -> HistoryWriter | None:
-    """What reads the history and writes it; None without a state folder. One that is read-only is read."""
+    """Return the writer of the history, None without a state folder. A read-only folder is only read."""
     folder = state.folder or state.readable
     if folder is None:
         return None
@@ -100,9 +100,9 @@ def open_history_writer(
 
 
 class LiveSettings(Struct, frozen=True):
-    """Everything that a reload applies: a key that takes effect then changes something here, any other key nothing.
+    """Settings that a reload applies. All others need a restart.
 
-    `certificate` has the files of the certificate and its key; None for a daemon that was started without TLS.
+    `certificate`: the files of the certificate and its key; None if the daemon was started without TLS.
     """
 
     rules: MonitorRules
@@ -115,7 +115,7 @@ class LiveSettings(Struct, frozen=True):
 
 
 def build_live_settings(settings: Settings, started: Settings, player: Player | None = None) -> LiveSettings:
-    """Return what holds from now on in a daemon that was started with other settings."""
+    """Return the live part of `settings` for a daemon that was started with the settings `started`."""
     web, cert_file = settings.web, settings.web.tls.cert_file
     named = started.processes.top if settings.processes.metrics else 0
     speaks_tls = started.web.tls.cert_file is not None
@@ -131,13 +131,13 @@ def build_live_settings(settings: Settings, started: Settings, player: Player | 
 
 
 def build_tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """What listeners speak; None for plain HTTP."""
+    """Return the TLS context of the listeners, None for plain HTTP."""
     tls = settings.web.tls
     return None if tls.cert_file is None else tls_context(tls.cert_file, tls.key_file, tls.client_ca_file)
 
 
 def open_state_outbox(state: StateDir) -> OpenResult | None:
-    """What the state folder holds of alerts; SQLite is loaded only where there is one."""
+    """Open the outbox in the state folder, None without one. SQLite is imported only if it is needed."""
     if state.folder is None:
         return None
     from memwatch.notify.outbox.open import open_outbox
@@ -146,17 +146,17 @@ def open_state_outbox(state: StateDir) -> OpenResult | None:
 
 
 def create_receivers(receivers: Sequence[ReceiverSection], outbox: Outbox) -> list[Receiver]:
-    """Everybody who is told. What they need to be reached (TLS, threads) exists from here on."""
+    """Create the receivers with their channels (TLS contexts, threads)."""
     return [create_receiver(one, outbox, one.create_channel()) for one in receivers]
 
 
 def update_receivers(
     now: Sequence[ReceiverSection], before: Sequence[ReceiverSection], alerting: NotificationManager
 ) -> list[Receiver]:
-    """Everybody who is told from now on: those whose settings are what they were `before` stay as they are.
+    """Return the receivers after a reload. Those with unchanged settings are kept.
 
-    A receiver takes over what waits for an earlier one of its name, unless that was of another sort. What may fail
-    (TLS reads files) comes before anything is dropped.
+    A receiver takes over the queue of an earlier one with its name, unless that had another type. Steps that may
+    fail (TLS reads files) run before anything is dropped.
     """
     receivers = {one.name: one for one in alerting.receivers}
     known = {one.name: one for one in before}
@@ -179,7 +179,7 @@ def build_subscription(receiver: ReceiverSection) -> Subscription:
 
 
 def read_identity(roots: Roots) -> Identity:
-    """Which machine the figures are of: the one that procfs shows, else the one this runs on."""
+    """Return the host name and boot id from procfs, else the host name of this process."""
     host = _word(roots, "sys/kernel/hostname") or socket.gethostname()
     return Identity(host, _word(roots, "sys/kernel/random/boot_id") or "unknown")
 
@@ -193,28 +193,28 @@ def _word(roots: Roots, path: str) -> str:
 
 
 def render_status(snapshot: Snapshot) -> str:
-    """One line for `systemctl status`."""
+    """Return one line for `systemctl status`."""
     levels = ", ".join(
         f"{snapshot.labels[one.target]} {one.level.word} ({one.ratio:.0%})" for one in snapshot.pressure
     )
-    return levels or "no figures"
+    return levels or "no data"
 
 
 def describe_exposure(settings: Settings) -> str | None:
-    """What an administrator should know about addresses that others can reach; None when all is well."""
+    """Return a warning about addresses that other machines can reach, None if there is no problem."""
     web = settings.web
     if not web.exposed_addresses:
         return None
     where = ", ".join(web.exposed_addresses)
     if web.is_open:
-        return f"anybody who reaches {where} can read all figures: there is no login"
+        return f"no login: any client that reaches {where} can read all data"
     if web.tls.cert_file is None:
-        return f"passwords and tokens cross the network in the clear to {where}: set cert_file under [web.tls]"
+        return f"no TLS: passwords and tokens reach {where} unencrypted; set cert_file under [web.tls]"
     return None
 
 
 def list_addresses(sockets: Sequence[socket.socket], scheme: str = "http") -> list[str]:
-    """Where the daemon answers, as one would type it."""
+    """Return the URLs of the listening sockets."""
     return [_format_address(one, scheme) for one in sockets]
 
 

@@ -146,7 +146,7 @@ def room(built: dashboard.Dashboard) -> None:
         "architecture": "memory",
         "Value": "can allocate",
     }
-    text = "Devices that can allocate the selected size, most headroom first. Devices of a unified machine share memory."
+    text = "Devices that can allocate the selected size, largest headroom first. Unified machines share memory."
     panel = rows("Where does it fit", text, {"": fits}, names, 12, "nowhere", ("can allocate",))
     built.with_panel(column(panel, "can allocate", unit="bytes"))
 

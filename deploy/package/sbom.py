@@ -1,4 +1,4 @@
-"""Write the SBOM of a release (CycloneDX) and its requirements for pip-audit: python deploy/package/sbom.py FOLDER."""
+"""Write the SBOM of a release (CycloneDX) and its requirements: python deploy/package/sbom.py FOLDER."""
 
 from __future__ import annotations
 

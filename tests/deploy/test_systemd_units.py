@@ -41,7 +41,7 @@ def test_systemd_counts_little_exposure() -> None:
 
     assert done.returncode == 0, done.stdout
     (score,) = re.findall(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
-    assert f"# gives {score}." in UNIT.read_text()
+    assert f"reports {score}." in UNIT.read_text()
 
 
 def test_systemd_understands_every_line(tmp_path: Path) -> None:

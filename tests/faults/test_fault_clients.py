@@ -93,7 +93,7 @@ def test_a_hundred_reloads_leave_nothing_behind(tmp_path: Path) -> None:
                 time.sleep(0.01)
 
         def bad_of() -> int:
-            return daemon.log.read_text().count("the old settings stay")
+            return daemon.log.read_text().count("keeping the old settings")
 
         for number in (*range(10), 0, 1):
             reload(number)

@@ -61,7 +61,7 @@ def test_critical_pressure_and_recovery_send_one_notification_each(tmp_path: Pat
     assert events == ["alert resolved: System RAM critical (now OK)", "alert firing: System RAM critical"]
     assert SECRET not in log
     assert "/hook/token" not in log
-    assert "WARNING no state folder: nothing survives a restart" in log
+    assert "WARNING no state folder: nothing is kept across restarts" in log
 
 
 def test_undelivered_alert_is_sent_once_after_a_restart(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_demo_data_sends_no_test_notification(tmp_path: Path) -> None:
         )
 
     assert (done.returncode, site.deliveries) == (78, [])
-    assert done.stderr == "memwatchd: a simulated machine tells nobody: leave out --demo and --replay\n"
+    assert done.stderr == "memwatchd: a simulated machine sends no notifications: leave out --demo and --replay\n"
 
 
 def test_flapping_use_sends_one_alert_at_most(tmp_path: Path) -> None:

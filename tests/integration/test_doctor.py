@@ -215,7 +215,7 @@ def test_healthy_gb10_has_no_problem(tmp_path: Path) -> None:
 
     assert (answer["worst"], code) == ("ok", 0)
     assert "✓ gpu0, NVIDIA GB10: unified (NVML memory info is not supported)" in printed
-    assert printed.endswith("Everything is as it should be.\n")
+    assert printed.endswith("No problems found.\n")
 
 
 def test_gpu_without_driver_is_a_problem_with_a_remedy(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_gpu_without_driver_is_a_problem_with_a_remedy(tmp_path: Path) -> None:
     assert (answer["worst"], code) == ("problem", 1)
     assert "✗ A GPU is present (NVIDIA 10de:2684" in printed
     assert "    → install NVIDIA's driver" in printed
-    assert printed.endswith("1 problem and 1 hint: see the lines with ✗ and !.\n")
+    assert printed.endswith("1 problem and 1 hint: see the lines marked ✗ and !.\n")
 
 
 def test_container_without_host_pids_is_a_hint(tmp_path: Path) -> None:

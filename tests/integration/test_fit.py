@@ -173,7 +173,7 @@ def test_command_shows_the_change_that_makes_it_fit(daemon: RunningDaemon, tmp_p
     as_json = memwatch("--url", daemon.url, "fit", str(tmp_path), "--json")
 
     assert (done.returncode, done.stderr) == (1, "")
-    assert "It fits nowhere now. It would with 4-bit weights (--dtype int4): " in done.stdout
+    assert "Does not fit right now. It would fit with 4-bit weights (--dtype int4): " in done.stdout
     found = json.loads(as_json.stdout)
     assert found["best"] is None
     assert found["change"]["bytes"] < 44.3 * GIB < found["bytes"] == sum(found["parts"].values())
@@ -198,7 +198,7 @@ def test_command_accepts_sizes_and_training(daemon: RunningDaemon, tmp_path: Pat
     whole = memwatch("--url", daemon.url, "fit", str(tmp_path), "--train")
     lora = memwatch("--url", daemon.url, "fit", str(tmp_path), "--train", "--lora", "16", "--context", "2048")
 
-    assert (plain.returncode, plain.stdout.splitlines()[-1]) == (0, "It fits: use gpu0.")
+    assert (plain.returncode, plain.stdout.splitlines()[-1]) == (0, "Fits: use gpu0.")
     assert whole.returncode == 1
     assert "LoRA (--lora 16" in whole.stdout
     assert lora.returncode == 0
@@ -221,7 +221,7 @@ def test_command_accepts_sizes_and_training(daemon: RunningDaemon, tmp_path: Pat
         (["--lora", "8", "1GiB", "--train"], "which --train, --lora cannot change"),
         (
             ["./model", "--lora", "8", "--checkpointing"],
-            "--lora, --checkpointing: that says how a model is trained; add",
+            "--lora, --checkpointing: only for training; add",
         ),
         ([], "MODEL_OR_BYTES"),
     ],

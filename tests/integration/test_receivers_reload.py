@@ -290,5 +290,5 @@ def test_settings_that_cannot_be_taken_up_leave_the_old_ones(
     assert daemon.settings is second
     assert [line for line in heard if line in ("READY=1", "RELOADING=1")] == ["RELOADING=1", "READY=1"] * 3
     assert heard[-1] == "STOPPING=1"
-    assert "the old settings stay: [Errno 24] Too many open files" in caplog.messages
-    assert "the old settings stay: MemoryError" in caplog.messages
+    assert "reload failed, keeping the old settings: [Errno 24] Too many open files" in caplog.messages
+    assert "reload failed, keeping the old settings: MemoryError" in caplog.messages

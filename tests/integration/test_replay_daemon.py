@@ -296,7 +296,7 @@ def test_a_damaged_recording_is_refused_and_played_if_asked(tmp_path: Path) -> N
         (("--demo", "cray-1"), "which is not one of dgx-spark, jetson-orin,"),
         (
             ("--demo", "gh200", "--replay", "x"),
-            "--demo and --replay both stand in for this machine; use one of them",
+            "--demo and --replay are mutually exclusive; use one of them",
         ),
         (("--demo", "gh200", "--speed", "1000"), "--speed is 1000.0, which is not a number from 0.1 to 100"),
         (("--record", "/etc/hostname"), "is no recording"),

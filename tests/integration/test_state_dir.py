@@ -46,7 +46,7 @@ def test_what_cannot_be_a_state_folder_is_said(tmp_path: Path) -> None:
 
     assert "(file exists)" in open_state(file).complaint
     assert "(not a directory)" in open_state(file / "below").complaint
-    assert "(other users may write there)" in open_state(shared).complaint
+    assert "(writable by other users)" in open_state(shared).complaint
     assert "--state-dir" in open_state(None).complaint
 
 
@@ -86,4 +86,4 @@ def test_daemon_starts_whatever_the_folder_is(tmp_path: Path) -> None:
         assert daemon.get("/healthz").status == 200
         log = daemon.log.read_text()
 
-    assert "state folder /dev/null/x cannot be used (not a directory): nothing survives a restart" in log
+    assert "state folder /dev/null/x cannot be used (not a directory): nothing is kept across restarts" in log

@@ -45,24 +45,24 @@ def test_it_is_told_once_and_after_a_reload_what_is_new(caplog: pytest.LogCaptur
 
     assert (early, later) == ([], [])
     assert settled == [
-        f"pressure.targets.nosuch is set, and there is no such target here now; those that are: {here}",
-        'the receiver "ops" is to hear of "rem", and there is no such target here now; those that are: '
+        f"pressure.targets.nosuch is set, but this machine has no such target now; available: {here}",
+        'receiver "ops" lists the target "rem", but this machine has no such target now; available: '
         "ram, meminfo, psi, buddyinfo, processes, cgroup",
     ]
-    assert [line.partition(", and")[0] for line in reloaded] == [
+    assert [line.partition(", but")[0] for line in reloaded] == [
         "pressure.targets.other is set",
-        'the receiver "ops" is to hear of "swap"',
+        'receiver "ops" lists the target "swap"',
     ]
 
 
 def test_the_daemon_tells_it(tmp_path: Path) -> None:
     """At its start and after a reload; a minute of this machine takes less than one."""
-    said = "there is no such target here now; those that are: ram, "
+    said = "this machine has no such target now; available: ram, "
     with running_daemon(tmp_path, "--demo", "strix-halo", "--speed", "100", config=CONFIG.format("nosuch")) as one:
-        one.wait_for_log(f"pressure.targets.nosuch is set, and {said}")
+        one.wait_for_log(f"pressure.targets.nosuch is set, but {said}")
         (tmp_path / "memwatchd.toml").write_text(CONFIG.format('"gpu0.gttt"'))
         one.process.send_signal(signal.SIGHUP)
-        one.wait_for_log(f"pressure.targets.gpu0.gttt is set, and {said}")
+        one.wait_for_log(f"pressure.targets.gpu0.gttt is set, but {said}")
         log = one.log.read_text()
 
     assert log.count(said) == 2

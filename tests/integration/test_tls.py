@@ -122,7 +122,7 @@ def test_a_renewed_certificate_is_shown_after_a_reload(tmp_path: Path) -> None:
         server.cert.write_bytes(renewed.cert.read_bytes())
         server.key.write_bytes(renewed.key.read_bytes())
         daemon.process.send_signal(signal.SIGHUP)
-        daemon.wait_for_log("settings read again")
+        daemon.wait_for_log("settings reloaded")
 
         shown = ssl.get_server_certificate(("127.0.0.1", daemon.port))
     assert shown == renewed.cert.read_text()

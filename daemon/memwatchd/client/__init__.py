@@ -1,1 +1,1 @@
-"""The `memwatch` command: asks a daemon, here or elsewhere, and reads this machine itself where none answers."""
+"""The `memwatch` command: client of a local or remote daemon; reads this machine directly if none is running."""

@@ -1,4 +1,4 @@
-"""`python -m memwatchd.client` is `memwatch`."""
+"""Entry point of `python -m memwatchd.client`."""
 
 import sys
 

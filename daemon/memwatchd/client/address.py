@@ -1,4 +1,4 @@
-"""Where a daemon answers: http://HOST:PORT, https://HOST:PORT or unix:/PATH."""
+"""Address of a daemon: http://HOST:PORT, https://HOST:PORT or unix:/PATH."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PORTS = {"http": 80, "https": 443}
 
 
 class Address(Struct, frozen=True):
-    """`scheme` is http, https or unix. For a socket file `host` is its path and `port` means nothing.
+    """Address of a daemon. `scheme` is http, https or unix. For a socket file `host` is its path, `port` is unused.
 
-    `prefix` is what a proxy puts before every path.
+    `prefix` is the path prefix of a reverse proxy.
     """
 
     scheme: str
@@ -34,7 +34,7 @@ class Address(Struct, frozen=True):
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this machine's, so that reading this machine answers the same question."""
+        """True if the address is on this machine, so that reading the machine directly is an equivalent."""
         if self.scheme == "unix" or self.host in ("localhost", socket.gethostname().lower()):
             return True
         try:
@@ -44,7 +44,7 @@ class Address(Struct, frozen=True):
 
     @property
     def start_command(self) -> str:
-        """What starts a daemon of this machine that would answer there."""
+        """Command that starts a daemon at this address."""
         if self.scheme == "unix":
             return f"memwatchd --listen {self}"
         return "memwatchd" if self.port == DEFAULT_PORT else f"memwatchd --listen 127.0.0.1:{self.port}"
@@ -54,7 +54,7 @@ DEFAULT = Address("http", "127.0.0.1", DEFAULT_PORT)
 
 
 def parse_url(url: str) -> Address:
-    """Raises Refused for anything else."""
+    """Parse a daemon URL. Raise InvalidValueError if it is not one."""
     if url.startswith("unix:"):
         return Address("unix", parse_socket("unix:" + url.removeprefix("unix:").removeprefix("//")))
     try:

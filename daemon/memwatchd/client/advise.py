@@ -1,4 +1,4 @@
-"""`memwatch advise`: what to set for programs on a machine, why, and who says so."""
+"""`memwatch advise`: recommended settings for programs on a machine, with reasons and sources."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from memwatchd.client.address import Address
 from memwatchd.client.context import build_context, check_shape, common
 
 
-@click.command(short_help="What to set for programs here, and why.")
+@click.command(short_help="Recommended settings.")
 @common
 def advise(url: Address | None, as_json: bool) -> int:
-    """What to set for training and inference on a machine: each with its reason and its source.
+    """Print recommended settings for training and inference, each with its reason and source.
 
-    Where reports contradict each other it says "try both". Nothing is set.
+    Settings with contradicting reports are marked "try both". No setting is changed.
     """
     from memwatch.library.advice import advice_for, select_environment
     from memwatch.library.machine import decode_machine
 
-    question = build_context(url, as_json)
-    response = question.snapshot()
-    with check_shape(question.address):
-        cpus = (os.cpu_count() or 1) if question.address.is_here else None
+    context = build_context(url, as_json)
+    response = context.snapshot()
+    with check_shape(context.address):
+        cpus = (os.cpu_count() or 1) if context.address.is_here else None
         advice = advice_for(decode_machine(response.json), cpus)
     answer = {"environment": select_environment(advice), "advice": [asdict(one) for one in advice]}
-    return question.show(answer, lambda: _lines(answer["advice"]), response.is_simulated)  # type: ignore[arg-type]
+    return context.show(answer, lambda: _lines(answer["advice"]), response.is_simulated)  # type: ignore[arg-type]
 
 
 def _lines(advice: Sequence[dict[str, object]]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The command line of the client. What an answer needs is imported when it is asked for."""
+"""Command line of the client. Imports are deferred to the command that needs them."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ from memwatchd.client.http import ask
 from memwatchd.client.run import run, wait
 from memwatchd.client.watch import top, watch
 
-ABOUT = """Shows what memwatchd knows of a machine's memory, GPUs included: which pools there are, what is inside
-which, how full they are, and what could still be allocated."""
+ABOUT = """Shows memory usage of hosts and GPUs from memwatchd: pools, their contents, pressure, and available
+memory."""
 
-WHERE = """A daemon is looked for at --url, else at MEMWATCH_URL, else at http://127.0.0.1:6360. Where none answers
-on this machine, all but events, history, record and release read the machine themselves, and say so;
-those need a daemon. Figures of another machine come from its daemon only. Where it asks for a login, put its
-token into MEMWATCH_TOKEN, or use its socket file."""
+CONNECTION = """The daemon address is --url, else MEMWATCH_URL, else http://127.0.0.1:6360. If no daemon runs on
+this machine, commands read the machine directly and report that on stderr. events, history, record and release
+always need a daemon, and so do remote machines. If the daemon requires a login, set its token in MEMWATCH_TOKEN
+or use its Unix socket."""
 
 EXAMPLES = (
-    ("memwatch status", "what is inside what, how full, how much is left"),
-    ("memwatch status --json", "the same for programs"),
-    ("memwatch backends", "CPU, CUDA, ROCm, Metal, OpenCL, Vulkan: which work, and why the others do not"),
-    ("memwatch doctor", "what is seen, what is not, why, and what would change that"),
-    ("memwatch fit ./Mistral-7B --context 32768", "whether a model fits, where, and what would make it fit"),
-    ("memwatch watch --interval 0.5 --csv", "one line a sample, for a spreadsheet"),
-    ("memwatch run -- python train.py", "what memory a program and its children take"),
-    ("memwatch wait --free 20GiB -- python train.py", "start it when there is room"),
+    ("memwatch status", "pools, contents, pressure, available memory"),
+    ("memwatch status --json", "the same as JSON"),
+    ("memwatch backends", "availability of CPU, CUDA, ROCm, Metal, OpenCL and Vulkan"),
+    ("memwatch doctor", "diagnose missing data"),
+    ("memwatch fit ./Mistral-7B --context 32768", "check if a model fits, and where"),
+    ("memwatch watch --interval 0.5 --csv", "print samples as CSV"),
+    ("memwatch run -- python train.py", "report the peak memory of a program and its children"),
+    ("memwatch wait --free 20GiB -- python train.py", "start a program when memory is available"),
     ("memwatch --url http://gpu7:6360 devices", "the GPUs of another machine"),
-    ("memwatch record box.memwatch --for 10m --redact", "a recording for a bug report, without names"),
-    ("memwatch release --for 60s", "let go of the GPUs, to reset one or change its MIG mode"),
+    ("memwatch record box.memwatch --for 10m --redact", "record for a bug report, with names hidden"),
+    ("memwatch release --for 60s", "release the GPUs, to reset one or change its MIG mode"),
 )
 
 EXIT_CODES = (
-    ("0", "all went well"),
-    ("1", "no daemon answered, or it declined, or nothing could be read; fit: it fits nowhere; wait: too late"),
-    ("2", "the command line cannot be used; wait: there is less than that in all"),
+    ("0", "success"),
+    ("1", "no daemon, request rejected, or no data; doctor: problems; fit: does not fit; wait: timeout"),
+    ("2", "invalid command line; wait: SIZE exceeds the total"),
     ("126", "run and wait: the program cannot be run"),
-    ("127", "run and wait: there is no such program"),
-    ("…", "of run and wait: the program's own, 128 and the signal's number where one ended it"),
+    ("127", "run and wait: program not found"),
+    ("…", "run and wait: exit code of the program, or 128 + signal number"),
 )
 
 
@@ -80,9 +80,9 @@ EXIT_CODES = (
     metavar="URL",
     callback=to_address,
     envvar="MEMWATCH_URL",
-    help=f"Where the daemon is: http://HOST:PORT or unix:/PATH.  [default: {DEFAULT}]",
+    help=f"Daemon address: http://HOST:PORT or unix:/PATH.  [default: {DEFAULT}]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.version_option(__version__, prog_name="memwatch", message="%(prog)s %(version)s")
 def memwatch(**_before: object) -> int:
     ctx = click.get_current_context()
@@ -92,100 +92,100 @@ def memwatch(**_before: object) -> int:
     return EXIT_OK
 
 
-memwatch.sections = (("Where it looks", WHERE), ("Examples", EXAMPLES), ("Exit codes", EXIT_CODES))
+memwatch.sections = (("Connection", CONNECTION), ("Examples", EXAMPLES), ("Exit codes", EXIT_CODES))
 
 
-@memwatch.command(short_help="What is inside what, how full, how much is left.")
+@memwatch.command(short_help="Pools, contents, pressure, available memory.")
 @common
 def status(url: Address | None, as_json: bool) -> int:
-    """Pools, what is inside them, their pressure, and what each GPU could allocate now."""
+    """Show pools, their contents, memory pressure, and how much each GPU can allocate now."""
     from memwatchd.client import tree
 
-    question = build_context(url, as_json)
-    answer = question.snapshot()
-    with check_shape(question.address):
+    context = build_context(url, as_json)
+    answer = context.snapshot()
+    with check_shape(context.address):
         age = None if answer.unix is None else answer.unix - answer.json["unix"]
         code = EXIT_OK if answer.json["pools"] else EXIT_FAILURE
-    return question.show(answer.json, lambda: tree.render_lines(answer.json, age)) or code
+    return context.show(answer.json, lambda: tree.render_lines(answer.json, age)) or code
 
 
-@memwatch.command(short_help="The GPUs and what they could allocate.")
+@memwatch.command(short_help="GPUs and how much they can allocate.")
 @common
 def devices(url: Address | None, as_json: bool) -> int:
-    """A table of GPUs: how their memory relates to System RAM, what they could allocate, their state."""
+    """List GPUs: how their memory relates to System RAM, how much they can allocate, and their state."""
     from memwatchd.client import tables
 
-    question = build_context(url, as_json)
-    answer = question.snapshot()
-    with check_shape(question.address):
+    context = build_context(url, as_json)
+    answer = context.snapshot()
+    with check_shape(context.address):
         found = answer.json["devices"]
-    return question.show(found, lambda: tables.device_lines(answer.json), answer.is_simulated)
+    return context.show(found, lambda: tables.device_lines(answer.json), answer.is_simulated)
 
 
-@memwatch.command(short_help="CPU, CUDA, ROCm, …: which work, and why not.")
+@memwatch.command(short_help="Availability of CPU, CUDA, ROCm and others.")
 @common
 def backends(url: Address | None, as_json: bool) -> int:
-    """What can be computed with (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), or why not, and which to use.
+    """List compute backends (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan): available or not, why, and which to use.
 
-    Files are looked at, and OpenCL is asked in a process of its own, at most once a minute. Vulkan is not asked,
-    since that wakes sleeping GPUs: a question mark says so.
+    Most checks read files. OpenCL is queried in a separate process, at most once a minute. Vulkan is not queried,
+    since that wakes sleeping GPUs: it is marked with a question mark.
     """
     from memwatchd.client import tables
 
-    question = build_context(url, as_json)
-    found = question.backends().json
-    return question.show(found, lambda: tables.backend_lines(found))
+    context = build_context(url, as_json)
+    found = context.backends().json
+    return context.show(found, lambda: tables.backend_lines(found))
 
 
-@memwatch.command(short_help="What is not seen, why, and what would change that.")
+@memwatch.command(short_help="Diagnose missing data.")
 @common
 def doctor(url: Address | None, as_json: bool) -> int:
-    """What is seen of a machine, what is not, why, and what would change that; versions known not to fit together.
+    """Diagnose missing data, with the cause and remedy of each problem. Report known incompatible versions.
 
-    Exits with 1 where figures are missing or wrong.
+    Exits with 1 if data is missing or wrong.
     """
     from memwatchd.client import tables
 
-    question = build_context(url, as_json)
-    found = question.doctor().json
-    with check_shape(question.address):
+    context = build_context(url, as_json)
+    found = context.doctor().json
+    with check_shape(context.address):
         code = EXIT_FAILURE if found["worst"] == "problem" else EXIT_OK
-    return question.show(found, lambda: tables.check_lines(found)) or code
+    return context.show(found, lambda: tables.check_lines(found)) or code
 
 
-@memwatch.command(short_help="What happened, newest last.")
-@click.option("--limit", type=Number(1, 1000, 20), default=20, show_default=True, help="At most so many.")
+@memwatch.command(short_help="Recent events, newest last.")
+@click.option("--limit", type=Number(1, 1000, 20), default=20, show_default=True, help="Maximum number of events.")
 @common
 def events(limit: int, url: Address | None, as_json: bool) -> int:
-    """What happened, newest last: levels, alerts, OOM kills, collectors that fail."""
+    """List recent events, newest last: levels, alerts, OOM kills, failing collectors."""
     from memwatchd.client import tables
 
-    question = build_context(url, as_json)
-    answer = ask(question.address, f"/api/v1/events?limit={limit}")
-    return question.show(answer.json, lambda: tables.event_lines(answer.json), answer.is_simulated)
+    context = build_context(url, as_json)
+    answer = ask(context.address, f"/api/v1/events?limit={limit}")
+    return context.show(answer.json, lambda: tables.event_lines(answer.json), answer.is_simulated)
 
 
-@memwatch.command(short_help="Let go of the GPU drivers for a while.")
+@memwatch.command(short_help="Release GPU drivers temporarily.")
 @click.option(
     "--for",
     "seconds",
     callback=seconds_within("1s", "1h", "60s"),
     default="60s",
     metavar="DURATION",
-    help="How long, 1s to 1h.  [default: 60s]",
+    help="Duration, 1s to 1h.  [default: 60s]",
 )
 @common
 def release(seconds: float, url: Address | None, as_json: bool) -> int:
-    """Have the daemon let go of every GPU driver, so that a GPU can be reset or cut into MIG instances."""
+    """Release all GPU drivers temporarily, so that a GPU can be reset or split into MIG instances."""
     from memwatchd.client import tables
 
-    question = build_context(url, as_json)
-    answer = ask(question.address, f"/api/v1/release?seconds={seconds:g}", "POST")
+    context = build_context(url, as_json)
+    answer = ask(context.address, f"/api/v1/release?seconds={seconds:g}", "POST")
     now_unix = answer.unix or time.time()
-    return question.show(answer.json, lambda: tables.release_lines(answer.json, now_unix), answer.is_simulated)
+    return context.show(answer.json, lambda: tables.release_lines(answer.json, now_unix), answer.is_simulated)
 
 
-@memwatch.command(short_help="Write down what a daemon serves.")
+@memwatch.command(short_help="Record the snapshots of a daemon.")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--for",
@@ -193,23 +193,23 @@ def release(seconds: float, url: Address | None, as_json: bool) -> int:
     callback=seconds_within("1s", "24h", "10m"),
     default="10m",
     metavar="DURATION",
-    help="How long, 1s to 24h; Ctrl-C ends it sooner.  [default: 10m]",
+    help="Duration, 1s to 24h; Ctrl-C ends it early.  [default: 10m]",
 )
 @click.option("--redact", is_flag=True, help="Hide names and ids of hosts, users, programs, units and devices.")
 @common
 def record(file: Path, seconds: float, redact: bool, url: Address | None, as_json: bool) -> int:
-    """Write each snapshot that a daemon serves to FILE, to be shown by memwatchd --replay FILE.
+    """Record each snapshot of a daemon to FILE. memwatchd --replay FILE plays it.
 
-    A recording that is there is gone on with.
+    Appends to an existing recording.
     """
     from memwatchd.client.record import record as write
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    question = build_context(url, as_json)
-    count = write(question.address, file, seconds, redact)
+    context = build_context(url, as_json)
+    count = write(context.address, file, seconds, redact)
     found = {"file": str(file), "snapshots": count, "redacted": redact}
-    line = f"{count} snapshots in {file}; look at them with: memwatchd --replay {file}"
-    return question.show(found, lambda: [line])
+    line = f"{count} snapshots in {file}; play them with: memwatchd --replay {file}"
+    return context.show(found, lambda: [line])
 
 
 for command in (fit, advise, history, watch, top, run, wait, completion):
@@ -217,9 +217,9 @@ for command in (fit, advise, history, watch, top, run, wait, completion):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says and return the exit code. What goes wrong is one sentence on stderr."""
+    """Run the command line and return the exit code. Errors are one sentence on stderr."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know no "✓"
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack "✓"
     try:
         code: int = memwatch.main(arguments, prog_name="memwatch", standalone_mode=False)
         sys.stdout.flush()
@@ -228,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.Abort:
         return 130
     except BrokenPipeError:
-        # Nobody reads any more; what is left in the buffer must not raise again at exit.
+        # The reader has closed the pipe. Flushing the rest of the buffer at exit must not raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
     except CommandError as error:

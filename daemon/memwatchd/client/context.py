@@ -1,4 +1,4 @@
-"""What the commands have in common: whom to ask, and how to show what comes."""
+"""Shared parts of the commands: daemon address, requests, output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memwatchd.client.errors import EXIT_FAILURE, CommandError
 from memwatchd.client.http import SECONDS, DaemonResponse, DaemonUnreachableError, ask
 
 EXIT_OK, EXIT_USAGE = 0, 2
-# Drivers are asked for ten seconds at most; a minute later they are asked again.
+# Driver queries time out after 10 s. Their results are cached for one minute.
 INQUIRY_SECONDS = 30.0
 
 Json = Any
@@ -27,23 +27,23 @@ Command = Callable[..., int]
 
 
 class UnexpectedResponseError(CommandError):
-    """An answer that is not shaped as this program expects."""
+    """A response without the expected structure."""
 
 
 @contextmanager
 def check_shape(address: Address) -> Iterator[None]:
-    """Only for looking at what `address` answered: whatever cannot be found in it, it is the answer's fault."""
+    """Convert lookup and type errors to UnexpectedResponseError. Wrap only access to a response of `address`."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise UnexpectedResponseError(
-            f"what {address} answered is not as memwatch {__version__} expects it "
-            f"({type(error).__name__}: {error}): is a memwatchd of that version there?"
+            f"unexpected response from {address} ({type(error).__name__}: {error}); "
+            f"check that memwatchd {__version__} is running there"
         ) from None
 
 
 class ClientContext(Struct, frozen=True):
-    """Whom to ask, and how to print what comes."""
+    """Daemon address and output format of a command."""
 
     address: Address
     as_json: bool
@@ -58,7 +58,7 @@ class ClientContext(Struct, frozen=True):
         return self._or_local("/api/v1/doctor", INQUIRY_SECONDS, _doctor_here)
 
     def snapshots(self, interval_seconds: float) -> Iterator[Json]:
-        """One after the other, of the daemon or of this machine; the same again where it has not ticked since."""
+        """Yield snapshots of the daemon or of this machine. Repeats a snapshot if there was no tick since."""
         try:
             found = ask(self.address, "/api/v1/snapshot").json
         except DaemonUnreachableError as error:
@@ -74,7 +74,7 @@ class ClientContext(Struct, frozen=True):
         return self._or_local(f"/api/v1/fit?bytes={need}", SECONDS, lambda: _fit_here(need))
 
     def show(self, found: Json, lines: Callable[[], Iterable[str]], is_simulated: bool = False) -> int:
-        """As JSON, or as lines that no name somebody chose can break; then `is_simulated` is said beside them."""
+        """Print JSON, or lines with control characters escaped, with a warning on stderr if `is_simulated`."""
         if self.as_json:
             print(json.dumps(found, separators=(",", ":")))
             return EXIT_OK
@@ -87,7 +87,7 @@ class ClientContext(Struct, frozen=True):
         return EXIT_OK
 
     def print_simulated(self, is_simulated: bool) -> None:
-        """On stderr, for people: figures of a machine that is none look like any others. JSON says it itself."""
+        """Warn on stderr about simulated data. JSON contains the field `simulated` instead."""
         if is_simulated and not self.as_json:
             from memwatch.render import words as wording
 
@@ -103,7 +103,7 @@ class ClientContext(Struct, frozen=True):
     def _print_fallback(self, error: DaemonUnreachableError) -> None:
         if not self.address.is_here:
             raise error
-        print_errors([f"no memwatchd answers at {error.address} ({error.reason}): this machine is read directly"])
+        print_errors([f"cannot reach memwatchd at {error.address} ({error.reason}); reading this machine directly"])
 
 
 def to_address(_ctx: click.Context, _option: click.Parameter, value: str | None) -> Address | None:
@@ -117,7 +117,7 @@ def to_address(_ctx: click.Context, _option: click.Parameter, value: str | None)
 def seconds_within(
     minimum: str, maximum: str, example: str
 ) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
-    """What reads a duration as the settings have them, or a number of seconds; None where there is none."""
+    """Return a click callback that parses a duration or a number of seconds; None passes through."""
 
     def to_seconds(_ctx: click.Context, option: click.Parameter, value: str | None) -> float | None:
         if value is None:
@@ -135,7 +135,7 @@ def seconds_within(
 
 
 class Number(click.IntRange):
-    """A whole number; what is none is told with one that would do."""
+    """An integer option. Its error message includes an example."""
 
     def __init__(self, minimum: int, maximum: int, example: int) -> None:
         super().__init__(minimum, maximum)
@@ -181,13 +181,13 @@ def _backends_here() -> Json:
 
 
 def common(command: Command) -> Command:
-    """The options that may stand before a command or behind it."""
-    command = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
-    return click.option("--url", metavar="URL", callback=to_address, help="Where the daemon is.")(command)
+    """Add the options that are valid before and after the command name."""
+    command = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+    return click.option("--url", metavar="URL", callback=to_address, help="Daemon address.")(command)
 
 
 def build_context(url: Address | None, as_json: bool) -> ClientContext:
-    """What stands behind the command wins over what stands before it."""
+    """Build the context. An option after the command name overrides one before it."""
     parent = click.get_current_context().parent
     before = parent.params if parent else {}
     return ClientContext(url or before.get("url") or DEFAULT, as_json or bool(before.get("as_json")))

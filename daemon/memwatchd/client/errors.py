@@ -1,10 +1,10 @@
-"""What ends a command without an answer."""
+"""Errors that end a command."""
 
 EXIT_FAILURE = 1
 
 
 class CommandError(Exception):
-    """Why there is no answer, in a sentence for whoever asked, and the exit code that says so."""
+    """Failure of a command: one sentence for the user, and the exit code."""
 
     def __init__(self, why: str, code: int = EXIT_FAILURE) -> None:
         super().__init__(why)

@@ -1,4 +1,4 @@
-"""From JSON back to figures that are there or absent with a reason."""
+"""Decode values from JSON: present, or absent with a reason."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Json = dict[str, Any]
 
 
 def figure(record: Json, name: str) -> Bytes:
-    """A size in bytes, or why there is none."""
+    """Return a size in bytes, or the reason of its absence."""
     value = record[name]
     return Absent(record["absent"][name]) if value is None else int(value)
 
 
 def size(record: Json, name: str) -> str:
-    """It in words: "44.3 GiB", "— not supported"."""
+    """Format the size: "44.3 GiB", "— not supported"."""
     return wording.size(figure(record, name))
 
 

@@ -1,4 +1,4 @@
-"""`memwatch fit`: what a model or a size needs, where it fits, and the cheapest change that would make it fit."""
+"""`memwatch fit`: memory need of a model or size, devices it fits on, and the cheapest change to make it fit."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ from memwatchd.client.errors import EXIT_FAILURE
 from memwatchd.client.figures import Json, size
 from memwatchd.client.tables import MARKS, columns
 
-# What means nothing without --train.
+# Options that need --train.
 TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "swap_blocks")
 
 
-@click.command(short_help="Whether a model or a size fits, and where.")
+@click.command(short_help="Check if a model or a size fits, and where.")
 @click.argument("subject", metavar="MODEL_OR_BYTES")
-@click.option("--context", type=Number(1, 1 << 30, 8192), help="Tokens of each sequence.")
-@click.option("--batch", type=Number(1, 1 << 20, 1), default=1, help="Sequences at a time.  [default: 1]")
-@click.option("--dtype", default="", help="What the weights are kept in: bfloat16, int8, nf4, q4_k, …")
-@click.option("--kv-dtype", default="", help="What the cache is kept in.")
-@click.option("--train", is_flag=True, help="To be trained, not to answer.")
+@click.option("--context", type=Number(1, 1 << 30, 8192), help="Context length in tokens.")
+@click.option("--batch", type=Number(1, 1 << 20, 1), default=1, help="Batch size.  [default: 1]")
+@click.option("--dtype", default="", help="Weight dtype: bfloat16, int8, nf4, q4_k, …")
+@click.option("--kv-dtype", default="", help="KV cache dtype.")
+@click.option("--train", is_flag=True, help="Training instead of inference.")
 @click.option("--optimizer", default="adamw", help="With --train: adamw, adamw_8bit, lion, adafactor, sgd, …")
-@click.option("--lora", type=Number(0, 65536, 16), default=0, help="With --train: adapters of this rank only.")
-@click.option("--checkpointing", is_flag=True, help="With --train: compute activations again.")
-@click.option("--offload-optimizer", is_flag=True, help="With --train: its states wait in System RAM.")
-@click.option("--swap-blocks", type=Number(0, 1 << 20, 10), default=0, help="With --train: so many layers wait.")
+@click.option("--lora", type=Number(0, 65536, 16), default=0, help="With --train: LoRA adapters of this rank only.")
+@click.option("--checkpointing", is_flag=True, help="With --train: gradient (activation) checkpointing.")
+@click.option("--offload-optimizer", is_flag=True, help="With --train: optimizer states in System RAM.")
+@click.option(
+    "--swap-blocks", type=Number(0, 1 << 20, 10), default=0, help="With --train: layers offloaded to CPU."
+)
 @common
 def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> int:
-    """What MODEL_OR_BYTES needs, where it fits now, and the cheapest change that would make it fit.
+    """Show how much memory MODEL_OR_BYTES needs, where it fits now, and the cheapest change to make it fit.
 
-    It is a size (20GiB), a folder with safetensors or GGUF files, such a file, or a config.json. Headers are read,
-    and no tensor. Exits with 1 where it fits nowhere.
+    MODEL_OR_BYTES is a size (20GiB), a folder with safetensors or GGUF files, one such file, or a config.json. Only
+    headers are read, no tensors. Exits with 1 if it does not fit on any device.
     """
     use = parse_use(options)
     refuse_unused(subject, bool(options["train"]))
@@ -47,19 +49,19 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
         need = compute_need(subject, use)
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
-    question = build_context(url, as_json)
-    response = question.fit(need.bytes)
+    context = build_context(url, as_json)
+    response = context.fit(need.bytes)
     found = response.json
-    with check_shape(question.address):
+    with check_shape(context.address):
         change = None if found["best"] else change_for(found, subject, use)
         code = EXIT_OK if found["best"] else EXIT_FAILURE
     extra = {"parts": dict(need.parts), "note": need.note, "change": _change_json(change)}
     answer = {"subject": need.subject, **found, **extra}
-    return question.show(answer, lambda: fit_lines(need, found, change), response.is_simulated) or code
+    return context.show(answer, lambda: fit_lines(need, found, change), response.is_simulated) or code
 
 
 def refuse_unused(subject: str, is_trained: bool) -> None:
-    """Refuses options that the answer would not go by."""
+    """Raise UsageError for options that have no effect on the result."""
     ctx = click.get_current_context()
     chosen = [
         option
@@ -77,11 +79,11 @@ def refuse_unused(subject: str, is_trained: bool) -> None:
         )
     flags = ", ".join(option.opts[0] for option in chosen if option.name in TRAINING)
     if flags and not is_trained:
-        raise click.UsageError(f"{flags}: that says how a model is trained; add --train")
+        raise click.UsageError(f"{flags}: only for training; add --train")
 
 
 def parse_use(options: dict[str, object]) -> Use:
-    """The options as what they mean. What is no number format is refused here."""
+    """Convert the options. Raise UsageError for an unknown number format or training plan."""
     values = {name: value for name, value in options.items() if value is not None}
     try:
         plan = _parse_plan(values) if values["train"] else None
@@ -105,7 +107,7 @@ def _parse_plan(values: dict[str, object]) -> TrainingPlan:
 
 
 def change_for(found: Json, subject: str, use: Use) -> Reduction | None:
-    """The first change, cheapest first, after which it would fit on some device."""
+    """Return the cheapest change after which the model would fit on some device."""
     if is_size(subject):
         return None
     rooms = [one["headroom_bytes"] for one in found["verdicts"] if one["headroom_bytes"] is not None]
@@ -132,7 +134,7 @@ def fit_lines(need: MemoryNeed, found: Json, change: Reduction | None) -> Iterat
     yield ""
     for verdict in found["verdicts"]:
         mark = MARKS[verdict["fits"]]
-        room = f" ({size(verdict, 'headroom_bytes')} can be had)" if verdict["headroom_bytes"] is not None else ""
+        room = f" ({size(verdict, 'headroom_bytes')} available)" if verdict["headroom_bytes"] is not None else ""
         yield f"{mark} {verdict['device']}, {verdict['name']}{room}: {verdict['reason']}"
     yield ""
     yield _conclusion(found, change)
@@ -140,8 +142,8 @@ def fit_lines(need: MemoryNeed, found: Json, change: Reduction | None) -> Iterat
 
 def _conclusion(found: Json, change: Reduction | None) -> str:
     if found["best"]:
-        return f"It fits: use {found['best']}."
+        return f"Fits: use {found['best']}."
     if change:
         needed = size({"need": change.need.bytes}, "need")
-        return f"It fits nowhere now. It would with {change.words} ({change.flags}): {needed}."
-    return "It fits nowhere now."
+        return f"Does not fit right now. It would fit with {change.words} ({change.flags}): {needed}."
+    return "Does not fit right now."

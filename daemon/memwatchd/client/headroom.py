@@ -1,4 +1,4 @@
-"""How much can be had, and how much there is in all: of System RAM by who asks, or by a GPU."""
+"""Available and total memory: of System RAM for this process, or of a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 class PlaceHeadroom(NamedTuple):
-    """None is what is not known. `within`: the limit of whoever asks, where it is less than the machine has."""
+    """Available and total bytes, None if unknown. `within`: name of the limit, if it is below the machine's RAM."""
 
     place: str
     left_bytes: int | None
@@ -25,7 +25,7 @@ class PlaceHeadroom(NamedTuple):
     within: str = ""
 
     def limit_to(self, limit: CgroupLimit) -> PlaceHeadroom:
-        """The same for who lives under a limit: there may be less in all, and less that is left."""
+        """Return the headroom within a limit, which may lower both the total and the available bytes."""
         left, whole = self.left_bytes, self.whole_bytes
         if whole is not None and limit.size_bytes >= whole:
             return self
@@ -35,19 +35,22 @@ class PlaceHeadroom(NamedTuple):
     @property
     def left_words(self) -> str:
         if self.left_bytes is None:
-            return "how much can be had is not known"
+            return "available memory is unknown"
         where = f" within the {self.within}" if self.within else ""
-        return f"{wording.size(self.left_bytes)} can be had{where}"
+        return f"{wording.size(self.left_bytes)} available{where}"
 
     @property
     def whole_words(self) -> str:
         whole = wording.DASH if self.whole_bytes is None else wording.size(self.whole_bytes)
-        return f"the {self.within} is {whole}" if self.within else f"{self.place} has {whole} in all"
+        return f"the {self.within} is {whole}" if self.within else f"{self.place} has {whole} in total"
 
 
 def find_headroom(snapshot: Json, device: str | None) -> PlaceHeadroom:
-    """On a GPU, or in System RAM. The own limit counts for this machine's RAM and nobody else's; a driver's memory
-    is in no cgroup on a unified machine."""
+    """Return the headroom of a GPU or of System RAM.
+
+    The cgroup limit applies only to System RAM of this machine. On a unified machine, no cgroup contains the
+    memory of a driver.
+    """
     if device is not None:
         return PlaceHeadroom(device, _headroom(snapshot, device), find_capacity(snapshot, device))
     ram = next((pool for pool in snapshot["pools"] if pool["kind"] == "system_ram"), None)
@@ -59,7 +62,7 @@ def find_headroom(snapshot: Json, device: str | None) -> PlaceHeadroom:
 
 
 def find_capacity(snapshot: Json, device: str | None) -> int | None:
-    """The most there could ever be; None where that is not known."""
+    """Return the total capacity, None if unknown."""
     from memwatch.backends.devices import compute_capacity
     from memwatch.library.machine import decode_machine
 
@@ -69,7 +72,7 @@ def find_capacity(snapshot: Json, device: str | None) -> int | None:
             return None if here.ram is None else here.ram.size_bytes
         found = here.device(device)
         whole = None if found is None else compute_capacity(found, here)
-    except (ValueError, TypeError, KeyError, StopIteration):  # older daemons say less
+    except (ValueError, TypeError, KeyError, StopIteration):  # older daemons send fewer fields
         return None
     return whole if isinstance(whole, int) else None
 
@@ -77,11 +80,12 @@ def find_capacity(snapshot: Json, device: str | None) -> int | None:
 def _headroom(snapshot: Json, device: str) -> int | None:
     known = {one["id"]: one["headroom_bytes"] for one in snapshot["devices"]}
     if device not in known:
-        raise click.UsageError(f'--device is "{device}", which is none of {", ".join(known) or "no device"}')
+        choice = f"which is not one of {', '.join(known)}" if known else "but this machine has no devices"
+        raise click.UsageError(f'--device is "{device}", {choice}')
     headroom: int | None = known[device]
     return headroom
 
 
 def _is_this_machine(snapshot: Json) -> bool:
-    """Whether it is of the machine that this program runs on, and not of one at the other end of --url."""
+    """Return True if the snapshot is of the machine that this program runs on."""
     return bool(snapshot["boot_id"] == wiring.read_identity(Roots(*read_roots(os.environ))).boot_id)

@@ -1,4 +1,4 @@
-"""What help shows below options and commands: where a daemon is looked for, examples, exit codes."""
+"""Extra sections of the help text: connection, examples, exit codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Rows = Sequence[tuple[str, str]]
 
 
 class DocumentedGroup(click.Group):
-    """A group of commands with further sections in its help: a text, or rows of two columns."""
+    """Command group with extra help sections: a text, or rows of two columns."""
 
     sections: Sequence[tuple[str, Rows | str]] = ()
 

@@ -1,4 +1,4 @@
-"""One question to a daemon over HTTP, and every way in which there is no answer, in a sentence."""
+"""HTTP requests to a daemon, with one-sentence errors."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ from memwatchd.client.errors import CommandError
 
 SECONDS = 10.0
 MAX_ANSWER_BYTES = 64 << 20
-TOKEN = "MEMWATCH_TOKEN"  # noqa: S105  the variable that holds one
+TOKEN = "MEMWATCH_TOKEN"  # noqa: S105  the name of the variable
 JSON_TYPES = ("application/json", "application/problem+json")
 
 
 class DaemonUnreachableError(CommandError):
-    """No daemon answers there. `address` is where it was looked for, `reason` why there is none."""
+    """No daemon is reachable at `address`, for `reason`."""
 
     def __init__(self, address: Address, error: OSError, seconds: float) -> None:
         reason = describe_reason(error, seconds)
         if isinstance(error, socket.gaierror):
-            why = f"the name {address.host} leads to no machine ({reason}); correct it"
+            why = f"cannot resolve the host name {address.host} ({reason}); correct it"
         else:
-            why = f"no memwatchd answers at {address} ({reason}); {remedy_for(address, error)}"
-        super().__init__(f"{why}, or name another with --url")
+            why = f"cannot reach memwatchd at {address} ({reason}); {remedy_for(address, error)}"
+        super().__init__(f"{why}, or set another address with --url")
         self.address = address
         self.reason = reason
 
 
 class RequestDeclinedError(CommandError):
-    """Somebody answered, and not with what was asked for; the message says what."""
+    """The server rejected the request or sent an unusable response."""
 
 
 class DaemonResponse(Struct, frozen=True):
-    """What was said, when by the clock of who said it (None where that was not said), and whether of a machine that
-    is none."""
+    """Decoded body of a response. `unix`: the server's Date header, if any. `is_simulated`: demo or replay data."""
 
     json: Any
     unix: float | None
@@ -50,7 +49,7 @@ class DaemonResponse(Struct, frozen=True):
 
 
 def ask(address: Address, path: str, method: str = "GET", seconds: float = SECONDS) -> DaemonResponse:
-    """What is at `path`. Raises DaemonUnreachableError or Declined."""
+    """Send a request and return the response. Raise DaemonUnreachableError or RequestDeclinedError."""
     connection = connection_to(address, seconds)
     try:
         connection.request(method, address.prefix + path, headers=build_headers(os.environ))
@@ -60,7 +59,7 @@ def ask(address: Address, path: str, method: str = "GET", seconds: float = SECON
         raise DaemonUnreachableError(address, error, seconds) from None
     except http.client.HTTPException as error:
         raise RequestDeclinedError(
-            f"what answers at {address} speaks no whole HTTP ({type(error).__name__})"
+            f"the response of {address} is not valid HTTP ({type(error).__name__}); check the address"
         ) from None
     finally:
         connection.close()
@@ -69,7 +68,7 @@ def ask(address: Address, path: str, method: str = "GET", seconds: float = SECON
 
 
 def build_headers(environ: Mapping[str, str]) -> dict[str, str]:
-    """What every question says; a token, where the environment holds one: a command line is seen by everybody."""
+    """Return the request headers. The token comes from the environment: all users can see a command line."""
     headers = {"Accept": "application/json"}
     token = environ.get(TOKEN, "").strip()
     if token.isascii() and token.isprintable() and token:
@@ -87,26 +86,26 @@ def connection_to(address: Address, seconds: float) -> http.client.HTTPConnectio
 
 def describe_reason(error: OSError, seconds: float) -> str:
     if isinstance(error, TimeoutError):
-        return f"nothing came for {seconds:g} s"
+        return f"no response within {seconds:g} s"
     if isinstance(error, PermissionError):
-        return "this user may not use that socket; it is for its owner and group"
+        return "permission denied: only the owner and group of the socket have access"
     return (error.strerror or str(error) or type(error).__name__).lower()
 
 
 def remedy_for(address: Address, error: OSError) -> str:
-    """What would make a daemon answer there."""
+    """Return advice for making a daemon reachable at `address`."""
     if address.is_here:
         return f"start one with: {address.start_command}"
     if isinstance(error, ConnectionRefusedError):
         where = f'listen = ["0.0.0.0:{address.port}"] under [web], and a bearer_token under [web.auth]'
-        return f"start one there that asks for a login ({where})"
-    return f"see that the machine is on and lets port {address.port} through"
+        return f"start one there with a login ({where})"
+    return f"check that the machine is up and its firewall allows port {address.port}"
 
 
 def parse_date(header: str | None) -> float | None:
     try:
         return parsedate_to_datetime(header or "").timestamp()
-    except (ValueError, TypeError, OverflowError):  # TypeError: Python 3.10 for what is no date
+    except (ValueError, TypeError, OverflowError):  # TypeError: Python 3.10 if it is not a date
         return None
 
 
@@ -119,13 +118,15 @@ def _read(address: Address, response: http.client.HTTPResponse, body: bytes) -> 
     if response.status != http.client.OK:
         raise RequestDeclinedError(refusal(address, response, found))
     if found is None:
-        raise RequestDeclinedError(f"what answers at {address} is no memwatchd: it sent {kind}, not readable JSON")
+        raise RequestDeclinedError(
+            f"{address} is not a memwatchd: it sent {kind}, not valid JSON; check the address"
+        )
     return found
 
 
 def refusal(address: Address, response: http.client.HTTPResponse, found: object) -> str:
-    """The sentence of a problem, or the status where there is none."""
+    """Return the error message: the `detail` of problem+json, or the HTTP status without one."""
     detail = found.get("detail") if isinstance(found, dict) else None
     if isinstance(detail, str) and detail:
-        return f"{address} declined: {detail}"
-    return f"what answers at {address} said {response.status} {response.reason}: is it a memwatchd?"
+        return f"{address} rejected the request: {detail}"
+    return f"{address} returned {response.status} {response.reason}; check that it is a memwatchd"

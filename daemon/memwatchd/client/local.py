@@ -1,4 +1,4 @@
-"""The same answers without a daemon: this machine is read once, with the settings a daemon would have."""
+"""Responses without a daemon: read this machine directly, with the settings of a daemon."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Json = dict[str, Any]
 
 
 def settings_here() -> Settings:
-    """From /etc/memwatchd/memwatchd.toml and the environment."""
+    """Load the settings from /etc/memwatchd/memwatchd.toml and the environment."""
     try:
         return load({}, os.environ)
     except SettingsError as error:
-        raise CommandError(f"the settings of memwatchd cannot be used: {error}") from None
+        raise CommandError(f"invalid memwatchd settings: {error}") from None
 
 
 def snapshot() -> Json:
@@ -36,7 +36,7 @@ def snapshot() -> Json:
 
 
 def snapshots(interval_seconds: float) -> Iterator[Json]:
-    """One reading after the other, of collectors that stay open."""
+    """Yield snapshots. The collectors stay open in between."""
     settings = settings_here()
     roots, clock = wiring.build_roots(settings), SystemClock()
     sampler = Sampler(wiring.list_enabled_collectors(settings), clock)

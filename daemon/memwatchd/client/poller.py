@@ -1,4 +1,4 @@
-"""A daemon that is asked while a program runs, by a thread of its own: nobody waits for its answers."""
+"""Poll a daemon in a separate thread while a program runs, without blocking the caller."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from memwatchd.client.errors import CommandError
 from memwatchd.client.http import ask
 
 POLL_SECONDS = 1.0
-# A daemon that was idle makes its API for the first who asks, which takes a board seconds.
+# An idle daemon builds its API at the first request, which takes seconds on a slow board.
 ANSWER_SECONDS = 20.0
 
 
 class SnapshotPoller:
-    """Asks for a snapshot once a second, and never again after there was no answer."""
+    """Poller of one snapshot per second. Stops after the first failed request."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -26,14 +26,14 @@ class SnapshotPoller:
 
     @property
     def is_answered(self) -> bool:
-        """Whether there was an answer to every question that is not still open."""
+        """True if no request has failed yet and `end` was not called."""
         return not self._is_over.is_set()
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="memwatch-onlooker", daemon=True).start()
+        threading.Thread(target=self._run, name="memwatch-poller", daemon=True).start()
 
     def snapshots(self) -> Iterator[dict[str, Any]]:
-        """Those that came since the last time."""
+        """Yield the snapshots received since the last call."""
         while not self._snapshots.empty():
             yield self._snapshots.get()
 

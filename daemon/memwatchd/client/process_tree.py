@@ -1,4 +1,4 @@
-"""A process and its children in /proc, and the most that they held together."""
+"""Process tree of a program in /proc, and its peak memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_PIDS = 100_000
 
 
 def read_tree(pid: int, procfs: Path = Path("/proc")) -> dict[int, int]:
-    """Resident bytes by process id, of a process and everything below it. What ends meanwhile is left out."""
+    """Return RSS in bytes by process id, for a process and its descendants. Ended processes are skipped."""
     found: dict[int, int] = {}
     waiting = [pid]
     while waiting and len(found) < MAX_PROCESSES:
@@ -40,7 +40,7 @@ def _resident(folder: Path) -> int | None:
 
 
 def _children(folder: Path) -> list[int]:
-    """Of all its threads, since any of them may have forked."""
+    """Return the children of all threads, since any thread may have forked."""
     found: list[int] = []
     try:
         for thread in (folder / "task").iterdir():
@@ -51,7 +51,7 @@ def _children(folder: Path) -> list[int]:
 
 
 class Peaks(Struct):
-    """Filled while a program runs. Its processes are added up; a page that several of them share counts in each."""
+    """Peaks of a running program. RSS is the sum over its processes; shared pages count once per process."""
 
     rss_bytes: int | None = None
     used_bytes: dict[str, int] = field(default_factory=dict)
@@ -71,19 +71,19 @@ class Peaks(Struct):
             _raise(self.used_bytes, RAM_LABEL, ram.total_bytes - ram.available_bytes)
 
     def see_snapshot(self, snapshot: Mapping[str, Any]) -> None:
-        """What a daemon says: pools and shares, everybody's, and what the tree's processes hold of devices."""
+        """Update from a snapshot: use of pools and shares by all programs, device memory of this process tree."""
         self.is_simulated |= snapshot.get("simulated", False)
         labels = {place["id"]: place["label"] for place in (*snapshot["pools"], *snapshot["shares"])}
         for place in (*snapshot["pools"], *snapshot["shares"]):
             if place["used_bytes"] is not None:
                 _raise(self.used_bytes, place["label"], place["used_bytes"])
-        held: dict[str, int] = {}
+        in_use: dict[str, int] = {}
         for process in snapshot["processes"]:
             if process["pid"] in self.pids:
                 for place, count in process["device_bytes"].items():
                     if isinstance(count, int):
-                        held[labels.get(place, place)] = held.get(labels.get(place, place), 0) + count
-        for label, count in held.items():
+                        in_use[labels.get(place, place)] = in_use.get(labels.get(place, place), 0) + count
+        for label, count in in_use.items():
             _raise(self.device_bytes, label, count)
 
     def json(self) -> dict[str, Any]:

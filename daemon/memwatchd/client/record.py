@@ -1,4 +1,4 @@
-"""Records what a daemon serves, snapshot by snapshot, for a bug report or to be replayed."""
+"""Record the snapshots of a daemon, for a bug report or a replay."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from memwatchd.client.http import DaemonResponse, DaemonUnreachableError, ask
 from memwatchd.recording.file_format import RecordingError, RecordingFile
 from memwatchd.recording.redact import Redactor
 
-# A daemon that restarts is waited for so long.
+# Time to wait for a daemon that restarts.
 RECONNECT_SECONDS = 30.0
 
 Json = dict[str, Any]
 
 
 def record(address: Address, path: Path, seconds: float, redact: bool) -> int:
-    """Write for so long, or until interrupted; how many snapshots. Raises Failure where that does not work."""
+    """Record for `seconds` or until interrupted. Return the number of snapshots. Raise CommandError on failure."""
     first = ask(address, "/api/v1/snapshot")
     try:
         file = RecordingFile(path, host="host-1" if redact else first.json["host"], redacted=redact)
@@ -33,7 +33,7 @@ def record(address: Address, path: Path, seconds: float, redact: bool) -> int:
         file.close()
     except OSError as error:
         raise CommandError(
-            f"recording to {path} ended after {file.lines - 1} snapshots: {error.strerror}"
+            f"recording to {path} failed after {file.lines - 1} snapshots: {error.strerror}"
         ) from None
     return file.lines - 1
 
@@ -45,7 +45,6 @@ def _follow(
     redactor: Redactor | None,
     end: float,
 ) -> None:
-    """Each snapshot once, as fast as they come."""
     seen, interval = -1.0, 1.0
     while True:
         if answer is not None and answer.json["unix"] != seen:
@@ -59,7 +58,7 @@ def _follow(
 
 
 def _reconnect(address: Address, end: float) -> DaemonResponse | None:
-    """The next snapshot; a daemon that is being restarted is asked again."""
+    """Return the next snapshot. Retry for RECONNECT_SECONDS while the daemon restarts."""
     until = min(end, time.monotonic() + RECONNECT_SECONDS)
     while time.monotonic() < until:
         with suppress(DaemonUnreachableError):

@@ -1,4 +1,4 @@
-"""`memwatch run -- CMD` and `memwatch wait --free SIZE -- CMD`: a program, and the memory it takes or waits for."""
+"""`memwatch run -- CMD` reports peak memory; `memwatch wait --free SIZE -- CMD` waits for free memory."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ from memwatchd.client.tables import columns
 
 Json = dict[str, Any]
 SAMPLE_SECONDS = 0.1
-# At the end, when somebody waits; a daemon that has not answered by then is still making its API, or is stuck.
+# Deadline of the last request, after the program has ended. A daemon that takes longer is still building its API or
+# hangs.
 STAGES_SECONDS = 10.0
-# As shells say it: there and not to be run, not found, ended by a signal.
+# Exit codes as in POSIX shells: cannot be executed, not found, killed by a signal.
 EXIT_NOT_RUN, EXIT_NOT_FOUND, EXIT_SIGNAL = 126, 127, 128
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
@@ -55,29 +56,33 @@ class CommandNotRunError(CommandError):
         if not isinstance(error, FileNotFoundError):
             why, code = f"cannot be run ({describe_reason(error)})", EXIT_NOT_RUN
         elif shutil.which(program) is None:
-            why, code = "is no program on PATH", EXIT_NOT_FOUND
+            why, code = "was not found; check its name and PATH", EXIT_NOT_FOUND
         else:
-            why, code = "cannot be run (what its first line names is not there)", EXIT_NOT_RUN
+            why, code = "cannot be run (the interpreter in its first line was not found)", EXIT_NOT_RUN
         super().__init__(f"{program} {why}", code)
 
 
-@click.command(short_help="Run a program and tell what memory it took.", context_settings=PASS_THROUGH)
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write there, not to stderr.")
+@click.command(short_help="Run a program and report its peak memory.", context_settings=PASS_THROUGH)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the report to this file instead of stderr.",
+)
 @COMMAND
 @common
 def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_json: bool) -> int:
-    """Run COMMAND and tell the most that it and its children held: resident, of each pool, of GPUs, by stage.
+    """Run COMMAND and report the peak memory of it and its children: RSS, pools, GPUs, and stages.
 
-    Its exit code is passed through. GPUs and stages come from the daemon, if one answers.
+    Its exit code is passed through. GPU values and stages come from the daemon, if one is running.
     """
     if not command:
         raise click.UsageError("COMMAND is missing; for example memwatch run -- python train.py")
-    question = build_context(url, as_json)
+    context = build_context(url, as_json)
     if output is not None:
         _try(output)
     peaks = Peaks()
     began = time.monotonic()
-    poller = SnapshotPoller(question.address)
+    poller = SnapshotPoller(context.address)
     code = _run(command, poller, peaks)
     found = {
         "command": list(command),
@@ -86,22 +91,22 @@ def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_j
         **peaks.json(),
         "stages": _stages(poller, peaks),
     }
-    lines = [json.dumps(found)] if question.as_json else _lines(found, peaks.is_simulated)
+    lines = [json.dumps(found)] if context.as_json else _lines(found, peaks.is_simulated)
     _print("".join(f"{wording.printable(line)}\n" for line in lines), output)
     return code
 
 
 def _try(output: Path) -> None:
-    """Refuses a file that cannot be written while nothing is lost yet. What stands in it stays for now."""
+    """Raise UsageError if the file cannot be written, before the program starts. Keep its content for now."""
     is_there = os.path.lexists(output)
     if is_there and not os.path.isfile(output):
-        return  # whoever reads a pipe would take this for its end
+        return  # closing a pipe here would signal end of file to its reader
     try:
         output.open("ab").close()
     except OSError as error:
         raise click.UsageError(
-            f'--output is "{output}", which cannot be written ({describe_reason(error)}); name a file in a folder '
-            "that is there and that this user may write to, for example --output report.txt"
+            f'--output is "{output}", which cannot be written ({describe_reason(error)}); use a file in a '
+            "writable folder, for example --output report.txt"
         ) from None
     if not is_there:
         with suppress(OSError):
@@ -109,13 +114,15 @@ def _try(output: Path) -> None:
 
 
 def _run(command: Sequence[str], poller: SnapshotPoller, peaks: Peaks) -> int:
-    """The exit code of the program, as a shell would have it."""
+    """Run the program and return its exit code as a shell would."""
     try:
         process = subprocess.Popen(command)  # noqa: S603  the program that the user names
     except OSError as error:
         raise CommandNotRunError(command[0], error) from None
     before = {one: signal.signal(one, lambda number, _frame: process.send_signal(number)) for one in FORWARDED}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both
+    before[signal.SIGINT] = signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a terminal sends SIGINT to both processes
     poller.start()
     try:
         while process.poll() is None:
@@ -142,7 +149,7 @@ def _see_answers(poller: SnapshotPoller, peaks: Peaks) -> None:
 
 
 def _stages(poller: SnapshotPoller, peaks: Peaks) -> list[Json]:
-    """The marks that processes of the tree have set since it began."""
+    """Return the marks that processes of the tree have set since the start."""
     if not poller.is_answered:
         return []
     poller.end()
@@ -163,7 +170,7 @@ def _print(text: str, output: Path | None) -> None:
             output.write_text(text, encoding="utf-8")
             return
     except OSError as error:
-        print_errors([f"{output} cannot be written any more ({describe_reason(error)}); the report is:"])
+        print_errors([f"cannot write {output} ({describe_reason(error)}); the report is:"])
     sys.stderr.write(text)
 
 
@@ -171,22 +178,24 @@ def _lines(found: Json, is_simulated: bool) -> Iterator[str]:
     took = wording.duration(found["seconds"])
     yield f"{' '.join(found['command'])[:200]}: exit code {found['exit_code']} after {took}"
     if is_simulated:
-        yield f"  {wording.SIMULATED} What everybody holds of pools and GPUs is that machine's."
-    rows = [("  peak resident, all its processes", _size(found["peak_rss_bytes"]))]
-    rows += [(f"  peak of {name}, everybody's", _size(count)) for name, count in found["peak_used_bytes"].items()]
-    rows += [(f"  peak in {name}, its own", _size(count)) for name, count in found["peak_device_bytes"].items()]
+        yield f"  {wording.SIMULATED} Peaks of pools and GPUs are of that machine."
+    rows = [("  peak RSS, all processes of the program", _size(found["peak_rss_bytes"]))]
+    rows += [(f"  peak of {name}, whole machine", _size(count)) for name, count in found["peak_used_bytes"].items()]
+    rows += [
+        (f"  peak of {name}, this program", _size(count)) for name, count in found["peak_device_bytes"].items()
+    ]
     yield from columns(rows, right=frozenset({1}))
     yield from (f"  {wording.clock(stage['unix'])} {stage['text']}" for stage in found["stages"])
 
 
 def _size(count: int | None) -> str:
-    return f"{wording.DASH} it ended before it was seen" if count is None else wording.size(count)
+    return f"{wording.DASH} it ended before the first sample" if count is None else wording.size(count)
 
 
-@click.command(short_help="Wait until there is room, then run a program.", context_settings=PASS_THROUGH)
-@click.option("--free", "size", required=True, metavar="SIZE", help="Such as 20GiB.")
-@click.option("--device", metavar="ID", help="On this GPU, such as gpu0, and not in System RAM.")
-@click.option("--timeout", callback=seconds_within("1s", "366d", "10m"), help="Give up after so long.")
+@click.command(short_help="Wait for free memory, then run a program.", context_settings=PASS_THROUGH)
+@click.option("--free", "size", required=True, metavar="SIZE", help="Amount, such as 20GiB.")
+@click.option("--device", metavar="ID", help="Wait for this GPU, such as gpu0, instead of System RAM.")
+@click.option("--timeout", callback=seconds_within("1s", "366d", "10m"), help="Give up after this time.")
 @COMMAND
 @common
 def wait(
@@ -197,37 +206,37 @@ def wait(
     url: Address | None,
     as_json: bool,
 ) -> int:
-    """Wait until SIZE can be had, then run COMMAND in place of this program.
+    """Wait until SIZE is available, then replace this process with COMMAND.
 
-    In System RAM: within the limit of the container, unit or job that this program is in.
-    Exits with 1 after --timeout, and with 2 at once where there is less than SIZE in all.
+    In System RAM, the limit of this program's container, unit or job counts as well.
+    Exits with 1 after --timeout, and with 2 at once if SIZE exceeds the total.
     """
     try:
         need = parse_bytes(size, "--free")
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
-    question = build_context(url, as_json)
+    context = build_context(url, as_json)
     until = None if timeout is None else time.monotonic() + timeout
-    # What a program prints in place of this one is no JSON of ours.
-    people = ClientContext(question.address, as_json=question.as_json and not command)
+    # With a COMMAND, stdout belongs to it, so messages are text even with --json.
+    console = ClientContext(context.address, as_json=context.as_json and not command)
     is_first = True
-    for snapshot in question.snapshots(1.0):
-        with check_shape(question.address):
-            people.print_simulated(is_first and snapshot["simulated"])
+    for snapshot in context.snapshots(1.0):
+        with check_shape(context.address):
+            console.print_simulated(is_first and snapshot["simulated"])
             headroom = find_headroom(snapshot, device)
         is_first = False
         if headroom.left_bytes is not None and headroom.left_bytes >= need:
             break
         if headroom.whole_bytes is not None and need > headroom.whole_bytes:
             missing = wording.size(need - headroom.whole_bytes)
-            raise click.UsageError(f'--free is "{size}", and {headroom.whole_words}, {missing} too few')
+            raise click.UsageError(f'--free is "{size}", but {headroom.whole_words}: short by {missing}')
         if until is not None and time.monotonic() >= until:
             raise CommandError(
-                f"{size} could not be had for {wording.duration(timeout or 0.0)}: {headroom.left_words}"
+                f"{size} did not become available within {wording.duration(timeout or 0.0)}: {headroom.left_words}"
             )
     if command:
         _exec(command)
-    question.show({"free_bytes": headroom.left_bytes}, lambda: [f"{headroom.left_words} now"])
+    context.show({"free_bytes": headroom.left_bytes}, lambda: [headroom.left_words])
     return EXIT_OK
 
 

@@ -1,4 +1,4 @@
-"""Devices, events, backends and releases in lines."""
+"""Format devices, events, backends, checks and releases as text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from memwatch.render import words as wording
 from memwatchd.client.figures import Json, size, state_of
 
 MARKS = {True: "✓", False: "✗", None: "?"}
-# Not "System RAM": a part of it may be set aside by firmware, and MemTotal does not contain that.
-UNIFIED = {True: "unified memory", False: "memory of its own", None: "memory of unknown kind"}
+# Not "System RAM": firmware may reserve a part of it (carve-out), which MemTotal does not contain.
+UNIFIED = {True: "unified memory", False: "dedicated memory", None: "memory of unknown type"}
 
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
-    """Rows with their columns one below the other; `right` has the numbers of those that end alike."""
+    """Align rows in columns. `right`: indexes of the right-aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -26,10 +26,10 @@ def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) 
 
 
 def device_lines(snapshot: Json) -> Iterator[str]:
-    """A table of devices with their notes below them; without any, why there is none."""
+    """Yield a table of devices with their notes, or the reason why there are none."""
     devices = snapshot["devices"]
     if not devices:
-        yield snapshot["machine"]["explanation"] or "No device is known here."
+        yield snapshot["machine"]["explanation"] or "No devices found."
         return
     rows = [("id", "name", "architecture", "can allocate", "state"), *map(_device_row, devices)]
     head, *lines = columns(rows, right=frozenset({3}))
@@ -45,9 +45,9 @@ def _device_row(device: Json) -> tuple[str, ...]:
 
 
 def event_lines(events: Sequence[Json]) -> Iterator[str]:
-    """Oldest first, so that the newest is nearest to the prompt. `events` come newest first."""
+    """Yield events oldest first, so that the newest is next to the prompt. `events` is newest first."""
     if not events:
-        yield "Nothing has happened yet."
+        yield "No events yet."
         return
     rows = [(wording.timestamp(event["unix"]), event["kind"], event["text"]) for event in reversed(events)]
     yield from columns(rows)
@@ -61,11 +61,11 @@ def backend_lines(found: Json) -> Iterator[str]:
     label = {one["name"]: one["label"] for one in found["backends"]}[found["recommended"]]
     yield f"Recommended: {label} — {found['recommended_reason']}"
     if found["age_seconds"] >= 1:
-        yield f"Files and drivers were looked at {wording.age(found['age_seconds'])}."
+        yield f"Last checked {wording.age(found['age_seconds'])}."
 
 
 def _backend_device(device: Json, backend: str) -> str:
-    """A CPU behind OpenCL has no figures, since they would be System RAM's."""
+    """Format a device. A CPU device of OpenCL has no sizes: they would repeat System RAM."""
     name = f"{device['id']}: {device['name']}" if device["id"] else device["name"]
     words = [device["note"]] if device["note"] else []
     if device["kind"] != "cpu" or device["size_bytes"] is not None:
@@ -82,18 +82,18 @@ def _capacity(device: Json, backend: str) -> str:
 
 
 def _own_rule(device: Json, backend: str) -> str:
-    """Where it leaves a backend another amount than all of them together could get; older daemons do not say."""
+    """Format the headroom of this backend if it differs from the device's. Older daemons do not send it."""
     has_one = device.get("own_headroom_bytes") is not None or "own_headroom_bytes" in device.get("absent", {})
     if not has_one or device["own_headroom_bytes"] == device["headroom_bytes"]:
         return ""
-    return f", {backend} by its own rule {size(device, 'own_headroom_bytes')}"
+    return f", with {backend}: {size(device, 'own_headroom_bytes')}"
 
 
 VERDICTS = {"ok": "✓", "hint": "!", "problem": "✗"}
 
 
 def check_lines(found: Json) -> Iterator[str]:
-    """A line for each check, its remedy below it, and a last line that sums up."""
+    """Yield a line per check with its remedy below it, then a summary line."""
     checks = found["checks"]
     for check in checks:
         yield f"{VERDICTS[check['verdict']]} {check['text']}"
@@ -102,11 +102,11 @@ def check_lines(found: Json) -> Iterator[str]:
     yield ""
     problems, hints = (sum(check["verdict"] == one for check in checks) for one in ("problem", "hint"))
     if problems:
-        yield f"{_count(problems, 'problem')} and {_count(hints, 'hint')}: see the lines with ✗ and !."
+        yield f"{_count(problems, 'problem')} and {_count(hints, 'hint')}: see the lines marked ✗ and !."
     elif hints:
-        yield f"No problem, and {_count(hints, 'hint')}: see the lines with !."
+        yield f"No problems, {_count(hints, 'hint')}: see the lines marked !."
     else:
-        yield "Everything is as it should be."
+        yield "No problems found."
 
 
 def _count(count: int, word: str) -> str:
@@ -116,12 +116,11 @@ def _count(count: int, word: str) -> str:
 def release_lines(answer: Json, now_unix: float) -> Iterator[str]:
     names: list[Any] = answer["released"]
     if not names:
-        yield "memwatchd holds no device here, so there is nothing to let go of."
+        yield "memwatchd has no device open: nothing to release."
         return
     seconds = float(answer["seconds"])
     until = wording.clock(now_unix + seconds)
-    verb = "lets" if len(names) == 1 else "let"
     yield (
-        f"{', '.join(map(str, names))} {verb} go of all devices within a second, for {wording.duration(seconds)}: "
-        f"until {until}. Then it takes them up again by itself."
+        f"{', '.join(map(str, names))}: devices close within 1 s and reopen after {wording.duration(seconds)}, "
+        f"at {until}."
     )

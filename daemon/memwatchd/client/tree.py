@@ -1,4 +1,4 @@
-"""One snapshot as a tree: pools, what is inside them, and which of that is a subset and adds up to nothing."""
+"""Format a snapshot as a tree: pools, their contents, and shares, which are subsets and never added up."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from memwatch.model import Absent
 from memwatch.render import words as wording
 from memwatchd.client.figures import Json, decode_pressure, figure, size, state_of
 
-# The parts of a pool that can be had now; all others are used.
+# The available parts of a pool. All others are used.
 AVAILABLE_PARTS = ("page_cache", "free", "available")
 ENDS = {True: ("└─ ", "   "), False: ("├─ ", "│  ")}
 
 
 class Branch(Struct, frozen=True):
-    """A line of the tree with the lines below it."""
+    """A line of the tree, with its children."""
 
     label: str
     figure: str
@@ -31,7 +31,7 @@ class Row(Struct, frozen=True):
 
 
 def render_lines(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
-    """Everything for one look. `age_seconds`: how old the snapshot was when it was handed out, if that is known."""
+    """Yield all lines of `memwatch status`. `age_seconds`: age of the snapshot when it was sent, if known."""
     yield from _head(snapshot, age_seconds)
     yield ""
     yield from draw([pool_branch(pool, snapshot) for pool in snapshot["pools"]])
@@ -56,11 +56,11 @@ def _head(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
         yield wording.SIMULATED
     # A Date header has no fractions, so an age is known to the second.
     if age_seconds is not None and age_seconds > 3 * snapshot["interval_seconds"] + 1:
-        yield f"These figures are from {wording.age(age_seconds)}: the daemon does not tick."
+        yield f"Stale data, from {wording.age(age_seconds)}: memwatchd is not sampling."
 
 
 def pool_branch(pool: Json, snapshot: Json) -> Branch:
-    """A pool with the shares inside it, which are subsets, and its two halves, which add up to it."""
+    """Return a pool with its shares, which are subsets, and its used and available halves, which add up to it."""
     shares = _shares_within(pool["id"], snapshot)
     return Branch(pool["label"], size(pool, "size_bytes"), "", (*shares, *_halves(pool)))
 
@@ -68,7 +68,7 @@ def pool_branch(pool: Json, snapshot: Json) -> Branch:
 def _shares_within(place: str, snapshot: Json) -> tuple[Branch, ...]:
     return tuple(
         Branch(
-            f"{share['label']} (subset)",
+            f"of which {share['label']}",
             size(share, "used_bytes"),
             _limit(share),
             _shares_within(share["id"], snapshot),
@@ -79,7 +79,7 @@ def _shares_within(place: str, snapshot: Json) -> tuple[Branch, ...]:
 
 
 def _limit(share: Json) -> str:
-    return "" if share["limit_bytes"] is None else f"of at most {size(share, 'limit_bytes')}"
+    return "" if share["limit_bytes"] is None else f"limit {size(share, 'limit_bytes')}"
 
 
 def _halves(pool: Json) -> Iterator[Branch]:
@@ -91,7 +91,7 @@ def _halves(pool: Json) -> Iterator[Branch]:
 
 
 def split_contents(pool: Json) -> dict[str, int]:
-    """What the used part of a GPU's memory consists of, where its processes and its driver say so."""
+    """Split the used part of a GPU's memory, if its driver reports the use of processes."""
     used, rest, reserved = (figure(pool, f"{name}_bytes") for name in ("used", "unattributed", "reserved"))
     if isinstance(used, Absent) or isinstance(rest, Absent):
         return {}
@@ -109,7 +109,7 @@ def _parts(parts: dict[str, int]) -> tuple[Branch, ...]:
 
 
 def draw(roots: Sequence[Branch]) -> list[str]:
-    """The tree in lines, with its figures one below the other."""
+    """Render the trees as lines with aligned values."""
     rows = [row for root in roots for row in _rows(root, "", "")]
     label = max((len(row.label) for row in rows), default=0)
     width = max((len(row.figure) for row in rows), default=0)
@@ -126,11 +126,11 @@ def _rows(branch: Branch, first: str, rest: str) -> Iterator[Row]:
 def _swap(snapshot: Json) -> Iterator[str]:
     swap = snapshot["swap"]
     if swap and swap["size_bytes"]:
-        yield f"Swap: {size(swap, 'used_bytes')} of {size(swap, 'size_bytes')} used (never capacity)"
+        yield f"Swap: {size(swap, 'used_bytes')} of {size(swap, 'size_bytes')} used (not counted as memory)"
 
 
 def device_lines(device: Json) -> Iterator[str]:
-    """A device in a sentence, and what else one should know of it."""
+    """Yield a line about a device, then its notes."""
     state = "" if device["state"] == "ok" else f", {state_of(device)}"
     left = size(device, "headroom_bytes")
     can = f"headroom {left}" if device["headroom_bytes"] is None else f"can allocate {left} now"

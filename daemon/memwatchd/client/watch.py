@@ -1,4 +1,4 @@
-"""`memwatch watch` and `memwatch top`: one line a sample, or the whole picture again and again."""
+"""`memwatch watch` and `memwatch top`: one line per sample, or a live view."""
 
 from __future__ import annotations
 
@@ -39,37 +39,37 @@ INTERVAL = click.option(
     callback=seconds_within("100ms", "1h", "500ms"),
     default="1s",
     metavar="DURATION",
-    help="From 100ms to 1h; a number is seconds.  [default: 1s]",
+    help="Sampling interval, 100ms to 1h. A plain number is in seconds.  [default: 1s]",
 )
-COUNT = click.option("--count", type=Number(1, 1 << 40, 10), default=None, help="Stop after so many.")
+COUNT = click.option("--count", type=Number(1, 1 << 40, 10), default=None, help="Stop after this many samples.")
 
 
-@click.command(short_help="One line a sample, as CSV if asked.")
+@click.command(short_help="Print samples continuously.")
 @INTERVAL
 @COUNT
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values, sizes in bytes.")
 @common
 def watch(interval: float, count: int | None, as_csv: bool, url: Address | None, as_json: bool) -> int:
-    """One line a sample: each pool and share, and the worst level. Ends with Ctrl-C."""
-    question = build_context(url, as_json)
-    if as_csv and question.as_json:
-        raise click.UsageError("--csv and --json cannot be had both; for example --csv")
-    line_of: Callable[[Json], str] = csv_line if as_csv else json.dumps if question.as_json else words_line
-    for number, snapshot in enumerate(islice(ticks(question, interval), count)):
-        with check_shape(question.address):
+    """Print one line per sample: each pool and share, and the worst level. Ctrl-C ends it."""
+    context = build_context(url, as_json)
+    if as_csv and context.as_json:
+        raise click.UsageError("--csv and --json are mutually exclusive; use one of them")
+    line_of: Callable[[Json], str] = csv_line if as_csv else json.dumps if context.as_json else words_line
+    for number, snapshot in enumerate(islice(ticks(context, interval), count)):
+        with check_shape(context.address):
             if number == 0:
-                question.print_simulated(snapshot["simulated"])
+                context.print_simulated(snapshot["simulated"])
             if as_csv and number == 0:
                 print(csv_head(snapshot))
-            print(line_of(snapshot) if question.as_json else wording.printable(line_of(snapshot)), flush=True)
+            print(line_of(snapshot) if context.as_json else wording.printable(line_of(snapshot)), flush=True)
     return EXIT_OK
 
 
-def ticks(question: ClientContext, interval: float) -> Iterator[Json]:
-    """Each tick once, however often the daemon is asked."""
+def ticks(context: ClientContext, interval: float) -> Iterator[Json]:
+    """Yield each tick once, even if the daemon is polled more often."""
     before: object = None
-    for number, snapshot in enumerate(question.snapshots(interval)):
-        with check_shape(question.address):
+    for number, snapshot in enumerate(context.snapshots(interval)):
+        with check_shape(context.address):
             seq = snapshot["seq"]
         if number == 0 or seq != before:
             before = seq
@@ -99,7 +99,7 @@ def csv_head(snapshot: Json) -> str:
 
 
 def csv_line(snapshot: Json) -> str:
-    """An empty field is a figure that is not known."""
+    """Return a CSV line. An empty field is an unknown value."""
     used = [figure(place, "used_bytes") for _, place in _places(snapshot)]
     left = [figure(pool, "available_bytes") for pool in snapshot["pools"]]
     known = [one if isinstance(one, int) else "" for one in (*used, *left)]
@@ -112,26 +112,26 @@ def _csv(fields: list[Any]) -> str:
     return output.getvalue()
 
 
-@click.command(short_help="The whole picture, again and again.")
+@click.command(short_help="Live view.")
 @INTERVAL
 @COUNT
 @common
 def top(interval: float, count: int | None, url: Address | None, as_json: bool) -> int:
-    """Pools, what is inside them, GPUs and the largest processes, live. Ends with Ctrl-C.
+    """Live view of pools, their contents, GPUs and the largest processes. Ctrl-C ends it.
 
-    Where the output is no terminal it shows the picture once, or --count times.
+    If stdout is not a terminal, the view is printed once, or --count times.
     """
-    question = build_context(url, as_json)
-    live = sys.stdout.isatty() and not question.as_json
-    shots = islice(question.snapshots(interval), count if live or count else 1)
+    context = build_context(url, as_json)
+    live = sys.stdout.isatty() and not context.as_json
+    shots = islice(context.snapshots(interval), count if live or count else 1)
     if not live:
         for snapshot in shots:
-            question.show(snapshot, lambda shot=snapshot: picture(shot))  # type: ignore[misc]
+            context.show(snapshot, lambda shot=snapshot: picture(shot))  # type: ignore[misc]
         return EXIT_OK
     print(ENTER, end="")
     try:
         for snapshot in shots:
-            with check_shape(question.address):
+            with check_shape(context.address):
                 _draw([wording.printable(line) for line in picture(snapshot)])
     finally:
         print(LEAVE, end="", flush=True)
@@ -142,7 +142,7 @@ def picture(snapshot: Json) -> Iterator[str]:
     age = max(0.0, time.time() - snapshot["unix"])
     yield from tree.render_lines(snapshot, age if age > 5 else None)
     yield ""
-    rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "resident", "of")]
+    rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "rss", "owner")]
     known = [one for one in snapshot["processes"] if one["footprint_bytes"] is not None]
     known.sort(key=lambda one: -one["footprint_bytes"])
     unknown = [one for one in snapshot["processes"] if one["footprint_bytes"] is None]
@@ -151,9 +151,9 @@ def picture(snapshot: Json) -> Iterator[str]:
 
 
 def _process_row(process: Json) -> tuple[str, ...]:
-    whose = process["container"] or process["unit"] or process["user"] or wording.DASH
+    owner = process["container"] or process["unit"] or process["user"] or wording.DASH
     footprint, resident = size(process, "footprint_bytes"), size(process, "rss_bytes")
-    return str(process["pid"]), process["name"][:24], footprint, resident, str(whose)[:40]
+    return str(process["pid"]), process["name"][:24], footprint, resident, str(owner)[:40]
 
 
 def _draw(lines: list[str]) -> None:

@@ -165,9 +165,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
 
     daemon.monitor.listeners.append(wake_streams)
     daemon.start_ticking()
-    log.info(
-        "memwatchd answers at %s", ", ".join(wiring.list_addresses(sockets, "https" if daemon.tls else "http"))
-    )
+    log.info("listening on %s", ", ".join(wiring.list_addresses(sockets, "https" if daemon.tls else "http")))
     daemon.ready()
     await server.serve(sockets=sockets)
 

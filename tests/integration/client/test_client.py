@@ -133,7 +133,7 @@ def test_status_shows_the_tree_of_a_unified_machine(daemon: RunningDaemon) -> No
     lines = done.stdout.splitlines()
     assert lines[0] == "spark-1a2b, NVIDIA DGX Spark"
     assert "System RAM             121.7 GiB" in lines
-    assert "├─ CUDA Pool (subset)   62.5 GiB" in lines
+    assert "├─ of which CUDA Pool   62.5 GiB" in lines
     assert "System RAM is medium: 63.6% used." in lines
     assert "gpu0: NVIDIA GB10 (unified memory): can allocate 44.3 GiB now" in lines
 
@@ -210,8 +210,8 @@ def test_the_driver_is_let_go_of_and_taken_up_again(tmp_path: Path) -> None:
 
     assert done.returncode == 0
     assert let_go < 2.5
-    assert done.stdout.startswith("nvml lets go of all devices within a second, for 6.0 s: until ")
-    assert "takes them up again by itself" in done.stdout
+    assert done.stdout.startswith("nvml: devices close within 1 s and reopen after 6.0 s, at ")
+    assert done.stdout.endswith(" UTC.\n")
     assert calls == []
     assert json.loads(as_json.stdout) == {"released": ["nvml"], "seconds": 60.0}
     assert newest.split()[1:] == ["release", "GPU", "drivers", "released", "for", "60", "s:", "nvml"]
@@ -225,7 +225,7 @@ def test_where_nothing_is_held_nothing_is_let_go_of(tmp_path: Path) -> None:
         done = memwatch("--url", running.url, "release")
 
     assert (done.returncode, done.stdout.count("\n")) == (0, 1)
-    assert "nothing to let go of" in done.stdout
+    assert "nothing to release" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["status", "devices", "backends"])
@@ -239,7 +239,7 @@ def test_without_a_daemon_this_machine_is_read_and_that_is_said(command: str) ->
     assert done.returncode == as_json.returncode == 0
     assert done.stdout
     assert done.stderr == (
-        f"memwatch: no memwatchd answers at {url} (connection refused): this machine is read directly\n"
+        f"memwatch: cannot reach memwatchd at {url} (connection refused); reading this machine directly\n"
     )
     json.loads(as_json.stdout)
 

@@ -26,8 +26,8 @@ def test_what_only_a_daemon_knows_needs_one(command: str) -> None:
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"memwatch: no memwatchd answers at http://127.0.0.1:{port} (connection refused); "
-        f"start one with: memwatchd --listen 127.0.0.1:{port}, or name another with --url\n"
+        f"memwatch: cannot reach memwatchd at http://127.0.0.1:{port} (connection refused); "
+        f"start one with: memwatchd --listen 127.0.0.1:{port}, or set another address with --url\n"
     )
 
 
@@ -37,26 +37,27 @@ def test_what_only_a_daemon_knows_needs_one(command: str) -> None:
         (
             "http://gpu7:6360",
             socket.gaierror(-2, "Name or service not known"),
-            "the name gpu7 leads to no machine (name or service not known); correct it, or name another with --url",
+            "cannot resolve the host name gpu7 (name or service not known); correct it, "
+            "or set another address with --url",
         ),
         (
             "http://gpu7:7000",
             ConnectionRefusedError(111, "Connection refused"),
-            "no memwatchd answers at http://gpu7:7000 (connection refused); start one there that asks for a login "
+            "cannot reach memwatchd at http://gpu7:7000 (connection refused); start one there with a login "
             '(listen = ["0.0.0.0:7000"] under [web], and a bearer_token under [web.auth]), '
-            "or name another with --url",
+            "or set another address with --url",
         ),
         (
             "http://gpu7:7000",
             OSError(113, "No route to host"),
-            "no memwatchd answers at http://gpu7:7000 (no route to host); see that the machine is on and lets "
-            "port 7000 through, or name another with --url",
+            "cannot reach memwatchd at http://gpu7:7000 (no route to host); check that the machine is up and its "
+            "firewall allows port 7000, or set another address with --url",
         ),
         (
             "http://127.0.0.1:7000",
             TimeoutError(),
-            "no memwatchd answers at http://127.0.0.1:7000 (nothing came for 10 s); start one with: "
-            "memwatchd --listen 127.0.0.1:7000, or name another with --url",
+            "cannot reach memwatchd at http://127.0.0.1:7000 (no response within 10 s); start one with: "
+            "memwatchd --listen 127.0.0.1:7000, or set another address with --url",
         ),
     ],
 )
@@ -71,7 +72,7 @@ def test_a_name_that_leads_nowhere_is_said() -> None:
     done = memwatch("status", "--url", "http://gpu7.invalid:6360")
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("memwatch: the name gpu7.invalid leads to no machine (")
+    assert done.stderr.startswith("memwatch: cannot resolve the host name gpu7.invalid (")
 
 
 # Without these there is nothing to do.
@@ -86,7 +87,7 @@ def test_another_machine_is_never_replaced_by_this_one(command: str) -> None:
 
     assert (done.returncode, done.stdout) == (1, "")
     assert "connection refused" in done.stderr
-    assert "read directly" not in done.stderr
+    assert "reading this machine directly" not in done.stderr
 
 
 def test_a_socket_that_this_user_may_not_use_is_said(tmp_path: Path) -> None:
@@ -108,26 +109,27 @@ def test_a_refusal_of_the_daemon_is_shown_in_its_words(tmp_path: Path) -> None:
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"memwatch: {daemon.url}/wrong declined: No such path. The available paths are listed at /docs.\n"
+        f"memwatch: {daemon.url}/wrong rejected the request: "
+        "No such path. The available paths are listed at /docs.\n"
     )
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (http(b"<html>", "text/html"), "is no memwatchd: it sent text/html"),
-        (http(b"<html>", "text/html", "500 Internal Server Error"), "said 500 Internal Server Error"),
-        (http(b'{"detail": 7}', status="403 Forbidden"), "said 403 Forbidden"),
-        (http(b"{", "application/json"), "not readable JSON"),
-        (http(b"[" * 100_000, "application/json"), "not readable JSON"),
-        (http(b"\xff\xfe\xff", "application/json"), "not readable JSON"),
-        (http(b"[]"), "is not as memwatch"),
-        (http(b"{}"), "is not as memwatch"),
-        (http(b'{"pools": [1], "unix": 1.0}'), "is not as memwatch"),
-        (http(b'{"pools": {}, "unix": "soon"}'), "is not as memwatch"),
-        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "speaks no whole HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", "is no memwatchd"),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n", "said 302 Found"),
+        (http(b"<html>", "text/html"), "is not a memwatchd: it sent text/html"),
+        (http(b"<html>", "text/html", "500 Internal Server Error"), "returned 500 Internal Server Error"),
+        (http(b'{"detail": 7}', status="403 Forbidden"), "returned 403 Forbidden"),
+        (http(b"{", "application/json"), "not valid JSON"),
+        (http(b"[" * 100_000, "application/json"), "not valid JSON"),
+        (http(b"\xff\xfe\xff", "application/json"), "not valid JSON"),
+        (http(b"[]"), "unexpected response from"),
+        (http(b"{}"), "unexpected response from"),
+        (http(b'{"pools": [1], "unix": 1.0}'), "unexpected response from"),
+        (http(b'{"pools": {}, "unix": "soon"}'), "unexpected response from"),
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "is not valid HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", "is not a memwatchd"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n", "returned 302 Found"),
     ],
     ids=[
         "html",
@@ -169,7 +171,7 @@ def test_an_old_snapshot_is_called_old() -> None:
         done = memwatch("status", "--url", f"http://127.0.0.1:{port}")
 
     assert done.returncode == 0
-    assert "These figures are from 3 min ago: the daemon does not tick." in done.stdout
+    assert "Stale data, from 3 min ago: memwatchd is not sampling." in done.stdout
 
 
 def test_names_cannot_command_the_terminal() -> None:

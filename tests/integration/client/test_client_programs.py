@@ -85,7 +85,7 @@ def test_top_shows_pools_and_processes(spark: RunningDaemon) -> None:
     done = memwatch("--url", spark.url, "top")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "├─ CUDA Pool (subset)   62.5 GiB" in done.stdout
+    assert "├─ of which CUDA Pool   62.5 GiB" in done.stdout
     assert "VLLM::EngineCor" in done.stdout
     assert "\x1b" not in done.stdout
 
@@ -166,7 +166,7 @@ def test_run_tells_peaks_and_stages_and_passes_the_exit_code(daemon: RunningDaem
     assert done.returncode == 7
     assert report.startswith("sh -c ")
     assert ": exit code 7 after " in report
-    assert "peak of System RAM, everybody's" in report
+    assert "peak of System RAM, whole machine" in report
     assert "[loaded] Free: " in report
 
 
@@ -180,7 +180,7 @@ def test_a_report_has_somewhere_to_go_before_the_program_starts(tmp_path: Path) 
         memwatch("--url", url, "run", "--output", str(tmp_path / name), "--", "/no/such/program")
 
     assert (rejected.returncode, rejected.stderr.count("\n")) == (2, 1)
-    assert 'no/such", which cannot be written (no such file or directory); name a file in a f' in rejected.stderr
+    assert 'no/such", which cannot be written (no such file or directory); use a file in a w' in rejected.stderr
     assert [one.name for one in tmp_path.iterdir()] == ["kept"]
     assert kept.read_text() == "the last one"
 
@@ -193,7 +193,7 @@ def test_a_report_that_cannot_be_written_any_more_is_printed(tmp_path: Path) -> 
     done = memwatch("--url", url, "run", "--output", output, "--", "sh", "-c", program)
 
     assert done.returncode == 7
-    assert f"memwatch: {output} cannot be written any more (no such file or directory)" in done.stderr
+    assert f"memwatch: cannot write {output} (no such file or directory)" in done.stderr
     assert ": exit code 7 after " in done.stderr
 
 
@@ -208,9 +208,9 @@ def test_a_program_that_cannot_be_started_has_the_exit_code_of_shells(command: l
     done = [memwatch("--url", url, *command, "--", str(one)) for one in ("nosuchprogram", plain, script)]
 
     assert [one.returncode for one in done] == [127, 126, 126]
-    assert "nosuchprogram is no program on PATH" in done[0].stderr
+    assert "nosuchprogram was not found" in done[0].stderr
     assert "cannot be run (permission denied)" in done[1].stderr
-    assert "cannot be run (what its first line names is not there)" in done[2].stderr
+    assert "cannot be run (the interpreter in its first line was not found)" in done[2].stderr
 
 
 SLOW = (
@@ -270,8 +270,8 @@ def test_wait_becomes_the_program_when_there_is_room(daemon: RunningDaemon, spar
 
     assert (ready.returncode, ready.stdout, ready.stderr) == (3, "started\n", "")
     assert late.returncode == 1
-    assert "100GiB could not be had for 1 s: 44.3 GiB can be had" in late.stderr.replace("1.0 s", "1 s")
-    assert alone.stdout.endswith(" can be had now\n")
+    assert "100GiB did not become available within 1 s: 44.3 GiB available" in late.stderr.replace("1.0 s", "1 s")
+    assert alone.stdout.endswith(" available\n")
 
 
 @pytest.mark.parametrize(("device", "name"), [([], "System RAM"), (["--device", "gpu0"], "gpu0")])
@@ -282,9 +282,9 @@ def test_nobody_waits_for_more_than_there_is(spark: RunningDaemon, device: list[
     directly = memwatch("--url", nobody, "wait", "--free", "512TiB", **roots_environment("zram-laptop"))
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f'memwatch: --free is "900GiB", and {name} has 121.7 GiB in all, 778.3 GiB too few\n'
+    assert done.stderr == f'memwatch: --free is "900GiB", but {name} has 121.7 GiB in total: short by 778.3 GiB\n'
     assert directly.returncode == 2
-    assert 'memwatch: --free is "512TiB", and System RAM has ' in directly.stderr
+    assert 'memwatch: --free is "512TiB", but System RAM has ' in directly.stderr
 
 
 def test_a_limit_is_all_there_is_for_a_gpu() -> None:
@@ -307,7 +307,7 @@ def test_a_limit_is_all_there_is_for_a_gpu() -> None:
     ("arguments", "code", "words"),
     [
         (["run"], 2, "COMMAND is missing; for example memwatch run -- python train.py"),
-        (["run", "--", "/nonexistent/program"], 127, "/nonexistent/program is no program on PATH"),
+        (["run", "--", "/nonexistent/program"], 127, "/nonexistent/program was not found"),
         (["run", "--", "/etc"], 126, "/etc cannot be run (permission denied)"),
         (["wait", "--free", "20 potatoes"], 2, '--free is "20 potatoes"'),
         (["wait", "--free", "1GiB", "--timeout", "soon"], 2, '--timeout is "soon"'),
@@ -348,8 +348,8 @@ def test_a_device_that_is_none_is_refused(spark: RunningDaemon) -> None:
     right = memwatch("--url", spark.url, "wait", "--free", "40GiB", "--device", "gpu0")
 
     assert (wrong.returncode, right.returncode) == (2, 0)
-    assert '--device is "gpu7", which is none of gpu0' in wrong.stderr
-    assert right.stdout == "44.3 GiB can be had now\n"
+    assert '--device is "gpu7", which is not one of gpu0' in wrong.stderr
+    assert right.stdout == "44.3 GiB available\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -38,7 +38,7 @@ def test_nobody_waits_for_more_than_the_limit(machine: str, limit: str, missing:
     code, out, error = alone("--free", "20GiB", "--", "echo", "started", machine=machine)
 
     assert (code, out) == (2, "")
-    assert error.endswith(f'memwatch: --free is "20GiB", and the {limit}, {missing} too few\n')
+    assert error.endswith(f'memwatch: --free is "20GiB", but the {limit}: short by {missing}\n')
 
 
 def test_what_can_be_had_is_what_the_limit_leaves() -> None:
@@ -49,8 +49,8 @@ def test_what_can_be_had_is_what_the_limit_leaves() -> None:
 
     assert (ready[0], ready[1]) == (0, "started\n")
     assert late[0] == 1
-    assert f"{LEFT_IN_V2} can be had within the container limit" in late[2]
-    assert shown[1] == f"{LEFT_IN_V2} can be had within the container limit now\n"
+    assert f"{LEFT_IN_V2} available within the container limit" in late[2]
+    assert shown[1] == f"{LEFT_IN_V2} available within the container limit\n"
 
 
 def test_another_machine_is_not_under_our_limit(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_another_machine_is_not_under_our_limit(tmp_path: Path) -> None:
 
     assert (far.returncode, near.returncode) == (0, 0)
     assert "limit" not in far.stdout
-    assert near.stdout == f"{LEFT_IN_V2} can be had within the container limit now\n"
+    assert near.stdout == f"{LEFT_IN_V2} available within the container limit\n"
 
 
 def test_the_library_waits_within_the_limit_too() -> None:
@@ -97,7 +97,7 @@ def test_a_limit_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     [
         (PlaceHeadroom("System RAM", 8 * GIB, 16 * GIB), 1 * GIB, "the unit limit is 4.0 GiB"),
         (PlaceHeadroom("System RAM", GIB // 2, 16 * GIB), GIB // 2, "the unit limit is 4.0 GiB"),
-        (PlaceHeadroom("System RAM", 1 * GIB, 2 * GIB), 1 * GIB, "System RAM has 2.0 GiB in all"),
+        (PlaceHeadroom("System RAM", 1 * GIB, 2 * GIB), 1 * GIB, "System RAM has 2.0 GiB in total"),
         (PlaceHeadroom("System RAM", None, None), None, "the unit limit is 4.0 GiB"),
     ],
     ids=["less within", "less in the machine", "no limit below it", "a machine that does not say"],

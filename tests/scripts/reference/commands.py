@@ -17,15 +17,15 @@ from scripts.reference.markdown import block, code, page, table
 WIDTH = 100
 
 DAEMON_INTRO = """
-`memwatchd` is the daemon: it reads the machine, and serves pages, metrics and JSON. Settings can also be given
-in a file or in the environment; [Configuration](configuration.md) has all of them.
+`memwatchd` is the daemon: it reads the machine and serves pages, metrics and JSON. Settings can also be set in a
+file or in the environment. [Configuration](configuration.md) lists them all.
 """
 CLIENT_INTRO = """
-`memwatch` shows what a daemon knows, on this machine or another. Without a daemon on this machine most commands
-read the machine themselves and say so on stderr.
+`memwatch` shows the data of a daemon, on this machine or another. Without a daemon on this machine, most commands
+read the machine directly and report that on stderr.
 """
 SIGNALS = (
-    ("SIGHUP", "read the settings again; [Configuration](configuration.md) says which keys need a restart"),
+    ("SIGHUP", "reload the settings; [Configuration](configuration.md) lists the keys that need a restart"),
     ("SIGTERM, SIGINT", "stop within five seconds"),
 )
 CLIENT_VARIABLES = (

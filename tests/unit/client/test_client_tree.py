@@ -38,7 +38,7 @@ def test_all_parts_of_a_machine_are_listed(name: str) -> None:
             line.startswith(pool.label) and wording.size(pool.size_bytes) in line for line in text.split("\n")
         )
     for share in snapshot.shares:
-        assert f"─ {share.label} (subset)" in text
+        assert f"─ of which {share.label}" in text
     for device in snapshot.devices:
         assert f"{device.id}: {device.name}" in text
     for pressure in snapshot.pressure:
@@ -55,7 +55,7 @@ def test_tree_of_a_unified_machine_adds_up() -> None:
     labels = [re.split(r" {2,}[0-9]", line)[0] for line in lines[start : start + 11]]
     assert labels == [
         "System RAM",
-        "├─ CUDA Pool (subset)",
+        "├─ of which CUDA Pool",
         "├─ used",
         "│  ├─ processes",
         "│  ├─ shared memory",
@@ -72,8 +72,8 @@ def test_share_with_a_limit_shows_it() -> None:
     """A MIG instance: its use and its limit."""
     text = text_of(mig_server())
 
-    assert "(subset)" in text
-    assert "of at most" in text
+    assert "of which " in text
+    assert "limit " in text
 
 
 def test_absent_value_is_a_dash_with_its_reason() -> None:
@@ -102,7 +102,7 @@ def test_simulated_data_is_marked() -> None:
 @pytest.mark.parametrize(("age", "old"), [(None, False), (0.9, False), (3.9, False), (4.5, True), (600.0, True)])
 def test_old_snapshot_is_marked_as_stale(age: float | None, old: bool) -> None:
     """A daemon that does not tick serves its last snapshot; after three intervals the text marks it as stale."""
-    assert ("the daemon does not tick" in text_of(critical_gb10(), age)) is old
+    assert ("memwatchd is not sampling" in text_of(critical_gb10(), age)) is old
 
 
 def test_notes_are_listed_below_their_device() -> None:
