@@ -304,7 +304,7 @@ def test_ttm_pages_limit_bounds_rocm_free_memory(tmp_path: Path) -> None:
     device = only(snapshot_of(tmp_path, *machine.arguments)["devices"])
 
     assert device["api_free_bytes"] == {"rocm": 16638816256 - GIB}
-    assert any("may take 15.5 GiB of System RAM" in note for note in device["notes"])
+    assert any("may use 15.5 GiB of System RAM" in note for note in device["notes"])
 
 
 def test_suspended_card_is_read_without_being_woken(tmp_path: Path) -> None:
