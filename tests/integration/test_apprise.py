@@ -66,7 +66,7 @@ def test_apprise_url_is_checked_and_hidden(tmp_path: Path) -> None:
     missing = problems_from(tmp_path, config_for("env:NOT_SET"))
 
     assert "hushed-word" not in repr(settings)
-    assert "is no URL that Apprise knows" in problems[0]
+    assert "is not a URL that Apprise supports" in problems[0]
     assert "secret-token" not in problems[0]
     assert "names the environment variable NOT_SET, which is not set" in missing[0]
 

@@ -83,7 +83,7 @@ def test_one_shot_flags_do_not_import_the_web_stack() -> None:
         (["--interval", ""], '--interval is ""'),
         (["--listen", ":6360"], '--listen is ":6360", which is not HOST:PORT'),
         (["--log-level", "loud"], '--log-level is "loud", which is not one of "debug", "info"'),
-        (["--procfs", "/no/such"], '--procfs is "/no/such", which is not a folder that exists'),
+        (["--procfs", "/no/such"], '--procfs is "/no/such", which is not an existing directory'),
     ],
 )
 def test_invalid_command_line_is_one_line_and_exit_2(arguments: list[str], words: str) -> None:

@@ -181,7 +181,7 @@ def test_network_listener_without_login_is_rejected(tmp_path: Path) -> None:
         settings.write_text(f'[web]\nlisten = ["127.0.0.1:0", "{address}"]\n')
         done = check_config(settings)
         assert done.returncode == 78, address
-        assert f"everybody who reaches {address} could read all figures" in done.stderr
+        assert f"other machines could read all data without a login at {address}" in done.stderr
         assert "bearer_token" in done.stderr
         assert check_config(settings, "--insecure").returncode == 0
     settings.write_text('[web]\nlisten = ["0.0.0.0:0"]\n' + login_config(tmp_path))
@@ -236,7 +236,7 @@ def test_check_config_hides_token_and_hash(tmp_path: Path) -> None:
         ('[web.auth]\nbearer_token = "file:/nonexistent/token"', "cannot be read (No such file or directory)"),
         ('[web.auth.users]\nada = "hunter2hunter2hunter2"', "is not a bcrypt hash with a cost of 4 to 16"),
         ('[web.auth.users]\n"a:b" = "x"', "is not a user name"),
-        ('[web.tls]\nkey_file = "/x"', "does nothing without cert_file"),
+        ('[web.tls]\nkey_file = "/x"', "has no effect without cert_file"),
         ('[web.tls]\ncert_file = "/nonexistent/tls.pem"', "no such file or directory"),
         ('[web.tls]\ncert_file = "tls.pem"', "is not the path of a file"),
     ],

@@ -180,7 +180,7 @@ def test_remote_address_without_a_login_is_rejected(machine: Machine) -> None:
     """With an address for other machines and no login, it does not start, and the journal gives the fix."""
     with drop_in(machine, "[Service]\nEnvironment=MEMWATCHD_LISTEN=0.0.0.0:6360\n"):
         assert machine.property_of("ExecMainStatus") == "78"
-        assert "could read all figures" in machine.journal()
+        assert "could read all data without a login" in machine.journal()
 
 
 def test_stop_is_quick_and_clean(machine: Machine) -> None:

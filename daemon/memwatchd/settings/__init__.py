@@ -1,1 +1,1 @@
-"""Settings: what may be set, where it is set, and what is said about a mistake."""
+"""Settings: schema, sources (flags, environment, file) and error messages."""

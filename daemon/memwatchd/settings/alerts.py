@@ -1,4 +1,4 @@
-"""Rules for alerts, and the receivers."""
+"""Alert rules and receivers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AnyReceiver = TypeVar("AnyReceiver", bound=ReceiverSection)
 
 
 class Alerts(Section, frozen=True, kw_only=True):
-    """Rules for alerts. The derived section has a list of receivers for each kind of channel as well."""
+    """Alert rules. The derived section also has a list of receivers for each kind of channel."""
 
     pending_for: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(5)
     gpu_pending_for: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(60)
@@ -30,7 +30,7 @@ class Alerts(Section, frozen=True, kw_only=True):
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """The keys that hold lists of receivers: those that the derived section adds."""
+        """Keys with lists of receivers: those that the derived section adds."""
         return tuple(name for name in self.__struct_fields__ if name not in Alerts.__struct_fields__)
 
     @property
@@ -59,20 +59,20 @@ class Alerts(Section, frozen=True, kw_only=True):
         for kind in self.channels:
             for index, receiver in enumerate(getattr(self, kind)):
                 if receiver.name in seen:
-                    why = f'another receiver is named "{receiver.name}"; use a name of its own'
+                    why = f'another receiver is named "{receiver.name}"; use a unique name'
                     raise InvalidValueError(why, ((kind, index, "name"),))
                 seen.add(receiver.name)
 
 
 def alerts_section(channels: Mapping[str, type[ReceiverSection]]) -> Alerts:
-    """Build the section that has lists of these kinds of receivers, with all defaults."""
+    """Build the section with a list for each kind of receiver and all defaults."""
     keys = [(name, tables_type(name, kind), ()) for name, kind in channels.items()]
     section = defstruct("Alerts", keys, bases=(Alerts,), module=__name__, frozen=True, kw_only=True)
     return cast("Alerts", section())
 
 
 def tables_type(name: str, kind: type[ReceiverSection]) -> object:
-    """The type of a key that holds tables."""
+    """Return the type of a key with a list of tables."""
     header = f"[[alerts.{name}]]"
     accepts = Accepts(f"a list of tables, each beginning with {header}", header, shown=False)
     return Annotated[tuple[kind, ...], Converter(parse_tuple), accepts, ON_RELOAD_OF_MACHINE]  # type: ignore[valid-type]

@@ -1,4 +1,4 @@
-"""TLS from files: certificate, key, and whose clients are let in."""
+"""TLS from files: certificate, key, and the CA of client certificates."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def tls_context(cert_file: str, key_file: str | None, client_ca_file: str | None) -> ssl.SSLContext:
-    """What a listener speaks. Raises Refused where a file cannot be used."""
-    import ssl  # OpenSSL: --once and --check-config do without, where there is no TLS
+    """Build the context of a listener. Raises InvalidValueError if a file cannot be used."""
+    import ssl  # loads OpenSSL, which --once and --check-config do not need without TLS
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -28,30 +28,30 @@ def tls_context(cert_file: str, key_file: str | None, client_ca_file: str | None
 
 
 def load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | None) -> None:
-    """Also into a context in use: connections from now on see the new certificate."""
+    """Load a certificate, also into a context in use: new connections get the new certificate."""
     try:
-        context.load_cert_chain(cert_file, key_file, password=b"")  # else OpenSSL asks at the terminal for one
+        context.load_cert_chain(cert_file, key_file, password=b"")  # otherwise OpenSSL prompts on the terminal
     except (OSError, ValueError) as error:
         name = "cert_file" if key_file is None else "key_file"
         raise InvalidValueError(
-            f"cannot be used with its certificate: {describe_reason(error)}; both are PEM, "
-            "the key without password",
+            f"cannot be used with its certificate: {describe_reason(error)}; both must be PEM, "
+            "the key without a password",
             ((name,),),
         ) from None
 
 
 def describe_reason(error: Exception) -> str:
-    """OpenSSL's word, or the system's."""
+    """Return the reason from OpenSSL or the operating system."""
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
     return str(reason).lower().replace("_", " ")
 
 
 def refuse_bad_tls(cert_file: str | None, key_file: str | None, client_ca_file: str | None) -> None:
-    """Try what a start would use, so that --check-config and a reload know."""
+    """Load the files as a start would, so that --check-config and a reload report errors."""
     if cert_file is not None:
         tls_context(cert_file, key_file, client_ca_file)
     elif key_file or client_ca_file:
         name = "key_file" if key_file else "client_ca_file"
         raise InvalidValueError(
-            'does nothing without cert_file; add cert_file = "/etc/memwatchd/tls.pem"', ((name,),)
+            'has no effect without cert_file; add cert_file = "/etc/memwatchd/tls.pem"', ((name,),)
         )

@@ -1,4 +1,4 @@
-"""The kinds of receivers: their settings, and the channel that each of them builds."""
+"""Kinds of receivers: their settings and the channels that they build."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECEIVER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 def parse_event(value: object) -> str:
     if isinstance(value, str) and value in EVENTS:
         return value
-    raise InvalidValueError(f"is {str(value)[:60]!r}, which is none of {', '.join(EVENTS)}")
+    raise InvalidValueError(f"is {str(value)[:60]!r}, which is not one of {', '.join(EVENTS)}")
 
 
 def parse_receiver_name(value: object) -> str:
@@ -44,11 +44,11 @@ class ReceiverSection(Section, frozen=True, kw_only=True):
     events: Annotated[
         tuple[EventName, ...],
         Converter(parse_nonempty_tuple),
-        Accepts(f"a list of some of {', '.join(EVENTS)}", '["pressure.critical"]'),
+        Accepts(f"a list with any of {', '.join(EVENTS)}", '["pressure.critical"]'),
         ON_RELOAD,
     ] = (CRITICAL,)
     targets: Annotated[
-        tuple[str, ...], Converter(parse_tuple), Accepts("made of ids as in /api/v1/snapshot", '["ram"]')
+        tuple[str, ...], Converter(parse_tuple), Accepts("an id as in /api/v1/snapshot", '["ram"]')
     ] = ()
 
     def create_channel(self) -> Channel:
@@ -85,7 +85,7 @@ class Alertmanager(ReceiverSection, frozen=True, kw_only=True):
         Converter(checked_endpoint),
         Accepts("a URL", '"http://alertmanager.example.com:9093"', shown=False),
     ]
-    user: Annotated[str | None, Converter(parse_user), Accepts("the name of a user", '"memwatchd"')] = None
+    user: Annotated[str | None, Converter(parse_user), Accepts("a user name", '"memwatchd"')] = None
     secret: Annotated[
         Password | None,
         ContextConverter(password_from),
@@ -116,7 +116,7 @@ class Apprise(ReceiverSection, frozen=True, kw_only=True):
         AppriseService,
         ContextConverter(service_from),
         Accepts(
-            "file:/PATH, credential:NAME or env:NAME of an Apprise URL, or one itself",
+            "file:/PATH, credential:NAME or env:NAME of an Apprise URL, or the URL itself",
             '"file:/etc/memwatchd/apprise-url"',
             shown=False,
         ),
@@ -130,7 +130,7 @@ def create_poster(endpoint: Endpoint, timeout: timedelta, allow_link_local: bool
     return Poster(endpoint, timeout.total_seconds(), allow_link_local, context_for(endpoint), time.time)
 
 
-# Each kind of receiver by the name of its tables: [[alerts.webhooks]] holds a Webhook.
+# Kinds of receivers by the name of their tables: [[alerts.webhooks]] is a Webhook.
 CHANNELS: dict[str, type[ReceiverSection]] = {
     "webhooks": Webhook,
     "alertmanagers": Alertmanager,

@@ -1,4 +1,4 @@
-"""Settings as flat lists of keys: what differs between two of them, and how a value is written."""
+"""Settings as flat lists of keys: differences between two of them, and the text of a value."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ EMPTY_TEXTS = frozenset({"not set", "[]"})
 
 
 NOT_YET = " (takes effect at the next start)"
-NOT_USED = " (not used while a recording is shown)"
+NOT_USED = " (not used during replay)"
 
 
 class Change(Struct, frozen=True):
-    """A setting with another value than before; of a secret only that. `note` is set where it is not in force."""
+    """A changed setting; secrets are not shown. `note` is set if the new value is not in force."""
 
     key: str
     before: str
@@ -36,9 +36,9 @@ class Change(Struct, frozen=True):
 
 
 def describe_changes(old: Sections, new: Sections, simulated: bool = False) -> tuple[Change, ...]:
-    """Return the differences key by key, and of receivers that came or went the keys that they set.
+    """Return the differences by key. Added and removed receivers are listed with the keys that they set.
 
-    `simulated`: a recording is shown in place of the machine.
+    `simulated`: a recording is played in place of this machine.
     """
     before, after = dict(flat(old)), dict(flat(new))
     changed = [
@@ -57,7 +57,7 @@ def describe_changes(old: Sections, new: Sections, simulated: bool = False) -> t
 
 
 def note_on(path: Path, before: Mapping[Path, object], after: Mapping[Path, object], simulated: bool) -> str:
-    """Return the reason why a changed setting is not in force after a reload; nothing where it is."""
+    """Return the reason why a changed setting is not in force after a reload, or "" if it is."""
     effect = find_effect(path)
     needed = (*path[:-1], effect.while_set)
     if effect.at == "start" or (effect.while_set and None in (before.get(needed), after.get(needed))):
@@ -66,7 +66,7 @@ def note_on(path: Path, before: Mapping[Path, object], after: Mapping[Path, obje
 
 
 def find_effect(path: Path, root: type[Section] = Sections) -> TakesEffect:
-    """Return what a key declares, or the nearest section or list around it. Raises LookupError where none does."""
+    """Return the declaration of a key or of the nearest section or list around it. LookupError if there is none."""
     kind: Any = root
     declared: TakesEffect | None = None
     for name in path:
@@ -86,7 +86,7 @@ def text_at(values: Mapping[Path, object], path: Path) -> str:
 
 
 def flat(settings: Sections) -> Iterator[tuple[Path, object]]:
-    """Every setting with its path; receivers go by their names."""
+    """Yield every setting with its path. Receivers are identified by name."""
     for section in section_keys(Sections):
         yield from _flat((section,), getattr(settings, section))
 
@@ -106,7 +106,7 @@ def _flat(path: Path, value: object) -> Iterator[tuple[Path, object]]:
 
 
 def setting_text(value: object) -> str:
-    """A value as the configuration file writes it; of a URL the origin, of a secret nothing."""
+    """Format a value as in the configuration file. Of a URL only the origin is shown, of a secret nothing."""
     if value is None or value == ():
         return "not set" if value is None else "[]"
     if isinstance(value, bool):

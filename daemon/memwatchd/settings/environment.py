@@ -1,4 +1,4 @@
-"""Settings from the environment: MEMWATCHD_<FLAG> and MEMWATCHD_<SECTION>_<KEY>; unknown names are refused."""
+"""Settings from the environment: MEMWATCHD_<FLAG> and MEMWATCHD_<SECTION>_<KEY>. Unknown names are errors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from memwatchd.settings.values import from_text
 
 PREFIX = "MEMWATCHD_"
 CONFIG = "MEMWATCHD_CONFIG"
-# Where systemd tells a service its StateDirectory=; several are separated by colons (systemd.exec(5)).
+# systemd sets it to the unit's StateDirectory=; several are separated by colons (systemd.exec(5)).
 SYSTEMD_STATE = "STATE_DIRECTORY"
 
-# Which key each flag sets; the flag's name with _ for -.
+# The key that each flag sets; in the flag's name, _ stands for -.
 FLAGS: Mapping[str, tuple[str, str]] = {
     "listen": ("web", "listen"),
     "insecure": ("web", "insecure"),
@@ -36,21 +36,21 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     "log_level": ("log", "level"),
 }
 
-# Kubernetes tells every pod about every service, so one that is called memwatchd arrives as
+# Kubernetes sets variables for every service in every pod. A service named memwatchd adds
 # MEMWATCHD_SERVICE_HOST, MEMWATCHD_PORT=tcp://… and the like. They are neither settings nor mistakes.
 SERVICE_NAME = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)")
 SERVICE_ADDRESS = re.compile(r"(?:tcp|udp|sctp)://.*")
 
 
 class Setting(Struct, frozen=True):
-    """A key with a single value, and its type as far as reading text is concerned."""
+    """A key with a single value, and the type to parse its text as."""
 
     path: tuple[str, ...]
     kind: object
 
 
 class EnvironmentValue(Struct, frozen=True):
-    """A value that a variable gives to a key."""
+    """A key's value from a variable."""
 
     path: tuple[str, ...]
     value: object
@@ -60,7 +60,7 @@ class EnvironmentValue(Struct, frozen=True):
 def read_environment(
     environ: Mapping[str, str], not_ours: Collection[str] = ()
 ) -> tuple[list[EnvironmentValue], list[Problem]]:
-    """What the variables set, and those that are mistakes. An empty variable counts as not set."""
+    """Return the values that variables set, and the problems. An empty variable counts as not set."""
     known = variables()
     found: dict[tuple[str, ...], EnvironmentValue] = {}
     problems = []
@@ -76,13 +76,13 @@ def read_environment(
             setting = known[name]
             twin = found.get(setting.path)
             if twin:
-                problems.append(Problem(f"{twin.variable} and {name} set the same thing; remove one of them"))
+                problems.append(Problem(f"{twin.variable} and {name} set the same key; remove one of them"))
             found[setting.path] = EnvironmentValue(setting.path, from_text(value, setting.kind), name)
     return list(found.values()), problems
 
 
 def guess_variable(wrong: str, known: Collection[str]) -> str:
-    """What may have been meant; compared without the prefix, which all of them have in common."""
+    """Suggest the closest name, compared without the common prefix."""
     rest = [name.removeprefix(PREFIX) for name in known]
     close = closest(wrong.removeprefix(PREFIX), rest)
     meant = PREFIX + close if close else "MEMWATCHD_<SECTION>_<KEY>, such as MEMWATCHD_SAMPLING_INTERVAL"
@@ -90,7 +90,7 @@ def guess_variable(wrong: str, known: Collection[str]) -> str:
 
 
 def variables() -> dict[str, Setting]:
-    """Every variable that means something, except the one that names the file."""
+    """Return every variable that sets a key. MEMWATCHD_CONFIG is not among them."""
     settings = {setting.path: setting for setting in _settings_in(Sections, ())}
     names = {PREFIX + "_".join(path).upper(): setting for path, setting in settings.items()}
     return names | {PREFIX + flag.upper(): settings[path] for flag, path in FLAGS.items()}
@@ -112,5 +112,5 @@ def _settings_in(section: type[Section], path: tuple[str, ...]) -> Iterator[Sett
 
 
 def _holds_tables(key: Key) -> bool:
-    """Whether a key is a list of tables, which a variable cannot express."""
+    """True for a list of tables, which a variable cannot express."""
     return any(is_section(unwrap(inner)[0]) for inner in get_args(key.kind))

@@ -1,4 +1,4 @@
-"""Where settings come from: flags before environment before file before defaults."""
+"""Load settings. Precedence: flags, environment, file, defaults."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ MAX_PROBLEMS = 25
 
 
 class SettingsError(Exception):
-    """The settings cannot be used; `problems` has a sentence for each reason, up to a screenful.
+    """Invalid settings. `problems` has a sentence for each reason, MAX_PROBLEMS at most.
 
-    `usage` is true when nothing but the command line is to blame.
+    `usage` is true if all problems are on the command line.
     """
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = [problem.text for problem in problems[:MAX_PROBLEMS]]
         if len(problems) > MAX_PROBLEMS:
-            self.problems.append(f"there are {len(problems) - MAX_PROBLEMS} more problems after these")
+            self.problems.append(f"{len(problems) - MAX_PROBLEMS} more problems are not shown")
         self.usage = all(problem.from_flag for problem in problems)
         super().__init__("; ".join(self.problems))
 
 
 class MergedInput(Struct):
-    """What was given, merged, and where."""
+    """Merged values from all sources, with their origins."""
 
     file: Path | None
     toml: TomlFile
@@ -45,7 +45,7 @@ class MergedInput(Struct):
     places: dict[KeyPath, ValueOrigin] = field(default_factory=dict)
 
     def put(self, path: tuple[str, ...], value: object, place: ValueOrigin) -> None:
-        """Set a key over what was there. Where a section is no table it stays what it is, and is refused later."""
+        """Override a key. A section that is not a table is left as it is; validation rejects it later."""
         section: object = self.values
         for name in path[:-1]:
             section = section.setdefault(name, {}) if isinstance(section, dict) else None
@@ -54,7 +54,7 @@ class MergedInput(Struct):
             self.places[path] = place
 
     def find(self, path: KeyPath) -> ValueOrigin | None:
-        """Where a key was given, or the thing around it; None where nothing was given."""
+        """Return the origin of a key or of the nearest table or list around it, or None if it is not set."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.places:
                 return self.places[path[:end]]
@@ -65,9 +65,9 @@ class MergedInput(Struct):
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str], *, default_file: Path = DEFAULT_FILE) -> Settings:
-    """The settings in force, or `SettingsError` with everything that is wrong.
+    """Return the settings in force. Raises SettingsError with all problems.
 
-    `flags` has what the command line gave: `config` and the names in FLAGS; None means not given.
+    `flags` has the values of the command line: `config` and the names in FLAGS. None means not given.
     """
     problems: list[Problem] = []
     merged = read_file(flags, environ, default_file, problems)
@@ -96,7 +96,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], *, default_file: 
 def read_file(
     flags: Mapping[str, Any], environ: Mapping[str, str], default_file: Path, problems: list[Problem]
 ) -> MergedInput:
-    """The configuration file: one that was named must exist, the usual one need not."""
+    """Read the configuration file. A named file must exist; the default file is optional."""
     named = flags.get("config") or environ.get(CONFIG)
     file = Path(named) if named else default_file
     try:
@@ -116,7 +116,7 @@ def validate(merged: MergedInput, context: SecretContext, problems: list[Problem
 
 
 def origins(sections: Sections, merged: MergedInput) -> dict[str, str]:
-    """For each setting that was given, where."""
+    """Return the origin of each setting that is not a default."""
     found = {}
     lists = sections.alerts.channels
     indexes = {one.name: index for name in lists for index, one in enumerate(getattr(sections.alerts, name))}
@@ -129,7 +129,7 @@ def origins(sections: Sections, merged: MergedInput) -> dict[str, str]:
 
 
 def secret_variables(values: object, kind: Any = Sections) -> frozenset[str]:  # noqa: ANN401  as a key is declared
-    """The variables that secrets are read from; they may begin like settings and are none."""
+    """Return the variables that secrets are read from. They may start with MEMWATCHD_ but are not settings."""
     if isinstance(values, list) and get_origin(kind) is tuple:
         inside = unwrap(get_args(kind)[0])[0]
         return frozenset().union(*(secret_variables(item, inside) for item in values))
@@ -146,7 +146,7 @@ def secret_variables(values: object, kind: Any = Sections) -> frozenset[str]:  #
 
 
 def is_in(values: object, path: KeyPath) -> bool:
-    """Whether nested tables and lists have something at this path."""
+    """True if nested tables and lists have a value at this path."""
     for part in path:
         if isinstance(values, dict) and part in values:
             values = values[str(part)]

@@ -1,4 +1,4 @@
-"""Puts what is wrong with settings into words: where it stands, what it says, what would work."""
+"""Error messages for settings: origin, value and remedy."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MIN_SIMILARITY = 0.65
 
 
 class Problem(Struct, frozen=True):
-    """A sentence about something that has to be corrected; `from_flag`: on the command line."""
+    """A sentence about a mistake. `from_flag`: it is on the command line."""
 
     text: str
     from_flag: bool = False
 
 
 class ValueOrigin(Struct, frozen=True):
-    """Where a value was given: by a flag, by a variable, or on a line of a file under a key."""
+    """Origin of a value: a flag, a variable, or a key on a line of a file."""
 
     origin: str
     key: str = ""
@@ -41,7 +41,7 @@ class ValueOrigin(Struct, frozen=True):
         return f"{self.origin}: {name_text(self.key)}" if self.key else self.origin
 
     def written(self, example: str) -> str:
-        """A file's example as it would be written here: flags and variables have neither brackets nor quotes."""
+        """Format a file's example for this origin. Flags and variables have neither brackets nor quotes."""
         if not self.from_flag and not self.from_variable:
             return example
         found = json.loads(example)
@@ -56,7 +56,7 @@ Finder = Callable[[KeyPath], ValueOrigin | None]
 
 
 def describe_mistake(mistake: Mistake, find: Finder) -> Problem:
-    """The sentence for a mistake. `find` says where a key was given, None if it was not."""
+    """Describe a mistake. `find` returns the origin of a key, or None if it is not set."""
     path = mistake.path
     place = find(path) or ValueOrigin(dotted(path))
     if mistake.kind == "unknown":
@@ -76,13 +76,13 @@ def describe_mistake(mistake: Mistake, find: Finder) -> Problem:
 
 
 def problem_between(places: list[ValueOrigin], cause: InvalidValueError) -> Problem:
-    """Several values that do not go together."""
+    """Describe values that are not valid together."""
     where = ", ".join(dict.fromkeys(place.text for place in places))
     return Problem(f"{where}: {cause}", all(place.from_flag for place in places))
 
 
 def problem_with(place: ValueOrigin, path: KeyPath, value: object, why: str) -> Problem:
-    """A value that is none of what may stand there."""
+    """Describe a value that the key does not accept."""
     accepts = accepted_at(path)
     key, _ = key_at(path)
     if not why and key is not None and is_no_list(key, path, value):
@@ -95,14 +95,14 @@ def problem_with(place: ValueOrigin, path: KeyPath, value: object, why: str) -> 
 
 
 def is_no_list(key: Key, path: KeyPath, value: object) -> bool:
-    """Whether a list of values is wanted, and something else was given in its place."""
+    """True if the key takes a list of values and the value is not a list."""
     if get_origin(key.kind) is not tuple or path[-1] != key.name or isinstance(value, list | tuple):
         return False
     return not is_section(unwrap(get_args(key.kind)[0])[0])
 
 
 def is_item(key: Key, value: object) -> bool:
-    """Whether a value would be right inside the list that is wanted."""
+    """True if a value is a valid item of the key's list."""
     kind, extras = unwrap(get_args(key.kind)[0])
     reader = next((extra for extra in extras if isinstance(extra, Converter)), None)
     try:
@@ -113,20 +113,20 @@ def is_item(key: Key, value: object) -> bool:
 
 
 def guess(wrong: str, known: Collection[str], elsewhere: Collection[str] = ()) -> str:
-    """What may have been meant."""
+    """Suggest the closest known name, or list all known names."""
     close = closest(wrong, known) or next(iter(elsewhere), None)
-    return f"did you mean {close}?" if close else f"known are {', '.join(known)}"
+    return f"did you mean {close}?" if close else f"valid names are {', '.join(known)}"
 
 
 def closest(wrong: str, known: Collection[str]) -> str | None:
-    """Which of those known is most like it, if one is."""
-    import difflib  # only a mistake needs it
+    """Return the most similar known name, if one is similar enough."""
+    import difflib  # needed only after a mistake
 
     return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=MIN_SIMILARITY)), None)
 
 
 def elsewhere(path: KeyPath) -> list[str]:
-    """Keys of the same name in other sections."""
+    """Return keys of the same name in other sections."""
     return [dotted(known) for known in all_paths(Sections, ()) if known[-1] == path[-1]]
 
 
@@ -138,12 +138,12 @@ def all_paths(section: type[Section], prefix: KeyPath) -> Iterator[KeyPath]:
 
 
 def dotted(path: KeyPath) -> str:
-    """A path as people write it: alerts.webhooks[0].url."""
+    """Format a path: alerts.webhooks[0].url."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 def key_at(path: KeyPath) -> tuple[Key | None, type[Section] | None]:
-    """The key that a path leads to, as far as it leads to one, and the section at its end if there is one."""
+    """Return the last known key on a path, and the section at its end if there is one."""
     section: type[Section] | None = Sections
     key: Key | None = None
     inside: Any = None
@@ -162,7 +162,7 @@ def section_at(path: KeyPath) -> type[Section]:
 
 
 def accepted_at(path: KeyPath) -> Accepts:
-    """What may stand at a path."""
+    """Return the accepted values of a path."""
     key, section = key_at(path)
     entry = accepted_entry(key, path)
     if entry is not None:
@@ -177,7 +177,7 @@ def accepted_at(path: KeyPath) -> Accepts:
 
 
 def accepted_entry(key: Key | None, path: KeyPath) -> Accepts | None:
-    """What an entry of a table with free names takes, where the path leads to one that is no table itself."""
+    """Return the accepted values of an entry in a table with free names, or None for other paths."""
     if key is None or get_origin(key.kind) is not dict:
         return None
     if key_at(path[:-1])[0] is not key:  # the table itself
@@ -198,12 +198,12 @@ def words_for(key: Key) -> str:
 
 
 def name_text(name: str) -> str:
-    """A name as it was written, cut where it is long: it may be none of ours."""
+    """Return a name, truncated if it is long. It may come from another program."""
     return name if len(name) <= MAX_NAME_CHARACTERS else f"{name[:MAX_NAME_CHARACTERS]}…"
 
 
 def value_text(value: object) -> str:
-    """A value as it was written, cut where it is long."""
+    """Format a value, truncated if it is long."""
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What may be set, with defaults and bounds. Where it is set is the business of `load`."""
+"""Sections and keys, with defaults and bounds. `load` reads them."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from memwatchd.settings.web import Web
 
 DEMOS = ("dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook")
 Percent = Annotated[float, Bounds(0, 100, above=True)]
-Folder = Annotated[Path, Converter(parse_folder), Accepts("a folder that exists")]
+Folder = Annotated[Path, Converter(parse_folder), Accepts("an existing directory")]
 
 
 class State(Section, frozen=True, kw_only=True):
     dir: Annotated[
         Path | None,
         Converter(parse_new_folder),
-        Accepts("the path of a folder", '"/var/lib/memwatchd"'),
+        Accepts("the path of a directory", '"/var/lib/memwatchd"'),
     ] = None
 
 
 class Replay(Section, frozen=True, kw_only=True):
-    """What to show in place of this machine."""
+    """Data to show in place of this machine."""
 
     demo: Annotated[
         Literal["dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook"] | None,
@@ -84,7 +84,7 @@ class History(Section, frozen=True, kw_only=True):
 
 
 class Target(Section, frozen=True, kw_only=True):
-    """What differs for one pool or share."""
+    """Overrides for one pool or share."""
 
     medium_percent: Percent | None = None
     high_percent: Percent | None = None
@@ -110,7 +110,7 @@ class Pressure(Section, frozen=True, kw_only=True):
     targets: dict[str, Target] = field(default_factory=dict)
 
     def percents_for(self, target: str) -> tuple[float, ...]:
-        """Where medium, high and critical begin for a target."""
+        """Return the medium, high and critical thresholds of a target, in percent."""
         other = self.targets.get(target, Target())
         return tuple(getattr(self, name) if (own := getattr(other, name)) is None else own for name in PERCENTS)
 
@@ -125,7 +125,7 @@ class Pressure(Section, frozen=True, kw_only=True):
 
     @property
     def min_available_bytes(self) -> dict[str, int]:
-        """What each target must have left for its use alone to be no alert, where that is set."""
+        """`min_available` by target, for the targets that set it."""
         return {name: one.min_available for name, one in self.targets.items() if one.min_available is not None}
 
     def _target_rules(self, name: str) -> TargetRules:
@@ -145,7 +145,8 @@ def refuse_disorder(percents: tuple[float, ...], whose: str, keys: tuple[KeyPath
     if not medium < high < critical:
         found = f"{medium:g}, {high:g}, {critical:g}"
         why = (
-            f"percents{whose} must rise from medium to high to critical and are {found}; use for example 60, 80, 95"
+            f"thresholds{whose} must ascend from medium to high to critical but are {found}; "
+            "use for example 60, 80, 95"
         )
         raise InvalidValueError(why, keys)
 
@@ -164,7 +165,7 @@ class Processes(Section, frozen=True, kw_only=True):
 
 
 class Collectors(Section, frozen=True, kw_only=True):
-    """Base of the derived section that has one table for each collector, named like it."""
+    """Base of the derived section with a table for each collector, by the collector's name."""
 
     @property
     def options(self) -> tuple[SwitchableOptions, ...]:
@@ -187,7 +188,7 @@ class Log(Section, frozen=True, kw_only=True):
 
 
 class Sections(Section, frozen=True, kw_only=True):
-    """Everything that a configuration file may hold."""
+    """All sections of a configuration file."""
 
     web: Web = Web()
     state: Annotated[State, AT_START] = State()
@@ -203,7 +204,7 @@ class Sections(Section, frozen=True, kw_only=True):
 
 
 class Settings(Sections, frozen=True, kw_only=True):
-    """The settings in force. `origins` says for each key that was set where it was; the others are defaults.
+    """Settings in force. `origins` has the origin of each key that is not a default.
 
     `warnings` are for the log.
     """

@@ -1,4 +1,7 @@
-"""Where a receiver's secret comes from, and a warning where others can read it. The secret is in no message."""
+"""Read secrets from files, credentials and the environment. Warns if other users can read them.
+
+No message contains a secret.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ CREDENTIALS = "CREDENTIALS_DIRECTORY"
 
 @dataclass(frozen=True, slots=True)
 class SecretContext:
-    """What reading the settings may look at, and what it noticed there.
+    """Environment for looking up secrets, and the warnings found.
 
     `public_file` is the configuration file's name if every user of the machine may read it.
     """
@@ -29,7 +32,7 @@ class SecretContext:
 
 
 def secret_from(value: object, context: SecretContext) -> Secret:
-    """A secret from "file:/path", "credential:NAME", "env:NAME" or a literal."""
+    """Read a secret from "file:/path", "credential:NAME", "env:NAME" or a literal."""
     if not isinstance(value, str):
         raise InvalidValueError
     if not value.startswith(("file:", "env:", "credential:", SECRET_PREFIX)):
@@ -38,7 +41,7 @@ def secret_from(value: object, context: SecretContext) -> Secret:
 
 
 def look_up(value: str, context: SecretContext) -> tuple[str, str]:
-    """The secret that a setting names, and the beginning of a sentence about it."""
+    """Return the secret that a setting names, and the beginning of an error message about it."""
     if value.startswith("file:/"):
         path = value.removeprefix("file:")
         return secret_in(path, context), f"names the file {path}, which"
@@ -57,7 +60,7 @@ def look_up(value: str, context: SecretContext) -> tuple[str, str]:
 
 
 def password_from(value: object, context: SecretContext) -> Password:
-    """A password or a token from "file:/path", "credential:NAME" or "env:NAME"."""
+    """Read a password or a token from "file:/path", "credential:NAME" or "env:NAME"."""
     text, whose = read_reference(value, context)
     try:
         return parse_password(text)
@@ -66,30 +69,30 @@ def password_from(value: object, context: SecretContext) -> Password:
 
 
 def read_reference(value: object, context: SecretContext) -> tuple[str, str]:
-    """What "file:/path", "credential:NAME" or "env:NAME" holds; a literal is refused."""
+    """Read "file:/path", "credential:NAME" or "env:NAME". A literal is rejected."""
     if not isinstance(value, str) or not value.startswith(("file:", "env:", "credential:")):
         raise InvalidValueError
     return look_up(value, context)
 
 
 def credential_path(name: str, context: SecretContext) -> str:
-    """Where systemd has put a credential (systemd.exec(5), LoadCredential=)."""
+    """Return the path of a credential from systemd (systemd.exec(5), LoadCredential=)."""
     folder = context.environ.get(CREDENTIALS)
     if not folder:
         raise InvalidValueError(
-            f"names the credential {name}, and the unit loads none: add LoadCredential={name}:/PATH to it",
+            f"names the credential {name}, but the unit loads none: add LoadCredential={name}:/PATH to it",
             has_example=False,
         )
     if "/" in name or name in ("", ".", ".."):
         raise InvalidValueError(
-            f"names the credential {name!r}, and a credential's name has no / in it", has_example=False
+            f"names the credential {name!r}, but a credential's name must not contain /", has_example=False
         )
     return f"{folder}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class AppriseService:
-    """An Apprise URL that names a service; it holds tokens and passwords, so only the service's sort is shown."""
+    """An Apprise URL of a service. It contains tokens and passwords and is never shown."""
 
     url: str = field(repr=False)
 
@@ -102,7 +105,7 @@ class AppriseService:
 
 
 def service_from(value: object, context: SecretContext) -> AppriseService:
-    """An Apprise URL from "file:/path", "credential:NAME", "env:NAME" or a literal."""
+    """Read an Apprise URL from "file:/path", "credential:NAME", "env:NAME" or a literal."""
     if not isinstance(value, str):
         raise InvalidValueError
     url, whose = look_up(value, context)
@@ -113,7 +116,7 @@ def service_from(value: object, context: SecretContext) -> AppriseService:
         raise InvalidValueError(f"needs the Apprise library, which is not installed: {INSTALL}") from None
     if not known:
         raise InvalidValueError(
-            f"{whose} is no URL that Apprise knows (https://github.com/caronc/apprise/wiki)".strip(),
+            f"{whose} is not a URL that Apprise supports (https://github.com/caronc/apprise/wiki)".strip(),
             has_example=not whose,
         )
     return service
@@ -129,14 +132,14 @@ def parse_secret_text(text: str, whose: str) -> Secret:
 def secret_in(path: str, context: SecretContext) -> str:
     if not path.startswith("/"):
         raise InvalidValueError(
-            f"names the file {path!r}, and must name it from the root, for example file:/etc/memwatchd/secret",
+            f"names the file {path!r}; use an absolute path, for example file:/etc/memwatchd/secret",
             has_example=False,
         )
     try:
-        # Not blocking: a pipe nobody writes to would hold the start up for ever.
+        # Non-blocking: opening a pipe without a writer would block the start forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "its name has a NUL in it"
+        reason = getattr(error, "strerror", None) or "its name contains a NUL byte"
         raise InvalidValueError(
             f"names the file {path!r}, which cannot be read ({reason})", has_example=False
         ) from None
@@ -150,6 +153,6 @@ def secret_in(path: str, context: SecretContext) -> str:
 
 
 def warn_public(context: SecretContext, path: str) -> None:
-    warning = f"every user of this machine can read the secret in {path}; chmod o-r {path} ends that"
+    warning = f"every user of this machine can read the secret in {path}; run: chmod o-r {path}"
     if warning not in context.warnings:
         context.warnings.append(warning)

@@ -1,4 +1,4 @@
-"""Keys of sections: their types, defaults, and annotations of the process."""
+"""Keys of sections: types, defaults and annotations, including those of the daemon."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from memwatch.options import InvalidValueError, Section
 
 
 class ContextConverter(Struct, frozen=True):
-    """The same for what may be kept elsewhere; the function's second argument says where to look."""
+    """Parses a value that may refer to a file or a variable. The function's second argument is a SecretContext."""
 
     function: Callable[[Any, Any], object]
 
 
 class TakesEffect(Struct, frozen=True):
-    """When a changed value is in force. Every key declares one, itself or through the section that it is in.
+    """Time at which a changed value takes effect. Every key declares one, itself or through its section.
 
-    `at`: the next start, a reload, or the reading of the settings for a key that only permits others. `while_set`
-    names a key of the same section that must be set before and after, else a reload is not enough. `simulated` is
-    false for what is not used while a recording is shown.
+    `at`: the next start, a reload, or the reading of the settings for a key that only permits other values.
+    `while_set` names a key of the same section: a reload is enough only if it is set before and after. `simulated`
+    is false for settings that are not used during replay.
     """
 
     at: Literal["start", "reload", "reading"]
@@ -39,7 +39,7 @@ ON_READING = TakesEffect("reading")
 
 
 class Key(Struct, frozen=True):
-    """A key of a section: its type, what is written beside that, and its default or NODEFAULT."""
+    """A key of a section: its type, the type's annotations, and its default or NODEFAULT."""
 
     name: str
     kind: Any
@@ -47,12 +47,12 @@ class Key(Struct, frozen=True):
     default: object
 
 
-# What was found out about each section.
+# Cache of `section_keys`.
 KEYS_BY_SECTION: dict[type[Section], dict[str, Key]] = {}
 
 
 def section_keys(section: type[Section]) -> dict[str, Key]:
-    """The keys of a section, in order."""
+    """Return the keys of a section, in order."""
     if section not in KEYS_BY_SECTION:
         hints = get_type_hints(section, include_extras=True)
         KEYS_BY_SECTION[section] = {one.name: describe_key(one, hints[one.name]) for one in fields(section)}
@@ -60,7 +60,7 @@ def section_keys(section: type[Section]) -> dict[str, Key]:
 
 
 def describe_key(field: FieldInfo, hint: object) -> Key:
-    """Describe a field. A section whose keys are derived is declared as its base and known by its default."""
+    """Describe a field. A derived section is declared as its base class; its default has the derived type."""
     kind, extras = unwrap(hint)
     default = default_of(field)
     if is_section(kind) and isinstance(default, kind):
@@ -72,8 +72,8 @@ def default_of(key: FieldInfo) -> object:
     return key.default if key.default_factory is NODEFAULT else key.default_factory()
 
 
-def unwrap(hint: Any) -> tuple[Any, tuple[object, ...]]:  # noqa: ANN401  whatever may stand in an annotation
-    """A type that may be left out without that, and what is written beside it."""
+def unwrap(hint: Any) -> tuple[Any, tuple[object, ...]]:  # noqa: ANN401  any annotation
+    """Return a type without `| None`, and its annotations."""
     extras: tuple[object, ...] = ()
     while True:
         inside = [kind for kind in get_args(hint) if kind is not NoneType]

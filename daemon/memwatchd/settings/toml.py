@@ -1,4 +1,4 @@
-"""Reads the configuration file: its values, and the line of each key for whoever has to correct one."""
+"""Read the configuration file: values, and the line of each key for error messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEADER = re.compile(r"\s*(\[\[?)(.+?)(\]\]?)\s*(?:#.*)?")
 
 
 class ConfigFileError(Exception):
-    """The file cannot be used; the message is a sentence with its name. `missing`: there is none."""
+    """The file cannot be used. The message is a sentence with its name. `missing`: it does not exist."""
 
     def __init__(self, sentence: str, missing: bool = False) -> None:
         super().__init__(sentence)
@@ -33,7 +33,7 @@ class ConfigFileError(Exception):
 
 
 class TomlFile(Struct, frozen=True):
-    """A configuration file as read. `public`: every user of the machine may read it."""
+    """A parsed configuration file. `public`: every user of the machine may read it."""
 
     values: dict[str, Any] = field(default_factory=dict)
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
@@ -41,16 +41,16 @@ class TomlFile(Struct, frozen=True):
 
 
 def read_toml(path: Path) -> TomlFile:
-    """The file's values, or `ConfigFileError`."""
+    """Read and parse a file. Raises ConfigFileError."""
     try:
         with path.open("rb") as file:
             public = bool(os.fstat(file.fileno()).st_mode & stat.S_IROTH)
             data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "its name has a NUL in it"
+        reason = error.strerror if isinstance(error, OSError) else "its name contains a NUL byte"
         raise ConfigFileError(f"{path} cannot be read ({reason})", isinstance(error, FileNotFoundError)) from None
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigFileError(f"{path} is larger than 64 KiB, which no configuration of memwatchd is")
+        raise ConfigFileError(f"{path} is larger than 64 KiB, the maximum size of a configuration file")
     try:
         text = data.decode("utf-8-sig")
         refuse_long_lines(path, text)
@@ -60,20 +60,20 @@ def read_toml(path: Path) -> TomlFile:
     except ValueError as error:
         raise ConfigFileError(f"{path} is not valid TOML: {error}") from None
     except RecursionError:
-        raise ConfigFileError(f"{path} is not usable: it is nested too deeply") from None
+        raise ConfigFileError(f"{path} is not valid TOML: nested too deeply") from None
 
 
 def refuse_long_lines(path: Path, text: str) -> None:
-    """A key of 32,000 parts on one line keeps tomllib busy for 40 seconds (measured, Python 3.11)."""
+    """Reject long lines: tomllib takes 40 seconds for a key of 32,000 parts on one line (measured, Python 3.11)."""
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > MAX_LINE_CHARACTERS:
             raise ConfigFileError(
-                f"{path} line {number} is longer than {MAX_LINE_CHARACTERS} characters; break it in several"
+                f"{path} line {number} is longer than {MAX_LINE_CHARACTERS} characters; split it into several lines"
             )
 
 
 def line_numbers(text: str) -> Mapping[KeyPath, int]:
-    """The line, counted from 1, of every table and key that has a line of its own."""
+    """Return the line, counted from 1, of every table and key that has its own line."""
     lines: dict[KeyPath, int] = {}
     tables: dict[KeyPath, int] = {}
     prefix: KeyPath = ()
@@ -91,7 +91,7 @@ def line_numbers(text: str) -> Mapping[KeyPath, int]:
 
 
 def parse_key_path(text: str) -> KeyPath:
-    """The parts of a dotted key, such as `pressure.targets."gpu0.gtt"`; none if it is not a key."""
+    """Return the parts of a dotted key, such as `pressure.targets."gpu0.gtt"`, or () if it is not a key."""
     try:
         return tuple(_single_path(tomllib.loads(f"{text} = 0")))
     except (ValueError, RecursionError):
@@ -105,5 +105,5 @@ def _single_path(table: object) -> Iterator[str]:
 
 
 def find_line(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
-    """The line of a key, or of the nearest thing around it."""
+    """Return the line of a key, or of the nearest table or list around it."""
     return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)

@@ -1,4 +1,4 @@
-"""Makes sections of what was given. Whatever is wrong is noted, and the reading goes on."""
+"""Build sections from tables. Mistakes are collected; validation continues after each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 
 class Mistake(Struct, frozen=True):
-    """What is wrong with the `value` given at a path: there is no such setting, it is missing, or `refusal`."""
+    """A mistake at a path: an unknown setting, a missing one, or a `value` rejected for the reason in `refusal`."""
 
     path: KeyPath
     kind: Literal["unknown", "missing", "refused"]
@@ -23,13 +23,13 @@ class Mistake(Struct, frozen=True):
 
 
 class Checker(Struct):
-    """Reads tables into sections; `context` is what values that are kept elsewhere are looked up in."""
+    """Builds sections from tables. `context` resolves references to files, credentials and variables."""
 
     context: SecretContext
     mistakes: list[Mistake] = field(default_factory=list)
 
     def section(self, kind: type[AnySection], value: object, path: KeyPath = ()) -> AnySection | None:
-        """A section; None where something in it is wrong."""
+        """Return a section, or None if it has mistakes."""
         if not isinstance(value, dict):
             self._refuse(path, value)
             return None
@@ -51,7 +51,7 @@ class Checker(Struct):
             return None
 
     def _value(self, kind: Any, extras: tuple[object, ...], given: object, path: KeyPath) -> object:  # noqa: ANN401
-        """A value; None where something is wrong with it."""
+        """Return a value, or None if it is invalid."""
         try:
             value = self._read(kind, extras, given)
         except InvalidValueError as refusal:
@@ -71,7 +71,7 @@ class Checker(Struct):
         return value
 
     def _read(self, kind: Any, extras: tuple[object, ...], given: object) -> object:  # noqa: ANN401
-        """What was given, as what it means; Refused where it means nothing or is out of bounds."""
+        """Convert a value. Raises InvalidValueError if it is invalid or out of bounds."""
         reader = next((extra for extra in extras if isinstance(extra, Converter | ContextConverter)), None)
         if isinstance(reader, ContextConverter):
             value = reader.function(given, self.context)
@@ -85,8 +85,8 @@ class Checker(Struct):
         self.mistakes.append(Mistake(path, "refused", value, refusal or InvalidValueError()))
 
 
-def plain(kind: Any, value: object) -> object:  # noqa: ANN401  what a key is declared as
-    """What was given, where it is what is wanted as it stands; a whole number is a number too."""
+def plain(kind: Any, value: object) -> object:  # noqa: ANN401  the declared type of a key
+    """Return the value if it already has the declared type. An integer is accepted as a float."""
     if is_section(kind):
         return value
     if get_origin(kind) is Literal:

@@ -1,4 +1,4 @@
-"""Settings as people write them: durations, addresses, folders. What cannot be read is refused with a reason."""
+"""Parse the text forms of settings: addresses, host names, paths. Invalid values raise InvalidValueError."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USER = re.compile(r"[^:\x00-\x1f\x7f]{1,255}")
 
 
 class TcpAddress(Struct, frozen=True):
-    """Where to listen; port 0 lets the kernel choose one."""
+    """TCP listen address. With port 0 the kernel chooses a port."""
 
     host: str
     port: int
@@ -26,7 +26,7 @@ class TcpAddress(Struct, frozen=True):
 
 
 class UnixAddress(Struct, frozen=True):
-    """A socket file to listen on."""
+    """Path of a Unix socket to listen on."""
 
     path: str
 
@@ -35,12 +35,12 @@ class UnixAddress(Struct, frozen=True):
 
 
 def parse_resident(value: object) -> Size | str:
-    """A size, or the word "auto"."""
+    """Parse a size or the word "auto"."""
     return "auto" if value == "auto" else parse_size(value)
 
 
 def parse_address(value: object) -> TcpAddress | UnixAddress:
-    """An address from HOST:PORT, [IPv6]:PORT or unix:/PATH."""
+    """Parse HOST:PORT, [IPv6]:PORT or unix:/PATH."""
     if not isinstance(value, str):
         raise InvalidValueError
     if value.startswith("unix:"):
@@ -61,7 +61,7 @@ def parse_ipv6(text: str) -> str:
 
 
 def parse_host(value: object) -> str:
-    """A host name or an IPv4 address, in lower case."""
+    """Parse a host name or an IPv4 address; return it in lower case."""
     if not isinstance(value, str) or not HOST_NAME.fullmatch(value):
         raise InvalidValueError
     if re.fullmatch(r"[0-9.]+", value):
@@ -73,28 +73,28 @@ def parse_host(value: object) -> str:
 
 
 def parse_allowed_host(value: object) -> str:
-    """A name under which a browser may ask for the page: a host name, or an IP address without its port."""
+    """Parse an allowed Host name: a host name, or an IP address without its port."""
     if isinstance(value, str) and ":" in value:
         return parse_ipv6(value.removeprefix("[").removesuffix("]"))
     return parse_host(value).removesuffix(".")
 
 
 def parse_folder(value: object) -> Path:
-    """A folder that exists."""
+    """Parse the path of an existing directory."""
     if not isinstance(value, str) or not os.path.isdir(value):
         raise InvalidValueError
     return Path(value).absolute()
 
 
 def parse_new_folder(value: object) -> Path:
-    """A folder that is made where it is not there yet."""
+    """Parse a path that need not exist yet."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidValueError
     return Path(value).absolute()
 
 
 def parse_file(value: object) -> str:
-    """A file's absolute path. Whether it can be used is seen by using it."""
+    """Parse the absolute path of a file. The file itself is checked when it is used."""
     if isinstance(value, str) and os.path.isabs(value) and "\0" not in value:
         return value
     raise InvalidValueError
@@ -103,7 +103,7 @@ def parse_file(value: object) -> str:
 def parse_user(value: object) -> str:
     if isinstance(value, str) and USER.fullmatch(value):
         return value
-    raise InvalidValueError("is not a user name, which has 1 to 255 characters and no colon")
+    raise InvalidValueError("is not a user name (1 to 255 characters, no colon)")
 
 
 def parse_tuple(value: object) -> tuple[object, ...]:
@@ -113,16 +113,16 @@ def parse_tuple(value: object) -> tuple[object, ...]:
 
 
 def parse_nonempty_tuple(value: object) -> tuple[object, ...]:
-    """The same with something in it."""
+    """Parse a list that is not empty."""
     if found := parse_tuple(value):
         return found
     raise InvalidValueError
 
 
 def from_text(text: str, kind: object) -> object:
-    """A setting from the environment, where everything is text; `kind` is the type that is wanted.
+    """Parse the text of an environment variable as the type `kind`.
 
-    What cannot be understood stays text, and is refused like the same text in a file.
+    Text that cannot be parsed is returned unchanged; validation rejects it like the same text in a file.
     """
     if kind is bool:
         words = {

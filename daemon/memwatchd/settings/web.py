@@ -1,4 +1,4 @@
-"""The settings of the web server: where it answers, to whom, and how."""
+"""Settings of the web server: addresses, access, TLS."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from memwatchd.settings.values import (
     parse_user,
 )
 
-# What htpasswd -B, bcrypt and exporter-toolkit write. 31 rounds would take days.
+# Format of htpasswd -B, bcrypt and exporter-toolkit. A cost of 31 would take days.
 BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}", re.ASCII)
 
 
 def token_from(value: object, context: SecretContext) -> Token:
-    """A token from "file:/path", "credential:NAME" or "env:NAME"."""
+    """Read a token from "file:/path", "credential:NAME" or "env:NAME"."""
     text, whose = read_reference(value, context)
     try:
         return parse_token(text)
@@ -41,7 +41,7 @@ def parse_password_hash(value: object) -> PasswordHash:
     if not isinstance(value, str) or not BCRYPT.fullmatch(value):
         raise InvalidValueError
     try:
-        import bcrypt  # noqa: F401  whether it is there
+        import bcrypt  # noqa: F401  checks that it is installed
     except ImportError:
         raise InvalidValueError(
             "needs the library bcrypt, which is not installed; install it with: pip install 'memwatchd[auth]'"
@@ -50,7 +50,7 @@ def parse_password_hash(value: object) -> PasswordHash:
 
 
 def is_local(address: TcpAddress | UnixAddress) -> bool:
-    """Whether only this machine can reach an address."""
+    """True if only this machine can reach an address."""
     if isinstance(address, UnixAddress) or address.host == "localhost":
         return True
     try:
@@ -64,7 +64,7 @@ HostName = Annotated[str, Converter(parse_allowed_host)]
 CertificateFile = Annotated[
     str | None, Converter(parse_file), Accepts("the path of a file", '"/etc/memwatchd/tls.pem"')
 ]
-# A listener that speaks TLS takes another certificate; one that does not cannot begin to.
+# A TLS listener can switch to another certificate; a plain listener cannot switch to TLS.
 WHILE_TLS = TakesEffect("reload", while_set="cert_file")
 HASH_EXAMPLE = '"$2y$10$" and 53 more characters, as htpasswd -nB writes them'
 
@@ -126,20 +126,20 @@ class Web(Section, frozen=True, kw_only=True):
 
     @property
     def exposed_addresses(self) -> tuple[str, ...]:
-        """The addresses that other machines can reach."""
+        """Addresses that other machines can reach."""
         return tuple(str(address) for address in self.listen if not is_local(address))
 
     @property
     def is_open(self) -> bool:
-        """Whether others can reach it, and need not say who they are."""
+        """True if other machines have access without authentication."""
         login = self.login
         return bool(self.exposed_addresses) and not login.is_required and not login.by_certificate
 
     def __post_init__(self) -> None:
         if self.is_open and not self.insecure:
             raise InvalidValueError(
-                f"everybody who reaches {', '.join(self.exposed_addresses)} could read all figures: set "
-                "bearer_token or users under [web.auth], client_ca_file under [web.tls], or insecure = true under "
-                "[web] (--insecure) where the network is trusted",
+                f"other machines could read all data without a login at {', '.join(self.exposed_addresses)}: set "
+                "bearer_token or users under [web.auth], client_ca_file under [web.tls], or, on a trusted network, "
+                "insecure = true under [web] (--insecure)",
                 (("listen",),),
             )

@@ -79,7 +79,7 @@ def test_variables_can_set_every_type(tmp_path: Path) -> None:
         ("[sampling]\ninterval = 0", "line 2: sampling.interval is 0, which is not a duration from 100ms to 1m"),
         ('[sampling]\ninterval = "soon"', 'sampling.interval is "soon", which is not a duration from 100ms to 1m'),
         ("[sampling]\nlock_memory = 1", "lock_memory is 1, which is not true or false; use for example true"),
-        ('[sampling]\nprocfs = "/no/such"', 'procfs is "/no/such", which is not a folder that exists'),
+        ('[sampling]\nprocfs = "/no/such"', 'procfs is "/no/such", which is not an existing directory'),
         (
             '[web]\nlisten = "127.0.0.1:80"',
             'web.listen is "127.0.0.1:80", which is not a list; write listen = ["127.0.0.1:80"]',
@@ -108,13 +108,13 @@ def test_variables_can_set_every_type(tmp_path: Path) -> None:
         ("[pressure.targets]\nram = 3", "pressure.targets.ram is 3, which is not a table"),
         ("[alerts.webhooks]", "alerts.webhooks is not a list of tables, each beginning with [[alerts.webhooks]]"),
         ("[[alerts.webhooks]]", 'line 1: alerts.webhooks[0].name is missing; add for example name = "operators"'),
-        (WEBHOOK + 'events = ["pressure.bad"]', "events[0] is 'pressure.bad', which is none of pressure.critical"),
-        (WEBHOOK + "events = []", "events is an empty list, which is not a list of some of pressure.critical"),
-        (WEBHOOK + "targets = [1]", "targets[0] is 1, which is not made of ids"),
+        (WEBHOOK + 'events = ["pressure.bad"]', "events[0] is 'pressure.bad', which is not one of pressure."),
+        (WEBHOOK + "events = []", "events is an empty list, which is not a list with any of pressure.critical"),
+        (WEBHOOK + "targets = [1]", "targets[0] is 1, which is not an id as in"),
         (WEBHOOK + '[[alerts.alertmanagers]]\nname = "ops"\nurl = "http://a"', 'another receiver is named "ops"'),
         (WEBHOOK + WEBHOOK, 'line 6: alerts.webhooks[1].name: another receiver is named "ops"'),
         ("[web", "is not valid TOML"),
-        ("a = " + "[\n" * 5000, "memwatchd.toml is not"),
+        ("a = " + "[\n" * 5000, "memwatchd.toml is not valid TOML"),
         ("a" + ".a" * 2000 + " = 1", "line 1 is longer than 2000 characters"),
         ("x" * 70_000, "is larger than 64 KiB"),
     ],
@@ -150,7 +150,7 @@ def test_number_of_problems_is_bounded(tmp_path: Path) -> None:
     problems = problems_from(tmp_path, "\n".join(f"key{number} = 1" for number in range(1000)))
 
     assert len(problems) == 26
-    assert problems[-1] == "there are 975 more problems after these"
+    assert problems[-1] == "975 more problems are not shown"
 
 
 def test_only_flags_are_usage_errors(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_thresholds_must_rise(tmp_path: Path, percents: tuple[int, int, int]) ->
     )
 
     assert "line 2: pressure.medium_percent" in problems[0]
-    assert "MEMWATCHD_PRESSURE_CRITICAL_PERCENT: percents must rise" in problems[0]
+    assert "MEMWATCHD_PRESSURE_CRITICAL_PERCENT: thresholds must ascend" in problems[0]
     assert f"are {medium}, {high}, {critical}" in problems[0]
 
 
@@ -190,7 +190,7 @@ def test_target_thresholds_are_checked_with_inherited_ones(tmp_path: Path) -> No
     assert settings.pressure.percents_for("ram") == (60, 70, 95)
     assert settings.pressure.rules.thresholds_for("gpu0.gtt").critical == 0.9
     assert "line 4: pressure.targets.gpu0.gtt.critical_percent" in problems[0]
-    assert "percents of gpu0.gtt must rise" in problems[0]
+    assert "thresholds of gpu0.gtt must ascend" in problems[0]
 
 
 def test_two_variables_for_one_setting_are_rejected(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_two_variables_for_one_setting_are_rejected(tmp_path: Path) -> None:
     environ = {"MEMWATCHD_LISTEN": "127.0.0.1:1", "MEMWATCHD_WEB_LISTEN": "127.0.0.1:2"}
 
     assert problems_from(tmp_path, environ=environ) == [
-        "MEMWATCHD_LISTEN and MEMWATCHD_WEB_LISTEN set the same thing; remove one of them"
+        "MEMWATCHD_LISTEN and MEMWATCHD_WEB_LISTEN set the same key; remove one of them"
     ]
 
 

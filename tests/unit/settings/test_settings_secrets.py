@@ -33,7 +33,7 @@ def test_literal_secret_in_a_public_file_warns(tmp_path: Path) -> None:
 
     warnings = load({"config": str(file)}, {}).warnings
 
-    assert warnings == (f"every user of this machine can read the secret in {file}; chmod o-r {file} ends that",)
+    assert warnings == (f"every user of this machine can read the secret in {file}; run: chmod o-r {file}",)
 
 
 def test_secret_from_a_variable_may_be_named_like_a_setting(tmp_path: Path) -> None:
@@ -54,20 +54,20 @@ def test_secret_is_read_from_a_systemd_credential(tmp_path: Path) -> None:
     problems = problems_from(tmp_path, WEBHOOK.replace(SECRET, "credential:../hook"), environ=environ)
 
     assert settings.alerts.receivers_of_kind(Webhook)[0].secret.keys == (b"a secret of thirty-two bytes len",)
-    assert "has no / in it" in problems[0]
+    assert "must not contain /" in problems[0]
 
 
 @pytest.mark.parametrize(
     ("secret", "words"),
     [
         ("hunter2", "secret is not file:/PATH, credential:NAME, env:NAME, or whsec_"),
-        ("credential:hook", "names the credential hook, and the unit loads none: add LoadCredential=hook:/PATH"),
+        ("credential:hook", "names the credential hook, but the unit loads none: add LoadCredential=hook:/PATH"),
         ("whsec_hunter2", "secret is not whsec_ followed by the base64 of 24 to 64 bytes"),
         ("env:NOT_THERE", "names the environment variable NOT_THERE, which is not set"),
         ("env:EMPTY", "names the environment variable EMPTY, which is empty"),
         ("env:SHORT", "names the environment variable SHORT, which is not whsec_ followed by"),
         ("file:/no/such", "names the file '/no/such', which cannot be read (No such file or directory)"),
-        ("file:secret", "must name it from the root"),
+        ("file:secret", "use an absolute path"),
         ("file:/dev/zero", "names /dev/zero, which is not a regular file"),
     ],
 )
@@ -114,7 +114,7 @@ def test_alertmanager_gets_a_password_or_a_token(tmp_path: Path, lines: str, sho
             'user = "ada"',
             'line 4: alerts.alertmanagers[0].user: "ada" has no password; add for example secret',
         ),
-        ('user = "a:b"\nsecret = "env:GOOD"', "is not a user name, which has 1 to 255 characters and no colon"),
+        ('user = "a:b"\nsecret = "env:GOOD"', "is not a user name (1 to 255 characters, no colon)"),
         ('secret = "hunter2"', "secret is not file:/PATH, credential:NAME or env:NAME of a password or a token"),
         (
             'secret = "env:EMPTY"',
