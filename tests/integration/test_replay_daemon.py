@@ -291,18 +291,18 @@ def test_a_damaged_recording_is_refused_and_played_if_asked(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--replay", "/etc/hostname"), "is no recording (it does not begin like one)"),
-        (("--replay", "/nonexistent/box.memwatch"), "is no recording (no such file or directory)"),
+        (("--replay", "/etc/hostname"), "is not a recording (it has no header)"),
+        (("--replay", "/nonexistent/box.memwatch"), "is not a recording (no such file or directory)"),
         (("--demo", "cray-1"), "which is not one of dgx-spark, jetson-orin,"),
         (
             ("--demo", "gh200", "--replay", "x"),
             "--demo and --replay are mutually exclusive; use one of them",
         ),
         (("--demo", "gh200", "--speed", "1000"), "--speed is 1000.0, which is not a number from 0.1 to 100"),
-        (("--record", "/etc/hostname"), "is no recording"),
+        (("--record", "/etc/hostname"), "is not a recording"),
         (
             ("--record", "/nonexistent/box.memwatch"),
-            "box.memwatch cannot be recorded to: no such file or directory",
+            "box.memwatch: no such file or directory",
         ),
     ],
 )
@@ -319,7 +319,7 @@ def test_what_cannot_be_shown_is_refused_in_a_sentence(arguments: tuple[str, ...
     ("arguments", "sentence"),
     [
         (("--for", "2d"), "which is not a duration from 1s to 24h; for example 10m"),
-        (("--for", "1s"), "is no recording"),
+        (("--for", "1s"), "is not a recording"),
     ],
 )
 def test_the_client_refuses_what_it_cannot_record(

@@ -1,1 +1,1 @@
-"""The HTTP server: sockets, bounds, uvicorn."""
+"""HTTP server: listening sockets, limits for clients, uvicorn."""

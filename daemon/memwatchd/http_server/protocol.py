@@ -1,7 +1,7 @@
-"""How requests are received: in time, within bounds, and on no more connections than there are descriptors.
+"""HTTP protocol with limits on the time, size and number of requests and connections.
 
-uvicorn bounds none of it: up to 0.54 silent, half-sent and dripping connections stay open for ever, and heads of
-120 kB are answered.
+uvicorn has none of these limits: up to 0.54, connections that are silent, stop half-way or send slowly stay open
+forever, and heads of 120 kB are accepted.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ Fields = Sequence[tuple[bytes, bytes]]
 MAX_REMEMBERED_REQUESTS, MAX_REMEMBERED_BYTES = 64, 1024
 BODY_FIELDS = frozenset((b"content-length", b"transfer-encoding"))
 MALFORMED = (
-    "this is not a well-formed HTTP/1.1 request. HTTP/2 is not spoken here, and TLS only where [web.tls] is set: "
+    "this is not a well-formed HTTP/1.1 request. HTTP/2 is not supported, and TLS only if [web.tls] is set: "
     "use http://."
 )
 
 
 class Limits(Struct, frozen=True):
-    """What a client may do. Far more than browsers, scrapers and proxies need, far less than would hurt."""
+    """Limits for a client: far more than browsers, scrapers and proxies need, and harmless to the daemon."""
 
     receive_seconds: float = 8.0
-    """From a connection, or from the first byte of a later request, to the last byte of the request."""
+    """Time to receive a request, from the connection or, for a later request, from its first byte."""
     take_seconds: float = 30.0
-    """From an answer that does not fit into the socket to its last byte leaving."""
+    """Time to send a response that does not fit into the socket's buffer."""
     url_bytes: int = 8 << 10
     head_bytes: int = 16 << 10
     fields: int = 100
     body_bytes: int = 64 << 10
     pipelined: int = 64
-    """Requests sent ahead of their answers. Each costs 2 kB, and fits into 20 bytes on the wire."""
+    """Requests sent before the responses to earlier ones. Each takes 2 kB, and 20 bytes on the wire."""
     waiting: int = 1024
-    """Connections that have not finished asking; the oldest makes room for one more."""
+    """Connections without a complete request. Beyond this, the oldest is closed."""
     spare_descriptors: int = 64
-    """Not for clients: a flood must not keep collectors from opening files."""
+    """Descriptors reserved for the daemon: a flood must not keep collectors from opening files."""
 
 
 class Rejection(NamedTuple):
-    """Why a request is not answered, and that nothing more is read from its connection."""
+    """Status and detail of a rejected request. Nothing more is read from its connection."""
 
     status: int
     sentence: str
@@ -63,13 +63,13 @@ class RequestRejectedError(Exception):
 
 
 KeptFields = tuple[tuple[bytes, bytes], ...]
-# Given the fields of a request without a body, and who asks if that is known: the whole answer as it goes over the
-# wire, or None where the application has to look at it.
+# Takes the fields of a request without a body, and the peer's credentials if known. Returns the complete response
+# as sent on the wire, or None if the application must handle the request.
 AtOnce = Callable[[KeptFields, "Peer | None"], "bytes | None"]
 
 
 class AnsweredRequest(NamedTuple):
-    """One whole request that was answered at once. A scraper sends the same bytes every time."""
+    """A complete request that was answered on the fast path. A scraper sends the same bytes every time."""
 
     answer_to: AtOnce
     fields: KeptFields
@@ -78,10 +78,10 @@ class AnsweredRequest(NamedTuple):
 def http_protocol(
     limits: Limits, at_once: Mapping[bytes, AtOnce], simulated: bool = False
 ) -> type[asyncio.Protocol]:
-    """What uvicorn takes as `http`: its connections know `limits`, and of each other.
+    """Return the protocol factory for uvicorn's `http`. Connections share `limits` and the list of waiting ones.
 
-    `at_once`, by target, is asked before the application where somebody gets that target. What is refused on a
-    `simulated` machine says so.
+    `at_once`: fast paths by target, called for a GET before the application. Rejections of a `simulated` machine
+    are marked as simulated.
     """
     waiting: dict[BoundedProtocol, None] = {}
     remembered: dict[bytes, AnsweredRequest] = {}
@@ -89,7 +89,7 @@ def http_protocol(
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol within limits. A request that comes in one piece, as almost all do, sets no timer."""
+    """uvicorn's protocol with limits. A request that arrives in one piece, as almost all do, sets no timer."""
 
     def __init__(
         self,
@@ -109,19 +109,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
         self._refusal: Rejection | None = None
-        self._answered: RequestResponseCycle | None = None  # now; `cycle` is the latest, which may still wait
+        self._answered: RequestResponseCycle | None = None  # running; `cycle` is the latest, which may be queued
         self._peer: Peer | None = None
         self._in_body = False
-        self._answers = 0  # given at once, to the present piece
-        self._rests = False  # between requests, all of the last piece answered at once
+        self._answers = 0  # on the fast path, to the current piece
+        self._rests = False  # between requests; all of the last piece were answered on the fast path
         self._answered_at = 0.0
         self._idle: asyncio.TimerHandle | None = None
         self._piece_bytes = 0
-        self._earlier_bytes = 0  # of the present request, in the pieces before this one
+        self._earlier_bytes = 0  # of the current request, in the pieces before this one
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # The first byte that the socket does not take pauses writing, which sets the clock of `take_seconds`.
+        # The first byte that the socket does not take pauses writing, which starts the timer of `take_seconds`.
         # (With 0 under TLS, asyncio of 3.11 pauses on every write and resumes on every second one.)
         transport.set_write_buffer_limits(1 if transport.get_extra_info("ssl_object") else 0, 0)
         self._peer = read_peer(transport.get_extra_info("socket"))
@@ -133,21 +133,22 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.stop_expecting()
-        self._forget_stuck()
+        self._cancel_stuck_timer()
         if self._idle is not None:
             self._idle.cancel()
         super().connection_lost(exc)
-        if self._answered is not None:  # uvicorn 0.54 tells only the latest: streams with a request behind stayed
+        # uvicorn 0.54 notifies only the latest cycle: streams with a request queued behind them stayed open.
+        if self._answered is not None:
             self._answered.disconnected = True
             self._answered.message_event.set()
 
-    # The next five run for every request, so they are written for speed.
+    # The next five methods run for every request and are optimized for speed.
 
     def data_received(self, data: bytes) -> None:
         if self._rests and self._answers_as_before(data):
             return
         if self._refusal is not None:
-            return  # read and thrown away: closing with unread bytes would tear down the answer with them
+            return  # discard: closing with unread bytes would reset the connection and lose the response
         is_between = not self._is_in_request()
         self._piece_bytes = len(data)
         self._answers = 0
@@ -166,7 +167,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._remember(data)
 
     def _answers_as_before(self, piece: bytes) -> bool:
-        """Whether this piece is a request known to the byte, and answered: there is nothing to parse then."""
+        """Answer a piece that equals an earlier request, without parsing. False if that is not possible."""
         answered = self._remembered.get(piece)
         answer = (
             None if answered is None or self.flow.write_paused else answered.answer_to(answered.fields, self._peer)
@@ -201,8 +202,8 @@ class BoundedProtocol(HttpToolsProtocol):
         HttpToolsProtocol.on_headers_complete(self)
 
     def _answer_at_once(self, answer_to: AtOnce) -> bool:
-        """Without any of uvicorn's objects, so not where its care is needed: the last request of a connection,
-        one behind another that is not answered, a client that does not read."""
+        """Answer on the fast path, without uvicorn's objects. False if the request needs uvicorn: the last one of a
+        connection, one queued behind another, or a client that does not read."""
         if self.expect_100_continue or self.flow.write_paused or self._is_answering():
             return False
         parser = self.parser
@@ -219,11 +220,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_body = False
         self._earlier_bytes = 0
-        if self.cycle is not None:  # else all so far were answered at once
+        if self.cycle is not None:  # otherwise all requests so far were answered on the fast path
             HttpToolsProtocol.on_message_complete(self)
 
     def _leave_if_idle(self) -> None:
-        """One timer for any number of answers given at once; uvicorn has its own, new after each of its answers."""
+        """Close an idle connection. One timer serves all fast answers; uvicorn sets a new one after each answer."""
         self._idle = None
         left = self._answered_at + self.timeout_keep_alive - self.loop.time()
         if left > 0:
@@ -235,8 +236,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._answered = cycle
         HttpToolsProtocol._start_asgi_task(self, cycle, app)
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  uvicorn's sentence does not say what would work
-        """Called by uvicorn for what its parser, or an exception above, has stopped."""
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  uvicorn's message has no remedy
+        """Reject a request that the parser, or an exception above, has stopped. Called by uvicorn."""
         self._refuse(self._refusal or Rejection(400, MALFORMED))
 
     def pause_writing(self) -> None:
@@ -244,12 +245,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stuck = self.loop.call_later(self._limits.take_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._forget_stuck()
+        self._cancel_stuck_timer()
         super().resume_writing()
 
     def shutdown(self) -> None:
         super().shutdown()
-        if self._stuck is not None:  # else uvicorn waits for it, then cancels the answer with a traceback
+        if self._stuck is not None:  # otherwise uvicorn waits for it, then cancels the response with a traceback
             self.transport.abort()
 
     def stop_expecting(self) -> None:
@@ -259,13 +260,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self._waiting.pop(self, None)
 
     def _expect(self) -> None:
-        """From now on the clock runs, unless it does already: a request that drips in gains no time."""
+        """Start the receive timer unless it runs already: a slow sender gains no time."""
         if self._deadline is None:
             self._deadline = self.loop.call_later(self._limits.receive_seconds, self._give_up)
             self._waiting[self] = None
 
     def _review(self) -> None:
-        """After a piece that did not end where its request ends, or while the clock runs."""
+        """Check limits and timer after a partial request, or while the receive timer runs."""
         if self._is_in_request():
             self._earlier_bytes += self._piece_bytes
         elif self._is_answering() or self._answers:
@@ -279,16 +280,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refusal_of_odd(self, at_most: int) -> Rejection | None:
         if not self.url.startswith(b"/"):
-            return Rejection(400, "the target of a request is a path of this machine, such as /metrics.")
+            return Rejection(400, "the request target must be a path, such as /metrics.")
         if len(self.pipeline) >= self._limits.pipelined:
-            return Rejection(429, f"{len(self.pipeline)} requests wait already: read their answers first.")
+            return Rejection(429, f"{len(self.pipeline)} requests are already queued: read their responses first.")
         size = at_most
-        if size > self._limits.head_bytes:  # but a body or other requests may be a part of that
+        if size > self._limits.head_bytes:  # may include a body or other requests
             size = len(self.url) + sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
         return refusal_of_head(self.url, self.headers, size, self._limits)
 
     def _stop(self, refusal: Rejection | None) -> None:
-        """Called within the parser; what it raises makes uvicorn call `send_400_response`."""
+        """Stop the parser. Its exception makes uvicorn call `send_400_response`."""
         if refusal is not None:
             self._refusal = refusal
             raise RequestRejectedError
@@ -297,18 +298,18 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_in_head() and self._refusal is None and not self._is_answering():
             seconds = self._limits.receive_seconds
             self.transport.write(
-                on_wire(Rejection(408, f"the request was not whole after {seconds:g} s."), self._simulated)
+                on_wire(Rejection(408, f"the request was not complete after {seconds:g} s."), self._simulated)
             )
         self.transport.abort()
 
     def _is_at_rest(self) -> bool:
-        """Nothing has begun that is not finished, and no other clock runs than that of an idle connection."""
+        """True without an unfinished request or response and without a timer other than the idle timer."""
         has_begun = self._is_in_request() or self._is_answering()
         has_clock = self._deadline is not None or self.timeout_keep_alive_task is not None
         return not has_begun and not has_clock and self._refusal is None
 
     def _remember(self, piece: bytes) -> None:
-        """Keep what a piece says that is one request and answered at once."""
+        """Cache a piece that was a single request answered on the fast path."""
         answer_to = self._at_once.get(self.url)
         if answer_to is not None and len(piece) <= MAX_REMEMBERED_BYTES:
             if len(self._remembered) >= MAX_REMEMBERED_REQUESTS:
@@ -332,7 +333,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return too_many or len(self._waiting) > self._limits.waiting
 
     def _refuse(self, refusal: Rejection) -> None:
-        """Nothing more is parsed; the answer goes out after those of earlier requests."""
+        """Stop parsing. The rejection is sent after the responses to earlier requests."""
         self._refusal = refusal
         self._expect()
         if self._is_answering():
@@ -348,35 +349,35 @@ class BoundedProtocol(HttpToolsProtocol):
             else:  # TLS
                 self.transport.close()
 
-    def _forget_stuck(self) -> None:
+    def _cancel_stuck_timer(self) -> None:
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
 
 
 def refusal_of_head(url: bytes, fields: Fields, head_bytes: int, limits: Limits) -> Rejection | None:
-    """Why a head, whole or not, is too large."""
+    """Return the rejection of a request head, complete or not, that is too large."""
     if len(url) > limits.url_bytes:
-        return Rejection(414, f"the target has {len(url)} bytes: at most {limits.url_bytes} are read.")
+        return Rejection(414, f"the target has {len(url)} bytes; the maximum is {limits.url_bytes}.")
     if len(fields) > limits.fields:
-        return Rejection(431, f"there are {len(fields)} header fields: at most {limits.fields} are read.")
+        return Rejection(431, f"the header has {len(fields)} fields; the maximum is {limits.fields}.")
     if head_bytes > limits.head_bytes:
-        return Rejection(431, f"the header has {head_bytes} bytes: at most {limits.head_bytes} are read.")
+        return Rejection(431, f"the header has {head_bytes} bytes; the maximum is {limits.head_bytes}.")
     return None
 
 
 def refusal_of_body(fields: Fields, limits: Limits) -> Rejection | None:
-    """Why the body that these fields announce is not read."""
+    """Return the rejection of a body that is too large or of unknown length."""
     for name, value in fields:
         if name == b"content-length" and int(value) > limits.body_bytes:
-            return Rejection(413, f"the body has {int(value)} bytes: at most {limits.body_bytes} are read.")
+            return Rejection(413, f"the body has {int(value)} bytes; the maximum is {limits.body_bytes}.")
         if name == b"transfer-encoding":
-            return Rejection(411, "a body of unknown length is not read: send Content-Length.")
+            return Rejection(411, "a body of unknown length is not accepted: send Content-Length.")
     return None
 
 
 def on_wire(refusal: Rejection, simulated: bool) -> bytes:
-    """A refusal as a whole answer, like those that the gate lets through."""
+    """Render a rejection as a complete response, with the same headers as other responses."""
     response = problem_response(refusal.status, refusal.sentence, {"connection": "close"}, simulated)
     fields = [("date", formatdate(usegmt=True)), *response_headers(simulated), *response.headers.items()]
     head = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"

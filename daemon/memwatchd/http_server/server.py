@@ -1,4 +1,4 @@
-"""The web server: uvicorn without its ten wake-ups a second, told by the daemon when to leave."""
+"""Web server: uvicorn without its ten wake-ups a second, stopped by the daemon."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_SECONDS = 75
 GRACEFUL_SECONDS = 3
 REPEAT_SECONDS = 60.0
-# How many connections may wait to be accepted, and how many are accepted before those that are gone are closed:
-# one number to asyncio, 2,048 to uvicorn, by which a flood takes every descriptor before a limit can bite.
+# Backlog of a listening socket, and connections accepted per wake-up of the event loop before closed ones are
+# handled. asyncio uses one number for both, uvicorn's is 2,048: a flood would take every descriptor before a limit
+# applies.
 BACKLOG, ACCEPT_AT_ONCE = 1024, 8
 NOTHING: Mapping[bytes, AtOnce] = MappingProxyType({})
 
 
 class Server(uvicorn.Server):
-    """Sleeps until there is something to do; `stop` may be called from the event loop's own thread."""
+    """uvicorn's server without polling. Call `stop` in the event loop's thread."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Server(uvicorn.Server):
             lifespan="off",
             access_log=False,
             log_config=None,
-            log_level="error",  # its warnings are a line, or three, for every request that is none
+            log_level="error",  # it logs up to three warnings for every malformed request
             server_header=False,
             date_header=False,
             proxy_headers=False,
@@ -70,21 +71,21 @@ class Server(uvicorn.Server):
         self._receive_seconds = limits.receive_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer: at socket files in the clear, elsewhere by TLS if there is some."""
+        """Start serving: plain HTTP on Unix sockets, TLS on TCP sockets if configured."""
         listeners = sockets or []
         secured = [one for one in listeners if self._tls and one.family != socket.AF_UNIX]
         await super().startup([one for one in listeners if one not in secured])
         for listener in secured:
-            await self._answer_by_tls(listener)
+            await self._serve_tls(listener)
         for listener in listeners:
             listener.listen(BACKLOG)
 
-    async def _answer_by_tls(self, listener: socket.socket) -> None:
+    async def _serve_tls(self, listener: socket.socket) -> None:
         server = await asyncio.get_running_loop().create_server(
             self._protocol,
             sock=listener,
             ssl=self._tls,
-            ssl_handshake_timeout=self._receive_seconds,  # asyncio's own is a minute
+            ssl_handshake_timeout=self._receive_seconds,  # asyncio's default is 60 s
             backlog=ACCEPT_AT_ONCE,
         )
         self.servers.append(server)
@@ -102,7 +103,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the daemon, not to its server."""
+        """Leave signals to the daemon."""
         yield
 
     async def main_loop(self) -> None:
@@ -110,16 +111,16 @@ class Server(uvicorn.Server):
 
 
 def use_date_headers(server: Server, date_headers: list[tuple[bytes, bytes]], simulated: bool) -> None:
-    """Send `date_headers` with every answer; whoever holds the list renews the date in it."""
+    """Send `date_headers` with every response. The owner of the list updates the date in it."""
     marks = [(name.encode(), value.encode()) for name, value in response_headers(simulated)]
     date_headers[:] = [(b"date", b""), *marks]
     server.server_state.default_headers = date_headers
 
 
 class LoopErrorLog:
-    """What the event loop complains of: a line without traceback, and the same line once a minute.
+    """Log errors of the event loop in one line without traceback, the same line at most once a minute.
 
-    Out of descriptors, CPython 3.11 complains up to 2,048 times a second.
+    Out of descriptors, CPython 3.11 reports up to 2,048 errors a second.
     """
 
     def __init__(self) -> None:
@@ -131,11 +132,11 @@ class LoopErrorLog:
         if self._logged.get(text, -math.inf) <= loop.time() - REPEAT_SECONDS:
             self._logged = {text: loop.time(), **dict(list(self._logged.items())[-100:])}
             log.error("%s", text)
-            log.debug("the complaint in full", exc_info=error)
+            log.debug("traceback of this error", exc_info=error)
 
 
 async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
-    """Answer requests and tick until SIGTERM or SIGINT."""
+    """Serve requests and tick until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     dates: list[tuple[bytes, bytes]] = []
     metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter())
@@ -155,7 +156,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
     answer_signals(loop, daemon, server)
 
     def wake_streams(snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
-        """After every tick, in the tick's thread."""
+        """Publish a tick to clients and systemd. Called in the tick's thread."""
         if daemon.broker.streams and not loop.is_closed():
             loop.call_soon_threadsafe(daemon.broker.wake)
         if not lazy_app.is_requested and is_tight(snapshot) and not loop.is_closed():
@@ -180,7 +181,7 @@ def create_lazy_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> LazyAp
 
 
 def is_tight(snapshot: Snapshot) -> bool:
-    """Whether what programs are loaded into gets scarce. VRAM is often full by intent, and none of it is needed."""
+    """True if System RAM gets scarce. VRAM is often full on purpose, and the daemon needs none of it."""
     return any(verdict.level >= Level.HIGH and verdict.target == "ram" for verdict in snapshot.pressure)
 
 
@@ -189,8 +190,8 @@ def answer_signals(loop: asyncio.AbstractEventLoop, daemon: Daemon, server: Serv
         log.info("memwatchd is stopping")
         daemon.stop_ticking()
         daemon.broker.close()
-        for leave_it in daemon.on_leaving:
-            leave_it()
+        for callback in daemon.on_leaving:
+            callback()
         server.stop()
 
     for one in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""Listening sockets, opened before anything else so that a bad address is known at once."""
+"""Listening sockets. They are opened first, so that an invalid address is reported at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PEER_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
 class Peer(Struct, frozen=True):
-    """Who is at the other end of a socket file, as the kernel says; None where it does not."""
+    """Credentials of the peer on a Unix socket, from the kernel. None: not available."""
 
     pid: int | None = None
     uid: int | None = None
@@ -28,11 +28,11 @@ class Peer(Struct, frozen=True):
 
 
 class ListenError(Exception):
-    """An address that cannot be listened on; says which, why, and what to do."""
+    """An address that cannot be listened on. The message names it, the reason and the remedy."""
 
 
 def open_sockets(addresses: Sequence[TcpAddress | UnixAddress]) -> list[socket.socket]:
-    """A listening socket for every address. Raises ListenError, and leaves none open, if one fails."""
+    """Open a listening socket for every address. If one fails, close all and raise ListenError."""
     with ExitStack() as opened:
         sockets = [opened.enter_context(_listen(address)) for address in addresses]
         opened.pop_all()
@@ -40,7 +40,7 @@ def open_sockets(addresses: Sequence[TcpAddress | UnixAddress]) -> list[socket.s
 
 
 def read_peer(connection: socket.socket | None) -> Peer | None:
-    """Who has connected over a socket file; None for other connections."""
+    """Return the credentials of the peer on a Unix socket; None for other connections."""
     if connection is None or connection.family != socket.AF_UNIX:
         return None
     if sys.platform != "linux":
@@ -87,7 +87,7 @@ def _tcp_socket(address: TcpAddress) -> socket.socket:
 
 
 def _unix_socket(path: Path) -> socket.socket:
-    """A socket for owner and group. One left behind by a daemon that is gone is replaced; anything else is not."""
+    """Open a socket for owner and group. Replaces a stale socket of an earlier daemon, but no other file."""
     _remove_left_behind(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -1,1 +1,1 @@
-"""Recordings: snapshots as they were served, one JSON object a line, deflated; written, read, hidden and played."""
+"""Recordings: served snapshots as JSON lines in a gzip file. Recording, replay and redaction."""

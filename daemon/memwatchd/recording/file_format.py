@@ -1,7 +1,7 @@
-"""The file of a recording: gzip, a header line and then a line a snapshot. `zcat FILE | jq` reads it as well.
+"""File format of recordings: gzip, a header line, then one line per snapshot. `zcat FILE | jq` also reads it.
 
-Each line is flushed, so a recorder that is killed loses at most one, and has a checksum, since gzip's own comes too
-late to tell which line is wrong. A recorder that goes on with a file appends a part with a header of its own.
+Each line is flushed, so a killed recorder loses at most one. Each line has a checksum, since gzip's own comes after
+all lines and does not show which one is damaged. Appending to a recording adds a gzip member with its own header.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from memwatch import __version__
 
 FORMAT = 1
 KEY = "memwatch_recording"
-GZIP = 31  # zlib's way to ask for a gzip header and its CRC-32
+GZIP = 31  # wbits of zlib for a gzip header and its CRC-32
 MAGIC = b"\x1f\x8b\x08"
-# Deflated, so at most 4 MiB of lines at a time.
+# Compressed bytes per read, which inflate to at most 4 MiB.
 PIECE = 4096
 MAX_HEADER_BYTES = 4096
 MAX_LINE_BYTES = 16 << 20
 
 
 class RecordingError(Exception):
-    """A file that cannot be played or gone on with, in a sentence that says what would work."""
+    """A file that cannot be played or appended to. The message is a sentence with the remedy."""
 
 
 class DamagedPart(Struct, frozen=True):
-    """Stands in for what cannot be read between two lines."""
+    """Placeholder for an unreadable part between two lines."""
 
     why: str
 
 
 class RecordingFile:
-    """Open for writing: new, or the next part of a recording. `write` raises OSError where the disk does."""
+    """A recording open for writing, new or appended to. `write` raises OSError if the disk fails."""
 
     def __init__(self, path: Path, level: int = 6, **header: Any) -> None:  # noqa: ANN401  JSON
-        """Raises RecordingError for what cannot be written to, and for what is no recording."""
+        """Open the file. Raises RecordingError if it cannot be written or is not a recording."""
         self._deflater = zlib.compressobj(level, zlib.DEFLATED, GZIP)
         self.lines = 0
         try:
@@ -52,7 +52,7 @@ class RecordingFile:
             self.write(json.dumps({KEY: FORMAT, "version": __version__, **header}).encode())
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            raise RecordingError(f"{path} cannot be recorded to: {why}") from None
+            raise RecordingError(f"cannot record to {path}: {why}") from None
 
     def write(self, line: bytes) -> None:
         data = self._deflater.compress(_with_sum(line)) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
@@ -68,7 +68,7 @@ class RecordingFile:
 
 
 def _with_sum(line: bytes) -> bytes:
-    """A line of JSON with the CRC-32 of what follows it as its first field."""
+    """Add a first field with the CRC-32 of the rest of the line."""
     return b'{"crc":%d,%s\n' % (zlib.crc32(line[1:]), line[1:])
 
 
@@ -77,20 +77,20 @@ def _without_sum(line: bytes) -> bytes | DamagedPart:
     number = head.removeprefix(b'{"crc":')
     if comma and number.isdigit() and len(number) <= 10 and int(number) == zlib.crc32(rest):
         return b"{" + rest
-    return DamagedPart("a line is not what was written")
+    return DamagedPart("a line has a wrong checksum")
 
 
 def first_line(path: Path) -> dict[str, Any]:
-    """The header. Raises RecordingError for a file that is no recording, or one of another version."""
+    """Return the header. Raises RecordingError if the file is not a recording or has another format version."""
     try:
         with path.open("rb") as file:
             line = _inflate(zlib.decompressobj(GZIP), file.read(MAX_HEADER_BYTES)).partition(b"\n")[0]
         header = json.loads(line)
         version = header[KEY]
     except (OSError, zlib.error, ValueError, KeyError, TypeError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else "it does not begin like one"
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it has no header"
         raise RecordingError(
-            f"{path} is no recording ({why.lower()}); make one with: memwatch record FILE --for 10m"
+            f"{path} is not a recording ({why.lower()}); make one with: memwatch record FILE --for 10m"
         ) from None
     if version != FORMAT:
         by = str(header.get("version", "another version"))[:40]
@@ -102,7 +102,7 @@ def first_line(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> Iterator[bytes | DamagedPart]:
-    """Every line, headers included; Broken where something cannot be read, and then what comes after it."""
+    """Yield every line, headers included. An unreadable part yields a DamagedPart; reading continues after it."""
     with path.open("rb") as file:
         at: int | None = 0
         while at is not None:
@@ -111,18 +111,18 @@ def read_lines(path: Path) -> Iterator[bytes | DamagedPart]:
 
 
 def _part(file: BinaryIO, start: int) -> Generator[bytes | DamagedPart, None, int | None]:
-    """The lines of one gzip member; returns where the next one begins, if one does."""
+    """Yield the lines of one gzip member; return the offset of the next member, or None."""
     inflater, rest, fed = zlib.decompressobj(GZIP), b"", start
     while not inflater.eof:
         piece = file.read(PIECE)
         if not piece:
-            yield DamagedPart("it ends in the middle")
+            yield DamagedPart("the file is truncated")
             return None
         fed += len(piece)
         before = inflater.copy()
         try:
             rest += inflater.decompress(piece)
-            why = "a line without an end" if len(rest) > MAX_LINE_BYTES and b"\n" not in rest else ""
+            why = "a line is too long" if len(rest) > MAX_LINE_BYTES and b"\n" not in rest else ""
         except zlib.error as error:
             rest, why = rest + _inflate(before, piece), str(error).rpartition(": ")[2]
         *lines, rest = rest.split(b"\n")
@@ -136,7 +136,7 @@ def _part(file: BinaryIO, start: int) -> Generator[bytes | DamagedPart, None, in
 
 
 def _inflate(inflater: Any, data: bytes) -> bytes:  # noqa: ANN401  zlib names no type
-    """What can be had of these bytes before they make no sense; zlib itself would keep all of it back."""
+    """Inflate byte by byte up to the first error; a single call of zlib would return nothing."""
     found: list[bytes] = []
     with suppress(zlib.error):
         found.extend(inflater.decompress(data[at : at + 1]) for at in range(len(data)))
@@ -144,7 +144,7 @@ def _inflate(inflater: Any, data: bytes) -> bytes:  # noqa: ANN401  zlib names n
 
 
 def _next_part(file: BinaryIO, start: int) -> int | None:
-    """Where after `start` another part begins that can be read, if one does."""
+    """Return the offset of the next readable gzip member at or after `start`, or None."""
     file.seek(start)
     tail = b""
     at = start

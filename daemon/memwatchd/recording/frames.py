@@ -1,4 +1,4 @@
-"""The snapshots of a recording, and what can be known of it before it is played."""
+"""Read the snapshots of a recording, and check it before replay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADER = f'{{"{KEY}"'.encode()
 
 
 class RecordingInfo(Struct, frozen=True):
-    """A recording that can be played. `seconds` is from its first snapshot to its last."""
+    """A playable recording. `seconds` is the time from its first snapshot to its last."""
 
     path: Path
     first: Snapshot
@@ -25,12 +25,12 @@ class RecordingInfo(Struct, frozen=True):
 
     @property
     def length(self) -> float:
-        """How long one round of it takes: the last snapshot is shown as long as any other."""
+        """Seconds that one round takes: the last snapshot is shown for one interval."""
         return self.seconds + self.first.interval_seconds
 
 
 def open_recording(path: Path, salvage: bool) -> RecordingInfo:
-    """Look through all of it. Raises RecordingError where it is damaged and `salvage` does not allow that."""
+    """Check the whole file. Raises RecordingError if it is damaged, unless `salvage` is set."""
     first_line(path)
     first = last = None
     count, damage = 0, ""
@@ -40,18 +40,18 @@ def open_recording(path: Path, salvage: bool) -> RecordingInfo:
         elif line and not line.startswith(HEADER):
             first, last, count = first or line, line, count + 1
     if first is None or last is None:
-        raise RecordingError(f"{path} holds no snapshot{f' (damaged {damage})' if damage else ''}; record it again")
+        raise RecordingError(f"{path} has no snapshots{f' (damaged {damage})' if damage else ''}; record it again")
     if damage and not salvage:
-        raise RecordingError(f"{path} is damaged {damage}; --salvage plays the {count} snapshots that can be read")
+        raise RecordingError(f"{path} is damaged {damage}; --salvage plays the {count} readable snapshots")
     try:
         beginning, end = snapshot_from(first), snapshot_from(last)
     except SnapshotDecodeError as error:
-        raise RecordingError(f"{path} holds something that is {error}; record it with this version") from None
+        raise RecordingError(f"{path} contains an invalid snapshot: {error}; record it with this version") from None
     return RecordingInfo(path, beginning, max(0.0, end.unix - beginning.unix), count, damage)
 
 
 def read_frames(path: Path) -> Iterator[Snapshot]:
-    """Every snapshot that can be read, in order of time."""
+    """Yield the readable snapshots. One that is older than its predecessor is skipped."""
     before = float("-inf")
     for line in read_lines(path):
         if isinstance(line, DamagedPart) or not line or line.startswith(HEADER):

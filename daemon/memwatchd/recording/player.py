@@ -1,4 +1,4 @@
-"""A recording in place of a machine: what it says goes through the loop and the rules like any other figures."""
+"""Replay a recording in place of this machine. Its snapshots pass through the loop and the rules as usual."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplayClock:
-    """The clocks of what is played: they run `speed` times as fast, and can be moved on."""
+    """Clocks of a replay. They run `speed` times as fast and can be advanced."""
 
     def __init__(self, wall: float, speed: float) -> None:
         self.speed = speed
@@ -45,7 +45,7 @@ class ReplayClock:
 
 
 class ReplaySleep:
-    """Waits for the next tick as long as that takes at this speed."""
+    """Waits for the next tick, scaled by the playback speed."""
 
     def __init__(self, speed: float) -> None:
         self._speed = speed
@@ -61,7 +61,7 @@ class ReplaySleep:
 
 
 class Player:
-    """Stands where the sampler stands. `rounds` counts how often the recording began anew."""
+    """Replaces the sampler during replay. `rounds` counts how often the recording has restarted."""
 
     def __init__(self, contents: RecordingInfo, clock: ReplayClock) -> None:
         self.contents = contents
@@ -79,27 +79,27 @@ class Player:
         return self.contents.first.interval_seconds
 
     def start(self) -> None:
-        """There is nothing to start."""
+        """Do nothing: a replay has no threads."""
 
     def stop(self) -> None:
         """Close the recording."""
         self._frames = iter(())
 
     def moved_bytes(self) -> float:
-        """Nobody knows before it is played."""
+        """Return infinity: future changes are unknown."""
         return inf
 
     def set_fast(self, is_fast: bool) -> None:
-        """A recording has the pace that it was made at."""
+        """Do nothing: a recording has a fixed interval."""
 
     def wait_for_first(self, seconds: float) -> None:
-        """What is recorded is there at once."""
+        """Return at once: recorded data is available immediately."""
 
-    def release(self, seconds: float) -> list[str]:  # noqa: ARG002  nothing is held
+    def release(self, seconds: float) -> list[str]:  # noqa: ARG002  no driver is open
         return []
 
     def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]:
-        """What the recording says of now."""
+        """Return the recorded findings and statuses for the current playback position."""
         position = self.clock.monotonic()
         if position >= (self.rounds + 1) * self.contents.length:
             self.rounds = int(position / self.contents.length)
@@ -119,16 +119,16 @@ class Player:
         self._statuses = self._shift_statuses()
 
     def _shift_statuses(self) -> tuple[CollectorStatus, ...]:
-        """How the collectors did, with times of what is played: it began at another time, or begins again."""
+        """Return the statuses of the collectors with their times moved to playback time."""
         contents = self.contents
         later = self.clock.began_unix + self.rounds * contents.length - contents.first.unix
         return tuple([shift_status(status, later) for status in self._frame.collectors])
 
 
 def play_through(monitor: Monitor, player: Player) -> None:
-    """One round at once, so that the history is not empty when somebody looks.
+    """Play one round immediately, to fill the history.
 
-    What happens in it is not of the time that the log would give it.
+    Logging is off meanwhile: the log would give these events the wrong time.
     """
     step, length = player.contents.first.interval_seconds, player.contents.length
     monitor.set_quiet(True)
@@ -136,17 +136,17 @@ def play_through(monitor: Monitor, player: Player) -> None:
         monitor.tick()
         player.clock.skip(step)
     monitor.set_quiet(False)
-    log.info("played one round of %s: what happened in it is under /api/v1/events", units.duration(length))
+    log.info("replayed the recording once (%s); its events are at /api/v1/events", units.duration(length))
 
 
 def shift_status(status: CollectorStatus, later: float) -> CollectorStatus:
-    """The same, so many seconds later."""
+    """Move the time of the last success by `later` seconds."""
     unix = status.last_success_unix
     return status if isinstance(unix, Absent) or not later else replace(status, last_success_unix=unix + later)
 
 
 def rebuild_owners(snapshot: Snapshot) -> tuple[Owner, ...]:
-    """A recording has none: they are added up where it lists every process that was there, and else not known."""
+    """Sum up owners, which a recording does not contain. Without a complete list of processes there are none."""
     scan = snapshot.process_scan
     listed = sum(not isinstance(process.rss_bytes, Absent) for process in snapshot.processes)
     complete = not isinstance(scan, Absent) and scan.seen - scan.unreadable == listed
@@ -154,7 +154,7 @@ def rebuild_owners(snapshot: Snapshot) -> tuple[Owner, ...]:
 
 
 def build_findings(snapshot: Snapshot) -> Findings:
-    """A snapshot as if all collectors together had just found it."""
+    """Convert a snapshot to the findings of all collectors."""
     found = {name: getattr(snapshot, name) for name in COMMON} | {"owners": rebuild_owners(snapshot)}
     tegrastats = snapshot.tegrastats
     if not isinstance(tegrastats, Absent):

@@ -1,4 +1,4 @@
-"""Writes what the daemon publishes to a recording, in a thread of its own: a slow disk delays no tick."""
+"""Record published snapshots in a separate thread, so that a slow disk delays no tick."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_WAITING = 60
 
 
 class Recorder:
-    """One recording under way. Opening raises RecordingError; later trouble ends it, and is logged."""
+    """A running recording. Opening raises RecordingError. A later error stops it and is logged."""
 
     def __init__(self, path: Path, host: str) -> None:
         self._path = path
@@ -34,7 +34,7 @@ class Recorder:
         self._thread.start()
 
     def on_tick(self, snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
-        """After a tick, in the tick's thread."""
+        """Queue a snapshot. Called in the tick's thread."""
         with self._changed:
             if len(self._waiting) >= MAX_WAITING:
                 self._left_out += 1
@@ -54,9 +54,9 @@ class Recorder:
                 self._file.write(to_bytes(snapshot_json(snapshot)))
             self._file.close()
         except OSError as error:
-            log.error("recording to %s has ended: %s", self._path, error.strerror or error)
+            log.error("recording to %s stopped: %s", self._path, error.strerror or error)
         else:
-            left_out = f", {self._left_out} left out: the disk was too slow" if self._left_out else ""
+            left_out = f", {self._left_out} dropped: the disk was too slow" if self._left_out else ""
             log.info("recorded %d snapshots to %s%s", self._file.lines - 1, self._path, left_out)
 
     def _next(self) -> Snapshot | None:

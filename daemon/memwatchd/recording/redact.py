@@ -1,4 +1,4 @@
-"""Hides in a snapshot's JSON who and where: names and ids give way to numbered words, the same each time."""
+"""Redact a snapshot's JSON: replace names and ids of hosts, users and programs by numbered placeholders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 Json = Any
 
-# What is hidden, by the field that holds it, and the word that stands for it.
+# Redacted fields and their placeholders.
 HIDDEN = {
     "host": "host",
     "boot_id": "boot",
@@ -23,18 +23,18 @@ HIDDEN = {
     "command": "command",
     "cgroup": "cgroup",
 }
-# Lists of records about a process, and what their `name` is that of.
+# Lists of records with a pid and a `name`, and the placeholders of these names.
 PROGRAMS = {"processes": "process", "kills": "process", "claims": "allocator"}
-# Reasons by field, in words of ours: the field's name stands here and what it holds does not.
+# Reasons by field name. The texts are memwatchd's own and contain field names, not their values.
 REASONS = "absent"
-# Of a driver's complaint, its own line: it may name programs that no list has any more.
+# The log line of a driver error: it may name programs that are no longer listed.
 COMPLAINTS, LINE, HIDDEN_LINE = "driver_errors", "text", "(hidden)"
-# Shorter names are found in too many words that are nobody's.
+# Shorter names occur in too many unrelated words.
 MIN_NAME_LENGTH = 4
 
 
 class Redactor:
-    """Remembers what stands for what. Sizes, levels, times and models of hardware stay."""
+    """Maps names to placeholders, consistently across snapshots. Sizes, levels, times and hardware models stay."""
 
     def __init__(self) -> None:
         self._words: dict[tuple[str, object], str] = {}
@@ -42,7 +42,7 @@ class Redactor:
         self._secrets: dict[str, str] = {}
 
     def redact(self, snapshot: Json) -> Json:
-        """A copy in which nobody is named."""
+        """Return a redacted copy."""
         hidden = self._walk(snapshot)
         return self._without_secrets(hidden)
 
@@ -76,7 +76,7 @@ class Redactor:
         return word
 
     def _without_secrets(self, value: Json) -> Json:
-        """The same where a sentence (an error, a reason) names one of them."""
+        """Replace redacted names in sentences as well (errors, reasons)."""
         if not self._secrets:
             return value
         longest_first = sorted(self._secrets, key=len, reverse=True)

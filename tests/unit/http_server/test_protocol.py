@@ -96,7 +96,7 @@ def test_later_request_has_its_own_deadline(serve: Serve) -> None:
     assert closed.watched < 1.0
     assert closed.rest.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
     assert b"application/problem+json" in closed.rest
-    assert b"the request was not whole after 0.3 s." in closed.rest
+    assert b"the request was not complete after 0.3 s." in closed.rest
 
 
 def test_scraper_may_idle_between_requests(serve: Serve) -> None:
@@ -195,7 +195,7 @@ def test_pipelined_requests_are_bounded() -> None:
 
     assert rest.count(b"HTTP/1.1 200 OK") == 65
     assert rest.count(b"HTTP/1.1 429 Too Many Requests") == 1
-    assert b"64 requests wait already: read their answers first." in rest
+    assert b"64 requests are already queued: read their responses first." in rest
 
 
 def test_input_after_a_rejection_is_discarded(serve: Serve) -> None:

@@ -99,7 +99,7 @@ def test_killed_recorder_loses_no_line(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
 
     with pytest.raises(
-        RecordingError, match=r"damaged after 20 snapshots: it ends in the middle; --salvage plays the 20"
+        RecordingError, match=r"damaged after 20 snapshots: the file is truncated; --salvage plays the 20"
     ):
         open_recording(path, salvage=False)
 
@@ -153,8 +153,8 @@ def test_damage_in_one_part_leaves_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "does not begin like one"),
-        (b"\x00" * 100, "does not begin like one"),
+        (b"", "it has no header"),
+        (b"\x00" * 100, "it has no header"),
         (b"root:x:0:0:root:/root:/bin/bash\n", "make one with: memwatch record FILE"),
     ],
 )
@@ -270,7 +270,7 @@ def test_first_round_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCa
     monitor.reconfigure(MonitorRules())
 
     assert [message for level, message in at_once if level != "DEBUG"] == [
-        "played one round of 2 min: what happened in it is under /api/v1/events"
+        "replayed the recording once (2 min); its events are at /api/v1/events"
     ]
     assert any(message.startswith("System RAM: ") for _, message in at_once)
     assert "level" in {event.kind for event in monitor.events.since(0)}
