@@ -1,4 +1,4 @@
-"""Panels in our manner, made with Grafana's own builders; each comes with a sentence on how to read it."""
+"""Panels in one style, built with Grafana's builders. Each has a description of how to read it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ LEVELS = ValueMap(
 )
 UP = ValueMap(
     options={
-        "0": ValueMappingResult(text="does not answer", color=RED, index=0),
-        "1": ValueMappingResult(text="answers", color=GREEN, index=1),
+        "0": ValueMappingResult(text="down", color=RED, index=0),
+        "1": ValueMappingResult(text="up", color=GREEN, index=1),
     }
 )
-# Where levels begin; a machine may have others, so lines are drawn and nothing is judged by them.
+# Default thresholds of the levels. A machine may have others, so they only color panels.
 USE = ((None, GREEN), (0.6, YELLOW), (0.8, ORANGE), (0.95, RED))
 
 Queries = Mapping[str, str]
@@ -53,7 +53,7 @@ def thresholds(steps: Sequence[tuple[float | None, str]]) -> dashboard.Threshold
 
 
 def targets(queries: Queries, instant: bool = False) -> list[prometheus.Dataquery]:
-    """Queries by their legends; those of tables and figures are asked for one moment."""
+    """Build queries from legends and expressions. `instant`: for tables and single values."""
     built = []
     for place, (legend, expression) in enumerate(queries.items()):
         query = prometheus.Dataquery().ref_id(chr(ord("A") + place)).datasource(DATASOURCE).expr(expression)
@@ -70,7 +70,7 @@ def common_parts(panel: Panel, title: str, text: str, size: tuple[int, int], mis
 def lines(
     title: str, text: str, queries: Queries, unit: str = "bytes", width: int = 12, missing: str | None = None
 ) -> timeseries.Panel:
-    """Lines over time from zero. `missing`: why a machine may have none of them."""
+    """Time series with a zero-based axis. `missing`: the text without data, such as its reason."""
     panel = common_parts(timeseries.Panel(), title, text, (width, 8), missing).unit(unit).min(0)
     panel.fill_opacity(8).span_nulls(False).show_points(common.VisibilityMode.NEVER)
     panel.legend(
@@ -87,12 +87,12 @@ def lines(
 
 
 def stacked(panel: timeseries.Panel) -> timeseries.Panel:
-    """Only what may be added up is ever stacked."""
+    """Stack series. Only for values that may be summed."""
     return panel.stacking(style.StackingConfig().mode(common.StackingMode.NORMAL)).fill_opacity(30)
 
 
 def dashed(panel: timeseries.Panel, pattern: str) -> timeseries.Panel:
-    """Sizes and limits: dashed, unfilled, and not part of a stack."""
+    """Draw sizes and limits dashed, unfilled and not stacked."""
     return panel.override_by_regexp(
         pattern,
         [
@@ -113,7 +113,7 @@ def figure(
     width: int = 4,
     spark: bool = False,
 ) -> stat.Panel:
-    """One figure per series, as large as it fits."""
+    """Single values, one per series."""
     panel = common_parts(stat.Panel(), title, text, (width, 5), missing).unit(unit).thresholds(thresholds(steps))
     panel.reduce_options(style.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
     panel.color_mode(common.BigValueColorMode.BACKGROUND if len(steps) > 1 else common.BigValueColorMode.VALUE)
@@ -126,7 +126,7 @@ def figure(
 def states(
     title: str, text: str, queries: Queries, words: ValueMap, width: int = 12, missing: str | None = None
 ) -> statetimeline.Panel:
-    """Coloured bars: which state, from when to when."""
+    """State timeline: colored bars."""
     panel = common_parts(statetimeline.Panel(), title, text, (width, 8), missing).mappings([words])
     panel.show_value(common.VisibilityMode.NEVER).merge_values(True).row_height(0.8)
     for query in targets(queries):
@@ -143,7 +143,7 @@ def rows(
     missing: str | None = None,
     sort_by: Sequence[str] = (),
 ) -> table.Panel:
-    """A table: `columns` names the labels and values (`Value`, or `Value #A`, …) to show, in order."""
+    """Table. `columns` maps labels and values (`Value`, or `Value #A`, …) to titles, in display order."""
     panel = common_parts(table.Panel(), title, text, (width, 9), missing)
     for query in targets(queries, instant=True):
         panel.with_target(query.format(query_model.PromQueryFormat.TABLE))
@@ -176,7 +176,7 @@ def variable(name: str, label: str, query: str, several: bool) -> dashboard.Quer
 
 
 def board(uid: str, title: str, text: str, other: tuple[str, str]) -> dashboard.Dashboard:
-    """A dashboard that any Prometheus can be chosen for, with a way to its sister."""
+    """Create a dashboard with a variable for the data source and a link to the other dashboard."""
     built = dashboard.Dashboard(title).uid(uid).description(text).tags(["memwatch"]).editable()
     built.refresh("30s").time("now-3h", "now").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR)
     built.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))

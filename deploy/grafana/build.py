@@ -1,6 +1,6 @@
-"""Writes deploy/grafana/dashboards/*.json with Grafana's own builders (pip install grafana-foundation-sdk).
+"""Write deploy/grafana/dashboards/*.json with Grafana's builders (pip install grafana-foundation-sdk).
 
-`python deploy/grafana/build.py` after a change here; a test holds the two together.
+Run `python deploy/grafana/build.py` after a change in this folder; a test compares the result.
 """
 
 from __future__ import annotations

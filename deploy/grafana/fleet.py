@@ -1,4 +1,4 @@
-"""The dashboard of many machines: which are worst, how much is left, and where something would fit."""
+"""Dashboard of the fleet: worst machines, available memory, and devices where an allocation fits."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def worst(built: dashboard.Dashboard) -> None:
         "Value #E": "unattributed",
     }
     text = "By level, then by usage. The name links to the dashboard of the machine."
-    # Where no machine has a trend, the column "full in" is missing and the table is whole.
+    # If no machine has a trend, only the column "full in" is missing.
     panel = rows("Machines", text, queries, columns, 16, sort_by=("pressure", "used"))
     links = [{"title": "Open", "url": "/d/memwatch-machine?var-instance=${__value.text}&${__url_time_range}"}]
     column(panel, "machine", links=links)
@@ -106,7 +106,7 @@ def worst(built: dashboard.Dashboard) -> None:
         "device": "device",
     }
     text = "From the rules in deploy/prometheus/rules."
-    built.with_panel(rows("Firing", text, alerts, names, 8, "nothing fires", ("severity",)))
+    built.with_panel(rows("Firing", text, alerts, names, 8, "no firing alerts", ("severity",)))
     built.with_panel(heat())
     by_level = {word: f"count({LEVEL} == {number}) or vector(0)" for number, word in enumerate(WORDS)}
     built.with_panel(
@@ -147,7 +147,7 @@ def room(built: dashboard.Dashboard) -> None:
         "Value": "can allocate",
     }
     text = "Devices that can allocate the selected size, largest headroom first. Unified machines share memory."
-    panel = rows("Where does it fit", text, {"": fits}, names, 12, "nowhere", ("can allocate",))
+    panel = rows("Where it fits", text, {"": fits}, names, 12, "no device", ("can allocate",))
     built.with_panel(column(panel, "can allocate", unit="bytes"))
 
 
@@ -171,19 +171,17 @@ def trouble(built: dashboard.Dashboard) -> None:
     built.with_panel(lines("PSI full, top 10", text, waits, "percentunit", missing="no data"))
     lost = {"": f"memwatch_device_up{J} == 0"}
     names = {"instance": "machine", "device": "device"}
-    built.with_panel(
-        rows("GPUs that do not answer", "Lost, missing, or in need of a reset.", lost, names, 6, "all answer")
-    )
+    built.with_panel(rows("GPUs not responding", "Lost, missing, or in need of a reset.", lost, names, 6, "none"))
     failing = {"": f"memwatch_collector_up{J} == 0"}
     names = {"instance": "machine", "collector": "collector"}
     built.with_panel(
         rows(
-            "Collectors that fail",
-            "Collectors that fail on machines that have what they read.",
+            "Failing collectors",
+            "Collectors that this machine supports and that fail.",
             failing,
             names,
             6,
-            "all answer",
+            "none",
         )
     )
     versions = {"{{version}}": f"count by (version) (memwatch_build_info{J})"}

@@ -1,4 +1,4 @@
-"""The dashboard of one machine: what is inside what, how full, since when."""
+"""Dashboard of one machine: pools, shares inside them, pressure, devices, memwatchd itself."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def pressure(built: dashboard.Dashboard) -> None:
     built.with_panel(lines("Usage for the pressure level", text, ratio, "percentunit").max(1))
     queries = {
         "{{kind}}": f"memwatch_psi_stall_ratio{LATELY}",
-        "{{kind}}, by the counter": f"rate(memwatch_psi_stalled_seconds_total{M}[$__rate_interval])",
+        "{{kind}}, from the counter": f"rate(memwatch_psi_stalled_seconds_total{M}[$__rate_interval])",
     }
     text = "Pressure stall information: some or all (full) tasks stalled on memory."
     built.with_panel(lines("PSI", text, queries, "percentunit", missing="not supported by the kernel"))
@@ -115,7 +115,7 @@ def devices(built: dashboard.Dashboard) -> None:
     built.with_panel(
         rows(
             "Devices",
-            "Who they are, and how their memory lies: unified is part of System RAM.",
+            "Identity and memory architecture. Unified memory is part of System RAM.",
             {"": f"memwatch_device_info{M}"},
             {name: name for name in names},
             24,
@@ -126,8 +126,8 @@ def devices(built: dashboard.Dashboard) -> None:
     text = "A GPU that is lost, missing or needs a reset reports no values."
     built.with_panel(states("Up", text, up, UP, missing="no GPU"))
     queries = {
-        "{{device}} computes": f"memwatch_device_busy_ratio{M}",
-        "{{device}} moves data": f"memwatch_device_memory_busy_ratio{M}",
+        "{{device}} compute": f"memwatch_device_busy_ratio{M}",
+        "{{device}} memory": f"memwatch_device_memory_busy_ratio{M}",
     }
     built.with_panel(
         lines("Utilization", "Fraction of time busy.", queries, "percentunit", missing="no data").max(1)
@@ -144,21 +144,21 @@ def devices(built: dashboard.Dashboard) -> None:
 def itself(built: dashboard.Dashboard) -> None:
     built.with_row(Row("memwatchd"))
     up = {"{{collector}}": f"memwatch_collector_up{M}"}
-    built.with_panel(states("Collectors", "Collectors this machine can use, and whether they answer.", up, UP))
+    built.with_panel(states("Collectors", "State of the collectors that this machine supports.", up, UP))
     took = {"{{collector}}": f"memwatch_collector_duration_seconds{M}"}
     built.with_panel(lines("Collector duration", "Duration of the last collection.", took, "s"))
-    queries = {"late by": f"memwatch_tick_lag_seconds{M}", "took": f"memwatch_tick_duration_seconds{M}"}
-    built.with_panel(lines("Ticks", "Late ticks: the machine is overloaded.", queries, "s"))
+    queries = {"delay": f"memwatch_tick_lag_seconds{M}", "duration": f"memwatch_tick_duration_seconds{M}"}
+    built.with_panel(lines("Ticks", "Delayed ticks: the machine is overloaded.", queries, "s"))
     queries = {"resident": f"process_resident_memory_bytes{M}"}
     built.with_panel(lines("Memory (RSS)", "Overhead of memwatchd.", queries, width=6))
     cpu = {"of a core": f"rate(process_cpu_seconds_total{M}[$__rate_interval])"}
     built.with_panel(lines("CPU", "Overhead of memwatchd.", cpu, "percentunit", width=6))
     queries = {
         "{{receiver}} {{outcome}}": f"increase(memwatch_notifications_total{M}[$__range])",
-        "{{receiver}} waiting": f"memwatch_notifications_pending{M}",
+        "{{receiver}} pending": f"memwatch_notifications_pending{M}",
     }
     text = "Notifications sent by memwatchd."
     built.with_panel(lines("Notifications", text, queries, "none", missing="no receiver configured"))
     version = {"": f"memwatch_build_info{M}"}
     names = {"instance": "machine", "version": "version", "simulated": "simulated"}
-    built.with_panel(rows("Version", "What runs there, and whether its figures are simulated.", version, names))
+    built.with_panel(rows("Version", "Installed version; simulated data is marked.", version, names))

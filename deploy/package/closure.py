@@ -1,4 +1,4 @@
-"""Everything that memwatchd stands on, directly or not, in the versions that are tested."""
+"""Direct and transitive dependencies of memwatchd in the tested versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build_environment(python: str, machine: str) -> dict[str, str]:
 
 
 def pins_for(environment: Mapping[str, str]) -> dict[str, str]:
-    """The tested version of everything, on that Python."""
+    """Return the tested versions for this environment."""
     found = {}
     for line in (ROOT / "tests" / "constraints.txt").read_text().splitlines():
         pin = Requirement(line)
@@ -30,10 +30,10 @@ def pins_for(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_needed(name: str, extras: Iterable[str], environment: Mapping[str, str], found: set[str]) -> set[str]:
-    """The names of what a distribution needs, and what that needs."""
+    """Return the names of a distribution's direct and transitive dependencies."""
     try:
         requirements = requires(name) or []
-    except PackageNotFoundError:  # for another Python only; such as these need nothing themselves
+    except PackageNotFoundError:  # needed on other Pythons only; these have no dependencies
         return found
     for text in requirements:
         requirement = Requirement(text)

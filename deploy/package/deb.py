@@ -1,8 +1,7 @@
-"""A Debian package with every dependency inside: python deploy/package/deb.py [--arch amd64|arm64] [--out dist].
+"""Build a Debian package with all dependencies: python deploy/package/deb.py [--arch amd64|arm64] [--out dist].
 
-Wheels need no compiler, so either architecture is built on either. One package serves every Python from 3.10 to
-3.14: a virtual environment without copies, in which each version finds its own site-packages, and those name the
-wheels that fit it.
+Wheels need no compiler, so each architecture can be built on the other. One package supports Python 3.10 to 3.14:
+its virtual environment has a site-packages folder per version, which refers to the wheels for that version.
 """
 
 from __future__ import annotations
@@ -49,17 +48,17 @@ Depends: python3 (>= 3.10), python3 (<< 3.15), systemd | systemd-standalone-sysu
  libc6 (>= 2.28), libgcc-s1
 Section: admin
 Priority: optional
-Description: watches the memory of machines with GPUs, and tells the truth about it
- Pools of physical memory that may be added up, shares that lie inside them, how
- full they are, since when, and who did it: on discrete and on unified machines.
- A page in the browser, Prometheus metrics, JSON, and webhooks.
+Description: memory monitor for hosts and GPUs
+ Shows pools of physical memory, the shares inside them, memory pressure, trends
+ and the processes that use memory, on machines with dedicated or unified GPU
+ memory. Provides a web dashboard, Prometheus metrics, a JSON API and webhooks.
 """
 MODES = {"postinst": 0o755, "prerm": 0o755, "postrm": 0o755}
 MAINTAINER = "The memwatchd authors <memwatchd@localhost>"
 
 
 def download(python: str, machine: str, folder: Path) -> list[Path]:
-    """The wheels that fit one Python on one kind of machine."""
+    """Download the wheels for one Python version and machine type."""
     environment = build_environment(python, machine)
     pins = pins_for(environment)
     names = sorted(find_needed("memwatchd", ["auth"], environment, set()))
@@ -111,7 +110,7 @@ def put(source: Path, target: Path) -> None:
 
 
 def make_files(tree: Path, work: Path) -> None:
-    """Everything but the environment: programs, units, configuration, manual, completions."""
+    """Write everything except the environment: programs, units, configuration, manual, completions."""
     for program, module in (("memwatchd", "memwatchd.cli"), ("memwatch", "memwatchd.client.cli")):
         script = tree / "usr/bin" / program
         script.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +138,7 @@ def make_files(tree: Path, work: Path) -> None:
 
 
 def debian_version(version: str) -> str:
-    """1.0.dev3 comes before 1.0: dpkg knows that of a tilde only."""
+    """Convert a version for dpkg, which sorts 1.0~dev3 before 1.0 only with a tilde."""
     return re.sub(r"\.?(dev|a|b|rc)", r"~\1", version)
 
 
@@ -156,7 +155,7 @@ def make_control(tree: Path, arch: str) -> None:
 
 
 def settle_modes(tree: Path, moment: int) -> None:
-    """The same package from the same sources, whatever the umask and the day."""
+    """Set modes and times for a reproducible package, independent of umask and build time."""
     for path in sorted(tree.rglob("*"), reverse=True):
         if path.is_symlink():
             os.utime(path, (moment, moment), follow_symlinks=False)
@@ -166,7 +165,7 @@ def settle_modes(tree: Path, moment: int) -> None:
 
 
 def source_moment() -> int:
-    """When the sources were last changed, for builders and for readers of the package."""
+    """Return the time of the last change to the sources: SOURCE_DATE_EPOCH or the last commit."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     if epoch:
         return int(epoch)

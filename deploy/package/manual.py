@@ -1,4 +1,4 @@
-"""Manual pages and shell completions, made from what --help is made of: python deploy/package/manual.py FOLDER."""
+"""Write manual pages and shell completions from the help texts: python deploy/package/manual.py FOLDER."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Rows = Sequence[tuple[str, str]]
 
 FILES = (
     ("/etc/memwatchd/memwatchd.toml", "the configuration, see memwatchd.toml(5)"),
-    ("/var/lib/memwatchd", "what survives a restart of the service"),
-    ("/usr/share/doc/memwatchd/drop-ins", "what may be given to the service, and why one would"),
+    ("/var/lib/memwatchd", "state that survives a restart of the service"),
+    ("/usr/share/doc/memwatchd/drop-ins", "drop-ins that give the service further permissions"),
 )
 
 
 def roff(text: str) -> str:
-    """Text in which nothing is a command of the typesetter's."""
+    """Escape text for roff."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     text = re.sub(r"^([.'])", r"\\&\1", text, flags=re.MULTILINE)
     return re.sub(r"[^\x00-\x7f]", lambda found: f"\\[u{ord(found[0]):04X}]", text)
@@ -54,7 +54,7 @@ def list_options(command: click.Command) -> Rows:
 
 def daemon_page() -> Iterator[str]:
     command = daemon.command_line()
-    yield from heading("memwatchd", 8, "watches the memory of a machine, GPUs included")
+    yield from heading("memwatchd", 8, "memory monitor for hosts and GPUs")
     yield ".SH SYNOPSIS\n.B memwatchd\n[OPTIONS]\n.br"
     yield f".B {roff('memwatchd install-service')}\n{roff('[--uninstall] [--dry-run]')}"
     yield f".SH DESCRIPTION\n{paragraphs(daemon.ABOUT)}"
@@ -71,7 +71,7 @@ def daemon_page() -> Iterator[str]:
 
 def client_page() -> Iterator[str]:
     group = client.memwatch
-    yield from heading("memwatch", 1, "shows what memwatchd knows of a machine's memory")
+    yield from heading("memwatch", 1, "query memwatchd and show a machine's memory")
     yield ".SH SYNOPSIS\n.B memwatch\n[OPTIONS] COMMAND [ARGS]..."
     yield f".SH DESCRIPTION\n{paragraphs(client.ABOUT)}"
     yield ".SH OPTIONS"
@@ -90,10 +90,10 @@ def client_page() -> Iterator[str]:
 
 
 def settings_page() -> Iterator[str]:
-    """The commented file itself, which names every key with its default."""
+    """Return the page with the installed configuration file."""
     yield from heading("memwatchd.toml", 5, "configuration of memwatchd")
     yield ".SH DESCRIPTION"
-    yield "The file as it is installed: every key with its default, commented out.\n.PP\n.nf"
+    yield "The installed file: every key with its default, commented out.\n.PP\n.nf"
     yield roff((ROOT / "systemd" / "memwatchd.toml").read_text().rstrip())
     yield ".fi\n.SH SEE ALSO\n.BR memwatchd (8)"
 
@@ -104,13 +104,13 @@ PAGES = {"memwatchd.8": daemon_page, "memwatch.1": client_page, "memwatchd.toml.
 def completion(program: str, command: click.Command, shell: str) -> str:
     found = get_completion_class(shell)
     if found is None:
-        raise SystemExit(f"click knows no completion for {shell}")
+        raise SystemExit(f"click has no completion for {shell}")
     source = found(command, {}, program, f"_{program.upper()}_COMPLETE").source()
     return source.rstrip() + "\n"
 
 
 def write_all(folder: Path) -> None:
-    """Every page and every completion below `folder`."""
+    """Write all pages and completions below `folder`."""
     (folder / "man").mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
         (folder / "man" / name).write_text("\n".join(page()) + "\n")

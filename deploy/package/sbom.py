@@ -18,7 +18,7 @@ EXTRAS = ("auth", "opencl")
 
 
 def read_licence(name: str) -> str | None:
-    """As its authors declare it; None where it is not installed here."""
+    """Return the licence from the package's metadata, or None if it is not installed here."""
     try:
         found = metadata(name)
     except PackageNotFoundError:
@@ -42,7 +42,7 @@ def from_pypi(pins: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def list_vendored() -> list[dict[str, Any]]:
-    """Their names and versions are their files'."""
+    """Return the vendored JavaScript; names and versions are taken from file names."""
     stems = {path.name.removesuffix(".min.js").removesuffix(".js") for path in VENDORED.glob("*.js")}
     return [
         {
