@@ -1,4 +1,4 @@
-# Two commands are all a newcomer needs: `make run` and `make test`. Each sets up what it needs, once.
+# `make run` and `make test` are enough to start. Each sets up its environment, once.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -9,14 +9,14 @@ TESTS := $(BIN)/python -m pytest -n 4
 RUN_ARGS ?=
 # `make lint` checks the types for these versions, .ci/run for all five.
 PYTHONS ?= 3.10 3.14
-# For each target of `make fuzz`; all of them where none is named.
+# Time for each target of `make fuzz`, and the targets; empty means all.
 SECONDS ?= 600
 TARGETS ?=
-# The build for the CPU is enough; name its index with TORCH="torch --index-url …".
+# The build for the CPU is enough; set its index with TORCH="torch --index-url …".
 TORCH ?= torch
 
 # Keep compiled modules in the virtual environment, even if PYTHONDONTWRITEBYTECODE is set. Without them each daemon
-# that a test starts compiles 300 files (1.1 s instead of 0.5 s).
+# started by a test compiles 300 files (1.1 s instead of 0.5 s).
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
@@ -26,32 +26,33 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 	tools bench-tools
 
 help:
-	@echo "make run          set everything up and watch this machine at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
-	@echo "make test         set everything up and run the tests"
-	@echo "make test-long    the tests that take longer: every sample in a browser, a day of ticks, what watching costs"
-	@echo "make coverage     all of these, and which lines no test reached (a third slower)"
-	@echo "make lint         formatting, types (of the tests as well), layers"
-	@echo "make bench        what watching costs, beside a bare read of the same files and beside peers"
-	@echo "make bench-alerts how long after the tick an alert arrives, and what a hundred kills cost"
-	@echo "make docs         the site under out/site; a broken link or a page without its place in the navigation fails"
-	@echo "make reference    the pages of docs/reference, from the code"
-	@echo "make screenshots  every page of every demo, light and dark, wide and narrow, under out/screenshots"
-	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes, or HOURS=…)"
+	@echo "make run          set up and start memwatchd at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
+	@echo "make test         set up and run the tests"
+	@echo "make test-long    run the long tests: every sample in a browser, a day of ticks, overhead"
+	@echo "make coverage     run all of these and report uncovered lines (a third slower)"
+	@echo "make lint         check formatting, types (also of the tests) and layers"
+	@echo "make format       fix lint findings and format the code"
+	@echo "make bench        measure overhead, compared with bare reads of the same files and with peers"
+	@echo "make bench-alerts measure alert latency, and lost alerts over a hundred kills"
+	@echo "make docs         build the site in out/site; fails on broken links and on pages missing in the navigation"
+	@echo "make reference    generate docs/reference from the code"
+	@echo "make screenshots  take every page of every demo, light and dark, wide and narrow, to out/screenshots"
+	@echo "make soak         accelerated run: memory and descriptors must stay constant (15 minutes, or HOURS=…)"
 	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
-	@echo "make shipped-config  the section of each collector in systemd/memwatchd.toml, from the collectors"
-	@echo "make test-image   the steps of deploy/Dockerfile for real, without a container engine (root, Debian; 3 minutes)"
-	@echo "make faults       every fault that must be survived, injected; writes docs/quality/faults.md (10 minutes)"
-	@echo "make crash        SIGKILL under critical pressure, two hundred times: one tick may be lost"
-	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
-	@echo "make test-pins    whether what is pinned for the tests can be had for each of these Pythons"
-	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
-	@echo "make test-torch   every call of the library in a training run of PyTorch, which it installs for that"
+	@echo "make shipped-config  generate the collector sections of systemd/memwatchd.toml"
+	@echo "make test-image   run the steps of deploy/Dockerfile without a container engine (root, Debian; 3 minutes)"
+	@echo "make faults       inject faults and write docs/quality/faults.md (10 minutes)"
+	@echo "make crash        SIGKILL under critical pressure, 200 times: at most one tick may be lost"
+	@echo "make test-pythons run the tests on every installed Python, 3.10 to 3.14"
+	@echo "make test-pins    check that the pinned versions exist for each of these Pythons"
+	@echo "make test-lowest  run the tests with the oldest allowed dependencies"
+	@echo "make test-torch   install PyTorch and call the whole library in a training run"
 	@echo "make fuzz         coverage-guided fuzzing of every parser (TARGETS='psi kmsg' SECONDS=600 each)"
-	@echo "make deb          a Debian package under dist/ (DEB_ARGS='--arch arm64')"
-	@echo "make test-system  the package in a systemd container: install, kill, hang, upgrade, purge (root)"
-	@echo "make test-arm64   the package for arm64 under an emulated processor"
-	@echo "make audit        the dependencies against the list of known vulnerabilities, and what they are (SBOM)"
-	@echo "make build        the wheel and the source distribution under dist/"
+	@echo "make deb          build a Debian package in dist/ (DEB_ARGS='--arch arm64')"
+	@echo "make test-system  test the package in a systemd container: install, kill, hang, upgrade, purge (root)"
+	@echo "make test-arm64   test the arm64 package on an emulated processor"
+	@echo "make audit        check dependencies for known vulnerabilities and write the SBOM"
+	@echo "make build        build the wheel and the source distribution in dist/"
 
 run: $(VENV)/.run
 	$(BIN)/memwatchd $(RUN_ARGS)
@@ -147,8 +148,8 @@ $(VENV)-fuzz/.made: pyproject.toml $(CONSTRAINTS)
 	$(VENV)-fuzz/bin/python -m pip --quiet --disable-pip-version-check install --constraint $(CONSTRAINTS) \
 		--build-constraint $(CONSTRAINTS) --editable .
 	@$(VENV)-fuzz/bin/python -m pip --quiet --disable-pip-version-check install --constraint $(CONSTRAINTS) \
-		--only-binary atheris --group fuzz || { echo "atheris, which fuzzes, cannot be installed for this Python:" \
-		"it has wheels for Python 3.11 to 3.14 on x86-64 Linux. Name one: make fuzz PYTHON=python3.11" >&2; exit 1; }
+		--only-binary atheris --group fuzz || { echo "atheris, the fuzzer, cannot be installed for this Python:" \
+		"it has wheels for Python 3.11 to 3.14 on x86-64 Linux. Try: make fuzz PYTHON=python3.11" >&2; exit 1; }
 	@touch $@
 
 test-arm64: $(VENV)/.test
