@@ -30,7 +30,7 @@ help:
 	@echo "make test         set up and run the tests"
 	@echo "make test-long    run the long tests: every sample in a browser, a day of ticks, overhead"
 	@echo "make coverage     run all of these and report uncovered lines (a third slower)"
-	@echo "make lint         check formatting, types (also of the tests) and layers"
+	@echo "make lint         check formatting, types (also of the tests), layers and language"
 	@echo "make format       fix lint findings and format the code"
 	@echo "make bench        measure overhead, compared with bare reads of the same files and with peers"
 	@echo "make bench-alerts measure alert latency, and lost alerts over a hundred kills"
@@ -73,6 +73,7 @@ lint: $(VENV)/.test
 	MYPYPATH=tests:tests/bench:tests/faults $(BIN)/mypy --exclude '^tests/(machines|system)/' tests
 	MYPYPATH=tests:tests/system $(BIN)/mypy tests/system/*.py
 	$(BIN)/lint-imports
+	PYTHONPATH=tests $(BIN)/python -m scripts.check_language
 
 shipped-config: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.shipped_configuration

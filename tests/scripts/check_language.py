@@ -229,21 +229,19 @@ def listed_files(root: Path) -> list[str]:
 
 
 def new_commits(root: Path) -> dict[str, str]:
-    """Return messages by revision, of commits after the one that brought this file.
+    """Return messages by revision, of commits that can still be amended: the last one, and those on no remote.
 
-    In a shallow clone the oldest commit there is brought every file, so those after it are returned. Where this is
-    no checkout there is none.
+    Where this is no checkout there is none.
     """
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
         return done.stdout if done.returncode == 0 else ""
 
-    first = git("log", "--diff-filter=A", "--format=%H", "--", ":(glob)**/check_language.py").split()
-    if not first:
-        return {}
-    records = git("log", "--no-merges", "-z", "--format=%h%x01%B", f"{first[-1]}..HEAD").split("\0")
-    pairs = [record.partition("\x01") for record in records if record]
+    log = ("log", "--no-merges", "-z", "--format=%h%x01%B")
+    last = git(*log, "-1")
+    unpushed = git(*log, "HEAD", "--not", "--remotes") if git("remote") else ""
+    pairs = [record.partition("\x01") for record in (last + "\0" + unpushed).split("\0") if record]
     return {revision: message.strip() for revision, _, message in pairs}
 
 

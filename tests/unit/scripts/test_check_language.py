@@ -226,11 +226,7 @@ def repository(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "pyproject.toml").touch()
     git(folder, "init", "--quiet")
-    for subject in ("older", "old", "checker", "new: add a", "Newest"):
-        if subject == "checker":
-            (folder / "tests").mkdir()
-            (folder / "tests" / "check_language.py").touch()
-        git(folder, "add", ".")
+    for subject in ("old", "new: add a", "Newest"):
         git(folder, "commit", "--quiet", "--allow-empty", "--message", subject)
     return folder
 
@@ -242,15 +238,19 @@ def test_every_rule_is_listed() -> None:
     assert found == set(RULES)
 
 
-def test_only_commits_after_the_checker_are_checked(repository: Path) -> None:
-    assert list(new_commits(repository).values()) == ["Newest", "new: add a"]
+def test_without_a_remote_the_last_commit_is_checked(repository: Path) -> None:
+    assert list(new_commits(repository).values()) == ["Newest"]
 
 
-def test_shallow_clone_has_the_commits_after_its_oldest(repository: Path, tmp_path: Path) -> None:
+def test_clone_checks_its_last_commit_and_those_not_pushed(repository: Path, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
-    subprocess.run(["git", "clone", "--quiet", "--depth", "2", repository.as_uri(), str(clone)], check=True)
-
+    subprocess.run(["git", "clone", "--quiet", repository.as_uri(), str(clone)], check=True)
     assert list(new_commits(clone).values()) == ["Newest"]
+
+    for subject in ("mine: add b", "mine: add c"):
+        git(clone, "commit", "--quiet", "--allow-empty", "--message", subject)
+
+    assert set(new_commits(clone).values()) == {"mine: add b", "mine: add c"}
 
 
 def test_folder_that_is_no_checkout_has_no_commits(tmp_path: Path) -> None:
