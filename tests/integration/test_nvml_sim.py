@@ -351,7 +351,7 @@ def test_invalid_state_file_aborts_the_process(line: str, tmp_path: Path) -> Non
 
 
 def test_failure_of_an_unknown_function_is_refused() -> None:
-    """A misspelled function is rejected when the state is written, with a similar valid name."""
+    """A misspelled function is rejected when the state is written, with a valid name as an example."""
     misspelled = RTX_4090.with_gpu(0, troubles={"nvmlDeviceGetNUMANodeId": Trouble(error=3)})
 
     with pytest.raises(ValueError, match=r"nvmlDeviceGetNUMANodeId is not simulated; nvmlDevice\w+ is"):
