@@ -1,4 +1,4 @@
-"""Metrics as Prometheus wants them: named well, absent when unknown, the same bytes for all scrapers of a tick."""
+"""Prometheus metrics: valid names and formats, no sample for unknown values, one rendering per tick."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A daemon whose ticks are far enough apart that two requests see the same one."""
+    """A daemon with a 30 s interval, so that two requests see the same tick."""
     with running_daemon(tmp_path_factory.mktemp("daemon"), "--interval", "30s") as running:
         yield running
 
@@ -45,8 +45,8 @@ def snapshot_of(**parts: object) -> Snapshot:
     return replace(base, **parts)
 
 
-def test_promtool_finds_nothing_to_complain_about(daemon: RunningDaemon) -> None:
-    """Names, units and help texts pass the linter of the people who scrape."""
+def test_promtool_accepts_the_metrics_of_this_machine(daemon: RunningDaemon) -> None:
+    """Names, units and help texts pass Prometheus's own linter."""
     body = daemon.get("/metrics", Accept=CLASSIC).body
 
     lint = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, check=False)
@@ -58,8 +58,8 @@ def test_promtool_finds_nothing_to_complain_about(daemon: RunningDaemon) -> None
 @pytest.mark.parametrize(
     "file", sorted(MACHINES.glob("*/metrics*.txt")), ids=lambda file: f"{file.parent.name}/{file.stem}"
 )
-def test_promtool_finds_nothing_on_any_machine(file: Path) -> None:
-    """Every family that any simulated machine has, with no line filtered out."""
+def test_promtool_accepts_the_metrics_of_every_simulated_machine(file: Path) -> None:
+    """Every family of every simulated machine, with no line filtered out."""
     body = with_help(file.read_text()).encode()
 
     lint = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, check=False)
@@ -67,8 +67,8 @@ def test_promtool_finds_nothing_on_any_machine(file: Path) -> None:
     assert (lint.returncode, lint.stdout, lint.stderr) == (0, b"", b"")
 
 
-def test_both_formats_parse_and_agree(daemon: RunningDaemon) -> None:
-    """What one client library wrote, its parsers read: the same samples in text and in OpenMetrics."""
+def test_text_and_openmetrics_have_the_same_samples(daemon: RunningDaemon) -> None:
+    """The parsers of prometheus_client read the same samples from both formats."""
     classic = daemon.get("/metrics", Accept=CLASSIC)
     openmetrics = daemon.get("/metrics", Accept=OPENMETRICS)
 
@@ -85,8 +85,8 @@ def test_both_formats_parse_and_agree(daemon: RunningDaemon) -> None:
 
 
 @pytest.mark.parametrize("accept", ["text/plain; version=abc", "application/openmetrics-text; version=1.x"])
-def test_a_version_that_is_no_number_gets_the_classic_format(daemon: RunningDaemon, accept: str) -> None:
-    """An Accept header is a stranger's text: whatever it says, metrics are the answer."""
+def test_invalid_version_in_accept_gets_the_classic_format(daemon: RunningDaemon, accept: str) -> None:
+    """Accept is untrusted input: no value of it makes the scrape fail."""
     answer = daemon.get("/metrics", Accept=accept)
 
     assert answer.status == 200
@@ -94,8 +94,8 @@ def test_a_version_that_is_no_number_gets_the_classic_format(daemon: RunningDaem
     assert b"memwatch_pool_size_bytes" in answer.body
 
 
-def test_gzip_is_sent_to_those_who_ask(daemon: RunningDaemon) -> None:
-    """A third of the bytes, the same content."""
+def test_gzip_is_sent_if_accepted(daemon: RunningDaemon) -> None:
+    """Less than half of the bytes, the same content."""
     plain = daemon.get("/metrics", Accept=CLASSIC)
     packed = daemon.get("/metrics", Accept=CLASSIC, Accept_Encoding="gzip")
 
@@ -118,8 +118,8 @@ def test_gzip_is_sent_to_those_who_ask(daemon: RunningDaemon) -> None:
         ("notgzip, gzipped", False),
     ],
 )
-def test_who_refuses_gzip_is_not_sent_it(daemon: RunningDaemon, header: str, wanted: bool) -> None:
-    """A weight of nought is a refusal; names that only contain the word are others. Pages go by the same."""
+def test_gzip_is_sent_only_if_the_header_accepts_it(daemon: RunningDaemon, header: str, wanted: bool) -> None:
+    """Weight 0 is a refusal; names that only contain the word are other encodings. Pages follow the same rule."""
     for path in ("/metrics", "/", "/static/app.css"):
         answer = daemon.get(path, Accept_Encoding=header)
 
@@ -127,13 +127,13 @@ def test_who_refuses_gzip_is_not_sent_it(daemon: RunningDaemon, header: str, wan
         assert ("content-encoding" in answer.headers) == wanted, path
 
 
-def test_scrapers_of_one_tick_get_the_same_bytes(daemon: RunningDaemon) -> None:
-    """Rendering happens once; even the daemon's own processor time stands still between ticks."""
+def test_scrapes_of_one_tick_return_the_same_bytes(daemon: RunningDaemon) -> None:
+    """A tick is rendered once; even the daemon's own CPU time does not change between ticks."""
     assert len({daemon.get("/metrics").body for _ in range(5)}) == 1
 
 
-def test_only_pools_can_be_summed() -> None:
-    """sum(memwatch_pool_used_bytes) is the truth: shares have another name."""
+def test_sum_of_pool_metrics_counts_no_share() -> None:
+    """sum(memwatch_pool_used_bytes) is the used memory: shares have another metric name."""
     share = Share("cuda0", ShareKind.CUDA_POOL, "CUDA Pool", "ram", GIB, "nvml", Quality.MEASURED, device="gpu0")
     vram = replace(ram(2 * GIB, 8 * GIB, "vram0"), kind=PoolKind.VRAM)
 
@@ -147,8 +147,8 @@ def test_only_pools_can_be_summed() -> None:
     )
 
 
-def test_what_is_not_known_has_no_sample() -> None:
-    """Absent is a missing line: not 0, not NaN, not the last one."""
+def test_unknown_values_have_no_sample() -> None:
+    """An absent value is a missing line: not 0, not NaN, not the last value."""
     stale = replace(ram(GIB), used_bytes=Absent.STALE, available_bytes=Absent.STALE, free_bytes=Absent.STALE)
 
     text = rendered(snapshot_of(pools=(stale,)))
@@ -158,8 +158,8 @@ def test_what_is_not_known_has_no_sample() -> None:
         assert gone not in text
 
 
-def test_a_collector_this_machine_does_not_need_is_not_down() -> None:
-    """collector_up is 0 for what fails and missing for what is not there, so `== 0` can be alerted on."""
+def test_unavailable_collector_has_no_collector_up_sample() -> None:
+    """collector_up is 0 for a failing collector and missing for an unavailable one, so alerts can use `== 0`."""
     statuses = (
         CollectorStatus("meminfo", "ok", 0.1, 0.001, 1_700_000_000.0),
         CollectorStatus("psi", "failing", error="x", errors={"io": 3}),
@@ -174,8 +174,7 @@ def test_a_collector_this_machine_does_not_need_is_not_down() -> None:
     assert 'collector="cgroup"' not in text
 
 
-def test_pressure_is_a_number_a_state_and_reasons() -> None:
-    """Three ways to ask, one truth."""
+def test_pressure_is_exported_as_number_state_and_reasons() -> None:
     pressure = Pressure("ram", Level.HIGH, Level.MEDIUM, 0.79, (Reason("util", "79.0% used"),))
 
     text = rendered(snapshot_of(pressure=(pressure,)))
@@ -187,8 +186,8 @@ def test_pressure_is_a_number_a_state_and_reasons() -> None:
     assert "memwatch_time_to_full_seconds{" not in text
 
 
-def test_processes_are_exported_only_when_asked_for() -> None:
-    """A label per process is expensive for whoever stores it."""
+def test_process_metrics_are_exported_only_if_enabled() -> None:
+    """One series per process is expensive to store."""
     process = Process(42, 0.0, 'py"thon\n', GIB, GIB, "rss", unit="x.service", container=None)
     shot = snapshot_of(processes=(process,))
 

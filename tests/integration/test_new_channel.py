@@ -1,4 +1,4 @@
-"""An alert channel needs its settings and one line in `CHANNELS`; parsing, secrets and delivery follow."""
+"""A new alert channel needs only its settings class and one line in `CHANNELS`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from support.daemon_process import RunningDaemon, clean_environment, get, running_daemon
 from support.waiting import wait_until
 
-# memwatchd as if these lines stood in `memwatchd.settings.channels`. The arguments begin with the command.
+# Runs memwatchd with a channel added to `memwatchd.settings.channels`. The first argument is the command.
 WITH_FILES = """
 import sys
 from typing import Annotated
@@ -44,7 +44,7 @@ sys.exit(main(sys.argv[2:]))
 """
 THROUGH = (sys.executable, "-c", WITH_FILES)
 SECRET = "sixteen-letters-"
-# Begins like a setting, and is none because a secret is read from it.
+# Has the prefix of a setting, but is none because a secret is read from it.
 VARIABLE = "MEMWATCHD_FILE_SECRET"
 
 
@@ -70,12 +70,12 @@ def test_new_channel_receives_the_test_message(tmp_path: Path) -> None:
 def test_new_channel_is_used_by_a_daemon_after_a_reload(tmp_path: Path) -> None:
     with running_daemon(tmp_path, through=THROUGH, environ={"WORD": SECRET}) as daemon:
         reload(daemon, tmp_path / "memwatchd.toml", config_of(tmp_path, "WORD"))
-        told = get(daemon.port, "/api/v1/alerts/test", method="POST").json["receivers"]
+        receivers = get(daemon.port, "/api/v1/alerts/test", method="POST").json["receivers"]
         wait_until(lambda: (tmp_path / "alerts").exists())
         (receiver,) = daemon.get("/api/v1/receivers").json
         log = daemon.log.read_text()
 
-    assert told == ["local"]
+    assert receivers == ["local"]
     assert (receiver["name"], receiver["kind"]) == ("local", "file")
     assert f"alerts.files.local.path: not set → {json.dumps(str(tmp_path / 'alerts'))}" in log
     assert SECRET not in log

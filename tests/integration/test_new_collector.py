@@ -1,4 +1,4 @@
-"""A collector needs one module and one line in `COLLECTORS`: settings, metrics and configuration file follow."""
+"""A new collector needs only one module and one line in `COLLECTORS`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memwatch.findings import Findings
 from scripts.shipped_configuration import SHIPPED, with_collectors
 from support.daemon_process import clean_environment, running_daemon
 
-# The daemon as if these lines stood in a module of `memwatch.collectors`. The arguments begin with the command.
+# Runs the daemon with a collector added to `memwatch.collectors`. The first argument is the command.
 WITH_MAGIC = """
 import sys
 from memwatch import collectors

@@ -1,4 +1,4 @@
-"""Neural processing units: what their clients hold is inside System RAM, and what nobody tells is not 0."""
+"""Neural processing units: their buffers are a share of System RAM, and unreported memory is not 0."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.paths import MACHINES
 MIB = 1 << 20
 PLACE = "0000:00:0b.0"
 NPU_SHARE = "npu0.buffers"
-SAYS_NOTHING = "pos:\t0\nflags:\t02100002\nmnt_id:\t26\nino:\t900\n"
+NO_USAGE_STATS = "pos:\t0\nflags:\t02100002\nmnt_id:\t26\nino:\t900\n"
 
 
 def npu(driver: str = "intel_vpu", number: int = 0) -> DrmCard:
@@ -52,8 +52,8 @@ def only(found: Findings) -> Share:
     return share
 
 
-def test_what_its_clients_hold_is_inside_system_ram() -> None:
-    """A share and no pool, a process's footprint and no GPU: a machine with an NPU alone has none."""
+def test_npu_buffers_are_a_share_of_system_ram() -> None:
+    """NPU buffers add a share and device memory of processes, but no pool and no GPU."""
     found = composed_with(reading_of(client(96 * MIB), client(2 * GIB, pid=200)))
 
     share = only(found)
@@ -67,7 +67,7 @@ def test_what_its_clients_hold_is_inside_system_ram() -> None:
     assert of[200].footprint_range == (2 * GIB, 3 * GIB)
 
 
-def test_nobody_uses_it_and_that_is_a_measured_zero() -> None:
+def test_npu_without_clients_uses_zero_bytes() -> None:
     assert only(composed_with(reading_of())).used_bytes == 0
 
 
@@ -78,8 +78,8 @@ def test_nobody_uses_it_and_that_is_a_measured_zero() -> None:
         pytest.param(reading_of(mute={"accel0": (200,)}), id="a descriptor that names no client"),
     ],
 )
-def test_what_its_driver_does_not_tell_is_not_zero(reading: DrmReading) -> None:
-    """Neither is what a process that uses it holds; the footprint of one that does not is as exact as before."""
+def test_memory_the_driver_does_not_report_is_not_zero(reading: DrmReading) -> None:
+    """It is unknown for the share and for the processes that use the NPU; other footprints stay exact."""
     found = composed_with(reading)
     share, of = only(found), {process.pid: process for process in found.processes}
 
@@ -92,12 +92,12 @@ def test_what_its_driver_does_not_tell_is_not_zero(reading: DrmReading) -> None:
     assert (of[100].footprint_bytes, of[100].footprint_range) == (GIB, None)
 
 
-def test_another_devices_descriptor_says_nothing_of_this_one() -> None:
+def test_descriptor_of_another_device_does_not_affect_the_npu() -> None:
     assert only(composed_with(reading_of(client(MIB), mute={"accel1": (7,), "renderD128": (8,)}))).used_bytes == MIB
 
 
-def test_where_an_accelerators_memory_is_nobody_says_nothing_is_said() -> None:
-    """Cards for data centres have memory of their own; one that nobody here knows is believed by its clients."""
+def test_accelerator_of_unknown_memory_type_has_a_share_only_if_clients_report_memory() -> None:
+    """Data center cards have their own memory. For an unknown driver, only figures of its clients count."""
     unknown = (replace(npu("qaic"), name="accel0"),)
 
     assert composed_with(reading_of(npus=unknown)).shares == ()
@@ -105,7 +105,7 @@ def test_where_an_accelerators_memory_is_nobody_says_nothing_is_said() -> None:
     assert only(composed_with(reading_of(client(MIB), npus=unknown))).used_bytes == MIB
 
 
-def test_two_of_them_are_told_apart() -> None:
+def test_two_npus_have_separate_shares() -> None:
     found = composed_with(reading_of(client(MIB), client(GIB, number=1), npus=(npu(), npu(number=1))))
 
     assert [(share.id, share.label, share.used_bytes) for share in found.shares] == [
@@ -114,21 +114,21 @@ def test_two_of_them_are_told_apart() -> None:
     ]
 
 
-def test_it_stays_without_a_figure_while_its_collector_is_silent() -> None:
+def test_npu_share_is_stale_while_its_collector_fails() -> None:
     found = composed_with(reading_of(client(GIB)), stale=frozenset({"drm"}))
 
     assert only(found).used_bytes is Absent.STALE
     assert not found.processes[0].device_bytes
 
 
-def test_unreadable_processes_make_it_a_lower_bound() -> None:
+def test_unreadable_processes_make_npu_memory_a_lower_bound() -> None:
     share = only(composed_with(reading_of(client(GIB), unreadable=3)))
 
     assert share.used_bytes == GIB
     assert "a lower bound" in str(share.note)
 
 
-def test_a_machine_with_an_npu_alone_is_looked_at(tmp_path: Path) -> None:
+def test_collector_reads_a_machine_with_only_an_npu(tmp_path: Path) -> None:
     machine = DrmMachine(tmp_path)
     machine.npu("accel0", "amdxdna", "0000:c6:00.1", "0x1022", "0x17f0")
     machine.opens(
@@ -156,7 +156,7 @@ def test_no_card_and_no_npu_is_unavailable(tmp_path: Path) -> None:
         Collector(DrmMachine(tmp_path).roots, GpuPids())
 
 
-def test_an_npu_that_appears_is_seen_in_the_next_round(tmp_path: Path) -> None:
+def test_npu_that_appears_is_found_in_the_next_round(tmp_path: Path) -> None:
     machine = DrmMachine(tmp_path)
     machine.card("card0", "xe", "0000:00:02.0")
     machine.process(2100)
@@ -172,17 +172,17 @@ def test_an_npu_that_appears_is_seen_in_the_next_round(tmp_path: Path) -> None:
     assert [one.place for one in after.npus] == [PLACE]
 
 
-def test_a_driver_that_names_no_clients_is_mute_and_a_closed_descriptor_is_not(tmp_path: Path) -> None:
-    """i915 before Linux 5.19, ivpu before it told of memory: descriptors without one line of drm-usage-stats."""
+def test_driver_without_client_lines_is_mute_and_a_closed_descriptor_is_not(tmp_path: Path) -> None:
+    """i915 before Linux 5.19 and early ivpu: descriptors without a line of drm-usage-stats."""
     machine = DrmMachine(tmp_path)
     machine.card("card0", "i915", "0000:00:02.0")
-    machine.opens(2100, 7, SAYS_NOTHING)
+    machine.opens(2100, 7, NO_USAGE_STATS)
     collector = Collector(machine.roots, GpuPids())
 
     mute = collector.collect().drm
     machine.closes(2100, 7)
     machine.links(2100, 7, "socket:[4711]")
-    machine.says(2100, 7, SAYS_NOTHING)
+    machine.says(2100, 7, NO_USAGE_STATS)
     other = collector.collect().drm
 
     assert mute is not None
@@ -194,8 +194,8 @@ def test_a_driver_that_names_no_clients_is_mute_and_a_closed_descriptor_is_not(t
 
 
 @pytest.mark.parametrize(("name", "held", "pid"), [("lunar-lake", 96 * MIB, 4411), ("strix-halo", 512 * MIB, 6400)])
-def test_the_running_daemon_tells_what_it_holds(name: str, held: int, pid: int, tmp_path: Path) -> None:
-    """In JSON, in /metrics and on the page; and whose it is."""
+def test_running_daemon_reports_npu_memory_and_its_process(name: str, held: int, pid: int, tmp_path: Path) -> None:
+    """JSON, /metrics and the page."""
     roots = DrmMachine(MACHINES / name).roots
     arguments = (f"--procfs={roots.procfs}", f"--sysfs={roots.sysfs}", f"--rootfs={roots.rootfs}")
     with running_daemon(tmp_path, "--interval", "200ms", *arguments) as daemon:

@@ -1,4 +1,4 @@
-"""The NVML process answers each command with one line, prints nothing else, and ends when it should."""
+"""The NVML helper process answers each command with one line, prints nothing else, and exits cleanly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ int nvmlInitWithFlags(unsigned flags) { (void)flags; puts("reading {}"); fflush(
 
 
 def test_every_command_gets_one_line(tmp_path: Path) -> None:
-    """Commands may be sent ahead: the answers come in order, one line each, wrong commands included."""
+    """Commands may be sent ahead. One line answers each, in order, invalid commands included."""
     simulator = Simulator.of(tmp_path, RTX_4090)
 
     with running_child(simulator) as child:
@@ -39,8 +39,8 @@ def test_every_command_gets_one_line(tmp_path: Path) -> None:
     assert answers[1] == NvmlFailure("failed", r"unknown command b'raed\n': the only one is 'read'")
 
 
-def test_what_the_library_prints_is_not_an_answer(tmp_path: Path) -> None:
-    """A library that writes to stdout writes to stderr."""
+def test_output_of_the_library_goes_to_stderr(tmp_path: Path) -> None:
+    """Text that a library prints to stdout must not look like an answer of the helper."""
     source, library = tmp_path / "prints.c", tmp_path / "libnvidia-ml.so.1"
     source.write_text(PRINTS)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
@@ -58,8 +58,8 @@ def test_what_the_library_prints_is_not_an_answer(tmp_path: Path) -> None:
     assert done.stderr == b"reading {}\n"
 
 
-def test_it_ends_when_its_commands_end(tmp_path: Path) -> None:
-    """End of stdin: NVML is shut down and the exit code is 0."""
+def test_helper_exits_at_end_of_stdin(tmp_path: Path) -> None:
+    """It calls nvmlShutdown and exits with 0."""
     simulator = Simulator.of(tmp_path, RTX_4090)
 
     with running_child(simulator) as child:
@@ -73,8 +73,8 @@ def test_it_ends_when_its_commands_end(tmp_path: Path) -> None:
     assert (simulator.folder / "stderr").read_text() == ""
 
 
-def test_it_ends_on_sigterm(tmp_path: Path) -> None:
-    """SIGTERM between commands is an end like another."""
+def test_helper_exits_cleanly_on_sigterm(tmp_path: Path) -> None:
+    """It calls nvmlShutdown and exits with 0."""
     simulator = Simulator.of(tmp_path, RTX_4090)
 
     with running_child(simulator) as child:
@@ -87,8 +87,8 @@ def test_it_ends_on_sigterm(tmp_path: Path) -> None:
     assert (simulator.folder / "stderr").read_text() == ""
 
 
-def test_a_reader_that_is_gone_is_an_end(tmp_path: Path) -> None:
-    """Nobody left to answer: no traceback, exit code 0."""
+def test_helper_exits_cleanly_when_its_reader_is_gone(tmp_path: Path) -> None:
+    """A closed stdout leads to exit code 0 without a traceback."""
     simulator = Simulator.of(tmp_path, RTX_4090)
 
     with running_child(simulator) as child:
@@ -102,8 +102,8 @@ def test_a_reader_that_is_gone_is_an_end(tmp_path: Path) -> None:
     assert (simulator.folder / "stderr").read_text() == ""
 
 
-def test_it_does_not_outlive_its_parent(tmp_path: Path) -> None:
-    """A parent that is killed takes it along, even stuck in a call, with its stdin still held open by another."""
+def test_helper_does_not_outlive_its_parent(tmp_path: Path) -> None:
+    """A killed parent ends it, even stuck in a call and with stdin still held open by another process."""
     simulator = Simulator.of(tmp_path, RTX_4090)
     simulator.show(RTX_4090.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=60_000)}))
     parent_code = (
@@ -132,8 +132,8 @@ def test_it_does_not_outlive_its_parent(tmp_path: Path) -> None:
     os.close(write)
 
 
-def test_the_kernel_prefers_it_when_memory_runs_out(tmp_path: Path) -> None:
-    """Its OOM score is 300 above that of the process that started it, or as high as there is."""
+def test_oom_score_of_the_helper_is_raised_by_300(tmp_path: Path) -> None:
+    """Its oom_score_adj is 300 above that of its parent, at most 1000."""
     simulator = Simulator.of(tmp_path, GB10)
     own = int(Path("/proc/self/oom_score_adj").read_text())
 
@@ -144,8 +144,7 @@ def test_the_kernel_prefers_it_when_memory_runs_out(tmp_path: Path) -> None:
     assert score == min(1000, own + 300)
 
 
-def test_it_imports_nothing_of_the_web(tmp_path: Path) -> None:
-    """Standard library, its own modules, the binding and msgspec: what a process needs that may be replaced."""
+def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) -> None:
     code = (
         "import sys, json; before = set(sys.modules); import memwatch.drivers.nvml.child;"
         "print(json.dumps([[n, getattr(m, '__file__', None)] for n, m in sys.modules.items() if n not in before]))"
@@ -172,8 +171,8 @@ def test_it_imports_nothing_of_the_web(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "option", ["--retry-seconds=soon", "--slow-seconds=", "--system-memory=64GiB", "--colour=blue"]
 )
-def test_an_option_it_does_not_understand_is_named(option: str) -> None:
-    """A mistake of whoever starts it: exit code 2 and the option in a sentence."""
+def test_invalid_option_is_named_in_the_error(option: str) -> None:
+    """Exit code 2 and the option on stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "memwatch.drivers.nvml.child", option], capture_output=True, check=False
     )
@@ -182,8 +181,8 @@ def test_an_option_it_does_not_understand_is_named(option: str) -> None:
     assert option.partition("=")[0] in done.stderr.decode()
 
 
-def test_a_long_answer_arrives_whole(tmp_path: Path) -> None:
-    """More than a pipe holds at once, to a reader who takes his time."""
+def test_long_answer_arrives_whole(tmp_path: Path) -> None:
+    """The answer is larger than a pipe buffer and the reader is slow."""
     machine = EIGHT_H100
     for gpu in range(8):
         machine = machine.with_gpu(gpu, compute=tuple(Holder(pid, 1) for pid in range(1, 900)))

@@ -1,4 +1,4 @@
-"""NVIDIA machines through the running daemon: right figures, and a driver that fails costs its own figures only."""
+"""NVIDIA machines through the running daemon: a failing driver costs only its own figures."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def cuda_used(shares: Any) -> Any:
 
 
 def seconds_until(daemon: RunningDaemon, wanted: int) -> float:
-    """How long it takes, on a machine that is there, until the CUDA Pool is that large."""
+    """Return seconds until the CUDA Pool has this size, without time spent waiting for a CPU."""
     watch = Stopwatch(daemon.pid)
     daemon.wait_for("/api/v1/shares", lambda shares: cuda_used(shares) == wanted)
     return watch.seconds
 
 
-def test_memory_that_is_taken_and_given_back_is_seen_within_two_ticks(tmp_path: Path) -> None:
-    """One GiB more in the list of a process is one GiB more in the CUDA Pool; its end is a measured zero."""
+def test_allocated_and_freed_gpu_memory_is_seen_within_two_ticks(tmp_path: Path) -> None:
+    """One GiB more in a process list is one GiB more in the CUDA Pool; an empty list is a measured zero."""
     with_gib = GB10.with_gpu(0, compute=(Holder(3921, GIB),), graphics=())
     simulator = Simulator.of(tmp_path, GB10.with_gpu(0, compute=(), graphics=()))
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
@@ -52,7 +52,7 @@ def test_memory_that_is_taken_and_given_back_is_seen_within_two_ticks(tmp_path: 
         simulator.show(GB10.with_gpu(0, compute=(), graphics=()))
         less = seconds_until(daemon, 0)
 
-    # The driver is asked once a second, however often one ticks.
+    # The driver is read once a second, however short the interval is.
     assert max(more, less) <= 2.5
     assert (
         'memwatch_share_used_bytes{device="gpu0",kind="cuda_pool",share="cuda0",within="ram"} 1.073741824e+09'
@@ -71,10 +71,10 @@ def test_memory_that_is_taken_and_given_back_is_seen_within_two_ticks(tmp_path: 
     ],
     ids=["hang", "segfault"],
 )
-def test_a_call_that_never_returns_costs_the_gpus_figures_and_nothing_else(
+def test_hanging_or_crashing_call_costs_only_the_gpu_figures(
     trouble: Trouble, sentence: str, tmp_path: Path
 ) -> None:
-    """RAM ticks on, /metrics answers in 100 ms, the GPU has no figures, and a healthy driver is found again."""
+    """RAM ticks on, /metrics responds in 100 ms, the GPU has no figures, and a repaired driver is read again."""
     broken = RTX.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": trouble, "nvmlDeviceGetMemoryInfo": trouble})
     simulator = Simulator.of(tmp_path, RTX)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
@@ -84,7 +84,7 @@ def test_a_call_that_never_returns_costs_the_gpus_figures_and_nothing_else(
             "/api/v1/pools",
             lambda pools: any(pool.get("absent", {}).get("used_bytes") == "stale" for pool in pools),
         )
-        slowest, ticks = watched(daemon, 3.0)
+        slowest, ticks = scrape_for(daemon, 3.0)
         errors = [state_of(daemon)[1]]
         daemon.wait_for("/api/v1/events", lambda events: any(sentence in event["text"] for event in events))
         simulator.show(RTX)
@@ -100,8 +100,8 @@ def test_a_call_that_never_returns_costs_the_gpus_figures_and_nothing_else(
     assert after[1]["used_bytes"] is not None
 
 
-def test_the_first_tick_knows_that_hbm_is_not_system_ram(tmp_path: Path) -> None:
-    """MemTotal of a GH200 contains its HBM: no tick, not even the first, takes it for System RAM."""
+def test_first_tick_does_not_count_hbm_as_system_ram(tmp_path: Path) -> None:
+    """MemTotal of a GH200 contains its HBM. No tick, not even the first, counts it as System RAM."""
     simulator = Simulator.of(tmp_path, sample_nvml.READY["gh200-numa"])
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
         daemon.wait_for("/api/v1/snapshot", lambda found: found["seq"] >= 3)
@@ -112,8 +112,8 @@ def test_the_first_tick_knows_that_hbm_is_not_system_ram(tmp_path: Path) -> None
         assert len(set(known)) == 1
 
 
-def watched(daemon: RunningDaemon, seconds: float) -> tuple[float, int]:
-    """The slowest scrape of so many seconds, on cores of one's own, and how many ticks passed meanwhile."""
+def scrape_for(daemon: RunningDaemon, seconds: float) -> tuple[float, int]:
+    """Return the slowest scrape in this time, without time spent waiting for a CPU, and the number of ticks."""
     before, until, slowest = daemon.snapshot()["seq"], time.monotonic() + seconds, 0.0
     while time.monotonic() < until:
         watch = Stopwatch(daemon.pid)
@@ -124,7 +124,7 @@ def watched(daemon: RunningDaemon, seconds: float) -> tuple[float, int]:
 
 
 def test_the_daemon_stops_while_the_driver_hangs(tmp_path: Path) -> None:
-    """A stuck helper does not keep systemd waiting, and does not outlive the daemon."""
+    """A stuck helper does not delay the stop of the service and does not outlive the daemon."""
     stuck = {"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=600_000)}
     simulator = Simulator.of(tmp_path, RTX)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
@@ -142,7 +142,7 @@ def test_the_daemon_stops_while_the_driver_hangs(tmp_path: Path) -> None:
 
 
 def test_a_killed_daemon_leaves_no_helper(tmp_path: Path) -> None:
-    """kill -9 of the daemon ends the helper too: nothing holds the driver afterwards."""
+    """SIGKILL of the daemon ends the helper too: no process keeps the driver in use."""
     simulator = Simulator.of(tmp_path, RTX)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
         daemon.wait_until_ok("nvml")
@@ -168,8 +168,8 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_lost_gpu_is_listed_as_lost_and_the_other_goes_on(tmp_path: Path) -> None:
-    """GPU_IS_LOST on one of eight: seven have figures, the eighth none and says why."""
+def test_lost_gpu_is_listed_as_lost_and_the_others_are_still_read(tmp_path: Path) -> None:
+    """GPU_IS_LOST on one of eight: seven have figures, the eighth has none and is marked lost."""
     simulator = Simulator.of(tmp_path, MANY)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
         daemon.wait_until_ok("nvml")
@@ -186,8 +186,8 @@ def test_a_lost_gpu_is_listed_as_lost_and_the_other_goes_on(tmp_path: Path) -> N
     assert len(pools) == 8
 
 
-def test_a_driver_that_comes_later_is_found_without_a_restart(tmp_path: Path) -> None:
-    """No driver is calm, not an error; once it is loaded its GPU appears."""
+def test_driver_loaded_later_is_found_without_a_restart(tmp_path: Path) -> None:
+    """A missing driver is unavailable, not an error. Once it is loaded, its GPU appears."""
     simulator = Simulator.of(tmp_path, replace(RTX, init_error=9))
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
         daemon.wait_for(
@@ -205,14 +205,14 @@ def test_a_driver_that_comes_later_is_found_without_a_restart(tmp_path: Path) ->
 
 
 def test_an_upgraded_driver_gets_a_new_helper(tmp_path: Path) -> None:
-    """LIB_RM_VERSION_MISMATCH cannot be mended in a process: another one is started, and RAM ticks on."""
+    """LIB_RM_VERSION_MISMATCH cannot be repaired within a process: another one is started, and RAM ticks on."""
     simulator = Simulator.of(tmp_path, RTX)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
         daemon.wait_until_ok("nvml")
         before = {call.pid for call in simulator.calls()}
         simulator.show(replace(RTX, down=18))
         daemon.wait_for("/api/v1/collectors", lambda found: any(one["state"] == "failing" for one in found))
-        _, ticks = watched(daemon, 2.0)
+        _, ticks = scrape_for(daemon, 2.0)
         simulator.show(RTX)
         daemon.wait_until_ok("nvml")
         after = {call.pid for call in simulator.calls()} - before
@@ -221,8 +221,8 @@ def test_an_upgraded_driver_gets_a_new_helper(tmp_path: Path) -> None:
     assert ticks >= 1
 
 
-def test_the_driver_is_released_on_request_and_taken_up_again(tmp_path: Path) -> None:
-    """Within one interval no process holds the driver; RAM is reported all the while; then the GPU is back."""
+def test_driver_is_released_on_request_and_opened_again(tmp_path: Path) -> None:
+    """Within one interval no process uses the driver. RAM is still reported, and later the GPU is back."""
     simulator = Simulator.of(tmp_path, RTX)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
         daemon.wait_until_ok("nvml")
@@ -248,7 +248,7 @@ def test_the_driver_is_released_on_request_and_taken_up_again(tmp_path: Path) ->
 
 
 def test_scrambled_lists_are_left_out_and_counted(tmp_path: Path) -> None:
-    """PIDs 0 and 4294967295 (drivers R535.54 to R535.98): no figure is better than that one."""
+    """PIDs 0 and 4294967295 (drivers R535.54 to R535.98): the figure is absent, never computed from such a list."""
     scrambled = GB10.with_gpu(0, compute=(Holder(0, GIB), Holder(4294967295, GIB)))
     simulator = Simulator.of(tmp_path, scrambled)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
@@ -262,7 +262,7 @@ def test_scrambled_lists_are_left_out_and_counted(tmp_path: Path) -> None:
 
 
 def test_xids_are_counted_by_code(tmp_path: Path) -> None:
-    """A GPU that fell off the bus is one more in a counter, and no gauge that sticks."""
+    """An XID increments a counter; it is not a gauge that keeps its last value."""
     simulator = Simulator.of(tmp_path, MANY)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
         daemon.wait_until_ok("nvml")
@@ -277,8 +277,8 @@ def test_xids_are_counted_by_code(tmp_path: Path) -> None:
     assert f'memwatch_driver_memory_errors_total{{device="{hit}",kind="xid_79"}} 1.0' in metrics
 
 
-def test_a_tick_costs_at_most_four_calls_a_gpu(tmp_path: Path) -> None:
-    """In steady state, static facts known: memory and lists, nothing else on every round."""
+def test_tick_makes_at_most_four_calls_per_gpu(tmp_path: Path) -> None:
+    """In steady state, with static facts known, a round reads memory and lists only."""
     simulator = Simulator.of(tmp_path, MANY)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
         daemon.wait_until_ok("nvml")
@@ -295,8 +295,8 @@ def test_a_tick_costs_at_most_four_calls_a_gpu(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.alone
-def test_eight_gpus_cost_little(tmp_path: Path) -> None:
-    """At most 1 ms a tick in the helper for 8 GPUs with 10 processes; four times that on a busy machine."""
+def test_helper_cpu_time_with_eight_gpus_is_within_budget(tmp_path: Path) -> None:
+    """Budget: 1 ms a tick for 8 GPUs with 10 processes; the limit is four times that, for a busy machine."""
     holders = tuple(Holder(2000 + at, GIB) for at in range(10))
     many = MANY
     for slot in range(8):
@@ -319,8 +319,8 @@ def cpu_seconds(pid: int) -> float:
     return total / 1e9
 
 
-def test_nothing_of_the_driver_is_open_in_the_daemon(tmp_path: Path) -> None:
-    """Only the helper loads the vendor's library: a segfault there is the helper's own."""
+def test_only_the_helper_loads_the_driver_library(tmp_path: Path) -> None:
+    """A segfault in the vendor's library can end only the helper."""
     simulator = Simulator.of(tmp_path, RTX)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
         daemon.wait_until_ok("nvml")

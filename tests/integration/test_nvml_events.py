@@ -1,4 +1,4 @@
-"""XIDs are counted by GPU and code, whatever befalls the GPUs meanwhile, and silence is no error."""
+"""XIDs are counted by GPU and code, also across lost GPUs, and a wait without events is no error."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_xids_are_counted_by_gpu_and_code(tmp_path: Path) -> None:
     assert all(before <= xid.last_seen_unix <= time.time() for xid in found.xids)
 
 
-def test_a_counter_stays_and_is_never_repeated(tmp_path: Path) -> None:
-    """An XID is counted once: rounds later its count and its time are the same."""
+def test_xid_is_counted_once(tmp_path: Path) -> None:
+    """Rounds later, its count and its time are the same."""
     simulator = Simulator.of(tmp_path, RTX_4090)
 
     with running_child(simulator) as child:
@@ -63,8 +63,8 @@ def test_a_counter_stays_and_is_never_repeated(tmp_path: Path) -> None:
     assert isinstance(first[0], Xid)
 
 
-def test_quiet_waits_are_no_errors(tmp_path: Path) -> None:
-    """Five seconds without events are a TIMEOUT: nothing is counted, nothing is logged, and it waits again."""
+def test_wait_without_events_is_not_an_error(tmp_path: Path) -> None:
+    """Five seconds without events are a TIMEOUT: nothing is counted or logged, and the wait is repeated."""
     simulator = Simulator.of(tmp_path, RTX_4090)
 
     with running_child(simulator) as child:
@@ -78,8 +78,8 @@ def test_quiet_waits_are_no_errors(tmp_path: Path) -> None:
     assert (simulator.folder / "stderr").read_text() == ""
 
 
-def test_a_wait_that_fails_is_not_repeated_hotly(tmp_path: Path) -> None:
-    """A wait that fails at once waits a second before the next one, then two."""
+def test_failed_wait_is_repeated_with_backoff(tmp_path: Path) -> None:
+    """After a wait that fails at once, the next starts a second later, then two."""
     simulator = Simulator.of(
         tmp_path, RTX_4090.__class__(gpus=RTX_4090.gpus, troubles={"nvmlEventSetWait_v2": Trouble(error=999)})
     )
@@ -93,8 +93,8 @@ def test_a_wait_that_fails_is_not_repeated_hotly(tmp_path: Path) -> None:
     assert waits == 2
 
 
-def test_without_events_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
-    """WSL2 has no events: readings go on, and no thread waits."""
+def test_machine_without_events_has_no_waiting_thread(tmp_path: Path) -> None:
+    """WSL2 has no events: readings continue without an event thread."""
     simulator = Simulator.of(tmp_path, WSL2)
 
     with running_child(simulator) as child:
@@ -108,8 +108,8 @@ def test_without_events_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
     assert "nvmlEventSetWait_v2" not in functions
 
 
-def test_counters_survive_a_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
-    """XID 79, the GPU is lost, NVML is opened anew: the count stands, and a new XID of the other is heard."""
+def test_xid_counts_survive_a_lost_gpu(tmp_path: Path) -> None:
+    """After XID 79 the GPU is lost and NVML is reopened: its count stays, and XIDs of the other GPU are counted."""
     machine = EIGHT_H100.__class__(gpus=EIGHT_H100.gpus[:2], host=EIGHT_H100.host)
     simulator = Simulator.of(tmp_path, machine)
 
@@ -127,8 +127,8 @@ def test_counters_survive_a_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
         child.until(xids_are({(FIRST, 79): 1, (SECOND, 31): 1}))
 
 
-def test_one_silent_round_does_not_end_listening(tmp_path: Path) -> None:
-    """A GPU that answers nothing for one round has NVML opened anew, and its XIDs are heard after that."""
+def test_xids_are_counted_after_a_round_without_answers(tmp_path: Path) -> None:
+    """A GPU that fails for one round has NVML reopened, and its later XIDs are counted."""
     simulator = Simulator.of(tmp_path, RTX_4090)
     silent = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3")
     sick = RTX_4090.with_gpu(0, troubles=dict.fromkeys(silent, Trouble(error=999, times=1)))

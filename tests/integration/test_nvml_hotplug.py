@@ -1,4 +1,4 @@
-"""Months with a driver: GPUs fall off, come back and are taken away, and each round says what is true then."""
+"""GPUs that are lost, reset, removed or added, and drivers that come and go, in one helper process."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def openings(simulator: Simulator) -> int:
 
 
 @pytest.mark.parametrize("code", [15, 28])
-def test_a_lost_gpu_is_listed_as_lost_and_the_other_goes_on(tmp_path: Path, code: int) -> None:
-    """At once: no last values, its identity, the reason; the other one is as fresh as ever."""
+def test_lost_gpu_is_listed_as_lost_and_the_other_is_still_read(tmp_path: Path, code: int) -> None:
+    """At once, the lost GPU has its identity and error code but no values; the other GPU is read as before."""
     simulator = Simulator.of(tmp_path, TWO)
 
     with running_child(simulator) as child:
@@ -59,8 +59,8 @@ def test_a_lost_gpu_is_listed_as_lost_and_the_other_goes_on(tmp_path: Path, code
     assert isinstance(other.memory, GpuMemory)
 
 
-def test_a_gpu_that_stays_lost_keeps_its_identity(tmp_path: Path) -> None:
-    """NVML is opened anew, the GPU does not say who it is: it is the one that was there and is not elsewhere."""
+def test_lost_gpu_keeps_its_identity_after_nvml_is_reopened(tmp_path: Path) -> None:
+    """A lost GPU does not report its UUID. It is the one listed before and missing now."""
     simulator = Simulator.of(tmp_path, TWO)
 
     with running_child(simulator) as child:
@@ -73,8 +73,8 @@ def test_a_gpu_that_stays_lost_keeps_its_identity(tmp_path: Path) -> None:
     assert (other.state, other.uuid) == ("ok", SECOND)
 
 
-def test_a_gpu_that_comes_back_is_read_again(tmp_path: Path) -> None:
-    """Once it answers after an opening of NVML, it is as it was."""
+def test_recovered_gpu_is_read_again(tmp_path: Path) -> None:
+    """NVML is reopened until the GPU responds."""
     simulator = Simulator.of(tmp_path, TWO)
 
     with running_child(simulator) as child:
@@ -88,8 +88,8 @@ def test_a_gpu_that_comes_back_is_read_again(tmp_path: Path) -> None:
     assert [gpu.uuid for gpu in found.gpus] == [FIRST, SECOND]
 
 
-def test_a_gpu_that_is_gone_is_missing(tmp_path: Path) -> None:
-    """One of two after an opening: the other has its index, and the one that is gone stays listed by its UUID."""
+def test_removed_gpu_is_listed_as_missing(tmp_path: Path) -> None:
+    """After NVML is reopened, the other GPU has its index, and the removed one is listed by UUID."""
     simulator = Simulator.of(tmp_path, TWO)
 
     with running_child(simulator, "--slow-seconds=0.4") as child:
@@ -106,8 +106,8 @@ def test_a_gpu_that_is_gone_is_missing(tmp_path: Path) -> None:
     assert back.missing == ()
 
 
-def test_no_gpu_after_two_is_a_failure_and_not_idle(tmp_path: Path) -> None:
-    """Zero GPUs: no reading, the missing by name; and readings again when they are back."""
+def test_losing_all_gpus_is_a_failure(tmp_path: Path) -> None:
+    """The failure names the missing GPUs. Readings resume when they are back."""
     simulator = Simulator.of(tmp_path, TWO)
 
     with running_child(simulator) as child:
@@ -122,8 +122,8 @@ def test_no_gpu_after_two_is_a_failure_and_not_idle(tmp_path: Path) -> None:
     assert FIRST in failure.text
 
 
-def test_a_gpu_that_joins_is_found_by_counting(tmp_path: Path) -> None:
-    """The count is a slow fact: within its period NVML is opened anew and the newcomer is told."""
+def test_added_gpu_is_found_by_the_device_count(tmp_path: Path) -> None:
+    """The count is a slow fact: within its period NVML is reopened and the new GPU is listed."""
     simulator = Simulator.of(tmp_path, replace(TWO, visible=(1,)))
 
     with running_child(simulator, "--slow-seconds=0.4") as child:
@@ -132,8 +132,8 @@ def test_a_gpu_that_joins_is_found_by_counting(tmp_path: Path) -> None:
         child.until(lambda found: isinstance(found, NvmlReading) and len(found.gpus) == 2)
 
 
-def test_other_gpus_in_other_places_are_told_by_who_they_are(tmp_path: Path) -> None:
-    """Indices are not identities: after a change the UUIDs are those of the GPUs that answer."""
+def test_reordered_gpus_are_identified_by_uuid(tmp_path: Path) -> None:
+    """Indices are not identities: after a change, UUIDs are read again."""
     simulator = Simulator.of(tmp_path, EIGHT_H100)
 
     with running_child(simulator) as child:
@@ -146,8 +146,8 @@ def test_other_gpus_in_other_places_are_told_by_who_they_are(tmp_path: Path) -> 
     assert len(found.missing) == 6
 
 
-def test_a_gpu_that_needs_a_reset_is_let_go(tmp_path: Path) -> None:
-    """RESET_REQUIRED: NVML is opened anew without touching it, so that it can be reset; then it is read again."""
+def test_gpu_that_needs_a_reset_is_released(tmp_path: Path) -> None:
+    """RESET_REQUIRED: NVML is reopened without touching the GPU, so that it can be reset. Then it is read again."""
     simulator = Simulator.of(tmp_path, TWO)
 
     with running_child(simulator, "--retry-seconds=1.5") as child:
@@ -167,8 +167,8 @@ def test_a_gpu_that_needs_a_reset_is_let_go(tmp_path: Path) -> None:
     assert "gpu.0" not in touched
 
 
-def test_a_lost_gpu_is_not_tried_for_hotly(tmp_path: Path) -> None:
-    """One opening in the least time between two, however many rounds there are."""
+def test_nvml_is_not_reopened_before_the_retry_interval(tmp_path: Path) -> None:
+    """A lost GPU costs one opening of NVML per interval, however many rounds there are."""
     simulator = Simulator.of(tmp_path, TWO.with_gpu(0, down=15))
 
     with running_child(simulator, "--retry-seconds=30") as child:
@@ -181,8 +181,8 @@ def test_a_lost_gpu_is_not_tried_for_hotly(tmp_path: Path) -> None:
     }
 
 
-def test_an_opening_that_fails_is_not_repeated_for_the_sake_of_a_reset(tmp_path: Path) -> None:
-    """Letting a GPU go takes one opening; if that fails, it is a failure like another, with its patience."""
+def test_failed_opening_for_a_reset_is_retried_with_backoff(tmp_path: Path) -> None:
+    """Releasing a GPU takes one opening of NVML. If that fails, it is retried like any other failure."""
     simulator = Simulator.of(tmp_path, TWO)
 
     with running_child(simulator, "--retry-seconds=30") as child:
@@ -196,8 +196,8 @@ def test_an_opening_that_fails_is_not_repeated_for_the_sake_of_a_reset(tmp_path:
 
 
 @pytest.mark.parametrize("code", [4, 17])
-def test_a_gpu_that_may_not_be_opened_says_so(tmp_path: Path, code: int) -> None:
-    """A container with one of two: the other is not permitted, which is not lost."""
+def test_inaccessible_gpu_is_not_permitted_and_not_lost(tmp_path: Path, code: int) -> None:
+    """A container that may use one GPU of two."""
     down = {"nvmlDeviceGetHandleByIndex_v2": Trouble(error=code)}
     simulator = Simulator.of(tmp_path, TWO.with_gpu(0, troubles=down))
 
@@ -209,8 +209,8 @@ def test_a_gpu_that_may_not_be_opened_says_so(tmp_path: Path, code: int) -> None
     assert second.uuid == SECOND
 
 
-def test_a_lost_initialization_is_made_good(tmp_path: Path) -> None:
-    """UNINITIALIZED in the middle of a round: a failure once, and NVML is opened again."""
+def test_uninitialized_nvml_is_initialized_again(tmp_path: Path) -> None:
+    """UNINITIALIZED within a round is one failure; then NVML is reopened."""
     simulator = Simulator.of(tmp_path, RTX_4090)
 
     with running_child(simulator) as child:
@@ -225,7 +225,7 @@ def test_a_lost_initialization_is_made_good(tmp_path: Path) -> None:
 
 
 def test_an_unloaded_driver_is_a_failure_until_it_is_loaded(tmp_path: Path) -> None:
-    """From readings to no_driver and back, in one process."""
+    """From readings to no_driver and back in one process."""
     simulator = Simulator.of(tmp_path, RTX_4090)
 
     with running_child(simulator) as child:
@@ -240,8 +240,7 @@ def test_an_unloaded_driver_is_a_failure_until_it_is_loaded(tmp_path: Path) -> N
     assert "modprobe nvidia" in failure.text
 
 
-def test_a_driver_that_is_loaded_later_is_found(tmp_path: Path) -> None:
-    """Started without a driver, it finds one that comes."""
+def test_driver_loaded_later_is_found(tmp_path: Path) -> None:
     simulator = Simulator.of(tmp_path, GB10)
     simulator.unload_driver()
 
@@ -251,8 +250,8 @@ def test_a_driver_that_is_loaded_later_is_found(tmp_path: Path) -> None:
         child.until(works)
 
 
-def test_a_library_that_is_installed_later_is_found(tmp_path: Path) -> None:
-    """No library is a failure with that name, until there is one."""
+def test_library_installed_later_is_found(tmp_path: Path) -> None:
+    """Until then the failure is no_library and names the file."""
     simulator = Simulator.of(tmp_path, RTX_4090)
     simulator.uninstall()
 
@@ -265,8 +264,8 @@ def test_a_library_that_is_installed_later_is_found(tmp_path: Path) -> None:
     assert "libnvidia-ml.so.1" in failure.text
 
 
-def test_no_library_is_not_looked_for_every_round(tmp_path: Path) -> None:
-    """A failure is repeated word for word until it is time to try again."""
+def test_missing_library_is_not_searched_in_every_round(tmp_path: Path) -> None:
+    """The same failure is returned until the retry interval has passed."""
     simulator = Simulator.of(tmp_path, RTX_4090)
     simulator.uninstall()
 
@@ -285,8 +284,8 @@ def test_no_library_is_not_looked_for_every_round(tmp_path: Path) -> None:
         RTX_4090.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(error=18)}),
     ],
 )
-def test_a_driver_upgraded_underneath_ends_the_process(tmp_path: Path, machine: Machine) -> None:
-    """Code 18, at opening or later: it says that it needs a new process, and exits with 75."""
+def test_upgraded_driver_ends_the_process(tmp_path: Path, machine: Machine) -> None:
+    """LIB_RM_VERSION_MISMATCH (18), at opening or later: the helper reports needs_new_process and exits with 75."""
     simulator = Simulator.of(tmp_path, machine)
 
     with running_child(simulator) as child:
@@ -296,8 +295,8 @@ def test_a_driver_upgraded_underneath_ends_the_process(tmp_path: Path, machine: 
     assert (failure.reason, failure.code, code) == ("needs_new_process", 18, 75)
 
 
-def test_a_wait_that_is_stuck_ends_the_process(tmp_path: Path) -> None:
-    """NVML cannot be closed under a thread that is in it: after five seconds a new process is asked for."""
+def test_stuck_event_wait_ends_the_process(tmp_path: Path) -> None:
+    """NVML cannot be closed while a thread is in it: after five seconds the helper asks for a new process."""
     simulator = Simulator.of(
         tmp_path, replace(TWO, troubles={"nvmlEventSetWait_v2": Trouble(latency_ms=60_000)}).with_gpu(0, down=15)
     )
@@ -311,8 +310,8 @@ def test_a_wait_that_is_stuck_ends_the_process(tmp_path: Path) -> None:
     assert code == 75
 
 
-def test_a_crash_in_the_library_ends_the_process_only(tmp_path: Path) -> None:
-    """A segfault is the end of this process, seen by whoever waits for its answer."""
+def test_crash_in_the_library_ends_the_helper(tmp_path: Path) -> None:
+    """A segfault closes the pipe without an answer."""
     simulator = Simulator.of(
         tmp_path, RTX_4090.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(segfault=True)})
     )
@@ -329,7 +328,7 @@ def test_a_crash_in_the_library_ends_the_process_only(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_rounds_after_a_failure_are_answered_at_once(tmp_path: Path) -> None:
-    """Nothing in it sleeps: 100 rounds with a GPU lost take no longer than with none."""
+    """A failed call never sleeps: each of 100 rounds with a lost GPU takes less than 0.5 s."""
     simulator = Simulator.of(tmp_path, TWO.with_gpu(0, down=15))
 
     with running_child(simulator) as child:

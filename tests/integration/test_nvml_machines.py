@@ -1,4 +1,4 @@
-"""Simulated NVIDIA machines say through the binding what is written down for them, and fit their hosts."""
+"""The NVML binding reads each simulated NVIDIA machine as defined, and each machine fits its host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.sample_nvml import GB10_AVAILABLE, GB10_RAM, GH200_NUMA, H200_MIG, 
 NOT_SUPPORTED = Raised("NVMLError_NotSupported", 3)
 NOT_FOUND = Raised("NVMLError_NotFound", 6)
 UNDER_WINDOWS = {"wsl2", "wsl2-empty-lists", "n1x-carveout"}
-# The GPU of an Orin is on no bus, and NVML answers NOT_SUPPORTED when asked for its address.
+# The GPU of an Orin is on no PCI bus: NVML returns NOT_SUPPORTED for its address.
 ON_CHIP = {"jetson-orin-nano", "jetson-agx-orin-jp6", "jetson-agx-orin-jp7.2"}
 HOSTS = sorted({machine.host for machine in READY.values() if machine.host})
 
@@ -32,9 +32,9 @@ def roots_of(host: str) -> Roots:
 
 
 def listed(holders: tuple[Holder, ...]) -> list[list[int | None]]:
-    nobody = 0xFFFFFFFF
+    no_instance = 0xFFFFFFFF
     return [
-        [one.pid, one.used, nobody if one.gi is None else one.gi, nobody if one.ci is None else one.ci]
+        [one.pid, one.used, no_instance if one.gi is None else one.gi, no_instance if one.ci is None else one.ci]
         for one in holders
     ]
 
@@ -52,7 +52,7 @@ def memory_facts(memory: Memory | None) -> Iterator[Fact]:
 
 
 def gpu_facts(gpu: Gpu) -> Iterator[Fact]:
-    """Calls of the binding with a place for the handle, and their answers; None where there is none."""
+    """Yield calls of the binding, with a place for the handle, and expected answers; None is NOT_SUPPORTED."""
     yield "nvmlDeviceGetName({})", gpu.name
     yield "nvmlDeviceGetUUID({})", gpu.uuid
     on_bus = "nvmlDeviceGetPciInfo_v3" not in gpu.troubles
@@ -97,7 +97,7 @@ def list_facts(gpu: Gpu) -> Iterator[Fact]:
 
 
 def mig_facts(mig: Mig) -> Iterator[tuple[int, Fact]]:
-    """With the index of the MIG device, or of the gap."""
+    """Yield calls with the index of the MIG device or of the gap."""
     for index in range(mig.max if mig.current else 0):
         if index not in mig.devices:
             yield index, ("nvmlDeviceGetName({})", NOT_FOUND)
@@ -128,8 +128,8 @@ def facts(machine: Machine) -> Iterator[Fact]:
 
 
 @pytest.mark.parametrize("name", READY)
-def test_the_binding_reads_every_fact(name: str, tmp_path: Path) -> None:
-    """Each figure arrives as it was written down, and what a machine does not have is NOT_SUPPORTED."""
+def test_binding_reads_every_fact_as_defined(name: str, tmp_path: Path) -> None:
+    """A fact that the machine does not have is NOT_SUPPORTED."""
     machine = READY[name]
     simulator = Simulator.of(tmp_path, machine)
 
@@ -149,8 +149,8 @@ def pids_of(machine: Machine) -> set[int]:
 
 
 @pytest.mark.parametrize("name", READY)
-def test_the_host_has_the_processes_that_hold_gpu_memory(name: str) -> None:
-    """Nobody holds GPU memory who is not in that machine's /proc."""
+def test_host_has_every_process_that_uses_gpu_memory(name: str) -> None:
+    """Every process that uses GPU memory is in that machine's /proc."""
     machine = READY[name]
     assert machine.host is not None
     proc = MACHINES / machine.host / "proc"
@@ -159,8 +159,8 @@ def test_the_host_has_the_processes_that_hold_gpu_memory(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(READY.keys() - UNDER_WINDOWS - ON_CHIP))
-def test_the_host_has_the_gpu_on_its_bus(name: str) -> None:
-    """Addresses and numbers in sysfs are those that NVML tells; Windows shows its guests none."""
+def test_host_has_the_gpu_on_its_pci_bus(name: str) -> None:
+    """Addresses and IDs in sysfs equal those of NVML. Windows shows no PCI device to its guests."""
     machine = READY[name]
     assert machine.host is not None
     bus = MACHINES / machine.host / "sys/bus/pci/devices"
@@ -174,8 +174,8 @@ def test_the_host_has_the_gpu_on_its_bus(name: str) -> None:
 
 
 @pytest.mark.parametrize("host", [host for host in HOSTS if host not in ON_CHIP])
-def test_the_host_adds_up(host: str) -> None:
-    """System RAM has its parts, nothing is negative, and nodes are as large as the whole."""
+def test_memory_of_the_host_adds_up(host: str) -> None:
+    """Parts and NUMA nodes each add up to System RAM."""
     memory = MemoryCollector(roots_of(host), 4096).collect().pools[0]
     nodes = NumaCollector(roots_of(host)).collect().nodes
 
@@ -183,8 +183,8 @@ def test_the_host_adds_up(host: str) -> None:
     assert sum(node.size_bytes for node in nodes if isinstance(node.size_bytes, int)) == memory.size_bytes
 
 
-def test_gb10_host() -> None:
-    """A DGX Spark's memory is the whole of it, and holds what NVML's processes hold outside of their RSS."""
+def test_gb10_host_has_unattributed_memory_for_its_gpu_processes() -> None:
+    """GPU memory of a DGX Spark is System RAM, outside the RSS of its processes."""
     memory = MemoryCollector(roots_of("gb10"), 4096).collect().pools[0]
 
     assert (memory.size_bytes, memory.available_bytes) == (GB10_RAM, GB10_AVAILABLE)
@@ -192,8 +192,8 @@ def test_gb10_host() -> None:
     assert memory.unattributed_bytes > sum((63931, 18, 6)) * MIB
 
 
-def test_gh200_host() -> None:
-    """HBM is node 1, has no processors and is larger for NVML than for Linux; eight more nodes are for MIG."""
+def test_gh200_host_has_hbm_as_a_numa_node_without_cpus() -> None:
+    """HBM is node 1 and larger in NVML than in Linux; nodes 2 to 8 are empty and reserved for MIG."""
     nodes = {node.id: node for node in NumaCollector(roots_of("gh200-numa")).collect().nodes}
     hbm = GH200_NUMA.gpus[0].memory
 
@@ -204,8 +204,8 @@ def test_gh200_host() -> None:
     assert 0 < hbm.total - 97280 * MIB < 0.01 * hbm.total
 
 
-def test_h200_shares_an_instance() -> None:
-    """Two MIG devices are one GPU instance: by device the totals exceed the GPU, by instance they do not."""
+def test_memory_of_h200_mig_fits_the_gpu_only_by_instance() -> None:
+    """Two MIG devices share one GPU instance: totals by device exceed the GPU, totals by instance do not."""
     parent = H200_MIG.gpus[0]
     assert parent.memory is not None
     assert parent.mig is not None

@@ -1,4 +1,4 @@
-"""A GPU cut by MIG: each GPU instance once, whatever may not be read, and through every reconfiguration."""
+"""MIG: each GPU instance counts once, also without privilege and after a reconfiguration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.sample_nvml import H100_MIG, H200_MIG, MIB, MIG_CHANGE, MIG_OFF, mi
 
 H200 = H200_MIG.gpus[0]
 CUT: Mig = H200.mig  # type: ignore[assignment]
-# The GPU as a whole is for the privileged; its MIG devices are for everybody.
+# Only privileged users may read the GPU as a whole; its MIG devices need no privilege.
 UNPRIVILEGED = H200_MIG.with_gpu(
     0,
     troubles={
@@ -63,8 +63,7 @@ def test_compute_instances_share_the_memory_of_their_gpu_instance(tmp_path: Path
     assert totals == 137472 * MIB <= gpu.memory.total_bytes
 
 
-def test_processes_say_their_gpu_instance(tmp_path: Path) -> None:
-    """Each process of a MIG device belongs to its GPU instance."""
+def test_processes_are_assigned_to_their_gpu_instance(tmp_path: Path) -> None:
     gpu = gpu_of(tmp_path, H100_MIG)
 
     assert gpu.processes == (
@@ -74,8 +73,8 @@ def test_processes_say_their_gpu_instance(tmp_path: Path) -> None:
     )
 
 
-def test_without_privilege_the_instances_are_told_and_the_gpu_is_not(tmp_path: Path) -> None:
-    """NO_PERMISSION for the GPU is not permitted, never 0; its instances and their processes are as before."""
+def test_unprivileged_reading_has_the_instances_but_not_the_gpu(tmp_path: Path) -> None:
+    """NO_PERMISSION for the GPU is not_permitted, never 0. Its instances and their processes are read as before."""
     gpu = gpu_of(tmp_path, UNPRIVILEGED)
 
     assert gpu.memory is Absent.NOT_PERMITTED
@@ -88,8 +87,8 @@ def test_without_privilege_the_instances_are_told_and_the_gpu_is_not(tmp_path: P
     )
 
 
-def test_a_process_that_says_no_instance_is_in_the_one_it_was_asked_of(tmp_path: Path) -> None:
-    """Lists of one MIG device may leave its id out."""
+def test_process_without_instance_id_belongs_to_the_queried_instance(tmp_path: Path) -> None:
+    """Lists of one MIG device may omit its id."""
     functions = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
     devices = {
         index: replace(device, troubles=dict.fromkeys(functions, Trouble(error=13)))
@@ -101,8 +100,8 @@ def test_a_process_that_says_no_instance_is_in_the_one_it_was_asked_of(tmp_path:
     assert {one.instance for one in gpu.processes} == {2}
 
 
-def test_gaps_between_indices_are_no_end(tmp_path: Path) -> None:
-    """Index 1 is NOT_FOUND: the devices behind it are told."""
+def test_gap_in_mig_indices_does_not_end_the_list(tmp_path: Path) -> None:
+    """Index 1 is NOT_FOUND: devices with a higher index are still read."""
     devices = {index: device for index, device in CUT.devices.items() if index != 1}
 
     gpu = gpu_of(tmp_path, UNPRIVILEGED.with_gpu(0, mig=replace(CUT, devices=devices)))
@@ -111,8 +110,8 @@ def test_gaps_between_indices_are_no_end(tmp_path: Path) -> None:
     assert gpu.instances[0].uuids == (uuid(0x200, "MIG"),)
 
 
-def test_one_device_without_an_answer_costs_itself(tmp_path: Path) -> None:
-    """What cannot be said of one MIG device is said of the others, and the code is kept."""
+def test_failing_mig_device_does_not_affect_the_others(tmp_path: Path) -> None:
+    """Its memory is unknown, with the error code."""
     sick = replace(CUT.devices[3], troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(error=999)})
 
     gpu = gpu_of(tmp_path, H200_MIG.with_gpu(0, mig=replace(CUT, devices={**CUT.devices, 3: sick})))
@@ -121,8 +120,8 @@ def test_one_device_without_an_answer_costs_itself(tmp_path: Path) -> None:
     assert gpu.codes["mig.9.memory_info_v2"] == 999
 
 
-def test_an_instance_that_contradicts_itself_is_rejected(tmp_path: Path) -> None:
-    """More used than there is, in one instance: that one is absent, and it is counted."""
+def test_instance_with_contradictory_memory_is_rejected(tmp_path: Path) -> None:
+    """More used than total: that instance is inconsistent, and the rejection is counted."""
     instances = {**CUT.instances, 9: SimulatedInstance(Memory(MIB, used=2 * MIB, free=0))}
     with running_child(
         Simulator.of(tmp_path, H200_MIG.with_gpu(0, mig=replace(CUT, instances=instances)))
@@ -133,8 +132,8 @@ def test_an_instance_that_contradicts_itself_is_rejected(tmp_path: Path) -> None
     assert found.rejected == {"memory": 1}
 
 
-def test_a_process_larger_than_all_instances_is_impossible(tmp_path: Path) -> None:
-    """Where the size of the GPU is a secret, that of its instances is the limit."""
+def test_process_larger_than_all_instances_is_rejected(tmp_path: Path) -> None:
+    """If the size of the GPU is not readable, the sum of its instances is the limit."""
     machine = UNPRIVILEGED.with_gpu(0, compute=(Holder(7, 137473 * MIB, gi=2, ci=0),))
     with running_child(Simulator.of(tmp_path, machine)) as child:
         found = child.reading()
@@ -143,8 +142,8 @@ def test_a_process_larger_than_all_instances_is_impossible(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("events", [(), (Event(0, MIG_CHANGE, 0),)])
-def test_a_reconfiguration_is_told_in_the_next_round(tmp_path: Path, events: tuple[Event, ...]) -> None:
-    """Old handles are worthless: the new instances are found by that, announced by an event or not."""
+def test_mig_reconfiguration_is_read_in_the_next_round(tmp_path: Path, events: tuple[Event, ...]) -> None:
+    """Old handles become invalid, which shows the change even without an event."""
     simulator = Simulator.of(tmp_path, H200_MIG)
 
     with running_child(simulator) as child:
@@ -158,8 +157,8 @@ def test_a_reconfiguration_is_told_in_the_next_round(tmp_path: Path, events: tup
     )
 
 
-def test_a_new_instance_beside_the_old_ones_is_told_when_it_is_announced(tmp_path: Path) -> None:
-    """Old handles stay good, so only the event tells."""
+def test_added_instance_is_read_after_its_event(tmp_path: Path) -> None:
+    """Old handles stay valid, so only the event shows the change."""
     few = replace(CUT, devices={0: CUT.devices[0]})
     simulator = Simulator.of(tmp_path, H200_MIG.with_gpu(0, mig=few))
 
@@ -170,8 +169,8 @@ def test_a_new_instance_beside_the_old_ones_is_told_when_it_is_announced(tmp_pat
         child.until(instances_are(2, 3, 9, 10), seconds=3)
 
 
-def test_mig_switched_off_and_on_is_noticed(tmp_path: Path) -> None:
-    """The mode is a slow fact: within its period the instances go and come."""
+def test_mig_switched_off_and_on_is_read(tmp_path: Path) -> None:
+    """The mode is a slow fact: instances follow it within its period."""
     simulator = Simulator.of(tmp_path, H200_MIG)
 
     with running_child(simulator, "--slow-seconds=0.4") as child:

@@ -1,4 +1,4 @@
-"""Every simulated NVIDIA machine, read once: each byte of its memory is counted in one pool and in no other."""
+"""Every simulated NVIDIA machine, read once: each byte of its memory is counted in exactly one pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.waiting import MAX_WAIT_SECONDS
 MIB = 1 << 20
 GB10 = sample_nvml.READY["gb10"]
 
-# Architecture, and the size of every pool in MiB: facts of the machines, not of this program.
+# Architecture, and the size of every pool in MiB: facts of the machines, independent of memwatchd.
 SIZES: dict[str, tuple[str, dict[str, int]]] = {
     "rtx-4090": ("discrete", {"gpu0": 24564}),
     "8x-h100": ("discrete", {f"gpu{at}": 81559 for at in range(8)}),
@@ -58,14 +58,13 @@ def mem_total(simulator: Simulator) -> int:
     return int((procfs / "meminfo").read_text().split()[1]) << 10
 
 
-def test_every_machine_has_its_row() -> None:
-    """A simulated machine nobody expects anything of would prove nothing."""
+def test_every_simulated_machine_has_expected_sizes() -> None:
     assert SIZES.keys() == sample_nvml.READY.keys()
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_pools_add_up_to_the_machines_memory(name: str, tmp_path: Path) -> None:
-    """System RAM and what is beside it, each byte once; on one-pool machines System RAM alone."""
+    """System RAM and device memory, each byte once; on unified machines System RAM alone."""
     simulator = Simulator.of(tmp_path, sample_nvml.READY[name])
     architecture, gpus = SIZES[name]
 
@@ -84,8 +83,8 @@ def test_pools_add_up_to_the_machines_memory(name: str, tmp_path: Path) -> None:
         assert pool["used_bytes"] + pool["available_bytes"] == pool["size_bytes"]
 
 
-def test_a_gb10_shows_what_cuda_holds_inside_system_ram(tmp_path: Path) -> None:
-    """63,931 MiB in the lists are the CUDA Pool, within System RAM; there is no zero and no second pool."""
+def test_gb10_has_the_cuda_pool_as_a_share_of_system_ram(tmp_path: Path) -> None:
+    """The 63,931 MiB in the lists are the CUDA Pool, within System RAM; there is no second pool."""
     simulator = Simulator.of(tmp_path, GB10)
 
     snapshot = once(simulator)

@@ -1,4 +1,4 @@
-"""What NVML says is told as it was said, and what it does not say is told with the reason."""
+"""Readings of NVML: values as the driver reported them, and a reason for each missing value."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def with_trouble(machine: Machine, code: int, *functions: str) -> Machine:
     return machine.with_gpu(0, troubles=dict.fromkeys(functions, Trouble(error=code)))
 
 
-def test_a_discrete_gpu_says_everything(tmp_path: Path) -> None:
-    """Identity, versions, memory of version 2 and processes, each PID once however many lists it is in."""
+def test_discrete_gpu_has_every_figure(tmp_path: Path) -> None:
+    """Identity, versions, version 2 of memory and processes; each PID once, however many lists it is in."""
     found = read(tmp_path, RTX_4090)
 
     gpu = found.gpus[0]
@@ -70,8 +70,8 @@ def test_a_discrete_gpu_says_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("machine", [GB10, THOR])
-def test_a_unified_gpu_has_processes_and_no_memory_of_its_own(tmp_path: Path, machine: Machine) -> None:
-    """GB10 and Thor: memory and BAR1 are not supported, with the codes to prove it; process memory is there."""
+def test_unified_gpu_has_processes_but_no_device_memory(tmp_path: Path, machine: Machine) -> None:
+    """GB10 and Thor: memory and BAR1 are NOT_SUPPORTED, with their codes; process memory is there."""
     gpu = gpu_of(tmp_path, machine, f"--system-memory={GB10_RAM}")
 
     assert (gpu.state, gpu.memory, gpu.bar1_bytes) == ("ok", UNSUPPORTED, UNSUPPORTED)
@@ -80,24 +80,24 @@ def test_a_unified_gpu_has_processes_and_no_memory_of_its_own(tmp_path: Path, ma
     assert gpu.processes[0].used_bytes == machine.gpus[0].compute[0].used  # type: ignore[index]
 
 
-def test_figures_of_a_shim_are_told_as_they_are(tmp_path: Path) -> None:
-    """GB10 with the host's figures in NVML's mouth: whether to believe them is not decided here."""
+def test_figures_of_a_shim_are_passed_on(tmp_path: Path) -> None:
+    """GB10 with a shim that returns the host's memory. Another layer decides whether to trust it."""
     gpu = gpu_of(tmp_path, GB10_SHIM)
 
     assert isinstance(gpu.memory, GpuMemory)
     assert (gpu.memory.total_bytes, gpu.bar1_bytes) == (GB10_RAM, UNSUPPORTED)
 
 
-def test_success_with_a_total_of_zero_is_told_as_zero(tmp_path: Path) -> None:
-    """It is what the driver said; the processes are judged by the machine's memory then."""
+def test_successful_total_of_zero_is_passed_on(tmp_path: Path) -> None:
+    """Processes are then checked against the memory of the machine."""
     gpu = gpu_of(tmp_path, GB10_TOTAL_ZERO, f"--system-memory={GB10_RAM}")
 
     assert gpu.memory == GpuMemory(2, 0, 0, 0, 0)
     assert len(gpu.processes) == 3  # type: ignore[arg-type]
 
 
-def test_a_carveout_says_its_size_and_its_processes_not_theirs(tmp_path: Path) -> None:
-    """N1X: 8128 MiB with success, no BAR1, a process without a figure."""
+def test_carveout_has_its_size_but_no_process_memory(tmp_path: Path) -> None:
+    """N1X: 8128 MiB with success, no BAR1, and a process without a figure."""
     gpu = gpu_of(tmp_path, N1X_CARVEOUT)
 
     assert isinstance(gpu.memory, GpuMemory)
@@ -106,10 +106,10 @@ def test_a_carveout_says_its_size_and_its_processes_not_theirs(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("machine", "node"), [(GH200_NUMA, 1), (GH200_CDMM, UNSUPPORTED)])
-def test_a_coherent_gpu_says_its_numa_node_if_it_is_one(
+def test_coherent_gpu_has_a_numa_node_only_in_numa_mode(
     tmp_path: Path, machine: Machine, node: int | Absent
 ) -> None:
-    """GH200 in NUMA mode and in CDMM mode differ in the node and in nothing else."""
+    """GH200 in NUMA mode and in CDMM mode differ only in the node."""
     gpu = gpu_of(tmp_path, machine)
 
     assert (gpu.numa_node, gpu.addressing_mode) == (node, "ats")
@@ -117,22 +117,22 @@ def test_a_coherent_gpu_says_its_numa_node_if_it_is_one(
     assert gpu.ecc == reading.Ecc(0, 0, 0, 1, False, False)
 
 
-def test_a_negative_numa_node_is_no_node(tmp_path: Path) -> None:
-    """-1 is how some drivers say that a GPU is not one."""
+def test_negative_numa_node_is_not_supported(tmp_path: Path) -> None:
+    """Some drivers return -1 for a GPU that is no NUMA node."""
     gpu = gpu_of(tmp_path, GH200_CDMM.with_gpu(0, numa_node=0xFFFFFFFF))
 
     assert gpu.numa_node is UNSUPPORTED
 
 
-def test_wsl_keeps_processes_without_their_memory(tmp_path: Path) -> None:
-    """Windows knows who and not how much: rows stay, figures are absent and not zero."""
+def test_wsl_processes_have_no_memory_figure(tmp_path: Path) -> None:
+    """Windows reports PIDs without sizes: processes stay, and their memory is absent, not zero."""
     gpu = gpu_of(tmp_path, WSL2)
 
     assert gpu.processes == (GpuProcess(1431, UNKNOWN), GpuProcess(23, UNKNOWN))
 
 
-def test_empty_lists_are_a_reading(tmp_path: Path) -> None:
-    """No process is something the driver said: an empty list, not an absent one."""
+def test_empty_process_list_is_not_absent(tmp_path: Path) -> None:
+    """The driver reported that there is no process."""
     (tmp_path / "wsl").mkdir()
     (tmp_path / "container").mkdir()
 
@@ -140,13 +140,13 @@ def test_empty_lists_are_a_reading(tmp_path: Path) -> None:
     assert gpu_of(tmp_path / "container", CONTAINER_HIDDEN_PIDS).processes == ()
 
 
-def test_a_vgpu_guest_says_so(tmp_path: Path) -> None:
-    """The memory is that of its profile, and the mode is the evidence."""
+def test_vgpu_guest_is_marked_as_such(tmp_path: Path) -> None:
+    """Its memory is the size of its profile; only the virtualization mode shows it."""
     assert gpu_of(tmp_path, VGPU_GUEST_A40).virtualization_mode == "vgpu_guest"
 
 
-def test_an_old_driver_is_read_by_its_old_calls(tmp_path: Path) -> None:
-    """Driver 450: version 1 of memory, whose `used` holds the reserved; lists without MIG; no new facts."""
+def test_old_driver_is_read_by_older_calls(tmp_path: Path) -> None:
+    """Driver 450: version 1 of memory, whose `used` includes reserved; lists without MIG; no newer facts."""
     gpu = gpu_of(tmp_path, RTX_4090, hidden=NOT_IN_OLD_DRIVERS)
 
     assert gpu.memory == GpuMemory(1, 24564 * MIB, (13320 + 424) * MIB, (24564 - 13320 - 424) * MIB, UNSUPPORTED)
@@ -155,8 +155,8 @@ def test_an_old_driver_is_read_by_its_old_calls(tmp_path: Path) -> None:
     assert gpu.codes["memory_info_v2"] == gpu.codes["compute_processes_v3"] == gpu.codes["addressing_mode"] == 13
 
 
-def test_a_structure_the_driver_refuses_is_replaced_by_an_older_one(tmp_path: Path) -> None:
-    """ARGUMENT_VERSION_MISMATCH is as good as no such function."""
+def test_rejected_structure_version_falls_back_to_an_older_one(tmp_path: Path) -> None:
+    """ARGUMENT_VERSION_MISMATCH is handled like a missing function."""
     gpu = gpu_of(
         tmp_path,
         with_trouble(
@@ -185,8 +185,8 @@ def test_a_structure_the_driver_refuses_is_replaced_by_an_older_one(tmp_path: Pa
         (999, UNKNOWN),
     ],
 )
-def test_a_failed_call_costs_its_figure_only(tmp_path: Path, code: int, reason: Absent) -> None:
-    """Each refusal is that figure's reason with its code; all else is told."""
+def test_failed_call_affects_only_its_figure(tmp_path: Path, code: int, reason: Absent) -> None:
+    """The error is that figure's reason, with its code; all others are read."""
     gpu = gpu_of(tmp_path, with_trouble(RTX_4090, code, "nvmlDeviceGetMemoryInfo_v2"))
 
     assert (gpu.memory, gpu.codes["memory_info_v2"], gpu.state) == (reason, code, "ok")
@@ -194,16 +194,16 @@ def test_a_failed_call_costs_its_figure_only(tmp_path: Path, code: int, reason: 
 
 
 @pytest.mark.parametrize("code", [4, 999])
-def test_a_list_that_is_missing_makes_the_processes_unknown(tmp_path: Path, code: int) -> None:
-    """Half of the processes would look like all of them."""
+def test_failed_process_list_makes_the_processes_unknown(tmp_path: Path, code: int) -> None:
+    """An incomplete list would look like a complete one."""
     gpu = gpu_of(tmp_path, with_trouble(RTX_4090, code, "nvmlDeviceGetGraphicsRunningProcesses_v3"))
 
     assert gpu.processes is (Absent.NOT_PERMITTED if code == 4 else UNKNOWN)
     assert gpu.codes["graphics_processes_v3"] == code
 
 
-def test_a_list_the_driver_does_not_have_is_not_missed(tmp_path: Path) -> None:
-    """No graphics on a compute GPU: the compute list is all there is."""
+def test_unsupported_process_list_is_ignored(tmp_path: Path) -> None:
+    """A compute GPU has no graphics list: its compute list is complete."""
     gpu = gpu_of(tmp_path, RTX_4090.with_gpu(0, graphics=None, mps=None))
 
     assert gpu.processes == (GpuProcess(31337, 12610 * MIB), GpuProcess(2165, 25 * MIB))
@@ -213,21 +213,21 @@ def test_a_list_the_driver_does_not_have_is_not_missed(tmp_path: Path) -> None:
     "bad",
     [Holder(0, MIB), Holder(4294967295, MIB), Holder(4194305, MIB), Holder(77, 24565 * MIB)],
 )
-def test_a_list_with_an_impossible_record_is_rejected_and_counted(tmp_path: Path, bad: Holder) -> None:
-    """For this round there are no processes, for one reason that is counted; the next round starts afresh."""
+def test_process_list_with_an_impossible_record_is_rejected_and_counted(tmp_path: Path, bad: Holder) -> None:
+    """The round has no processes, and the rejection counts once. The next round is not affected."""
     simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, compute=(Holder(31337, GIB), bad)))
 
     with running_child(simulator) as child:
         rejected = child.reading()
         simulator.show(RTX_4090)
-        told = child.reading()
+        accepted = child.reading()
 
     assert (rejected.gpus[0].processes, rejected.rejected) == (Absent.INCONSISTENT, {"process_list": 1})
-    assert (len(told.gpus[0].processes), told.rejected) == (4, {})  # type: ignore[arg-type]
+    assert (len(accepted.gpus[0].processes), accepted.rejected) == (4, {})  # type: ignore[arg-type]
 
 
 def test_shifted_records_of_driver_535_are_rejected(tmp_path: Path) -> None:
-    """Drivers 535.54 to 535.98 write wider records: no crash, whatever their number, and nothing made up."""
+    """Drivers 535.54 to 535.98 write wider records: no crash, whatever their number, and no invented figures."""
     many = tuple(Holder(1000 + number, 10 * MIB) for number in range(120))
     machine = RTX_4090.with_gpu(0, process_layout="r535", compute=many)
 
@@ -236,8 +236,7 @@ def test_shifted_records_of_driver_535_are_rejected(tmp_path: Path) -> None:
     assert (found.gpus[0].processes, found.rejected) == (Absent.INCONSISTENT, {"process_list": 1})
 
 
-def test_a_unified_gpu_is_judged_by_the_memory_of_the_machine(tmp_path: Path) -> None:
-    """More than MemTotal in one process is not possible on GB10 either."""
+def test_unified_gpu_process_larger_than_memtotal_is_rejected(tmp_path: Path) -> None:
     machine = GB10.with_gpu(0, compute=(Holder(3921, GB10_RAM + 1),))
 
     found = read(tmp_path, machine, f"--system-memory={GB10_RAM}")
@@ -246,44 +245,44 @@ def test_a_unified_gpu_is_judged_by_the_memory_of_the_machine(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("memory", [Memory(GIB, 2 * GIB, free=0), Memory(GIB, 0, free=2 * GIB)])
-def test_memory_that_contradicts_itself_is_rejected_and_counted(tmp_path: Path, memory: Memory) -> None:
-    """Used or free above the total: absent as inconsistent, and the processes with their own figures stay."""
+def test_contradictory_memory_is_rejected_and_counted(tmp_path: Path, memory: Memory) -> None:
+    """Used or free above the total: memory is inconsistent. Processes keep their own figures."""
     found = read(tmp_path, RTX_4090.with_gpu(0, memory=memory))
 
     assert (found.gpus[0].memory, found.rejected) == (Absent.INCONSISTENT, {"memory": 1})
     assert len(found.gpus[0].processes) == 4  # type: ignore[arg-type]
 
 
-def test_a_list_that_outgrew_its_room_is_asked_once_more(tmp_path: Path) -> None:
-    """300 processes where there was room for fewer: all are told, with one call more, and then with none."""
+def test_process_list_larger_than_its_buffer_is_read_again(tmp_path: Path) -> None:
+    """300 processes: one additional call in the first round, and none afterwards."""
     many = tuple(Holder(1000 + number, MIB) for number in range(300))
     simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, compute=many, graphics=()))
 
     with running_child(simulator) as child:
         first, calls = child.reading(), len(simulator.calls())
         second = child.reading()
-        asked = [call.function for call in simulator.calls()[calls:]]
+        calls_made = [call.function for call in simulator.calls()[calls:]]
 
     assert [len(found.gpus[0].processes) for found in (first, second)] == [300, 300]  # type: ignore[arg-type]
-    assert asked.count("nvmlDeviceGetComputeRunningProcesses_v3") == 1
+    assert calls_made.count("nvmlDeviceGetComputeRunningProcesses_v3") == 1
 
 
-def test_a_list_that_never_fits_is_not_asked_for_ever(tmp_path: Path) -> None:
-    """INSUFFICIENT_SIZE twice: no processes this round, with the code."""
+def test_process_list_that_never_fits_is_given_up(tmp_path: Path) -> None:
+    """INSUFFICIENT_SIZE twice: no processes in this round, with the code."""
     gpu = gpu_of(tmp_path, with_trouble(RTX_4090, 7, "nvmlDeviceGetComputeRunningProcesses_v3"))
 
     assert (gpu.processes, gpu.codes["compute_processes_v3"]) == (UNKNOWN, 7)
 
 
-def test_a_name_of_any_bytes_is_a_name(tmp_path: Path) -> None:
-    """Bytes that are no UTF-8 cost a letter, not the GPU."""
+def test_invalid_utf8_in_a_name_is_replaced(tmp_path: Path) -> None:
+    """The GPU is read as usual."""
     gpu = gpu_of(tmp_path, RTX_4090.with_gpu(0, name=b"NVIDIA \xff 4090"))
 
     assert (gpu.name, gpu.state) == ("NVIDIA \N{REPLACEMENT CHARACTER} 4090", "ok")
 
 
-def test_what_changes_rarely_is_told_too(tmp_path: Path) -> None:
-    """ECC errors, remapped rows and the recovery the driver asks for, under names of their own."""
+def test_slow_facts_are_read(tmp_path: Path) -> None:
+    """ECC errors, remapped rows and the recovery action, each under its own name."""
     machine = EIGHT_H100.with_gpu(
         0,
         ecc=Ecc(volatile_corrected=3, volatile_uncorrected=1, aggregate_corrected=99),
@@ -297,8 +296,8 @@ def test_what_changes_rarely_is_told_too(tmp_path: Path) -> None:
     assert (first.recovery_action, second.recovery_action) == ("drain_and_reset", "none")
 
 
-def test_what_changes_rarely_follows_within_its_period(tmp_path: Path) -> None:
-    """Every slow fact is asked again within the period, one call a round."""
+def test_slow_facts_are_read_again_within_their_period(tmp_path: Path) -> None:
+    """One call per round reads one slow fact."""
     simulator = Simulator.of(tmp_path, RTX_4090)
 
     with running_child(simulator, "--slow-seconds=0.4") as child:
@@ -314,16 +313,16 @@ def test_what_changes_rarely_follows_within_its_period(tmp_path: Path) -> None:
     assert isinstance(outcome, NvmlReading)
 
 
-def test_a_word_of_a_newer_driver_is_unknown_and_not_guessed(tmp_path: Path) -> None:
-    """A mode or an action that has no name here is told as a number or not at all."""
+def test_unknown_enum_values_are_not_guessed(tmp_path: Path) -> None:
+    """A mode without a name here is unknown; an action is reported as its number."""
     gpu = gpu_of(tmp_path, RTX_4090.with_gpu(0, addressing_mode=9, virtualization_mode=9, recovery_action=42))
 
     assert (gpu.addressing_mode, gpu.virtualization_mode) == (UNKNOWN, UNKNOWN)
     assert gpu.recovery_action == "action_42"
 
 
-def test_mps_clients_are_asked_for_every_round_once_seen(tmp_path: Path) -> None:
-    """A client in the MPS list is a process like another, and so it is when it has moved to that list alone."""
+def test_mps_list_is_read_every_round_while_it_has_clients(tmp_path: Path) -> None:
+    """An MPS client is a process, also if only the MPS list has it."""
     simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, mps=(Holder(31337, 12610 * MIB), Holder(555, MIB))))
 
     with running_child(simulator) as child:
@@ -334,17 +333,17 @@ def test_mps_clients_are_asked_for_every_round_once_seen(tmp_path: Path) -> None
         child.gpu()
         simulator.clear_calls()
         child.gpu()
-        asked = [call.function for call in simulator.calls()]
+        calls_made = [call.function for call in simulator.calls()]
 
     assert isinstance(first, tuple)
     assert isinstance(second, tuple)
     assert {GpuProcess(31337, 12610 * MIB), GpuProcess(555, MIB)} <= set(first)
     assert GpuProcess(555, 2 * MIB) in second
-    assert "nvmlDeviceGetMPSComputeRunningProcesses_v3" not in asked
+    assert "nvmlDeviceGetMPSComputeRunningProcesses_v3" not in calls_made
 
 
-def test_one_sick_gpu_leaves_the_others_alone(tmp_path: Path) -> None:
-    """Whatever one GPU's calls fail with, seven are told whole."""
+def test_failing_gpu_does_not_affect_the_others(tmp_path: Path) -> None:
+    """Calls of one of eight GPUs fail; seven are complete."""
     functions = (
         "nvmlDeviceGetMemoryInfo_v2",
         "nvmlDeviceGetMemoryInfo",

@@ -1,4 +1,4 @@
-"""The simulated libnvidia-ml.so.1 behaves as the real one where it hurts: failures, hangs, changes, old drivers."""
+"""The simulated libnvidia-ml.so.1 fails, hangs and changes like the real one, old drivers included."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ TWO = replace(EIGHT_H100, gpus=EIGHT_H100.gpus[:2])
         (4242, "NVMLError"),
     ],
 )
-def test_a_call_fails_with_any_code(code: int, kind: str, tmp_path: Path) -> None:
-    """A failure is that of one function on one device: its neighbors and other functions go on."""
+def test_call_fails_with_the_injected_code(code: int, kind: str, tmp_path: Path) -> None:
+    """A failure affects one function on one device: other devices and functions work."""
     trouble = {"nvmlDeviceGetMemoryInfo_v2": Trouble(error=code)}
     simulator = Simulator.of(tmp_path, TWO.with_gpu(0, troubles=trouble))
 
@@ -55,8 +55,8 @@ def test_a_call_fails_with_any_code(code: int, kind: str, tmp_path: Path) -> Non
         assert asked.ask(MEMORY.format(1)) == 70211 * MIB
 
 
-def test_a_call_fails_on_every_device(tmp_path: Path) -> None:
-    """A failure of the whole machine reaches all GPUs, but a GPU's own answer goes first."""
+def test_machine_failure_affects_every_device(tmp_path: Path) -> None:
+    """A failure of the whole machine affects all GPUs, but a GPU's own failure takes precedence."""
     everywhere = {"nvmlDeviceGetMemoryInfo_v2": Trouble(error=999)}
     here = {"nvmlDeviceGetMemoryInfo_v2": Trouble(error=4)}
     simulator = Simulator.of(tmp_path, replace(TWO, troubles=everywhere).with_gpu(1, troubles=here))
@@ -66,8 +66,7 @@ def test_a_call_fails_on_every_device(tmp_path: Path) -> None:
         assert asked.ask(MEMORY.format(1)) == Raised("NVMLError_NoPermission", 4)
 
 
-def test_a_failure_that_passes(tmp_path: Path) -> None:
-    """With `times`, a call fails so many times and then works."""
+def test_failure_with_times_ends_after_that_number_of_calls(tmp_path: Path) -> None:
     trouble = {"nvmlDeviceGetMemoryInfo_v2": Trouble(error=999, times=2)}
     simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, troubles=trouble))
 
@@ -80,8 +79,8 @@ def test_a_failure_that_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "kind"), [(9, "NVMLError_DriverNotLoaded"), (18, "NVMLError_LibRmVersionMismatch")]
 )
-def test_initialization_fails(code: int, kind: str, tmp_path: Path) -> None:
-    """Without init nothing else works, and once the cause is gone it does."""
+def test_calls_need_a_successful_initialization(code: int, kind: str, tmp_path: Path) -> None:
+    """After a failed init calls are UNINITIALIZED; without its cause, init succeeds."""
     simulator = Simulator.of(tmp_path, replace(GB10, init_error=code))
 
     with probe(simulator.environ) as asked:
@@ -92,8 +91,8 @@ def test_initialization_fails(code: int, kind: str, tmp_path: Path) -> None:
         assert asked.ask("nvmlDeviceGetCount()") == 1
 
 
-def test_driver_that_comes_and_goes(tmp_path: Path) -> None:
-    """Without the driver init fails; when it is unloaded later, calls fail; shutting down works all the same."""
+def test_driver_can_be_loaded_and_unloaded(tmp_path: Path) -> None:
+    """Without the driver init fails. After it is unloaded, calls fail and shutdown still works."""
     simulator = Simulator.of(tmp_path, GB10)
     simulator.unload_driver()
 
@@ -109,7 +108,7 @@ def test_driver_that_comes_and_goes(tmp_path: Path) -> None:
 
 
 def test_initialization_is_counted_and_not_inherited(tmp_path: Path) -> None:
-    """Two inits need two shutdowns, and a forked child has to do its own."""
+    """Two inits need two shutdowns, and a forked child needs its own init."""
     simulator = Simulator.of(tmp_path, GB10)
     in_child = """
 import os, pynvml as n
@@ -132,7 +131,7 @@ assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
 
 
 def test_changes_are_seen_at_the_next_call(tmp_path: Path) -> None:
-    """Memory, processes and errors change between two calls of the same process, however fast."""
+    """Memory, processes and errors change between two calls of the same process, however fast they follow."""
     simulator = Simulator.of(tmp_path, RTX_4090)
 
     with ready(simulator) as asked:
@@ -144,8 +143,8 @@ def test_changes_are_seen_at_the_next_call(tmp_path: Path) -> None:
         assert asked.ask(MEMORY.format(0)) == Raised("NVMLError_NotSupported", 3)
 
 
-def test_gpu_lost(tmp_path: Path) -> None:
-    """Every call on a GPU that fell off the bus fails, on its MIG devices too; the others go on."""
+def test_lost_gpu_fails_every_call(tmp_path: Path) -> None:
+    """Calls for its MIG devices fail too; other GPUs work."""
     machine = replace(H200_MIG, gpus=(*H200_MIG.gpus, *RTX_4090.gpus))
     simulator = Simulator.of(tmp_path, machine)
 
@@ -163,8 +162,8 @@ def test_gpu_lost(tmp_path: Path) -> None:
         assert asked.ask(MEMORY.format(1)) == 13320 * MIB
 
 
-def test_gpu_removed(tmp_path: Path) -> None:
-    """Indices close up, handles stay with their GPU, and the handle of the GPU that is gone means nothing."""
+def test_removed_gpu_shifts_indices_but_not_handles(tmp_path: Path) -> None:
+    """Handles stay with their GPU; the handle of the removed GPU is NOT_FOUND."""
     simulator = Simulator.of(tmp_path, TWO)
 
     with ready(simulator) as asked:
@@ -179,8 +178,8 @@ def test_gpu_removed(tmp_path: Path) -> None:
         assert asked.ask("nvmlDeviceGetCount()") == 0
 
 
-def test_the_same_device_by_other_ways(tmp_path: Path) -> None:
-    """Index, UUID and PCI address lead to the same device; unknown ones lead nowhere."""
+def test_device_is_found_by_uuid_and_pci_address(tmp_path: Path) -> None:
+    """An unknown UUID or PCI address is NOT_FOUND; an invalid handle is INVALID_ARGUMENT."""
     simulator = Simulator.of(tmp_path, H200_MIG)
     of = "nvmlDeviceGetUUID(nvmlDeviceGetHandleBy{}({!r}))"
 
@@ -194,8 +193,8 @@ def test_the_same_device_by_other_ways(tmp_path: Path) -> None:
         assert asked.ask("nvmlDeviceGetUUID(cast(4096, c_nvmlDevice_t))") == Raised("NVMLError_InvalidArgument", 2)
 
 
-def test_hang(tmp_path: Path) -> None:
-    """A call that hangs takes no notice of SIGTERM's handler, lets other threads go on, and dies by SIGKILL."""
+def test_hanging_call_ignores_sigterm_and_dies_by_sigkill(tmp_path: Path) -> None:
+    """Calls of other threads continue."""
     trouble = {"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=600_000)}
     simulator = Simulator.of(tmp_path, TWO.with_gpu(0, troubles=trouble))
 
@@ -213,8 +212,8 @@ def test_hang(tmp_path: Path) -> None:
         assert asked.process.wait(MAX_WAIT_SECONDS) == -signal.SIGKILL
 
 
-def test_slow_call(tmp_path: Path) -> None:
-    """A slow call takes as long as it is told to, and then answers what is true by then."""
+def test_slow_call_returns_the_state_at_its_end(tmp_path: Path) -> None:
+    """It takes as long as its latency_ms, and returns the state after that time."""
     slow = {"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=400)}
     simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, troubles=slow))
 
@@ -228,8 +227,7 @@ def test_slow_call(tmp_path: Path) -> None:
         assert 0.4 <= time.monotonic() - started < 5
 
 
-def test_segfault(tmp_path: Path) -> None:
-    """A crash in the library ends the process by SIGSEGV."""
+def test_segfault_ends_the_process_by_sigsegv(tmp_path: Path) -> None:
     trouble = {"nvmlDeviceGetBAR1MemoryInfo": Trouble(segfault=True)}
     simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, troubles=trouble))
 
@@ -238,8 +236,8 @@ def test_segfault(tmp_path: Path) -> None:
         assert asked.process.wait(MAX_WAIT_SECONDS) == -signal.SIGSEGV
 
 
-def test_old_driver(tmp_path: Path) -> None:
-    """A library without the newer symbols raises the binding's two kinds of complaint, and the rest works."""
+def test_old_driver_lacks_newer_functions(tmp_path: Path) -> None:
+    """The binding raises FunctionNotFound or LibraryMismatch for missing symbols; other calls work."""
     simulator = Simulator.of(tmp_path, RTX_4090, hidden=NOT_IN_OLD_DRIVERS)
     missing = Raised("NVMLError_FunctionNotFound", 13)
 
@@ -252,8 +250,8 @@ def test_old_driver(tmp_path: Path) -> None:
         assert asked.ask("nvmlDeviceGetMemoryInfo(gpu(0)).used") == (13320 + 424) * MIB
 
 
-def test_library_that_comes_and_changes(tmp_path: Path) -> None:
-    """Where there is no library init says so; it can be installed later, and a process keeps the one it has."""
+def test_library_can_be_installed_and_replaced(tmp_path: Path) -> None:
+    """Without a library init fails. After a replacement, a running process keeps the old library."""
     simulator = Simulator.of(tmp_path, GB10)
     simulator.uninstall()
     addressing = "nvmlDeviceGetAddressingMode(gpu(0))"
@@ -269,7 +267,7 @@ def test_library_that_comes_and_changes(tmp_path: Path) -> None:
 
 
 def test_every_call_is_logged(tmp_path: Path) -> None:
-    """One line per call of the library, with function, device and process; the binding lists processes in two."""
+    """One line per call with function, device and process. The binding makes two calls to list processes."""
     simulator = Simulator.of(tmp_path, H200_MIG)
 
     with ready(simulator) as asked:
@@ -309,8 +307,8 @@ print(len(wrong), min(rounds), flush=True)
 """
 
 
-def test_threads_see_whole_states(tmp_path: Path) -> None:
-    """Eight threads ask while the state is replaced 300 times: no answer mixes two states."""
+def test_threads_never_see_a_mixed_state(tmp_path: Path) -> None:
+    """Eight threads read while the state is replaced 300 times."""
 
     def at(used: int) -> Machine:
         holders = tuple(Holder(number, used) for number in range(1, 11))
@@ -333,8 +331,8 @@ def test_threads_see_whole_states(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["gpu.0.memory.total = many", "gpu.0.memory.total", "gpu 0 = 1", "devices = 0 99"])
-def test_nonsense_in_the_state_ends_the_process(line: str, tmp_path: Path) -> None:
-    """A mistake in a test must not look like a failing GPU: the process aborts and says which line it was."""
+def test_invalid_state_file_aborts_the_process(line: str, tmp_path: Path) -> None:
+    """A mistake in a test must not look like a failing GPU: the process names the line and aborts."""
     simulator = Simulator.of(tmp_path, RTX_4090)
     with (simulator.folder / "state").open("a") as state:
         state.write(line + "\n")
@@ -352,8 +350,8 @@ def test_nonsense_in_the_state_ends_the_process(line: str, tmp_path: Path) -> No
     assert re.split(" = |$", line)[0].split()[0] in done.stderr
 
 
-def test_a_trouble_needs_a_function_that_exists() -> None:
-    """A misspelled function is refused when the state is written, with one that would work."""
+def test_failure_of_an_unknown_function_is_refused() -> None:
+    """A misspelled function is rejected when the state is written, with a valid name as an example."""
     misspelled = RTX_4090.with_gpu(0, troubles={"nvmlDeviceGetNUMANodeId": Trouble(error=3)})
 
     with pytest.raises(ValueError, match=r"nvmlDeviceGetNUMANodeId is not simulated; nvmlDevice\w+ is"):

@@ -1,4 +1,4 @@
-"""Event sets of the simulated libnvidia-ml.so.1: waits end in time, and events arrive once."""
+"""Event sets of the simulated libnvidia-ml.so.1: waits end in time, and each event arrives once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ EVENT = (
 NO_INSTANCE = 0xFFFFFFFF
 
 
-def test_events_timeout(tmp_path: Path) -> None:
-    """A quiet wait ends in Timeout after its time, not before and not much later."""
+def test_wait_without_events_times_out(tmp_path: Path) -> None:
+    """Not before its timeout and not much later."""
     simulator = Simulator.of(tmp_path, EIGHT_H100)
 
     with ready(simulator) as asked:
@@ -38,7 +38,7 @@ def test_events_timeout(tmp_path: Path) -> None:
 
 
 def test_events_arrive_once_and_in_order(tmp_path: Path) -> None:
-    """Only what happens after the set was made and was registered for; each once; a waiting call wakes up."""
+    """Only registered events after the set was created arrive. A waiting call wakes up."""
     machine = EIGHT_H100.with_event(Event(0, XID, 13))
     simulator = Simulator.of(tmp_path, machine)
 
@@ -61,8 +61,8 @@ def test_events_arrive_once_and_in_order(tmp_path: Path) -> None:
         assert asked.ask(EVENT.format(0)) == Raised("NVMLError_Timeout", 10)
 
 
-def test_events_refused(tmp_path: Path) -> None:
-    """Kinds that a GPU does not have, MIG devices and sets that were freed."""
+def test_unsupported_event_registrations_are_refused(tmp_path: Path) -> None:
+    """Unsupported event types, MIG devices and freed sets."""
     simulator = Simulator.of(tmp_path, H200_MIG)
 
     with ready(simulator) as asked:
@@ -75,8 +75,8 @@ def test_events_refused(tmp_path: Path) -> None:
         assert asked.ask("nvmlEventSetWait_v2(s, 10)") == Raised("NVMLError_InvalidArgument", 2)
 
 
-def test_events_of_a_lost_gpu(tmp_path: Path) -> None:
-    """A wait that is under way ends in GpuIsLost when a registered GPU falls off the bus."""
+def test_wait_ends_when_a_registered_gpu_is_lost(tmp_path: Path) -> None:
+    """A wait in progress returns GPU_IS_LOST, for a registered GPU only."""
     simulator = Simulator.of(tmp_path, TWO)
 
     with ready(simulator) as asked:

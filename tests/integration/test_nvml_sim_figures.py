@@ -1,4 +1,4 @@
-"""Memory, processes, MIG and memory errors as the simulated libnvidia-ml.so.1 tells them, odd answers included."""
+"""Memory, processes, MIG and memory errors of the simulated libnvidia-ml.so.1, unusual answers included."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ COMPUTE = "[[p.pid, p.usedGpuMemory] for p in nvmlDeviceGetComputeRunningProcess
 
 @pytest.mark.parametrize("version", ["", "_v2", "_v3"])
 @pytest.mark.parametrize("kind", ["Compute", "Graphics", "MPSCompute"])
-def test_process_lists(kind: str, version: str, tmp_path: Path) -> None:
-    """Unknown memory is None, an empty list is empty, and a list that is not there is an error."""
+def test_process_lists_have_every_kind_of_answer(kind: str, version: str, tmp_path: Path) -> None:
+    """Unknown memory is None, an empty list is empty, and an unsupported list is an error."""
     field = {"Compute": "compute", "Graphics": "graphics", "MPSCompute": "mps"}[kind]
     call = f"[[p.pid, p.usedGpuMemory] for p in nvmlDeviceGet{kind}RunningProcesses{version}(gpu(0))]"
     simulator = Simulator.of(tmp_path, WSL2.with_gpu(0, **{field: (Holder(1431, None), Holder(8, 5 * GIB))}))
@@ -32,8 +32,8 @@ def test_process_lists(kind: str, version: str, tmp_path: Path) -> None:
         assert asked.ask(call) == Raised("NVMLError_NotSupported", 3)
 
 
-def test_process_list_of_old_calls(tmp_path: Path) -> None:
-    """The calls without a version, which the binding no longer makes, fill records of 16 bytes."""
+def test_unversioned_calls_fill_records_of_16_bytes(tmp_path: Path) -> None:
+    """The binding no longer makes these calls."""
     simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, compute=(Holder(31, 7), Holder(32, 8))))
     call = (
         "[list(room) for room, n in [((c_ulonglong * 8)(), c_uint(4))]"
@@ -44,8 +44,8 @@ def test_process_list_of_old_calls(tmp_path: Path) -> None:
         assert asked.ask(call) == [[31, 7, 32, 8, 0, 0, 0, 0]]
 
 
-def test_process_list_that_grows(tmp_path: Path) -> None:
-    """The binding asks for the size first; if the list has outgrown it by then, that is INSUFFICIENT_SIZE."""
+def test_process_list_that_outgrew_its_size_is_an_error(tmp_path: Path) -> None:
+    """The binding reads the size first. If the list has grown since then, the call returns INSUFFICIENT_SIZE."""
     many = tuple(Holder(100 + number, MIB) for number in range(40))
     simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, compute=many, announced={"compute": 1}))
 
@@ -55,8 +55,8 @@ def test_process_list_that_grows(tmp_path: Path) -> None:
         assert len(asked.ask(COMPUTE)) == 40
 
 
-def test_process_list_scrambled(tmp_path: Path) -> None:
-    """Drivers 535.54 to 535.98 write longer records than the binding reads: all but the first are nonsense."""
+def test_process_list_of_driver_535_is_scrambled(tmp_path: Path) -> None:
+    """Drivers 535.54 to 535.98 write longer records than the binding reads: only the first is correct."""
     holders = tuple(Holder(4000 + number, GIB) for number in range(4))
     simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, compute=holders, process_layout="r535"))
 
@@ -68,8 +68,8 @@ def test_process_list_scrambled(tmp_path: Path) -> None:
     assert len(rows) == 4
 
 
-def test_process_list_with_details(tmp_path: Path) -> None:
-    """All lists in one, where every figure is known: the binding cannot write None into its own structure."""
+def test_detail_list_needs_every_figure_and_a_known_version(tmp_path: Path) -> None:
+    """The binding cannot store None in its own structure, so an unknown figure is a TypeError."""
     simulator = Simulator.of(tmp_path, RTX_4090)
     call = "[p.pid for p in nvmlDeviceGetRunningProcessDetailList(gpu(0), {}, {})]"
 
@@ -78,8 +78,8 @@ def test_process_list_with_details(tmp_path: Path) -> None:
         assert asked.ask(call.format(0x2000018, 0)) == Raised("NVMLError_ArgumentVersionMismatch", 25)
 
 
-def test_versions_of_memory_info(tmp_path: Path) -> None:
-    """Version 1 counts what is reserved as used, a version of the future is refused, and 1 may work without 2."""
+def test_memory_info_has_two_versions(tmp_path: Path) -> None:
+    """Version 1 counts reserved memory as used and may work without version 2; an unknown version is refused."""
     simulator = Simulator.of(tmp_path, RTX_4090)
     v1 = "(lambda m: [m.total, m.used, m.free])(nvmlDeviceGetMemoryInfo(gpu(0)))"
 
@@ -93,8 +93,8 @@ def test_versions_of_memory_info(tmp_path: Path) -> None:
         assert asked.ask(MEMORY.format(0)) == Raised("NVMLError_NotSupported", 3)
 
 
-def test_answers_that_contradict_themselves(tmp_path: Path) -> None:
-    """The simulator repeats nonsense faithfully: free above total, a negative node."""
+def test_contradictory_state_is_returned_unchanged(tmp_path: Path) -> None:
+    """Free above total, and a negative NUMA node."""
     memory = Memory(total=GIB, used=0, free=2 * GIB)
     simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, memory=memory, numa_node=-1, bar1=Bar1(GIB, GIB)))
 
@@ -103,8 +103,8 @@ def test_answers_that_contradict_themselves(tmp_path: Path) -> None:
         assert asked.ask("nvmlDeviceGetNumaNodeId(gpu(0))") == -1
 
 
-def test_memory_limits(tmp_path: Path) -> None:
-    """Limits of drivers since R615: name space, soft, hard, used. Older bindings have no structure for them."""
+def test_memory_limits_are_namespace_soft_hard_and_used(tmp_path: Path) -> None:
+    """Drivers since R615 have them. Older bindings have no structure for them."""
     simulator = Simulator.of(tmp_path, GB10.with_gpu(0, limits=Limits(soft=1, hard=2, used=3)))
     call = (
         "[list(limits) for limits in [(c_ulonglong * 4)()]"
@@ -115,8 +115,8 @@ def test_memory_limits(tmp_path: Path) -> None:
         assert asked.ask(call) == [[0, 1, 2, 3]]
 
 
-def test_memory_errors(tmp_path: Path) -> None:
-    """Remapped rows, retired pages and fields are told; fields fail one by one."""
+def test_memory_errors_are_returned(tmp_path: Path) -> None:
+    """Remapped rows, retired pages and field values; each field fails separately."""
     gpu = EIGHT_H100.with_gpu(
         0,
         remapped=Remapped(corrected=3, uncorrected=2, pending=True),
@@ -137,8 +137,8 @@ def test_memory_errors(tmp_path: Path) -> None:
         assert fields == [[142, 0, 3], [143, 4, 0], [230, 0, 2], [82, 3, 0]]
 
 
-def test_mig_without_privilege(tmp_path: Path) -> None:
-    """The parent's memory is refused while those of its MIG devices are told."""
+def test_unprivileged_mig_reading_has_device_memory_only(tmp_path: Path) -> None:
+    """Memory of the parent is NO_PERMISSION; memory of its MIG devices is readable."""
     rejected = {"nvmlDeviceGetMemoryInfo_v2": Trouble(error=4)}
     simulator = Simulator.of(tmp_path, H200_MIG.with_gpu(0, troubles=rejected))
 
@@ -147,8 +147,8 @@ def test_mig_without_privilege(tmp_path: Path) -> None:
         assert asked.ask("nvmlDeviceGetMemoryInfo(mig(0, 0), version=nvmlMemory_v2).used") == 16925 * MIB
 
 
-def test_mig_parent_and_processes(tmp_path: Path) -> None:
-    """A MIG device knows its GPU and lists the processes of its own compute instance only."""
+def test_mig_device_has_its_parent_and_its_own_processes(tmp_path: Path) -> None:
+    """It lists only the processes in its compute instance."""
     simulator = Simulator.of(tmp_path, H200_MIG)
     parent = "nvmlDeviceGetDeviceHandleFromMigDeviceHandle"
     of_device = "[p.pid for p in nvmlDeviceGetComputeRunningProcesses(mig(0, {}))]"
@@ -162,8 +162,8 @@ def test_mig_parent_and_processes(tmp_path: Path) -> None:
         assert asked.ask(of_device.format(1)) == [12249, 12250, 12267]
 
 
-def test_mig_reconfigured(tmp_path: Path) -> None:
-    """After a reconfiguration the old handles mean nothing; with MIG off there are none."""
+def test_reconfiguration_invalidates_mig_handles(tmp_path: Path) -> None:
+    """With MIG off there are no MIG devices."""
     parent = H200_MIG.gpus[0]
     assert parent.mig is not None
     simulator = Simulator.of(tmp_path, H200_MIG)
@@ -177,8 +177,7 @@ def test_mig_reconfigured(tmp_path: Path) -> None:
         assert asked.ask("mig(0, 2)") == Raised("NVMLError_NotSupported", 3)
 
 
-def test_a_gpu_that_says_nothing(tmp_path: Path) -> None:
-    """What a state does not mention is NOT_SUPPORTED, function by function."""
+def test_facts_missing_in_the_state_are_not_supported(tmp_path: Path) -> None:
     silent = Gpu("?", uuid(1), "00000000:01:00.0", 0x10DE, persistence=None, compute=None, graphics=None, mps=None)
     simulator = Simulator.of(tmp_path, Machine(gpus=(silent,)))
     plain = ("Brand", "Architecture", "MinorNumber", "PersistenceMode", "MigMode", "EccMode", "Serial")
@@ -189,7 +188,7 @@ def test_a_gpu_that_says_nothing(tmp_path: Path) -> None:
 
 
 def test_names_may_be_any_bytes(tmp_path: Path) -> None:
-    """A name that is no UTF-8 makes the binding raise, and blanks or `hex:` in a name survive the state file."""
+    """Invalid UTF-8 makes the binding raise; blanks or `hex:` in a name survive the state file."""
     simulator = Simulator.of(tmp_path, GB10.with_gpu(0, name=b"GB\xff10"))
 
     with ready(simulator) as asked:

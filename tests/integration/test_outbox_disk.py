@@ -1,4 +1,4 @@
-"""A disk that is full or hangs, no memory for it, no thread: no message waits for it, and none is lost."""
+"""A full or hanging disk, no memory and no thread neither delay nor lose a message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.waiting import Stopwatch, wait_until
 from support.webhook_receiver import receiving
 from support.webhook_samples import ids, new_receiver, notice, put_notices, webhook_channel
 
-PATIENT = (0.0, 60.0, 60.0, 60.0)
+LONG_DELAYS = (0.0, 60.0, 60.0, 60.0)
 
 
 FULL_DISK = """
@@ -54,8 +54,8 @@ print(open_outbox(Path(sys.argv[1]), 0.0).stored.values["after"].decode())
 """
 
 
-def test_full_disk_stops_no_message_and_is_written_to_again(tmp_path: Path) -> None:
-    """While the disk takes nothing, messages leave from memory; when there is space again, all is on disk again."""
+def test_full_disk_stops_no_message_and_is_written_again_later(tmp_path: Path) -> None:
+    """While writes fail, messages are sent from memory. With space again, everything is saved."""
     with receiving(200) as site:
         done = subprocess.run(
             [sys.executable, "-c", FULL_DISK, str(tmp_path), site.url],
@@ -72,23 +72,23 @@ def test_full_disk_stops_no_message_and_is_written_to_again(tmp_path: Path) -> N
     assert len(set(ids(site))) == 20
 
 
-class Stuck:
-    """A disk that does not answer until it is let go."""
+class SlowDisk:
+    """A store that blocks every write for the first second."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.writes = 0
         self.until = time.monotonic() + 1.0
 
     def write(self, _batch: object) -> None:
-        self.asked += 1
+        self.writes += 1
         time.sleep(max(0.0, self.until - time.monotonic()))
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-class Starved:
-    """A disk for which there is no memory, at first."""
+class OutOfMemoryDisk:
+    """A store whose first write fails for lack of memory."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -102,9 +102,9 @@ class Starved:
         """Nothing is open."""
 
 
-def test_without_memory_the_outbox_goes_on_and_writes_everything_later() -> None:
-    """A transaction that there was no memory for is made up for by one that has everything."""
-    disk = Starved()
+def test_failed_allocation_is_followed_by_a_complete_write() -> None:
+    """A transaction that ran out of memory is replaced by one with all rows."""
+    disk = OutOfMemoryDisk()
     outbox = Outbox(disk)
     box = outbox.queue("ops")
     outbox.start()
@@ -119,10 +119,10 @@ def test_without_memory_the_outbox_goes_on_and_writes_everything_later() -> None
     assert set(disk.batches[-1].values) == {"last"}
 
 
-def test_slow_disk_brings_no_attempt_forward() -> None:
-    """A message that failed before the disk had it is tried again by its schedule, not when the disk answers."""
+def test_slow_disk_does_not_advance_a_retry() -> None:
+    """A message that failed before it was saved is retried by its schedule, not when the write ends."""
     with receiving(503) as site:
-        made = new_receiver(webhook_channel(site.url), PATIENT, Outbox(Stuck()))
+        made = new_receiver(webhook_channel(site.url), LONG_DELAYS, Outbox(SlowDisk()))
         made.start()
         put_notices(made, notice())
         time.sleep(1.3)
@@ -131,10 +131,10 @@ def test_slow_disk_brings_no_attempt_forward() -> None:
     assert len(site.deliveries) == 1
 
 
-def test_disk_that_hangs_holds_no_message_up() -> None:
-    """A message does not wait for a disk that takes a second; and it is not sent twice when the disk is back."""
+def test_hanging_disk_delays_no_message() -> None:
+    """A message does not wait for a write of one second, and is not sent again after it."""
     with receiving(200) as site:
-        made = new_receiver(webhook_channel(site.url), outbox=Outbox(Stuck()))
+        made = new_receiver(webhook_channel(site.url), outbox=Outbox(SlowDisk()))
         made.start()
         watch = Stopwatch()
         put_notices(made, notice())
@@ -147,8 +147,8 @@ def test_disk_that_hangs_holds_no_message_up() -> None:
     assert ids(site) == ["msg_1"]
 
 
-class Held:
-    """A disk that keeps a transaction until it is let go."""
+class BlockedDisk:
+    """A store whose writes block until `may_answer` is set."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -162,9 +162,9 @@ class Held:
         """Nothing is open."""
 
 
-def test_who_is_forgotten_while_the_disk_writes_is_forgotten_on_disk() -> None:
-    """A message on its way there belongs to somebody who is taken out of the settings: it does not stay."""
-    disk = Held()
+def test_receiver_removed_during_a_write_is_removed_on_disk() -> None:
+    """A message of the removed receiver in that transaction does not stay on disk."""
+    disk = BlockedDisk()
     outbox = Outbox(disk)
     box, other = outbox.queue("ops"), outbox.queue("night")
     outbox.start()
@@ -183,10 +183,10 @@ def test_who_is_forgotten_while_the_disk_writes_is_forgotten_on_disk() -> None:
     assert outbox.forget("ops") == 0
 
 
-def test_an_outbox_without_a_thread_writes_when_it_has_one(caplog: pytest.LogCaptureFixture) -> None:
-    """The system has no thread to give when the first receiver comes: what is put later brings both to the disk."""
-    disk = Starved()
-    disk.batches.append(Batch())  # there is memory
+def test_outbox_without_a_thread_writes_when_one_can_start(caplog: pytest.LogCaptureFixture) -> None:
+    """No thread can start for the first receiver. The next message starts one, and both are saved."""
+    disk = OutOfMemoryDisk()
+    disk.batches.append(Batch())  # no write fails
     outbox = Outbox(disk)
     with no_threads():
         outbox.start()

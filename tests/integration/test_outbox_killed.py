@@ -1,4 +1,4 @@
-"""kill -9 at any moment costs no message that was acknowledged."""
+"""SIGKILL at any time loses no acknowledged message."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from support.outbox_kill_loop import kill_at_random, tally
 from support.webhook_receiver import receiving
 
 
-def test_a_hundred_kills_lose_nothing(tmp_path: Path) -> None:
-    """Killed a hundred times with messages on their way: none is lost, no id has two bodies, no file is damaged."""
+def test_hundred_kills_lose_no_message(tmp_path: Path) -> None:
+    """After 100 kills during delivery no message is lost, no id has two bodies and no file is damaged."""
     with receiving(*[200, 200, 500] * 300, 200) as site:
         killed = kill_at_random(tmp_path, site.url, rounds=100)
         found = tally(killed, site)

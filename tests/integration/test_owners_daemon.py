@@ -1,4 +1,4 @@
-"""Who holds the memory, through the running daemon: sums that come out, real processes, what is hidden."""
+"""Memory by owner in the running daemon: sums, real processes and hidden processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AVAILABLE = {"page_cache_bytes", "free_bytes"}
 
 @contextmanager
 def machine(name: str, tmp_path: Path) -> Iterator[RunningDaemon]:
-    """The daemon on a simulated machine, once its processes are listed with what they hold of devices."""
+    """Run the daemon on a simulated machine, and wait until processes have device memory."""
     host = host_of(name, tmp_path)
     with running_daemon(tmp_path, "--interval", "200ms", *host.roots, config=OFTEN, environ=host.environ) as daemon:
         daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
@@ -33,32 +33,35 @@ def machine(name: str, tmp_path: Path) -> Iterator[RunningDaemon]:
         yield daemon
 
 
-def held_of(snapshot: Any, place: str) -> int:
-    """What all listed processes hold of a pool or share."""
+def device_bytes_of(snapshot: Any, place: str) -> int:
+    """Return the bytes of a pool or share that all listed processes use."""
     return sum(process["device_bytes"].get(place, 0) for process in snapshot["processes"])
 
 
 @pytest.mark.parametrize("name", ["gb10", "strix-halo", "rtx-4090"])
-def test_processes_and_the_remainder_are_what_is_used(name: str, tmp_path: Path) -> None:
-    """In each pool: what processes hold, what is the kernel's, and what nobody holds add up to what is used."""
+def test_process_kernel_and_unattributed_memory_add_up_to_used(name: str, tmp_path: Path) -> None:
+    """Checked for every pool, and for the shares of System RAM."""
     with machine(name, tmp_path) as daemon:
         snapshot = daemon.snapshot()
         owners = daemon.get("/api/v1/owners?by=user").json
 
     rests = {rest["id"]: rest["unattributed_bytes"] for rest in (*owners["pools"], *owners["shares"])}
-    # An NPU's buffers are in shared memory already, as those of most drivers; these are in no line of meminfo.
-    beyond = [share["id"] for share in snapshot["shares"] if share["kind"] != "npu_buffers"]
+    # NPU buffers are already counted as shared memory, like those of most drivers. The other shares are in no line
+    # of meminfo.
+    outside_meminfo = [share["id"] for share in snapshot["shares"] if share["kind"] != "npu_buffers"]
     inside = [share["id"] for share in snapshot["shares"] if share["within"] == "ram" and share["id"] in rests]
     for pool in snapshot["pools"]:
         if pool["id"] == "ram":
             used = {kind: size for kind, size in pool["contents"].items() if kind not in AVAILABLE}
-            devices = sum(held_of(snapshot, share) + rests[share] for share in inside if share in beyond)
+            devices = sum(
+                device_bytes_of(snapshot, share) + rests[share] for share in inside if share in outside_meminfo
+            )
             assert used.pop("devices_bytes", 0) == devices
             assert used.pop("unattributed_bytes") == rests["ram"]
             assert sum(used.values()) + devices + rests["ram"] == pool["used_bytes"]
         else:
             assert (
-                held_of(snapshot, pool["id"]) + (pool["reserved_bytes"] or 0) + rests[pool["id"]]
+                device_bytes_of(snapshot, pool["id"]) + (pool["reserved_bytes"] or 0) + rests[pool["id"]]
                 == (pool["used_bytes"])
             )
         assert pool["unattributed_note"].startswith("Usually ")
@@ -66,8 +69,8 @@ def test_processes_and_the_remainder_are_what_is_used(name: str, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["gb10", "strix-halo", "rtx-4090"])
 @pytest.mark.parametrize("kind", ["unit", "container", "user"])
-def test_owners_hold_what_their_processes_hold(name: str, kind: str, tmp_path: Path) -> None:
-    """Whatever the processes are grouped by, resident memory and each device's come to the same sums."""
+def test_owner_sums_equal_the_sums_of_their_processes(name: str, kind: str, tmp_path: Path) -> None:
+    """Resident and device memory add up for every kind of owner."""
     with machine(name, tmp_path) as daemon:
         snapshot = daemon.snapshot()
         owners = daemon.get(f"/api/v1/owners?by={kind}").json["owners"]
@@ -77,15 +80,14 @@ def test_owners_hold_what_their_processes_hold(name: str, kind: str, tmp_path: P
     if owners:
         assert sum(owner["rss_bytes"] for owner in owners) == sum(process["rss_bytes"] for process in processes)
         for place in places:
-            assert sum(owner["device_bytes"].get(place, 0) for owner in owners) == held_of(snapshot, place)
+            assert sum(owner["device_bytes"].get(place, 0) for owner in owners) == device_bytes_of(snapshot, place)
     for owner in owners:
-        mine = [process for process in processes if process[kind] == owner["name"]]
-        assert owner["footprint_low_bytes"] <= sum(process["footprint_high_bytes"] for process in mine)
-        assert len(mine) == owner["processes"]
+        own = [process for process in processes if process[kind] == owner["name"]]
+        assert owner["footprint_low_bytes"] <= sum(process["footprint_high_bytes"] for process in own)
+        assert len(own) == owner["processes"]
 
 
-def test_the_remainder_has_a_history(tmp_path: Path) -> None:
-    """What nobody holds is a series like any other."""
+def test_unattributed_memory_has_a_history(tmp_path: Path) -> None:
     with machine("gb10", tmp_path) as daemon:
         rest = daemon.snapshot()["pools"][0]["unattributed_bytes"]
         answer = daemon.wait_for(
@@ -97,7 +99,7 @@ def test_the_remainder_has_a_history(tmp_path: Path) -> None:
 
 
 def find(daemon: RunningDaemon, pid: int, size: int) -> Any:
-    """A process once it was looked at after it held so much: the look before may have come while it took that."""
+    """Return the process as read after it held this much; an earlier scan may have seen it while it allocated."""
 
     def mine(listed: Any) -> Any:
         return next((one for one in listed if one["pid"] == pid and one["rss_bytes"] >= size), None)
@@ -105,10 +107,10 @@ def find(daemon: RunningDaemon, pid: int, size: int) -> Any:
     return mine(daemon.wait_for("/api/v1/processes", mine))
 
 
-def test_a_real_child_is_found_with_its_unit_and_user(tmp_path: Path) -> None:
-    """512 MiB in a child: the right process, user, unit and container within one scan, beside the cgroup's figure.
+def test_real_process_is_listed_with_its_unit_container_and_user(tmp_path: Path) -> None:
+    """A child with 512 MiB has the right user, unit and container within one scan, and the cgroup's own figure.
 
-    Where this user may make no cgroups, the child is where it is, and the daemon must say the same as /proc.
+    If this user may not create cgroups, the child stays in its own, and the daemon must agree with /proc.
     """
     identity = secrets.token_hex(32)
     uid = 65534 if os.geteuid() == 0 else os.geteuid()
@@ -137,8 +139,8 @@ def test_a_real_child_is_found_with_its_unit_and_user(tmp_path: Path) -> None:
         assert identity[:12] in page
 
 
-def test_a_command_line_is_in_no_metric(tmp_path: Path) -> None:
-    """Where it is configured it is in the API, from the first argument on; metrics of processes never have it."""
+def test_command_line_is_in_the_api_but_in_no_metric(tmp_path: Path) -> None:
+    """Even with both settings enabled, process metrics have no command line."""
     config = OFTEN + "command_lines = true\nmetrics = true\n"
     size = 256 * MIB + 12345
     with running_daemon(tmp_path, "--interval", "200ms", config=config) as daemon, holder(size) as pid:
@@ -162,8 +164,10 @@ def rss_of(owners: Any, name: str) -> int:
     ("kind", "name", "counted"),
     [("container", "c0ffeec0ffee", 600 * MIB), ("pod", "1a" * 16, 700 * MIB), ("user", "ada", None)],
 )
-def test_a_container_on_a_simulated_host(kind: str, name: str, counted: int | None, tmp_path: Path) -> None:
-    """Container, pod and user of a process, with what the cgroup itself counts."""
+def test_container_pod_and_user_have_the_cgroup_figure(
+    kind: str, name: str, counted: int | None, tmp_path: Path
+) -> None:
+    """Each owner has the memory of its processes and the figure of the cgroup. A user has no cgroup."""
     with running_daemon(tmp_path, *simulated(tmp_path / "host"), config=OFTEN) as daemon:
         (owner,) = daemon.wait_for(f"/api/v1/owners?by={kind}", lambda found: found["owners"])["owners"]
 
@@ -177,7 +181,7 @@ def test_a_container_on_a_simulated_host(kind: str, name: str, counted: int | No
     ids=["container", "hidepid"],
 )
 def test_hidden_processes_give_a_partial_list(hiding: dict[str, Any], says: str, tmp_path: Path) -> None:
-    """In a container, and behind hidepid, everything that lists processes says that it is not all of them."""
+    """In a container and with hidepid, every process list is marked partial, with the reason."""
     with running_daemon(tmp_path, *simulated(tmp_path / "host", **hiding), config=OFTEN) as daemon:
         snapshot = daemon.wait_for("/api/v1/snapshot", lambda found: found["processes"])
         owners = daemon.get("/api/v1/owners").json
@@ -190,8 +194,8 @@ def test_hidden_processes_give_a_partial_list(hiding: dict[str, Any], says: str,
     assert "not visible from here" in snapshot["pools"][0]["unattributed_note"]
 
 
-def test_hidden_holders_of_a_gpu_are_not_an_idle_gpu(tmp_path: Path) -> None:
-    """A GPU whose holders are outside this container: its list is partial, and what they hold is nobody's."""
+def test_gpu_with_hidden_processes_has_a_partial_list(tmp_path: Path) -> None:
+    """Processes outside the container use the GPU: the list is partial, and their memory is unattributed."""
     host = host_of("container-hidden-pids", tmp_path)
     with running_daemon(tmp_path, *host.roots, config=OFTEN, environ=host.environ) as daemon:
         daemon.wait_until_ok("nvml")
@@ -203,9 +207,9 @@ def test_hidden_holders_of_a_gpu_are_not_an_idle_gpu(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A daemon for requests that change nothing."""
-    folder = tmp_path_factory.mktemp("asked")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A daemon shared by requests that change nothing."""
+    folder = tmp_path_factory.mktemp("shared_daemon")
     with running_daemon(folder, *simulated(folder / "host")) as running:
         yield running
 
@@ -223,16 +227,16 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         ("/api/v1/growth?limit=0", "limit is '0'"),
     ],
 )
-def test_bad_questions_get_a_sentence(path: str, says: str, asked: RunningDaemon) -> None:
-    """What cannot be answered is refused by name, with what would work."""
-    answer = asked.get(path)
+def test_invalid_parameter_is_named_in_the_error(path: str, says: str, shared_daemon: RunningDaemon) -> None:
+    """Status 422 with valid values."""
+    answer = shared_daemon.get(path)
 
     assert answer.status == 422
     assert says in answer.json["detail"]
 
 
-def test_who_grew_through_the_daemon(tmp_path: Path) -> None:
-    """A process that began since then grew by all it holds, and stands first."""
+def test_process_started_in_the_window_grew_by_all_its_memory(tmp_path: Path) -> None:
+    """A process that began in the window is listed with all of its memory as growth, in order of growth."""
     with running_daemon(tmp_path, "--interval", "200ms", config=OFTEN) as daemon, holder(700 * MIB) as pid:
         answer = daemon.wait_for(
             "/api/v1/growth?since=1h&limit=1000",

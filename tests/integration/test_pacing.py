@@ -1,4 +1,4 @@
-"""Near the edge: ten looks a second, and a tick where one of them saw memory move."""
+"""Pacing near memory exhaustion: ten checks a second, and a tick when a check sees memory move."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from support.daemon_process import running_daemon
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.paths import MACHINES
 
-# Of the machine in the folder: 121.7 GiB, of which 63.6 % are used.
+# The simulated machine: 121.7 GiB, of which 63.6 % are used.
 SIZE_KIB, AVAILABLE_KIB = 127_600_748, 46_466_008
 MIN_KIB = math.ceil(SIZE_KIB * MIN_MOVE_RATIO)
 
 
 class Machine:
-    """A folder with a meminfo, the loop that looks at it, and a clock that its sleeping moves."""
+    """A folder with a meminfo, a monitor that reads it, and a clock that advances when the monitor sleeps."""
 
     def __init__(self, folder: Path, rules: MonitorRules | None = None, limit: Collector | None = None) -> None:
         self.meminfo = folder / "meminfo"
@@ -53,8 +53,8 @@ class Machine:
             f"MemTotal:       {SIZE_KIB} kB\nMemFree:        {kib} kB\nMemAvailable:   {kib} kB\n"
         )
 
-    def run(self, looks: int, before_look: Callable[[int], None] = lambda _: None) -> list[float]:
-        """Have the loop sleep so often; seconds between ticks."""
+    def run(self, checks: int, before_check: Callable[[int], None] = lambda _: None) -> list[float]:
+        """Run the monitor for this number of sleeps; return seconds between ticks."""
         machine, seen = self, self.monitor.latest
 
         class Sleeper(threading.Event):
@@ -67,8 +67,8 @@ class Machine:
                     machine.ticks.append(machine.clock.now)
                 machine.clock.now += timeout or 0.0
                 self.slept += 1
-                before_look(self.slept)
-                if self.slept == looks:
+                before_check(self.slept)
+                if self.slept == checks:
                     self.set()
                 return False
 
@@ -76,62 +76,61 @@ class Machine:
         return [round(after - before, 3) for before, after in pairwise(self.ticks[1:])]
 
 
-def test_what_stands_still_is_ticked_once_a_second(tmp_path: Path) -> None:
-    """A machine that is 64 % full all day is looked at ten times a second, and judged once."""
+def test_still_memory_is_ticked_once_a_second(tmp_path: Path) -> None:
+    """A machine that is constantly 64 % full is checked ten times a second and judged once."""
     gaps = Machine(tmp_path).run(60)
 
     assert gaps == [1.0] * 5
 
 
-def test_what_moves_is_ticked_at_the_next_look(tmp_path: Path) -> None:
+def test_moved_memory_is_ticked_at_the_next_check(tmp_path: Path) -> None:
     """124 MiB of 121.7 GiB, within a tenth of a second."""
     machine = Machine(tmp_path)
 
-    gaps = machine.run(24, lambda look: machine.set_available(AVAILABLE_KIB - MIN_KIB) if look == 13 else None)
+    gaps = machine.run(24, lambda check: machine.set_available(AVAILABLE_KIB - MIN_KIB) if check == 13 else None)
 
     assert gaps == [1.0, 0.3, 1.0]
 
 
-def test_what_moves_little_by_little_adds_up(tmp_path: Path) -> None:
-    """A third of that in each tenth: every third look is a tick, as what counts is how far it is from the last."""
+def test_small_moves_add_up_to_a_tick(tmp_path: Path) -> None:
+    """A third of the threshold per check makes every third check a tick: the distance to the last tick counts."""
     machine = Machine(tmp_path)
 
-    gaps = machine.run(20, lambda look: machine.set_available(AVAILABLE_KIB - look * (MIN_KIB // 3 + 1)))
+    gaps = machine.run(20, lambda check: machine.set_available(AVAILABLE_KIB - check * (MIN_KIB // 3 + 1)))
 
     assert gaps == [0.3] * 6
 
 
-def test_what_moves_less_waits_for_the_second(tmp_path: Path) -> None:
-    """Pages that come and go are nobody's model."""
+def test_smaller_moves_wait_for_the_next_second(tmp_path: Path) -> None:
+    """Pages that come and go are less than the threshold."""
     machine = Machine(tmp_path)
 
-    gaps = machine.run(31, lambda look: machine.set_available(AVAILABLE_KIB - (look % 2) * (MIN_KIB - 1)))
+    gaps = machine.run(31, lambda check: machine.set_available(AVAILABLE_KIB - (check % 2) * (MIN_KIB - 1)))
 
     assert gaps == [1.0] * 3
 
 
-def test_a_file_that_makes_no_sense_is_for_a_tick_to_tell(tmp_path: Path) -> None:
-    """Nothing is known of how far memory moved then."""
+def test_invalid_meminfo_causes_a_tick(tmp_path: Path) -> None:
+    """The distance that memory moved is unknown then, and the tick reports the error."""
     machine = Machine(tmp_path)
 
-    def spoil(look: int) -> None:
-        if look == 12:
+    def truncate(check: int) -> None:
+        if check == 12:
             machine.meminfo.write_text("Mem")
 
-    gaps = machine.run(15, spoil)
+    gaps = machine.run(15, truncate)
 
     assert gaps[:2] == [1.0, 0.2]
 
 
-def test_who_ticks_once_a_minute_ticks_once_a_second_near_the_edge(tmp_path: Path) -> None:
-    """As before; whatever is read once a second stays fresh."""
+def test_interval_of_a_minute_is_shortened_to_a_second_near_exhaustion(tmp_path: Path) -> None:
     gaps = Machine(tmp_path, MonitorRules(interval_seconds=60.0)).run(40)
 
     assert gaps == [1.0] * 3
 
 
-def test_a_kernel_without_mem_available_is_looked_at_as_well(tmp_path: Path) -> None:
-    """Before Linux 3.14: what it would have said is computed, and how far that has moved."""
+def test_kernel_without_mem_available_is_checked_too(tmp_path: Path) -> None:
+    """Before Linux 3.14, available memory and its distance from the last tick are computed."""
     text = (MACHINES / "old-kernel/proc/meminfo").read_text()
     (tmp_path / "meminfo").write_text(text)
     shutil.copy(MACHINES / "old-kernel/proc/zoneinfo", tmp_path)
@@ -165,20 +164,22 @@ def share(used: Bytes, name: str = "cgroup") -> Share:
         ((share(Absent.STALE),), (share(Absent.STALE),), 0),
     ],
 )
-def test_how_far_shares_have_moved(before: tuple[Share, ...], now: tuple[Share, ...], moved: float) -> None:
-    """The farthest of them; one that came, went or lost its figure is for a tick to tell."""
+def test_moved_between_is_the_largest_move_of_a_share(
+    before: tuple[Share, ...], now: tuple[Share, ...], moved: float
+) -> None:
+    """A share that came, went or lost its figure counts as infinite, which causes a tick."""
     assert moved_between(before, now) == moved
 
 
-def test_a_limit_that_another_thread_looks_at_is_not_waited_for(tmp_path: Path) -> None:
-    """It moves while what the machine has does not, as where page cache makes room for it."""
+def test_container_limit_read_by_another_thread_causes_a_tick(tmp_path: Path) -> None:
+    """It may move while memory of the machine does not, for example when page cache shrinks."""
     limit = FakeCollector("cgroup", may_block=True, findings=Findings(shares=(share(700 << 20),)))
     machine = Machine(tmp_path, limit=limit)
     (runner,) = [one for one in machine.sampler.runners if one.entry.name == "cgroup"]
     runner.run()
 
-    def grow(look: int) -> None:
-        if look == 15:
+    def grow(check: int) -> None:
+        if check == 15:
             limit.findings = Findings(shares=(share(710 << 20),))
             runner.run()
 
@@ -187,8 +188,8 @@ def test_a_limit_that_another_thread_looks_at_is_not_waited_for(tmp_path: Path) 
     assert gaps == [1.0, 0.5]
 
 
-def test_without_anybody_who_can_look_each_look_is_a_tick() -> None:
-    """As on systems that psutil tells of."""
+def test_every_check_is_a_tick_if_no_collector_can_check() -> None:
+    """For example on systems read through psutil."""
     clock, collector = FakeClock(), FakeCollector("host", findings=Findings(pools=(ram(45 * GIB),)))
     sampler = Sampler([CollectorEntry("host", lambda: collector, False)], clock)
 
@@ -204,8 +205,8 @@ def pressure(used: float, available: int | None = None) -> Pressure:
     )
 
 
-def test_who_holds_it_is_looked_for_sooner_as_long_as_it_moves() -> None:
-    """From the moment that it comes near the edge; again as soon as it has moved, however slowly."""
+def test_processes_are_scanned_more_often_while_memory_moves() -> None:
+    """From the moment that memory is near exhaustion, and again as soon as it has moved, however slowly."""
     pacing, restless = Pacing(), []
 
     for second in range(40):
@@ -230,8 +231,8 @@ def test_who_holds_it_is_looked_for_sooner_as_long_as_it_moves() -> None:
     ],
     ids=["calm", "used", "forecast", "waiting"],
 )
-def test_what_is_about_to_happen_has_each_look_judged(more: dict[str, Any], still: bool) -> None:
-    """A forecast is critical at the second tick on end that makes it: in a tenth of a second, not in one."""
+def test_forecast_or_second_reason_makes_every_check_a_tick(more: dict[str, Any], still: bool) -> None:
+    """A forecast is critical at its second consecutive tick: after a tenth of a second, not after one."""
     pacing = Pacing()
 
     pacing.on_pressure([replace(pressure(0.7), **more)], 10.0, 1.0)
@@ -240,8 +241,8 @@ def test_what_is_about_to_happen_has_each_look_judged(more: dict[str, Any], stil
     assert pacing.is_still(10.1, 1.0, lambda: 0) == still
 
 
-def test_a_tick_that_failed_is_tried_again_at_the_next_look() -> None:
-    """Whatever moved or not: nobody knows what it would have said."""
+def test_failed_tick_is_retried_at_the_next_check() -> None:
+    """Its result is unknown, so it is retried whether memory moved or not."""
     pacing = Pacing()
     pacing.on_pressure([pressure(0.7)], 10.0, 1.0)
     pacing.ticked_at = 10.0
@@ -252,8 +253,8 @@ def test_a_tick_that_failed_is_tried_again_at_the_next_look() -> None:
     assert not pacing.is_still(10.2, 1.0, lambda: 0)
 
 
-def test_a_real_daemon_sees_a_model_loaded_at_once_and_rests_otherwise(tmp_path: Path) -> None:
-    """A DGX Spark of which 64 % are used: a tick a second, and 2 GiB that are taken are told within half of one."""
+def test_daemon_reports_a_large_allocation_within_half_a_second(tmp_path: Path) -> None:
+    """A DGX Spark that is 64 % used has one tick a second, and 2 GiB more are reported within half a second."""
     machine = tmp_path / "machine"
     shutil.copytree(MACHINES / "gb10", machine, symlinks=True)
     meminfo = machine / "proc/meminfo"

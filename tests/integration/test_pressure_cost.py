@@ -1,4 +1,4 @@
-"""Ten looks a second cost little: the real daemon, near the edge, where memory moves and where it stands still."""
+"""CPU cost of pacing near memory exhaustion, with moving and with still memory, in the real daemon."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from support.calibration import COLD_SECONDS, seconds_of_work, slowness
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from support.paths import MACHINES
 
-# 64 % of it are used, so that it is looked at ten times a second.
+# 64 % used, so that memory is checked ten times a second.
 MACHINE = MACHINES / "gb10"
 MOVING_BUDGET, STILL_BUDGET = 0.02, 0.006
 WINDOW_SECONDS = 1.5
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of all threads so far, to the nanosecond."""
+    """Return CPU time of all threads so far, in nanosecond resolution."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def cost_of(daemon: RunningDaemon) -> tuple[float, float]:
-    """Ticks a second, and the part of a processor of the usual speed that they take."""
+    """Return ticks per second and the fraction of a CPU of reference speed that they take."""
     ticks, cpu, at = daemon.snapshot()["seq"], cpu_seconds(daemon.pid), time.monotonic()
-    beside = []
+    work = []
     while time.monotonic() < at + WINDOW_SECONDS:
         time.sleep(0.1)
-        beside.append(seconds_of_work())
+        work.append(seconds_of_work())
     cpu, seconds = cpu_seconds(daemon.pid) - cpu, time.monotonic() - at
-    slow = slowness(statistics.median(beside), COLD_SECONDS)
+    slow = slowness(statistics.median(work), COLD_SECONDS)
     return (daemon.snapshot()["seq"] - ticks) / seconds, cpu / seconds / slow
 
 
 @contextmanager
 def moving(meminfo: Path) -> Iterator[None]:
-    """A gibibyte comes and goes in each tenth of a second."""
+    """Move 1 GiB between used and available every tenth of a second."""
     text, over = meminfo.read_text(), threading.Event()
     (kib,) = re.findall(r"MemAvailable: +(\d+)", text)
     texts = text, text.replace(kib, str(int(kib) - (1 << 20)))
@@ -67,9 +67,11 @@ def moving(meminfo: Path) -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.alone
-def test_ten_ticks_a_second_cost_two_percent_of_a_processor_at_most(tmp_path: Path) -> None:
-    """Of six windows the cheapest counts: what others do on this machine makes a tick dearer, never cheaper. Where
-    nothing moves it is one tick a second, and a third of that."""
+def test_ten_ticks_a_second_cost_at_most_two_percent_of_a_cpu(tmp_path: Path) -> None:
+    """The cheapest of six windows counts: other load makes a tick slower, never faster.
+
+    With still memory it is one tick a second, and a third of that cost.
+    """
     machine = tmp_path / "machine"
     shutil.copytree(MACHINE, machine, symlinks=True)
     roots = [f"--{name}fs={machine / name}" for name in ("proc", "sys")]

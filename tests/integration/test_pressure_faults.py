@@ -1,4 +1,4 @@
-"""What kernels lack, contradict or change under way costs a signal at most, and is said."""
+"""Missing, contradictory or changed kernel files cost at most one signal, and are reported."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ def once(arguments: list[str]) -> Any:
         ("container-v1", 0.37, "low", 0.37),
     ],
 )
-def test_what_looks_full_and_is_not(machine: str, plain: float | None, level: str, ratio: float) -> None:
-    """Huge pages, ZFS's cache, compressed swap, no MemAvailable, no PSI, every layout of cgroups."""
+def test_memory_that_only_looks_full_has_no_high_level(
+    machine: str, plain: float | None, level: str, ratio: float
+) -> None:
+    """Huge pages, ZFS cache, zram swap, no MemAvailable, no PSI, every cgroup layout."""
     ram = next(one for one in once(roots_arguments(machine))["pressure"] if one["target"] == "ram")
 
     assert plain_ratio(machine) == (plain if plain is None else pytest.approx(plain, abs=0.01))
@@ -56,14 +58,14 @@ def test_what_looks_full_and_is_not(machine: str, plain: float | None, level: st
 
 
 def plain_ratio(machine: str) -> float | None:
-    """1 - MemAvailable / MemTotal, which others go by."""
+    """Return 1 - MemAvailable / MemTotal, the ratio of other tools."""
     lines = dict(line.split(":") for line in (MACHINES / machine / "proc/meminfo").read_text().splitlines())
     sizes = {name: int(value.split()[0]) for name, value in lines.items()}
     return 1 - sizes["MemAvailable"] / sizes["MemTotal"] if "MemAvailable" in sizes else None
 
 
-def test_without_pressure_stall_information_that_is_said(tmp_path: Path) -> None:
-    """No file, or one that a kernel with psi=0 refuses to have read: unavailable, the alarm off, the rest works."""
+def test_missing_psi_is_reported_as_unavailable(tmp_path: Path) -> None:
+    """No file, or one that a kernel with psi=0 does not let read: the trigger is off and the rest works."""
     (tmp_path / "pressure/memory").mkdir(parents=True)
     with pytest.raises(SourceUnavailable, match="pressure/memory"):
         psi.Collector(Roots(procfs=tmp_path))
@@ -80,8 +82,8 @@ def test_without_pressure_stall_information_that_is_said(tmp_path: Path) -> None
     assert "pressure/memory" in states["psi"]["error"]
 
 
-def test_lines_that_nobody_knows_change_nothing(tmp_path: Path) -> None:
-    """A kernel of tomorrow: other lines in meminfo, vmstat and pressure's folder, and the same verdict."""
+def test_unknown_lines_do_not_change_the_pressure(tmp_path: Path) -> None:
+    """A newer kernel may add lines to meminfo and vmstat."""
     machine = tmp_path / "machine"
     shutil.copytree(MACHINES / "workstation", machine, symlinks=True)
     roots = [f"--procfs={machine / 'proc'}", f"--sysfs={machine / 'sys'}", f"--rootfs={machine / 'root'}"]
@@ -94,7 +96,7 @@ def test_lines_that_nobody_knows_change_nothing(tmp_path: Path) -> None:
 
 
 def pressures(targets: list[Target]) -> list[Pressure]:
-    """The verdict of each second."""
+    """Return the pressure of each second."""
     memory, found = JudgeState(), []
     for at, target in enumerate(targets):
         (verdict,), memory = judge(PressureInputs(float(at), (target,)), memory, PressureRules())
@@ -102,8 +104,8 @@ def pressures(targets: list[Target]) -> list[Pressure]:
     return found
 
 
-def test_a_balloon_that_takes_half_the_machine_is_no_fall() -> None:
-    """MemTotal goes from 64 to 32 GiB at once, and comes back: judged by what there is, with no forecast."""
+def test_memory_balloon_causes_no_critical_level() -> None:
+    """MemTotal falls from 64 to 32 GiB and returns: the current size counts, and there is no forecast."""
     large = Target("ram", "system_ram", 64 * GIB, 44 * GIB, is_host=True)
     small = Target("ram", "system_ram", 32 * GIB, 12 * GIB, is_host=True)
 
@@ -114,8 +116,8 @@ def test_a_balloon_that_takes_half_the_machine_is_no_fall() -> None:
     assert found[-1].level is Level.LOW
 
 
-def test_a_machine_without_swap_is_not_out_of_swap() -> None:
-    """SwapTotal 0 is no swap that is used up."""
+def test_machine_without_swap_is_not_out_of_swap() -> None:
+    """SwapTotal 0 means no swap, not exhausted swap."""
     full = Target("ram", "system_ram", 64 * GIB, 5 * GIB, is_host=True)
 
     assert pressures([full])[0].level is Level.HIGH

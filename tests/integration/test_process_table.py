@@ -1,4 +1,4 @@
-"""All processes at every look: cheap by files kept open, right when numbers are reused, within the descriptors."""
+"""The process table: cheap scans through open files, correct with reused PIDs, within the descriptor limit."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def pages(table: ProcessTable) -> dict[int, int]:
 
 
 @pytest.mark.alone
-def test_a_repeated_look_is_cheap() -> None:
-    """At 600 real processes a repeated look costs at most half of opening, reading and closing every stat."""
+def test_repeated_table_scan_is_cheap() -> None:
+    """With 600 real processes, it costs at most half of opening, reading and closing every stat."""
     with sleepers(600), table_of(Path("/proc"), lambda: 2000) as table:
         table.scan()
         folder = os.open("/proc", os.O_RDONLY)
@@ -55,10 +55,10 @@ def test_a_repeated_look_is_cheap() -> None:
 
 
 @pytest.mark.alone
-def test_a_repeated_scan_is_cheap() -> None:
-    """All of a repeated scan, owners included, costs at most a fifth of what psutil takes for memory and names.
+def test_repeated_collector_scan_is_cheap() -> None:
+    """With owners, it costs at most a fifth of what psutil takes for memory and names.
 
-    That is the budget: 15 ms for 5,000 processes where psutil takes 68, once in ten seconds.
+    That is the budget: 15 ms for 5,000 processes where psutil takes 68 ms, once in ten seconds.
     """
     wanted = ["name", "create_time", "memory_info"]
     with sleepers(600):
@@ -77,8 +77,8 @@ def every_stat(folder: int) -> None:
             read_at(folder, name + "/stat", 1200)
 
 
-def test_what_a_process_takes_is_seen_at_the_next_look() -> None:
-    """A look through a kept file is no older than the look."""
+def test_allocated_memory_is_seen_at_the_next_scan() -> None:
+    """A file kept open returns the current value."""
     with table_of(Path("/proc")) as table:
         table.scan()
         before = pages(table)[os.getpid()]
@@ -89,8 +89,8 @@ def test_what_a_process_takes_is_seen_at_the_next_look() -> None:
     assert (after - before) * os.sysconf("SC_PAGE_SIZE") == pytest.approx(len(block), rel=0.1)
 
 
-def test_a_process_that_ended_is_gone_at_the_next_look() -> None:
-    """An open file of a dead process answers nothing; its descriptor is given back."""
+def test_ended_process_is_gone_at_the_next_scan() -> None:
+    """A zombie has no memory, and a reaped process is in no list."""
     with table_of(Path("/proc"), lambda: 2000) as table:
         with sleepers(5) as pids:
             table.scan()
@@ -105,9 +105,9 @@ def test_a_process_that_ended_is_gone_at_the_next_look() -> None:
         assert not pages(table).keys() & set(pids)
 
 
-@pytest.mark.parametrize("room", [0, 2000], ids=["read anew", "kept"])
-def test_a_process_whose_first_thread_has_ended_keeps_its_memory(room: int) -> None:
-    """The kernel says 0 of it then, and so does ps; it is in the files of the thread that goes on."""
+@pytest.mark.parametrize("room", [0, 2000], ids=["read again", "kept"])
+def test_process_whose_first_thread_ended_keeps_its_memory(room: int) -> None:
+    """The kernel reports 0 for it, and so does ps. The files of a remaining thread have the memory."""
     with zombie_leader(64) as process, table_of(Path("/proc"), lambda: room) as table:
         table.scan()
         before = pages(table)[process.pid]
@@ -125,9 +125,8 @@ def test_a_process_whose_first_thread_has_ended_keeps_its_memory(room: int) -> N
     assert ended == 0
 
 
-@pytest.mark.parametrize("room", [0, 2000], ids=["read anew", "kept"])
-def test_one_whose_first_thread_had_ended_before_is_seen_as_well(room: int) -> None:
-    """A daemon may start later than that."""
+@pytest.mark.parametrize("room", [0, 2000], ids=["read again", "kept"])
+def test_process_whose_first_thread_ended_before_the_first_scan_is_read(room: int) -> None:
     with zombie_leader(64) as process, table_of(Path("/proc"), lambda: room) as table:
         process.end_first_thread()
         table.scan()
@@ -137,12 +136,12 @@ def test_one_whose_first_thread_had_ended_before_is_seen_as_well(room: int) -> N
 
 
 def wait_for_zombie(pid: int) -> None:
-    """Its parent reaps it at the end of all."""
+    """Wait until it is a zombie; its parent reaps it at the end of the test."""
     wait_until(lambda: b") Z " in Path(f"/proc/{pid}/stat").read_bytes())
 
 
-def test_beyond_the_descriptors_stat_is_read(tmp_path: Path) -> None:
-    """With room for three files, five processes are seen all the same, and their changes too."""
+def test_processes_beyond_the_descriptor_limit_are_read_too(tmp_path: Path) -> None:
+    """With three descriptors, five processes and their changes are read."""
     roots = folder_of(tmp_path)
     for pid in range(11, 16):
         add_process(tmp_path, stat_line(pid, rss=pid), statm=statm_line(pid))
@@ -158,16 +157,16 @@ def test_beyond_the_descriptors_stat_is_read(tmp_path: Path) -> None:
         assert pages(table) == {pid: 2 * pid for pid in range(11, 16)}
 
 
-def test_a_lowered_limit_is_respected(tmp_path: Path) -> None:
-    """When the limit falls files are given back at the next look; when it rises again they are opened again."""
+def test_changed_descriptor_limit_is_followed(tmp_path: Path) -> None:
+    """At the next scan files are closed when the limit falls, and opened when it rises."""
     roots = folder_of(tmp_path)
     for pid in range(11, 21):
         add_process(tmp_path, stat_line(pid, rss=pid), statm=statm_line(pid))
     room = [10]
     held = []
     with table_of(roots.procfs, lambda: room[0]) as table:
-        for most in (10, 4, 0, 7):
-            room[0] = most
+        for limit in (10, 4, 0, 7):
+            room[0] = limit
             table.scan()
             held.append(kept_files(os.getpid()))
             assert pages(table) == {pid: pid for pid in range(11, 21)}
@@ -176,23 +175,23 @@ def test_a_lowered_limit_is_respected(tmp_path: Path) -> None:
     assert kept_files(os.getpid()) == 0
 
 
-def with_numbers(procfs: Path, last: int, own: str = "77") -> None:
-    """What the kernel says of numbers given out, and of the reader's own."""
+def with_last_pid(procfs: Path, last: int, own: str = "77") -> None:
+    """Write the last PID that the kernel assigned, and the PIDs of the reader."""
     (procfs / "self").mkdir(exist_ok=True)
     (procfs / "self/status").write_text(f"Name:\tx\nNSpid:\t{own}\nVmSwap:\t       0 kB\n")
     (procfs / "loadavg").write_text(f"0.00 0.01 0.05 1/389 {last}\n")
 
 
-def test_the_folder_is_listed_when_a_number_was_given_out(tmp_path: Path) -> None:
-    """Without one nobody can have begun; at every sixth look it is listed whatever the kernel says."""
+def test_folder_is_listed_when_a_pid_was_assigned(tmp_path: Path) -> None:
+    """Without a new PID no process can have started. Every sixth scan lists the folder in any case."""
     roots = folder_of(tmp_path, stat_line(11, rss=11))
-    with_numbers(tmp_path, 11)
+    with_last_pid(tmp_path, 11)
     with table_of(roots.procfs) as table:
         table.scan()
         add_process(tmp_path, stat_line(12, rss=12))
         table.scan()
         unlisted = pages(table)
-        with_numbers(tmp_path, 12)
+        with_last_pid(tmp_path, 12)
         table.scan()
         listed = pages(table)
         add_process(tmp_path, stat_line(13, rss=13))
@@ -204,10 +203,10 @@ def test_the_folder_is_listed_when_a_number_was_given_out(tmp_path: Path) -> Non
         assert pages(table) == {11: 11, 12: 12, 13: 13}
 
 
-def test_the_folder_is_listed_when_somebody_ended(tmp_path: Path) -> None:
-    """Then its number may be another's, and who is gone is gone at once."""
+def test_folder_is_listed_when_a_process_ended(tmp_path: Path) -> None:
+    """Its PID may be reused, and the ended process must leave the list at once."""
     roots = folder_of(tmp_path, stat_line(11, rss=11), stat_line(12, rss=12))
-    with_numbers(tmp_path, 12)
+    with_last_pid(tmp_path, 12)
     with table_of(roots.procfs) as table:
         table.scan()
         shutil.rmtree(tmp_path / "12")
@@ -228,10 +227,10 @@ def test_the_folder_is_listed_when_somebody_ended(tmp_path: Path) -> None:
     ],
     ids=["another namespace", "empty", "cut", "no number", "gVisor's"],
 )
-def test_where_nobody_counts_the_folder_is_listed_always(tmp_path: Path, own: str, loadavg: str) -> None:
-    """In a process id namespace of our own, loadavg is about that one, and the folder may be about the host's."""
+def test_folder_is_always_listed_without_a_usable_loadavg(tmp_path: Path, own: str, loadavg: str) -> None:
+    """In a PID namespace, loadavg is about that namespace, while the folder may be about the host."""
     roots = folder_of(tmp_path, stat_line(11, rss=11))
-    with_numbers(tmp_path, 11, own)
+    with_last_pid(tmp_path, 11, own)
     (tmp_path / "loadavg").write_text(loadavg)
     with table_of(roots.procfs) as table:
         table.scan()
@@ -241,38 +240,38 @@ def test_where_nobody_counts_the_folder_is_listed_always(tmp_path: Path, own: st
         assert pages(table) == {11: 11, 12: 12}
 
 
-def test_what_somebody_put_over_loadavg_is_not_believed(tmp_path: Path) -> None:
-    """lxcfs mounts a file of its own there, with the greatest number of a moment ago."""
-    with_numbers(tmp_path, 11)
+def test_loadavg_of_another_file_system_is_not_trusted(tmp_path: Path) -> None:
+    """lxcfs mounts its own file there, whose last PID is delayed."""
+    with_last_pid(tmp_path, 11)
     (tmp_path / "loadavg").unlink()
-    (tmp_path / "loadavg").symlink_to("/proc/loadavg")  # of another file system than the folder
+    (tmp_path / "loadavg").symlink_to("/proc/loadavg")  # on another file system than the folder
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
-        numbers = NewProcessCheck(folder)
-        found = [numbers.has_changed() for _ in range(100)]
+        check = NewProcessCheck(folder)
+        found = [check.has_changed() for _ in range(100)]
     finally:
         os.close(folder)
 
     assert all(found)
 
 
-def test_the_kernel_says_that_a_number_was_given_out() -> None:
-    """The real one; in between it says the same for a while."""
+def test_real_loadavg_changes_with_a_new_process() -> None:
+    """Between new processes it stays the same for a while."""
     folder = os.open("/proc", os.O_RDONLY)
     try:
-        numbers = NewProcessCheck(folder)
-        first = numbers.has_changed()
-        wait_until(lambda: not numbers.has_changed())
+        check = NewProcessCheck(folder)
+        first = check.has_changed()
+        wait_until(lambda: not check.has_changed())
         with sleepers(1):
-            by_process = numbers.has_changed()
+            by_process = check.has_changed()
     finally:
         os.close(folder)
 
     assert (first, by_process) == (True, True)
 
 
-def test_half_of_the_limit_is_for_processes() -> None:
-    """The other half is for clients and drivers; a small limit is theirs alone, and no limit is not endless."""
+def test_half_of_the_descriptor_limit_is_for_processes() -> None:
+    """The rest is for clients and drivers. A small limit is theirs alone, and an unlimited one is capped."""
     assert [descriptors_for_processes(limit) for limit in (64, 511, 1024, 4096, 1 << 20, -1)] == [
         0,
         0,
@@ -283,8 +282,7 @@ def test_half_of_the_limit_is_for_processes() -> None:
     ]
 
 
-def test_number_that_went_to_another(tmp_path: Path) -> None:
-    """A number that was given to another process between two looks belongs to the newcomer."""
+def test_reused_pid_belongs_to_the_new_process(tmp_path: Path) -> None:
     roots = folder_of(tmp_path, stat_line(42, "victim", rss=900, start=100))
     with table_of(roots.procfs) as table:
         table.scan()
@@ -295,8 +293,8 @@ def test_number_that_went_to_another(tmp_path: Path) -> None:
         assert (entry.start_ticks, entry.pages) == (101, 1)
 
 
-def test_number_of_a_kernel_thread_that_went_to_a_process(tmp_path: Path) -> None:
-    """Kernel threads are left alone, but not for ever: a process with the number of one is found."""
+def test_pid_of_a_kernel_thread_reused_by_a_process_is_found(tmp_path: Path) -> None:
+    """A kernel thread is read again only once in KERNEL_TURNS scans."""
     roots = folder_of(tmp_path, stat_line(42, "kworker", rss=0, flags=KERNEL))
     with table_of(roots.procfs) as table:
         table.scan()
@@ -309,8 +307,8 @@ def test_number_of_a_kernel_thread_that_went_to_a_process(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("garbage", [b"", b"12", b"999 x 3 1 0 40 0\n", b"999 5", b"1 %s 3\n" % (b"9" * 30)])
-def test_a_garbled_file_costs_its_own_process_only(tmp_path: Path, garbage: bytes) -> None:
-    """Nonsense about one process is counted; the others keep their figures."""
+def test_invalid_statm_affects_only_its_process(tmp_path: Path, garbage: bytes) -> None:
+    """It is counted as rejected; the others keep their figures."""
     roots = folder_of(tmp_path)
     for pid in (11, 12):
         add_process(tmp_path, stat_line(pid, rss=pid), statm=statm_line(pid))
@@ -325,8 +323,8 @@ def test_a_garbled_file_costs_its_own_process_only(tmp_path: Path, garbage: byte
         parse_statm(garbage)
 
 
-def test_nonsense_is_left_out_and_counted(tmp_path: Path) -> None:
-    """A process whose stat makes no sense is in no list, and is counted as unreadable and as rejected."""
+def test_process_with_an_invalid_stat_is_left_out_and_counted(tmp_path: Path) -> None:
+    """It counts as unreadable and as rejected."""
     roots = folder_of(tmp_path, stat_line(5), stat_line(6))
     (tmp_path / "6/stat").write_bytes(b"6 (x) S 1\n")
     collector = Collector(roots)
@@ -339,8 +337,8 @@ def test_nonsense_is_left_out_and_counted(tmp_path: Path) -> None:
     assert (findings.process_scan.unreadable, findings.rejected) == (1, 1)
 
 
-def test_real_machine_without_room() -> None:
-    """Without a single descriptor to spare for them, the processes of this machine are seen all the same."""
+def test_processes_are_read_without_any_kept_descriptor() -> None:
+    """Real processes of this machine are found with a descriptor limit of 0."""
     with table_of(Path("/proc"), lambda: 0) as table, sleepers(20) as pids:
         table.scan()
         found = pages(table)
@@ -349,8 +347,8 @@ def test_real_machine_without_room() -> None:
     assert kept_files(os.getpid()) == 0
 
 
-def test_collector_lists_who_holds_a_device(tmp_path: Path) -> None:
-    """However small, a process that a device names is listed, once."""
+def test_collector_lists_every_process_that_uses_a_device(tmp_path: Path) -> None:
+    """However small it is, and only once."""
     roots = folder_of(tmp_path, *(stat_line(pid, rss=pid) for pid in range(10, 20)))
     collector = Collector(Roots(roots.procfs), top=2, wanted=lambda: {11, 19, 4711})
 

@@ -1,4 +1,4 @@
-/* Facts of the state into the arguments of a caller. */
+/* Copies values of the state into the arguments of a caller. */
 #include <stdio.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ static int digit(char character) {
     return (int)(found - digits);
 }
 
-/* The bytes of a text, plain or `hex:…`, with a NUL; returns their number even if there is no room for them. */
+/* Decodes a text, plain or `hex:…`, and adds a NUL. Returns its full length even if it does not fit. */
 size_t decoded(const char *text, char *out, size_t room) {
     bool is_hex = strncmp(text, "hex:", 4) == 0;
     const char *source = is_hex ? text + 4 : text;

@@ -1,4 +1,4 @@
-/* What every call goes through: the lock, the log, failures that the state injects, and handles. */
+/* Steps of every call: lock, log, injected failures and handles. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,9 +14,9 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int references;
-static pid_t owner; /* a forked child finds itself uninitialized, as with the real library */
+static pid_t owner; /* a forked child is uninitialized, like with the real library */
 
-/* Handles are numbers, never addresses, so that a stale or invented one is recognized. */
+/* Handles are numbers, not addresses, so that a stale or invalid one is detected. */
 #define HANDLE_MARK 0x4E56u
 
 handle handle_of(int gpu, int mig) {
@@ -52,7 +52,7 @@ static bool resolve(struct call *call, handle device) {
     return ours;
 }
 
-/* Whether a handle still means what it meant: the GPU is listed, and MIG was not configured anew. */
+/* True if a handle is still valid: the GPU is listed, and MIG was not reconfigured. */
 static bool is_there(const struct call *call, handle device) {
     const int *slots;
     size_t count = state_devices(&slots);
@@ -64,7 +64,7 @@ static bool is_there(const struct call *call, handle device) {
     return call->mig < 0 || (handle_of(call->gpu, call->mig) == device && state_number(call->scope, "gi", &ignored));
 }
 
-/* One line per call, written before the call can hang: function, device, process. */
+/* Writes one line per call before the call can hang: function, device, process. */
 static void log_call(const struct call *call) {
     static int file = -1;
     const char *path = getenv("NVML_SIM_LOG");
@@ -85,7 +85,7 @@ struct injection {
     uint64_t latency_ms, error;
 };
 
-/* False where nothing is injected, or no more of it. */
+/* False if no failure is injected or its count is used up. */
 static bool injected(const char *scope, const char *function, struct injection *injection) {
     char prefix[128];
     *injection = (struct injection){0};
@@ -97,7 +97,7 @@ static bool injected(const char *scope, const char *function, struct injection *
     return (slow || injection->segfault || injection->fails) && state_countdown(prefix, "times");
 }
 
-/* A driver stuck in the kernel takes no notice of signals. */
+/* Ignores signals, like a driver that is stuck in the kernel. */
 static void sleep_ms(uint64_t ms) {
     struct timespec left = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
     while (nanosleep(&left, &left) != 0 && errno == EINTR)
@@ -126,7 +126,7 @@ static int down(int gpu) {
     return is_down ? (int)answer : SUCCESS;
 }
 
-/* The failure closest to the device wins. What befalls a GPU's own handle spares its MIG devices,
+/* The failure closest to the device takes precedence. A failure of a GPU does not apply to its MIG devices,
  * unless the whole GPU is `down`. */
 static int inject(const struct call *call, const char *wider_scope) {
     struct injection injection;
@@ -185,7 +185,7 @@ int enter_machine(struct call *call, const char *function) {
     return there == SUCCESS ? inject(call, NULL) : there;
 }
 
-/* For initialization and its opposite: no state file is no driver, and `down` does not count. */
+/* For initialization and shutdown: without a state file no driver is loaded, and `down` is ignored. */
 int enter_unready(struct call *call, const char *function) {
     struct injection injection;
     call->function = function;
@@ -197,7 +197,7 @@ int enter_unready(struct call *call, const char *function) {
     return injected("", function, &injection) ? suffer(&injection) : SUCCESS;
 }
 
-/* For a call that began with the machine and has found its device. */
+/* For a call that began with the machine scope and then found its device. */
 int narrow(struct call *call, int gpu, int mig) {
     scope_to(call, gpu, mig);
     return inject(call, NULL);

@@ -1,4 +1,4 @@
-/* Which devices there are, and what never changes about them. */
+/* The list of devices and their constant properties. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>

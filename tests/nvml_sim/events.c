@@ -1,5 +1,5 @@
-/* Event sets. `event.N = gpu:type:data[:gpu instance[:compute instance]]` happens when it is first seen with an N
- * above all that were there when the set was made. A waiting call sleeps until the state file is replaced. */
+/* Event sets. `event.N = gpu:type:data[:gpu instance[:compute instance]]` arrives once, if its N is above all that
+ * were there when the set was created. A waiting call sleeps until the state file is replaced. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <poll.h>
@@ -19,14 +19,14 @@ static struct set {
     bool open;
     uint16_t generation;
     uint64_t seen;
-    uint64_t wanted[SLOTS]; /* kinds of events, by GPU */
+    uint64_t wanted[SLOTS]; /* event types by GPU */
 } sets[SETS];
 
 static handle handle_of_set(size_t at) {
     return (handle)(uintptr_t)((uint64_t)SET_MARK << 48 | (uint64_t)sets[at].generation << 16 | at);
 }
 
-/* NULL for a set that was freed, even if its place is taken again. */
+/* NULL for a freed set, even if its slot is in use again. */
 static struct set *set_of(handle token) {
     size_t at = (uintptr_t)token & 0xFFFF;
     return at < SETS && sets[at].open && handle_of_set(at) == token ? &sets[at] : NULL;
@@ -111,7 +111,7 @@ static bool is_lost(const struct set *set) {
     return false;
 }
 
-/* A watch on the folder of the state file; files there are replaced by renaming. */
+/* Watches the folder of the state file, which is replaced by rename. */
 static int watch(void) {
     char folder[PATH_MAX];
     const char *path = getenv("NVML_SIM_STATE"), *slash = strrchr(path, '/');
@@ -128,7 +128,7 @@ static int64_t now_ms(void) {
     return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Sleeps without the lock; afterwards the state is the newest. False when the time is up. */
+/* Sleeps without the lock, then reads the newest state. False after the deadline. */
 static bool sleep_until_change(int watched, int64_t until) {
     char changes[4096];
     int64_t left = until - now_ms();
@@ -141,7 +141,7 @@ static bool sleep_until_change(int watched, int64_t until) {
     return changed;
 }
 
-/* What a wait returns now, or TIMEOUT while there is nothing to return. */
+/* Returns the result of a wait now: TIMEOUT if there is no event. */
 static int outcome(handle token, struct event_data *out) {
     struct set *set = set_of(token);
     if (!initialized())

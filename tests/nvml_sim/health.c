@@ -1,4 +1,4 @@
-/* Memory errors and what the driver did about them. */
+/* Memory errors, remapped rows and retired pages. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -59,7 +59,7 @@ static int histogram(const struct call *call, struct row_histogram *banks) {
     return SUCCESS;
 }
 
-/* Addresses with blanks between; all were retired at the same time. */
+/* Addresses separated by blanks; all have the same retirement time. */
 static int retired(const struct call *call, unsigned cause, uint32_t *count, uint64_t *pages, uint64_t *times) {
     uint32_t found = 0;
     if (!count || cause > 1)
@@ -79,7 +79,7 @@ static int retired(const struct call *call, unsigned cause, uint32_t *count, uin
     return found > room || (found && !pages) ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
-/* `field.N = type:number`, or a failure of that field alone as `field.N.error = code`. */
+/* `field.N = type:number`, or `field.N.error = code` for a failure of only that field. */
 static void field(const struct call *call, struct field_value *wanted) {
     char name[32];
     char *end;

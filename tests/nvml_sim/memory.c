@@ -1,4 +1,4 @@
-/* How much memory a device has. The memory of a MIG device is that of its GPU instance, which others may share. */
+/* Device memory. A MIG device has the memory of its GPU instance, which other MIG devices may share. */
 #include <stdio.h>
 
 #include "sim.h"
@@ -32,7 +32,7 @@ static int memory_v2(const struct call *call, struct memory_v2 *memory) {
     return SUCCESS;
 }
 
-/* Version 1 counts what is reserved as used, unless the state has figures of its own for it. */
+/* Version 1 counts reserved memory as used, unless the state has separate figures for version 1. */
 static int memory_v1(const struct call *call, struct memory_v1 *memory) {
     struct call owner;
     struct memory_v2 v2 = {.version = MEMORY_V2};

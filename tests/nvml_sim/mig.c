@@ -1,4 +1,4 @@
-/* A GPU cut into instances. `mig.M` is the MIG device at index M; an index without one is a gap. */
+/* MIG devices. `mig.M` is the MIG device at index M; an index without one is a gap. */
 #include <stddef.h>
 
 #include "sim.h"

@@ -1,4 +1,4 @@
-/* Who holds memory of a device: records `pid:bytes[:gpu instance[:compute instance]]` with blanks between. */
+/* Processes that use a device: records `pid:bytes[:gpu instance[:compute instance]]` separated by blanks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static struct process record_in(const char *text, char **end) {
     return found;
 }
 
-/* Whether a process is seen through this handle: a MIG device shows its own, a GPU shows all. */
+/* True if this handle lists the process: a MIG device lists its own processes, a GPU lists all. */
 static bool is_seen(const struct call *call, const struct process *process) {
     uint64_t gpu_instance = NO_INSTANCE, compute_instance = NO_INSTANCE;
     if (call->mig < 0)
@@ -54,7 +54,7 @@ static int add_processes(const struct call *call, const char *name, struct list 
     return SUCCESS;
 }
 
-/* What a caller is told who asks with no room at all: the number of processes, or one that is outdated. */
+/* Returns the size for a call without a buffer: the number of processes, or an outdated one. */
 static uint32_t announced(const struct call *call, const char *name, const struct list *list) {
     char key[64];
     uint64_t count = list->count;

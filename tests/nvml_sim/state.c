@@ -1,4 +1,4 @@
-/* The state file: lines `key = value`, comments after `#` at the start of a line, the last of equal keys wins. */
+/* The state file: lines `key = value`, comments with `#` at the start of a line. The last of equal keys counts. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
@@ -14,7 +14,7 @@
 struct entry {
     const char *key;
     char *value;
-    uint64_t taken; /* of a countdown */
+    uint64_t taken; /* uses of a countdown */
 };
 
 static struct {
@@ -26,12 +26,12 @@ static struct {
     int slots[SLOTS];
     size_t slot_count;
     bool injects;
-    /* Kept open: while it is, no other file can get its inode number and pass for it. */
+    /* Kept open, so that no new file can reuse its inode number and look unchanged. */
     int file;
     struct stat stamp;
 } state = {.file = -1};
 
-/* A state that makes no sense is a mistake of the test and must not look like a failing GPU. */
+/* An invalid state is a mistake in the test and must not look like a failing GPU. */
 _Noreturn void refuse(const char *what, const char *text) {
     fprintf(stderr, "nvml_sim: %s: %s: \"%s\"\n", getenv("NVML_SIM_STATE"), what, text);
     abort();
@@ -150,7 +150,7 @@ static bool is_loaded(const struct stat *now) {
            now->st_mtim.tv_nsec == then->st_mtim.tv_nsec;
 }
 
-/* False where there is no state file, as where no driver is loaded. */
+/* False without a state file, which means that no driver is loaded. */
 bool state_refresh(void) {
     const char *path = getenv("NVML_SIM_STATE");
     struct stat now;
@@ -171,7 +171,7 @@ bool state_refresh(void) {
     return true;
 }
 
-/* NULL where the state does not say. */
+/* NULL if the state has no such key. */
 const char *state_text(const char *scope, const char *name) {
     return entry_of(scope, name)->value;
 }
@@ -187,7 +187,7 @@ bool state_number(const char *scope, const char *name, uint64_t *number) {
     return true;
 }
 
-/* Whether something that happens so many times only happens once more; always where no number is given. */
+/* True if a limited event may still happen, and counts it. Always true if no limit is given. */
 bool state_countdown(const char *scope, const char *name) {
     uint64_t times;
     return !state_number(scope, name, &times) || entry_of(scope, name)->taken++ < times;
@@ -207,7 +207,7 @@ size_t state_events(const struct event **events) {
     return state.event_count;
 }
 
-/* Decimal or 0x…, or `na` for what NVML calls not available. */
+/* Decimal or 0x…, or `na` for NVML_VALUE_NOT_AVAILABLE. */
 uint64_t number_in(const char *text, char **end, const char *what) {
     if (strncmp(text, "na", 2) == 0) {
         *end = (char *)text + 2;

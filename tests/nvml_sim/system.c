@@ -1,4 +1,4 @@
-/* Initialization, versions, words for errors. */
+/* Initialization, versions and error strings. */
 #include <stddef.h>
 
 #include "sim.h"
@@ -51,7 +51,7 @@ EXPORT int nvmlSystemGetCudaDriverVersion_v2(uint32_t *version) {
     ON_MACHINE(put_unsigned(&call, "version.cuda", version))
 }
 
-/* Like the real one it answers before initialization, for the library at least; the binding does not ask then. */
+/* Like the real function, it also works before initialization; the binding does not call it then. */
 EXPORT const char *nvmlErrorString(int answer) {
     static const char *const words[] = {
         "no error",
