@@ -1,4 +1,4 @@
-"""The kernel's alarm wakes the loop, is armed where that is permitted, and harms nobody's file."""
+"""The PSI trigger: arming, waking the sampling loop, and cgroups under memory pressure."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def quiet(tmp_path: Path) -> Iterator[PsiTrigger]:
-    """A trigger without an alarm: as on a kernel without PSI."""
+def unarmed(tmp_path: Path) -> Iterator[PsiTrigger]:
+    """Yield a trigger that is not armed, as on a kernel without PSI."""
     trigger = PsiTrigger(tmp_path / "missing")
     yield trigger
     trigger.close()
 
 
 def may_arm(request: bytes) -> bool:
-    """Whether this kernel lets this user have such a trigger, asked in a way of our own."""
+    """Return True if the kernel accepts this trigger from this user. Independent of the code under test."""
     try:
         file = os.open(PRESSURE, os.O_RDWR | os.O_NONBLOCK)
     except OSError:
@@ -49,7 +49,7 @@ def may_arm(request: bytes) -> bool:
             return False
 
 
-def test_it_is_armed_as_well_as_this_user_may() -> None:
+def test_trigger_is_armed_with_the_shortest_permitted_window() -> None:
     """1 s with CAP_SYS_RESOURCE, 2 s without, none on an old kernel or without PSI."""
     trigger = PsiTrigger(PRESSURE)
     window = trigger.window_seconds
@@ -59,8 +59,8 @@ def test_it_is_armed_as_well_as_this_user_may() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"])
-def test_a_file_that_is_not_the_kernels_is_not_written_to(tmp_path: Path, content: str) -> None:
-    """A folder given as --procfs is somebody's data."""
+def test_file_that_is_not_of_the_kernel_is_not_written_to(tmp_path: Path, content: str) -> None:
+    """A folder given as --procfs may contain other data."""
     path = tmp_path / "memory"
     path.write_text(content)
 
@@ -71,53 +71,52 @@ def test_a_file_that_is_not_the_kernels_is_not_written_to(tmp_path: Path, conten
     assert path.read_text() == content
 
 
-def test_without_an_alarm_it_only_sleeps(quiet: PsiTrigger) -> None:
-    """For so long, and says that nothing happened."""
+def test_wait_without_an_armed_trigger_only_sleeps(unarmed: PsiTrigger) -> None:
     started = time.monotonic()
 
-    assert not quiet.wait(0.05, threading.Event())
+    assert not unarmed.wait(0.05, threading.Event())
     assert time.monotonic() - started >= 0.045
 
 
-def test_wake_ends_the_wait_from_another_thread(quiet: PsiTrigger) -> None:
-    """So that a loop which was told to stop does not sleep on."""
-    threading.Timer(0.05, quiet.wake).start()
+def test_wake_ends_the_wait_from_another_thread(unarmed: PsiTrigger) -> None:
+    """Otherwise a stopping loop would sleep until the next tick."""
+    threading.Timer(0.05, unarmed.wake).start()
     started = time.monotonic()
 
-    assert not quiet.wait(20.0, threading.Event())
+    assert not unarmed.wait(20.0, threading.Event())
     assert time.monotonic() - started < 10
 
 
-def test_a_loop_that_is_told_of_waiting_looks_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Not at the next second: the tick comes now, and the next ones ten times a second. The log says why."""
+def test_loop_samples_at_once_after_a_psi_event(caplog: pytest.LogCaptureFixture) -> None:
+    """The tick does not wait for the next second, and later ticks follow every 0.1 s. The log gives the reason."""
     clock, stop = FakeClock(), threading.Event()
     memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
-    alarm = Alarm(clock, fires_after=3)
+    trigger = FakeTrigger(clock, fires_after=3)
     sampler = Sampler([CollectorEntry("meminfo", lambda: memory, False)], clock)
-    monitor = Monitor(sampler, clock, MonitorRules(), Identity("spark-1", "boot-1"), alarm)
+    monitor = Monitor(sampler, clock, MonitorRules(), Identity("spark-1", "boot-1"), trigger)
 
     with caplog.at_level(logging.DEBUG):
         monitor.run(stop)
-    alarm.close()
+    trigger.close()
 
     assert "sampling every 0.1 s: tasks stall on memory (PSI)" in caplog.messages
-    assert alarm.asked[:3] == [1.0, 1.0, 1.0]
-    assert alarm.asked[3:] == [pytest.approx(FAST_SECONDS)] * 17
+    assert trigger.waits[:3] == [1.0, 1.0, 1.0]
+    assert trigger.waits[3:] == [pytest.approx(FAST_SECONDS)] * 17
 
 
-class Alarm(PsiTrigger):
-    """Sleeps by a clock that is turned by hand, and fires once."""
+class FakeTrigger(PsiTrigger):
+    """Trigger that sleeps on a fake clock and fires once."""
 
     def __init__(self, clock: FakeClock, fires_after: int) -> None:
         super().__init__(Path("/nonexistent"))
-        self.asked: list[float] = []
+        self.waits: list[float] = []
         self._clock, self._fires_after = clock, fires_after
 
     def wait(self, seconds: float, stop: threading.Event) -> bool:
-        self.asked.append(round(seconds, 6))
-        if len(self.asked) == 20:
+        self.waits.append(round(seconds, 6))
+        if len(self.waits) == 20:
             stop.set()
-        if len(self.asked) == self._fires_after:
+        if len(self.waits) == self._fires_after:
             self._clock.now += seconds / 3
             return True
         self._clock.now += seconds
@@ -134,45 +133,47 @@ class Alarm(PsiTrigger):
         (5.0, None, 2, True),
     ],
 )
-def test_what_was_before_it_was_armed_is_not_new(before: float, now: float | None, window: int, new: bool) -> None:
-    """Anybody's window begins with all that was waited since boot; a privileged one, counted apart, does not."""
+def test_stalls_before_arming_are_not_new(before: float, now: float | None, window: int, new: bool) -> None:
+    """The first event of an unprivileged trigger covers all stalls since boot. Privileged ones count separately."""
     assert is_new(before, now, window) == new
 
 
-def test_a_wait_of_some_milliseconds_wakes_nobody(tmp_path: Path) -> None:
-    """On a machine that has waited for more than the trigger rings for, before it was armed. That took half a
-    minute of ten ticks a second at each start of the daemon."""
+def test_stall_of_some_milliseconds_does_not_fire(tmp_path: Path) -> None:
+    """Before arming, the machine has stalled for longer than the trigger's threshold.
+
+    Otherwise each start of the daemon causes half a minute of ten ticks a second.
+    """
     with thrashing(tmp_path) as cgroup:
-        if cgroup is None or waited() <= STALLED_RATIO * WINDOW_OF_ANYBODY_SECONDS:
+        if cgroup is None or stalled_seconds() <= STALLED_RATIO * WINDOW_OF_ANYBODY_SECONDS:
             return
     for _ in range(5):
-        time.sleep(4)  # until the kernel has added up what was
-        trigger, before = PsiTrigger(PRESSURE), waited()
-        wait_a_moment(tmp_path / "pages", before)
-        rung = trigger.wait(6.0, threading.Event())
+        time.sleep(4)  # until the kernel has accounted for earlier stalls
+        trigger, before = PsiTrigger(PRESSURE), stalled_seconds()
+        stall_briefly(tmp_path / "pages", before)
+        fired = trigger.wait(6.0, threading.Event())
         trigger.close()
-        if 0 < waited() - before < STALLED_RATIO:  # nobody else waited meanwhile
+        if 0 < stalled_seconds() - before < STALLED_RATIO:  # no other task stalled meanwhile
             break
     else:
         return
 
-    assert not rung
+    assert not fired
 
 
-def wait_a_moment(pages: Path, before: float) -> None:
-    """Wait for some pages, in a group that has no room for them."""
-    forget(pages)
+def stall_briefly(pages: Path, before: float) -> None:
+    """Stall on some pages in a cgroup that is too small for them."""
+    drop_page_cache(pages)
     with memory_cgroup(32 * MIB) as cgroup:
         assert cgroup is not None
         with cgroup.run(THRASH, str(pages)) as reader:
             until = time.monotonic() + 5
-            while waited() <= before and time.monotonic() < until:
+            while stalled_seconds() <= before and time.monotonic() < until:
                 time.sleep(0.001)
             reader.kill()
 
 
-def forget(pages: Path) -> None:
-    """Have them read from the disk again."""
+def drop_page_cache(pages: Path) -> None:
+    """Make the next access read the file from disk."""
     with pages.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -180,75 +181,75 @@ def forget(pages: Path) -> None:
 
 @contextmanager
 def thrashing(folder: Path) -> Iterator[MemoryCgroup | None]:
-    """A program that waits for pages which its limit has just dropped; None where that cannot be arranged here."""
+    """Run a program that stalls on pages its cgroup has just evicted. Yield None where that is impossible."""
     pages = folder / "pages"
     with pages.open("wb") as file:
         file.write(os.urandom(MIB) * 96)
-    forget(pages)
+    drop_page_cache(pages)
     with memory_cgroup(32 * MIB) as cgroup:
         if cgroup is None:
             yield None
             return
         with cgroup.run(THRASH, str(pages)) as reader:
-            before = waited()
+            before = stalled_seconds()
             time.sleep(2)
-            yield cgroup if waited() - before > 0.2 else None
+            yield cgroup if stalled_seconds() - before > 0.2 else None
             reader.kill()
 
 
-def waited() -> float:
-    """Seconds in which some task of this machine waited for memory; 0 for ever where the kernel does not say."""
+def stalled_seconds() -> float:
+    """Return the seconds that some task of this machine was stalled on memory, 0 without PSI."""
     return int(PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6 if PRESSURE.exists() else 0.0
 
 
-def test_a_cgroup_under_pressure_is_named_and_wakes_nobody_up(tmp_path: Path) -> None:
-    """A real limit, real waiting, a calm machine: high, the group named, the alarm rung, and nothing critical."""
+def test_cgroup_under_pressure_is_named_without_an_alert(tmp_path: Path) -> None:
+    """With a real limit, real stalls and a calm machine: level high, the trigger fires, nothing is critical."""
     with thrashing(tmp_path) as cgroup:
         if cgroup is None:
-            name_by_files(tmp_path)
+            check_simulated_cgroup(tmp_path)
             return
         trigger = PsiTrigger(PRESSURE)
-        rung = trigger.wait(10.0, threading.Event())
+        fired = trigger.wait(10.0, threading.Event())
         armed = trigger.window_seconds
         trigger.close()
         with running_daemon(tmp_path) as daemon:
-            (ram_now, *_) = daemon.wait_for("/api/v1/pressure", lambda found: named(found, cgroup.folder.name))
+            (ram_now, *_) = daemon.wait_for("/api/v1/pressure", lambda found: names(found, cgroup.folder.name))
             events = daemon.get("/api/v1/events").json
 
-    assert rung == bool(armed)
+    assert fired == bool(armed)
     assert ram_now["base_level"] == "low"
     assert ram_now["level"] == "high"
     assert not [event for event in events if event["kind"] == "alert" or "→ critical" in event["text"]]
 
 
-def test_the_same_by_files(tmp_path: Path) -> None:
-    """The same on a machine of files in a hybrid layout, where no real cgroup can be limited."""
-    name_by_files(tmp_path)
+def test_cgroup_under_pressure_is_named_in_a_hybrid_layout(tmp_path: Path) -> None:
+    """On simulated files, for machines where no real cgroup can be limited."""
+    check_simulated_cgroup(tmp_path)
 
 
-def name_by_files(folder: Path) -> None:
+def check_simulated_cgroup(folder: Path) -> None:
     host, stop = Host(folder / "host", "hybrid"), threading.Event()
     roots = host.roots
 
-    def go_on_waiting() -> None:
+    def keep_stalling() -> None:
         started = time.monotonic()
         while not stop.wait(0.1):
             seconds = 0.3 * (time.monotonic() - started)
             host.wait(seconds, train=seconds)
 
-    waiting = threading.Thread(target=go_on_waiting)
-    waiting.start()
+    stalling = threading.Thread(target=keep_stalling)
+    stalling.start()
     try:
         arguments = [f"--procfs={roots.procfs}", f"--sysfs={roots.sysfs}", f"--rootfs={roots.rootfs}"]
         with running_daemon(folder, *arguments) as daemon:
-            (ram_now, *_) = daemon.wait_for("/api/v1/pressure", lambda found: named(found, "train"))
+            (ram_now, *_) = daemon.wait_for("/api/v1/pressure", lambda found: names(found, "train"))
     finally:
         stop.set()
-        waiting.join()
+        stalling.join()
 
     assert (ram_now["base_level"], ram_now["level"]) == ("low", "high")
 
 
-def named(pressure: Any, group: str) -> bool:
+def names(pressure: Any, group: str) -> bool:
     texts = [reason["text"] for reason in pressure[0]["reasons"]]
     return any(text.endswith(f"cgroup /{group} is slowed by its memory limit") for text in texts)

@@ -1,4 +1,4 @@
-"""The proportional set size of one process: when asked, of the right one, or why not."""
+"""PSS of one process on request: the right process, or the reason for a refusal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OFTEN = '[processes]\ninterval = "1s"\n'
 
 
 def simulated(tmp_path: Path, rollup: bytes | None = ROLLUP) -> tuple[PssReader, Process]:
-    """Process 42 as it was listed, and a reader of its folder."""
+    """Return a reader of simulated files, and process 42 as it was listed."""
     folder_of(tmp_path)
     files = {} if rollup is None else {"smaps_rollup": rollup}
     add_process(tmp_path, stat_line(42, start=500), **files)
@@ -36,8 +36,8 @@ def simulated(tmp_path: Path, rollup: bytes | None = ROLLUP) -> tuple[PssReader,
     return PssReader(Roots(tmp_path, tmp_path, tmp_path)), process
 
 
-def test_parts_that_this_kernel_does_not_have() -> None:
-    """Before Linux 5.4 there is one sum: its parts are absent, not zero."""
+def test_parts_missing_on_old_kernels_are_absent() -> None:
+    """Before Linux 5.4 there is only the sum: its parts are absent, not zero."""
     pss = parse_rollup(ROLLUP, 42)
 
     assert (pss.pss_bytes, pss.rss_bytes, pss.anonymous_bytes) == (700 << 10, 900 << 10, 600 << 10)
@@ -45,14 +45,12 @@ def test_parts_that_this_kernel_does_not_have() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"Rss: 5 kB\n", b"Pss:  %s kB\nRss: 1 kB\n" % (b"9" * 40), b"\xff\xfe"])
-def test_nonsense_is_refused(data: bytes) -> None:
-    """A file without the sum is refused and quoted."""
+def test_invalid_smaps_rollup_is_rejected(data: bytes) -> None:
     with pytest.raises(ParseError, match="smaps_rollup"):
         parse_rollup(data, 42)
 
 
-def test_a_listed_process(tmp_path: Path) -> None:
-    """The figure is of the process that was listed."""
+def test_pss_of_a_listed_process_is_read(tmp_path: Path) -> None:
     reader, process = simulated(tmp_path)
 
     assert reader.read(process).pss_bytes == 700 << 10
@@ -65,10 +63,10 @@ def test_a_listed_process(tmp_path: Path) -> None:
         (lambda process: replace(process, start_time=process.start_time - 60), "process 42 .* has ended"),
     ],
 )
-def test_another_process_with_that_number(
+def test_ended_or_reused_pid_is_rejected(
     tmp_path: Path, change: Callable[[Process], Process], sentence: str
 ) -> None:
-    """A number that passed to another process answers nothing about the first."""
+    """A reused process id never gives the figures of another process."""
     reader, process = simulated(tmp_path)
 
     with pytest.raises(PssError, match=sentence):
@@ -78,58 +76,57 @@ def test_another_process_with_that_number(
 @pytest.mark.parametrize(
     ("rollup", "sentence"), [(None, "no smaps_rollup, which needs Linux 4.14"), (b"", "no lines Rss and Pss")]
 )
-def test_kernels_without_it(tmp_path: Path, rollup: bytes | None, sentence: str) -> None:
-    """An old kernel and an empty file each have their sentence."""
+def test_missing_or_empty_smaps_rollup_is_explained(tmp_path: Path, rollup: bytes | None, sentence: str) -> None:
     reader, process = simulated(tmp_path, rollup)
 
     with pytest.raises(PssError, match=sentence):
         reader.read(process)
 
 
-def test_one_at_a_time_and_a_pause() -> None:
-    """While one is read nobody else is let in, nor for a second after it."""
+def test_rate_limiter_admits_one_request_and_pauses() -> None:
+    """No other request is admitted during one, nor for a second after it."""
     now = [0.0]
-    turnstile = RateLimiter(1.0, lambda: now[0])
+    limiter = RateLimiter(1.0, lambda: now[0])
 
-    first, second = turnstile.enter(), turnstile.enter()
+    first, second = limiter.enter(), limiter.enter()
     now[0] = 5.0
-    turnstile.leave()
-    third = turnstile.enter()
+    limiter.leave()
+    third = limiter.enter()
     now[0] = 6.0
-    fourth = turnstile.enter()
+    fourth = limiter.enter()
 
     assert (first, second, third, fourth) == (True, False, False, True)
 
 
-def listed(daemon: RunningDaemon, pid: int) -> None:
+def wait_until_listed(daemon: RunningDaemon, pid: int) -> None:
     daemon.wait_for("/api/v1/processes", lambda found: any(one["pid"] == pid for one in found))
 
 
-def test_a_real_process(tmp_path: Path) -> None:
-    """Through the daemon: what psutil says, a second question refused for a second, and a stranger unknown."""
+def test_endpoint_agrees_with_psutil_and_rejects_invalid_requests(tmp_path: Path) -> None:
+    """A second request within a second gets 429, an unknown process 404, and an invalid id 422."""
     with holder(100 * MIB) as pid, running_daemon(tmp_path, config=OFTEN) as daemon:
-        listed(daemon, pid)
+        wait_until_listed(daemon, pid)
 
         answer = daemon.get(f"/api/v1/processes/{pid}/pss")
         name = Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
         again = daemon.get(f"/api/v1/processes/{pid}/pss")
-        witness = psutil.Process(pid).memory_full_info().pss
-        stranger = daemon.get("/api/v1/processes/2147483647/pss")
-        nonsense = [daemon.get(f"/api/v1/processes/{word}/pss").status for word in ("0", "-1", "x", "9" * 30)]
+        expected = psutil.Process(pid).memory_full_info().pss
+        unknown = daemon.get("/api/v1/processes/2147483647/pss")
+        invalid = [daemon.get(f"/api/v1/processes/{word}/pss").status for word in ("0", "-1", "x", "9" * 30)]
 
     assert answer.status == 200, answer.text
     TypeAdapter(contract_who.Pss).validate_json(answer.body, strict=True)
-    assert answer.json["pss_bytes"] == pytest.approx(witness, rel=0.1)
+    assert answer.json["pss_bytes"] == pytest.approx(expected, rel=0.1)
     assert answer.json["anonymous_bytes"] >= 100 * MIB
     assert answer.json["name"] == name
     assert (again.status, again.headers["retry-after"]) == (429, "1")
-    assert stranger.status == 404
-    assert "not among those" in stranger.json["detail"]
-    assert nonsense == [422] * 4
+    assert unknown.status == 404
+    assert "/api/v1/processes lists the available ones" in unknown.json["detail"]
+    assert invalid == [422] * 4
 
 
-def test_a_process_whose_first_thread_has_ended() -> None:
-    """Its memory is told by a thread that goes on; once that has ended too there is none."""
+def test_process_without_its_first_thread_has_pss() -> None:
+    """Another thread provides its memory. Once that has ended as well, there is none."""
     with zombie_leader(64) as one:
         start = psutil.Process(one.pid).create_time()
         one.end_first_thread()
@@ -143,15 +140,15 @@ def test_a_process_whose_first_thread_has_ended() -> None:
     assert found.pss_bytes > 64 * MIB
 
 
-def test_another_users_process(tmp_path: Path) -> None:
-    """Where the kernel refuses, the answer says so and what would help."""
+def test_process_of_another_user_needs_a_capability(tmp_path: Path) -> None:
+    """If the kernel denies access, the error names the capability."""
     uid = 65534 if os.geteuid() == 0 else None
     daemon_without_rights = running_daemon(tmp_path, config=OFTEN, without_privileges=True)
     with holder(100 * MIB, uid=uid) as pid, daemon_without_rights as daemon:
-        listed(daemon, pid)
+        wait_until_listed(daemon, pid)
         answer = daemon.get(f"/api/v1/processes/{pid}/pss")
 
-    if uid is None:  # then the holder is this user's own
+    if uid is None:  # the holder runs as this user
         assert answer.status == 200
     else:
         assert answer.status == 403

@@ -1,4 +1,4 @@
-"""Receivers that come, go and change while the daemon runs: nothing waits for a restart, nothing is told twice."""
+"""Receivers added, removed and changed by a reload: no restart needed, no notification sent twice."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ MIB = 1 << 20
 OTHER_SECRET = "whsec_" + "QUJD" * 11
 
 
-def use(daemon: RunningDaemon, folder: Path, config: str) -> None:
-    """Write other settings, have them read, and wait until they are in force."""
+def reload_with(daemon: RunningDaemon, folder: Path, config: str) -> None:
+    """Write new settings, reload, and wait until they are in effect."""
     changes = daemon.log.read_text().count("→")
     (folder / "memwatchd.toml").write_text(config)
     daemon.process.send_signal(signal.SIGHUP)
     wait_until(lambda: daemon.log.read_text().count("→") > changes)
-    daemon.get("/healthz")  # answered by the thread that reads the settings: afterwards
+    daemon.get("/healthz")  # answered by the thread that reads the settings, so after the reload
 
 
 @contextmanager
 def firing(folder: Path) -> Iterator[tuple[AlertMachine, RunningDaemon, Site]]:
-    """A daemon whose one receiver has heard of an alert."""
+    """Run a daemon whose only receiver was notified of an alert."""
     machine = AlertMachine.of(folder)
     with receiving() as site, running_daemon(folder, *machine.arguments, config=quick_config(site)) as daemon:
         machine.fill()
@@ -52,25 +52,25 @@ def pass_ticks(daemon: RunningDaemon, number: int = 3) -> None:
     daemon.wait_for("/api/v1/snapshot", lambda found: found["seq"] >= seq)
 
 
-def test_a_receiver_that_is_added_is_told_and_one_that_is_removed_is_not(tmp_path: Path) -> None:
-    """From none to one, to two, to another one; what is counted of who stays goes on."""
+def test_added_receiver_is_notified_and_removed_one_is_not(tmp_path: Path) -> None:
+    """From none to one, to two, to another one. Counters of a remaining receiver continue."""
     with receiving() as first, receiving() as second, running_daemon(tmp_path) as daemon:
 
-        def test() -> list[str]:
-            told: list[str] = get(daemon.port, "/api/v1/alerts/test", method="POST").json["receivers"]
-            return told
+        def send_test() -> list[str]:
+            notified: list[str] = get(daemon.port, "/api/v1/alerts/test", method="POST").json["receivers"]
+            return notified
 
-        use(daemon, tmp_path, quick_config(first))
-        assert test() == ["site0"]
+        reload_with(daemon, tmp_path, quick_config(first))
+        assert send_test() == ["site0"]
         wait_for_deliveries(first, 1)
-        use(daemon, tmp_path, quick_config(first, second))
-        assert test() == ["site0", "site1"]
+        reload_with(daemon, tmp_path, quick_config(first, second))
+        assert send_test() == ["site0", "site1"]
         wait_for_deliveries(first, 2)
         wait_for_deliveries(second, 1)
         counted = 'memwatch_notifications_total{outcome="delivered",receiver="site0"} 2.0'
         wait_until(lambda: counted in daemon.get("/metrics").text)
-        use(daemon, tmp_path, quick_config(second).replace("site0", "site1"))
-        assert test() == ["site1"]
+        reload_with(daemon, tmp_path, quick_config(second).replace("site0", "site1"))
+        assert send_test() == ["site1"]
         wait_for_deliveries(second, 2)
         wait_until(lambda: counted.replace("site0", "site1") in daemon.get("/metrics").text)
         metrics, log = daemon.get("/metrics").text, daemon.log.read_text()
@@ -81,8 +81,8 @@ def test_a_receiver_that_is_added_is_told_and_one_that_is_removed_is_not(tmp_pat
     assert "at the next start" not in log
 
 
-def test_what_waits_goes_to_the_new_address_at_once(tmp_path: Path) -> None:
-    """Its id stays, so whoever may have heard of it before knows it again; the old address hears nothing more."""
+def test_queued_notification_goes_to_the_new_url_at_once(tmp_path: Path) -> None:
+    """Its id is kept, so that duplicates can be recognized. The old URL receives nothing more."""
     machine = AlertMachine.of(tmp_path)
     with (
         receiving(503) as old,
@@ -92,7 +92,7 @@ def test_what_waits_goes_to_the_new_address_at_once(tmp_path: Path) -> None:
         machine.fill()
         wait_for_deliveries(old, 1)
         wait_until(lambda: "503" in daemon.get("/api/v1/receivers").json[0]["failure"])
-        use(daemon, tmp_path, quick_config(new))
+        reload_with(daemon, tmp_path, quick_config(new))
         wait_for_deliveries(new, 1)
         machine.empty()
         wait_for_deliveries(new, 2)
@@ -102,8 +102,8 @@ def test_what_waits_goes_to_the_new_address_at_once(tmp_path: Path) -> None:
     assert len(old.deliveries) == 1
 
 
-def test_an_alertmanager_that_takes_anothers_place_is_told_what_fires(tmp_path: Path) -> None:
-    """At once, not when it would have been said again: it has heard nothing yet."""
+def test_replaced_alertmanager_gets_firing_alerts_at_once(tmp_path: Path) -> None:
+    """Not only at the next repetition: the new one has received nothing yet."""
     machine = AlertMachine.of(tmp_path)
     with receiving() as old, receiving() as new:
         before, after = (
@@ -113,50 +113,51 @@ def test_an_alertmanager_that_takes_anothers_place_is_told_what_fires(tmp_path: 
             machine.fill()
             wait_for_deliveries(old, 1)
             daemon.wait_for("/api/v1/receivers", lambda found: found[0]["pending"] == 0)
-            use(daemon, tmp_path, after)
-            told = wait_for_deliveries(new, 1)
+            reload_with(daemon, tmp_path, after)
+            deliveries = wait_for_deliveries(new, 1)
 
-    assert [one["labels"]["alertname"] for one in json.loads(told[0].body)] == [
+    assert [one["labels"]["alertname"] for one in json.loads(deliveries[0].body)] == [
         one["labels"]["alertname"] for one in json.loads(old.deliveries[0].body)
     ]
     assert len(old.deliveries) == 1
 
 
-def test_who_comes_while_an_alert_fires_is_told_of_it(tmp_path: Path) -> None:
-    """Once, since when it fires as well; who was told before is not told again, and both hear of its end."""
+def test_added_receiver_gets_a_firing_alert_once(tmp_path: Path) -> None:
+    """With the start time of the alert. The other receiver is not notified again, and both get the resolution."""
     with firing(tmp_path) as (machine, daemon, first), receiving() as second:
-        use(daemon, tmp_path, quick_config(first, second))
+        reload_with(daemon, tmp_path, quick_config(first, second))
         wait_for_deliveries(second, 1)
-        use(daemon, tmp_path, quick_config(first, second, extra="\n[history]\nlength = '20m'\n"))
+        reload_with(daemon, tmp_path, quick_config(first, second, extra="\n[history]\nlength = '20m'\n"))
         machine.empty()
         wait_for_deliveries(second, 2)
         wait_for_deliveries(first, 2)
 
-    told = [[json.loads(one.body) for one in site.deliveries] for site in (first, second)]
-    assert [[one["event"] for one in bodies] for bodies in told] == [["pressure.critical", "pressure.resolved"]] * 2
-    early, late = (bodies[0] for bodies in told)
+    deliveries = [[json.loads(one.body) for one in site.deliveries] for site in (first, second)]
+    events = [[one["event"] for one in bodies] for bodies in deliveries]
+    assert events == [["pressure.critical", "pressure.resolved"]] * 2
+    early, late = (bodies[0] for bodies in deliveries)
     assert late["unix"] > early["unix"]
     assert {**late, "id": 0, "time": 0, "unix": 0, "top": 0} == {**early, "id": 0, "time": 0, "unix": 0, "top": 0}
 
 
-def test_who_comes_during_a_silence_is_told_at_its_end(tmp_path: Path) -> None:
-    """Not before, and nobody is told again who knows."""
+def test_receiver_added_during_a_silence_is_notified_at_its_end(tmp_path: Path) -> None:
+    """Not before, and receivers that were notified earlier are not notified again."""
     with firing(tmp_path) as (_, daemon, first), receiving() as second:
         (made,) = get(daemon.port, "/api/v1/silences?seconds=600&target=ram", method="POST").json
-        use(daemon, tmp_path, quick_config(first, second))
+        reload_with(daemon, tmp_path, quick_config(first, second))
         pass_ticks(daemon)
         in_silence = len(second.deliveries)
         get(daemon.port, f"/api/v1/silences/{made['id']}", method="DELETE")
-        told = wait_for_deliveries(second, 1)
+        deliveries = wait_for_deliveries(second, 1)
         pass_ticks(daemon)
 
     assert in_silence == 0
-    assert [json.loads(one.body)["event"] for one in told] == ["pressure.critical"]
+    assert [json.loads(one.body)["event"] for one in deliveries] == ["pressure.critical"]
     assert (len(first.deliveries), len(second.deliveries)) == (1, 1)
 
 
-def test_who_comes_with_a_restart_is_told_of_what_fires(tmp_path: Path) -> None:
-    """The alert outlives the daemon, so it is not told anew; who has not heard of it is."""
+def test_receiver_added_by_a_restart_gets_firing_alerts(tmp_path: Path) -> None:
+    """The alert outlives the daemon: a receiver that was notified earlier is not notified again."""
     machine = AlertMachine.of(tmp_path)
     state = f"--state-dir={tmp_path / 'state'}"
     with receiving() as first, receiving() as second:
@@ -175,12 +176,12 @@ def test_who_comes_with_a_restart_is_told_of_what_fires(tmp_path: Path) -> None:
             wait_for_deliveries(first, 2)
             wait_for_deliveries(second, 2)
 
-    told = [[json.loads(one.body)["event"] for one in site.deliveries] for site in (first, second)]
-    assert told == [["pressure.critical", "pressure.resolved"]] * 2
+    deliveries = [[json.loads(one.body)["event"] for one in site.deliveries] for site in (first, second)]
+    assert deliveries == [["pressure.critical", "pressure.resolved"]] * 2
 
 
-def test_who_wants_to_hear_of_more_is_told_what_of_it_fires(tmp_path: Path) -> None:
-    """Its name and its box stay; of the alert that it did not want it has not heard."""
+def test_receiver_with_added_events_gets_their_firing_alerts(tmp_path: Path) -> None:
+    """Its name and queue are kept, but it was never notified of this alert."""
     machine = AlertMachine.of(tmp_path)
     with receiving() as first, receiving() as second:
         more = quick_config(first, second)
@@ -188,20 +189,20 @@ def test_who_wants_to_hear_of_more_is_told_what_of_it_fires(tmp_path: Path) -> N
         with running_daemon(tmp_path, *machine.arguments, config=less) as daemon:
             machine.fill()
             wait_for_deliveries(first, 1)
-            use(daemon, tmp_path, more)
-            told = wait_for_deliveries(second, 1)
+            reload_with(daemon, tmp_path, more)
+            deliveries = wait_for_deliveries(second, 1)
 
-    assert json.loads(told[0].body)["event"] == "pressure.critical"
+    assert json.loads(deliveries[0].body)["event"] == "pressure.critical"
     assert len(first.deliveries) == 1
 
 
-def test_what_is_on_its_way_is_not_sent_again(tmp_path: Path) -> None:
-    """Settings that change while a receiver takes its time: what it answers is heard."""
+def test_notification_in_flight_during_a_reload_is_not_sent_again(tmp_path: Path) -> None:
+    """The response of a slow receiver counts even if its settings change meanwhile."""
     with receiving() as site, running_daemon(tmp_path, config=quick_config(site)) as daemon:
         site.may_answer.clear()
         get(daemon.port, "/api/v1/alerts/test", method="POST")
         wait_for_deliveries(site, 1)
-        use(daemon, tmp_path, quick_config(site).replace(SECRET, OTHER_SECRET))
+        reload_with(daemon, tmp_path, quick_config(site).replace(SECRET, OTHER_SECRET))
         site.may_answer.set()
         daemon.wait_for("/api/v1/receivers", lambda found: found[0]["pending"] == 0)
         get(daemon.port, "/api/v1/alerts/test", method="POST")
@@ -213,14 +214,14 @@ def test_what_is_on_its_way_is_not_sent_again(tmp_path: Path) -> None:
     assert len(site.deliveries) == 2
 
 
-def test_what_waited_for_who_is_gone_is_not_kept(tmp_path: Path) -> None:
-    """It is dropped, with a warning, on disk as well; so is what waited for a receiver of another sort."""
+def test_queue_of_a_removed_receiver_is_dropped(tmp_path: Path) -> None:
+    """With a warning, and on disk as well. The same applies if the type of a receiver changes."""
     state = f"--state-dir={tmp_path / 'state'}"
     with receiving(503) as site, running_daemon(tmp_path, state, config=quick_config(site, site)) as daemon:
         get(daemon.port, "/api/v1/alerts/test", method="POST")
         wait_for_deliveries(site, 2)
         alertmanager = f'[[alerts.alertmanagers]]\nname = "site1"\nurl = "{site.url}"\n'
-        use(daemon, tmp_path, alertmanager)
+        reload_with(daemon, tmp_path, alertmanager)
         wait_until(lambda: "memwatch_outbox_durable 1.0" in daemon.get("/metrics").text)
         log, pending = daemon.log.read_text(), daemon.get("/api/v1/receivers").json[0]["pending"]
         assert daemon.terminate() == 0
@@ -233,8 +234,8 @@ def test_what_waited_for_who_is_gone_is_not_kept(tmp_path: Path) -> None:
     assert "no longer" not in later
 
 
-def test_receivers_for_which_there_is_no_thread_are_told_when_there_is(tmp_path: Path) -> None:
-    """A reload at the worst time: systemd hears that it is over, later ones work, and nobody stays without."""
+def test_receivers_without_a_thread_are_notified_once_it_starts(tmp_path: Path) -> None:
+    """The reload still ends for systemd, later reloads work, and no receiver stays without a thread."""
     path = str(tmp_path / "notify")
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
@@ -244,28 +245,28 @@ def test_receivers_for_which_there_is_no_thread_are_told_when_there_is(tmp_path:
         manager.bind(path)
         manager.settimeout(60.0)
         sizes = Path(f"/proc/{daemon.pid}/statm").read_text().split()
-        room = int(sizes[0]) * resource.getpagesize() + 4 * MIB  # too little for a stack, enough for all else
+        room = int(sizes[0]) * resource.getpagesize() + 4 * MIB  # too little for a stack, enough for the rest
         resource.prlimit(daemon.pid, resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
-        use(daemon, tmp_path, quick_config(*[site] * 8))
+        reload_with(daemon, tmp_path, quick_config(*[site] * 8))
         wait_until(lambda: "webhook-site7 cannot start a thread, retrying" in daemon.log.read_text())
-        use(daemon, tmp_path, quick_config(*[site] * 9))
-        heard = [manager.recv(4096).decode() for _ in range(20)]
+        reload_with(daemon, tmp_path, quick_config(*[site] * 9))
+        received = [manager.recv(4096).decode() for _ in range(20)]
         resource.prlimit(daemon.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         wait_until(lambda: "webhook-site8 has started its thread" in daemon.log.read_text())
         get(daemon.port, "/api/v1/alerts/test", method="POST")
         wait_for_deliveries(site, 9)
         log = daemon.log.read_text()
 
-    about_state = [line for text in heard for line in text.splitlines() if line in ("READY=1", "RELOADING=1")]
+    about_state = [line for text in received for line in text.splitlines() if line in ("READY=1", "RELOADING=1")]
     assert about_state == ["RELOADING=1", "READY=1"] * 2
     assert log.count("webhook-site7 cannot start a thread") == 1
     assert "sample skipped" not in log
 
 
-def test_settings_that_cannot_be_taken_up_leave_the_old_ones(
+def test_failed_reload_keeps_the_old_settings(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever goes wrong when they are read again, systemd hears that it is over, and the next time works."""
+    """After any error, systemd is notified of the end of the reload, and the next reload works."""
     path = str(tmp_path / "notify")
     monkeypatch.setenv("NOTIFY_SOCKET", path)
     first, second = (settings_from(tmp_path, f"[history]\nlength = '{minutes}m'\n") for minutes in (20, 40))
@@ -285,10 +286,10 @@ def test_settings_that_cannot_be_taken_up_leave_the_old_ones(
             assert daemon.settings is first
         daemon.reload()
         daemon.stop()
-        heard = "\n".join(manager.recv(4096).decode() for _ in range(7)).splitlines()
+        received = "\n".join(manager.recv(4096).decode() for _ in range(7)).splitlines()
 
     assert daemon.settings is second
-    assert [line for line in heard if line in ("READY=1", "RELOADING=1")] == ["RELOADING=1", "READY=1"] * 3
-    assert heard[-1] == "STOPPING=1"
+    assert [line for line in received if line in ("READY=1", "RELOADING=1")] == ["RELOADING=1", "READY=1"] * 3
+    assert received[-1] == "STOPPING=1"
     assert "reload failed, keeping the old settings: [Errno 24] Too many open files" in caplog.messages
     assert "reload failed, keeping the old settings: MemoryError" in caplog.messages

@@ -1,4 +1,4 @@
-"""A replayed machine goes through every face, marked everywhere; what cannot be played is refused in a sentence."""
+"""Demos and recordings: the simulated mark in every interface, and errors for unusable recordings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(*command: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A DGX Spark that is not here."""
+    """Run the DGX Spark demo."""
     with running_daemon(tmp_path_factory.mktemp("demo"), "--demo", "dgx-spark", "--speed", "10") as daemon:
         yield daemon
 
@@ -47,8 +47,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 @pytest.mark.parametrize(
     "path", [*PATHS, "history", "ticks", "backends", "last-words", "nonsense", "fit?bytes=20GiB"]
 )
-def test_every_json_answer_says_that_it_is_simulated(demo: RunningDaemon, path: str) -> None:
-    """In every object, errors included, and in a header where a list is empty."""
+def test_every_json_response_is_marked_as_simulated(demo: RunningDaemon, path: str) -> None:
+    """In every object, errors included, and in a header, since a list may be empty."""
     answer = demo.get(f"/api/v1/{path}")
 
     found = answer.json if isinstance(answer.json, list) else [answer.json]
@@ -56,8 +56,8 @@ def test_every_json_answer_says_that_it_is_simulated(demo: RunningDaemon, path: 
     assert answer.headers["memwatch-simulated"] == "true"
 
 
-def test_what_programs_tell_is_answered_as_simulated(demo: RunningDaemon) -> None:
-    """Whoever marks his steps sees that no real machine has them."""
+def test_responses_to_marks_and_reports_are_marked_as_simulated(demo: RunningDaemon) -> None:
+    """A program that posts them can see that they do not reach a real machine."""
     mark = post(demo, "/api/v1/marks", {"text": "Before VAE Load"})
     own = {"pid": os.getpid(), "start_ticks": own_ticks(), "claims": []}
     report = post(demo, "/api/v1/reports", own)
@@ -66,8 +66,8 @@ def test_what_programs_tell_is_answered_as_simulated(demo: RunningDaemon) -> Non
     assert report == (200, {"simulated": True, "claims": 0})
 
 
-def test_a_tick_of_a_stream_is_marked(demo: RunningDaemon) -> None:
-    """Who wants no snapshots learns it too."""
+def test_stream_tick_is_marked_as_simulated(demo: RunningDaemon) -> None:
+    """Also for clients that do not subscribe to snapshots."""
     connection = http.client.HTTPConnection("127.0.0.1", demo.port, timeout=MAX_WAIT_SECONDS)
     try:
         connection.request("GET", "/api/v1/stream?events=event")
@@ -89,10 +89,10 @@ def test_a_tick_of_a_stream_is_marked(demo: RunningDaemon) -> None:
         ("GET", "/api/v1/pools?" + "x" * 9000, {}, 414),
     ],
 )
-def test_what_is_refused_before_it_is_looked_at_is_marked(
+def test_early_rejections_are_marked_as_simulated(
     demo: RunningDaemon, method: str, path: str, headers: dict[str, str], status: int
 ) -> None:
-    """By whoever stands in front of the application."""
+    """The mark is present although the request does not reach a handler."""
     answer = get(demo.port, path, headers, method)
 
     assert answer.status == status
@@ -100,8 +100,8 @@ def test_what_is_refused_before_it_is_looked_at_is_marked(
     assert answer.headers["memwatch-simulated"] == "true"
 
 
-def test_what_is_no_request_is_refused_with_the_mark(demo: RunningDaemon) -> None:
-    """The parser's refusals too."""
+def test_malformed_request_is_rejected_with_the_mark(demo: RunningDaemon) -> None:
+    """Errors of the HTTP parser are marked as well."""
     answer = exchange(demo.port, b"HELO demo\r\n\r\n")
 
     assert answer.status == 400
@@ -109,8 +109,7 @@ def test_what_is_no_request_is_refused_with_the_mark(demo: RunningDaemon) -> Non
     assert b"memwatch-simulated: true" in answer.head
 
 
-def test_a_stranger_learns_that_it_is_simulated(tmp_path: Path) -> None:
-    """401, where a login is set."""
+def test_unauthorized_response_is_marked_as_simulated(tmp_path: Path) -> None:
     with running_daemon(tmp_path, "--demo", "strix-halo", config=login_config(tmp_path)) as daemon:
         answer = daemon.get("/api/v1/pools")
 
@@ -120,8 +119,7 @@ def test_a_stranger_learns_that_it_is_simulated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/history", "/history?range=2h", "/processes", "/about", "/docs", "/last-words"]
 )
-def test_every_page_says_that_it_is_simulated(demo: RunningDaemon, path: str) -> None:
-    """A banner nobody can miss."""
+def test_every_page_has_a_simulated_data_banner(demo: RunningDaemon, path: str) -> None:
     assert "<b>Simulated data</b>" in demo.get(path).text
 
 
@@ -143,8 +141,8 @@ SIMULATED = "memwatch: Simulated data: replayed from a recording, not measured o
     ],
     ids=" ".join,
 )
-def test_every_command_says_that_it_is_simulated(demo: RunningDaemon, command: list[str]) -> None:
-    """Once, beside what it prints; JSON has a field for it."""
+def test_every_command_prints_a_simulated_data_notice(demo: RunningDaemon, command: list[str]) -> None:
+    """Once, on stderr. With --json there is no notice, since JSON has a field for it."""
     done = run(MEMWATCH, "--url", demo.url, *command)
 
     assert (done.returncode, done.stderr) == (0, SIMULATED)
@@ -153,8 +151,8 @@ def test_every_command_says_that_it_is_simulated(demo: RunningDaemon, command: l
         assert run(MEMWATCH, "--url", demo.url, "--json", *command).stderr == ""
 
 
-def test_programs_by_simulated_figures_are_told_of(demo: RunningDaemon) -> None:
-    """Before `wait` starts one, --json or not: what it prints is its own; and in what `run` reports."""
+def test_run_and_wait_print_a_simulated_data_notice(demo: RunningDaemon) -> None:
+    """`wait` prints it before starting the program, even with --json. `run` has it in its report."""
     started = run(MEMWATCH, "--url", demo.url, "--json", "wait", "--free", "1MiB", "--", "echo", "started")
     report = run(MEMWATCH, "--url", demo.url, "run", "--", "sleep", "2").stderr
     as_json = run(MEMWATCH, "--url", demo.url, "--json", "run", "--", "sleep", "2").stderr
@@ -162,25 +160,25 @@ def test_programs_by_simulated_figures_are_told_of(demo: RunningDaemon) -> None:
     assert (started.stdout, started.stderr) == ("started\n", SIMULATED)
     assert (
         "  Simulated data: replayed from a recording, not measured on this machine. "
-        "What everybody holds of pools and GPUs is that machine's.\n" in report
+        "Peaks of pools and GPUs are of that machine.\n" in report
     )
     assert json.loads(as_json)["exit_code"] == 0
 
 
-def test_metrics_say_that_they_are_simulated(demo: RunningDaemon) -> None:
-    """build_info is what a dashboard can filter by."""
+def test_metrics_are_marked_as_simulated(demo: RunningDaemon) -> None:
+    """A dashboard can filter by the label of build_info."""
     assert 'memwatch_build_info{simulated="true"' in demo.get("/metrics").text
 
 
-def test_answers_of_a_demo_are_as_documented(demo: RunningDaemon) -> None:
-    """The mark is part of the contract."""
+def test_demo_responses_match_the_schema(demo: RunningDaemon) -> None:
+    """The mark is part of the schema."""
     TypeAdapter(contract.Snapshot).validate_json(demo.get("/api/v1/snapshot").body, strict=True)
     TypeAdapter(list[contract.Pool]).validate_json(demo.get("/api/v1/pools").body, strict=True)
     TypeAdapter(contract_past.History).validate_json(demo.get("/api/v1/history").body, strict=True)
 
 
-def test_a_demo_has_a_past_when_it_begins(demo: RunningDaemon) -> None:
-    """The chart is full at once, from calm to critical and back; time passes ten times as fast."""
+def test_demo_starts_with_a_filled_history(demo: RunningDaemon) -> None:
+    """The chart is full at once, from calm to critical and back. Time passes ten times as fast."""
     series = demo.get("/api/v1/history?series=pressure.ram.ratio").json["series"][0]
     first = demo.snapshot()
     demo.wait_for("/api/v1/snapshot", lambda snapshot: snapshot["unix"] >= first["unix"] + 10.0)
@@ -195,8 +193,8 @@ def test_a_demo_has_a_past_when_it_begins(demo: RunningDaemon) -> None:
 
 
 @pytest.mark.parametrize("name", DEMOS)
-def test_every_demo_is_read_once(name: str) -> None:
-    """Without a server: the mark is in the text."""
+def test_once_prints_every_demo(name: str) -> None:
+    """The mark is in the text."""
     done = run(MEMWATCHD, "--demo", name, "--once")
 
     assert done.returncode == 0, done.stderr
@@ -204,21 +202,20 @@ def test_every_demo_is_read_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["user", "container", "unit"])
-def test_a_demo_adds_up_what_owners_hold(demo: RunningDaemon, kind: str) -> None:
-    """Recordings have no owners, and these list every process."""
-
+def test_demo_owners_are_summed_from_its_processes(demo: RunningDaemon, kind: str) -> None:
+    """Recordings contain no owners, but demos list every process."""
     answer, processes = demo.get(f"/api/v1/owners?by={kind}").json, demo.snapshot()["processes"]
 
     assert answer["process_list"] == "complete"
     assert {owner["name"] for owner in answer["owners"]} == {process[kind] for process in processes}
     for owner in answer["owners"]:
         mine = [process for process in processes if process[kind] == owner["name"]]
-        assert abs(owner["processes"] - len(mine)) <= 1  # one is killed in this story, perhaps between the two
+        assert abs(owner["processes"] - len(mine)) <= 1  # one is killed in this demo, maybe between both
     assert f"by={kind}" in demo.get("/processes").text
 
 
-def test_a_recording_of_the_largest_only_does_not_say_what_owners_hold() -> None:
-    """Four of 412 processes: no sums, and a sentence."""
+def test_recording_of_the_largest_processes_has_no_owners() -> None:
+    """It has 4 of 412 processes: no sums, and a note with the reason."""
     snapshot = open_recording(path_of("macbook"), salvage=False).first
 
     answer = owners_json(replace(snapshot, owners=build_findings(snapshot).owners), "user")
@@ -227,16 +224,16 @@ def test_a_recording_of_the_largest_only_does_not_say_what_owners_hold() -> None
     assert "contains only the largest processes" in answer["note"]
 
 
-def test_the_list_of_demos_is_printed() -> None:
-    """A name and a description a line."""
+def test_demo_list_is_printed() -> None:
+    """One line per demo: name and description."""
     done = run(MEMWATCHD, "--demo", "list")
 
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(DEMOS)
 
 
-def test_what_a_daemon_records_is_replayed(tmp_path: Path, demo: RunningDaemon) -> None:
-    """From one daemon by its client into a file, from the file by another daemon, with the times of then."""
+def test_recording_of_a_daemon_is_replayed(tmp_path: Path, demo: RunningDaemon) -> None:
+    """The client records one daemon, and another daemon replays the file with the original times."""
     file = tmp_path / "box.memwatch"
     done = run(MEMWATCH, "--url", demo.url, "record", str(file), "--for", "2s", "--redact")
     recorded = list(read_frames(file))
@@ -254,8 +251,8 @@ def test_what_a_daemon_records_is_replayed(tmp_path: Path, demo: RunningDaemon) 
     assert "Simulated data" in status.stdout
 
 
-def test_the_daemon_itself_records_and_goes_on_after_a_restart(tmp_path: Path) -> None:
-    """Two runs, one recording, no damage; this machine's figures come back under its name."""
+def test_daemon_continues_its_recording_after_a_restart(tmp_path: Path) -> None:
+    """Two runs write one undamaged recording with this machine's host name."""
     file = tmp_path / "box.memwatch"
     for _ in range(2):
         with running_daemon(tmp_path, "--record", str(file), "--interval", "200ms") as daemon:
@@ -271,8 +268,8 @@ def test_the_daemon_itself_records_and_goes_on_after_a_restart(tmp_path: Path) -
     assert not contents.first.simulated
 
 
-def test_a_damaged_recording_is_refused_and_played_if_asked(tmp_path: Path) -> None:
-    """Exit code 78 and the option that helps; with it the readable part is served."""
+def test_damaged_recording_is_replayed_only_with_salvage(tmp_path: Path) -> None:
+    """Without the option: exit code 78 and its name. With it, the readable part is served."""
     file = tmp_path / "box.memwatch"
     with running_daemon(tmp_path, "--record", str(file), "--interval", "100ms") as daemon:
         daemon.wait_for("/api/v1/snapshot", lambda snapshot: snapshot["seq"] >= 10)
@@ -306,8 +303,8 @@ def test_a_damaged_recording_is_refused_and_played_if_asked(tmp_path: Path) -> N
         ),
     ],
 )
-def test_what_cannot_be_shown_is_refused_in_a_sentence(arguments: tuple[str, ...], sentence: str) -> None:
-    """The thing, the value, and what would work; no traceback."""
+def test_unusable_recording_options_are_rejected(arguments: tuple[str, ...], sentence: str) -> None:
+    """The error has the option, its value and the valid values, without a traceback."""
     done = run(MEMWATCHD, *arguments, "--listen", "127.0.0.1:0")
 
     assert done.returncode in (2, 78)
@@ -322,10 +319,10 @@ def test_what_cannot_be_shown_is_refused_in_a_sentence(arguments: tuple[str, ...
         (("--for", "1s"), "is not a recording"),
     ],
 )
-def test_the_client_refuses_what_it_cannot_record(
+def test_client_rejects_unusable_recording_arguments(
     tmp_path: Path, demo: RunningDaemon, arguments: tuple[str, ...], sentence: str
 ) -> None:
-    """A bad duration, and a file that is something else."""
+    """An invalid duration, and a file that is no recording."""
     file = tmp_path / "notes.txt"
     file.write_text("mine")
 

@@ -1,4 +1,4 @@
-"""What /openapi.json promises is what is answered, to requests that are right and to requests that are wrong."""
+"""Responses to valid and invalid requests match /openapi.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.daemon_process import RunningDaemon, running_daemon
 from support.waiting import MAX_WAIT_SECONDS
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of its own dependencies, while they are imported
+    warnings.simplefilter("ignore")  # warnings of its dependencies during import
     import schemathesis
     from hypothesis import HealthCheck, given, settings
     from hypothesis.errors import Unsatisfiable
@@ -29,7 +29,7 @@ with warnings.catch_warnings():
         unsupported_method,
     )
 
-PROMISES = [
+CHECKS = [
     not_a_server_error,
     status_code_conformance,
     content_type_conformance,
@@ -43,13 +43,13 @@ ENDLESS = "/api/v1/stream"
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """One daemon for every request that is made up."""
+    """Run one daemon for all generated requests."""
     with running_daemon(tmp_path_factory.mktemp("schema"), "--interval", "200ms") as running:
         yield running
 
 
-def test_every_operation_keeps_its_promise(daemon: RunningDaemon) -> None:
-    """Status, type and shape are as described; what is wrong is refused; nothing is ever a 5xx but 503."""
+def test_every_operation_matches_its_description(daemon: RunningDaemon) -> None:
+    """Status, content type and schema match, invalid requests are rejected, and no 5xx occurs except 503."""
     description = schemathesis.openapi.from_url(f"{daemon.url}/openapi.json")
     described = list(description.exclude(path=ENDLESS).get_all_operations())
     operations = [found.ok() for found in described if isinstance(found, Ok)]
@@ -57,11 +57,11 @@ def test_every_operation_keeps_its_promise(daemon: RunningDaemon) -> None:
 
     for operation in operations:
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-            keeps_its_promise(operation, mode, daemon.url)
+            check_operation(operation, mode, daemon.url)
 
 
-def keeps_its_promise(operation: Any, mode: GenerationMode, url: str) -> None:
-    """With requests as described, or with others (there are none where there is nothing to vary)."""
+def check_operation(operation: Any, mode: GenerationMode, url: str) -> None:
+    """Send valid or invalid requests. An operation without parameters has no invalid ones."""
 
     @settings(
         max_examples=15, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
@@ -69,16 +69,15 @@ def keeps_its_promise(operation: Any, mode: GenerationMode, url: str) -> None:
     @given(case=operation.as_strategy(generation_mode=mode))
     def judge(case: schemathesis.Case[Any]) -> None:
         answer = case.call(base_url=url, timeout=MAX_WAIT_SECONDS)
-        if answer.status_code == TOO_LONG:  # the server's own word, before anybody looked at what is asked
+        if answer.status_code == TOO_LONG:  # from the HTTP server, before routing
             assert len(answer.request.url or "") > MAX_TARGET_BYTES
         else:
-            case.validate_response(answer, checks=PROMISES)
+            case.validate_response(answer, checks=CHECKS)
 
     with suppress(Unsatisfiable) if mode is GenerationMode.NEGATIVE else nullcontext():
         judge()
 
 
-def test_the_daemon_is_well_after_all_that(daemon: RunningDaemon) -> None:
-    """It answers, and no traceback is in its log."""
+def test_daemon_is_healthy_after_all_requests(daemon: RunningDaemon) -> None:
     assert daemon.get("/healthz").status == 200
     assert "Traceback" not in Path(daemon.log).read_text()

@@ -1,4 +1,4 @@
-"""What a machine costs those who store its series: a budget, kept by every simulated machine."""
+"""Budget for the number of series per machine, checked for every simulated machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.paths import MACHINES
 GOLDEN = sorted(MACHINES.glob("*/metrics*.txt"))
 NO_GPU, ONE_GPU = 80, 150
 HOST, PER_GPU = 60, 40
-# Series about the daemon itself and process_*, one each whatever the machine: VOLATILE less the two per collector.
+# Series about the daemon itself and process_*, the same on every machine: VOLATILE without the two per collector.
 OWN = 4 + 6
 PER_COLLECTOR = 2
 CHANGING = ("#", "memwatch_pressure_reason", "memwatch_time_to_full_seconds")
@@ -25,7 +25,7 @@ def series_of(metrics: str) -> int:
 
 
 def budget(metrics: str) -> tuple[int, int]:
-    """How many series a machine with this golden file has in all, and how many it may have."""
+    """Return the total number of series of a machine with this golden file, and the permitted number."""
     gpus = metrics.count("memwatch_device_info{")
     collectors = metrics.count("memwatch_collector_up{")
     found = series_of(metrics) + OWN + PER_COLLECTOR * collectors
@@ -33,15 +33,15 @@ def budget(metrics: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("file", GOLDEN, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_each_machine_keeps_its_budget(file: Path) -> None:
-    """At most 80 series without a GPU, 150 with one, and 60 and 40 per GPU with more."""
+def test_machine_is_within_its_series_budget(file: Path) -> None:
+    """At most 80 series without a GPU, 150 with one, and 60 plus 40 per GPU with more."""
     found, allowed = budget(file.read_text())
 
     assert found <= allowed
 
 
-def test_the_count_is_the_daemons(tmp_path: Path) -> None:
-    """What the tests above add to the golden files is what a daemon really exports beside them."""
+def test_budget_counts_all_series_of_the_daemon(tmp_path: Path) -> None:
+    """The series added to the golden files above are those that a daemon also exports."""
     host = host_of("8x-h100", tmp_path)
     with running_daemon(tmp_path, *host.roots, environ=host.environ) as daemon:
         daemon.wait_until_ok("nvml")
@@ -54,8 +54,8 @@ def test_the_count_is_the_daemons(tmp_path: Path) -> None:
     assert series_of(text) == budget(golden)[0]
 
 
-def test_processes_are_bounded_when_they_are_switched_on(tmp_path: Path) -> None:
-    """`top` bounds them: at most one series for what lies in RAM and one for each device's share or pool."""
+def test_process_series_are_bounded_by_top(tmp_path: Path) -> None:
+    """Each process has at most one series for RAM and one for each device's share or pool."""
     config = '[processes]\ntop = 5\ninterval = "1s"\nmetrics = true\n'
     host = host_of("8x-h100", tmp_path)
     with running_daemon(tmp_path, *host.roots, environ=host.environ, config=config) as daemon:
@@ -69,8 +69,8 @@ def test_processes_are_bounded_when_they_are_switched_on(tmp_path: Path) -> None
     assert len(processes) == len(set(processes)) <= 5 * (1 + text.count("memwatch_device_info{"))
 
 
-def test_labels_do_not_grow_with_time(tmp_path: Path) -> None:
-    """Two scrapes have the same series: no label holds a figure, a time or a text that changes."""
+def test_labels_do_not_change_with_time(tmp_path: Path) -> None:
+    """Two scrapes have the same series: no label contains a changing value, time or text."""
     with running_daemon(tmp_path, "--interval", "200ms") as daemon:
         daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
 
@@ -85,5 +85,5 @@ def test_labels_do_not_grow_with_time(tmp_path: Path) -> None:
 
 
 def test_every_machine_has_a_golden_file() -> None:
-    """The budget is checked on all machines there are."""
+    """The budget check covers all simulated machines."""
     assert {file.parent.name for file in GOLDEN} >= {name for name in RUN_HERE if (MACHINES / name).is_dir()}

@@ -1,4 +1,4 @@
-"""The application serves what the tables of routes have, and nothing else."""
+"""The application serves exactly the routes of the route tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def app() -> Iterator[FastAPI]:
     daemon.stop()
 
 
-def test_application_serves_the_tables_and_static_files(app: FastAPI) -> None:
+def test_application_serves_the_route_tables_and_static_files(app: FastAPI) -> None:
     served = {
         (method, route.path)
         for route in app.routes
@@ -37,7 +37,7 @@ def test_application_serves_the_tables_and_static_files(app: FastAPI) -> None:
     assert len([path for path in STATIC.rglob("*") if path.is_file()]) + len(served) == len(app.routes)
 
 
-def test_description_has_the_api_and_no_page(app: FastAPI) -> None:
+def test_openapi_describes_the_api_and_no_pages(app: FastAPI) -> None:
     described = {
         (method.upper(), path, *operation["tags"])
         for path, operations in app.openapi()["paths"].items()
@@ -47,8 +47,8 @@ def test_description_has_the_api_and_no_page(app: FastAPI) -> None:
     assert described == {(route.method, route.path, tag) for tag, routes in API.items() for route in routes}
 
 
-def test_every_operation_is_described_in_words(app: FastAPI) -> None:
-    """By the docstring of its handler; a part of the snapshot is described by its name."""
+def test_operations_are_described_by_handler_docstrings(app: FastAPI) -> None:
+    """Handlers without a docstring return a part of the snapshot, which is described by its name."""
     undescribed = {
         path
         for path, operations in app.openapi()["paths"].items()

@@ -1,4 +1,4 @@
-"""The state folder: made, locked, and never a reason not to start."""
+"""State folder: creation, locking, and startup without one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from support.daemon_process import running_daemon
 from support.settings_sample import settings_from
 
 
-def test_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
-    """A folder that is not there is made, parents included, and nobody else may look into it."""
+def test_missing_folder_is_created_for_its_owner_only(tmp_path: Path) -> None:
+    """Parents are created as well. Other users have no access."""
     wanted = tmp_path / "var/lib/memwatchd"
 
     state = open_state(wanted)
@@ -23,8 +23,8 @@ def test_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     state.close()
 
 
-def test_second_daemon_does_without(tmp_path: Path) -> None:
-    """Two daemons never write to one folder; the folder is free again when the first has closed it."""
+def test_second_daemon_runs_without_a_state_folder(tmp_path: Path) -> None:
+    """Two daemons never write to one folder. It is available again once the first has closed it."""
     first = open_state(tmp_path)
 
     second = open_state(tmp_path)
@@ -36,8 +36,8 @@ def test_second_daemon_does_without(tmp_path: Path) -> None:
     third.close()
 
 
-def test_what_cannot_be_a_state_folder_is_said(tmp_path: Path) -> None:
-    """A file in its place, a path through a file, a folder that others may write to: a sentence for each."""
+def test_unusable_state_folder_is_reported(tmp_path: Path) -> None:
+    """The reason is given: a file in its place, a path through a file, or write access for other users."""
     file = tmp_path / "file"
     file.write_text("")
     shared = tmp_path / "shared"
@@ -50,7 +50,7 @@ def test_what_cannot_be_a_state_folder_is_said(tmp_path: Path) -> None:
     assert "--state-dir" in open_state(None).complaint
 
 
-def test_a_link_to_a_folder_is_one(tmp_path: Path) -> None:
+def test_link_to_a_state_folder_is_accepted(tmp_path: Path) -> None:
     """systemd's DynamicUser makes /var/lib/NAME a link."""
     (tmp_path / "private").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to("private")
@@ -70,18 +70,18 @@ def test_a_link_to_a_folder_is_one(tmp_path: Path) -> None:
         ('[state]\ndir = "/c"\n', {"STATE_DIRECTORY": "/a"}, "/c", "{file} line 2"),
     ],
 )
-def test_where_the_folder_is_set(
+def test_configured_folder_overrides_that_of_systemd(
     tmp_path: Path, text: str, environ: dict[str, str], wanted: str | None, origin: str | None
 ) -> None:
-    """What an administrator sets wins over what systemd suggests; without either there is none."""
+    """The settings and MEMWATCHD_STATE_DIR override STATE_DIRECTORY. Without any of them there is no folder."""
     settings = settings_from(tmp_path, text, environ=environ)
 
     assert settings.state.dir == (None if wanted is None else Path(wanted))
     assert settings.origins.get("state.dir") == (origin and origin.format(file=tmp_path / "memwatchd.toml"))
 
 
-def test_daemon_starts_whatever_the_folder_is(tmp_path: Path) -> None:
-    """A state folder that cannot be used costs what it would keep, and a line in the log."""
+def test_daemon_starts_with_an_unusable_state_folder(tmp_path: Path) -> None:
+    """Nothing is kept across restarts, and the log gives the reason."""
     with running_daemon(tmp_path, f"--state-dir={os.devnull}/x") as daemon:
         assert daemon.get("/healthz").status == 200
         log = daemon.log.read_text()

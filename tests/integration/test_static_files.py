@@ -1,4 +1,4 @@
-"""Styles and scripts travel small: compressed once at the start, whole to whoever does not take that."""
+"""Static files and pages: compressed for clients that accept gzip, uncompressed for others."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         yield one
 
 
-def test_every_file_is_the_same_compressed(daemon: RunningDaemon) -> None:
-    """What is unpacked is the file, byte for byte; the two forms have tags of their own."""
+def test_every_compressed_file_equals_the_original(daemon: RunningDaemon) -> None:
+    """The decompressed content is identical. Both forms have their own ETag."""
     for name, path in files_under(STATIC):
         small, whole = (daemon.get(f"/static/{name}", Accept_Encoding=how) for how in ("gzip, br", "identity"))
 
@@ -32,8 +32,8 @@ def test_every_file_is_the_same_compressed(daemon: RunningDaemon) -> None:
         assert (again.status, again.body) == (304, b"")
 
 
-def test_what_pays_is_compressed(daemon: RunningDaemon) -> None:
-    """Scripts and styles are; an icon of 120 bytes and the 1.7 MB of Swagger UI are not."""
+def test_scripts_and_styles_are_compressed(daemon: RunningDaemon) -> None:
+    """An icon of 120 bytes and the 1.7 MB of Swagger UI are not."""
     packed = {
         name
         for name, _ in files_under(STATIC)
@@ -48,8 +48,8 @@ def test_what_pays_is_compressed(daemon: RunningDaemon) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/processes", "/devices", "/alerts", "/about"])
-def test_pages_are_compressed_when_asked(daemon: RunningDaemon, path: str) -> None:
-    """Half of the bytes at most, and a cache in between is told that there are two forms."""
+def test_pages_are_compressed_on_request(daemon: RunningDaemon, path: str) -> None:
+    """They have at most half the bytes, and `Vary` lists accept-encoding for caches."""
     small, whole = (daemon.get(path, Accept_Encoding=how) for how in ("gzip", "identity"))
 
     assert small.headers["content-encoding"] == "gzip"

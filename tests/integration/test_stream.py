@@ -1,4 +1,4 @@
-"""Listeners get every tick, miss no event, and none of them can hurt the daemon or another listener."""
+"""Event streams: every tick, resumption without lost events, and slow or too many clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Listener(Struct):
     ids: list[str] = field(default_factory=list)
 
     def next(self) -> tuple[str, Any]:
-        """The next event: its name and its data."""
+        """Return the name and the data of the next event."""
         while b"\n\n" not in self.buffer:
             part = self.connection.recv(65536)
             assert part, "the stream ended"
@@ -48,14 +48,17 @@ class Listener(Struct):
         raise AssertionError(f"no {name} in {seconds} s")
 
     def until_in_a_row(self, wanted: int, most: int) -> None:
-        """Until so many snapshots followed each other. A hole is a fault, unless this virtual machine's host kept
-        time for itself meanwhile (`steal`): two ticks may be ready at once then, and the older is not sent."""
+        """Read until `wanted` consecutive snapshots have arrived.
+
+        A gap is an error unless the hypervisor took CPU time meanwhile (`steal`): then two ticks may be ready at
+        once, and the older one is not sent.
+        """
         numbers: list[int] = []
         stolen = steal_seconds()
         while len(numbers) < most:
             numbers.append(self.until("snapshot")["seq"])
             if len(numbers) > 1 and numbers[-1] != numbers[-2] + 1:
-                assert steal_seconds() > stolen, f"a hole, and no host to blame: {numbers}"
+                assert steal_seconds() > stolen, f"gap without stolen CPU time: {numbers}"
             if numbers[-wanted:] == list(range(numbers[-1] - wanted + 1, numbers[-1] + 1)):
                 return
         raise AssertionError(f"never {wanted} in a row: {numbers}")
@@ -70,16 +73,16 @@ def listening(daemon: RunningDaemon, path: str = "/api/v1/stream", **headers: st
 
 
 @pytest.mark.alone
-def test_every_tick_is_sent_and_the_snapshots_are_whole(tmp_path: Path) -> None:
-    """Ten ticks are ten snapshots, numbered without a hole."""
+def test_every_tick_is_sent(tmp_path: Path) -> None:
+    """Ten ticks give ten snapshots with consecutive numbers."""
     with running_daemon(tmp_path, "--interval", "100ms") as daemon:
-        daemon.snapshot()  # the API is made when it is asked for the first time
+        daemon.snapshot()  # the API is created by the first request
         with listening(daemon) as listener:
             listener.until_in_a_row(10, most=300)
 
 
-def test_a_listener_that_comes_back_gets_the_events_it_missed(tmp_path: Path) -> None:
-    """Last-Event-ID of this run resumes; one of another run starts afresh."""
+def test_reconnected_client_gets_the_events_it_missed(tmp_path: Path) -> None:
+    """A Last-Event-ID of this run resumes the stream. That of another run starts a new one."""
     settings = tmp_path / "memwatchd.toml"
     with running_daemon(tmp_path, "--interval", "100ms") as daemon:
         with listening(daemon, "/api/v1/stream?events=event") as listener:
@@ -91,15 +94,15 @@ def test_a_listener_that_comes_back_gets_the_events_it_missed(tmp_path: Path) ->
 
         with listening(daemon, "/api/v1/stream?events=event", Last_Event_ID=last) as resumed:
             missed = resumed.until("event")
-        with listening(daemon, "/api/v1/stream?events=event", Last_Event_ID="0000-1") as stranger:
-            first, _ = stranger.next()
+        with listening(daemon, "/api/v1/stream?events=event", Last_Event_ID="0000-1") as unrelated:
+            first, _ = unrelated.next()
 
     assert missed["kind"] == "reloaded"
     assert first == "tick"
 
 
-def test_the_number_of_streams_is_bounded_and_metrics_are_not(tmp_path: Path) -> None:
-    """One too many gets a 503 that says when to come back; a scrape is answered all the while."""
+def test_streams_are_limited_and_metrics_are_not(tmp_path: Path) -> None:
+    """The client above the limit gets 503 with Retry-After. A scrape still works."""
     with running_daemon(tmp_path, config="[web]\nmax_streams = 3\n") as daemon:
         opened = [listening(daemon) for _ in range(3)]
         for one in opened:
@@ -118,7 +121,7 @@ def test_the_number_of_streams_is_bounded_and_metrics_are_not(tmp_path: Path) ->
 
 
 def status_when_freed(daemon: RunningDaemon, seconds: float = MAX_WAIT_SECONDS) -> bytes:
-    """Ask for a stream until there is one again; the status of the last answer."""
+    """Request a stream until one is available. Return the last status."""
     until = time.monotonic() + seconds
     while True:
         with listening(daemon) as late:
@@ -129,30 +132,30 @@ def status_when_freed(daemon: RunningDaemon, seconds: float = MAX_WAIT_SECONDS) 
 
 
 @pytest.mark.alone
-def test_a_listener_that_never_reads_delays_nobody(tmp_path: Path) -> None:
-    """Its socket fills up; the others get their ticks, the daemon its memory back."""
+def test_client_that_never_reads_does_not_delay_others(tmp_path: Path) -> None:
+    """Its socket fills up. The others get every tick, and the daemon's memory does not grow."""
     with running_daemon(tmp_path, "--interval", "100ms") as daemon:
-        with listening(daemon) as first:  # the API, and all a stream needs, is made for the first who asks
+        with listening(daemon) as first:  # the first stream creates the API and its streams
             first.until_in_a_row(5, most=300)
             before = first.until("snapshot")
-        deaf = []
+        stuck = []
         for _ in range(5):
             connection = socket.socket()
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             connection.connect(("127.0.0.1", daemon.port))
             connection.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            deaf.append(connection)
+            stuck.append(connection)
         with listening(daemon) as listener:
             listener.until_in_a_row(10, most=300)
             after = listener.until("snapshot")
-        for connection in deaf:
+        for connection in stuck:
             connection.close()
 
     assert after["self"]["rss_bytes"] - before["self"]["rss_bytes"] < 2 << 20
 
 
-def test_the_live_page_is_a_stream_of_its_own_fragment(tmp_path: Path) -> None:
-    """What the browser swaps in is HTML of the page, and an unknown page is refused by name."""
+def test_live_stream_sends_html_of_the_page(tmp_path: Path) -> None:
+    """The browser inserts this HTML. An unknown page is rejected with the list of pages."""
     with running_daemon(tmp_path, "--interval", "100ms") as daemon:
         with socket.create_connection(("127.0.0.1", daemon.port), timeout=MAX_WAIT_SECONDS) as connection:
             connection.sendall(b"GET /live?page=overview HTTP/1.0\r\nHost: localhost\r\n\r\n")

@@ -1,4 +1,4 @@
-"""A target of the settings that is not on the machine is told once, when all collectors have had their time."""
+"""Warnings about targets in the settings that the machine does not have."""
 
 from __future__ import annotations
 
@@ -24,24 +24,30 @@ targets = ["ram", "rem", "psi"]
 CONFIG = '[pressure.targets.{}]\nlimit = "20GiB"\n'
 
 
-def both(*targets: str) -> str:
+def pressure_config(*targets: str) -> str:
     return "".join(CONFIG.format(target) for target in targets)
 
 
-def test_it_is_told_once_and_after_a_reload_what_is_new(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """Not before a minute has passed, nor of what is here; a receiver's targets are those of its events."""
+def test_unknown_target_is_logged_once_and_new_ones_after_a_reload(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Not during the first minute, and not for existing targets. The events of a receiver determine its targets."""
     snapshot = calm_workstation()
     here = ", ".join(snapshot.labels)
-    unmet = UnknownTargetCheck(settings_from(tmp_path, both("ram", "nosuch") + RECEIVER))
+    check = UnknownTargetCheck(settings_from(tmp_path, pressure_config("ram", "nosuch") + RECEIVER))
 
-    def tell(seconds: float) -> list[str]:
+    def messages_at(seconds: float) -> list[str]:
         caplog.clear()
-        unmet.on_tick(replace(snapshot, monotonic=1000.0 + seconds))
+        check.on_tick(replace(snapshot, monotonic=1000.0 + seconds))
         return [record.getMessage() for record in caplog.records]
 
-    early, settled, later = tell(0.0) + tell(SETTLED_SECONDS - 1), tell(SETTLED_SECONDS), tell(2 * SETTLED_SECONDS)
-    unmet.use(settings_from(tmp_path, both("nosuch", "other") + RECEIVER.replace("psi", "swap")))
-    reloaded = tell(3 * SETTLED_SECONDS)
+    early, settled, later = (
+        messages_at(0.0) + messages_at(SETTLED_SECONDS - 1),
+        messages_at(SETTLED_SECONDS),
+        messages_at(2 * SETTLED_SECONDS),
+    )
+    check.use(settings_from(tmp_path, pressure_config("nosuch", "other") + RECEIVER.replace("psi", "swap")))
+    reloaded = messages_at(3 * SETTLED_SECONDS)
 
     assert (early, later) == ([], [])
     assert settled == [
@@ -55,15 +61,15 @@ def test_it_is_told_once_and_after_a_reload_what_is_new(caplog: pytest.LogCaptur
     ]
 
 
-def test_the_daemon_tells_it(tmp_path: Path) -> None:
-    """At its start and after a reload; a minute of this machine takes less than one."""
-    said = "this machine has no such target now; available: ram, "
+def test_daemon_logs_unknown_targets(tmp_path: Path) -> None:
+    """After startup and after a reload. A minute of this demo takes 0.6 s."""
+    warning = "this machine has no such target now; available: ram, "
     with running_daemon(tmp_path, "--demo", "strix-halo", "--speed", "100", config=CONFIG.format("nosuch")) as one:
-        one.wait_for_log(f"pressure.targets.nosuch is set, but {said}")
+        one.wait_for_log(f"pressure.targets.nosuch is set, but {warning}")
         (tmp_path / "memwatchd.toml").write_text(CONFIG.format('"gpu0.gttt"'))
         one.process.send_signal(signal.SIGHUP)
-        one.wait_for_log(f"pressure.targets.gpu0.gttt is set, but {said}")
+        one.wait_for_log(f"pressure.targets.gpu0.gttt is set, but {warning}")
         log = one.log.read_text()
 
-    assert log.count(said) == 2
+    assert log.count(warning) == 2
     assert " WARNING " in log

@@ -1,4 +1,4 @@
-"""Jetsons through the running daemon: the right figures, and a tegrastats in trouble costs its own figures only."""
+"""Jetsons in the running daemon: expected figures, and tegrastats failures that affect only its own figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUICK = '[collectors.tegrastats]\ninterval = "200ms"\n'
 CLIENTS = "kernel/debug/nvmap/iovmm/clients"
 
 
-def test_every_jetson_is_here() -> None:
+def test_simulated_machines_cover_all_jetsons() -> None:
     """From Nano to Thor, and from JetPack 4 to 7.2."""
     tegras = [machine_folder(name).expected["tegra"]["tegra"] for name in JETSONS]
 
@@ -34,8 +34,8 @@ def test_every_jetson_is_here() -> None:
 
 
 @pytest.mark.parametrize("name", JETSONS)
-def test_a_jetson_is_reported_as_written_down(name: str, tmp_path: Path) -> None:
-    """Pool, CUDA Pool inside it, free blocks, loads and what each process holds."""
+def test_snapshot_of_a_jetson_has_the_expected_figures(name: str, tmp_path: Path) -> None:
+    """Pool, CUDA Pool inside it, free blocks, utilization and the GPU memory of each process."""
     host, expected = host_of(name, tmp_path), machine_folder(name).report
     processes = '[processes]\ninterval = "1s"\n'
     with running_daemon(tmp_path, *host.roots, environ=host.environ, config=processes) as daemon:
@@ -66,7 +66,7 @@ def held_in(snapshot: Any) -> dict[str, int]:
 
 
 @contextmanager
-def watched(tmp_path: Path, name: str = ORIN) -> Iterator[tuple[RunningDaemon, Tegrastats]]:
+def jetson_daemon(tmp_path: Path, name: str = ORIN) -> Iterator[tuple[RunningDaemon, Tegrastats]]:
     jetson = Tegrastats.of(tmp_path, name)
     with running_daemon(
         tmp_path, "--interval", "100ms", *jetson.roots, environ=jetson.environ, config=QUICK
@@ -82,8 +82,7 @@ def collector_in(snapshot: Any, name: str) -> Any:
 def ticks_during(
     daemon: RunningDaemon, jetson: Tegrastats, what: str, seconds: float
 ) -> tuple[dict[int, Any], float]:
-    """Every tick's snapshot, by its number, while tegrastats is in trouble; and for how much of it the machine was
-    not there."""
+    """Return each tick's snapshot by number while tegrastats fails, and the seconds this machine did not run."""
     jetson.does("print" if what == "kill" else what)
     until, watch = time.monotonic() + seconds, Stopwatch(daemon.pid)
     ticks = {}
@@ -97,9 +96,9 @@ def ticks_during(
 
 
 @pytest.mark.parametrize("what", ["kill", "die", "hang", "garbage", "cut", "long", "silent"])
-def test_a_tegrastats_in_trouble_costs_no_tick(what: str, tmp_path: Path) -> None:
-    """Its figures go stale; System RAM, the CUDA Pool and the beat of ticks stay; then all is well by itself."""
-    with watched(tmp_path) as (daemon, jetson):
+def test_failing_tegrastats_delays_no_tick(what: str, tmp_path: Path) -> None:
+    """Only its own figures become stale: System RAM and the CUDA Pool stay current. It recovers without help."""
+    with jetson_daemon(tmp_path) as (daemon, jetson):
         ticks, lost = ticks_during(daemon, jetson, what, 8.0)
         jetson.does("print")
         daemon.wait_for("/api/v1/snapshot", lambda one: one["tegrastats"] is not None)
@@ -121,9 +120,9 @@ def test_a_tegrastats_in_trouble_costs_no_tick(what: str, tmp_path: Path) -> Non
     assert log.count("collector tegrastats is failing") <= 3
 
 
-def test_lines_that_were_left_out_are_counted(tmp_path: Path) -> None:
-    """In /metrics, as inconsistent answers, once there is a good one again."""
-    with watched(tmp_path) as (daemon, jetson):
+def test_skipped_lines_are_counted_as_errors(tmp_path: Path) -> None:
+    """In /metrics, with the reason `inconsistent`, after the next valid line."""
+    with jetson_daemon(tmp_path) as (daemon, jetson):
         jetson.does("garbage")
         time.sleep(1.5)
         jetson.does("print")
@@ -138,9 +137,9 @@ def test_lines_that_were_left_out_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["print", "hang"])
-def test_a_daemon_that_stops_takes_tegrastats_along(what: str, tmp_path: Path) -> None:
-    """In time for systemd, with no process left, also if it hangs and listens to no signal."""
-    with watched(tmp_path) as (daemon, jetson):
+def test_stopping_daemon_ends_tegrastats(what: str, tmp_path: Path) -> None:
+    """In time for systemd and without a leftover process, even if tegrastats hangs and ignores signals."""
+    with jetson_daemon(tmp_path) as (daemon, jetson):
         jetson.does(what, deaf=True)
         time.sleep(0.5)
         (pid,) = jetson.pids()
@@ -156,15 +155,15 @@ def test_a_daemon_that_stops_takes_tegrastats_along(what: str, tmp_path: Path) -
 
 @contextmanager
 def copied(name: str, folder: Path) -> Iterator[list[str]]:
-    """A machine's folders, to change something there; the arguments that show them."""
+    """Copy a machine's folders so that a test can change them. Yield the arguments for the copy."""
     source = machine_folder(name).roots.procfs.parent
     for part in ("proc", "sys", "root"):
         shutil.copytree(source / part, folder / part)
     yield [f"--procfs={folder / 'proc'}", f"--sysfs={folder / 'sys'}", f"--rootfs={folder / 'root'}"]
 
 
-def test_without_root_the_cuda_pool_is_there_and_what_root_would_add_is_said(tmp_path: Path) -> None:
-    """debugfs is closed: its list of processes is not permitted, and NvMapMemUsed is for everybody."""
+def test_without_root_the_cuda_pool_is_present_and_processes_are_not_permitted(tmp_path: Path) -> None:
+    """debugfs is not readable, so its process list is not permitted. All users can read NvMapMemUsed."""
     with copied(ORIN, tmp_path / "host") as roots:
         debugfs = tmp_path / "host/sys/kernel/debug"
         debugfs.chmod(0)
@@ -185,7 +184,7 @@ def test_without_root_the_cuda_pool_is_there_and_what_root_would_add_is_said(tmp
 
 
 def test_without_debugfs_and_tegrastats_everything_else_works(tmp_path: Path) -> None:
-    """What is not mounted and not installed is unavailable, and no error."""
+    """Sources that are not mounted or not installed are unavailable, without errors."""
     with copied(ORIN, tmp_path / "host") as roots:
         shutil.rmtree(tmp_path / "host/sys/kernel/debug")
         with running_daemon(tmp_path, *roots) as daemon:
@@ -203,8 +202,8 @@ def test_without_debugfs_and_tegrastats_everything_else_works(tmp_path: Path) ->
     assert found["tegrastats"] is None
 
 
-def test_a_container_without_a_device_tree_is_told_its_chip(tmp_path: Path) -> None:
-    """By the configuration, for all three collectors that have to know."""
+def test_soc_is_configurable_without_a_device_tree(tmp_path: Path) -> None:
+    """In a container, for all three collectors that need it."""
     jetson = Tegrastats.of(tmp_path, ORIN)
     config = '[collectors.tegra]\nboard = "tegra234"\n'
     with copied(ORIN, tmp_path / "host") as roots:
@@ -218,8 +217,8 @@ def test_a_container_without_a_device_tree_is_told_its_chip(tmp_path: Path) -> N
     assert found["shares"][0]["used_bytes"] == 24114503680
 
 
-def test_a_container_sees_the_hosts_device_tree_in_sys(tmp_path: Path) -> None:
-    """/proc/device-tree is an absolute link, which leads nowhere there; --sysfs has what it leads to."""
+def test_device_tree_of_the_host_is_read_from_sysfs(tmp_path: Path) -> None:
+    """In a container, /proc/device-tree is a broken absolute link. Its target is under --sysfs."""
     with copied(ORIN, tmp_path / "host") as roots:
         folder = tmp_path / "host/sys/firmware/devicetree"
         folder.mkdir(parents=True)
@@ -235,8 +234,8 @@ def test_a_container_sees_the_hosts_device_tree_in_sys(tmp_path: Path) -> None:
     assert found["shares"][0]["used_bytes"] == 24114503680
 
 
-def test_a_machine_that_is_no_tegra_has_none_of_this(tmp_path: Path) -> None:
-    """Not even with a tegrastats on PATH."""
+def test_tegra_collectors_are_unavailable_on_other_machines(tmp_path: Path) -> None:
+    """Even with a tegrastats on PATH."""
     jetson = Tegrastats.of(tmp_path, "workstation")
     with running_daemon(tmp_path, *jetson.roots, environ=jetson.environ) as daemon:
         found = daemon.wait_for(

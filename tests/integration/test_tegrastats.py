@@ -1,4 +1,4 @@
-"""A tegrastats that dies, hangs, stutters or raves costs its own figures only, and leaves no process behind."""
+"""The tegrastats collector: crashes, hangs and invalid output of the program, and leftover processes."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ def blocks_of(findings: Findings) -> int:
     return findings.tegrastats.largest_free_blocks
 
 
-def asked(collector: Collector) -> Findings | str:
-    """What it finds, or what it says of its failure."""
+def collect_or_error(collector: Collector) -> Findings | str:
+    """Return the findings, or the message of the error."""
     try:
         return collector.collect()
     except ParseError as error:
         return str(error)
 
 
-def after_trouble(collector: Collector, seconds: float = 15.0) -> Findings:
-    """What it finds once it finds something again."""
+def wait_for_recovery(collector: Collector, seconds: float = 15.0) -> Findings:
+    """Return the first findings after an error."""
     until = time.monotonic() + seconds
-    while isinstance(found := asked(collector), str):
+    while isinstance(found := collect_or_error(collector), str):
         assert time.monotonic() < until, "it did not recover"
         time.sleep(0.05)
     return found
 
 
-def test_every_line_is_a_reading(tmp_path: Path) -> None:
-    """One program for all of them, and it is gone when the collector closes."""
+def test_every_line_gives_a_reading(tmp_path: Path) -> None:
+    """One process prints all of them, and it ends when the collector closes."""
     with collecting(tmp_path) as (simulator, collector):
         found = [blocks_of(collector.collect()) for _ in range(3)]
         (pid,) = simulator.pids()
@@ -80,8 +80,8 @@ def test_every_line_is_a_reading(tmp_path: Path) -> None:
     wait_until_gone(pid)
 
 
-def test_the_newest_line_counts(tmp_path: Path) -> None:
-    """Lines that came while nobody asked are not handed out one by one later."""
+def test_newest_line_is_used(tmp_path: Path) -> None:
+    """Lines printed between two calls are not returned one by one later."""
     with collecting(tmp_path) as (simulator, collector):
         collector.collect()
         simulator.does("print", "RAM 1/2MB (lfb 7x2MB)")
@@ -91,8 +91,7 @@ def test_the_newest_line_counts(tmp_path: Path) -> None:
     assert blocks_of(found) == 7
 
 
-def test_a_line_in_pieces_is_one_line(tmp_path: Path) -> None:
-    """A program that stutters says the same, and nothing of it is rejected."""
+def test_line_in_several_pieces_is_one_reading(tmp_path: Path) -> None:
     with collecting(tmp_path) as (simulator, collector):
         simulator.does("stutter")
         found = [collector.collect() for _ in range(4)]
@@ -102,8 +101,8 @@ def test_a_line_in_pieces_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["garbage", "cut", "long"])
-def test_lines_that_cannot_be_read_are_counted_and_not_used(tmp_path: Path, what: str) -> None:
-    """The next good one is taken, together with the number of those that were left out."""
+def test_invalid_lines_are_counted_and_not_used(tmp_path: Path, what: str) -> None:
+    """The next valid line is returned with the number of rejected lines."""
     with collecting(tmp_path) as (simulator, collector):
         collector.collect()
         simulator.does(what)
@@ -116,23 +115,23 @@ def test_lines_that_cannot_be_read_are_counted_and_not_used(tmp_path: Path, what
     assert 1 <= found.rejected <= 8
 
 
-def test_a_program_that_dies_is_started_again_after_a_pause(tmp_path: Path) -> None:
-    """The same sentence until then, so that the log has it once."""
+def test_killed_program_is_restarted_after_a_pause(tmp_path: Path) -> None:
+    """Until then the error is the same, so that it is logged once."""
     with collecting(tmp_path) as (simulator, collector):
         collector.collect()
         os.kill(simulator.pids()[0], signal.SIGKILL)
-        said: set[str] = set()
+        errors: set[str] = set()
         while len(simulator.pids()) == 1:
-            one = asked(collector)
-            said |= {one} if isinstance(one, str) else set()
-        found = after_trouble(collector)
+            one = collect_or_error(collector)
+            errors |= {one} if isinstance(one, str) else set()
+        found = wait_for_recovery(collector)
 
-    assert said == {"tegrastats was killed by signal 9; it will be restarted after a pause"}
+    assert errors == {"tegrastats was killed by signal 9; it will be restarted after a pause"}
     assert blocks_of(found) == BLOCKS
 
 
-def test_a_program_that_dies_at_once_is_started_ever_more_rarely(tmp_path: Path) -> None:
-    """In four seconds three times at most, where without a pause there would be a hundred."""
+def test_crashing_program_is_restarted_with_backoff(tmp_path: Path) -> None:
+    """At most three starts in four seconds; without a pause there would be a hundred."""
     with collecting(tmp_path) as (simulator, collector):
         simulator.does("die")
         until = time.monotonic() + 4
@@ -145,8 +144,8 @@ def test_a_program_that_dies_at_once_is_started_ever_more_rarely(tmp_path: Path)
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-def test_a_program_that_hangs_is_killed_after_its_deadline(tmp_path: Path, deaf: bool) -> None:
-    """Five seconds without a line, whether it would listen to SIGTERM or not; then there is another one."""
+def test_hanging_program_is_killed_after_its_deadline(tmp_path: Path, deaf: bool) -> None:
+    """After five seconds without a line, even if it ignores SIGTERM. Then a new one is started."""
     simulator = Tegrastats.of(tmp_path, NANO)
     simulator.does("hang", deaf=deaf)
     collector = Collector(ROOTS, str(simulator.program), INTERVAL)
@@ -156,7 +155,7 @@ def test_a_program_that_hangs_is_killed_after_its_deadline(tmp_path: Path, deaf:
     took, worked = time.monotonic() - started, watch.seconds
     wait_until_gone(simulator.pids()[0])
     simulator.does("print")
-    found = after_trouble(collector)
+    found = wait_for_recovery(collector)
     collector.close()
 
     assert took >= 5
@@ -164,8 +163,8 @@ def test_a_program_that_hangs_is_killed_after_its_deadline(tmp_path: Path, deaf:
     assert blocks_of(found) == BLOCKS
 
 
-def test_a_program_that_floods_its_pipe_is_read_in_bounds(tmp_path: Path) -> None:
-    """A good line is taken from what there is, in a fraction of a second."""
+def test_flooded_pipe_is_read_in_bounded_time(tmp_path: Path) -> None:
+    """A valid line is found in the available output in less than a second of CPU time."""
     with collecting(tmp_path) as (simulator, collector):
         collector.collect()
         simulator.does("flood")
@@ -178,8 +177,8 @@ def test_a_program_that_floods_its_pipe_is_read_in_bounds(tmp_path: Path) -> Non
     assert took < 1
 
 
-def test_no_program_is_no_error(tmp_path: Path) -> None:
-    """Not on PATH, not there, not to be run, or on PATH of a machine that is no Tegra."""
+def test_missing_program_makes_the_collector_unavailable(tmp_path: Path) -> None:
+    """Not on PATH, missing, not executable, or on PATH of a machine that is no Tegra."""
     simulator = Tegrastats.of(tmp_path, NANO)
     here, nowhere = str(simulator.folder), str(tmp_path)
     x86 = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path)
@@ -197,8 +196,7 @@ def test_no_program_is_no_error(tmp_path: Path) -> None:
         Collector(x86, search_path=here)
 
 
-def test_a_program_that_cannot_be_started_is_a_failure_like_another(tmp_path: Path) -> None:
-    """A file that may be run and is no program."""
+def test_invalid_executable_is_an_error(tmp_path: Path) -> None:
     broken = tmp_path / "tegrastats"
     broken.write_bytes(b"\x7fELF, or so it says")
     broken.chmod(0o755)
@@ -210,8 +208,8 @@ def test_a_program_that_cannot_be_started_is_a_failure_like_another(tmp_path: Pa
 
 
 @pytest.mark.parametrize("what", ["print", "silent", "hang"])
-def test_a_daemon_that_is_killed_leaves_no_program_behind(tmp_path: Path, what: str) -> None:
-    """Neither one that prints, nor one that would never notice that nobody reads."""
+def test_killed_daemon_leaves_no_program_running(tmp_path: Path, what: str) -> None:
+    """Neither one that prints nor one that would not notice the closed pipe."""
     simulator = Tegrastats.of(tmp_path, NANO)
     simulator.does("print", deaf=True)
     command = [sys.executable, "-c", RUN_AND_WAIT, str(simulator.program)]
@@ -227,20 +225,19 @@ def test_a_daemon_that_is_killed_leaves_no_program_behind(tmp_path: Path, what: 
     wait_until_gone(pid)
 
 
-def test_nothing_stays_open(tmp_path: Path) -> None:
-    """Descriptors are as before, over restarts too."""
+def test_restarts_leak_no_file_descriptors(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with collecting(tmp_path) as (simulator, collector):
         for _ in range(2):
-            after_trouble(collector)
+            wait_for_recovery(collector)
             os.kill(simulator.pids()[-1], signal.SIGKILL)
-        wait_until(lambda: isinstance(asked(collector), str))
+        wait_until(lambda: isinstance(collect_or_error(collector), str))
 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_lines_are_whole_or_not_there() -> None:
-    """In whatever pieces they come; one that never ends is dropped as a whole, whatever follows is kept."""
+def test_line_buffer_returns_only_complete_lines() -> None:
+    """An overlong line is dropped completely, and the following lines are kept."""
     lines = LineBuffer(10)
 
     found = [lines.feed(part) for part in (b"one\ntw", b"o\n", b"x" * 9, b"x" * 9, b"x\nfour\n", b"elevenbytes\n")]

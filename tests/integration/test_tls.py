@@ -1,4 +1,4 @@
-"""TLS is spoken where certificates are set, in time and with whom it should be, and nothing beside it."""
+"""TLS listeners: versions, timeouts, client certificates and certificate renewal."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def tls_config(server: Certificate, ca: Certificate | None = None) -> str:
     return "\n".join([*lines, f'client_ca_file = "{ca.cert}"'] if ca else lines)
 
 
-def test_tls_is_spoken_and_nothing_else_beside_it(tmp_path: Path) -> None:
-    """A client that checks the certificate is answered, plain HTTP is not; a socket file stays plain."""
+def test_tls_listener_does_not_serve_plain_http(tmp_path: Path) -> None:
+    """A client that verifies the certificate gets a response. Unix sockets stay without TLS."""
     ca = authority(tmp_path)
     listen = ("--listen", f"unix:{tmp_path}/socket")
     with running_daemon(tmp_path, *listen, config=tls_config(signed_by(ca)), tls=ca.context_of_client()) as daemon:
@@ -39,8 +39,8 @@ def test_tls_is_spoken_and_nothing_else_beside_it(tmp_path: Path) -> None:
     assert "Traceback" not in log
 
 
-def test_old_versions_are_not_spoken(tmp_path: Path) -> None:
-    """TLS 1.1 has known holes; a client that speaks nothing newer is told so by an alert."""
+def test_tls_1_1_is_rejected(tmp_path: Path) -> None:
+    """TLS 1.1 has known vulnerabilities. A client without a newer version gets an alert."""
     ca = authority(tmp_path)
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
@@ -55,8 +55,8 @@ def test_old_versions_are_not_spoken(tmp_path: Path) -> None:
             old.wrap_socket(connection)
 
 
-def test_silence_ends_in_time(tmp_path: Path) -> None:
-    """Neither a silent handshake nor half a request after it is held longer than ten seconds."""
+def test_idle_handshakes_and_requests_time_out(tmp_path: Path) -> None:
+    """Neither an idle handshake nor half a request is kept longer than ten seconds."""
     ca = authority(tmp_path)
     with (
         running_daemon(tmp_path, config=tls_config(signed_by(ca)), tls=ca.context_of_client()) as daemon,
@@ -71,7 +71,7 @@ def test_silence_ends_in_time(tmp_path: Path) -> None:
 
 
 def rest_of(connection: socket.socket) -> bytes:
-    """What came until the other side closed; TimeoutError where it does not."""
+    """Return the data until the peer closes. Raises TimeoutError if it does not."""
     received = b""
     while True:
         try:
@@ -85,8 +85,8 @@ def rest_of(connection: socket.socket) -> bytes:
         received += part
 
 
-def test_a_refusal_arrives_whole(tmp_path: Path) -> None:
-    """A head that is too large gets its 431 by TLS as well, where a connection cannot be half closed."""
+def test_error_response_arrives_complete(tmp_path: Path) -> None:
+    """An oversized request head gets 431, although a TLS connection cannot be half closed."""
     ca = authority(tmp_path)
     context = ca.context_of_client()
     with running_daemon(tmp_path, config=tls_config(signed_by(ca)), tls=context) as daemon:
@@ -96,25 +96,25 @@ def test_a_refusal_arrives_whole(tmp_path: Path) -> None:
     assert "at most" in answer.json["detail"]
 
 
-def test_only_clients_with_a_certificate_are_let_in(tmp_path: Path) -> None:
-    """One of the right authority may do everything; none, and one of another authority, get no answer at all."""
+def test_only_clients_with_a_trusted_certificate_are_accepted(tmp_path: Path) -> None:
+    """They have full access. Without a certificate, or with that of another authority, there is no response."""
     ca = authority(tmp_path)
     (tmp_path / "other").mkdir()
-    stranger = signed_by(authority(tmp_path / "other", "other"), "stranger")
+    untrusted = signed_by(authority(tmp_path / "other", "other"), "untrusted")
     known = ca.context_of_client(signed_by(ca, "client"))
     with running_daemon(tmp_path, config=tls_config(signed_by(ca), ca), tls=known) as daemon:
         assert daemon.get("/api/v1/snapshot").status == 200
         assert get(daemon.port, "/api/v1/release?seconds=1", method="POST", tls=known).status == 200
-        for shown in (None, stranger):
+        for presented in (None, untrusted):
             with pytest.raises(OSError, match=r"(?i)alert|eof|reset|closed"):
-                get(daemon.port, "/healthz", tls=ca.context_of_client(shown))
+                get(daemon.port, "/healthz", tls=ca.context_of_client(presented))
         log = daemon.log.read_text()
     assert "Traceback" not in log
     assert "ERROR" not in log
 
 
-def test_a_renewed_certificate_is_shown_after_a_reload(tmp_path: Path) -> None:
-    """Renewal writes the same files anew; systemctl reload is all it takes."""
+def test_renewed_certificate_is_used_after_a_reload(tmp_path: Path) -> None:
+    """Renewal overwrites the same files. `systemctl reload` is sufficient."""
     ca = authority(tmp_path)
     server = signed_by(ca)
     with running_daemon(tmp_path, config=tls_config(server), tls=ca.context_of_client()) as daemon:
@@ -128,7 +128,7 @@ def test_a_renewed_certificate_is_shown_after_a_reload(tmp_path: Path) -> None:
     assert shown == renewed.cert.read_text()
 
 
-def test_certificate_in_another_file_is_shown_after_a_reload(tmp_path: Path) -> None:
+def test_certificate_in_another_file_is_used_after_a_reload(tmp_path: Path) -> None:
     ca = authority(tmp_path)
     with running_daemon(tmp_path, config=tls_config(signed_by(ca)), tls=ca.context_of_client()) as daemon:
         renewed = signed_by(ca, "renewed")
@@ -142,8 +142,8 @@ def test_certificate_in_another_file_is_shown_after_a_reload(tmp_path: Path) -> 
     assert "at the next start" not in log
 
 
-def test_a_key_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
-    """Before it starts, with exit code 78."""
+def test_key_of_another_certificate_is_rejected(tmp_path: Path) -> None:
+    """At startup, with the name of the setting."""
     ca = authority(tmp_path)
     swapped = Certificate(ca.cert, signed_by(ca).key)
     words = r"web.tls.key_file: cannot be used with its certificate: key values mismatch"

@@ -1,4 +1,4 @@
-"""The `memwatch` command as users have it: a process that asks a daemon, or reads this machine itself."""
+"""The `memwatch` command as a process, with a daemon and without one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A daemon on a GB10 that a simulated driver shows; it listens on a socket file as well."""
+    """Run a daemon on a GB10 with a simulated driver. It also listens on a Unix socket."""
     folder = tmp_path_factory.mktemp("daemon")
     simulator = Simulator.of(folder, sample_nvml.READY["gb10"])
     listen = f"--listen=unix:{folder / 'socket'}"
@@ -40,14 +40,14 @@ def unix_url(daemon: RunningDaemon) -> str:
 
 @pytest.mark.parametrize("command", [SCRIPT, MODULE], ids=["script", "module"])
 def test_version_is_one_line(command: list[str]) -> None:
-    """--version says name and version, installed or as a module."""
+    """--version prints name and version, installed or as a module."""
     done = memwatch("--version", command=command)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, f"memwatch {__version__}\n", "")
 
 
-def test_help_tells_a_stranger_everything() -> None:
-    """Every command, where it looks for a daemon, examples and exit codes; a command's own help as well."""
+def test_help_lists_commands_url_examples_and_exit_codes() -> None:
+    """Each command has its own help."""
     done = memwatch("--help", COLUMNS="80")
 
     assert done.returncode == 0
@@ -69,16 +69,15 @@ def test_help_tells_a_stranger_everything() -> None:
         assert "--json" in own.stdout
 
 
-def test_no_command_is_help_and_exit_2() -> None:
-    """Whoever types the bare name learns what there is."""
+def test_missing_command_prints_help_and_exits_with_2() -> None:
     done = memwatch()
 
     assert done.returncode == 2
     assert done.stdout.startswith("Usage: memwatch [OPTIONS] COMMAND")
 
 
-def test_asking_a_daemon_does_not_load_one(daemon: RunningDaemon) -> None:
-    """The client knows HTTP from the standard library; no web stack, no settings, no drivers."""
+def test_client_does_not_import_dependencies_of_the_daemon(daemon: RunningDaemon) -> None:
+    """The client uses HTTP of the standard library: no web stack, no settings, no drivers."""
     code = (
         "import sys; from memwatchd.client.cli import main; main({0!r}); "
         "heavy = ('fastapi', 'uvicorn', 'pydantic', 'jinja2', 'psutil', 'pynvml', 'pyopencl'); "
@@ -107,8 +106,8 @@ def test_asking_a_daemon_does_not_load_one(daemon: RunningDaemon) -> None:
         (["events", "--limit", "many"], "--limit"),
     ],
 )
-def test_unusable_command_line_is_one_sentence_and_exit_2(arguments: list[str], words: str) -> None:
-    """What is wrong is said in one line on stderr, with a value that would work."""
+def test_invalid_command_line_prints_one_line_and_exits_with_2(arguments: list[str], words: str) -> None:
+    """The line on stderr names the mistake, with a valid value."""
     done = memwatch(*arguments)
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -117,8 +116,8 @@ def test_unusable_command_line_is_one_sentence_and_exit_2(arguments: list[str], 
     assert done.stderr.count("\n") == 1
 
 
-def test_a_bad_address_in_the_environment_is_said() -> None:
-    """MEMWATCH_URL is read like --url."""
+def test_invalid_url_in_the_environment_is_reported() -> None:
+    """MEMWATCH_URL is parsed like --url."""
     done = memwatch("status", MEMWATCH_URL="nonsense")
 
     assert done.returncode == 2
@@ -126,7 +125,7 @@ def test_a_bad_address_in_the_environment_is_said() -> None:
 
 
 def test_status_shows_the_tree_of_a_unified_machine(daemon: RunningDaemon) -> None:
-    """The CUDA Pool as a subset of System RAM, the level in words, and what the GPU could allocate."""
+    """The CUDA Pool as a subset of System RAM, the pressure level, and the GPU's headroom."""
     done = memwatch("--url", daemon.url, "status")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -138,8 +137,8 @@ def test_status_shows_the_tree_of_a_unified_machine(daemon: RunningDaemon) -> No
     assert "gpu0: NVIDIA GB10 (unified memory): can allocate 44.3 GiB now" in lines
 
 
-def test_devices_are_a_table(daemon: RunningDaemon) -> None:
-    """Id, name, architecture, headroom, state."""
+def test_devices_are_printed_as_a_table(daemon: RunningDaemon) -> None:
+    """The columns are id, name, architecture, headroom and state."""
     done = memwatch("devices", "--url", daemon.url)
 
     head, row = done.stdout.splitlines()
@@ -148,8 +147,8 @@ def test_devices_are_a_table(daemon: RunningDaemon) -> None:
     assert row.split() == ["gpu0", "NVIDIA", "GB10", "unified", "memory", "44.3", "GiB", "ok"]
 
 
-def test_backends_are_a_summary_with_reasons(daemon: RunningDaemon) -> None:
-    """✓ and ✗ with a reason each, devices below, and which to use."""
+def test_backends_are_printed_with_reasons(daemon: RunningDaemon) -> None:
+    """✓ and ✗ with a reason each, devices below, and the recommended backend."""
     done = memwatch("--url", daemon.url, "backends")
 
     lines = done.stdout.splitlines()
@@ -162,8 +161,8 @@ def test_backends_are_a_summary_with_reasons(daemon: RunningDaemon) -> None:
 
 
 @pytest.mark.parametrize("command", QUERIES)
-def test_json_is_the_daemons_answer(command: str, daemon: RunningDaemon) -> None:
-    """--json before or behind the command: one line that jq can read, with the daemon's own words."""
+def test_json_is_the_response_of_the_daemon(command: str, daemon: RunningDaemon) -> None:
+    """--json before or after the command prints the daemon's data on one line."""
     for arguments in (["--json", command], [command, "--json"]):
         done = memwatch("--url", daemon.url, *arguments)
         found: Any = json.loads(done.stdout)
@@ -180,8 +179,8 @@ def test_json_is_the_daemons_answer(command: str, daemon: RunningDaemon) -> None
 
 
 @pytest.mark.parametrize("command", QUERIES)
-def test_a_socket_file_answers_as_well(command: str, daemon: RunningDaemon) -> None:
-    """unix:/PATH, by flag and by environment; the gate lets it in."""
+def test_unix_socket_url_is_supported(command: str, daemon: RunningDaemon) -> None:
+    """unix:/PATH, as an option and in the environment. The Host check accepts it."""
     by_flag = memwatch(command, "--url", unix_url(daemon))
     by_environment = memwatch(command, MEMWATCH_URL=unix_url(daemon))
 
@@ -189,9 +188,11 @@ def test_a_socket_file_answers_as_well(command: str, daemon: RunningDaemon) -> N
     assert (by_environment.returncode, by_environment.stderr) == (0, "")
 
 
-def test_the_driver_is_let_go_of_and_taken_up_again(tmp_path: Path) -> None:
-    """`memwatch release --for 6s`, over a socket file: says who lets go until when, and it happens; then the GPU is
-    back, and events say so, the newest last."""
+def test_release_closes_and_reopens_the_driver(tmp_path: Path) -> None:
+    """`memwatch release --for 6s` over a Unix socket prints the drivers and the time of reopening.
+
+    The GPU is available again afterwards. `events` lists the release, the newest event last.
+    """
     simulator = Simulator.of(tmp_path, sample_nvml.READY["rtx-4090"])
     listen = f"--listen=unix:{tmp_path / 'socket'}"
     with running_daemon(tmp_path, listen, *simulator.roots, environ=simulator.environ, config=QUICK) as running:
@@ -199,7 +200,7 @@ def test_the_driver_is_let_go_of_and_taken_up_again(tmp_path: Path) -> None:
         done = memwatch("--url", unix_url(running), "release", "--for", "6s")
         watch = Stopwatch(running.pid)
         running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["stalled"])
-        let_go = watch.seconds
+        released = watch.seconds
         simulator.clear_calls()
         time.sleep(1.0)
         calls = simulator.calls()
@@ -209,7 +210,7 @@ def test_the_driver_is_let_go_of_and_taken_up_again(tmp_path: Path) -> None:
         events = memwatch("--url", running.url, "events").stdout.splitlines()
 
     assert done.returncode == 0
-    assert let_go < 2.5
+    assert released < 2.5
     assert done.stdout.startswith("nvml: devices close within 1 s and reopen after 6.0 s, at ")
     assert done.stdout.endswith(" UTC.\n")
     assert calls == []
@@ -219,8 +220,8 @@ def test_the_driver_is_let_go_of_and_taken_up_again(tmp_path: Path) -> None:
     assert "started" in events[0]
 
 
-def test_where_nothing_is_held_nothing_is_let_go_of(tmp_path: Path) -> None:
-    """A machine without a GPU: said in words, and no failure."""
+def test_release_without_a_driver_succeeds(tmp_path: Path) -> None:
+    """A machine without a GPU gets a message and exit code 0."""
     with running_daemon(tmp_path, *roots_arguments("zram-laptop")) as running:
         done = memwatch("--url", running.url, "release")
 
@@ -229,8 +230,8 @@ def test_where_nothing_is_held_nothing_is_let_go_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "devices", "backends"])
-def test_without_a_daemon_this_machine_is_read_and_that_is_said(command: str) -> None:
-    """The figures are there, and stderr says whose they are; --json stays clean."""
+def test_without_a_daemon_this_machine_is_read_with_a_notice(command: str) -> None:
+    """The notice is on stderr, so that --json prints valid JSON."""
     url = f"http://127.0.0.1:{free_port()}"
 
     done = memwatch(command, "--url", url)
@@ -244,8 +245,8 @@ def test_without_a_daemon_this_machine_is_read_and_that_is_said(command: str) ->
     json.loads(as_json.stdout)
 
 
-def test_directly_and_by_daemon_are_one_answer(daemon: RunningDaemon) -> None:
-    """The same machine read without a daemon: the same pools and shares by the same names."""
+def test_direct_reading_matches_the_daemon(daemon: RunningDaemon) -> None:
+    """The same machine read without a daemon has the same fields, host and size of System RAM."""
     folder = MACHINES / "gb10"
     roots = {f"MEMWATCHD_{name.upper()}FS": str(folder / name) for name in ("proc", "sys", "root")}
     directly = memwatch("status", "--json", "--url", f"unix:{daemon.log}.gone", **roots)
@@ -257,8 +258,8 @@ def test_directly_and_by_daemon_are_one_answer(daemon: RunningDaemon) -> None:
     assert ours["pools"][0]["size_bytes"] == theirs["pools"][0]["size_bytes"]
 
 
-def test_settings_that_cannot_be_used_are_said() -> None:
-    """Reading directly uses the daemon's settings, so their mistakes are named, without a traceback."""
+def test_invalid_settings_are_reported_without_a_daemon() -> None:
+    """Direct reading uses the daemon's settings. Errors in them are reported without a traceback."""
     done = memwatch("status", "--url", f"http://127.0.0.1:{free_port()}", MEMWATCHD_SAMPLING_INTERVAL="soon")
 
     assert done.returncode == 1
@@ -266,16 +267,14 @@ def test_settings_that_cannot_be_used_are_said() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_terminal_without_unicode_gets_escapes() -> None:
-    """An ASCII terminal is no reason to fail."""
+def test_ascii_terminal_gets_escapes() -> None:
     done = memwatch("backends", "--url", f"http://127.0.0.1:{free_port()}", PYTHONIOENCODING="ascii")
 
     assert done.returncode == 0
     assert "\\u2713 CPU" in done.stdout
 
 
-def test_nobody_reading_is_no_traceback() -> None:
-    """Output into a pipe that is closed ends quietly."""
+def test_closed_pipe_causes_no_traceback() -> None:
     done = into_a_closed_pipe([*SCRIPT, "--help"])
 
     assert (done.returncode, done.stderr) == (1, "")

@@ -1,4 +1,4 @@
-"""What `memwatch` says where no daemon answers, where it declines, and where somebody else answers."""
+"""Output of `memwatch` for an unreachable daemon, a rejected request, and a server that is not memwatchd."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from support.sample_snapshots import critical_gb10, hostile_names
 
 
 @pytest.mark.parametrize("command", ["events", "release"])
-def test_what_only_a_daemon_knows_needs_one(command: str) -> None:
-    """One sentence: where it was looked for, why there is no answer, and how to start one."""
+def test_events_and_release_need_a_daemon(command: str) -> None:
+    """The error has the address, the reason, and the command that starts a daemon."""
     port = free_port()
 
     done = memwatch(command, "--url", f"http://127.0.0.1:{port}")
@@ -61,28 +61,27 @@ def test_what_only_a_daemon_knows_needs_one(command: str) -> None:
         ),
     ],
 )
-def test_advice_goes_by_what_went_wrong(url: str, error: OSError, sentence: str) -> None:
-    """A name that is none, a machine that refuses, one that cannot be reached; nobody is told to do without a
-    login."""
+def test_advice_depends_on_the_connection_error(url: str, error: OSError, sentence: str) -> None:
+    """An unknown name, a refused connection, an unreachable machine. No advice suggests running without a login."""
     assert str(DaemonUnreachableError(parse_url(url), error, 10.0)) == sentence
 
 
-def test_a_name_that_leads_nowhere_is_said() -> None:
-    """As the system's own resolver says it; .invalid is reserved for names that never exist (RFC 6761)."""
+def test_unresolvable_host_name_is_reported() -> None:
+    """With the resolver's message. .invalid is reserved for names that never exist (RFC 6761)."""
     done = memwatch("status", "--url", "http://gpu7.invalid:6360")
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("memwatch: cannot resolve the host name gpu7.invalid (")
 
 
-# Without these there is nothing to do.
+# Required arguments.
 ARGUMENTS = {"fit": ("20GiB",), "wait": ("--free", "1GiB")}
 
 
-# `run` goes on without a daemon: what it runs matters more than being watched.
+# `run` continues without a daemon: the program matters more than its report.
 @pytest.mark.parametrize("command", [one for one in COMMANDS if one != "run"])
-def test_another_machine_is_never_replaced_by_this_one(command: str) -> None:
-    """0.0.0.0 is no loopback address: what does not answer there is an error, not this machine's figures."""
+def test_unreachable_machine_is_not_replaced_by_this_one(command: str) -> None:
+    """0.0.0.0 is not a loopback address: an unreachable daemon is an error there, not this machine's figures."""
     done = memwatch(command, "--url", f"http://0.0.0.0:{free_port()}", *ARGUMENTS.get(command, ()))
 
     assert (done.returncode, done.stdout) == (1, "")
@@ -90,8 +89,8 @@ def test_another_machine_is_never_replaced_by_this_one(command: str) -> None:
     assert "reading this machine directly" not in done.stderr
 
 
-def test_a_socket_that_this_user_may_not_use_is_said(tmp_path: Path) -> None:
-    """A path that is no socket, and one that is not there."""
+def test_unusable_socket_is_reported(tmp_path: Path) -> None:
+    """A path that is no socket, and a missing one."""
     plain = tmp_path / "plain"
     plain.write_text("")
 
@@ -102,8 +101,8 @@ def test_a_socket_that_this_user_may_not_use_is_said(tmp_path: Path) -> None:
     assert "(no such file or directory); start one with: memwatchd --listen unix:" in missing.stderr
 
 
-def test_a_refusal_of_the_daemon_is_shown_in_its_words(tmp_path: Path) -> None:
-    """The sentence of problem+json."""
+def test_rejection_shows_the_message_of_the_daemon(tmp_path: Path) -> None:
+    """It is the `detail` of problem+json."""
     with running_daemon(tmp_path) as daemon:
         done = memwatch("events", "--url", f"{daemon.url}/wrong")
 
@@ -148,8 +147,8 @@ def test_a_refusal_of_the_daemon_is_shown_in_its_words(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["status", "watch"])
-def test_what_is_no_memwatchd_is_told_so(answer: bytes, words: str, command: str) -> None:
-    """Whoever answers, and whatever: one sentence, exit code 1, no traceback, and no other figures in its place."""
+def test_response_of_another_server_is_an_error(answer: bytes, words: str, command: str) -> None:
+    """One line, exit code 1, no traceback, and no figures of this machine instead."""
     with site(answer) as port:
         done = memwatch(command, "--url", f"http://127.0.0.1:{port}")
 
@@ -158,14 +157,14 @@ def test_what_is_no_memwatchd_is_told_so(answer: bytes, words: str, command: str
     assert done.stderr.count("\n") == 1
 
 
-def test_nobody_is_waited_for_without_end() -> None:
-    """A daemon that accepts and says nothing: given up after the deadline."""
-    with site(None) as port, pytest.raises(DaemonUnreachableError, match=r"nothing came for 0.5 s"):
+def test_silent_server_times_out() -> None:
+    """The server accepts the connection and sends nothing."""
+    with site(None) as port, pytest.raises(DaemonUnreachableError, match=r"no response within 0.5 s"):
         ask(parse_url(f"http://127.0.0.1:{port}"), "/api/v1/snapshot", seconds=0.5)
 
 
-def test_an_old_snapshot_is_called_old() -> None:
-    """By the daemon's own clock: its Date header is minutes after its snapshot."""
+def test_old_snapshot_is_shown_as_stale() -> None:
+    """By the daemon's clock: its Date header is minutes after its snapshot."""
     snapshot = to_bytes(snapshot_json(critical_gb10()))
     with site(http(snapshot, "application/json", "200 OK", "Date: Sat, 21 Nov 2026 10:25:33 GMT")) as port:
         done = memwatch("status", "--url", f"http://127.0.0.1:{port}")
@@ -174,8 +173,8 @@ def test_an_old_snapshot_is_called_old() -> None:
     assert "Stale data, from 3 min ago: memwatchd is not sampling." in done.stdout
 
 
-def test_names_cannot_command_the_terminal() -> None:
-    """Escape sequences and direction marks in names are shown, not obeyed."""
+def test_control_characters_in_names_are_escaped() -> None:
+    """Escape sequences and direction marks do not reach the terminal."""
     found = json.loads(to_bytes(snapshot_json(hostile_names())))
     found["host"] = "gpu\x1b]0;owned\x07\u202e"
     with site(http(json.dumps(found).encode())) as port:

@@ -34,14 +34,14 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """On this machine, since it must find the programs that are run."""
+    """Run a daemon on this machine, since it must find the programs that the tests run."""
     with running_daemon(tmp_path_factory.mktemp("daemon")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A GB10 that a simulated driver shows."""
+    """Run a daemon on a GB10 with a simulated driver."""
     folder = tmp_path_factory.mktemp("spark")
     simulator = Simulator.of(folder, sample_nvml.READY["gb10"])
     with running_daemon(folder, *simulator.roots, environ=simulator.environ) as running:
@@ -49,8 +49,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         yield running
 
 
-def test_watch_is_a_line_a_tick(spark: RunningDaemon) -> None:
-    """Pools with their size, shares, the worst level; asked more often than it ticks, no tick comes twice."""
+def test_watch_prints_one_line_per_tick(spark: RunningDaemon) -> None:
+    """Pools with their size, shares, and the highest level. With a short interval, no tick is printed twice."""
     done = memwatch("--url", spark.url, "watch", "--interval", "0.1", "--count", "2")
 
     lines = done.stdout.splitlines()
@@ -60,8 +60,8 @@ def test_watch_is_a_line_a_tick(spark: RunningDaemon) -> None:
     assert json.loads(twice[0])["seq"] < json.loads(twice[1])["seq"]
 
 
-def test_watch_as_csv_and_as_json(spark: RunningDaemon) -> None:
-    """A head and whole bytes; or a snapshot a line."""
+def test_watch_prints_csv_and_json(spark: RunningDaemon) -> None:
+    """CSV has a header and whole bytes. JSON has one snapshot per line."""
     as_csv = memwatch("--url", spark.url, "watch", "--count", "2", "--csv").stdout
     as_json = memwatch("--url", spark.url, "watch", "--count", "1", "--json").stdout
 
@@ -73,14 +73,14 @@ def test_watch_as_csv_and_as_json(spark: RunningDaemon) -> None:
 
 
 def test_watch_without_a_daemon_reads_this_machine() -> None:
-    """It says so once, and the collectors stay open between lines."""
+    """The notice appears once, and the collectors stay open between lines."""
     done = memwatch("watch", "--count", "2", "--interval", "0.2", "--url", f"http://127.0.0.1:{free_port()}")
 
     assert (done.returncode, done.stdout.count("System RAM"), done.stderr.count("\n")) == (0, 2, 1)
 
 
 def test_top_shows_pools_and_processes(spark: RunningDaemon) -> None:
-    """Into a pipe once, without control characters."""
+    """Into a pipe it prints once, without control characters."""
     spark.wait_for("/api/v1/processes", lambda processes: any(one["device_bytes"] for one in processes))
     done = memwatch("--url", spark.url, "top")
 
@@ -90,8 +90,8 @@ def test_top_shows_pools_and_processes(spark: RunningDaemon) -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_top_on_a_terminal_leaves_it_as_it_was(spark: RunningDaemon) -> None:
-    """The alternate screen and the cursor come back, with Ctrl-C too, and nothing is said of it."""
+def test_top_restores_the_terminal(spark: RunningDaemon) -> None:
+    """Ctrl-C leaves the alternate screen and shows the cursor again, without an error message."""
     ours, theirs = pty.openpty()
     command = [*SCRIPT, "--url", spark.url, "top", "--interval", "0.1"]
     with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=clean_environment()) as process:
@@ -100,14 +100,14 @@ def test_top_on_a_terminal_leaves_it_as_it_was(spark: RunningDaemon) -> None:
             seen = read_until(ours, lambda data: b"CUDA Pool" in data)
             process.send_signal(signal.SIGINT)
             seen += read_until(ours, lambda data: data.endswith(b"\x1b[?1049l"))
-            _, said = process.communicate(timeout=MAX_WAIT_SECONDS)
+            _, errors = process.communicate(timeout=MAX_WAIT_SECONDS)
         finally:
             process.kill()
     os.close(ours)
 
     assert seen.startswith(b"\x1b[?1049h\x1b[?25l\x1b[H")
     assert seen.endswith(b"\x1b[?25h\x1b[?1049l")
-    assert (process.returncode, said.strip()) == (130, b"")
+    assert (process.returncode, errors.strip()) == (130, b"")
 
 
 def read_until(descriptor: int, is_enough: Callable[[bytes], bool], seconds: float = MAX_WAIT_SECONDS) -> bytes:
@@ -119,8 +119,8 @@ def read_until(descriptor: int, is_enough: Callable[[bytes], bool], seconds: flo
     return seen
 
 
-def test_history_is_least_mean_and_greatest(spark: RunningDaemon) -> None:
-    """Each pool as a line of blocks and a table; a series that is none is refused by the daemon's sentence."""
+def test_history_shows_pools_and_rejects_unknown_series(spark: RunningDaemon) -> None:
+    """Each pool has a sparkline and a table. For an unknown series the daemon's error is shown."""
     spark.wait_for("/api/v1/history?points=10", lambda found: found["series"] and found["series"][0]["unix"])
     done = memwatch("--url", spark.url, "history", "--last", "1m", "--points", "5")
     unknown = memwatch("--url", spark.url, "history", "--series", "pool.nonsense")
@@ -135,14 +135,13 @@ def test_history_is_least_mean_and_greatest(spark: RunningDaemon) -> None:
     assert memwatch("history", "--last", "soon").returncode == 2
 
 
-def test_a_sparkline_has_gaps_and_a_top() -> None:
-    """From 0 to the greatest."""
+def test_sparkline_has_gaps_and_starts_at_zero() -> None:
     assert sparkline([0.0, None, 7.0, 3.5]) == "▁ █▅"
     assert sparkline([None]) == " "
 
 
 def test_advice_has_reasons_and_sources(spark: RunningDaemon) -> None:
-    """For a GB10: contradicting reports are said to be such, and are not in the environment."""
+    """For a GB10, advice with contradicting reports is marked and is not part of the environment."""
     done = memwatch("--url", spark.url, "advise")
     found = json.loads(memwatch("--url", spark.url, "advise", "--json").stdout)
 
@@ -157,8 +156,8 @@ PROGRAM = (
 )
 
 
-def test_run_tells_peaks_and_stages_and_passes_the_exit_code(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """Of a shell with a child that holds 100 MiB and sets a mark: all processes, the pools, its stage."""
+def test_run_reports_peaks_and_stages_and_returns_the_exit_code(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """A child of the shell holds 100 MiB and sets a mark. The report has all processes, the pools and the stage."""
     command = ["run", "--output", str(tmp_path / "report"), "--", "sh", "-c", '"$0" -c "$1"; exit $?']
     done = memwatch("--url", daemon.url, *command, sys.executable, PROGRAM, MEMWATCH_URL=daemon.url)
     report = (tmp_path / "report").read_text()
@@ -170,8 +169,8 @@ def test_run_tells_peaks_and_stages_and_passes_the_exit_code(daemon: RunningDaem
     assert "[loaded] Free: " in report
 
 
-def test_a_report_has_somewhere_to_go_before_the_program_starts(tmp_path: Path) -> None:
-    """Else nothing is started; the trial leaves no file, and takes nothing out of one."""
+def test_output_of_run_is_checked_before_the_program_starts(tmp_path: Path) -> None:
+    """The program is not started otherwise. The check creates no file and truncates none."""
     url, kept = f"http://127.0.0.1:{free_port()}", tmp_path / "kept"
     kept.write_text("the last one")
     nowhere = ["--output", str(tmp_path / "no/such")]
@@ -185,8 +184,8 @@ def test_a_report_has_somewhere_to_go_before_the_program_starts(tmp_path: Path) 
     assert kept.read_text() == "the last one"
 
 
-def test_a_report_that_cannot_be_written_any_more_is_printed(tmp_path: Path) -> None:
-    """Neither it nor the program's exit code is lost."""
+def test_report_that_cannot_be_written_is_printed(tmp_path: Path) -> None:
+    """Neither the report nor the program's exit code is lost."""
     (tmp_path / "folder").mkdir()
     output, program = str(tmp_path / "folder/report"), f"rm -r {tmp_path}/folder; exit 7"
     url = f"http://127.0.0.1:{free_port()}"
@@ -198,8 +197,8 @@ def test_a_report_that_cannot_be_written_any_more_is_printed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", [["run"], ["wait", "--free", "1KiB"]], ids=["run", "wait"])
-def test_a_program_that_cannot_be_started_has_the_exit_code_of_shells(command: list[str], tmp_path: Path) -> None:
-    """127 where there is none, 126 where it is there: not to be executed, or for what is not there."""
+def test_program_that_cannot_be_started_has_the_exit_code_of_shells(command: list[str], tmp_path: Path) -> None:
+    """127 if it is not found, 126 if it is not executable or its interpreter is missing."""
     plain, script = tmp_path / "plain", tmp_path / "script"
     plain.write_text("")
     script.write_text("#!/no/such/interpreter\n")
@@ -219,8 +218,8 @@ SLOW = (
 )
 
 
-def test_run_goes_on_looking_while_the_daemon_keeps_it_waiting(daemon: RunningDaemon) -> None:
-    """A daemon that says nothing for 2.6 s: what was held meanwhile is seen, and then its answers count."""
+def test_run_keeps_sampling_while_the_daemon_does_not_respond(daemon: RunningDaemon) -> None:
+    """Memory used while the daemon does not respond for 2.6 s is counted. Later responses are used again."""
     daemon.process.send_signal(signal.SIGSTOP)
     try:
         command = ["--json", "run", "--", sys.executable, "-c", SLOW, str(daemon.pid)]
@@ -234,7 +233,7 @@ def test_run_goes_on_looking_while_the_daemon_keeps_it_waiting(daemon: RunningDa
 
 
 def test_run_as_json_counts_children() -> None:
-    """Without a daemon as well; what was not seen is null, and a signal is 128 and its number."""
+    """Also without a daemon. A signal gives the exit code 128 plus its number."""
     url = f"http://127.0.0.1:{free_port()}"
     program = "import time; x = b'x' * (100 << 20); time.sleep(0.6)"
     done = memwatch("--url", url, "--json", "run", "--", "sh", "-c", '"$0" -c "$1"; true', sys.executable, program)
@@ -247,8 +246,8 @@ def test_run_as_json_counts_children() -> None:
     assert killed.returncode == 137
 
 
-def test_run_passes_signals_on(tmp_path: Path) -> None:
-    """SIGTERM reaches the program, which may take its time; its own exit code comes back."""
+def test_run_forwards_sigterm(tmp_path: Path) -> None:
+    """The program may exit later. Its exit code is returned."""
     script = f'trap "exit 5" TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done'
     command = [*SCRIPT, "--url", f"http://127.0.0.1:{free_port()}", "run", "--", "sh", "-c", script]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=clean_environment()) as process:
@@ -262,8 +261,8 @@ def test_run_passes_signals_on(tmp_path: Path) -> None:
     assert process.returncode == 5
 
 
-def test_wait_becomes_the_program_when_there_is_room(daemon: RunningDaemon, spark: RunningDaemon) -> None:
-    """At once where there is; exit code 1 and how much there was where time is up."""
+def test_wait_executes_the_program_when_memory_is_available(daemon: RunningDaemon, spark: RunningDaemon) -> None:
+    """At once if there is enough. After the timeout: exit code 1 and the available memory."""
     ready = memwatch("--url", daemon.url, "wait", "--free", "1MiB", "--", "sh", "-c", "echo started; exit 3")
     late = memwatch("--url", spark.url, "wait", "--free", "100GiB", "--timeout", "1s")
     alone = memwatch("--url", daemon.url, "wait", "--free", "1MiB")
@@ -275,11 +274,11 @@ def test_wait_becomes_the_program_when_there_is_room(daemon: RunningDaemon, spar
 
 
 @pytest.mark.parametrize(("device", "name"), [([], "System RAM"), (["--device", "gpu0"], "gpu0")])
-def test_nobody_waits_for_more_than_there_is(spark: RunningDaemon, device: list[str], name: str) -> None:
-    """At once, with what there is in all, and another exit code than for what may be had later; nothing is run."""
+def test_wait_rejects_more_than_the_total_memory(spark: RunningDaemon, device: list[str], name: str) -> None:
+    """At once, with the total, and with another exit code than a timeout. The program is not run."""
     done = memwatch("--url", spark.url, "wait", "--free", "900GiB", *device, "--", "echo", "started")
-    nobody = f"http://127.0.0.1:{free_port()}"
-    directly = memwatch("--url", nobody, "wait", "--free", "512TiB", **roots_environment("zram-laptop"))
+    no_daemon = f"http://127.0.0.1:{free_port()}"
+    directly = memwatch("--url", no_daemon, "wait", "--free", "512TiB", **roots_environment("zram-laptop"))
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f'memwatch: --free is "900GiB", but {name} has 121.7 GiB in total: short by 778.3 GiB\n'
@@ -287,8 +286,8 @@ def test_nobody_waits_for_more_than_there_is(spark: RunningDaemon, device: list[
     assert 'memwatch: --free is "512TiB", but System RAM has ' in directly.stderr
 
 
-def test_a_limit_is_all_there_is_for_a_gpu() -> None:
-    """As what it can allocate is reckoned. A daemon that does not say how much there is is waited for."""
+def test_gpu_capacity_is_its_limit() -> None:
+    """As for its headroom. If the daemon does not report it, it is None, and `wait` waits."""
     snapshot = json.loads(to_bytes(snapshot_json(critical_gb10())))
     (device,) = snapshot["devices"]
     limited = {**snapshot["shares"][0], "id": "working_set", "within": "ram", "limit_bytes": 27 << 30}
@@ -334,16 +333,16 @@ def test_a_limit_is_all_there_is_for_a_gpu() -> None:
         (["completion", "dos"], 2, "dos"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(arguments: list[str], code: int, words: str) -> None:
-    """Exit code 2 for the command line, 126 and 127 as shells have them for a program; never a traceback."""
+def test_invalid_arguments_print_one_line(arguments: list[str], code: int, words: str) -> None:
+    """Exit code 2 for the command line, 126 and 127 for a program, as in shells. No traceback."""
     done = memwatch(*arguments)
 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
     assert words in done.stderr
 
 
-def test_a_device_that_is_none_is_refused(spark: RunningDaemon) -> None:
-    """With those that there are; a GPU of a unified machine can have what System RAM can."""
+def test_unknown_device_is_rejected_with_the_known_ones(spark: RunningDaemon) -> None:
+    """On a unified machine the GPU's headroom is that of System RAM."""
     wrong = memwatch("--url", spark.url, "wait", "--free", "1GiB", "--device", "gpu7")
     right = memwatch("--url", spark.url, "wait", "--free", "40GiB", "--device", "gpu0")
 
@@ -353,8 +352,8 @@ def test_a_device_that_is_none_is_refused(spark: RunningDaemon) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_complete_commands(shell: str) -> None:
-    """The script is printed, and what it calls answers."""
+def test_shell_completion_suggests_commands(shell: str) -> None:
+    """The script is printed, and the command that it calls returns suggestions."""
     script = memwatch("completion", shell)
     at = "wat" if shell == "fish" else "1"
     asked = memwatch(_MEMWATCH_COMPLETE=f"{shell}_complete", COMP_WORDS="memwatch wat", COMP_CWORD=at)
@@ -364,8 +363,8 @@ def test_shells_complete_commands(shell: str) -> None:
     assert "watch" in asked.stdout
 
 
-def test_a_tree_of_processes_is_read_from_proc(tmp_path: Path) -> None:
-    """Children of any thread; what ended meanwhile, and what says nonsense, is left out."""
+def test_process_tree_is_read_from_procfs(tmp_path: Path) -> None:
+    """Children of all threads count. Ended processes and invalid files are left out."""
     for pid, pages, children in ((1, "9 10 x", "2 3"), (2, "9 20", "4"), (4, "nonsense", "")):
         (tmp_path / f"{pid}/task/{pid}").mkdir(parents=True)
         (tmp_path / f"{pid}/statm").write_text(pages)
@@ -375,8 +374,8 @@ def test_a_tree_of_processes_is_read_from_proc(tmp_path: Path) -> None:
     assert read_tree(1, tmp_path) == {1: 10 * page, 2: 20 * page}
 
 
-def test_peaks_keep_what_processes_of_the_tree_hold_of_gpus() -> None:
-    """Theirs alone, added up; the most of all times."""
+def test_peaks_sum_gpu_memory_of_the_process_tree() -> None:
+    """Other processes are left out, and the maximum over time is kept."""
     peaks = Peaks()
     peaks.see_tree({7: 5, 8: 6})
     pool = {"id": "ram", "label": "System RAM", "used_bytes": 100}
