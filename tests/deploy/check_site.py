@@ -1,4 +1,4 @@
-"""The site builds strictly: what is broken fails it, and nothing is loaded from elsewhere. Run by `make docs`."""
+"""Test the strict build of the site and that pages load nothing from other hosts. Run by `make docs`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from scripts.build_site import SiteError, build
 from support.paths import ROOT
 
-# Attributes that make a browser load something at once; a link to another site is none of them.
+# Attributes that make a browser load a file at once. A link to another site does not.
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
 
 
 class Page(HTMLParser):
-    """Addresses that a page loads, and pages of the site that it links to."""
+    """Collector of the addresses that a page loads and of its links within the site."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Page(HTMLParser):
         if one := found.get("id"):
             self.ids.add(one)
         if address := found.get(LOADED.get(tag, "")):
-            # rel=canonical and rel=next name pages and load none.
+            # rel=canonical and rel=next only name pages.
             if tag != "link" or (found.get("rel") or "") in ("stylesheet", "icon", "preload", "preconnect"):
                 self.loaded.append(address)
         elif tag == "a" and (address := found.get("href")):
@@ -48,7 +48,7 @@ def site() -> Path:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of this repository's pages and all that they link to."""
+    """Copy the repository's pages and all files that they link to."""
     for name in ("docs", "deploy", "systemd"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for file in ROOT.iterdir():
@@ -80,7 +80,7 @@ def test_nothing_is_loaded_from_another_host(site: Path) -> None:
         assert "@import" not in style.read_text(), style
 
 
-def test_every_link_within_the_site_ends_at_something(site: Path) -> None:
+def test_every_link_within_the_site_has_a_target(site: Path) -> None:
     pages = dict(built_pages(site))
     for file, page in pages.items():
         for link in page.linked + page.loaded:

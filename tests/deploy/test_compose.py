@@ -1,4 +1,4 @@
-"""docker-compose.yml and the Dockerfile, as far as can be told without an engine; `make test-image` goes on."""
+"""Test docker-compose.yml and the Dockerfile without a container engine; `make test-image` needs one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(file: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_compose_is_valid_by_the_specification(tmp_path: Path) -> None:
-    """By the JSON schema of the compose specification; with a misspelt key it is not."""
+    """The JSON schema of the Compose specification accepts it and refuses a misspelled key."""
     wrong = tmp_path / "docker-compose.yml"
     wrong.write_text(COMPOSE.read_text().replace("read_only: true\n", "readonly: true\n", 1))
 
@@ -39,7 +39,7 @@ def test_compose_is_valid_by_the_specification(tmp_path: Path) -> None:
 
 
 def test_each_image_has_a_version() -> None:
-    """None of them changes by itself."""
+    """No tag moves to another image."""
     for name, service in SERVICES.items():
         assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service["image"]), name
     assert {SERVICES[name]["image"] for name in OURS} == {f"memwatchd:{__version__}"}
@@ -48,7 +48,7 @@ def test_each_image_has_a_version() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_each_container_is_confined(name: str) -> None:
-    """A root folder that cannot be written, no capability but one, and ports of this machine only."""
+    """Read-only root folder, one capability, ports on loopback only."""
     service = SERVICES[name]
 
     assert service["read_only"] is True
@@ -61,14 +61,14 @@ def test_each_container_is_confined(name: str) -> None:
 
 
 def test_each_container_has_a_health_check() -> None:
-    """memwatchd's is in its image."""
+    """The check of memwatchd is part of its image."""
     assert FINAL.healthcheck
     assert all("healthcheck" in service for name, service in SERVICES.items() if name not in OURS)
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_the_host_is_mounted_to_be_read(name: str) -> None:
-    """/proc, /sys and the names of users, read-only, where the settings look for them."""
+def test_host_is_mounted_read_only(name: str) -> None:
+    """/proc, /sys and the user database are mounted read-only at the configured paths."""
     service = SERVICES[name]
     environment = service["environment"]
     mounts = {one["target"]: one for one in service["volumes"] if one["type"] == "bind"}
@@ -81,8 +81,8 @@ def test_the_host_is_mounted_to_be_read(name: str) -> None:
     assert mounts[environment["MEMWATCHD_ROOTFS"] + "/etc/passwd"]["source"] == "/etc/passwd"
 
 
-def test_memwatchd_takes_the_settings_it_is_given(tmp_path: Path) -> None:
-    """Every variable of the image and of compose is one that memwatchd knows."""
+def test_settings_of_the_compose_file_reach_memwatchd(tmp_path: Path) -> None:
+    """memwatchd accepts every variable of the image and of Compose."""
     given = {**FINAL.environment, **SERVICES["memwatchd"]["environment"]}
     host = tmp_path / "host"
     for folder in ("proc", "sys", "root"):
@@ -98,8 +98,8 @@ def test_memwatchd_takes_the_settings_it_is_given(tmp_path: Path) -> None:
     assert f"{host}/proc" in done.stdout
 
 
-def test_one_command_starts_one_memwatchd() -> None:
-    """.env chooses the profile; each profile has one memwatchd, under the name that Prometheus asks for."""
+def test_container_command_starts_one_memwatchd() -> None:
+    """.env selects the profile. Each profile has one memwatchd, under the name that Prometheus scrapes."""
     profiles = [profile for name in OURS for profile in SERVICES[name]["profiles"]]
     scrape = yaml.safe_load((ROOT / "deploy/compose/prometheus.yml").read_text())["scrape_configs"]
 
@@ -111,8 +111,8 @@ def test_one_command_starts_one_memwatchd() -> None:
         assert SERVICES[name]["environment"]["MEMWATCHD_WEB_HOSTS"] == "memwatchd"
 
 
-def test_files_that_are_mounted_exist(tmp_path: Path) -> None:
-    """Each path of this repository in a mount; and Prometheus's is one that promtool accepts."""
+def test_mounted_files_exist(tmp_path: Path) -> None:
+    """Mounted paths of the repository exist, and promtool accepts the Prometheus configuration."""
     sources = [
         one.split(":")[0] for service in SERVICES.values() for one in service["volumes"] if isinstance(one, str)
     ]
@@ -125,8 +125,8 @@ def test_files_that_are_mounted_exist(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_grafana_opens_on_our_dashboard() -> None:
-    """The home dashboard is one of ours, where its files are mounted and its provisioning looks."""
+def test_grafana_opens_the_memwatch_dashboard() -> None:
+    """The home dashboard lies in the mounted folder that Grafana provisions."""
     grafana = SERVICES["grafana"]
     home = Path(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
     mounts = dict(one.split(":")[1::-1] for one in grafana["volumes"])
@@ -136,8 +136,8 @@ def test_grafana_opens_on_our_dashboard() -> None:
     assert grafana["environment"]["PROMETHEUS_URL"] == "http://prometheus:9090"
 
 
-def test_the_image_says_what_it_is() -> None:
-    """Labels, a user by number, our program; built for both architectures."""
+def test_image_has_description_labels() -> None:
+    """Labels, a numeric user, the entry point and both architectures are set."""
     bake = json.loads((ROOT / "deploy/docker-bake.json").read_text())
     target = bake["target"]["memwatchd"]
 
@@ -149,8 +149,8 @@ def test_the_image_says_what_it_is() -> None:
     assert (ROOT / target["dockerfile"]).is_file()
 
 
-def test_only_what_is_needed_goes_into_the_image() -> None:
-    """What is copied is what .dockerignore lets through: no .git, no machines of tests."""
+def test_image_holds_only_files_that_it_needs() -> None:
+    """The copied files are those that .dockerignore admits: no .git, no test machines."""
     copied = [words.split()[:-1] for stage in (BUILD, FINAL) for step, words in stage.steps if step == "COPY"]
     context = {one for words in copied if not words[0].startswith("--from") for one in words}
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}

@@ -1,4 +1,4 @@
-"""Grafana's dashboards: every query of every panel is answered by a Prometheus that scraped simulated machines."""
+"""Test every query of every Grafana panel against a Prometheus that scrapes simulated machines."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from support.sample_nvml import EIGHT_H100, GB10
 
 GRAFANA = DEPLOY / "grafana"
 BOARDS = {file.stem: json.loads(file.read_text()) for file in sorted((GRAFANA / "dashboards").glob("*.json"))}
-TALKATIVE = """
+CHATTY = """
 [processes]
 interval = "1s"
 metrics = true
 [[alerts.webhooks]]
 name = "operators"
-url = "http://127.0.0.1:1/nobody-listens"
+url = "http://127.0.0.1:1/no-listener"
 secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw0aGq3o8p3yM="
 """
 
 
 class Fleet(Struct, frozen=True):
-    """Three machines and their Prometheus: one filled up, one lost a GPU, one has a file that cannot be read."""
+    """Three machines and their Prometheus: full memory, a lost GPU, an unreadable file."""
 
     server: Engine
     instances: dict[str, str]
     began: float
 
     def series(self, expression: str, instance: str = ".+") -> list[Any]:
-        """What a panel with this query has to show of the time since it began."""
+        """Return the result of a panel query over the time since the start."""
         variables = {
             "$job": "memwatchd",
             "$instance": instance,
@@ -84,7 +84,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         def start(name: str, arguments: list[str], environ: dict[str, str]) -> RunningDaemon:
             folder = tmp_path_factory.mktemp(name)
             return stack.enter_context(
-                running_daemon(folder, "--interval", "500ms", *arguments, config=TALKATIVE, environ=environ)
+                running_daemon(folder, "--interval", "500ms", *arguments, config=CHATTY, environ=environ)
             )
 
         spark.use(0.5)
@@ -107,7 +107,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def watching(instances: dict[str, str]) -> str:
-    """The shipped configuration with these machines, shorter waits, and rules that fire at once."""
+    """Return the shipped configuration with these machines, short waits and rules that fire at once."""
     rules = DEPLOY / "prometheus/rules"
     targets = ", ".join(f'"{address}"' for address in instances.values())
     changes = {'"127.0.0.1:6360"': targets, "127.0.0.1:9093": "127.0.0.1:1", "15s": "1s", "10s": "1s"}
@@ -115,7 +115,7 @@ def watching(instances: dict[str, str]) -> str:
 
 
 def fill(server: Engine, spark: MutableMachine) -> None:
-    """Slowly, until there is a forecast, then until memory is critical and the kernel kills."""
+    """Fill memory slowly until there is a forecast, then until it is critical and the OOM killer acts."""
     used = 0.5
     while not server.query("memwatch_time_to_full_seconds"):
         used += 0.004
@@ -129,16 +129,18 @@ def fill(server: Engine, spark: MutableMachine) -> None:
 
 
 @pytest.mark.parametrize(("board", "panel", "expression"), QUERIES)
-def test_every_query_has_an_answer(fleet: Fleet, board: str, panel: dict[str, Any], expression: str) -> None:
-    """An empty answer is a panel that shows nothing: a name that is wrong, or a label that does not match."""
+def test_every_dashboard_query_returns_data(
+    fleet: Fleet, board: str, panel: dict[str, Any], expression: str
+) -> None:
+    """An empty result is an empty panel: a wrong metric name, or a label that does not match."""
     found = fleet.series(expression)
 
     assert found, f"{board}, {panel['title']}: nothing for {expression}"
 
 
 @pytest.mark.parametrize("machine", ["gb10", "8x-h100", "mi210"])
-def test_panels_that_may_be_empty_say_why(fleet: Fleet, machine: str) -> None:
-    """Where a panel has no words for having nothing, each machine has something to show in it."""
+def test_panels_that_may_be_empty_explain_it(fleet: Fleet, machine: str) -> None:
+    """Each machine has data for every panel without a text for missing data."""
     empty = [
         panel["title"]
         for panel in panels("memwatch-machine")
@@ -149,8 +151,8 @@ def test_panels_that_may_be_empty_say_why(fleet: Fleet, machine: str) -> None:
     assert empty == []
 
 
-def test_columns_of_tables_are_labels_that_come(fleet: Fleet) -> None:
-    """A column is a label of the answer, or its value; a label that no series has would be an empty column."""
+def test_table_columns_are_returned_labels(fleet: Fleet) -> None:
+    """A column is a label or the value of the result. A label that no series has gives an empty column."""
     for board in BOARDS:
         for panel in (one for one in panels(board) if one["type"] == "table"):
             wanted = {
@@ -167,12 +169,12 @@ def test_columns_of_tables_are_labels_that_come(fleet: Fleet) -> None:
                 for label in one["metric"]
             }
             if panel["title"] == "Firing":
-                wanted -= {"device"}  # of other alerts than the one that fires here
+                wanted -= {"device"}  # belongs to other alerts than the one that fires here
             assert wanted <= labels, f"{board}, {panel['title']}"
 
 
-def test_variables_find_the_machines(fleet: Fleet) -> None:
-    """label_values() of the variables, as Grafana asks for them."""
+def test_dashboard_variables_list_the_machines(fleet: Fleet) -> None:
+    """Evaluate label_values() of the variables as Grafana does."""
     for board in BOARDS.values():
         for variable in (one for one in board["templating"]["list"] if one["type"] == "query"):
             metric, label = re.fullmatch(r"label_values\((\w+).*, (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
@@ -181,7 +183,7 @@ def test_variables_find_the_machines(fleet: Fleet) -> None:
             assert sorted(found) == expected[label]
 
 
-def test_any_prometheus_can_be_chosen() -> None:
+def test_dashboard_data_source_can_be_selected() -> None:
     """No panel, query or variable is bound to one data source."""
     text = "".join((GRAFANA / f"dashboards/{name}.json").read_text() for name in BOARDS)
 
@@ -191,8 +193,8 @@ def test_any_prometheus_can_be_chosen() -> None:
         assert (first["name"], first["type"], first["query"]) == ("datasource", "datasource", "prometheus")
 
 
-def test_each_panel_says_how_to_read_it_and_has_its_own_place() -> None:
-    """A description, a number of its own, and no other panel on its spot."""
+def test_each_panel_has_a_description_and_its_own_position() -> None:
+    """Panels have a description, a unique id, and do not overlap."""
     for board in BOARDS.values():
         ids = [panel["id"] for panel in board["panels"]]
         spots = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]]
@@ -202,7 +204,7 @@ def test_each_panel_says_how_to_read_it_and_has_its_own_place() -> None:
 
 
 def test_only_pools_are_stacked() -> None:
-    """Stacking is adding up, and shares are never added up; counts of machines may be."""
+    """Stacking adds up, which is wrong for shares. Counts of machines may be stacked."""
     stacked = [
         target["expr"]
         for board in BOARDS
@@ -216,16 +218,16 @@ def test_only_pools_are_stacked() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Grafana's builders need Python 3.11")
-def test_the_dashboards_are_what_their_source_builds(tmp_path: Path) -> None:
-    """Nobody edits the JSON: `python deploy/grafana/build.py` writes it."""
+def test_dashboards_equal_the_build_of_their_source(tmp_path: Path) -> None:
+    """The JSON is generated by `python deploy/grafana/build.py`, not edited."""
     subprocess.run([sys.executable, GRAFANA / "build.py", tmp_path], check=True, capture_output=True)
 
     for name in BOARDS:
         assert (tmp_path / f"{name}.json").read_text() == (GRAFANA / f"dashboards/{name}.json").read_text()
 
 
-def test_provisioning_finds_them() -> None:
-    """The data source that is provisioned is a Prometheus, and the folder is the one that docker-compose mounts."""
+def test_provisioning_finds_the_dashboards() -> None:
+    """The provisioned data source is a Prometheus, and the folder is the one that docker-compose mounts."""
     (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/memwatch.yml").read_text())["datasources"]
     (provider,) = yaml.safe_load((GRAFANA / "provisioning/dashboards/memwatch.yml").read_text())["providers"]
 

@@ -1,4 +1,4 @@
-"""Finding machines and storing elsewhere: the shipped configurations are accepted, and run where they can be."""
+"""Test the shipped discovery and remote-write configurations."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ STORES = sorted((PROMETHEUS / "remote-write").glob("*.yml"))
 
 
 def vmagent_accepts(file: Path) -> subprocess.CompletedProcess[str]:
-    """Debian's Prometheus is built without Consul and Kubernetes; vmagent reads the same files and knows both."""
+    """Debian's Prometheus lacks Consul and Kubernetes discovery; vmagent reads the same files and has both."""
     command = ["vmagent", "-dryRun", f"-promscrape.config={file}", "-remoteWrite.url=http://127.0.0.1:1/"]
     return subprocess.run(command, capture_output=True, text=True, cwd=file.parent, check=False)
 
 
 @pytest.mark.parametrize("file", DISCOVERY, ids=lambda file: file.stem)
-def test_discovery_is_accepted(file: Path, tmp_path: Path) -> None:
-    """As it is; with a misspelt word it is not."""
+def test_prometheus_accepts_each_discovery_example(file: Path, tmp_path: Path) -> None:
+    """The file is accepted; with a misspelled key it is not."""
     wrong = tmp_path / "wrong.yml"
     wrong.write_text(file.read_text().replace("_sd_configs:", "_sd_confugs:"))
 
@@ -36,8 +36,8 @@ def test_discovery_is_accepted(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["discovery/file.yml", "discovery/dns.yml", "federation.yml"])
-def test_prometheus_accepts_what_debians_knows(name: str) -> None:
-    """promtool, with the files it names."""
+def test_debians_prometheus_accepts_the_configuration(name: str) -> None:
+    """promtool checks the configuration and the files it names."""
     done = subprocess.run(
         ["promtool", "check", "config", PROMETHEUS / name], capture_output=True, text=True, check=False
     )
@@ -46,8 +46,8 @@ def test_prometheus_accepts_what_debians_knows(name: str) -> None:
 
 
 @pytest.mark.parametrize("file", STORES, ids=lambda file: file.stem)
-def test_an_agent_accepts_each_store(file: Path) -> None:
-    """In agent mode, which refuses rules and local storage."""
+def test_prometheus_agent_accepts_each_remote_write_example(file: Path) -> None:
+    """Agent mode refuses rules and local storage."""
     done = subprocess.run(
         ["promtool", "check", "config", "--agent", file], capture_output=True, text=True, check=False
     )
@@ -62,8 +62,8 @@ def url_of(file: Path) -> str:
 @pytest.mark.parametrize(
     "file", [one for one in STORES if one.stem != "victoriametrics"], ids=lambda file: file.stem
 )
-def test_an_agent_forwards_by_remote_write(file: Path, tmp_path: Path) -> None:
-    """Scraped by an agent with the shipped file, stored by a Prometheus that receives as Mimir and Thanos do."""
+def test_prometheus_agent_forwards_by_remote_write(file: Path, tmp_path: Path) -> None:
+    """An agent with the shipped file sends to a Prometheus that receives as Mimir and Thanos do."""
     target = tmp_path / "receiver"
     target.mkdir()
     with (
@@ -85,8 +85,8 @@ def test_an_agent_forwards_by_remote_write(file: Path, tmp_path: Path) -> None:
     assert stored["metric"]["job"] == "memwatchd"
 
 
-def test_victoriametrics_stores_what_an_agent_sends(tmp_path: Path) -> None:
-    """The real one, by the shipped file."""
+def test_victoriametrics_stores_samples_of_the_agent(tmp_path: Path) -> None:
+    """A real VictoriaMetrics receives samples by the shipped file."""
     port = free_port()
     command = ["victoria-metrics", f"-storageDataPath={tmp_path / 'vm'}", f"-httpListenAddr=127.0.0.1:{port}"]
     file = PROMETHEUS / "remote-write/victoriametrics.yml"
@@ -103,7 +103,7 @@ def test_victoriametrics_stores_what_an_agent_sends(tmp_path: Path) -> None:
 
 
 def wait_for_series(store: Engine, name: str) -> dict[str, str]:
-    """VictoriaMetrics answers queries for now with what came half a minute ago; /series has it at once."""
+    """VictoriaMetrics answers instant queries from samples older than 30 s; /series is current."""
     found: list[dict[str, str]] = []
 
     def asked() -> bool:
@@ -114,8 +114,8 @@ def wait_for_series(store: Engine, name: str) -> dict[str, str]:
     return found[0]
 
 
-def test_the_collector_scrapes_as_prometheus_does(tmp_path: Path) -> None:
-    """The OpenTelemetry Collector holds a configuration that promtool accepts; its pipelines are whole."""
+def test_otel_collector_scrapes_the_same_samples_as_prometheus(tmp_path: Path) -> None:
+    """promtool accepts the scrape configuration in the OpenTelemetry Collector file; its pipelines are complete."""
     collector = yaml.safe_load((DEPLOY / "otel/collector.yml").read_text())
     scrape = tmp_path / "prometheus.yml"
     scrape.write_text(json.dumps(collector["receivers"]["prometheus"]["config"]))

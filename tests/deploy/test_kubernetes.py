@@ -1,4 +1,4 @@
-"""Kubernetes: what kustomize makes of our folders is valid by the published schemas, and confined as promised."""
+"""Test that the output of kustomize is valid by the published schemas and confined."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def pod(overlay: str) -> Any:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_everything_is_valid_by_kubernetes_own_schemas(overlay: str) -> None:
-    """Strictly, so that a misspelt field is an error; for an older release and the newest known."""
+def test_manifests_are_valid_by_the_kubernetes_schemas(overlay: str) -> None:
+    """Strict validation, against an older release and the newest known."""
     built = manifests(overlay)
 
     assert built.keys() == {
@@ -42,7 +42,7 @@ def test_everything_is_valid_by_kubernetes_own_schemas(overlay: str) -> None:
 
 
 def operator_model(kind: str) -> type[BaseModel]:
-    """Imported when a test asks for it: that takes 1.7 s, and each worker would pay it to collect the tests."""
+    """Import the models lazily: that takes 1.7 s, which every worker would spend on collecting tests."""
     from cloudcoil.models.prometheus_operator import v1
 
     model: type[BaseModel] = getattr(v1, kind)
@@ -50,8 +50,8 @@ def operator_model(kind: str) -> type[BaseModel]:
 
 
 @pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
-def test_the_operators_resources_are_valid_by_its_models(kind: str) -> None:
-    """Nothing is missing, and nothing is lost on the way through them: each name is a field of theirs."""
+def test_prometheus_operator_resources_are_valid_by_its_models(kind: str) -> None:
+    """No required field is missing, and every field is known to the models."""
     written = manifests("base")[kind]
 
     read = operator_model(kind).model_validate(written)
@@ -59,8 +59,8 @@ def test_the_operators_resources_are_valid_by_its_models(kind: str) -> None:
     assert read.model_dump(by_alias=True, exclude_unset=True, mode="json") == written
 
 
-def test_a_misspelt_field_would_be_found() -> None:
-    """The two tests above can fail."""
+def test_misspelled_field_is_invalid() -> None:
+    """Shows that the two tests above can fail."""
     built = manifests("base")
     built["DaemonSet"]["spec"]["template"]["spec"]["hostPid"] = True
     built["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["prot"] = "http"
@@ -71,8 +71,8 @@ def test_a_misspelt_field_would_be_found() -> None:
     assert read.model_dump(by_alias=True, exclude_unset=True, mode="json") != built["PodMonitor"]
 
 
-def test_the_operators_rules_are_prometheus_rules() -> None:
-    """One source: the file is what its script makes of deploy/prometheus/rules."""
+def test_prometheusrule_equals_the_prometheus_rules() -> None:
+    """The file is generated from deploy/prometheus/rules."""
     found = importlib.util.spec_from_file_location("prometheusrule", FOLDER / "prometheusrule.py")
     assert found
     assert found.loader
@@ -83,8 +83,8 @@ def test_the_operators_rules_are_prometheus_rules() -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_it_sees_the_node_and_can_change_nothing(overlay: str) -> None:
-    """Host folders are mounted to be read; no privilege, no device, no capability that is not explained."""
+def test_pod_mounts_the_node_read_only(overlay: str) -> None:
+    """Host folders are mounted read-only. There is no privilege, device or unexplained capability."""
     spec = pod(overlay)
     (container,) = spec["containers"]
     host = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
@@ -102,8 +102,8 @@ def test_it_sees_the_node_and_can_change_nothing(overlay: str) -> None:
     assert spec["securityContext"]["runAsNonRoot"] is (overlay != "amd")
 
 
-def test_it_runs_as_the_images_user_on_the_images_port() -> None:
-    """The Dockerfile and the DaemonSet speak of the same program."""
+def test_pod_runs_as_the_image_user_on_the_image_port() -> None:
+    """The Dockerfile and the DaemonSet agree."""
     dockerfile = (ROOT / "deploy/Dockerfile").read_text()
     spec = pod("base")
 
@@ -111,8 +111,8 @@ def test_it_runs_as_the_images_user_on_the_images_port() -> None:
     assert f"EXPOSE {spec['containers'][0]['ports'][0]['containerPort']}" in dockerfile
 
 
-def test_nvidia_sees_all_gpus_and_takes_none() -> None:
-    """A monitor that requests nvidia.com/gpu would take GPUs away from programs."""
+def test_nvidia_overlay_sees_all_gpus_and_requests_none() -> None:
+    """A pod that requests nvidia.com/gpu would take GPUs away from programs."""
     spec = pod("nvidia")
     (container,) = spec["containers"]
     environment = {one["name"]: one["value"] for one in container["env"]}

@@ -1,4 +1,4 @@
-"""What is shipped works: the wheel made from the source distribution, installed where the checkout is not."""
+"""Test the wheel built from the source distribution, installed away from the checkout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PACKAGES = {"memwatch": "daemon/memwatch", "memwatchd": "daemon/memwatchd", "mem
 
 
 class Built(Struct, frozen=True):
-    """The two files a release consists of."""
+    """The two files of a release."""
 
     wheel: Path
     sdist: Path
@@ -54,7 +54,7 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """As `make build` does it: the wheel comes from the source distribution, so both are complete or it fails."""
+    """Build as `make build` does: the wheel comes from the source distribution, so both are complete."""
     folder = tmp_path_factory.mktemp("dist")
     done = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -63,7 +63,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs' folder of a new environment: the wheel is in it, and its dependencies from ours by path.
+    """Return the programs' folder of a new environment with the wheel. Dependencies are added by path.
 
     A .pth file in a folder that was added by a .pth file is not read, so the editable checkout stays outside.
     """
@@ -81,7 +81,7 @@ def files_of(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
-def test_the_wheel_holds_every_file_of_the_three_packages_and_nothing_else(built: Built) -> None:
+def test_wheel_holds_exactly_the_files_of_the_three_packages(built: Built) -> None:
     """No ignore rule drops a template, a vendored *.min.js, its licence or py.typed; no test is shipped.
 
     Beside the packages there are only the unit files that install-service needs.
@@ -101,8 +101,8 @@ def test_the_wheel_holds_every_file_of_the_three_packages_and_nothing_else(built
     assert any(name.startswith("memwatch_web/templates/") for name in expected)
 
 
-def test_the_wheel_is_the_same_every_time(built: Built, tmp_path: Path) -> None:
-    """Built twice, byte for byte: whoever doubts a release builds it himself."""
+def test_wheel_build_is_reproducible(built: Built, tmp_path: Path) -> None:
+    """Two builds are identical, so a user can verify a release by building it."""
     again = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path)
 
     assert again.returncode == 0, again.stderr
@@ -110,8 +110,8 @@ def test_the_wheel_is_the_same_every_time(built: Built, tmp_path: Path) -> None:
     assert next(tmp_path.glob("*.tar.gz")).read_bytes() == built.sdist.read_bytes()
 
 
-def test_the_wheel_can_make_itself_a_service(installed: Path, tmp_path: Path) -> None:
-    """The unit files are found in the package as installed, not in the checkout."""
+def test_installed_wheel_installs_the_service(installed: Path, tmp_path: Path) -> None:
+    """The unit files come from the installed package, not from the checkout."""
     code = "from memwatchd.install import unit_files; print(unit_files())"
     found = Path(run(installed / "python", "-c", code, cwd=tmp_path).stdout.strip())
 
@@ -119,8 +119,8 @@ def test_the_wheel_can_make_itself_a_service(installed: Path, tmp_path: Path) ->
     assert (found / "memwatchd.service").read_text() == (ROOT / "systemd/memwatchd.service").read_text()
 
 
-def test_dependencies_with_known_holes_are_not_allowed() -> None:
-    """Floors above: Starlette's BadHost (1.0.1) and Range (0.49.1), h11's chunks (0.16), psutil's double free."""
+def test_vulnerable_dependency_versions_are_excluded() -> None:
+    """Fixed in: Starlette's BadHost (1.0.1) and Range (0.49.1), h11's chunks (0.16), psutil's double free."""
     floors = {"starlette": "1.0.1", "h11": "0.16", "jinja2": "3.1.6", "psutil": "5.6.7"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     allowed = {one.name: one.specifier for one in map(Requirement, project["dependencies"])}
@@ -131,7 +131,7 @@ def test_dependencies_with_known_holes_are_not_allowed() -> None:
     assert not {"python-multipart", "pickle5"} & set(allowed)
 
 
-def test_the_wheel_says_what_it_is(built: Built) -> None:
+def test_wheel_has_complete_metadata(built: Built) -> None:
     """Version from memwatch.__version__, a pure wheel for any Python from 3.10 on, all licences, two programs."""
     information = f"memwatchd-{__version__}.dist-info"
     with zipfile.ZipFile(built.wheel) as archive:
@@ -151,8 +151,8 @@ def test_the_wheel_says_what_it_is(built: Built) -> None:
     assert {f"{information}/licenses/{name}" for name in licences | {"LICENSE"}} <= built.wheel_names()
 
 
-def test_every_vendored_library_has_its_licence_beside_it() -> None:
-    """htmx, uPlot and Swagger UI keep their licences, under the name and version of their files."""
+def test_every_vendored_library_has_a_license_file() -> None:
+    """htmx, uPlot and Swagger UI keep their licenses, under the name and version of their files."""
     names = {path.name for path in (ROOT / "web/memwatch_web/static/vendor").iterdir()}
     libraries = {name for name in names if name.endswith((".js", ".css"))}
 
@@ -162,8 +162,8 @@ def test_every_vendored_library_has_its_licence_beside_it() -> None:
         assert any(name.startswith(first) and "LICENSE" in name for name in names), library
 
 
-def test_the_source_distribution_can_be_tested(built: Built) -> None:
-    """It holds the tests, their constraints, the Makefile and what is documented; nothing from an environment."""
+def test_source_distribution_holds_the_tests(built: Built) -> None:
+    """It holds tests, constraints, the Makefile and documentation, and no files of an environment."""
     with tarfile.open(built.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
 
@@ -172,8 +172,8 @@ def test_the_source_distribution_can_be_tested(built: Built) -> None:
     assert not [name for name in names if ".venv" in name or "__pycache__" in name or name.startswith("out/")]
 
 
-def test_the_installed_program_reads_this_machine(installed: Path, tmp_path: Path) -> None:
-    """`memwatchd --once --json` works from the wheel alone, and it is the wheel's code that runs."""
+def test_installed_program_reads_this_machine(installed: Path, tmp_path: Path) -> None:
+    """`memwatchd --once --json` runs the code of the wheel."""
     where = run(installed / "python", "-c", "import memwatch_web; print(memwatch_web.__file__)", cwd=tmp_path)
     version = run(installed / "memwatchd", "--version", cwd=tmp_path)
     once = run(installed / "memwatchd", "--once", "--json", cwd=tmp_path)
@@ -189,7 +189,7 @@ def test_the_installed_program_reads_this_machine(installed: Path, tmp_path: Pat
 
 
 def pins_of(name: str) -> dict[str, set[Version]]:
-    """The versions a constraints file pins each package at; several where Pythons need different ones."""
+    """Return the pinned versions of each package; several if Python versions need different ones."""
     pins: dict[str, set[Version]] = {}
     for line in (ROOT / "tests" / name).read_text().splitlines():
         pin = Requirement(line)
@@ -201,7 +201,7 @@ def pins_of(name: str) -> dict[str, set[Version]]:
 
 
 def required_by(project: dict[str, Any]) -> list[str]:
-    """What it needs, and what its extras need."""
+    """Return the requirements of the project and of its extras."""
     return [*project["dependencies"], *extras_of(project)]
 
 
@@ -209,8 +209,8 @@ def extras_of(project: dict[str, Any]) -> list[str]:
     return [text for extra in project["optional-dependencies"].values() for text in extra]
 
 
-def test_what_an_extra_needs_is_tested() -> None:
-    """The group of tests asks for the same as the extras, so that no test is left out for want of it."""
+def test_dependencies_of_extras_are_installed_for_tests() -> None:
+    """The test group has all requirements of the extras, so that no test lacks one."""
     written = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = extras_of(written["project"])
 
@@ -218,7 +218,7 @@ def test_what_an_extra_needs_is_tested() -> None:
     assert set(extras) <= set(written["dependency-groups"]["test"])
 
 
-def test_the_oldest_dependencies_that_are_tested_are_the_oldest_allowed() -> None:
+def test_oldest_tested_dependencies_are_the_lower_bounds() -> None:
     """Each lower bound in pyproject.toml is the version `make test-lowest` installs, so no bound is a guess."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [Requirement(text) for text in required_by(project)]
@@ -230,7 +230,7 @@ def test_the_oldest_dependencies_that_are_tested_are_the_oldest_allowed() -> Non
     assert {name: lowest[name] for name in floors} == {name: {floor} for name, floor in floors.items()}
 
 
-def test_the_newest_dependencies_that_are_tested_are_allowed() -> None:
+def test_newest_tested_dependencies_are_within_the_bounds() -> None:
     """Every pin of constraints.txt lies within what pyproject.toml allows."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     newest = pins_of("constraints.txt")

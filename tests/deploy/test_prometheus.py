@@ -1,4 +1,4 @@
-"""A real Prometheus with the files we ship: it scrapes, judges, tells an Alertmanager, and forgets what is gone."""
+"""Test a real Prometheus and Alertmanager with the shipped files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.sample_nvml import EIGHT_H100
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
 
-# A level that has risen falls at once, so that a test need not wait for half a minute.
+# Levels fall at once, so that tests need not wait for 30 s.
 FORGETFUL = '[pressure]\nclear_after = "0s"\n'
 FAST = {"127.0.0.1:6360": "", "127.0.0.1:9093": "127.0.0.1:1", "15s": "1s", "10s": "1s"}
 
@@ -26,8 +26,8 @@ def configuration(target: str, manager: str = "127.0.0.1:1") -> str:
     return shipped("prometheus/prometheus.yml", changes)
 
 
-def test_prometheus_scrapes_us_and_a_query_answers(tmp_path: Path) -> None:
-    """The configuration we ship works, and the pools add up to this machine's memory."""
+def test_prometheus_scrapes_memwatchd_and_answers_queries(tmp_path: Path) -> None:
+    """The shipped configuration works, and the pools add up to this machine's memory."""
     with (
         running_daemon(tmp_path) as daemon,
         prometheus(tmp_path, configuration(f"127.0.0.1:{daemon.port}")) as server,
@@ -45,7 +45,7 @@ def test_prometheus_scrapes_us_and_a_query_answers(tmp_path: Path) -> None:
     assert level[0]["metric"]["level"] in {"low", "medium", "high", "critical"}
 
 
-def test_memory_that_fills_up_reaches_a_receiver_through_alertmanager(tmp_path: Path) -> None:
+def test_full_memory_reaches_a_receiver_through_alertmanager(tmp_path: Path) -> None:
     """Scrape, rule, Alertmanager, webhook: with the shipped files, shorter waits, and resolved afterwards."""
     machine = MutableMachine.of("workstation", tmp_path / "machine")
     rules = tmp_path / "rules"
@@ -81,8 +81,8 @@ def test_memory_that_fills_up_reaches_a_receiver_through_alertmanager(tmp_path: 
     assert last["alerts"][0]["fingerprint"] == alert["fingerprint"]
 
 
-def test_a_lost_gpu_leaves_at_once_and_says_so(tmp_path: Path) -> None:
-    """Its figures end with the next scrape, those of the others go on, and the alert's condition holds."""
+def test_series_of_a_lost_gpu_end_at_once(tmp_path: Path) -> None:
+    """Its series end with the next scrape, those of other GPUs continue, and the alert's condition holds."""
     simulator = Simulator.of(tmp_path, EIGHT_H100)
     with (
         running_daemon(
@@ -104,8 +104,8 @@ def test_a_lost_gpu_leaves_at_once_and_says_so(tmp_path: Path) -> None:
         assert server.query('memwatch_device_info{device="gpu0"}')
 
 
-def test_a_driver_that_is_gone_takes_its_figures_along_and_its_collector_says_why(tmp_path: Path) -> None:
-    """No frozen numbers: the driver's library crashes, its series end, collector_up is 0, errors have a reason."""
+def test_missing_driver_ends_its_series_and_collector_up_is_0(tmp_path: Path) -> None:
+    """After a crash of the driver's library no stale value is exported, and errors have a reason."""
     simulator = Simulator.of(tmp_path, EIGHT_H100)
     broken = EIGHT_H100.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(segfault=True)})
     with (
@@ -124,7 +124,7 @@ def test_a_driver_that_is_gone_takes_its_figures_along_and_its_collector_says_wh
 
 
 def test_counters_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
-    """One more kill is one more kill, whether the daemon was restarted in between or not."""
+    """A kill increases the counter by one, also across a restart of the daemon."""
     machine = MutableMachine.of("workstation", tmp_path / "machine")
     machine.set_oom_kills(5)
     targets = tmp_path / "machines.json"

@@ -1,4 +1,4 @@
-"""Recording and alerting rules: right by promtool, each alert tested both ways and explained in a runbook."""
+"""Test the recording and alerting rules with promtool, and their runbooks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def rules() -> list[dict[str, Any]]:
 ALERTS = {rule["alert"]: rule for rule in rules() if "alert" in rule}
 
 
-def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:
-    """Every alert fires when it must and not otherwise, by Prometheus's own evaluation."""
+def test_promtool_accepts_the_rules_and_passes_their_tests() -> None:
+    """Prometheus evaluates every alert as the rule tests expect."""
     checked = subprocess.run(["promtool", "check", "rules", *RULES], capture_output=True, text=True, check=False)
     tested = subprocess.run(
         ["promtool", "test", "rules", PROMETHEUS / "rules_test.yml"], capture_output=True, text=True, check=False
@@ -38,8 +38,8 @@ def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_each_alert_is_tested_both_ways(name: str) -> None:
-    """A moment at which it fires, and one at which it does not."""
+def test_each_alert_is_tested_firing_and_not_firing(name: str) -> None:
+    """The rule tests have a time at which it fires and one at which it does not."""
     written = yaml.safe_load((PROMETHEUS / "rules_test.yml").read_text())
     cases = [
         case for test in written["tests"] for case in test.get("alert_rule_test", ()) if case["alertname"] == name
@@ -50,8 +50,8 @@ def test_each_alert_is_tested_both_ways(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_each_alert_says_how_bad_it_is_and_where_to_read_on(name: str) -> None:
-    """Severity, summary, description, and a runbook that exists."""
+def test_each_alert_has_a_severity_and_a_runbook(name: str) -> None:
+    """It has a severity, a summary, a description and an existing runbook."""
     alert = ALERTS[name]
 
     assert alert["labels"]["severity"] in {"critical", "warning", "info"}
@@ -60,13 +60,13 @@ def test_each_alert_says_how_bad_it_is_and_where_to_read_on(name: str) -> None:
     assert re.search(rf"^## {name}$", RUNBOOKS, re.MULTILINE)
 
 
-def test_no_runbook_is_left_over() -> None:
+def test_each_runbook_belongs_to_an_alert() -> None:
     """Each heading is an alert."""
     assert set(re.findall(r"^## (\w+)$", RUNBOOKS, re.MULTILINE)) == ALERTS.keys()
 
 
-def test_rules_ask_for_metrics_that_exist() -> None:
-    """Names in expressions are exported by memwatchd, or recorded here, or Prometheus's own."""
+def test_rules_use_existing_metrics() -> None:
+    """Metrics in expressions are exported by memwatchd, recorded here, or built into Prometheus."""
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     asked = {name for rule in rules() for name in re.findall(r"(?<![:\w])memwatch_\w+", rule["expr"])}
     used = {name for rule in rules() for name in re.findall(r"\w+:memwatch_\w+:\w+", rule["expr"])}
@@ -75,7 +75,7 @@ def test_rules_ask_for_metrics_that_exist() -> None:
     assert used <= recorded
 
 
-def test_severe_alerts_speak_of_memory_that_others_need() -> None:
-    """A GPU filled by its model server wakes nobody: its own alert is for information."""
+def test_critical_alerts_are_about_shared_memory() -> None:
+    """A GPU that its model server fills pages no operator: its alert has severity info."""
     assert ALERTS["GPUMemoryCritical"]["labels"]["severity"] == "info"
     assert "gpu" in ALERTS["MemoryCritical"]["expr"].partition('target!~"')[2]

@@ -1,4 +1,4 @@
-"""The unit files take away what is not needed, say why, and give systemd what it needs to keep the daemon up."""
+"""Test the unit files: hardening with reasons, restarts, drop-ins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.paths import SYSTEMD
 
 UNIT = SYSTEMD / "memwatchd.service"
 DROP_INS = sorted((SYSTEMD / "drop-ins").glob("*.conf"))
-# What takes something away; each needs a reason above it, or above the lines it belongs to.
+# Restrictions. Each needs a reason above it, or above its paragraph.
 HARDENING = re.compile(
     r"(Protect|Private|Restrict|NoNew|Capability|Ambient|SystemCall|Device|MemoryDeny|Lock|Remove)"
 )
@@ -35,8 +35,8 @@ def exposure(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_systemd_counts_little_exposure() -> None:
-    """At most 2.0 of 10, by systemd's own count; and the count that the unit file promises."""
+def test_systemd_analyze_reports_low_exposure() -> None:
+    """At most 2.0 of 10, and the figure that the unit file states."""
     done = exposure("--threshold=20", str(UNIT))
 
     assert done.returncode == 0, done.stdout
@@ -44,8 +44,8 @@ def test_systemd_counts_little_exposure() -> None:
     assert f"reports {score}." in UNIT.read_text()
 
 
-def test_systemd_understands_every_line(tmp_path: Path) -> None:
-    """No unknown key and no bad value, in the unit, its slice and with every drop-in."""
+def test_systemd_accepts_every_line(tmp_path: Path) -> None:
+    """The unit, its slice and every drop-in have no unknown key and no invalid value."""
     unit = tmp_path / "memwatchd.service"
     unit.write_text(UNIT.read_text().replace("/usr/bin/memwatchd", "/bin/true"))
     (tmp_path / "memwatchd.slice").write_text((SYSTEMD / "memwatchd.slice").read_text())
@@ -65,8 +65,8 @@ def test_systemd_understands_every_line(tmp_path: Path) -> None:
     assert complaints == [], done.stderr
 
 
-def test_every_line_that_takes_something_away_has_its_reason() -> None:
-    """No paragraph of hardening begins without a comment."""
+def test_every_restriction_has_a_comment() -> None:
+    """Every paragraph of hardening begins with a comment."""
     commented = False
     for line in UNIT.read_text().partition("[Service]")[2].splitlines():
         if not line:
@@ -77,8 +77,8 @@ def test_every_line_that_takes_something_away_has_its_reason() -> None:
             assert commented, line
 
 
-def test_it_is_kept_up_and_its_bad_configuration_is_not_tried_for_ever() -> None:
-    """What a monitor needs of systemd: readiness, a watchdog, restarts without end, except on exit code 78."""
+def test_service_restarts_except_after_a_configuration_error() -> None:
+    """Readiness, watchdog and endless restarts are set, except for exit code 78."""
     keys = keys_of(UNIT.read_text())
 
     wanted = {
@@ -96,8 +96,8 @@ def test_it_is_kept_up_and_its_bad_configuration_is_not_tried_for_ever() -> None
 
 
 @pytest.mark.parametrize("drop_in", DROP_INS, ids=lambda path: path.stem)
-def test_a_drop_in_says_what_it_gives(drop_in: Path) -> None:
-    """First why, then lines that the unit understands."""
+def test_each_drop_in_describes_its_rights(drop_in: Path) -> None:
+    """The reason comes first, then valid lines."""
     text = drop_in.read_text()
 
     assert text.startswith("# ")
@@ -113,8 +113,8 @@ def test_a_drop_in_says_what_it_gives(drop_in: Path) -> None:
     }
 
 
-def test_the_networks_drop_in_has_a_login() -> None:
-    """Who listens on the network by our example does so behind a token."""
+def test_network_drop_in_requires_a_login() -> None:
+    """The example for network access needs a token."""
     text = (SYSTEMD / "drop-ins" / "network.conf").read_text()
 
     assert "MEMWATCHD_WEB_AUTH_BEARER_TOKEN=credential:token" in text

@@ -1,4 +1,4 @@
-"""A day and a half, 129,600 ticks, in four minutes: the daemon's own parts on a clock that we move.
+"""Run 129,600 ticks (a day and a half) in four minutes: the daemon's parts on a simulated clock.
 
 PYTHONPATH=tests python tests/faults/day.py MACHINES URL [HOURS]
 
@@ -68,7 +68,7 @@ secret = "{secret}"
 
 
 class Day(Daemon):
-    """The daemon, but for its clock, the threads of its collectors and its web server."""
+    """The daemon without its clock, collector threads and web server."""
 
     clock: FakeClock
 
@@ -89,7 +89,7 @@ class Day(Daemon):
 
 
 class Machine:
-    """The folder, and what happens in it at each second of the day."""
+    """The machine's folder and its changes during the day."""
 
     def __init__(self, folder: Path) -> None:
         shutil.copytree(MACHINES / "rx-7900-xtx", folder, symlinks=True, dirs_exist_ok=True)
@@ -112,7 +112,7 @@ class Machine:
             self._processes.append(moved.rename(moved.with_name(str(self._next_pid))))
 
     def _write(self, file: Path, text: str) -> None:
-        """In place and as long as before: files of the kernel are kept open."""
+        """Write in place with the same length: the daemon keeps kernel files open."""
         with file.open("r+b", buffering=0) as opened:
             opened.write(text.encode())
 

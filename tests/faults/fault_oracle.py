@@ -1,4 +1,4 @@
-"""One measure for every fault: alive or back within 5 s, answering, sampling, quiet and small."""
+"""Common checks after every fault: alive within 5 s, answering, sampling, few log lines, bounded memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ BACK_SECONDS = 5.0
 ANSWER_SECONDS = 1.0
 LINES_A_MINUTE = 10
 MAX_RSS = 128 * MIB
-# With a login /metrics is refused, which is an answer.
+# With a login /metrics returns 401, which counts as an answer.
 ANSWERS = frozenset({200, 401})
 
 
 @contextmanager
 def survived(daemon: RunningDaemon) -> Iterator[None]:
-    """A fault is injected inside; afterwards all is as it should be."""
+    """Run the checks after the block, which injects a fault."""
     began, size = time.monotonic(), daemon.log.stat().st_size
     yield
     assert_well(daemon)
@@ -31,7 +31,7 @@ def survived(daemon: RunningDaemon) -> Iterator[None]:
 
 @contextmanager
 def back_in_time(tmp_path: Path, *arguments: str, **how: Any) -> Iterator[RunningDaemon]:
-    """Started again as systemd would, but at once: its RestartSec is not ours to measure."""
+    """Restart as systemd would, without RestartSec."""
     began, kept = time.monotonic(), steal_seconds()
     with running_daemon(tmp_path, *arguments, **how) as daemon:
         took = time.monotonic() - began - (run_delay_seconds(daemon.pid) + steal_seconds() - kept)
@@ -41,7 +41,7 @@ def back_in_time(tmp_path: Path, *arguments: str, **how: Any) -> Iterator[Runnin
 
 
 def assert_well(daemon: RunningDaemon) -> None:
-    """The process is there, /metrics comes within a second, samples go on, memory is bounded."""
+    """Check that the process runs, /metrics answers within 1 s, sampling continues and memory is bounded."""
     assert daemon.process.poll() is None, f"it ended with {daemon.process.returncode}: {daemon.log.read_text()}"
     until = time.monotonic() + BACK_SECONDS
     while (took := seconds_to_answer(daemon)) > ANSWER_SECONDS:
@@ -51,21 +51,21 @@ def assert_well(daemon: RunningDaemon) -> None:
 
 
 def assert_sampling(daemon: RunningDaemon) -> None:
-    """A newer tick within 5 s."""
+    """Check that a newer tick comes within 5 s."""
     if daemon.get("/api/v1/snapshot").status == 200:
         before = daemon.snapshot()["seq"]
         daemon.wait_for("/api/v1/snapshot", lambda now: now["seq"] > before, BACK_SECONDS)
 
 
 def assert_quiet(daemon: RunningDaemon, since: int, seconds: float) -> None:
-    """No traceback, and at most ten complaints a minute."""
+    """Check for no traceback and at most ten warnings a minute."""
     complaints = complaints_of(daemon.log, since)
     assert "Traceback" not in "\n".join(complaints)
     assert len(complaints) <= LINES_A_MINUTE * max(1.0, seconds / 60), complaints
 
 
 def complaints_of(log: Path, since: int = 0) -> list[str]:
-    """Lines of the log from an offset on that are no news; lines of a traceback have no level."""
+    """Return log lines after an offset with a level above info, and lines without a level (tracebacks)."""
     return [line for line in log.read_bytes()[since:].decode().splitlines() if " INFO " not in line]
 
 

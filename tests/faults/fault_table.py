@@ -46,14 +46,14 @@ After each test every daemon must be running, or have been back within 5 s of a 
 
 
 class Outcome(Struct, frozen=True):
-    """What became of one test, over all its parameters."""
+    """Outcome of one test over all its parameters."""
 
     passed: bool
     seconds: float
 
 
 def outcomes_in(file: Path) -> dict[str, Outcome]:
-    """By node id without parameters. What was skipped has shown nothing."""
+    """Return outcomes by node id without parameters. A skipped test does not count as passed."""
     found: dict[str, Outcome] = {}
     for test in ET.parse(file).iter("testcase"):
         name = f"{test.get('classname', '').replace('.', '/')}.py::{test.get('name', '').partition('[')[0]}"
@@ -76,7 +76,7 @@ def run_suite(cases: Sequence[Case]) -> dict[str, Outcome]:
 
 
 def run_of_system() -> dict[str, tuple[bool, str]]:
-    """What the last `make test-system` found, and on which day."""
+    """Return the outcomes and the day of the last `make test-system`."""
     found: dict[str, tuple[bool, str]] = {}
     if CHECKS.exists():
         for name, outcome in outcomes_in(CHECKS).items():
@@ -123,21 +123,21 @@ def shown_by(case: Case) -> str:
 
 
 def name_of(test: str) -> str:
-    """As short as it stays clear: the file and the promise."""
+    """Return the short form: file and test name."""
     path, _, name = test.removeprefix("tests/").partition(".py::test_")
     file = path if path.startswith("system/") else path.rpartition("/")[2].removeprefix("test_")
     return f"{file}: {name.replace('_', ' ')}"
 
 
 def rows_in(text: str) -> dict[int, list[str]]:
-    """The cells of each case of a table."""
+    """Return the cells of each case of a table."""
     lines = [line for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()]
     aggregates = [[aggregate.strip() for aggregate in line.strip("| ").split(" | ")] for line in lines]
     return {int(row[0]): row for row in aggregates}
 
 
 def where_of() -> str:
-    """The day and the machine."""
+    """Return the day and the machine."""
     return (
         f"{time.strftime('%Y-%m-%d', time.gmtime())}, Linux {platform.release()} on {platform.machine()}, "
         f"{os.cpu_count()} cores, Python {platform.python_version()}, other work beside it."

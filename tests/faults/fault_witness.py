@@ -1,4 +1,4 @@
-"""A plugin of pytest for `make faults`: every daemon that a test is done with must satisfy the common oracle."""
+"""pytest plugin for `make faults`: check every daemon with the common oracle when a test ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SECONDS = 60.0
 
 
 def is_meant_to_be_ill(daemon: daemon_process.RunningDaemon) -> bool:
-    """Where the loop was made to hang the test itself says what is expected."""
+    """Skip the checks if the test itself makes the loop hang."""
     return daemon.get("/healthz").status != 200
 
 

@@ -1,9 +1,9 @@
-/* A disk that refuses and clocks that jump, between a program and its libc.
+/* Failing disk and jumping clocks, between a program and its libc.
 
    LD_PRELOAD=libc_faults.so FAULTS_STATE=FILE program
 
-   FILE holds a struct faults and is read at every call, so that who writes it turns faults on and off. The monotonic
-   clock is left alone, as every fault of a clock leaves it: suspending stops it, and nobody can set it. */
+   FILE holds a struct faults and is read at every call, so that a test turns faults on and off. The monotonic
+   clock is not changed: suspend stops it, and no process can set it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-"""Builds the library that stands between a daemon and its libc, and says which faults it injects now."""
+"""Build the library that injects faults between a daemon and its libc, and control it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYOUT = struct.Struct("<qqiii4068s")
 
 
 def built_library() -> Path:
-    """Built once for these sources; test processes may build it side by side, so it appears in one step."""
+    """Build once per source version. Test processes may build concurrently, so the file is renamed into place."""
     digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
     library = CACHE / digest / "libc_faults.so"
     if not library.exists():
@@ -35,7 +35,7 @@ def built_library() -> Path:
 
 
 class LibcFaults(Struct):
-    """The faults of one process and its children, in force from the next call on."""
+    """Faults of one process and its children, effective from the next call on."""
 
     file: Path
     wall_seconds: int = 0
@@ -56,7 +56,7 @@ class LibcFaults(Struct):
         }
 
     def refuse(self, folder: Path, write: int = 0, sync: int = 0, allocate: int = 0) -> None:
-        """What is written below `folder` fails with `write`, waiting for the disk with `sync`.
+        """Let writes below `folder` fail with `write`, and fsync with `sync`.
 
         Asking for room fails with `allocate`, or as writing does.
         """
@@ -66,12 +66,12 @@ class LibcFaults(Struct):
         self._say(0, 0, 0, b"")
 
     def set_wall_clock(self, seconds: int) -> None:
-        """Set the wall clock so far from what it should be."""
+        """Set the offset of the wall clock in seconds."""
         self.wall_seconds = seconds
         self.heal()
 
     def suspend(self, seconds: int) -> None:
-        """Sleep so long: boot time and wall clock go on, monotonic time stands still."""
+        """Simulate a suspend: boot time and wall clock advance, monotonic time does not."""
         self.boot_seconds += seconds
         self.wall_seconds += seconds
         self.heal()

@@ -1,4 +1,4 @@
-"""What clients and an administrator do to a daemon all at once: strange hosts, many streams, many reloads."""
+"""Test unknown hosts, many streams and many reloads."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def asked(connection: socket.socket, request: bytes) -> bytes:
         return connection.recv(65536).lower()
 
 
-def test_no_listener_answers_to_a_strange_host(tmp_path: Path) -> None:
-    """TCP, TLS and a socket file: 400 for each way to say another name, 403 for another site's page, no CORS."""
+def test_every_listener_refuses_an_unknown_host(tmp_path: Path) -> None:
+    """TCP, TLS and a socket file return 400 for every form of another name, 403 for other sites, no CORS."""
     certificate = self_signed(tmp_path)
     context = ssl.create_default_context(cafile=str(certificate))
     by_address = ssl.create_default_context(cafile=str(certificate))
@@ -73,8 +73,8 @@ def test_no_listener_answers_to_a_strange_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-def test_a_hundred_reloads_leave_nothing_behind(tmp_path: Path) -> None:
-    """Settings changed a hundred times, four times for the worse: descriptors, threads and memory stay.
+def test_hundred_reloads_leak_nothing(tmp_path: Path) -> None:
+    """Settings change a hundred times, four times to invalid ones: descriptors, threads and memory stay.
 
     One receiver comes and goes with it, another is replaced each time.
     """
@@ -99,7 +99,7 @@ def test_a_hundred_reloads_leave_nothing_behind(tmp_path: Path) -> None:
             reload(number)
         time.sleep(1.0)
         before = (descriptors(daemon.pid), threads(daemon.pid), rss_bytes(daemon.pid))
-        for number in (*range(100), 1):  # the last but one is nonsense
+        for number in (*range(100), 1):  # the last but one is invalid
             reload(number)
         time.sleep(1.0)
         after = (descriptors(daemon.pid), threads(daemon.pid), rss_bytes(daemon.pid))

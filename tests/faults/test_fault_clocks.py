@@ -1,4 +1,4 @@
-"""Clocks that are set and machines that sleep, at libc's own boundary: nothing that counts intervals notices."""
+"""Test clock steps and suspend, simulated at libc: intervals are not affected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOUR, DAY = 3600, 86_400
 
 
 class Clocked(Struct, frozen=True):
-    """A daemon whose clocks can be set, with memory critical and one alert told."""
+    """A daemon with adjustable clocks, critical memory and one delivered alert."""
 
     faults: LibcFaults
     machine: AlertMachine
@@ -45,7 +45,7 @@ class Clocked(Struct, frozen=True):
         assert watch.seconds < 2, "the watchdog goes hungry"
 
     def fed(self) -> int:
-        """How often the watchdog was fed since this was asked."""
+        """Return the number of watchdog messages since the last call."""
         heard = []
         with suppress(BlockingIOError):
             while True:
@@ -73,7 +73,7 @@ def told(site: Site) -> list[str]:
     return [json.loads(delivery.body)["event"] for delivery in site.deliveries]
 
 
-def test_a_clock_that_is_set_ends_no_alert_and_moves_no_history(tmp_path: Path) -> None:
+def test_clock_step_ends_no_alert_and_moves_no_history(tmp_path: Path) -> None:
     """Two days forward, an hour back, to 1970, right again, while an alert fires; killed, and started in 1970."""
     with clocked(tmp_path) as one:
         for wanted in (2 * DAY, -HOUR, -int(time.time()) + HOUR, 0):
@@ -108,7 +108,7 @@ def test_a_clock_that_is_set_ends_no_alert_and_moves_no_history(tmp_path: Path) 
 
 
 def assert_in_order(daemon: RunningDaemon, least: int = 1) -> None:
-    """The past is before the present, whatever the clock on the wall says."""
+    """Timestamps of the history ascend, whatever the wall clock shows."""
     known = times_known(daemon, daemon.snapshot()["unix"] - HOUR)
     assert len(known) >= least
     assert known == sorted(set(known))
@@ -121,8 +121,8 @@ def times_known(daemon: RunningDaemon, since: float) -> list[float]:
     return [at for at, most in zip(series["unix"], series["max"], strict=True) if most is not None]
 
 
-def test_an_hour_of_sleep_is_a_gap_and_no_trend(tmp_path: Path) -> None:
-    """Boot time and wall clock go on, monotonic time does not: told, no forecast across it, the watchdog is fed."""
+def test_suspend_of_an_hour_is_a_gap_and_no_trend(tmp_path: Path) -> None:
+    """Boot time and wall clock advance, monotonic time does not: an event, no forecast across it, watchdog fed."""
     with clocked(tmp_path) as one:
         one.machine.empty()
         one.daemon.wait_for("/api/v1/alerts", lambda alerts: alerts == [])

@@ -1,4 +1,4 @@
-"""A day and a half of ticks, 150 reloads, 72 alerts: memory, descriptors, threads and files stay as they were."""
+"""Test 1.5 days of ticks, 150 reloads and 72 alerts: memory, descriptors, threads and files stay bounded."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from scripts.soak import MAX_MEGABYTES_A_DAY, line_through
 from support.paths import TESTS
 from support.webhook_receiver import receiving
 
-# What is bounded is full within the first day, with a step of 0.6 MB and one of 0.9 MB between its 11th and 19th
+# Bounded buffers are full within the first day, with a step of 0.6 MB and one of 0.9 MB between its 11th and 19th
 # hour; from then to the 60th it is flat.
 HOURS, SETTLED = 36, 24
 DISK_BYTES = 8 << 20
 
 
 @pytest.mark.long
-def test_a_day_leaves_nothing_behind_and_loses_no_alert(tmp_path: Path) -> None:
-    """129,600 ticks through the daemon's engine, store, alerts and metrics, on a clock that we move."""
+def test_simulated_day_leaks_nothing_and_loses_no_alert(tmp_path: Path) -> None:
+    """129,600 ticks through sampling, storage, alerts and metrics, on a simulated clock."""
     with receiving(200) as site:
         command = [sys.executable, str(Path(__file__).with_name("day.py")), str(tmp_path), site.url, str(HOURS)]
         environ = {**os.environ, "PYTHONPATH": str(TESTS)}

@@ -1,4 +1,4 @@
-"""A disk that is full, or that fails, costs what would have been kept on it, for as long as that lasts."""
+"""Test full and failing disks: only persistence is lost, and only for that time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMESPACE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user
 
 
 class Patient(Struct):
-    """A daemon on a machine of its own, whose disk gets into trouble by `injure` and out of it by `heal`."""
+    """A daemon on its own simulated machine. `injure` breaks its disk, `heal` repairs it."""
 
     name: str
     scratch: Path
@@ -41,18 +41,18 @@ class Patient(Struct):
         return [*self.machine.arguments, f"--state-dir={self.scratch / 'state'}"]
 
     def is_refused(self) -> bool:
-        """Whether the disk has refused both the history and the outbox."""
+        """Return True if the disk has refused both the history and the outbox."""
         return min(self.figure("history_errors_total"), self.figure("outbox_errors_total")) >= 1
 
     def figure(self, name: str) -> float:
-        """A metric without labels."""
+        """Return a metric without labels."""
         lines = self.daemon.get("/metrics").text.splitlines()
         return float(next(line for line in lines if line.startswith(f"memwatch_{name} ")).split()[1])
 
 
 @contextmanager
 def patient(scratch: Path, name: str, write: int, sync: int) -> Iterator[Patient]:
-    """A healthy daemon between whom and the disk a library stands."""
+    """A healthy daemon with the fault library between it and the disk."""
     faults = LibcFaults.of(scratch)
     state = scratch / "state"
     machine = AlertMachine.of(scratch)
@@ -71,7 +71,7 @@ def patient(scratch: Path, name: str, write: int, sync: int) -> Iterator[Patient
 
 @contextmanager
 def patient_on_small_disk(scratch: Path) -> Iterator[Patient]:
-    """A daemon whose state folder has 64 KiB; where nothing can be mounted, one whose disk says that it is full."""
+    """A daemon with a state folder of 64 KiB. Without mount rights the fault library reports ENOSPC instead."""
     if subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode:
         with patient(scratch, "disk said to be full", errno.ENOSPC, 0) as found:
             yield found
@@ -100,8 +100,8 @@ def patient_on_small_disk(scratch: Path) -> Iterator[Patient]:
         yield Patient("64 KiB", scratch, machine, site, daemon, lambda: None, make_room)
 
 
-def test_a_disk_in_trouble_stops_no_sample_and_no_alert_and_is_used_again(tmp_path: Path) -> None:
-    """64 KiB in all, no space, errors of writing and of syncing, side by side for the minute that it takes."""
+def test_failing_disk_stops_no_sample_and_no_alert_and_is_used_again(tmp_path: Path) -> None:
+    """64 KiB in total, ENOSPC, write errors and fsync errors, in parallel for a minute."""
     for name in ("small", "full", "write", "sync"):
         (tmp_path / name).mkdir()
     with ExitStack() as stack:
@@ -133,8 +133,8 @@ def test_a_disk_in_trouble_stops_no_sample_and_no_alert_and_is_used_again(tmp_pa
         assert_only_what_was_is_remembered(one)
 
 
-def test_a_file_system_that_cannot_allocate_is_written_full_of_zeros(tmp_path: Path) -> None:
-    """posix_fallocate is refused, as by musl where the file system has no such call: the room is there even so."""
+def test_file_system_without_fallocate_is_filled_with_zeros(tmp_path: Path) -> None:
+    """posix_fallocate fails, as with musl on a file system without it: space is reserved by writing zeros."""
     faults, machine = LibcFaults.of(tmp_path), AlertMachine.of(tmp_path)
     state = tmp_path / "state"
     faults.refuse(state, allocate=errno.EOPNOTSUPP)
@@ -152,7 +152,7 @@ def test_a_file_system_that_cannot_allocate_is_written_full_of_zeros(tmp_path: P
 
 
 def assert_only_what_was_is_remembered(one: Patient) -> None:
-    """After a restart the history has the two figures that the machine ever showed, and nothing else."""
+    """After a restart the history has the two values that the machine had, and no other."""
     with back_in_time(one.scratch, *one.arguments) as daemon:
         (series,) = daemon.get("/api/v1/history?series=pool.ram.used_bytes&points=2000").json["series"]
         known = [value for value in (*series["min"], *series["max"]) if value is not None]

@@ -1,4 +1,4 @@
-"""A helper that is killed or stuck for good costs the GPUs' figures for a while, and ties nothing else down."""
+"""Test killed and stuck helpers: only GPU figures are missing, and only for a while."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RTX = sample_nvml.READY["rtx-4090"]
 
 
 def newest_helper(simulator: Simulator, before: set[int], seconds: float = 15.0) -> int:
-    """Which process asks the driver now, if it is none of those before."""
+    """Return the pid of the helper if it is not one of `before`."""
     until = time.monotonic() + seconds
     while not (found := {call.pid for call in simulator.calls()} - before):
         assert time.monotonic() < until, "no other helper came"
@@ -28,8 +28,8 @@ def newest_helper(simulator: Simulator, before: set[int], seconds: float = 15.0)
     return found.pop()
 
 
-def test_a_helper_that_is_killed_leaves_the_driver_usable(tmp_path: Path) -> None:
-    """SIGKILL, three times: each time another one opens the driver, and the GPU has its figures again."""
+def test_killed_helper_leaves_the_driver_usable(tmp_path: Path) -> None:
+    """After each of three SIGKILLs a new helper opens the driver, and the GPU has its figures again."""
     simulator, seen = Simulator.of(tmp_path, RTX), set[int]()
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
         daemon.wait_until_ok("nvml")
@@ -43,8 +43,8 @@ def test_a_helper_that_is_killed_leaves_the_driver_usable(tmp_path: Path) -> Non
             assert daemon.get("/api/v1/pools").json[1]["used_bytes"] is not None
 
 
-def test_a_stuck_helper_holds_nothing_that_a_new_daemon_needs(tmp_path: Path) -> None:
-    """Even where it cannot be killed: no listening socket, no lock on the state folder, and the port is free."""
+def test_stuck_helper_does_not_block_a_new_daemon(tmp_path: Path) -> None:
+    """A helper that cannot be killed holds no listening socket and no lock on the state folder."""
     stuck = {"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=600_000)}
     simulator, state = Simulator.of(tmp_path, RTX), tmp_path / "state"
     arguments = [*simulator.roots, f"--state-dir={state}"]
@@ -65,8 +65,8 @@ def test_a_stuck_helper_holds_nothing_that_a_new_daemon_needs(tmp_path: Path) ->
     assert "is in use by another memwatchd" not in log
 
 
-def test_a_driver_that_hangs_at_every_start_is_not_tried_more_than_once_a_minute(tmp_path: Path) -> None:
-    """By default a minute lies between a helper that was killed and the next one; RAM is sampled all the while."""
+def test_hanging_driver_is_started_at_most_once_a_minute(tmp_path: Path) -> None:
+    """By default a killed helper is restarted after a minute; RAM is sampled meanwhile."""
     stuck = RTX.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=600_000)})
     simulator = Simulator.of(tmp_path, stuck)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon, survived(daemon):

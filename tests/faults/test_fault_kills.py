@@ -1,4 +1,4 @@
-"""Killed by whomever, the daemon is back in time, and neither history nor messages have lost what counted."""
+"""Test SIGKILL and OOM kills of the daemon: it restarts in time and loses neither history nor messages."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MIB = 1 << 20
 KILLS = 5
 
 
-def test_kills_at_random_while_alerts_come_and_go(tmp_path: Path) -> None:
-    """Each start is in time, history goes on from tick to tick, and no id ever has two bodies."""
+def test_random_kills_lose_no_alert(tmp_path: Path) -> None:
+    """Each start is in time, history continues, and no id has two bodies."""
     machine, chance = AlertMachine.of(tmp_path), random.Random(1)
     arguments = [*machine.arguments, f"--state-dir={tmp_path / 'state'}"]
     with receiving(200, 500, 200) as site:
@@ -51,8 +51,8 @@ def assert_killed_and_reaped(daemon: RunningDaemon, number: int) -> None:
     assert daemon.process.wait(MAX_WAIT_SECONDS) == -9, f"kill {number}"
 
 
-def test_killed_at_its_own_limit_it_is_back_and_says_who_was_killed(tmp_path: Path) -> None:
-    """A memory limit that memwatchd itself runs into: a restart in time, and the kill is in the events."""
+def test_oom_kill_at_its_own_limit_is_reported_after_the_restart(tmp_path: Path) -> None:
+    """memwatchd exceeds its own memory limit: it restarts in time, and the kill is an event."""
     machine = AlertMachine.of(tmp_path)
     machine.fill()
     arguments = [*machine.arguments, f"--state-dir={tmp_path / 'state'}"]
@@ -66,7 +66,7 @@ def test_killed_at_its_own_limit_it_is_back_and_says_who_was_killed(tmp_path: Pa
                 cgroup.leave_room(MIB)
                 make_it_grow(daemon)
             assert daemon.process.wait(MAX_WAIT_SECONDS) == -9
-        # The simulated machine counts the kill as its kernel would have.
+        # The simulated machine counts the kill as a kernel would.
         machine.count_oom_kill()
         with back_in_time(tmp_path, *arguments, environ=WITHOUT_COVERAGE) as daemon:
             daemon.wait_for("/api/v1/events", lambda events: "oom_kill" in {event["kind"] for event in events})
@@ -79,6 +79,6 @@ def test_killed_at_its_own_limit_it_is_back_and_says_who_was_killed(tmp_path: Pa
 
 
 def make_it_grow(daemon: RunningDaemon) -> None:
-    """Clients that ask for much and read nothing, until the kernel has had enough."""
+    """Clients request much and read nothing, until the kernel kills the daemon."""
     with suppress(OSError), slow_readers(daemon, 200, LARGEST * 4):
         wait_until(lambda: daemon.process.poll() is not None)

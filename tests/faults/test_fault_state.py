@@ -1,4 +1,4 @@
-"""Whatever became of the state folder, the daemon starts, shows no figure that never was, and keeps the wreck."""
+"""Test damaged state folders: the daemon starts, shows no false value and keeps the damaged files."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SMALL = '[history]\ndisk_size = "4MiB"\n'
 
 
 class Wreck(Struct, frozen=True):
-    """What a daemon left that was killed while memory was critical and a message waited: 4 MiB of it."""
+    """State of a daemon that was killed with critical memory and a queued message: 4 MiB."""
 
     machine: AlertMachine
     state: Path
     config: str
 
     def copied(self, scratch: Path) -> list[str]:
-        """Arguments of a daemon that finds a copy of it."""
+        """Return the arguments of a daemon that uses a copy of it."""
         shutil.copytree(self.state, scratch / "state")
         return [*self.machine.arguments, f"--state-dir={scratch / 'state'}"]
 
@@ -80,8 +80,10 @@ def become_a_link(file: Path, stranger: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [halve, empty, zero, become_a_folder, become_a_link])
-def test_every_file_spoilt_at_once(wreck: Wreck, how: Callable[[Path, Path], None], tmp_path: Path) -> None:
-    """Halved, emptied, zeroed, a folder or a link to somebody's file: a start like any other, and it is said."""
+def test_daemon_starts_with_every_state_file_damaged(
+    wreck: Wreck, how: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
+    """Files halved, emptied, zeroed, replaced by a folder or a link: the daemon starts and logs it."""
     stranger = tmp_path / "passwd"
     stranger.write_text("root:x:0:0::/root:/bin/sh\n")
     arguments = wreck.copied(tmp_path)
@@ -102,7 +104,7 @@ def test_every_file_spoilt_at_once(wreck: Wreck, how: Callable[[Path, Path], Non
 
 
 def assert_nothing_invented(daemon: RunningDaemon) -> None:
-    """The machine has held the same amount all the time: the history has that figure, and no other."""
+    """The history has the one value that the machine always had, and no other."""
     (series,) = daemon.get("/api/v1/history?series=pool.ram.used_bytes&points=2000").json["series"]
     for figure in (*series["min"], *series["avg"], *series["max"]):
         assert figure is None or abs(figure - USED_BYTES) < 8192
@@ -110,8 +112,8 @@ def assert_nothing_invented(daemon: RunningDaemon) -> None:
         assert [pool["used_bytes"] for pool in tick["pools"]] == [USED_BYTES]
 
 
-def test_a_thousand_flipped_bits(wreck: Wreck, tmp_path: Path) -> None:
-    """One bit in each of a thousand places, in ten starts: records are missing then, and none is wrong."""
+def test_daemon_starts_after_a_thousand_flipped_bits(wreck: Wreck, tmp_path: Path) -> None:
+    """One bit in each of a thousand places, in ten starts: records may be missing, but none is wrong."""
     chance = random.Random(5)
     for start in range(10):
         scratch = tmp_path / str(start)
@@ -125,7 +127,7 @@ def test_a_thousand_flipped_bits(wreck: Wreck, tmp_path: Path) -> None:
 
 
 def flip(file: Path, chance: random.Random) -> None:
-    """Among what was written: most of a ring of a young daemon is empty."""
+    """Choose positions within the written part: most of a new ring is empty."""
     with file.open("r+b") as opened:
         written = max(1, len(opened.read().rstrip(b"\0")))
         at = chance.randrange(written)
@@ -135,8 +137,8 @@ def flip(file: Path, chance: random.Random) -> None:
         opened.write(bytes([byte ^ 1 << chance.randrange(8)]))
 
 
-def test_state_of_a_newer_version_is_kept_as_it_was(wreck: Wreck, tmp_path: Path) -> None:
-    """Who goes back to this version finds the newer one's files whole under another name."""
+def test_state_of_a_newer_version_is_kept_unchanged(wreck: Wreck, tmp_path: Path) -> None:
+    """After a downgrade the files of the newer version are kept whole under another name."""
     arguments = wreck.copied(tmp_path)
     state = tmp_path / "state"
     with closing(sqlite3.connect(state / "outbox.sqlite")) as outbox:

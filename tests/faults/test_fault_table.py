@@ -1,4 +1,4 @@
-"""The table of faults is complete: every case has tests that exist, and the page says what they last found."""
+"""Test that every fault has existing tests and that the page shows their last outcomes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def functions_in(file: Path) -> set[str]:
     return {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
-def test_every_case_of_the_list_is_there() -> None:
+def test_every_listed_case_is_present() -> None:
     """Each number once, in order, with at least one test."""
     assert [case.number for case in CASES] == NUMBERS
     assert all(case.tests for case in CASES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.number))
-def test_the_shown_by_a_case_exist(case: Case) -> None:
-    """By these names, in these files; what the virtual machine prints is judged there."""
+def test_tests_named_by_a_case_exist(case: Case) -> None:
+    """The named tests exist in the named files. Output of the virtual machine is checked there."""
     for test in case.tests:
         file, _, name = test.partition("::")
         if file.endswith("vm.py"):
@@ -41,8 +41,8 @@ def test_the_shown_by_a_case_exist(case: Case) -> None:
             assert name in functions_in(ROOT / file), test
 
 
-def test_the_page_says_what_the_tests_found_and_nothing_is_red() -> None:
-    """Regenerate it with `make faults`: a case that was added or worded anew, or a red row, fails here."""
+def test_page_shows_the_outcomes_and_nothing_failed() -> None:
+    """Regenerate it with `make faults`: a case that was added or reworded, or a failed row, fails here."""
     rows = rows_in(PAGE.read_text())
 
     assert list(rows) == NUMBERS
@@ -53,8 +53,8 @@ def test_the_page_says_what_the_tests_found_and_nothing_is_red() -> None:
         assert system.startswith("✓ ") if case.of_system else system == "–"
 
 
-def test_what_failed_or_was_skipped_is_red(tmp_path: Path) -> None:
-    """One of two parameters that fails, a skipped test and one that did not run: each is named."""
+def test_failed_or_skipped_outcome_is_marked_failed(tmp_path: Path) -> None:
+    """A failed parameter, a skipped test and one that did not run are each named."""
     (tmp_path / "report").write_text(REPORT)
     outcomes = outcomes_in(tmp_path / "report")
     tests = tuple(f"tests/test_a.py::test_{name}" for name in "bcde")
@@ -66,8 +66,8 @@ def test_what_failed_or_was_skipped_is_red(tmp_path: Path) -> None:
     assert name_of(tests[1]) == "a: c"
 
 
-def test_what_needs_a_machine_of_its_own_is_taken_from_its_last_run() -> None:
-    """From this run, else from the table as it stood, else it was not run."""
+def test_outcome_of_a_virtual_machine_is_that_of_its_last_run() -> None:
+    """The outcome of this run, else of the existing table, else “not run”."""
     case = Case(1, "a", "b", ("tests/system/vm.py::test_x",))
 
     def last(system: dict[str, tuple[bool, str]], before: dict[int, str]) -> str:

@@ -93,7 +93,7 @@ def test_connection_options_do_not_make_a_size_a_model(daemon: RunningDaemon, ur
             "bytes=900GiB&lora=8&context=5",
             "bytes is a size, to which context, lora does not apply; leave that out, or",
         ),
-        ("bytes=1GiB&context=8192", "bytes is a size, which context cannot change"),
+        ("bytes=1GiB&context=8192", "bytes is a size, to which context does not apply"),
         (f"{SHAPE}&lora=8&optimizer=lion", "optimizer, lora: for training only; add train=true"),
     ],
 )

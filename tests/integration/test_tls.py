@@ -93,7 +93,7 @@ def test_error_response_arrives_complete(tmp_path: Path) -> None:
         answer = get(daemon.port, "/metrics", {"X": "a" * 20_000}, tls=context)
 
     assert answer.status == 431
-    assert "at most" in answer.json["detail"]
+    assert "the maximum is" in answer.json["detail"]
 
 
 def test_only_clients_with_a_trusted_certificate_are_accepted(tmp_path: Path) -> None:
