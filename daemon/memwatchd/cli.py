@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memwatch import __version__
+from memwatchd.standard_files import open_standard_files
 
 if TYPE_CHECKING:
     from memwatchd.settings.schema import Settings
@@ -179,6 +180,7 @@ def command_line() -> GroupedCommand:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code. Errors are one sentence on stderr."""
+    open_standard_files()
     command = command_line()
     argv = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -230,14 +232,13 @@ def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **fl
     if check_config:
         return show(settings)
     from memwatchd import run
-    from memwatchd.logging_setup import start_logging
+    from memwatchd.logging_setup import start_direct_logging, start_logging
 
-    start_logging("warning" if chosen else settings.log.level, os.environ)
-    if test_alert:
-        return run.test_alert(settings)
-    if once:
-        return run.once(settings, as_json)
-    return run.serve(settings, lambda: load(flags, os.environ))
+    if not chosen:
+        writer = start_logging(settings.log.level, os.environ)
+        return run.serve(settings, lambda: load(flags, os.environ), lambda: writer.dropped)
+    start_direct_logging("warning", os.environ)
+    return run.test_alert(settings) if test_alert else run.once(settings, as_json)
 
 
 def refuse_replaying(flags: Mapping[str, Any], settings: Settings) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from memwatch import __version__
 from memwatch.clock import SystemClock
@@ -16,11 +16,14 @@ from memwatch.monitor.sampler import Gatherer, Sampler
 from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.processes.allocator_reports import AllocatorReports
+from memwatch.runtime.worker import ThreadState
+from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.sse import Broker
-from memwatch_web.metrics.families import Exporter
+from memwatch_web.metrics.families import Exporter, ProcessFigures
 from memwatchd import wiring
 from memwatchd.first_tick import first_tick
+from memwatchd.liveness import find_ill
 from memwatchd.recording.player import Player, ReplaySleep, play_through
 from memwatchd.sd_notify import Notifier
 from memwatchd.settings.certificates import load_certificate
@@ -36,7 +39,9 @@ log = logging.getLogger(__name__)
 class Daemon:
     """All parts of a running memwatchd except its web server."""
 
-    def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
+    def __init__(
+        self, settings: Settings, load: Callable[[], Settings], log_lines_dropped: Callable[[], int] = lambda: 0
+    ) -> None:
         self.settings = self._started = settings
         self.roots = wiring.build_roots(settings)
         self.player = wiring.open_player(settings, time.time())
@@ -54,6 +59,7 @@ class Daemon:
         self.monitor.listeners.append(self.alerting.on_tick)
         self.on_leaving: list[Callable[[], None]] = []
         self._load = load
+        self._log_lines_dropped = log_lines_dropped
         self._stop = threading.Event()
         self._ticking = threading.Thread(target=self.monitor.run, args=(self._stop,), name="tick", daemon=True)
 
@@ -83,6 +89,7 @@ class Daemon:
             lambda: self.web_options().process_metrics,
             self.alerting.outbox_figures,
             self.monitor.files_status,
+            lambda: ProcessFigures(self._log_lines_dropped(), self.alerting.thread_states()),
         )
 
     def start(self) -> None:
@@ -117,6 +124,20 @@ class Daemon:
             if complaint:
                 log.info("%s", complaint)
         self._ticking.start()
+
+    def is_ticking(self) -> bool:
+        """Return False if the tick thread has ended before `stop_ticking`."""
+        return self._stop.is_set() or self._ticking.is_alive()
+
+    def report_alive(self, snapshot: Snapshot, states: Mapping[str, ThreadState]) -> None:
+        """Feed the watchdog of the service manager, unless a thread that delivers alerts does not work."""
+        if not self.service.is_connected:
+            return
+        ill = find_ill(states)
+        if ill:
+            self.service.status(f"threads that do not work: {', '.join(ill)}")
+        else:
+            self.service.alive(wiring.render_status(snapshot))
 
     def stop_ticking(self) -> None:
         self._stop.set()

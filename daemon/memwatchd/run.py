@@ -19,7 +19,7 @@ from memwatchd.settings.schema import Settings
 EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
 
 
-def serve(settings: Settings, load: Callable[[], Settings]) -> int:
+def serve(settings: Settings, load: Callable[[], Settings], log_lines_dropped: Callable[[], int]) -> int:
     """Run the daemon until SIGTERM or SIGINT. SIGHUP calls `load` to reload the settings."""
     try:
         sockets = open_sockets(settings.web.listen)
@@ -27,17 +27,17 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> int:
         print(f"memwatchd: {error}", file=sys.stderr)
         return EXIT_CONFIGURATION
     try:
-        daemon = Daemon(settings, load)
+        daemon = Daemon(settings, load, log_lines_dropped)
     except (RecordingError, OSError) as error:
         print(f"memwatchd: {error}", file=sys.stderr)
         return EXIT_CONFIGURATION
     daemon.start()
     daemon.first_tick()
     try:
-        asyncio.run(server.serve(daemon, sockets))
+        ended_by_request = asyncio.run(server.serve(daemon, sockets))
     finally:
         daemon.stop()
-    return EXIT_OK
+    return EXIT_OK if ended_by_request else EXIT_FAILURE
 
 
 def test_alert(settings: Settings) -> int:

@@ -49,8 +49,12 @@ class Notifier:
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def alive(self, status: str) -> None:
-        """Reset the watchdog. Call only after a completed tick, so that a hung loop is detected."""
+        """Reset the watchdog. Call only after a completed tick, if event loop and delivery work."""
         self._send(f"WATCHDOG=1\nSTATUS={status}")
+
+    def status(self, status: str) -> None:
+        """Report a status without resetting the watchdog."""
+        self._send(f"STATUS={status}")
 
     def stopping(self) -> None:
         """Report the shutdown and close the socket."""

@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +20,8 @@
 
 struct faults {
     int64_t wall_seconds, boot_seconds;
-    int32_t write_error, sync_error, allocate_error;
-    char folder[4068];
+    int32_t write_error, sync_error, allocate_error, poll_error;
+    char folder[4064];
 };
 
 static volatile const struct faults *faults;
@@ -82,6 +83,12 @@ int posix_fallocate64(int fd, off64_t at, off64_t count) {
 int fsync(int fd) { return refused(fd, SYNC_ERROR) ? -1 : REAL(fsync)(fd); }
 
 int fdatasync(int fd) { return refused(fd, SYNC_ERROR) ? -1 : REAL(fdatasync)(fd); }
+
+int poll(struct pollfd *files, nfds_t count, int timeout) {
+    if (!faults || !faults->poll_error) return REAL(poll)(files, count, timeout);
+    errno = faults->poll_error;
+    return -1;
+}
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int result = REAL(clock_gettime)(clock, now);

@@ -16,7 +16,7 @@ from support.paths import ROOT
 SOURCE = Path(__file__).with_suffix(".c")
 CACHE = ROOT / ".pytest_cache" / "libc_faults"
 FLAGS = ("-shared", "-fPIC", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror")
-LAYOUT = struct.Struct("<qqiii4068s")
+LAYOUT = struct.Struct("<qqiiii4064s")
 
 
 def built_library() -> Path:
@@ -40,6 +40,7 @@ class LibcFaults(Struct):
     file: Path
     wall_seconds: int = 0
     boot_seconds: int = 0
+    poll_error: int = 0
 
     @classmethod
     def of(cls, scratch: Path) -> LibcFaults:
@@ -76,6 +77,13 @@ class LibcFaults(Struct):
         self.wall_seconds += seconds
         self.heal()
 
+    def fail_poll(self, error: int) -> None:
+        """Let poll(2) fail with `error`."""
+        self.poll_error = error
+        self.heal()
+
     def _say(self, write: int, sync: int, allocate: int, folder: bytes) -> None:
         with self.file.open("r+b", buffering=0) as file:
-            file.write(LAYOUT.pack(self.wall_seconds, self.boot_seconds, write, sync, allocate, folder))
+            file.write(
+                LAYOUT.pack(self.wall_seconds, self.boot_seconds, write, sync, allocate, self.poll_error, folder)
+            )

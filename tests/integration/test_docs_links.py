@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from memwatch_web.metrics.families import PREFIX
+from memwatch_web.metrics.samples import PREFIX
 from scripts.check_language import RULES
 from support.exported_metrics import exported_names
 from support.pages import anchors, fences, headings, links, pages, slug, without_fences

@@ -158,10 +158,12 @@ def running_daemon(
     without_privileges: bool = False,
     tls: ssl.SSLContext | None = None,
     through: Sequence[str] = (),
+    stderr: int | None = None,
 ) -> Iterator[RunningDaemon]:
     """Start memwatchd on a free port, wait for its first snapshot, and end it with SIGTERM.
 
-    `through` is a command that replaces itself by the one given to it, such as `unshare --mount`.
+    `through` is a command that replaces itself by the one given to it, such as `unshare --mount`. `stderr` is a
+    descriptor for the log; without it, `log` is read.
     """
     port = free_port()
     settings = tmp_path / "memwatchd.toml"
@@ -172,7 +174,11 @@ def running_daemon(
         command = [*POWERLESS, *command]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, env=clean_environment(**(environ or {})), start_new_session=True
+            command,
+            stdout=output,
+            stderr=output if stderr is None else stderr,
+            env=clean_environment(**(environ or {})),
+            start_new_session=True,
         )
     daemon = RunningDaemon(process, port, log, tls)
     try:

@@ -10,8 +10,10 @@ from prometheus_client.core import Metric
 from memwatch.history.disk.files import FilesStatus
 from memwatch.model import Absent, Process
 from memwatch.notify.outbox.outbox import OutboxFigures
+from memwatch.runtime.worker import ThreadState
 from memwatch.snapshot import Kernel, Machine, MemoryPsi, PsiLine, SelfUsage, Snapshot, Swap, Tegrastats
-from memwatch_web.metrics.families import PREFIX, Exporter
+from memwatch_web.metrics.families import Exporter, ProcessFigures
+from memwatch_web.metrics.samples import PREFIX
 from support.fakes import GIB, ram
 
 SUFFIXES = {"counter": "_total", "info": "_info"}
@@ -33,7 +35,8 @@ def exported_families() -> list[Metric]:
     )
     files = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), "")
     outbox = OutboxFigures(True, 0, 0)
-    exporter = Exporter("1", dict, tuple, lambda: 1, lambda: outbox, lambda: files)
+    process_figures = ProcessFigures(0, {"outbox": ThreadState.OK})
+    exporter = Exporter("1", dict, tuple, lambda: 1, lambda: outbox, lambda: files, lambda: process_figures)
     return list(exporter.families(full))
 
 

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Match
 
+from memwatch.runtime.failure_log import FailureLog
 from memwatch_web.asgi.problems import describe_error, problem_response
 from memwatch_web.asgi.strict_query import find_example
 from memwatch_web.pages.renderer import Pages
@@ -31,6 +32,8 @@ MAX_STEPS_UP = 20
 
 def install(app: FastAPI, pages: Pages, simulated: bool = False) -> None:
     """Register handlers, so that every error has a detail and none a traceback."""
+
+    failure_log = FailureLog()
 
     def answer(request: Request, status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
         if not is_page(request.scope["path"]):
@@ -62,7 +65,9 @@ def install(app: FastAPI, pages: Pages, simulated: bool = False) -> None:
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
         """Return problem+json, never a page: the page renderer itself may have failed."""
-        log.error("%r failed: %s: %s", request.scope["path"], type(error).__name__, error)
+        text = f"{request.scope['path']!r} failed: {type(error).__name__}: {error}"
+        if failure_log.admits(text):
+            log.error("%s", text)
         return problem_response(
             500, "Internal error: the log of memwatchd has the cause. Sampling continues.", None, simulated
         )

@@ -125,7 +125,7 @@ class Collector(BaseCollector):
             if data is None:
                 self._give_up(f"printed no valid line for {self._deadline:g} s and was killed")
             if not data:
-                self._give_up(self._child.last_stderr_line())
+                self._give_up(self._child.how_it_ended())
             newest = self._parse_last(self._lines.feed(data)) or newest
             reads += newest is not None
 

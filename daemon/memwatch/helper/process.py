@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 _READ_BYTES = 1 << 16
+_MAX_ERROR_LETTERS = 200
 # Wrapper of a program that is not part of memwatchd: the kernel kills the program when the thread that started it
 # ends, even if it is stuck. `preexec_fn` would do the same, but may deadlock in a process with threads. Python
 # ignores SIGPIPE; the program gets the default action.
@@ -41,8 +42,8 @@ class Child:
     """A child process. Not thread-safe.
 
     A child that cannot be killed at once (a call stuck in the kernel) is left behind and reaped when it ends.
-    `input` is the descriptor of the pipe to its stdin, or -1. The stderr of a `quiet` child is discarded, otherwise
-    it is the daemon's.
+    `input` is the descriptor of the pipe to its stdin, or -1. The stderr of a `quiet` child is discarded. That of
+    others goes to a pipe that never blocks: it keeps the first 64 KiB, and `how_it_ended` quotes the last line.
     """
 
     def __init__(
@@ -53,7 +54,8 @@ class Child:
         quiet: bool = False,
     ) -> None:
         self.input = -1
-        self._errors = subprocess.DEVNULL if quiet else None
+        self._quiet = quiet
+        self._errors = -1
         self._argv = list(argv)
         self._environ = environ
         self._takes_input = takes_input
@@ -74,8 +76,10 @@ class Child:
             theirs.append(theirs_out)
             theirs_in, self.input = os.pipe() if self._takes_input else (os.open(os.devnull, os.O_RDONLY), -1)
             theirs.append(theirs_in)
+            errors = subprocess.DEVNULL if self._quiet else self._open_errors()
+            theirs += [] if self._quiet else [errors]
             self._process = subprocess.Popen(  # noqa: S603
-                self._argv, stdin=theirs_in, stdout=theirs_out, stderr=self._errors, env=self._environ
+                self._argv, stdin=theirs_in, stdout=theirs_out, stderr=errors, env=self._environ
             )
         except BaseException:
             self._close()
@@ -103,7 +107,7 @@ class Child:
             return b""
         return os.read(self._output, _READ_BYTES) if is_ready(self._output, seconds) else None
 
-    def last_stderr_line(self) -> str:
+    def how_it_ended(self) -> str:
         """Return how the child ended, as a predicate. A child that closed its pipe has one second to exit."""
         if self._process is None:
             return "was stopped"
@@ -111,13 +115,33 @@ class Child:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             return "closed its pipe and was killed"
-        return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        ending = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        last_line = self._last_error_line()
+        return f"{ending}: {last_line}" if last_line else ending
+
+    def _open_errors(self) -> int:
+        """Open the pipe of stderr and return its writing end.
+
+        The child must not wait for a reader of its messages. O_NONBLOCK belongs to the pipe, not to the descriptor
+        (fcntl(2)), so the child inherits it: a write to the full pipe fails with EAGAIN.
+        """
+        self._errors, theirs = os.pipe()
+        os.set_blocking(theirs, False)
+        return theirs
+
+    def _last_error_line(self) -> str:
+        """Return the last line that the child wrote to stderr, cut and without control characters."""
+        if self._errors < 0 or not is_ready(self._errors, 0.0):
+            return ""
+        lines = os.read(self._errors, _READ_BYTES).decode("utf-8", "replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return "".join(letter if letter.isprintable() else "?" for letter in last[:_MAX_ERROR_LETTERS])
 
     def _close(self) -> None:
-        for descriptor in (self.input, self._output):
+        for descriptor in (self.input, self._output, self._errors):
             if descriptor >= 0:
                 os.close(descriptor)
-        self.input = self._output = -1
+        self.input = self._output = self._errors = -1
 
     def _reap(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -114,7 +114,7 @@ class Helper:
             if part is None:
                 raise HelperError(f"the helper process did not answer for {self._deadline:g} s and was killed")
             if not part:
-                raise HelperError(f"the helper process {self._child.last_stderr_line()}")
+                raise HelperError(f"the helper process {self._child.how_it_ended()}")
             self._read += part
         answer, _, self._read = self._read.partition(b"\n")
         return answer

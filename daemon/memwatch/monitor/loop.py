@@ -41,6 +41,7 @@ from memwatch.pressure.rules import PressureRules
 from memwatch.processes.allocator_reports import AllocatorReports
 from memwatch.processes.growth import GrowthTracker
 from memwatch.processes.leaks import LeakRules
+from memwatch.runtime.failure_log import FailureLog
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
 
 log = logging.getLogger(__name__)
@@ -128,6 +129,7 @@ class Monitor:
         self._event_writer = EventWriter(self.events)
         self._before: Moment | None = None
         self._last_failure = ""
+        self._failure_log = FailureLog(clock.monotonic)
         self._seq = 0
         self._history_rules = rules
         self._events_seen = 0
@@ -283,12 +285,12 @@ class Monitor:
             log.debug("traceback of the failed sample", exc_info=True)
             self._log_failure(f"sample skipped: {type(error).__name__}: {error}")
         else:
-            if self._last_failure:
+            if self._last_failure and self._failure_log.admits_recovery():
                 log.warning("sampling recovered")
             self._last_failure = ""
 
     def _log_failure(self, complaint: str) -> None:
-        if complaint != self._last_failure:
+        if complaint != self._last_failure and self._failure_log.admits(complaint):
             log.error("%s", complaint)
         self._last_failure = complaint
 

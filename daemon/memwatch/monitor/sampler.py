@@ -21,6 +21,7 @@ from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.model import Absent, Bytes, Share
 from memwatch.runtime.backoff import Backoff
+from memwatch.runtime.failure_log import FailureLog
 from memwatch.snapshot import CollectorState, CollectorStatus
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class CollectorRunner:
         self.result = CollectorResult()
         self.errors: Counter[str] = Counter()
         self._clock = clock
+        self._failure_log = FailureLog(clock.monotonic)
         self._collector: Collector | None = None
         self.due = self._fast_due = 0.0
         self.is_fast = False
@@ -195,7 +197,7 @@ class CollectorRunner:
 
     def _publish(self, findings: Findings, started: float) -> None:
         now = self._clock.monotonic()
-        if self.result.state == "failing":
+        if self.result.state == "failing" and self._failure_log.admits_recovery():
             log.warning("collector %s recovered", self.entry.name)
         if findings.rejected:
             self.errors["inconsistent"] += findings.rejected
@@ -211,7 +213,7 @@ class CollectorRunner:
 
     def _fail(self, state: CollectorState, error: str) -> None:
         before = self.result
-        if (before.state, before.error) != (state, error):
+        if (before.state, before.error) != (state, error) and self._failure_log.admits(f"{state}: {error}"):
             level = logging.INFO if state == "unavailable" else logging.WARNING
             log.log(level, "collector %s is %s: %s", self.entry.name, state, error)
         self.result = CollectorResult(

@@ -23,6 +23,7 @@ from memwatch.notify.outbox.outbox import NewMessage, Outbox, OutboxFigures, Rec
 from memwatch.notify.outbox.queue import Kind
 from memwatch.notify.receiver import Receiver, close_all
 from memwatch.notify.webhook_payload import cut
+from memwatch.runtime.worker import ThreadState
 from memwatch.snapshot import Reason, Snapshot
 
 log = logging.getLogger(__name__)
@@ -108,6 +109,7 @@ class NotificationManager:
             return
         if self._unstarted:
             self._unstarted = [one for one in self._unstarted if not one.start()]
+        self.outbox.retry_start()
         try:
             self._queue_notifications(snapshot, notifications)
         except MemoryError:
@@ -124,6 +126,11 @@ class NotificationManager:
 
     def outbox_figures(self) -> OutboxFigures:
         return OutboxFigures(self.outbox.durable, self.outbox.errors, self.recovered)
+
+    def thread_states(self) -> dict[str, ThreadState]:
+        """Return the state of every thread that delivers; empty without receivers."""
+        states = {receiver.thread_name: receiver.thread_state() for receiver in self.receivers}
+        return {"outbox": self.outbox.thread_state(), **states} if states else {}
 
     def silences(self) -> tuple[Silence, ...]:
         return in_force(self._monitor.silences, time.time())

@@ -15,7 +15,7 @@ from memwatch.notify.channel import Channel, Reminder
 from memwatch.notify.http_post import PostResult
 from memwatch.notify.outbox.outbox import ReceiverQueue
 from memwatch.notify.outbox.queue import Kind, Message, Outcome
-from memwatch.runtime.worker import Worker
+from memwatch.runtime.worker import ThreadState, Worker
 from memwatch.units import duration
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,9 @@ HTTP_GONE = 410
 # Fraction of the time of `close_all` in which a current attempt may still finish.
 FINISH_PART = 0.5
 RECOVER_SECONDS = 0.5
+# A longer attempt never ends. It may make two requests of up to 60 s (Alertmanager), and glibc looks for up to 30 s
+# for each name of its search list (three servers, two attempts of 5 s each: resolv.conf(5)).
+MAX_ATTEMPT_SECONDS = 300.0
 # Channels with a reminder also repeat resolved notifications for this time, which some receivers require.
 RESOLVED_AGAIN_SECONDS = 300.0
 
@@ -75,6 +78,7 @@ class Receiver:
         queue: ReceiverQueue,
         subscription: Subscription = Subscription(),
         schedule: Sequence[float] = SCHEDULE,
+        max_attempt_seconds: float = MAX_ATTEMPT_SECONDS,
     ) -> None:
         self.name = name
         self.channel = channel
@@ -89,8 +93,12 @@ class Receiver:
         self._again_at = 0.0
         self._resolved: list[tuple[float, bytes]] = []
         self._failure = ""
+        self._max_attempt_seconds = max_attempt_seconds
+        self._busy_since: float | None = None
+        self._last_defect = ""
         self._delivered_unix: float | None = None
-        self._thread = Worker(self._serve, f"{channel.kind}-{name}")
+        self.thread_name = f"{channel.kind}-{name}"
+        self._thread = Worker(self._serve, self.thread_name)
 
     def start(self) -> bool:
         """Start the thread. Returns False if no thread can be created now; call it again later."""
@@ -115,6 +123,14 @@ class Receiver:
             wait = None if due is None else max(0.0, max(due, self._hold_until) - time.monotonic())
             return ReceiverStatus(self.disabled, self._failure, wait, self._delivered_unix)
 
+    def thread_state(self) -> ThreadState:
+        """Return the state of the thread. It is stuck if an attempt takes longer than any attempt may."""
+        if self._closing:
+            return ThreadState.OK
+        busy_since, state = self._busy_since, self._thread.state()
+        is_stuck = busy_since is not None and time.monotonic() - busy_since > self._max_attempt_seconds
+        return ThreadState.STUCK if is_stuck and state is ThreadState.OK else state
+
     def stop_soon(self) -> None:
         """Stop after the current attempt."""
         with self.queue.changed:
@@ -126,19 +142,29 @@ class Receiver:
         self._thread.join(until - time.monotonic())
 
     def _serve(self) -> None:
-        self.channel.prepare()
+        self._prepare()
         while not self._closing:
             self._serve_until_closed()
 
     def _serve_until_closed(self) -> None:
         try:
             self._serve_all()
-        except MemoryError:
-            self._recover()
+        except Exception as error:  # noqa: BLE001  out of memory or a defect: the next attempt must follow
+            self._recover(error)
+
+    def _prepare(self) -> None:
+        self._busy_since = time.monotonic()
+        try:
+            self.channel.prepare()
+        except Exception:  # each attempt loads what is missing, and reports its failure
+            log.debug("%s cannot be prepared", self.channel.title, exc_info=True)
+        self._busy_since = None
 
     def _serve_all(self) -> None:
         while (task := self._take()) is not None:
+            self._busy_since = time.monotonic()
             answer = self._attempt(task)
+            self._busy_since = None
             with self.queue.changed:
                 if isinstance(task, Message):
                     self._handle_result(task, answer)
@@ -147,8 +173,12 @@ class Receiver:
                 if self._closing:
                     self.queue.changed.notify_all()  # wakes the receiver that replaces this one
 
-    def _recover(self) -> None:
-        # Out of memory while the result of an attempt was recorded: the attempt is repeated.
+    def _recover(self, error: Exception) -> None:
+        # An error while the result of an attempt was recorded: the attempt is repeated.
+        defect = f"{type(error).__name__}: {error}"
+        if defect != self._last_defect and not isinstance(error, MemoryError):
+            self._last_defect = defect
+            log.error("%s: an attempt cannot be recorded and is repeated: %s", self.channel.title, defect)
         with self.queue.changed:
             for entry in self.queue.queue.all()[0]:
                 entry.in_flight = False

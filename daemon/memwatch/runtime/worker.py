@@ -5,8 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from enum import Enum
 
 log = logging.getLogger(__name__)
+
+
+class ThreadState(Enum):
+    """State of a thread that should work. The value says why it does not, and what to do."""
+
+    OK = ""
+    NOT_STARTED = "it cannot be started yet; raise the limit of threads or free memory"
+    ENDED = "it has ended; restart memwatchd"
+    STUCK = "its current step does not end; restart memwatchd"
+    DISK_HANGS = "the disk does not complete a write; check the disk of the state folder"
 
 
 class Worker:
@@ -40,6 +51,11 @@ class Worker:
 
     def is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
+
+    def state(self) -> ThreadState:
+        if self._thread is None:
+            return ThreadState.NOT_STARTED
+        return ThreadState.OK if self._thread.is_alive() else ThreadState.ENDED
 
     def join(self, seconds: float) -> None:
         """Wait up to `seconds` for the thread's end."""

@@ -34,6 +34,7 @@ from memwatchd.client.history import history
 from memwatchd.client.http import ask
 from memwatchd.client.run import run, wait
 from memwatchd.client.watch import top, watch
+from memwatchd.standard_files import open_standard_files
 
 ABOUT = """Shows memory usage of hosts and GPUs from memwatchd: pools, their contents, pressure, and available
 memory."""
@@ -218,6 +219,7 @@ for command in (fit, advise, history, watch, top, run, wait, completion):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code. Errors are one sentence on stderr."""
+    open_standard_files()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack "✓"
     try:

@@ -9,7 +9,7 @@ import math
 import signal
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,7 @@ from memwatch_web.metrics.fast_path import METRICS, MetricsFastPath
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.http_server.protocol import AtOnce, Limits, http_protocol
+from memwatchd.liveness import EVENT_LOOP, LoopPing, ThreadLog, TickCheck
 
 log = logging.getLogger(__name__)
 
@@ -135,8 +136,8 @@ class LoopErrorLog:
             log.debug("traceback of this error", exc_info=error)
 
 
-async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
-    """Serve requests and tick until SIGTERM or SIGINT."""
+async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
+    """Serve requests and tick until SIGTERM or SIGINT. Return False if the tick thread ended before."""
     loop = asyncio.get_running_loop()
     dates: list[tuple[bytes, bytes]] = []
     metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter())
@@ -154,6 +155,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
     loop.set_exception_handler(LoopErrorLog())
     use_date_headers(server, dates, simulated)
     answer_signals(loop, daemon, server)
+    check_threads = create_thread_check(loop, daemon)
 
     def wake_streams(snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
         """Publish a tick to clients and systemd. Called in the tick's thread."""
@@ -161,14 +163,30 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
             loop.call_soon_threadsafe(daemon.broker.wake)
         if not lazy_app.is_requested and is_tight(snapshot) and not loop.is_closed():
             lazy_app.prepare_soon(loop)
-        if daemon.service.is_connected:
-            daemon.service.alive(wiring.render_status(snapshot))
+        check_threads(snapshot)
 
     daemon.monitor.listeners.append(wake_streams)
     daemon.start_ticking()
     log.info("listening on %s", ", ".join(wiring.list_addresses(sockets, "https" if daemon.tls else "http")))
     daemon.ready()
+    tick_check = TickCheck(loop, daemon.monitor, daemon.is_ticking, lambda: leave(daemon, server))
+    tick_check.schedule()
     await server.serve(sockets=sockets)
+    return not tick_check.has_ended
+
+
+def create_thread_check(loop: asyncio.AbstractEventLoop, daemon: Daemon) -> Callable[[Snapshot], None]:
+    """Return the check of event loop and delivery. Call it in the tick thread, after each tick."""
+    thread_log, ping = ThreadLog(), LoopPing(loop)
+
+    def check_threads(snapshot: Snapshot) -> None:
+        states = daemon.alerting.thread_states()
+        thread_log.update({EVENT_LOOP: ping.state(), **states})
+        if ping.is_answered:
+            daemon.report_alive(snapshot, states)
+        ping.send()
+
+    return check_threads
 
 
 def create_lazy_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> LazyApp:
@@ -186,14 +204,15 @@ def is_tight(snapshot: Snapshot) -> bool:
 
 
 def answer_signals(loop: asyncio.AbstractEventLoop, daemon: Daemon, server: Server) -> None:
-    def leave() -> None:
-        log.info("memwatchd is stopping")
-        daemon.stop_ticking()
-        daemon.broker.close()
-        for callback in daemon.on_leaving:
-            callback()
-        server.stop()
-
     for one in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(one, leave)
+        loop.add_signal_handler(one, leave, daemon, server)
     loop.add_signal_handler(signal.SIGHUP, daemon.reload)
+
+
+def leave(daemon: Daemon, server: Server) -> None:
+    log.info("memwatchd is stopping")
+    daemon.stop_ticking()
+    daemon.broker.close()
+    for callback in daemon.on_leaving:
+        callback()
+    server.stop()

@@ -9,7 +9,7 @@ from memwatch.kernel_log import ABOUT_MEMORY, OTHERS
 from memwatch.model import Architecture, PoolKind, ShareKind
 from memwatch.notify.outbox.queue import Outcome
 from memwatch.snapshot import Level
-from memwatch_web.metrics.families import PREFIX
+from memwatch_web.metrics.samples import PREFIX
 from scripts.reference.markdown import code, codes, page, prose, table
 from support.exported_metrics import exported_families, name_of
 
@@ -40,7 +40,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Collectors": ("collector_",),
     "History": ("history_",),
     "Alerts": ("alerts_", "notifications", "outbox_"),
-    "The daemon": ("snapshot_", "tick_", "memory_locked", "build_"),
+    "The daemon": ("snapshot_", "tick_", "memory_locked", "build_", "log_", "thread_"),
 }
 # Errors of collectors, as `memwatch.monitor.sampler` counts them.
 REASONS = ("permission", "missing", "io", "unreadable", "deadline", "inconsistent", "defect")

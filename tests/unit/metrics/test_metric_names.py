@@ -11,8 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from memwatch.history.disk.files import FilesStatus
 from memwatch.notify.outbox.outbox import OutboxFigures
+from memwatch.runtime.worker import ThreadState
 from memwatch.snapshot import CollectorStatus, Snapshot, Tegrastats
-from memwatch_web.metrics.families import PREFIX, Exporter
+from memwatch_web.metrics.families import Exporter, ProcessFigures
+from memwatch_web.metrics.samples import PREFIX
 from support.sample_snapshots import critical_gb10
 
 # Changing a name or a label breaks users' queries: add to the list, and remove nothing.
@@ -42,6 +44,7 @@ NAMES = {
     "history_written_bytes_total": set(),
     "kernel_oom_kills_total": set(),
     "largest_free_block_bytes": {"node"},
+    "log_lines_dropped_total": set(),
     "memory_locked": set(),
     "notifications_pending": {"receiver"},
     "notifications_total": {"receiver", "outcome"},
@@ -67,6 +70,7 @@ NAMES = {
     "swap_used_bytes": set(),
     "tegrastats_largest_free_block_bytes": set(),
     "tegrastats_largest_free_blocks": set(),
+    "thread_up": {"thread"},
     "tick_duration_seconds": set(),
     "tick_lag_seconds": set(),
     "time_to_full_seconds": {"target"},
@@ -96,7 +100,8 @@ def with_every_value() -> Snapshot:
 def test_metrics_keep_their_names_and_labels() -> None:
     """A machine with every value exports exactly these."""
     files, outbox = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), ""), OutboxFigures(True, 0, 0)
-    exporter = Exporter("1", dict, lambda: [Receiver()], lambda: 5, lambda: outbox, lambda: files)
+    process = ProcessFigures(0, {"outbox": ThreadState.OK})
+    exporter = Exporter("1", dict, lambda: [Receiver()], lambda: 5, lambda: outbox, lambda: files, lambda: process)
 
     text = exporter.render(with_every_value(), generate_latest).decode()
 

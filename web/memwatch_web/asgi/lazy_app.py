@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memwatch.monitor.loop import Monitor
+from memwatch.runtime.failure_log import FailureLog
 from memwatch_web.asgi.health import health_response, readiness_response
 from memwatch_web.asgi.problems import ProblemError, problem_response
 from memwatch_web.asgi.single_flight import NotCompletedError, SingleFlight
@@ -43,6 +44,7 @@ class LazyApp:
         self._monitor = monitor
         self._app: ASGIApp | None = None
         self._making = SingleFlight(self._call_once(make), "the API and the pages", DEADLINE_SECONDS)
+        self._failure_log = FailureLog()
         self.is_requested = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,7 +66,8 @@ class LazyApp:
             words = str(error)
         except (ImportError, MemoryError, OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             words = f"the API and the pages could not be loaded: {type(error).__name__}: {error}"
-            log.error("%s", words)
+            if self._failure_log.admits(words):
+                log.error("%s", words)
         raise ProblemError(503, f"{words}. Retry in 5 s.", headers={"Retry-After": "5"})
 
     def prepare_soon(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -8,8 +8,9 @@ from functools import lru_cache
 from typing import Protocol
 
 import prometheus_client
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -19,12 +20,9 @@ from memwatch.alerts.state import AlertState, Key
 from memwatch.history.disk.files import FilesStatus
 from memwatch.model import STALLED, Absent, Process
 from memwatch.notify.outbox.outbox import OutboxFigures
+from memwatch.runtime.worker import ThreadState
 from memwatch.snapshot import CollectorStatus, Level, PsiLine, Snapshot
-
-PREFIX = "memwatch_"
-
-Value = float | int | Absent
-Row = tuple[Sequence[str], Value]
+from memwatch_web.metrics.samples import PREFIX, Row, Value, counter, gauge
 
 
 class Notifier(Protocol):
@@ -35,6 +33,13 @@ class Notifier(Protocol):
     def counts(self) -> Mapping[str, int]: ...
 
     def pending(self) -> int: ...
+
+
+class ProcessFigures(Struct, frozen=True):
+    """State of the daemon's own process."""
+
+    log_lines_dropped: int
+    thread_states: Mapping[str, ThreadState]
 
 
 class Exporter(Collector):
@@ -48,6 +53,7 @@ class Exporter(Collector):
         max_processes: Callable[[], int] = lambda: 0,
         outbox: Callable[[], OutboxFigures | None] = lambda: None,
         files: Callable[[], FilesStatus | None] = lambda: None,
+        process: Callable[[], ProcessFigures | None] = lambda: None,
     ) -> None:
         self.snapshot: Snapshot | None = None
         self._version = version
@@ -56,6 +62,7 @@ class Exporter(Collector):
         self._max_processes = max_processes
         self._outbox = outbox
         self._files = files
+        self._process = process
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -85,6 +92,7 @@ class Exporter(Collector):
         yield from self._self_families(snapshot)
         yield from self._alert_families()
         yield from history_families(self._files())
+        yield from daemon_families(self._process())
 
     def _self_families(self, snapshot: Snapshot) -> Iterator[Metric]:
         yield gauge("snapshot_timestamp_seconds", "Unix time of the latest snapshot.", [((), snapshot.unix)])
@@ -129,22 +137,6 @@ class Exporter(Collector):
             "Total unusable outbox files replaced, or loaded without their damaged rows.",
             recovered,
         )
-
-
-def gauge(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
-    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
-    for values, figure in rows:
-        if not isinstance(figure, Absent):
-            family.add_metric(values, figure)
-    return family
-
-
-def counter(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
-    family = CounterMetricFamily(PREFIX + name, text, labels=labels)
-    for values, figure in rows:
-        if not isinstance(figure, Absent):
-            family.add_metric(values, figure)
-    return family
 
 
 def pool_families(snapshot: Snapshot) -> Iterator[Metric]:
@@ -376,6 +368,16 @@ def history_families(files: FilesStatus | None) -> Iterator[Metric]:
     yield counter("history_dropped_records", text, rows(lambda status: status.dropped))
     text = "Number of damaged history records found at startup; the others are used."
     yield gauge("history_damaged_records", text, rows(lambda status: status.lost))
+
+
+def daemon_families(process: ProcessFigures | None) -> Iterator[Metric]:
+    """Yield the metrics of the daemon's log and threads."""
+    dropped = [] if process is None else [((), process.log_lines_dropped)]
+    yield counter("log_lines_dropped", "Total log lines dropped because stderr did not accept them.", dropped)
+    states = {} if process is None else process.thread_states
+    up = [((name,), int(state is ThreadState.OK)) for name, state in states.items()]
+    text = "1 if a thread that delivers alerts works, 0 if it has not started, has ended or is stuck."
+    yield gauge("thread_up", text, up, ("thread",))
 
 
 @lru_cache(maxsize=32)

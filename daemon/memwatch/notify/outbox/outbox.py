@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from msgspec import Struct
@@ -14,7 +15,8 @@ from msgspec import Struct
 from memwatch.notify.outbox.queue import Kind, Message, Outcome, Queue
 from memwatch.notify.outbox.rows import Batch, StoredOutbox, delivered_row, message_row, value_row
 from memwatch.runtime.backoff import Backoff
-from memwatch.runtime.worker import Worker
+from memwatch.runtime.failure_log import FailureLog
+from memwatch.runtime.worker import ThreadState, Worker
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,9 @@ COMMIT_WAIT_SECONDS = 0.02
 # Changes that are not urgent (a pending alert, a delivered message) are collected for this time in one transaction.
 LAZY_SECONDS = 1.0
 RETRY_FIRST_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
+# A write that takes longer is reported as a hanging disk. Storage that recovers by itself takes up to 30 s for one
+# attempt (the default timeout of a SCSI command in Linux).
+HANG_SECONDS = 30.0
 
 
 class MessageStore(Protocol):
@@ -67,7 +72,9 @@ class Outbox:
     `errors` counts write errors. All methods are thread-safe. Only `flush` and `close` wait for the disk.
     """
 
-    def __init__(self, store: MessageStore | None, kept: StoredOutbox | None = None) -> None:
+    def __init__(
+        self, store: MessageStore | None, kept: StoredOutbox | None = None, hang_seconds: float = HANG_SECONDS
+    ) -> None:
         self.errors = 0
         self.values: dict[str, bytes] = dict(kept.values) if kept else {}
         self._store = store
@@ -87,12 +94,22 @@ class Outbox:
         self._wanted = self._done = 0
         self._backoff = Backoff(RETRY_FIRST_SECONDS, MAX_RETRY_SECONDS)
         self._last_failure = ""
+        self._failure_log = FailureLog()
+        self._hang_seconds = hang_seconds
+        self._writing_since: float | None = None
         self._thread = Worker(self._serve, "outbox")
 
     @property
     def durable(self) -> bool:
         """True if queued messages survive the daemon."""
-        return self._store is not None and not self._is_failing
+        return self._store is not None and not self._is_failing and not self._hangs()
+
+    def thread_state(self) -> ThreadState:
+        """Return the state of the writing thread; OK if none is needed."""
+        if not self._is_needed() or self._closing:
+            return ThreadState.OK
+        state = self._thread.state()
+        return ThreadState.DISK_HANGS if state is ThreadState.OK and self._hangs() else state
 
     def queue(self, name: str) -> ReceiverQueue:
         """Return a receiver's box, with messages left by an earlier receiver of that name or an earlier run.
@@ -126,6 +143,12 @@ class Outbox:
             self._stored = StoredOutbox()
             self._lazy = self._started = True
             self._begin()
+
+    def retry_start(self) -> None:
+        """Start the thread if it could not be started before. Call it after every tick."""
+        if self.thread_state() is ThreadState.NOT_STARTED:
+            with self._lock:
+                self._begin()
 
     def put(
         self,
@@ -191,8 +214,15 @@ class Outbox:
 
     def _begin(self) -> None:
         # No thread without receivers and store. If no thread can be created, the next `put` tries again.
-        if self._started and (self._queues or self._store is not None):
+        if self._is_needed():
             self._thread.begin()
+
+    def _is_needed(self) -> bool:
+        return self._started and (bool(self._queues) or self._store is not None)
+
+    def _hangs(self) -> bool:
+        since = self._writing_since
+        return since is not None and time.monotonic() - since > self._hang_seconds
 
     def _dirty(self) -> None:
         self._wanted += 1
@@ -209,6 +239,7 @@ class Outbox:
         try:
             self._write()
         except Exception as error:  # noqa: BLE001  out of memory or disk error: the next attempt must follow
+            self._writing_since = None
             self._record_failure(error)
 
     def _write(self) -> None:
@@ -220,8 +251,10 @@ class Outbox:
             batch = self._batch()
             self._behind = False
         if self._store is not None:
+            self._writing_since = time.monotonic()
             self._store.write(batch)
-        if self._last_failure:
+            self._writing_since = None
+        if self._last_failure and self._failure_log.admits_recovery():
             log.warning("alerts are saved to disk again")
         self._last_failure, self._is_failing = "", False
         self._backoff.reset()
@@ -285,12 +318,13 @@ class Outbox:
         self.errors += 1
         self._is_failing = True
         self._backoff.failed(time.monotonic())
-        complaint = f"alerts cannot be saved to disk ({error}): they would be lost at a restart"
-        if complaint != self._last_failure:
-            log.error("%s", complaint)
-        self._last_failure = complaint
         with self._lock:
             self._behind = self._lazy = self._urgent = True
+        with suppress(MemoryError):  # a line that does not fit into memory must not end the thread
+            complaint = f"alerts cannot be saved to disk ({error}): they would be lost at a restart"
+            if complaint != self._last_failure and self._failure_log.admits(complaint):
+                log.error("%s", complaint)
+            self._last_failure = complaint
 
     def _announce(self, fresh: Sequence[Message], upto: int) -> None:
         # Written messages are due at once.

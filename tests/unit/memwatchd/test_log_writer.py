@@ -1,0 +1,119 @@
+"""The queue between the log and a pipe."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+from memwatchd.log_writer import MAX_BYTES, MAX_LINES, LogWriter
+from support.thread_limit import no_threads
+from support.unread_log import fill, pipe
+from support.waiting import MAX_WAIT_SECONDS, wait_until
+
+PUT = 1500
+
+
+def read_lines(reader: int, skip: int, last: bytes) -> list[bytes]:
+    """Read until a line that is `last`, without the first `skip` bytes."""
+    data, until = b"", time.monotonic() + MAX_WAIT_SECONDS
+    while not data.endswith(last + b"\n") and time.monotonic() < until:
+        data += os.read(reader, 1 << 16)
+    return data[skip:].splitlines()
+
+
+def test_full_queue_drops_the_newest_lines_and_reports_their_number() -> None:
+    """`put` does not wait. When the pipe is read, the report stands where the lines are missing."""
+    with pipe() as (reader, stderr):
+        filled = fill(stderr)
+        writer = LogWriter(stderr)
+        began = time.monotonic()
+        for number in range(PUT):
+            writer.put(b"%d\n" % number)
+        took = time.monotonic() - began
+        drained = writer.drain(0.1)
+        lines = read_lines(reader, filled, last=b"memwatchd: log lines dropped: %d" % writer.dropped)
+        writer.put(b"later\n")
+        later = read_lines(reader, 0, last=b"later")
+
+    kept = len(lines) - 1
+    assert took < 1.0
+    assert not drained
+    assert MAX_LINES <= kept <= MAX_LINES + 1  # one is at the pipe
+    assert lines[:-1] == [b"%d" % number for number in range(kept)]
+    assert writer.dropped == PUT - kept
+    assert later == [b"later"]
+
+
+def test_queue_is_limited_in_bytes() -> None:
+    with pipe() as (_, stderr):
+        fill(stderr)
+        writer = LogWriter(stderr)
+        for _ in range(10):
+            writer.put(b"x" * (MAX_BYTES // 4) + b"\n")
+        dropped = writer.dropped
+
+    assert 6 <= dropped <= 7
+
+
+def test_lines_that_cannot_be_written_are_counted_and_reported_later() -> None:
+    """The descriptor fails as stderr does when its reader is gone, and then works again."""
+    with pipe() as (_, stderr), pipe() as (reader, works):
+        own = os.dup(stderr)
+        broken, unused = os.pipe()
+        os.close(broken)
+        os.dup2(unused, own)
+        writer = LogWriter(own)
+        writer.put(b"first\nsecond\n")
+        wait_until(lambda: writer.dropped == 2)
+        os.dup2(works, own)
+        writer.put(b"third\n")
+        lines = read_lines(reader, 0, last=b"third")
+        os.close(own)
+        os.close(unused)
+
+    assert lines == [b"memwatchd: log lines dropped: 2", b"third"]
+
+
+def test_non_blocking_pipe_gets_every_line() -> None:
+    """Another program may have made it so."""
+    with pipe() as (reader, stderr):
+        os.set_blocking(stderr, False)
+        filled = fill(stderr)
+        writer = LogWriter(stderr)
+        writer.put(b"first\n")
+        time.sleep(0.1)
+        lines = read_lines(reader, filled, last=b"first")
+
+    assert lines == [b"first"]
+    assert writer.dropped == 0
+
+
+def test_lines_wait_until_a_thread_can_be_started() -> None:
+    with pipe() as (reader, stderr):
+        writer = LogWriter(stderr)
+        with no_threads():
+            writer.put(b"first\n")
+        writer.put(b"second\n")
+        lines = read_lines(reader, 0, last=b"second")
+
+    assert lines == [b"first", b"second"]
+
+
+def test_forked_child_writes_its_own_lines() -> None:
+    """It has neither the thread nor the lines of its parent."""
+    with pipe() as (reader, stderr):
+        filled = fill(stderr)
+        writer = LogWriter(stderr)
+        writer.put(b"parent\n")
+        child = os.fork()
+        if child == 0:
+            writer.put(b"child\n")
+            os._exit(0 if writer.drain(MAX_WAIT_SECONDS) else 1)
+        data = b""
+        while not re.search(rb"parent\n(.*)child\n|child\n(.*)parent\n", data[filled:], re.DOTALL):
+            data += os.read(reader, 1 << 16)
+        _, status = os.waitpid(child, 0)
+
+    assert status == 0
+    assert sorted(data[filled:].splitlines()) == [b"child", b"parent"]

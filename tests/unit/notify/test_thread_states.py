@@ -1,0 +1,72 @@
+"""States of the threads that deliver: an attempt or a write that does not end."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from memwatch.notify.channel import WebhookChannel
+from memwatch.notify.http_post import Poster
+from memwatch.notify.outbox.outbox import NewMessage, Outbox
+from memwatch.notify.outbox.queue import Kind
+from memwatch.notify.outbox.rows import Batch
+from memwatch.notify.receiver import Receiver
+from memwatch.notify.webhook_payload import parse_endpoint, parse_secret
+from memwatch.runtime.worker import ThreadState
+from support.waiting import MAX_WAIT_SECONDS, wait_until
+from support.webhook_receiver import raw_receiver, silent
+from support.webhook_samples import SECRET
+
+SHORT_SECONDS = 0.2
+
+
+class HangingStore:
+    """A disk that completes no write until it is released."""
+
+    def __init__(self) -> None:
+        self.may_write = threading.Event()
+
+    def write(self, batch: Batch) -> None:  # noqa: ARG002
+        self.may_write.wait(MAX_WAIT_SECONDS)
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
+def message(number: int) -> NewMessage:
+    return NewMessage(f"msg_{number}", "pressure.critical ram", Kind.FACT, b"{}")
+
+
+def test_attempt_that_does_not_end_is_stuck() -> None:
+    """Until it ends, here by the timeout of the connection."""
+    with raw_receiver(silent) as url:
+        outbox = Outbox(None)
+        outbox.start()
+        poster = Poster(parse_endpoint(url), 1.0, True, None, time.time)
+        channel = WebhookChannel("ops", parse_endpoint(url), parse_secret(SECRET), poster)
+        receiver = Receiver("ops", channel, outbox.queue("ops"), max_attempt_seconds=SHORT_SECONDS)
+        before = receiver.thread_state()
+        receiver.start()
+        wait_until(lambda: receiver.thread_state() is ThreadState.OK)
+        outbox.put([(receiver.queue, message(1))], {})
+        wait_until(lambda: receiver.thread_state() is ThreadState.STUCK)
+        wait_until(lambda: receiver.thread_state() is ThreadState.OK)
+        receiver.stop_soon()
+        outbox.close()
+
+    assert before is ThreadState.NOT_STARTED
+
+
+def test_disk_that_hangs_is_reported_and_not_called_durable() -> None:
+    store = HangingStore()
+    outbox = Outbox(store, hang_seconds=SHORT_SECONDS)
+    outbox.start()
+    outbox.put([(outbox.queue("ops"), message(1))], {})
+    wait_until(lambda: outbox.thread_state() is ThreadState.DISK_HANGS)
+    durable = outbox.durable
+    store.may_write.set()
+    wait_until(lambda: outbox.thread_state() is ThreadState.OK)
+    wait_until(lambda: outbox.durable)
+    outbox.close()
+
+    assert not durable

@@ -1,0 +1,30 @@
+"""Metric families from rows of label values and a figure. Unknown figures have no sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from memwatch.model import Absent
+
+PREFIX = "memwatch_"
+
+Value = float | int | Absent
+Row = tuple[Sequence[str], Value]
+
+
+def gauge(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+    for values, figure in rows:
+        if not isinstance(figure, Absent):
+            family.add_metric(values, figure)
+    return family
+
+
+def counter(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, text, labels=labels)
+    for values, figure in rows:
+        if not isinstance(figure, Absent):
+            family.add_metric(values, figure)
+    return family
