@@ -98,7 +98,7 @@ def test_settings_of_the_compose_file_reach_memwatchd(tmp_path: Path) -> None:
     assert f"{host}/proc" in done.stdout
 
 
-def test_container_command_starts_one_memwatchd() -> None:
+def test_each_profile_has_one_memwatchd() -> None:
     """.env selects the profile. Each profile has one memwatchd, under the name that Prometheus scrapes."""
     profiles = [profile for name in OURS for profile in SERVICES[name]["profiles"]]
     scrape = yaml.safe_load((ROOT / "deploy/compose/prometheus.yml").read_text())["scrape_configs"]

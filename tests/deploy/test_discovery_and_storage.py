@@ -26,7 +26,7 @@ def vmagent_accepts(file: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("file", DISCOVERY, ids=lambda file: file.stem)
-def test_prometheus_accepts_each_discovery_example(file: Path, tmp_path: Path) -> None:
+def test_vmagent_accepts_each_discovery_example(file: Path, tmp_path: Path) -> None:
     """The file is accepted; with a misspelled key it is not."""
     wrong = tmp_path / "wrong.yml"
     wrong.write_text(file.read_text().replace("_sd_configs:", "_sd_confugs:"))
@@ -106,15 +106,15 @@ def wait_for_series(store: Engine, name: str) -> dict[str, str]:
     """VictoriaMetrics answers instant queries from samples older than 30 s; /series is current."""
     found: list[dict[str, str]] = []
 
-    def asked() -> bool:
+    def is_stored() -> bool:
         found[:] = store.ask("/api/v1/series", **{"match[]": name})["data"]
         return bool(found)
 
-    wait_until(asked)
+    wait_until(is_stored)
     return found[0]
 
 
-def test_otel_collector_scrapes_the_same_samples_as_prometheus(tmp_path: Path) -> None:
+def test_otel_collector_configuration_is_valid(tmp_path: Path) -> None:
     """promtool accepts the scrape configuration in the OpenTelemetry Collector file; its pipelines are complete."""
     collector = yaml.safe_load((DEPLOY / "otel/collector.yml").read_text())
     scrape = tmp_path / "prometheus.yml"

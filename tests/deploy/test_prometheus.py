@@ -104,7 +104,7 @@ def test_series_of_a_lost_gpu_end_at_once(tmp_path: Path) -> None:
         assert server.query('memwatch_device_info{device="gpu0"}')
 
 
-def test_missing_driver_ends_its_series_and_collector_up_is_0(tmp_path: Path) -> None:
+def test_crashed_driver_ends_its_series_and_collector_up_is_0(tmp_path: Path) -> None:
     """After a crash of the driver's library no stale value is exported, and errors have a reason."""
     simulator = Simulator.of(tmp_path, EIGHT_H100)
     broken = EIGHT_H100.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(segfault=True)})

@@ -68,10 +68,10 @@ def test_each_runbook_belongs_to_an_alert() -> None:
 def test_rules_use_existing_metrics() -> None:
     """Metrics in expressions are exported by memwatchd, recorded here, or built into Prometheus."""
     recorded = {rule["record"] for rule in rules() if "record" in rule}
-    asked = {name for rule in rules() for name in re.findall(r"(?<![:\w])memwatch_\w+", rule["expr"])}
+    queried = {name for rule in rules() for name in re.findall(r"(?<![:\w])memwatch_\w+", rule["expr"])}
     used = {name for rule in rules() for name in re.findall(r"\w+:memwatch_\w+:\w+", rule["expr"])}
 
-    assert {name.removeprefix("memwatch_") for name in asked} <= exported_names()
+    assert {name.removeprefix("memwatch_") for name in queried} <= exported_names()
     assert used <= recorded
 
 

@@ -1,10 +1,10 @@
 """Run 129,600 ticks (a day and a half) in four minutes: the daemon's parts on a simulated clock.
 
-PYTHONPATH=tests python tests/faults/day.py MACHINES URL [HOURS]
+PYTHONPATH=tests python tests/faults/day.py FOLDER URL [HOURS]
 
-The machine is a folder whose memory fills up twice an hour, whose GPU is loaded and unloaded and whose processes
-come and go; the settings are read again a hundred times. Sources with a thread of their own are asked on the tick,
-so that the day is the same each time. The disk, SQLite and the receiver at URL are real. A JSON line an hour.
+FOLDER simulates a machine: memory fills up twice an hour, the GPU is loaded and unloaded, and processes start and
+end. The settings are reloaded a hundred times a day. Collectors with their own thread run on the tick instead, so
+every run is the same. The disk, SQLite and the receiver at URL are real. Prints one JSON line per simulated hour.
 """
 
 from __future__ import annotations
@@ -123,11 +123,11 @@ def read(ticks: int, began: float) -> Reading:
     return Reading(time.monotonic() - began, ticks, rss << 10, anonymous << 10, count, threads)
 
 
-def wait_until_told(daemon: Day) -> None:
-    """A clock that runs a thousand times too fast must not outrun the network."""
+def wait_until_delivered(daemon: Day) -> None:
+    """Wait for the network, as the clock runs a thousand times too fast."""
     until = time.monotonic() + MAX_WAIT_SECONDS
     while daemon.alerting.receivers[0].pending():
-        assert time.monotonic() < until, "a message does not leave"
+        assert time.monotonic() < until, "a message was not delivered"
         time.sleep(0.001)
 
 
@@ -152,7 +152,7 @@ def run(folder: Path, url: str, hours: int) -> None:
         machine.live(second)
         daemon.clock.now += 1.0
         snapshot = daemon.monitor.tick()
-        wait_until_told(daemon)
+        wait_until_delivered(daemon)
         if second % 15 == 0:
             exporter.render(snapshot, encode)
         if second % 60 == 0:

@@ -69,7 +69,7 @@ CASES = (
         5,
         "one bit flipped at each of 1,000 places, read by daemon starts and by each reader",
         "that record is dropped; no wrong value is ever shown",
-        "faults/test_fault_state::daemon_starts_after_a_thousand_flipped_bits",
+        "faults/test_fault_state::thousand_flipped_bits_show_no_wrong_value",
         "unit/history/test_ring_file::flipped_bit_loses_at_most_one_record",
         "unit/notify/test_outbox::flipped_bits_never_change_a_message",
     ),

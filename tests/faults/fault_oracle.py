@@ -35,14 +35,14 @@ def back_in_time(tmp_path: Path, *arguments: str, **how: Any) -> Iterator[Runnin
     began, kept = time.monotonic(), steal_seconds()
     with running_daemon(tmp_path, *arguments, **how) as daemon:
         took = time.monotonic() - began - (run_delay_seconds(daemon.pid) + steal_seconds() - kept)
-        assert took <= BACK_SECONDS, f"it was back after {took:.1f} s"
+        assert took <= BACK_SECONDS, f"ready after {took:.1f} s"
         assert_well(daemon)
         yield daemon
 
 
 def assert_well(daemon: RunningDaemon) -> None:
     """Check that the process runs, /metrics answers within 1 s, sampling continues and memory is bounded."""
-    assert daemon.process.poll() is None, f"it ended with {daemon.process.returncode}: {daemon.log.read_text()}"
+    assert daemon.process.poll() is None, f"exited with {daemon.process.returncode}: {daemon.log.read_text()}"
     until = time.monotonic() + BACK_SECONDS
     while (took := seconds_to_answer(daemon)) > ANSWER_SECONDS:
         assert time.monotonic() < until, f"/metrics took {took:.1f} s"

@@ -26,11 +26,11 @@ def built_library() -> Path:
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-            made = Path(scratch, library.name)
-            command = [os.environ.get("CC", "cc"), *FLAGS, "-o", str(made), str(SOURCE), "-ldl"]
+            built = Path(scratch, library.name)
+            command = [os.environ.get("CC", "cc"), *FLAGS, "-o", str(built), str(SOURCE), "-ldl"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
-            made.replace(library)
+            built.replace(library)
     return library
 
 
@@ -59,12 +59,12 @@ class LibcFaults(Struct):
     def refuse(self, folder: Path, write: int = 0, sync: int = 0, allocate: int = 0) -> None:
         """Let writes below `folder` fail with `write`, and fsync with `sync`.
 
-        Asking for room fails with `allocate`, or as writing does.
+        posix_fallocate fails with `allocate`, or with `write` if that is 0.
         """
-        self._say(write, sync, allocate, os.fsencode(folder))
+        self._write_state(write, sync, allocate, os.fsencode(folder))
 
     def heal(self) -> None:
-        self._say(0, 0, 0, b"")
+        self._write_state(0, 0, 0, b"")
 
     def set_wall_clock(self, seconds: int) -> None:
         """Set the offset of the wall clock in seconds."""
@@ -82,7 +82,7 @@ class LibcFaults(Struct):
         self.poll_error = error
         self.heal()
 
-    def _say(self, write: int, sync: int, allocate: int, folder: bytes) -> None:
+    def _write_state(self, write: int, sync: int, allocate: int, folder: bytes) -> None:
         with self.file.open("r+b", buffering=0) as file:
             file.write(
                 LAYOUT.pack(self.wall_seconds, self.boot_seconds, write, sync, allocate, self.poll_error, folder)

@@ -29,7 +29,7 @@ ORIGIN = (
 )
 
 
-def asked(connection: socket.socket, request: bytes) -> bytes:
+def send_request(connection: socket.socket, request: bytes) -> bytes:
     with connection:
         connection.settimeout(MAX_WAIT_SECONDS)
         connection.sendall(request)
@@ -51,25 +51,25 @@ def test_every_listener_refuses_an_unknown_host(tmp_path: Path) -> None:
         running_daemon(secured, config=tls, tls=by_address) as closed_one,
     ):
 
-        def file() -> socket.socket:
-            made = socket.socket(socket.AF_UNIX)
-            made.connect(f"{plain}/s")
-            return made
+        def unix_socket() -> socket.socket:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.connect(f"{plain}/s")
+            return connection
 
         def tcp() -> socket.socket:
             return socket.create_connection(("127.0.0.1", open_one.port))
 
         def over_tls() -> socket.socket:
-            made = socket.create_connection(("127.0.0.1", closed_one.port))
-            return context.wrap_socket(made, server_hostname="localhost")
+            connection = socket.create_connection(("127.0.0.1", closed_one.port))
+            return context.wrap_socket(connection, server_hostname="localhost")
 
-        listeners: list[Callable[[], socket.socket]] = [tcp, file, over_tls]
+        listeners: list[Callable[[], socket.socket]] = [tcp, unix_socket, over_tls]
         for connect in listeners:
             for name, request in EVIL.items():
-                answer = asked(connect(), request)
+                answer = send_request(connect(), request)
                 assert answer.startswith(b"http/1.1 400 "), (name, connect.__name__)
                 assert b"access-control-" not in answer
-            assert asked(connect(), ORIGIN).startswith(b"http/1.1 403 "), connect.__name__
+            assert send_request(connect(), ORIGIN).startswith(b"http/1.1 403 "), connect.__name__
 
 
 @pytest.mark.alone
@@ -84,15 +84,15 @@ def test_hundred_reloads_leak_nothing(tmp_path: Path) -> None:
         settings = tmp_path / "memwatchd.toml"
 
         def reload(number: int) -> None:
-            before = daemon.log.read_text().count("configuration reloaded") + bad_of()
+            before = daemon.log.read_text().count("configuration reloaded") + failed_reloads()
             settings.write_text("nonsense = 1\n" if number % 25 == 24 else good[number % 2])
             daemon.process.send_signal(signal.SIGHUP)
             until = time.monotonic() + MAX_WAIT_SECONDS
-            while daemon.log.read_text().count("configuration reloaded") + bad_of() == before:
+            while daemon.log.read_text().count("configuration reloaded") + failed_reloads() == before:
                 assert time.monotonic() < until, f"reload {number} was not noticed"
                 time.sleep(0.01)
 
-        def bad_of() -> int:
+        def failed_reloads() -> int:
             return daemon.log.read_text().count("keeping the old settings")
 
         for number in (*range(10), 0, 1):

@@ -30,7 +30,7 @@ def test_simulated_day_leaks_nothing_and_loses_no_alert(tmp_path: Path) -> None:
         environ = {**os.environ, "PYTHONPATH": str(TESTS)}
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, env=environ)
     hours = [json.loads(line) for line in done.stdout.splitlines()]
-    told = Counter(json.loads(delivery.body)["event"] for delivery in site.deliveries)
+    delivered = Counter(json.loads(delivery.body)["event"] for delivery in site.deliveries)
     ids = [delivery.headers["webhook-id"] for delivery in site.deliveries]
     settled = hours[SETTLED:]
     line = line_through([one["ticks"] for one in settled], [one["rss_bytes"] for one in settled])
@@ -44,5 +44,5 @@ def test_simulated_day_leaks_nothing_and_loses_no_alert(tmp_path: Path) -> None:
     assert hours[-1]["rows"] == [3600, 2160, 144]
     assert {state for one in hours for state in one["states"]} <= {"ok", "unavailable"}
     cycles = HOURS * HOUR // FULL_EVERY
-    assert told == Counter({"pressure.critical": cycles, "pressure.resolved": cycles})
+    assert delivered == Counter({"pressure.critical": cycles, "pressure.resolved": cycles})
     assert len(set(ids)) == len(ids) == 2 * cycles

@@ -73,7 +73,7 @@ def patient(scratch: Path, name: str, write: int, sync: int) -> Iterator[Patient
 def patient_on_small_disk(scratch: Path) -> Iterator[Patient]:
     """A daemon with a state folder of 64 KiB. Without mount rights the fault library reports ENOSPC instead."""
     if subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode:
-        with patient(scratch, "disk said to be full", errno.ENOSPC, 0) as found:
+        with patient(scratch, "simulated ENOSPC", errno.ENOSPC, 0) as found:
             yield found
         return
     state = scratch / "state"

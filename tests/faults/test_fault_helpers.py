@@ -53,15 +53,15 @@ def test_stuck_helper_does_not_block_a_new_daemon(tmp_path: Path) -> None:
         helper = newest_helper(simulator, set())
         simulator.show(RTX.with_gpu(0, troubles=stuck))
         time.sleep(1.5)
-        held = open_files(helper)
+        helper_files = open_files(helper)
         daemon.process.kill()
         daemon.process.wait(MAX_WAIT_SECONDS)
         again = [*arguments, "--listen", f"127.0.0.1:{daemon.port}"]
         with back_in_time(tmp_path, *again, environ=simulator.environ, config=QUICK) as successor:
             log = successor.log.read_text()
 
-    assert not [name for name in held if name.startswith("socket:")]
-    assert not [name for name in held if name.startswith(str(state))]
+    assert not [name for name in helper_files if name.startswith("socket:")]
+    assert not [name for name in helper_files if name.startswith(str(state))]
     assert "is in use by another memwatchd" not in log
 
 

@@ -1,4 +1,4 @@
-"""Blocks of pages that need root and systemd run in a machine with the package installed."""
+"""Run the documentation blocks that need root and systemd on a machine with the package installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = 'set -euo pipefail\nsudo() { "$@"; }\n'
 
 @pytest.fixture(scope="module")
 def installed() -> Iterator[Machine]:
-    """A machine of its kind, apart from the one that other checks upgrade and purge."""
+    """Run a second machine, because other checks upgrade and purge the package on the first."""
     work = ROOT / "out" / "system"
     work.mkdir(parents=True, exist_ok=True)
     (package,) = (ROOT / "dist").glob("memwatchd_*_amd64.deb")

@@ -1,4 +1,4 @@
-"""One machine for all checks, which run in the order of an administrator's work."""
+"""Session fixture: one machine for all checks, which run in the order of an administrator's work."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def leader_of(process: subprocess.Popen[bytes]) -> int:
             if Path(f"/proc/{child}/comm").read_text().strip() == "systemd":
                 return int(child)
         time.sleep(0.1)
-    raise AssertionError("the machine has no first process")
+    raise AssertionError("systemd did not start in the machine")
 
 
 def is_up(machine: Machine) -> bool:

@@ -22,49 +22,49 @@ WORK = ROOT / "out" / "system"
 BOOT = ["mem=768M", "root=/dev/ubda", "rw", "con=null", "con0=fd:0,fd:1", "quiet"]
 # Twice the time that it takes on a slow machine.
 VM_SECONDS = 900
-# On processors with AMX (seen on a Sapphire Rapids) User-Mode Linux 6.1 fails with this before its init: it sets
-# registers of the size that it was built with, and the host expects those of the processor.
+# User-Mode Linux 6.1 fails with this message before its init on processors with AMX (seen on a Sapphire Rapids):
+# it sets registers of the size that it was built with, and the host expects those of the processor.
 CANNOT = "ptrace set fp regs failed"
 NOT_RUN = 77
 
 # Runs in the machine, after multi-user.target. Its output on the console is checked outside.
 SCRIPT = r"""#!/bin/bash
 exec >/dev/console 2>&1
-say() { echo "VM $1=$2"; }
+report() { echo "VM $1=$2"; }
 show() { systemctl show --value --property="$1" memwatchd; }
 ask() { curl -sf localhost:6360/readyz >/dev/null; }
 ready() { for _ in $(seq 100); do ask && return 0; sleep 0.3; done; return 1; }
-ready && say ready yes
+ready && report ready yes
 pid=$(show MainPID)
-say oom_score_adj "$(cat /proc/$pid/oom_score_adj)"
-say locked "$(curl -s localhost:6360/metrics | grep -c '^memwatch_memory_locked 1')"
-say memory_min "$(cat /sys/fs/cgroup/memwatchd.slice/memwatchd.service/memory.min)"
-say slice_min "$(cat /sys/fs/cgroup/memwatchd.slice/memory.min)"
-kill -9 "$pid"; sleep 3; ready && say after_kill yes
+report oom_score_adj "$(cat /proc/$pid/oom_score_adj)"
+report locked "$(curl -s localhost:6360/metrics | grep -c '^memwatch_memory_locked 1')"
+report memory_min "$(cat /sys/fs/cgroup/memwatchd.slice/memwatchd.service/memory.min)"
+report slice_min "$(cat /sys/fs/cgroup/memwatchd.slice/memory.min)"
+kill -9 "$pid"; sleep 3; ready && report after_kill yes
 pid=$(show MainPID)
-# The state on disk is half a minute old at most, and has the number of earlier kills.
+# The state on disk is at most 30 s old and has the number of earlier kills.
 sleep 35
 echo 20M > /sys/fs/cgroup/memwatchd.slice/memwatchd.service/memory.max
 sleep 3; ready
 [ "$(show MainPID)" != "$pid" ] && curl -s 'localhost:6360/api/v1/events?limit=100' |
-    grep -q 'while memwatchd was not running' && say own_oom yes
+    grep -q 'while memwatchd was not running' && report own_oom yes
 pid=$(show MainPID)
 dd if=/dev/zero of=/swap bs=1M count=400 status=none; chmod 600 /swap; mkswap -q /swap; swapon /swap
-# Each page of a process is a mapping on the host, which allows 65,530: a file takes most of the memory instead.
+# Each page of a process is a mapping on the host, which allows 65,530, so a file takes most of the memory.
 mkdir /taken; mount -t ramfs ramfs /taken; dd if=/dev/zero of=/taken/file bs=1M count=440 status=none
 python3 /root/thrash "$pid"
 umount /taken; swapoff /swap
-say before_oom "$pid"
+report before_oom "$pid"
 python3 - <<'PY' || true
 import time
-held = []
+allocated = []
 while True:
-    held.append(bytearray(b"x" * (8 << 20)))
+    allocated.append(bytearray(b"x" * (8 << 20)))
     time.sleep(0.05)
 PY
-ready && say after_oom yes
-say survivor "$(show MainPID)"
-say oom_kills "$(grep '^oom_kill ' /proc/vmstat | cut -d' ' -f2)"
+ready && report after_oom yes
+report survivor "$(show MainPID)"
+report oom_kills "$(grep '^oom_kill ' /proc/vmstat | cut -d' ' -f2)"
 curl -s 'localhost:6360/api/v1/events?limit=100' > /root/events
 python3 - <<'PY'
 import json
@@ -76,7 +76,7 @@ print("VM critical_first=" + ("yes" if first else f"no {critical} {kills}"))
 PY
 systemctl poweroff --no-block
 """
-# Touch a hundred MiB more than are available for half a minute, then print the effects on the daemon.
+# Touch 100 MiB more than available for 30 s, then print the effects on the daemon.
 THRASH = r"""
 import json, random, sys, time, urllib.request
 
@@ -88,21 +88,21 @@ def ask(path):
 
 available = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemAvailable"))
 before = faults()
-held = bytearray((available << 10) + (100 << 20))
-for at in range(0, len(held), 4096):
-    held[at] = 1
+allocated = bytearray((available << 10) + (100 << 20))
+for at in range(0, len(allocated), 4096):
+    allocated[at] = 1
 began = time.time()
 while time.time() < began + 30:
     for _ in range(256):
-        held[random.randrange(len(held))] = 1
+        allocated[random.randrange(len(allocated))] = 1
 after = faults()
-said = [(one["level"], why["signal"]) for one in ask("pressure") for why in one["reasons"]]
-critical = any(level == "critical" and signal in ("util", "floor", "swap") for level, signal in said)
-del held
+reasons = [(one["level"], why["signal"]) for one in ask("pressure") for why in one["reasons"]]
+critical = any(level == "critical" and signal in ("util", "floor", "swap") for level, signal in reasons)
+del allocated
 (series,) = ask(f"history?series=self.tick_lag_seconds&from={began}&points=2000")["series"]
 lag = max(most or 0 for most in series["max"])
 well = lag < 1 and after - before < 100 and critical
-print(f"VM thrash={'yes' if well else 'no'}, lag {lag:.2f} s, {after - before} major faults, {said}")
+print(f"VM thrash={'yes' if well else 'no'}, lag {lag:.2f} s, {after - before} major faults, {reasons}")
 """
 UNIT = """[Unit]
 After=memwatchd.service multi-user.target
