@@ -38,7 +38,7 @@ def is_ready(descriptor: int, seconds: float) -> bool:
 
 
 class Child:
-    """A child process. Not thread-safe.
+    """A child process in the working directory `/`. Not thread-safe.
 
     A child that cannot be killed at once (a call stuck in the kernel) is left behind and reaped when it ends.
     `input` is the descriptor of the pipe to its stdin, or -1. The stderr of a `quiet` child is discarded, otherwise
@@ -75,7 +75,7 @@ class Child:
             theirs_in, self.input = os.pipe() if self._takes_input else (os.open(os.devnull, os.O_RDONLY), -1)
             theirs.append(theirs_in)
             self._process = subprocess.Popen(  # noqa: S603
-                self._argv, stdin=theirs_in, stdout=theirs_out, stderr=self._errors, env=self._environ
+                self._argv, stdin=theirs_in, stdout=theirs_out, stderr=self._errors, env=self._environ, cwd="/"
             )
         except BaseException:
             self._close()
