@@ -186,7 +186,7 @@ def test_command_that_another_user_could_replace_is_not_run_by_root(
 ) -> None:
     """A systemctl in a folder on PATH that is not root's alone, and in the working directory."""
     program = tmp_path / "systemctl"
-    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\nexit 3\n")
+    program.write_text(f"#!/bin/sh\n: > {tmp_path}/ran\nexit 3\n")
     program.chmod(0o755)
     monkeypatch.chdir(tmp_path)
     as_root = os.geteuid() == 0
