@@ -13,6 +13,8 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
+from memwatch.runtime.programs import find_program
+
 EXIT_OK, EXIT_FAILURE = 0, 1
 
 ABOUT = """Installs memwatchd as a systemd service that starts at boot. For programs installed with pip or pipx; the
@@ -170,7 +172,13 @@ def run_steps(steps: Sequence[Step], run: Run, say: Callable[[str], None], dry: 
 
 
 def run_command(command: Sequence[str]) -> int:
-    return subprocess.run(command, check=False).returncode  # noqa: S603  ours, without a shell
+    """Run a program that is found on PATH. Raise InstallError if root must not run it."""
+    found = find_program(command[0])
+    if found.path is None:
+        raise InstallError(
+            f"cannot run {command[0]}: {found.rejected or 'it is not on PATH'}; use the system's PATH: sudo -i"
+        )
+    return subprocess.run([found.path, *command[1:]], check=False, cwd="/").returncode  # noqa: S603
 
 
 @click.command("install-service", help=ABOUT)

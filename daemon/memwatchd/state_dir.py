@@ -9,6 +9,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from memwatch.runtime.path_walk import is_writable_by_others, walk
+
+ROOT = 0
 MODE = 0o700
 NOT_WRITABLE = "cannot be used (not writable by this user)"
 ADVICE = "; use a dedicated folder, such as --state-dir /var/lib/memwatchd"
@@ -38,8 +41,11 @@ def open_state(wanted: Path | None) -> StateDir:
             None, "no state folder: nothing is kept across restarts; set one with --state-dir DIR", was_wanted=False
         )
     try:
+        if exchangeable := why_exchangeable(wanted):
+            return _reject(wanted, f"cannot be used ({exchangeable})")
         wanted.mkdir(MODE, parents=True, exist_ok=True)
-        lock = os.open(wanted, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # A link to a folder counts: systemd's DynamicUser= makes one. All links on the way were checked.
+        lock = os.open(os.path.realpath(wanted), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         return _reject(wanted, f"cannot be used ({(error.strerror or str(error)).lower()})")
     unfit = _why_unfit(lock, wanted)
@@ -49,8 +55,46 @@ def open_state(wanted: Path | None) -> StateDir:
     return StateDir(wanted, lock=lock)
 
 
+def why_exchangeable(folder: Path, uid: int | None = None) -> str:
+    """Return how another user could exchange the folder for another one, empty if none can.
+
+    Links on the way must belong to root or the daemon's user. A parent must not be writable by everyone, unless it
+    is sticky, which protects the entries of other users. For root (`uid` 0; the effective user by default) all
+    parents must also belong to root, and groups must not write to them. Other users' parents are not restricted
+    further: shared project folders belong to other accounts.
+    """
+    user = os.geteuid() if uid is None else uid
+    return next((why for path, found in _way_to(folder) if (why := _why_replaceable(path, found, user))), "")
+
+
+def _way_to(folder: Path) -> list[tuple[Path, os.stat_result]]:
+    """Return all parents and links that exist, without the folder itself."""
+    found: list[tuple[Path, os.stat_result]] = []
+    try:
+        found.extend(walk(folder.absolute()))
+    except FileNotFoundError:
+        return found
+    return found[:-1]
+
+
+def _why_replaceable(path: Path, found: os.stat_result, user: int) -> str:
+    is_link = stat.S_ISLNK(found.st_mode)
+    if not is_link and not stat.S_ISDIR(found.st_mode):
+        return ""
+    if (is_link or user == ROOT) and found.st_uid not in (ROOT, user):
+        return f"{path} belongs to uid {found.st_uid}"
+    if is_link or found.st_mode & stat.S_ISVTX:
+        return ""
+    if found.st_mode & stat.S_IWOTH or (user == ROOT and is_writable_by_others(found)):
+        return f"{path} is writable by other users"
+    return ""
+
+
 def _why_unfit(lock: int, folder: Path) -> str:
-    if stat.S_IMODE(os.fstat(lock).st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
+    found = os.fstat(lock)
+    if found.st_uid not in (ROOT, os.geteuid()):
+        return f"cannot be used (it belongs to uid {found.st_uid}, not to this user or root)"
+    if is_writable_by_others(found):
         return "cannot be used (writable by other users)"
     if not os.access(folder, os.W_OK | os.X_OK):
         return NOT_WRITABLE

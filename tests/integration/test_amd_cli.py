@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.collectors.amd_cli import Collector, find_tools, run_tool
+from memwatch.collectors.amd_cli import Collector, Options, find_tools, run_tool
 from memwatch.drivers.amd.smi_json import NoOutputError
 from memwatch.linux.files import SourceUnavailable
 from memwatch.model import Absent
@@ -42,7 +42,13 @@ def tool(folder: Path, name: str, answers: dict[str, str], code: int = 0) -> dic
     script = folder / name
     script.write_text("#!/bin/sh\necho noise >&2\ncase $1 in\n" + "\n".join(cases) + f"\nesac\nexit {code}\n")
     script.chmod(0o755)
-    return {"PATH": f"{folder}:/usr/bin:/bin", "ROCM_PATH": str(folder / "none")}
+    variable = f"MEMWATCHD_COLLECTORS_AMD_CLI_{name.upper().replace('-', '_')}"
+    return {variable: str(script), "PATH": "/usr/bin:/bin", "ROCM_PATH": str(folder / "none")}
+
+
+def named(folder: Path) -> Options:
+    """Return options that name the tools in a folder: root does not take them from PATH."""
+    return Options(amd_smi=str(folder / "amd-smi"), rocm_smi=str(folder / "rocm-smi"))
 
 
 def amd_smi(folder: Path, **changes: Any) -> dict[str, str]:
@@ -83,8 +89,7 @@ def test_rocm_smi_values_are_served(tmp_path: Path) -> None:
 def test_tools_without_a_driver_make_the_collector_unavailable(tmp_path: Path) -> None:
     """Empty stdout with exit codes 255 and 0 becomes an error; other values are served without the GPU's."""
     machine = hidden(tmp_path / "box")
-    tool(tmp_path / "bin", "amd-smi", {}, code=255)
-    environ = tool(tmp_path / "bin", "rocm-smi", {})
+    environ = {**tool(tmp_path / "bin", "amd-smi", {}, code=255), **tool(tmp_path / "bin", "rocm-smi", {})}
     with running_daemon(tmp_path, *machine.arguments, environ=environ) as daemon:
         found = daemon.wait_for(
             "/api/v1/collectors",
@@ -105,7 +110,7 @@ def test_rocm_smi_is_used_when_amd_smi_lists_nothing(tmp_path: Path) -> None:
     """The newer tool goes first."""
     amd_smi(tmp_path / "bin", metric={"gpu_data": []})
     environ = tool(tmp_path / "bin", "rocm-smi", {"--showmeminfo": json.dumps(ROCM_SMI)})
-    collector = Collector(hidden(tmp_path / "box").roots, environ)
+    collector = Collector(hidden(tmp_path / "box").roots, environ, named(tmp_path / "bin"))
 
     reading = collector.collect().amdgpu
 
@@ -116,7 +121,7 @@ def test_rocm_smi_is_used_when_amd_smi_lists_nothing(tmp_path: Path) -> None:
 def test_gpu_without_a_pci_address_gets_no_invented_one(tmp_path: Path) -> None:
     """The tool's index tells GPUs apart and is never shown as an address."""
     environ = amd_smi(tmp_path / "bin", list=[{"gpu": 0, "bdf": "N/A"}])
-    collector = Collector(hidden(tmp_path / "box").roots, environ)
+    collector = Collector(hidden(tmp_path / "box").roots, environ, named(tmp_path / "bin"))
 
     found = collector.collect()
 
@@ -130,7 +135,7 @@ def test_gpu_without_a_pci_address_gets_no_invented_one(tmp_path: Path) -> None:
 def test_driver_files_take_precedence_over_tools(tmp_path: Path) -> None:
     """A tool opens every GPU, so it is not started when files exist, nor once they appear."""
     machine = hidden(tmp_path / "box")
-    collector = Collector(machine.roots, amd_smi(tmp_path / "bin"))
+    collector = Collector(machine.roots, amd_smi(tmp_path / "bin"), named(tmp_path / "bin"))
     collector.collect()
     machine.gpu(discrete(), pci="0000:0a:00.0")
 
@@ -173,7 +178,7 @@ def test_tools_are_found_in_the_rocm_folder(tmp_path: Path) -> None:
     """ROCm installs its tools outside PATH."""
     amd_smi(tmp_path / "rocm/bin")
 
-    found = find_tools({"PATH": os.devnull, "ROCM_PATH": str(tmp_path / "rocm")})
+    found = find_tools({"PATH": os.devnull, "ROCM_PATH": str(tmp_path / "rocm")}, uid=1000)
 
     assert found.amd_smi == str(tmp_path / "rocm/bin/amd-smi")
     assert found.rocm_smi is None

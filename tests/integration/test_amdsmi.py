@@ -15,6 +15,7 @@ from msgspec import Struct
 from memwatch.collectors.amdsmi import CHILD, Collector, parse_reading
 from memwatch.drivers.amd.smi_child import NO_DRIVER
 from memwatch.findings import Findings
+from memwatch.helper.python_child import python_child
 from memwatch.helper.supervisor import Helper
 from memwatch.linux.files import ParseError, SourceUnavailable
 from support.amd_machine import GIB, PCI, AmdMachine, discrete
@@ -52,7 +53,8 @@ class Simulated(Struct, frozen=True):
 
 
 @pytest.fixture
-def simulated(tmp_path: Path) -> Simulated:
+def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulated:
+    monkeypatch.syspath_prepend(str(SIM))  # for collectors inside this process
     machine = AmdMachine(tmp_path / "box")
     machine.host(64 * GIB, 50 * GIB)
     machine.gpu(discrete(used=5 * GIB))
@@ -236,7 +238,7 @@ def test_invalid_helper_output_is_rejected(line: bytes) -> None:
 
 
 def test_helper_exits_when_its_pipe_closes(simulated: Simulated) -> None:
-    helper = Helper(CHILD, 10.0, 0.0, {**os.environ, **simulated.environ})
+    helper = Helper(python_child(CHILD), 10.0, 0.0, {**os.environ, **simulated.environ})
     answer = helper.ask(b"read")
     wrong = helper.ask(b"sing")
     pid = helper.pid

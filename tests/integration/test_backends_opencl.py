@@ -15,6 +15,7 @@ from memwatch.backends.finder import CHILD, ask_opencl
 from memwatch.backends.opencl_child import kind_of
 from memwatch.backends.opencl_result import OpenclResult
 from memwatch.helper.codec import from_line
+from memwatch.helper.python_child import import_path, python_child
 from memwatch.model import Absent
 from support import opencl_binding
 from support.opencl_binding import binding
@@ -23,9 +24,17 @@ POCL = "Portable Computing Language"
 
 
 def run_child(environ: Mapping[str, str]) -> OpenclResult:
-    done = subprocess.run(CHILD, env={**os.environ, **environ}, capture_output=True, timeout=60, check=True)
+    done = subprocess.run(
+        python_child(CHILD), env={**os.environ, **environ}, capture_output=True, timeout=60, check=True
+    )
     assert done.stderr == b""
     return from_line(OpenclResult, done.stdout)
+
+
+def child_with(folder: Path, source: str) -> list[str]:
+    """Return the command of a child that imports this pyopencl."""
+    first = binding(folder, source)["PYTHONPATH"].partition(os.pathsep)[0]
+    return python_child(CHILD, [first, *import_path()])
 
 
 def test_pocl_is_listed_as_a_cpu_without_a_capacity() -> None:
@@ -75,19 +84,16 @@ def test_unloadable_drivers_are_reported_as_no_platform(tmp_path: Path) -> None:
 )
 def test_failing_binding_is_reported_with_a_reason(source: str, failure: str, words: str, tmp_path: Path) -> None:
     """Exceptions, crashes and exits of the child become a reason."""
-    environ = {**os.environ, **binding(tmp_path, source)}
-
-    answer = ask_opencl(argv=["env", f"PYTHONPATH={environ['PYTHONPATH']}", *CHILD])
+    answer = ask_opencl(argv=child_with(tmp_path, source))
 
     assert answer.failure == failure
     assert answer.text.startswith(words)
 
 
 def test_hanging_driver_is_killed_at_the_deadline(tmp_path: Path) -> None:
-    environ = binding(tmp_path, opencl_binding.HANGS)
     started = time.monotonic()
 
-    answer = ask_opencl(argv=["env", f"PYTHONPATH={environ['PYTHONPATH']}", *CHILD], deadline_seconds=1.0)
+    answer = ask_opencl(argv=child_with(tmp_path, opencl_binding.HANGS), deadline_seconds=1.0)
 
     assert time.monotonic() - started < 5
     assert answer.failure == "failed"
@@ -103,7 +109,7 @@ def test_invalid_child_output_is_reported_with_a_reason() -> None:
 
 def test_gpu_is_listed_with_its_pci_address(tmp_path: Path) -> None:
     """NVIDIA's bus and slot form the address. Names lose blanks and NULs. An empty platform has a reason."""
-    answer = run_child(binding(tmp_path, opencl_binding.LISTS_A_GPU))
+    answer = ask_opencl(child_with(tmp_path, opencl_binding.LISTS_A_GPU))
 
     nvidia, clover = answer.platforms
     (gpu,) = nvidia.devices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from memwatchd.install import (
     InstallError,
     install_steps,
     refuse_hidden,
+    run_command,
     run_steps,
     uninstall_steps,
     unit_files,
@@ -177,3 +179,26 @@ def test_install_service_has_help_and_rejects_unknown_options() -> None:
     assert run("--uninstall", "--dry-run").stdout == "nothing to do\n"
     wrong = run("--nonsense")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+
+
+def test_command_that_another_user_could_replace_is_not_run_by_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A systemctl in a folder on PATH that is not root's alone, and in the working directory."""
+    program = tmp_path / "systemctl"
+    program.write_text(f"#!/bin/sh\n: > {tmp_path}/ran\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    as_root = os.geteuid() == 0
+
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InstallError, match=r"cannot run systemctl: it is not on PATH; use the system's PATH"):
+        run_command(("systemctl", "daemon-reload"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    try:
+        outcome = str(run_command(("systemctl", "daemon-reload")))
+    except InstallError as error:
+        outcome = str(error)
+
+    assert (tmp_path / "ran").exists() is not as_root
+    assert (f"found {program}, which root must not run: " if as_root else "3") in outcome

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.state_dir import open_state
+from memwatchd.state_dir import open_state, why_exchangeable
 from support.daemon_process import running_daemon
 from support.settings_sample import settings_from
+
+OTHER_UID = 65534
 
 
 def test_missing_folder_is_created_for_its_owner_only(tmp_path: Path) -> None:
@@ -59,6 +61,66 @@ def test_link_to_a_state_folder_is_accepted(tmp_path: Path) -> None:
 
     assert state.folder == tmp_path / "link"
     state.close()
+
+
+def test_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    """Its owner could replace any file in it. Only root can create such a folder; others use theirs or root's."""
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    as_root = os.geteuid() == 0
+    if as_root:
+        os.chown(folder, OTHER_UID, OTHER_UID)
+    with running_daemon(tmp_path, f"--state-dir={folder}") as daemon:
+        log = daemon.log.read_text()
+
+    refused = (
+        f"state folder {folder} cannot be used (it belongs to uid {OTHER_UID}, not to this user or root): nothing"
+    )
+    assert (refused in log) is as_root
+    assert (list(folder.iterdir()) == []) is as_root
+
+
+def test_parent_that_everyone_may_write_to_is_refused_unless_sticky(tmp_path: Path) -> None:
+    """In such a folder any user can rename the state folder and put another one in its place."""
+    parent = tmp_path / "shared"
+    parent.mkdir()
+    parent.chmod(0o777)
+    refused = open_state(parent / "new/state")
+    parent.chmod(0o1777)
+    accepted = open_state(parent / "new/state")
+    accepted.close()
+
+    assert f"({parent} is writable by other users)" in refused.complaint
+    assert accepted.folder == parent / "new/state"
+
+
+def test_root_refuses_parents_that_another_user_controls(tmp_path: Path) -> None:
+    """A user may have a state folder below another account's folder, such as that of a project."""
+    parent = tmp_path / "project"
+    parent.mkdir()
+    parent.chmod(0o775)
+    owner = OTHER_UID if os.geteuid() == 0 else os.geteuid()
+    if os.geteuid() == 0:
+        os.chown(parent, OTHER_UID, OTHER_UID)
+
+    assert why_exchangeable(parent / "state", uid=owner + 1) == ""
+    assert why_exchangeable(parent / "state", uid=0) in (
+        f"{parent} belongs to uid {owner}",
+        f"{tmp_path} belongs to uid {owner}",
+        *(f"{above} belongs to uid {owner}" for above in tmp_path.parents),
+    )
+
+
+def test_link_of_another_user_is_refused(tmp_path: Path) -> None:
+    """It may lead to any folder of this user, and can be changed at any time."""
+    (tmp_path / "mine").mkdir(mode=0o700)
+    link = tmp_path / "link"
+    link.symlink_to("mine")
+    owner = os.geteuid() or OTHER_UID
+    os.chown(link, owner, -1, follow_symlinks=False)
+
+    assert why_exchangeable(link, uid=owner + 1) == f"{link} belongs to uid {owner}"
+    assert why_exchangeable(link, uid=owner) == ""
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def test_device_tree_of_the_host_is_read_from_sysfs(tmp_path: Path) -> None:
 def test_tegra_collectors_are_unavailable_on_other_machines(tmp_path: Path) -> None:
     """Even with a tegrastats on PATH."""
     jetson = Tegrastats.of(tmp_path, "workstation")
-    with running_daemon(tmp_path, *jetson.roots, environ=jetson.environ) as daemon:
+    with running_daemon(tmp_path, *jetson.roots, environ=jetson.search_path) as daemon:
         found = daemon.wait_for(
             "/api/v1/snapshot", lambda one: all(c["state"] != "starting" for c in one["collectors"])
         )
@@ -246,3 +246,22 @@ def test_tegra_collectors_are_unavailable_on_other_machines(tmp_path: Path) -> N
     assert {states[name] for name in ("tegra", "nvmap", "tegrastats")} == {"unavailable"}
     assert jetson.pids() == []
     assert found["devices"] == []
+
+
+def test_program_on_path_that_another_user_could_replace_is_not_run_by_root(tmp_path: Path) -> None:
+    """The status names the program, the reason and a remedy. Another user runs it as before."""
+    jetson = Tegrastats.of(tmp_path, ORIN)
+    with running_daemon(tmp_path, *jetson.roots, environ=jetson.search_path, config=QUICK) as daemon:
+        found = daemon.wait_for(
+            "/api/v1/collectors",
+            lambda found: any(one["name"] == "tegrastats" and one["state"] != "starting" for one in found),
+        )
+
+    state, error = next((one["state"], one["error"]) for one in found if one["name"] == "tegrastats")
+    if os.geteuid() == 0:
+        assert state == "unavailable"
+        assert error.startswith(f"found {jetson.program}, which root must not run: other users may write to /")
+        assert error.endswith("; set path under [collectors.tegrastats], or do not run memwatchd as root")
+        assert jetson.pids() == []
+    else:
+        assert (state, error) == ("ok", None)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.tegrastats import Collector, find_program
+from memwatch.collectors.tegrastats import Collector, find_tegrastats
 from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.linux.line_buffer import LineBuffer
@@ -184,12 +184,15 @@ def test_missing_program_makes_the_collector_unavailable(tmp_path: Path) -> None
     x86 = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path)
     (tmp_path / "text").write_text("")
 
-    assert find_program(ROOTS, "auto", "auto", here) == str(simulator.program)
-    assert find_program(ROOTS, "auto", "auto", nowhere) is None
-    assert find_program(x86, "auto", "auto", here) is None
-    assert find_program(x86, "auto", "tegra234", here) == str(simulator.program)
-    assert find_program(x86, str(simulator.program), "auto", nowhere) == str(simulator.program)
-    assert find_program(x86, str(tmp_path / "text"), "auto", here) is None
+    def find(roots: Roots, path: str, board: str, search_path: str) -> str | None:
+        return find_tegrastats(roots, path, board, search_path, uid=1000).path
+
+    assert find(ROOTS, "auto", "auto", here) == str(simulator.program)
+    assert find(ROOTS, "auto", "auto", nowhere) is None
+    assert find(x86, "auto", "auto", here) is None
+    assert find(x86, "auto", "tegra234", here) == str(simulator.program)
+    assert find(x86, str(simulator.program), "auto", nowhere) == str(simulator.program)
+    assert find(x86, str(tmp_path / "text"), "auto", here) is None
     with pytest.raises(SourceUnavailable, match="no tegrastats on PATH: utilization"):
         Collector(ROOTS, search_path=nowhere)
     with pytest.raises(SourceUnavailable, match="no Tegra"):

@@ -43,6 +43,8 @@ OTHERS: dict[tuple[str, ...], str] = {
     ("alerts", "apprise", "chat", "url"): '"json://other/"',
     ("collectors", "containers", "socket"): '"unix:/run/podman/podman.sock"',
     ("collectors", "tegrastats", "path"): '"/usr/bin/tegrastats"',
+    ("collectors", "amd_cli", "amd_smi"): '"/usr/bin/amd-smi"',
+    ("collectors", "amd_cli", "rocm_smi"): '"/usr/bin/rocm-smi"',
 }
 
 

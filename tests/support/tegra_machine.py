@@ -1,4 +1,4 @@
-"""Simulated Jetson: its tegrastats on PATH, with the given behavior.
+"""Simulated Jetson: its tegrastats, with the given behavior.
 
 jetson = Tegrastats.of(tmp_path, "jetson-nano-jp4")
 with running_daemon(tmp_path, *jetson.roots, environ=jetson.environ) as daemon:
@@ -55,7 +55,12 @@ class Tegrastats(Struct, frozen=True):
 
     @property
     def environ(self) -> dict[str, str]:
-        """Return the environment of a process that finds this tegrastats."""
+        """Return the environment of a daemon that runs this tegrastats. Root does not take it from PATH."""
+        return {"MEMWATCHD_COLLECTORS_TEGRASTATS_PATH": str(self.program)}
+
+    @property
+    def search_path(self) -> dict[str, str]:
+        """Return the environment of a process with this tegrastats on PATH."""
         return {"PATH": os.pathsep.join([str(self.folder), os.environ["PATH"]])}
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,18 +11,19 @@ from memwatch.backends.model import Backends
 from memwatch.backends.opencl_result import OpenclResult
 from memwatch.backends.probes import ProbeResults, gather
 from memwatch.helper.codec import DecodeError, from_line
+from memwatch.helper.python_child import python_child
 from memwatch.helper.supervisor import Helper, HelperError
 from memwatch.linux.files import Roots
 from memwatch.snapshot import Snapshot
 
-CHILD = (sys.executable, "-m", "memwatch.backends.opencl_child")
+CHILD = "memwatch.backends.opencl_child"
 DEADLINE_SECONDS = 10.0
 CACHE_SECONDS = 60.0
 
 
-def ask_opencl(argv: Sequence[str] = CHILD, deadline_seconds: float = DEADLINE_SECONDS) -> OpenclResult:
-    """Query OpenCL in a short-lived child process. A hang or a crash is returned as a failure."""
-    helper = Helper(argv, deadline_seconds, pause_seconds=0.0)
+def ask_opencl(argv: Sequence[str] | None = None, deadline_seconds: float = DEADLINE_SECONDS) -> OpenclResult:
+    """Query OpenCL in a short-lived child process, `CHILD` by default. A hang or a crash becomes a failure."""
+    helper = Helper(argv or python_child(CHILD), deadline_seconds, pause_seconds=0.0)
     try:
         return from_line(OpenclResult, helper.ask(b"ask"))
     except (HelperError, DecodeError) as error:

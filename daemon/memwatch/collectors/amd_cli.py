@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Mapping
+from typing import Annotated
 
 from msgspec import Struct
 
-from memwatch.collectors.base import BaseCollector
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.amd import amdgpu_cards as cards
 from memwatch.drivers.amd.records import AmdCard, AmdGpu, AmdReading
-from memwatch.drivers.amd.smi import SmiGpu, SmiReading
+from memwatch.drivers.amd.smi import SmiGpu, SmiReading, rocm_folder
 from memwatch.drivers.amd.smi_json import (
     NoOutputError,
     SmiMemory,
@@ -28,6 +28,8 @@ from memwatch.helper.process import is_ready
 from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.pci import AMD, pci_vendors
 from memwatch.model import Absent
+from memwatch.options import Accepts, Converter, Doc, SwitchableOptions, program_path
+from memwatch.runtime.programs import Program, find_program, safe_search_path
 
 # Starting a tool takes 0.1 to 0.25 s of CPU time (measured without a GPU), and it opens every GPU.
 PERIOD_SECONDS = 30.0
@@ -37,25 +39,67 @@ ROCM_SMI = ("--showmeminfo", "all", "--showbus", "--showproductname", "--json")
 _MAX_BYTES = 4 << 20
 
 
+AUTO = "auto"
+ADVICE = "set amd_smi or rocm_smi under [collectors.amd_cli], or do not run memwatchd as root"
+
+
+class Options(SwitchableOptions, frozen=True, kw_only=True):
+    amd_smi: Annotated[
+        str,
+        Converter(program_path),
+        Accepts('"auto" or the path of a program', '"/opt/rocm/bin/amd-smi"'),
+        Doc(
+            'Path of amd-smi, or "auto" for the one on PATH or in ROCm\'s folder. A daemon that runs as root skips '
+            "a program that other users could replace."
+        ),
+    ] = AUTO
+    rocm_smi: Annotated[
+        str,
+        Converter(program_path),
+        Accepts('"auto" or the path of a program', '"/opt/rocm/bin/rocm-smi"'),
+        Doc("The same for rocm-smi."),
+    ] = AUTO
+
+
 class Tools(Struct, frozen=True):
-    """Paths of the tools; None for a tool that is not installed."""
+    """Paths of the tools; None for a tool that is not installed. `rejected`: reason for one that was found."""
 
     amd_smi: str | None
     rocm_smi: str | None
+    rejected: str = ""
 
 
-def find_tools(environ: Mapping[str, str]) -> Tools:
-    rocm = os.path.join(environ.get("ROCM_PATH", "/opt/rocm"), "bin")
-    path = os.pathsep.join((environ.get("PATH", os.defpath), rocm))
-    return Tools(shutil.which("amd-smi", path=path), shutil.which("rocm-smi", path=path))
+def find_tools(environ: Mapping[str, str], options: Options = Options(), uid: int | None = None) -> Tools:  # noqa: B008
+    """Find the tools: the configured paths as given, else those on PATH or in ROCm's folder."""
+    path = os.pathsep.join((environ.get("PATH", os.defpath), os.path.join(rocm_folder(environ), "bin")))
+    amd_smi = find_tool("amd-smi", options.amd_smi, path, uid)
+    rocm_smi = find_tool("rocm-smi", options.rocm_smi, path, uid)
+    return Tools(amd_smi.path, rocm_smi.path, amd_smi.rejected or rocm_smi.rejected)
+
+
+def find_tool(name: str, configured: str, search_path: str, uid: int | None) -> Program:
+    if configured == AUTO:
+        return find_program(name, search_path, uid)
+    return Program(configured if os.access(configured, os.X_OK) else None)
+
+
+def explain_missing(tools: Tools, options: Options) -> str:
+    if tools.rejected:
+        return f"{tools.rejected}; {ADVICE}"
+    named = [path for path in (options.amd_smi, options.rocm_smi) if path != AUTO]
+    return f"{named[0]}: no such program" if named else "neither amd-smi nor rocm-smi is installed"
 
 
 def run_tool(tool: str, *arguments: str, seconds: float = DEADLINE_SECONDS) -> bytes:
     """Return the output of a tool. Exit codes are ignored: without a driver, one tool returns 0, another 255."""
     name = os.path.basename(tool)
     nowhere = subprocess.DEVNULL
+    # The tools are scripts of `env python3`.
+    environ = {**os.environ, "PATH": safe_search_path()}
     try:
-        started = subprocess.Popen([tool, *arguments], stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)  # noqa: S603
+        started = subprocess.Popen(  # noqa: S603
+            [tool, *arguments], stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere, cwd="/", env=environ
+        )
     except OSError as error:
         raise NoOutputError(f"{name} cannot be started: {error.strerror}") from None
     with started as running:
@@ -106,16 +150,26 @@ class Collector(BaseCollector):
     name = "amd_cli"
     period_seconds = PERIOD_SECONDS
     may_block = True
+    options = Options
 
-    def __init__(self, roots: Roots, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        roots: Roots,
+        environ: Mapping[str, str] = os.environ,
+        options: Options = Options(),  # noqa: B008
+    ) -> None:
         self._drm = roots.sysfs / "class/drm"
         self._refuse_if_superseded()
         if AMD not in pci_vendors(roots):
             raise SourceUnavailable("no AMD GPU on the PCI bus")
-        self._tools = find_tools(environ)
+        self._tools = find_tools(environ, options)
         self._addresses: Mapping[int, str] = {}
-        if self._tools == Tools(None, None):
-            raise SourceUnavailable("neither amd-smi nor rocm-smi is installed")
+        if self._tools.amd_smi is None and self._tools.rocm_smi is None:
+            raise SourceUnavailable(explain_missing(self._tools, options))
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        return cls(host.roots, options=host.options_for(Options))
 
     def collect(self) -> Findings:
         self._refuse_if_superseded()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
@@ -12,15 +11,16 @@ from typing import Annotated
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.amd import amdgpu_cards as cards
-from memwatch.drivers.amd.smi import SmiFailure, SmiReading
+from memwatch.drivers.amd.smi import SmiFailure, SmiReading, rocm_folder
 from memwatch.findings import Findings
 from memwatch.helper.codec import DecodeError, from_line
+from memwatch.helper.python_child import import_path, python_child
 from memwatch.helper.supervisor import Helper, HelperError
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.linux.pci import AMD, pci_vendors
 from memwatch.options import Bounds, Doc, Duration, SwitchableOptions, seconds
 
-CHILD = (sys.executable, "-m", "memwatch.drivers.amd.smi_child")
+CHILD = "memwatch.drivers.amd.smi_child"
 DEADLINE_SECONDS = 10.0
 PAUSE_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 3600.0
@@ -29,10 +29,9 @@ NOT_HERE = frozenset({"no_library", "no_driver"})
 
 def is_installed(environ: Mapping[str, str], package: str = "amdsmi") -> bool:
     """Check if the package is installed. It is not imported here: that may fail in any way."""
-    folders = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    if PathFinder.find_spec(package, [*folders, *sys.path]) is not None:
+    if PathFinder.find_spec(package, import_path()) is not None:
         return True
-    return (Path(environ.get("ROCM_PATH", "/opt/rocm")) / "share/amd_smi" / package).is_dir()
+    return (Path(rocm_folder(environ)) / "share/amd_smi" / package).is_dir()
 
 
 def parse_reading(answer: bytes) -> SmiReading | SmiFailure:
@@ -84,7 +83,7 @@ class Collector(BaseCollector):
         self._roots, self._monotonic = roots, monotonic
         self._first_pause = self._pause = pause_seconds
         self.period_seconds = min(30.0, pause_seconds)
-        self._helper = Helper(CHILD, deadline_seconds, pause_seconds, dict(environ))
+        self._helper = Helper(python_child(CHILD), deadline_seconds, pause_seconds, dict(environ))
         self._absent: SmiFailure | None = None
         self._ask_again_at = self._released_until = 0.0
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.apple.ioreg import PlistError, parse_ioreg
@@ -21,6 +20,7 @@ from memwatch.drivers.apple.text import (
     parse_wired_limit,
 )
 from memwatch.findings import Findings
+from memwatch.helper.python_child import python_child
 from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.model import Absent, Words
 from memwatch.snapshot import Machine
@@ -29,8 +29,10 @@ PERIOD_SECONDS = 5.0
 DEADLINE_SECONDS = 4.0
 # Metal's recommended working set changes only with an administrator's setting.
 METAL_SECONDS = 300.0
+# Parts of macOS, where only the system can write.
+TOOLS = {"ioreg": "/usr/sbin/ioreg", "vm_stat": "/usr/bin/vm_stat", "sysctl": "/usr/sbin/sysctl"}
 IOREG = ("ioreg", "-a", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
-METAL = (sys.executable, "-m", "memwatch.drivers.apple.metal_child")
+METAL = "memwatch.drivers.apple.metal_child"
 
 
 class Collector(BaseCollector):
@@ -41,15 +43,17 @@ class Collector(BaseCollector):
     may_block = True
 
     def __init__(
-        self, path: str | None = None, metal: Sequence[str] = METAL, deadline_seconds: float = DEADLINE_SECONDS
+        self,
+        tools: Mapping[str, str] = TOOLS,
+        metal: Sequence[str] | None = None,
+        deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
-        """`path`: search path for the tools, instead of PATH."""
-        found = {tool: shutil.which(tool, path=path) for tool in ("ioreg", "vm_stat", "sysctl")}
-        missing = [tool for tool, place in found.items() if place is None]
+        """`metal`: command of the child that reads Metal's properties, instead of `METAL`."""
+        missing = [tool for tool, path in tools.items() if not os.access(path, os.X_OK)]
         if missing:
             raise SourceUnavailable(f"{' and '.join(missing)} not found: this is not macOS")
-        self._tools = {tool: str(place) for tool, place in found.items()}
-        self._metal_argv = metal
+        self._tools = dict(tools)
+        self._metal_argv = metal or python_child(METAL)
         self._deadline = deadline_seconds
         self._metal: Metal | Absent = Absent.NOT_AVAILABLE
         self._metal_asked_at: float | None = None
@@ -102,8 +106,9 @@ class Collector(BaseCollector):
 
 
 def _output(argv: Sequence[str], seconds: float) -> bytes:
-    done = subprocess.run(  # noqa: S603  system tools, located once
+    done = subprocess.run(  # noqa: S603  system tools, and a module of this package
         argv,
+        cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

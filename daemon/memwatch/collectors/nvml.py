@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from collections.abc import Sequence
 from typing import Annotated
@@ -13,6 +12,7 @@ from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
 from memwatch.findings import Findings
 from memwatch.helper.codec import DecodeError, from_line
+from memwatch.helper.python_child import python_child
 from memwatch.helper.supervisor import Helper, HelperError
 from memwatch.linux.device_tree import device_tree
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable, read_once
@@ -20,7 +20,7 @@ from memwatch.linux.pci import NVIDIA, GpuPids, pci_vendors
 from memwatch.model import Absent
 from memwatch.options import Bounds, Doc, Duration, SwitchableOptions, seconds
 
-CHILD = (sys.executable, "-m", "memwatch.drivers.nvml.child")
+CHILD = "memwatch.drivers.nvml.child"
 READ = b"read"
 DEADLINE_SECONDS = 5.0
 PAUSE_SECONDS = 60.0
@@ -81,11 +81,17 @@ class Collector(BaseCollector):
     options = Options
 
     def __init__(
-        self, roots: Roots, pids: GpuPids, pause_seconds: float = PAUSE_SECONDS, argv: Sequence[str] = CHILD
+        self,
+        roots: Roots,
+        pids: GpuPids,
+        pause_seconds: float = PAUSE_SECONDS,
+        argv: Sequence[str] | None = None,
     ) -> None:
+        """`argv`: command of the helper, instead of `CHILD`."""
         if not is_nvidia_here(roots):
             raise SourceUnavailable("no NVIDIA GPU and no NVIDIA driver found")
-        self._helper = Helper([*argv, *_host_options(roots)], DEADLINE_SECONDS, pause_seconds, dict(os.environ))
+        command = [*(argv or python_child(CHILD)), *_host_options(roots)]
+        self._helper = Helper(command, DEADLINE_SECONDS, pause_seconds, dict(os.environ))
         self._pids = pids
         self._released_until = 0.0
         self._asked = False

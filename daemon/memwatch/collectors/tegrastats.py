@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import time
 from typing import Annotated, NoReturn
 
@@ -23,6 +22,7 @@ from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.linux.line_buffer import LineBuffer
 from memwatch.options import Accepts, Bounds, Converter, Doc, Duration, SwitchableOptions, program_path, seconds
 from memwatch.runtime.backoff import Backoff
+from memwatch.runtime.programs import Program, find_program
 
 log = logging.getLogger(__name__)
 
@@ -32,18 +32,22 @@ PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS = 1.0, 10.0
 MAX_READS = 8
 
 
-def find_program(roots: Roots, path: str, board: str, search_path: str | None) -> str | None:
-    """Return the program to run: the configured path, or on a Tegra the program on PATH."""
+def find_tegrastats(
+    roots: Roots, path: str, board: str, search_path: str | None, uid: int | None = None
+) -> Program:
+    """Return the program to run: the configured path as given, or on a Tegra the program on PATH."""
     if path == AUTO:
-        return shutil.which("tegrastats", path=search_path) if detect_soc(roots, board) else None
-    return path if os.access(path, os.X_OK) else None
+        return find_program("tegrastats", search_path, uid) if detect_soc(roots, board) else Program(None)
+    return Program(path if os.access(path, os.X_OK) else None)
 
 
-def explain_missing(roots: Roots, path: str, board: str) -> str:
+def explain_missing(roots: Roots, path: str, board: str, found: Program) -> str:
     if path != AUTO:
         return f"{path}: no such program"
     if detect_soc(roots, board) is None:
         return "no Tegra: /proc/device-tree/compatible does not name one"
+    if found.rejected:
+        return f"{found.rejected}; set path under [collectors.tegrastats], or do not run memwatchd as root"
     return "no tegrastats on PATH: utilization of GPU and memory is unknown"
 
 
@@ -52,7 +56,10 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
         str,
         Converter(program_path),
         Accepts('"auto" or the path of a program', '"/usr/bin/tegrastats"'),
-        Doc('The program to run: its path, or "auto" for the one on PATH.'),
+        Doc(
+            'The program to run: its path, or "auto" for the one on PATH. A daemon that runs as root skips a '
+            "program that other users could replace."
+        ),
     ] = AUTO
     interval: Annotated[
         Duration, Bounds(seconds(0.1), seconds(60)), Doc("Interval between two of its lines, 100ms to 60s.")
@@ -76,12 +83,14 @@ class Collector(BaseCollector):
         search_path: str | None = None,
     ) -> None:
         """`search_path`: search path for the program, PATH by default."""
-        program = find_program(roots, path, board, search_path)
-        if program is None:
-            raise SourceUnavailable(explain_missing(roots, path, board))
+        found = find_tegrastats(roots, path, board, search_path)
+        if found.path is None:
+            raise SourceUnavailable(explain_missing(roots, path, board, found))
         self.period_seconds = interval_seconds
         self._deadline = max(3 * interval_seconds, MIN_DEADLINE_SECONDS)
-        self._child = Child(bind_to_parent([program, "--interval", f"{interval_seconds * 1000:.0f}"]), quiet=True)
+        self._child = Child(
+            bind_to_parent([found.path, "--interval", f"{interval_seconds * 1000:.0f}"]), quiet=True
+        )
         self._lines = LineBuffer(MAX_LINE_BYTES)
         self._backoff = Backoff(PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS)
         self._trouble = ""

@@ -39,7 +39,7 @@ def is_ready(descriptor: int, seconds: float) -> bool:
 
 
 class Child:
-    """A child process. Not thread-safe.
+    """A child process in the working directory `/`. Not thread-safe.
 
     A child that cannot be killed at once (a call stuck in the kernel) is left behind and reaped when it ends.
     `input` is the descriptor of the pipe to its stdin, or -1. The stderr of a `quiet` child is discarded. That of
@@ -79,7 +79,7 @@ class Child:
             errors = subprocess.DEVNULL if self._quiet else self._open_errors()
             theirs += [] if self._quiet else [errors]
             self._process = subprocess.Popen(  # noqa: S603
-                self._argv, stdin=theirs_in, stdout=theirs_out, stderr=errors, env=self._environ
+                self._argv, stdin=theirs_in, stdout=theirs_out, stderr=errors, env=self._environ, cwd="/"
             )
         except BaseException:
             self._close()

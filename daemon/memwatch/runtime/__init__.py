@@ -1,1 +1,1 @@
-"""Threads, backoff, descriptor limits, HTTP over Unix sockets."""
+"""Threads, backoff, descriptor limits, HTTP over Unix sockets, checks of paths and files."""

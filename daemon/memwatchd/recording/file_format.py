@@ -12,11 +12,12 @@ import zlib
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from msgspec import Struct
 
 from memwatch import __version__
+from memwatch.runtime.own_files import ForeignFileError, open_own
 
 FORMAT = 1
 KEY = "memwatch_recording"
@@ -46,10 +47,12 @@ class RecordingFile:
         self._deflater = zlib.compressobj(level, zlib.DEFLATED, GZIP)
         self.lines = 0
         try:
-            if path.exists() and path.stat().st_size:
-                first_line(path)
-            self._file = path.open("ab")
+            self._file = _open(path)
             self.write(json.dumps({KEY: FORMAT, "version": __version__, **header}).encode())
+        except ForeignFileError as error:
+            raise RecordingError(
+                f"cannot record to {path}: it {error.strerror}; name a file of this user"
+            ) from None
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise RecordingError(f"cannot record to {path}: {why}") from None
@@ -65,6 +68,22 @@ class RecordingFile:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a recording of this user to append to it, or create it.
+
+    Root may record into a folder such as /tmp, where another user may have prepared a link to a file.
+    """
+    file = os.fdopen(open_own(path, os.O_RDWR | os.O_APPEND, 0o666), "ab+")
+    try:
+        if os.fstat(file.fileno()).st_size:
+            file.seek(0)
+            read_header(path, file)
+    except BaseException:
+        file.close()
+        raise
+    return cast(BinaryIO, file)
 
 
 def _with_sum(line: bytes) -> bytes:
@@ -84,14 +103,19 @@ def first_line(path: Path) -> dict[str, Any]:
     """Return the header. Raises RecordingError if the file is not a recording or has another format version."""
     try:
         with path.open("rb") as file:
-            line = _inflate(zlib.decompressobj(GZIP), file.read(MAX_HEADER_BYTES)).partition(b"\n")[0]
+            return read_header(path, file)
+    except OSError as error:
+        raise _not_a_recording(path, (error.strerror or str(error)).lower()) from None
+
+
+def read_header(path: Path, file: BinaryIO) -> dict[str, Any]:
+    """Return the header of an open file. Raises as `first_line`; OSError if it cannot be read."""
+    try:
+        line = _inflate(zlib.decompressobj(GZIP), file.read(MAX_HEADER_BYTES)).partition(b"\n")[0]
         header = json.loads(line)
         version = header[KEY]
-    except (OSError, zlib.error, ValueError, KeyError, TypeError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else "it has no header"
-        raise RecordingError(
-            f"{path} is not a recording ({why.lower()}); make one with: memwatch record FILE --for 10m"
-        ) from None
+    except (zlib.error, ValueError, KeyError, TypeError):
+        raise _not_a_recording(path, "it has no header") from None
     if version != FORMAT:
         by = str(header.get("version", "another version"))[:40]
         raise RecordingError(
@@ -99,6 +123,10 @@ def first_line(path: Path) -> dict[str, Any]:
             f"play it with memwatchd {by}"
         )
     return dict(header)
+
+
+def _not_a_recording(path: Path, why: str) -> RecordingError:
+    return RecordingError(f"{path} is not a recording ({why}); make one with: memwatch record FILE --for 10m")
 
 
 def read_lines(path: Path) -> Iterator[bytes | DamagedPart]:

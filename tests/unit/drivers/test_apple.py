@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.accounting.compose import Composer
-from memwatch.collectors.apple import Collector
+from memwatch.collectors.apple import TOOLS, Collector
 from memwatch.drivers.apple.ioreg import PlistError, parse_ioreg
 from memwatch.drivers.apple.metal_child import parse_metal
 from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal
@@ -266,8 +266,8 @@ def test_stale_collector_keeps_the_gpu_and_drops_values() -> None:
     assert (device.state, share.used_bytes) == ("stalled", Absent.STALE)
 
 
-def tools(folder: Path, ioreg: bytes, vm_stat: bytes = VM_STAT, **settings: object) -> str:
-    """Return a folder with three fake tools, each printing a given text; sysctl exits with 1, as it may."""
+def tools(folder: Path, ioreg: bytes, vm_stat: bytes = VM_STAT, **settings: object) -> dict[str, str]:
+    """Return the paths of three fake tools, each printing a given text; sysctl exits with 1, as it may."""
     words = {"memory": 17179869184, "model": "MacBookPro18,3", "chip": "Apple M1 Pro", "level": 1, "limit": 0}
     outputs = {"ioreg": ioreg, "vm_stat": vm_stat, "sysctl": SYSCTL.format(**{**words, **settings}).encode()}
     for tool, text in outputs.items():
@@ -275,7 +275,7 @@ def tools(folder: Path, ioreg: bytes, vm_stat: bytes = VM_STAT, **settings: obje
         program = folder / tool
         program.write_text(f"#!/bin/sh\n/bin/cat {folder}/{tool}.txt\nexit {int(tool == 'sysctl')}\n")
         program.chmod(0o755)
-    return str(folder)
+    return {tool: str(folder / tool) for tool in outputs}
 
 
 def metal(text: str) -> list[str]:
@@ -337,4 +337,4 @@ def test_invalid_output_of_ioreg_is_quoted(tmp_path: Path) -> None:
 def test_collector_is_unavailable_without_the_tools(tmp_path: Path) -> None:
     """Another operating system is not an error."""
     with pytest.raises(SourceUnavailable, match="ioreg and vm_stat and sysctl not found"):
-        Collector(str(tmp_path))
+        Collector({tool: str(tmp_path / tool) for tool in TOOLS})

@@ -21,6 +21,7 @@ from memwatch.history.disk.ring_file import (
     RingFile,
     Stamp,
 )
+from memwatch.history.disk.ring_set import open_ring_set
 
 STAMP = Stamp(3, 12.5, 1_700_000_000.0, b"0123456789abcdef")
 SIZE = 16 * BLOCK
@@ -265,3 +266,39 @@ def test_impossible_record_with_a_valid_checksum_is_skipped(wrong: dict[str, Any
     _, payloads = read(path)
 
     assert payloads == [b"right"]
+
+
+def test_damaged_data_is_not_written_through_a_prepared_link(tmp_path: Path) -> None:
+    """The name of a file for damaged data can be guessed: it has the time of the start."""
+    ring = tmp_path / "fine.ring"
+    written(ring, [b"one", b"two", b"three"])
+    data = bytearray(ring.read_bytes())
+    data[BLOCK + 65] ^= 1
+    ring.write_bytes(data)
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    aside = tmp_path / "fine.ring.damaged-20231114T221320Z"
+    aside.symlink_to(victim)
+
+    opened = open_ring_set(tmp_path, 1 << 20, 1_700_000_000.0)
+    for one in opened.rings.values():
+        one.close()
+
+    assert victim.read_text() == "precious"
+    assert (opened.lost, opened.aside) == (1, [f"{aside.name}.1"])
+    assert len(Path(f"{aside}.1").read_bytes()) == BLOCK
+    assert Path(f"{aside}.1").stat().st_mode & 0o777 == 0o600
+
+
+def test_ring_with_a_second_name_is_set_aside(tmp_path: Path) -> None:
+    """A hard link gives a file of root or this user a name that another user chose."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    os.link(victim, tmp_path / "fine.ring")
+
+    opened = open_ring_set(tmp_path, 1 << 20, 1_700_000_000.0)
+    for one in opened.rings.values():
+        one.close()
+
+    assert victim.read_text() == "precious"
+    assert "fine.ring has 2 names (hard links): it was renamed" in opened.complaints[0]

@@ -262,3 +262,37 @@ def test_messages_of_a_removed_receiver_are_dropped(tmp_path: Path, caplog: pyte
     assert again.store is not None
     again.store.close()
     assert again.stored.messages == {}
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-journal", "-shm"])
+@pytest.mark.parametrize("place", [os.symlink, os.link], ids=["link", "hard link"])
+def test_prepared_link_is_renamed_and_its_target_unchanged(
+    tmp_path: Path, suffix: str, place: Callable[[Path, Path], None]
+) -> None:
+    """SQLite follows links and writes to the files beside the database."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    place(victim, tmp_path / f"{FILE_NAME}{suffix}")
+
+    opened = open_outbox(tmp_path, 7.0)
+
+    assert opened.store is not None
+    opened.store.close()
+    assert victim.read_text() == "precious"
+    assert f"renamed to {FILE_NAME}.corrupt-7, starting with an empty outbox" in opened.complaints[0]
+    assert os.path.lexists(tmp_path / f"{FILE_NAME}.corrupt-7{suffix}")
+
+
+def test_aside_does_not_replace_a_file_beside_its_name(tmp_path: Path) -> None:
+    """Only the name with -wal exists. The next free time is used."""
+    scribble(written(tmp_path))
+    beside = tmp_path / f"{FILE_NAME}.corrupt-7-wal"
+    beside.write_text("precious")
+    (tmp_path / f"{FILE_NAME}-wal").write_text("")
+
+    opened = open_outbox(tmp_path, 7.0)
+
+    assert opened.store is not None
+    opened.store.close()
+    assert beside.read_text() == "precious"
+    assert (tmp_path / f"{FILE_NAME}.corrupt-8").exists()

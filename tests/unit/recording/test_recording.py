@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -320,3 +322,39 @@ def test_redacted_recording_has_no_names() -> None:
     assert first["kernel_log"]["kills"][0]["name"] == "process-1"
     assert first["pools"] == snapshot_json(named)["pools"]
     assert snapshot_from(to_bytes(first)).processes[0].user == "user-1"
+
+
+@pytest.mark.parametrize("place", [os.symlink, os.link], ids=["link", "hard link"])
+@pytest.mark.parametrize("text", ["", "precious"], ids=["empty", "text"])
+def test_recording_through_a_prepared_link_is_refused(
+    tmp_path: Path, text: str, place: Callable[[Path, Path], None]
+) -> None:
+    """Root may record to /tmp, where another user can prepare the name. An empty file of root counts, too."""
+    victim = tmp_path / "victim"
+    victim.write_text(text)
+    path = tmp_path / "box.memwatch"
+    place(victim, path)
+
+    with pytest.raises(RecordingError, match=r"cannot record to .*: it (is a link|has 2 names .*); name a file"):
+        RecordingFile(path, host="spark")
+
+    assert victim.read_text() == text
+
+
+def test_recording_to_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    """Only root can create one here. A file of this user is appended to."""
+    path = tmp_path / "box.memwatch"
+    RecordingFile(path, host="spark").close()
+    as_root = os.geteuid() == 0
+    if as_root:
+        os.chown(path, 65534, 65534)
+    before = path.read_bytes()
+
+    try:
+        RecordingFile(path, host="spark").close()
+        refused = ""
+    except RecordingError as error:
+        refused = str(error)
+
+    assert ("belongs to another user (uid 65534)" in refused) is as_root
+    assert (path.read_bytes() == before) is as_root

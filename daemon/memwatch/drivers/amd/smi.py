@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -63,6 +64,12 @@ class SmiFailure(Struct, frozen=True):
 
     reason: str
     text: str
+
+
+def rocm_folder(environ: Mapping[str, str]) -> str:
+    """Return ROCM_PATH or its default. A relative path does not count: it would name a folder of any user."""
+    named = environ.get("ROCM_PATH", "")
+    return named if os.path.isabs(named) else "/opt/rocm"
 
 
 def parse_pci(text: Any) -> str | None:  # noqa: ANN401  a tool's value of any type

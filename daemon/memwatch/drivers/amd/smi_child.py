@@ -21,6 +21,7 @@ from memwatch.drivers.amd.smi import (
     parse_pci,
     parse_processes,
     parse_vram_type,
+    rocm_folder,
 )
 from memwatch.helper.bootstrap import bootstrap, write_all
 from memwatch.helper.codec import LineEncoder
@@ -96,7 +97,7 @@ def describe_error(error: BaseException) -> str:
 
 def open_library() -> Library | SmiFailure:
     """Import and initialize the library. ROCm installs its package outside Python's search path."""
-    sys.path.append(os.path.join(os.environ.get("ROCM_PATH", "/opt/rocm"), "share/amd_smi"))
+    sys.path.append(os.path.join(rocm_folder(os.environ), "share/amd_smi"))
     try:
         library = Library(importlib.import_module(PACKAGE))
     except (Exception, SystemExit) as error:  # noqa: BLE001  all of them occur, see `call`

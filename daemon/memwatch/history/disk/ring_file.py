@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
+
+from memwatch.runtime.own_files import ForeignFileError, open_own
 
 BLOCK = 4096
 MAGIC = b"MWR1"
@@ -182,20 +183,15 @@ def _no_allocation(*_: int) -> None:
 
 
 def _open(path: Path) -> int:
-    """Open the file, or create it. Links are not followed, and anything except a regular file is rejected."""
-    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    """Open the file, or create it. Links are not followed, and other users' files are rejected."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600)
+        return open_own(path, os.O_RDWR)
+    except ForeignFileError as error:
+        raise IncompatibleFileError(error.errno, error.strerror, str(path)) from None
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise IncompatibleFileError(error.errno, "is not a file", str(path)) from None
         if error.errno not in (errno.EROFS, errno.EACCES):
             raise
-        fd = os.open(path, os.O_RDONLY | flags)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    os.close(fd)
-    raise IncompatibleFileError(errno.EINVAL, "is not a file", str(path))
+        return open_own(path, os.O_RDONLY)
 
 
 class _BlockContent(Struct, frozen=True):

@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from memwatch.history.disk.ring_file import REPAIRED, IncompatibleFileError, Record, RingContents, RingFile, Stamp
+from memwatch.runtime.own_files import free_name, open_own
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def _open_ring(ring_set: RingSet, path: Path, size_bytes: int, when: str) -> tup
         ring = RingFile(path, size_bytes)
         return ring, ring.read()
     except IncompatibleFileError as error:
-        aside = path.with_name(f"{path.name}.damaged-{when}")
+        aside = free_name(path.with_name(f"{path.name}.damaged-{when}"))
         os.rename(path, aside)
         ring_set.lost += 1
         ring_set.aside.append(aside.name)
@@ -91,12 +92,13 @@ def _set_aside(ring_set: RingSet, path: Path, contents: RingContents, when: str)
     """Save damaged blocks in a separate file. The ring continues with its intact records."""
     ring_set.lost += contents.lost
     records = "1 record" if contents.lost == 1 else f"{contents.lost} records"
-    aside = path.with_name(f"{path.name}.damaged-{when}")
+    aside = free_name(path.with_name(f"{path.name}.damaged-{when}"))
     if not contents.damaged:
         ring_set.complaints.append(f"{path} lost {records}")
         return
     try:
-        aside.write_bytes(b"".join(data for _, data in contents.damaged))
+        with os.fdopen(open_own(aside, os.O_WRONLY), "wb") as file:
+            file.write(b"".join(data for _, data in contents.damaged))
         _delete_old(path)
     except OSError as error:
         why = error.strerror or error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from memwatch.notify.outbox.rows import (
     parse_message,
     parse_value,
 )
+from memwatch.runtime.own_files import open_own, why_foreign
 
 Key = TypeVar("Key", bound=tuple[int | str, ...])
 
@@ -63,7 +63,7 @@ class OutboxStore:
     def __init__(self, file: Path) -> None:
         """Open or create the file. Also raises Unusable."""
         refuse_strange(file)
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
+        os.close(open_own(file, os.O_RDWR, FILE_MODE))
         self._connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=1.0)
         # Damage is found by checksums, so decoding a text must not fail.
         self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
@@ -156,21 +156,26 @@ def _keep_delivered(kept: StoredOutbox, row: Row) -> None:
 
 
 def refuse_strange(file: Path) -> None:
-    """Raise Unusable for anything but a regular file of acceptable size. Links are not followed."""
-    try:
-        found = os.lstat(file)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(found.st_mode):
-        raise IncompatibleStoreError("is not a regular file")
-    if found.st_size > MAX_FILE_BYTES:
-        raise IncompatibleStoreError(f"has {found.st_size} bytes, more than {MAX_FILE_BYTES}")
+    """Raise IncompatibleStoreError for a file of another user, a link or a device, or too large a file.
+
+    SQLite opens its files by name and follows links, so those beside the file are checked, too. No other user can
+    change them afterwards: the state folder is writable by its owner only.
+    """
+    for suffix in FILE_SUFFIXES:
+        try:
+            found = os.lstat(f"{file}{suffix}")
+        except FileNotFoundError:
+            continue
+        if why := why_foreign(found):
+            raise IncompatibleStoreError(f"has a file {file.name}{suffix} that {why}" if suffix else why)
+        if found.st_size > MAX_FILE_BYTES:
+            raise IncompatibleStoreError(f"has {found.st_size} bytes, more than {MAX_FILE_BYTES}")
 
 
 def set_aside(file: Path, unix: float, word: str, max_kept: int = 2) -> Path:
     """Rename the file and SQLite's files beside it. Only the newest `max_kept` files with that `word` are kept."""
     moment = int(unix)
-    while os.path.lexists(aside := file.with_name(f"{file.name}.{word}-{moment}")):
+    while _exists(aside := file.with_name(f"{file.name}.{word}-{moment}")):
         moment += 1
     for ending in FILE_SUFFIXES:
         beside = file.with_name(file.name + ending)
@@ -181,6 +186,10 @@ def set_aside(file: Path, unix: float, word: str, max_kept: int = 2) -> Path:
         for ending in FILE_SUFFIXES:
             _remove(old.with_name(old.name + ending))
     return aside
+
+
+def _exists(aside: Path) -> bool:
+    return any(os.path.lexists(f"{aside}{suffix}") for suffix in FILE_SUFFIXES)
 
 
 def _parse_timestamp(aside: Path) -> int:
