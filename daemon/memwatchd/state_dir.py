@@ -58,10 +58,10 @@ def open_state(wanted: Path | None) -> StateDir:
 def why_exchangeable(folder: Path, uid: int | None = None) -> str:
     """Return how another user could exchange the folder for another one, empty if none can.
 
-    Links on the way must belong to root or the daemon's user. A parent must not be writable by everyone, unless it
-    is sticky, which protects the entries of other users. For root (`uid` 0; the effective user by default) all
-    parents must also belong to root, and groups must not write to them. Other users' parents are not restricted
-    further: shared project folders belong to other accounts.
+    Links on the way must belong to root or the daemon's user. For root (`uid` 0; the effective user by default) all
+    parents must also belong to root, and only root may write to them, unless they are sticky, which protects the
+    entries of other users. Parents are not restricted for a user, who cannot overwrite files of others: project
+    folders belong to other accounts, and everyone may write to a Kubernetes emptyDir (mode 0777).
     """
     user = os.geteuid() if uid is None else uid
     return next((why for path, found in _way_to(folder) if (why := _why_replaceable(path, found, user))), "")
@@ -81,13 +81,12 @@ def _why_replaceable(path: Path, found: os.stat_result, user: int) -> str:
     is_link = stat.S_ISLNK(found.st_mode)
     if not is_link and not stat.S_ISDIR(found.st_mode):
         return ""
-    if (is_link or user == ROOT) and found.st_uid not in (ROOT, user):
-        return f"{path} belongs to uid {found.st_uid}"
-    if is_link or found.st_mode & stat.S_ISVTX:
+    if not is_link and user != ROOT:
         return ""
-    if found.st_mode & stat.S_IWOTH or (user == ROOT and is_writable_by_others(found)):
-        return f"{path} is writable by other users"
-    return ""
+    if found.st_uid not in (ROOT, user):
+        return f"{path} belongs to uid {found.st_uid}"
+    is_protected = is_link or found.st_mode & stat.S_ISVTX or not is_writable_by_others(found)
+    return "" if is_protected else f"{path} is writable by other users"
 
 
 def _why_unfit(lock: int, folder: Path) -> str:

@@ -80,18 +80,21 @@ def test_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     assert (list(folder.iterdir()) == []) is as_root
 
 
-def test_parent_that_everyone_may_write_to_is_refused_unless_sticky(tmp_path: Path) -> None:
+def test_root_refuses_a_parent_that_everyone_may_write_to_unless_it_is_sticky(tmp_path: Path) -> None:
     """In such a folder any user can rename the state folder and put another one in its place."""
     parent = tmp_path / "shared"
     parent.mkdir()
     parent.chmod(0o777)
-    refused = open_state(parent / "new/state")
+    open_parent = open_state(parent / "new/state")
+    open_parent.close()
     parent.chmod(0o1777)
-    accepted = open_state(parent / "new/state")
-    accepted.close()
+    sticky_parent = open_state(parent / "other/state")
+    sticky_parent.close()
 
-    assert f"({parent} is writable by other users)" in refused.complaint
-    assert accepted.folder == parent / "new/state"
+    as_root = os.geteuid() == 0
+    assert (f"({parent} is writable by other users)" in open_parent.complaint) is as_root
+    assert (parent / "new").exists() is not as_root
+    assert sticky_parent.folder == parent / "other/state"
 
 
 def test_root_refuses_parents_that_another_user_controls(tmp_path: Path) -> None:
