@@ -28,6 +28,7 @@ from memwatch.snapshot import Reason, Snapshot
 log = logging.getLogger(__name__)
 
 ALERT_STATES, SILENCES = "watches", "silences"
+TEST_RULE = "test"
 # Fraction of the shutdown time given to receivers; the rest is for the disk.
 RECEIVERS_PART = 0.75
 
@@ -244,6 +245,8 @@ def alert_key(notification: Notification) -> str:
 
 
 def kind_of(notification: Notification) -> Kind:
+    if notification.rule == TEST_RULE:
+        return Kind.TEST
     if notification.fact:
         return Kind.FACT
     return Kind.FIRING if notification.firing else Kind.RESOLVED
@@ -260,7 +263,7 @@ def build_test_notification() -> Notification:
         previous=None,
         reasons=(Reason("test", "This is a test notification."),),
         firing=True,
-        rule="test",
+        rule=TEST_RULE,
         severity="info",
         fact=True,
     )
