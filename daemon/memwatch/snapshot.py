@@ -241,6 +241,10 @@ class Total(Struct, frozen=True):
     available_bytes: Bytes
 
 
+# In place of a boot id, where the system has none.
+UNKNOWN_BOOT = "unknown"
+
+
 class Snapshot(Struct, frozen=True, dict=True):
     """State of the machine at one tick. `seq` counts ticks; `unix` is wall clock time, `monotonic` is not."""
 

@@ -20,7 +20,7 @@ from memwatch.notify.channel import Channel
 from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.notify.receiver import Receiver, Subscription
-from memwatch.snapshot import Snapshot
+from memwatch.snapshot import UNKNOWN_BOOT, Snapshot
 from memwatch_web.asgi.options import WebOptions
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
@@ -181,7 +181,7 @@ def build_subscription(receiver: ReceiverSection) -> Subscription:
 def read_identity(roots: Roots) -> Identity:
     """Return the host name and boot id from procfs, else the host name of this process."""
     host = _word(roots, "sys/kernel/hostname") or socket.gethostname()
-    return Identity(host, _word(roots, "sys/kernel/random/boot_id") or "unknown")
+    return Identity(host, _word(roots, "sys/kernel/random/boot_id") or UNKNOWN_BOOT)
 
 
 def replay_identity(player: Player) -> Identity:

@@ -92,11 +92,13 @@ CASES = (
     case(
         8,
         "wall clock set two days forward, an hour back, to 1970, while an alert fires",
-        "no resolve, no forecast; history stays in order; messages have the clock's time",
+        "no resolve, no forecast; history stays in order; messages have the clock's time; silences end on time",
         "faults/test_fault_clocks::clock_step_ends_no_alert_and_moves_no_history",
         "integration/test_history_disk::reboot_and_wrong_clock_keep_the_order",
         "unit/notify/test_http_post::clock_jumps_delay_no_attempt",
         "unit/alerts/test_alerts_persistence::wall_clock_is_ignored_and_suspend_counts_as_time",
+        "faults/test_fault_clocks::wall_clock_that_is_set_neither_extends_nor_shortens_a_silence",
+        "faults/test_fault_clocks::wall_clock_that_is_behind_after_a_reboot_extends_no_silence",
     ),
     case(
         9,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from libc_faults import LibcFaults
 from msgspec import Struct
 
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
-from support.daemon_process import RunningDaemon, running_daemon
+from support.daemon_process import RunningDaemon, get, running_daemon
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
 from support.webhook_receiver import Site, receiving
 
@@ -105,6 +107,62 @@ def test_clock_step_ends_no_alert_and_moves_no_history(tmp_path: Path) -> None:
     assert abs(int(resolved.headers["webhook-timestamp"]) - time.time()) < 60
     assert delivered_events(one.site)[:3] == ["pressure.critical", "pressure.resolved", "pressure.critical"]
     assert len({delivery.headers["webhook-id"] for delivery in one.site.deliveries}) == 3
+
+
+def test_wall_clock_that_is_set_neither_extends_nor_shortens_a_silence(tmp_path: Path) -> None:
+    """Set two days back, a silence of some seconds still ends. Set two days forward, one of an hour continues."""
+    with clocked(tmp_path) as one:
+        silence(one.daemon, 5, "short")
+        silence(one.daemon, HOUR, "long")
+        one.faults.set_wall_clock(-2 * DAY)
+        one.wait_for("clock", 1)
+        one.daemon.wait_for("/api/v1/silences", lambda found: [each["comment"] for each in found] == ["long"], 20)
+        one.faults.set_wall_clock(2 * DAY)
+        one.wait_for("clock", 2)
+        (alert,) = one.daemon.get("/api/v1/alerts").json
+        (left,) = one.daemon.get("/api/v1/silences").json
+        unix = one.daemon.snapshot()["unix"]
+        assert one.daemon.terminate() == 0
+
+        arguments = [*one.machine.arguments, f"--state-dir={tmp_path / 'state'}"]
+        one.faults.set_wall_clock(0)
+        with running_daemon(
+            tmp_path, *arguments, config=quick_config(one.site), environ=one.faults.environ
+        ) as daemon:
+            (restored,) = daemon.get("/api/v1/silences").json
+
+    assert alert["silenced"] is True
+    assert HOUR - 60 < left["until_unix"] - unix <= HOUR
+    assert abs(left["until_unix"] - left["created_unix"] - HOUR) < 0.001
+    assert abs(restored["until_unix"] - left["until_unix"] + 2 * DAY) < 1
+
+
+def test_wall_clock_that_is_behind_after_a_reboot_extends_no_silence(tmp_path: Path) -> None:
+    """Rebooted with a clock two days behind: at most the whole duration, and a restart does not begin it again."""
+    faults, machine, state = LibcFaults.of(tmp_path), AlertMachine.of(tmp_path), tmp_path / "state"
+    boot_id = machine.folder / "proc/sys/kernel/random/boot_id"
+    boot_id.parent.mkdir(parents=True, exist_ok=True)
+    ends: list[float] = []
+    for boot, wall_seconds in (("first", 0), ("second", -2 * DAY), ("second", -4 * DAY)):
+        boot_id.write_text(f"{boot}\n")
+        faults.set_wall_clock(wall_seconds)
+        with running_daemon(tmp_path, *machine.arguments, f"--state-dir={state}", environ=faults.environ) as daemon:
+            if not ends:
+                silence(daemon, HOUR, "loading")
+            (found,) = daemon.get("/api/v1/silences").json
+            ends.append(found["until_unix"] - wall_seconds)
+            time.sleep(1.0)
+            os.kill(daemon.pid, signal.SIGKILL)
+            daemon.process.wait(MAX_WAIT_SECONDS)
+
+    first, second, restarted = ends
+    assert first < second < first + 60
+    assert abs(restarted - second) < 1.0
+
+
+def silence(daemon: RunningDaemon, seconds: int, comment: str) -> None:
+    path = f"/api/v1/silences?seconds={seconds}&target=ram&comment={comment}"
+    assert get(daemon.port, path, method="POST").status == 200
 
 
 def assert_in_order(daemon: RunningDaemon, least: int = 1) -> None:

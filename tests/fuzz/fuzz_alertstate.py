@@ -13,6 +13,7 @@ from memwatch.alerts.persistence import (
     encode_alert_states,
     encode_silences,
 )
+from memwatch.alerts.silences import MAX_SECONDS, by_wall_clock
 from memwatch.clock import Moment
 from memwatch.render.json import rfc3339
 
@@ -28,6 +29,10 @@ def check(data: bytes) -> None:
         again = decode_alert_states(encode_alert_states(alert_states, NOW, BOOT), NOW, BOOT)
         assert again.keys() <= alert_states.keys()
     with suppress(StateDecodeError):
-        silences = decode_silences(data, NOW.wall)
-        assert decode_silences(encode_silences(silences), NOW.wall) == silences
-        assert all(rfc3339(one.until_unix) and one.until_unix > NOW.wall for one in silences)
+        silences = decode_silences(data, NOW, BOOT)
+        assert decode_silences(encode_silences(silences, BOOT), NOW, BOOT) == silences
+        for one in silences:
+            assert NOW.boottime < one.until_boottime <= NOW.boottime + MAX_SECONDS
+            assert rfc3339(one.until_unix)
+            assert rfc3339(by_wall_clock(one, NOW).until_unix)
+            assert rfc3339(by_wall_clock(one, NOW).created_unix)

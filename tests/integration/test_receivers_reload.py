@@ -17,7 +17,7 @@ from standardwebhooks import Webhook
 
 from memwatchd.daemon import Daemon
 from memwatchd.settings.schema import Settings
-from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
+from support.alert_machine import AlertMachine, quick_config, send_test, wait_for_deliveries
 from support.daemon_process import RunningDaemon, get, running_daemon
 from support.settings_sample import settings_from
 from support.waiting import wait_until
@@ -56,21 +56,21 @@ def test_added_receiver_is_notified_and_removed_one_is_not(tmp_path: Path) -> No
     """From none to one, to two, to another one. Counters of a remaining receiver continue."""
     with receiving() as first, receiving() as second, running_daemon(tmp_path) as daemon:
 
-        def send_test() -> list[str]:
-            notified: list[str] = get(daemon.port, "/api/v1/alerts/test", method="POST").json["receivers"]
+        def notified_by_test() -> list[str]:
+            notified: list[str] = send_test(daemon).json["receivers"]
             return notified
 
         reload_with(daemon, tmp_path, quick_config(first))
-        assert send_test() == ["site0"]
+        assert notified_by_test() == ["site0"]
         wait_for_deliveries(first, 1)
         reload_with(daemon, tmp_path, quick_config(first, second))
-        assert send_test() == ["site0", "site1"]
+        assert notified_by_test() == ["site0", "site1"]
         wait_for_deliveries(first, 2)
         wait_for_deliveries(second, 1)
         counted = 'memwatch_notifications_total{outcome="delivered",receiver="site0"} 2.0'
         wait_until(lambda: counted in daemon.get("/metrics").text)
         reload_with(daemon, tmp_path, quick_config(second).replace("site0", "site1"))
-        assert send_test() == ["site1"]
+        assert notified_by_test() == ["site1"]
         wait_for_deliveries(second, 2)
         wait_until(lambda: counted.replace("site0", "site1") in daemon.get("/metrics").text)
         metrics, log = daemon.get("/metrics").text, daemon.log.read_text()
@@ -200,12 +200,12 @@ def test_notification_in_flight_during_a_reload_is_not_sent_again(tmp_path: Path
     """The response of a slow receiver counts even if its settings change meanwhile."""
     with receiving() as site, running_daemon(tmp_path, config=quick_config(site)) as daemon:
         site.may_answer.clear()
-        get(daemon.port, "/api/v1/alerts/test", method="POST")
+        send_test(daemon)
         wait_for_deliveries(site, 1)
         reload_with(daemon, tmp_path, quick_config(site).replace(SECRET, OTHER_SECRET))
         site.may_answer.set()
         daemon.wait_for("/api/v1/receivers", lambda found: found[0]["pending"] == 0)
-        get(daemon.port, "/api/v1/alerts/test", method="POST")
+        send_test(daemon)
         first, second = wait_for_deliveries(site, 2)
         Webhook(SECRET).verify(first.body, first.headers)
         Webhook(OTHER_SECRET).verify(second.body, second.headers)
@@ -218,7 +218,7 @@ def test_queue_of_a_removed_receiver_is_dropped(tmp_path: Path) -> None:
     """With a warning, and on disk as well. The same applies if the type of a receiver changes."""
     state = f"--state-dir={tmp_path / 'state'}"
     with receiving(503) as site, running_daemon(tmp_path, state, config=quick_config(site, site)) as daemon:
-        get(daemon.port, "/api/v1/alerts/test", method="POST")
+        send_test(daemon)
         wait_for_deliveries(site, 2)
         alertmanager = f'[[alerts.alertmanagers]]\nname = "site1"\nurl = "{site.url}"\n'
         reload_with(daemon, tmp_path, alertmanager)
@@ -253,7 +253,7 @@ def test_receivers_without_a_thread_are_notified_once_it_starts(tmp_path: Path) 
         received = [manager.recv(4096).decode() for _ in range(20)]
         resource.prlimit(daemon.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         wait_until(lambda: "webhook-site8 has started its thread" in daemon.log.read_text())
-        get(daemon.port, "/api/v1/alerts/test", method="POST")
+        send_test(daemon)
         wait_for_deliveries(site, 9)
         log = daemon.log.read_text()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 from msgspec import Struct
 
+from support.daemon_process import Answer, RunningDaemon, get
 from support.paths import MACHINES
 from support.waiting import wait_until
 from support.webhook_receiver import Delivery, Site
@@ -82,3 +84,16 @@ def wait_for_deliveries(site: Site, count: int) -> list[Delivery]:
         describe=lambda: f"{len(site.deliveries)} of {count} messages arrived",
     )
     return site.deliveries
+
+
+def send_test(daemon: RunningDaemon) -> Answer:
+    """Request a test notification, again after Retry-After if another one was requested just before."""
+    answer = request_test(daemon)
+    if answer.status != 429:
+        return answer
+    time.sleep(float(answer.headers["retry-after"]))
+    return request_test(daemon)
+
+
+def request_test(daemon: RunningDaemon) -> Answer:
+    return get(daemon.port, "/api/v1/alerts/test", method="POST")

@@ -33,7 +33,7 @@ NO_PSS = {
     404: "The process is not listed or has ended, or the kernel does not provide PSS.",
     429: "Rate limit: one read per second.",
 }
-NO_RECEIVER = {409: "No receiver is configured."}
+NO_TEST = {409: "No receiver is configured.", 429: "Rate limit: one test notification per 5 s."}
 NO_SILENCE = {404: "No such silence."}
 TOO_MANY = {409: "The limit of silences is reached."}
 
@@ -76,7 +76,7 @@ ALERTS = (
     Route("GET",    "/api/v1/alerts",               alerts.alerts,                "Alert[]"),
     Route("GET",    "/api/v1/receivers",            alerts.receivers,             "Receiver[]"),
     Route("POST",   "/api/v1/alerts/test",          alerts.test,                  "AlertTest",
-          "operator", "sends a test message to every receiver", NO_RECEIVER),
+          "operator", "sends a test message to every receiver", NO_TEST),
     Route("GET",    "/api/v1/silences",             alerts.silences,              "Silence[]"),
     Route("POST",   "/api/v1/silences",             alerts.silence,               "Silence[]",
           "operator", "adds a silence", TOO_MANY),

@@ -9,10 +9,10 @@ from typing import Any
 from msgspec.structs import asdict
 
 from memwatch.alerts.rules import EVENTS
-from memwatch.alerts.silences import MAX_SILENCES, Silence, in_force
+from memwatch.alerts.silences import MAX_SECONDS, MAX_SILENCES, Silence, in_force
 from memwatch.alerts.state import AlertState, Key
 from memwatch.clock import Moment
-from memwatch.snapshot import Level, Reason
+from memwatch.snapshot import UNKNOWN_BOOT, Level, Reason
 
 MAX_ALERTS = 10_000
 MAX_TIME = 1e11
@@ -50,17 +50,23 @@ def decode_alert_states(data: bytes, moment: Moment, boot_id: str) -> dict[Key, 
     return {key: state for key, state in found if key[0] in EVENTS}
 
 
-def encode_silences(silences: Iterable[Silence]) -> bytes:
-    return json.dumps({"silences": [asdict(one) for one in silences]}).encode()
+def encode_silences(silences: Iterable[Silence], boot_id: str) -> bytes:
+    return json.dumps({"boot_id": boot_id, "silences": [asdict(one) for one in silences]}).encode()
 
 
-def decode_silences(data: bytes, unix: float) -> tuple[Silence, ...]:
-    """Restore the silences that have not ended meanwhile. Raises StateDecodeError."""
+def decode_silences(data: bytes, moment: Moment, boot_id: str) -> tuple[Silence, ...]:
+    """Restore the silences that have not ended meanwhile. Raises StateDecodeError.
+
+    In the same boot they end at the same boot time. After a reboot the wall clock counts, but no silence ends later
+    than its whole duration from now.
+    """
+    state = _load_object(data)
+    same_boot = state.get("boot_id") == boot_id != UNKNOWN_BOOT
     try:
-        found = tuple(_parse_silence(one) for one in _load_object(data)["silences"][:MAX_SILENCES])
+        found = tuple(_parse_silence(one, moment, same_boot) for one in state["silences"][:MAX_SILENCES])
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise StateDecodeError(f"silences: {type(error).__name__}") from None
-    return in_force(found, unix)
+    return in_force(found, moment.boottime)
 
 
 def _load_object(data: bytes) -> dict[str, Any]:
@@ -125,10 +131,27 @@ def _unix(value: float) -> float:
     return float(value)
 
 
-def _parse_silence(one: dict[str, Any]) -> Silence:
+def _parse_silence(one: dict[str, Any], moment: Moment, same_boot: bool) -> Silence:
     def text(name: str) -> str | None:
         return None if one[name] is None else str(one[name])
 
     until, created = _unix(one["until_unix"]), _unix(one["created_unix"])
     made_by = str(one.get("made_by", ""))  # not written by earlier versions
-    return Silence(str(one["id"]), until, created, text("event"), text("target"), str(one["comment"]), made_by)
+    return Silence(
+        id=str(one["id"]),
+        until_unix=until,
+        created_unix=created,
+        until_boottime=_end_of_silence(one, moment, same_boot),
+        event=text("event"),
+        target=text("target"),
+        comment=str(one["comment"]),
+        made_by=made_by,
+    )
+
+
+def _end_of_silence(one: dict[str, Any], moment: Moment, same_boot: bool) -> float:
+    """Return the boot time at which a silence ends."""
+    duration = min(_unix(one["until_unix"]) - _unix(one["created_unix"]), MAX_SECONDS)
+    if same_boot and "until_boottime" in one:  # not written by earlier versions
+        return min(_number(one["until_boottime"]), moment.boottime + duration)
+    return moment.boottime + min(_unix(one["until_unix"]) - moment.wall, duration)

@@ -87,7 +87,8 @@ def step(
 ) -> tuple[Mapping[Key, AlertState], tuple[Notification, ...]]:
     """Return the next state of all alerts and the notifications to send.
 
-    The state is the same object if nothing changed. An alert without a condition at this tick keeps its state.
+    `silences`: those in force. The state is the same object if nothing changed. An alert without a condition at
+    this tick keeps its state.
     """
     after, notifications = dict(states), []
     present = {(condition.rule, condition.target): condition for condition in conditions}
@@ -96,7 +97,7 @@ def step(
         watch = states.get(key)
         if watch is None and not condition.true and condition.level is None:
             continue
-        silenced = is_silenced(silences, *key, unix)
+        silenced = is_silenced(silences, *key)
         if condition.fact:
             state, transition = advance_fact(watch or AlertState(), condition, now, unix, rules, silenced)
         else:
@@ -216,12 +217,10 @@ def build_notification(
     )
 
 
-def active_alerts(
-    states: Mapping[Key, AlertState], silences: Iterable[Silence], unix: float
-) -> list[tuple[Key, AlertState]]:
-    """Return the firing alerts that were notified and are not silenced. A new receiver gets them at its start."""
+def active_alerts(states: Mapping[Key, AlertState], silences: Iterable[Silence]) -> list[tuple[Key, AlertState]]:
+    """Return the firing alerts that were notified and that no silence in force mutes. A new receiver gets them."""
     notified = [(key, state) for key, state in states.items() if state.firing and state.notified]
-    return [(key, state) for key, state in notified if not is_silenced(silences, *key, unix)]
+    return [(key, state) for key, state in notified if not is_silenced(silences, *key)]
 
 
 def resolved_event(rule: str) -> str:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from memwatch.accounting.tegra import build_tegrastats
 from memwatch.alerts.rules import EVENT_KINDS, AlertRules, evaluate_rules
-from memwatch.alerts.silences import Silence
+from memwatch.alerts.silences import Silence, in_force
 from memwatch.alerts.state import AlertState, Key, Notification, step
 from memwatch.clock import Clock, Moment
 from memwatch.events import Event, EventLog
@@ -258,8 +258,9 @@ class Monitor:
         """Step the alerts. Notifications stay pending until a listener gets them, even if this tick fails later."""
         seen = self.events.last_seq
         conditions = evaluate_rules(snapshot, self._new_events(), rules)
+        silences = in_force(self.silences, now.boottime)
         alert_states, notifications = step(
-            self.alert_states, conditions, now.monotonic, now.wall, rules, new_notification_id, self.silences
+            self.alert_states, conditions, now.monotonic, now.wall, rules, new_notification_id, silences
         )
         self.alert_states, self._pending_notifications, self._events_seen = (
             alert_states,

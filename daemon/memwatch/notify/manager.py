@@ -16,7 +16,7 @@ from memwatch.alerts.persistence import (
     encode_silences,
 )
 from memwatch.alerts.rules import Condition
-from memwatch.alerts.silences import MAX_SILENCES, Silence, in_force
+from memwatch.alerts.silences import MAX_SILENCES, Silence, by_wall_clock, in_force
 from memwatch.alerts.state import AlertState, Key, Notification, active_alerts, build_notification
 from memwatch.monitor.loop import Monitor, new_notification_id
 from memwatch.notify.outbox.outbox import NewMessage, Outbox, OutboxFigures, ReceiverQueue
@@ -29,6 +29,7 @@ from memwatch.snapshot import Reason, Snapshot
 log = logging.getLogger(__name__)
 
 ALERT_STATES, SILENCES = "watches", "silences"
+TEST_RULE = "test"
 # Fraction of the shutdown time given to receivers; the rest is for the disk.
 RECEIVERS_PART = 0.75
 
@@ -70,7 +71,7 @@ class NotificationManager:
                     key: alert_state for key, alert_state in found.items() if key[0] in rules
                 }
             if SILENCES in values:
-                self._monitor.silences = decode_silences(values[SILENCES], moment.wall)
+                self._use_silences(decode_silences(values[SILENCES], moment, self._monitor.identity.boot_id))
         except StateDecodeError as error:
             log.warning("the saved state of alerts cannot be read and is discarded: %s", error)
 
@@ -133,16 +134,27 @@ class NotificationManager:
         return {"outbox": self.outbox.thread_state(), **states} if states else {}
 
     def silences(self) -> tuple[Silence, ...]:
-        return in_force(self._monitor.silences, time.time())
+        """Return the silences in force, with times by the current wall clock."""
+        moment = self._monitor.moment()
+        return tuple(by_wall_clock(one, moment) for one in in_force(self._monitor.silences, moment.boottime))
 
     def silence(
         self, seconds: float, event: str | None, target: str | None, comment: str, made_by: str = ""
     ) -> Silence:
         """Mute notifications of matching alerts for `seconds`. Raises SilenceLimitError."""
-        now = time.time()
+        now = self._monitor.moment()
         if len(self.silences()) >= MAX_SILENCES:
             raise SilenceLimitError
-        new_silence = Silence(f"sil_{secrets.token_hex(6)}", now + seconds, now, event, target, comment, made_by)
+        new_silence = Silence(
+            id=f"sil_{secrets.token_hex(6)}",
+            until_unix=now.wall + seconds,
+            created_unix=now.wall,
+            until_boottime=now.boottime + seconds,
+            event=event,
+            target=target,
+            comment=comment,
+            made_by=made_by,
+        )
         self._use_silences((*self.silences(), new_silence))
         return new_silence
 
@@ -155,6 +167,8 @@ class NotificationManager:
 
     def close(self, timeout: float = 2.0) -> None:
         """Stop within `timeout` seconds. Undelivered notifications stay in the outbox."""
+        if not self._monitor.simulated:
+            self._use_silences(self.silences())  # by a wall clock that was set meanwhile, for the next boot
         close_all(self.receivers, timeout * RECEIVERS_PART)
         self.outbox.close(timeout * (1 - RECEIVERS_PART))
         for receiver in self.receivers:
@@ -174,7 +188,7 @@ class NotificationManager:
             self.outbox.put(new_messages, {ALERT_STATES: state}, urgent=bool(new_messages))
         for _ in new:
             self._new.popleft()
-        if new and self._is_silence_pending(snapshot):
+        if new and self._is_silence_pending():
             self._new.extend(new)
 
     def _encode_states(self, snapshot: Snapshot) -> bytes:
@@ -195,9 +209,7 @@ class NotificationManager:
         new_messages = []
         levels = {one.target: one.level for one in snapshot.pressure}
         fresh = {notification.alert for notification in notifications if not notification.repeated}
-        for (rule, target), alert_state in active_alerts(
-            self._monitor.alert_states, self._monitor.silences, snapshot.unix
-        ):
+        for (rule, target), alert_state in active_alerts(self._monitor.alert_states, self._silences_at_tick()):
             level = levels.get(target) if rule.startswith("pressure.") else None
             notification = build_notification(
                 alert_state, Condition(rule, target, True, level=level), snapshot.unix, new_notification_id()
@@ -213,12 +225,13 @@ class NotificationManager:
                 )
         return new_messages
 
-    def _is_silence_pending(self, snapshot: Snapshot) -> bool:
+    def _is_silence_pending(self) -> bool:
         """Return True while a silence mutes alerts that new receivers have not been sent."""
-        alert_states, unix = self._monitor.alert_states, snapshot.unix
-        return len(active_alerts(alert_states, self._monitor.silences, unix)) < len(
-            active_alerts(alert_states, (), unix)
-        )
+        alert_states = self._monitor.alert_states
+        return len(active_alerts(alert_states, self._silences_at_tick())) < len(active_alerts(alert_states, ()))
+
+    def _silences_at_tick(self) -> tuple[Silence, ...]:
+        return in_force(self._monitor.silences, self._monitor.last_tick.boottime)
 
     def _build_messages(
         self, notification: Notification, snapshot: Snapshot, wanting: Sequence[Receiver]
@@ -242,7 +255,9 @@ class NotificationManager:
 
     def _use_silences(self, silences: tuple[Silence, ...]) -> None:
         self._monitor.silences = silences
-        self.outbox.put((), {SILENCES: encode_silences(silences)})
+        encoded = encode_silences(silences, self._monitor.identity.boot_id)
+        if self.outbox.values.get(SILENCES) != encoded:
+            self.outbox.put((), {SILENCES: encoded})
 
 
 def alert_key(notification: Notification) -> str:
@@ -251,6 +266,8 @@ def alert_key(notification: Notification) -> str:
 
 
 def kind_of(notification: Notification) -> Kind:
+    if notification.rule == TEST_RULE:
+        return Kind.TEST
     if notification.fact:
         return Kind.FACT
     return Kind.FIRING if notification.firing else Kind.RESOLVED
@@ -267,7 +284,7 @@ def build_test_notification() -> Notification:
         previous=None,
         reasons=(Reason("test", "This is a test notification."),),
         firing=True,
-        rule="test",
+        rule=TEST_RULE,
         severity="info",
         fact=True,
     )

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from memwatch.alerts.rules import EVENTS, SEVERITY, possible_targets
-from memwatch.alerts.silences import Silence, is_silenced
+from memwatch.alerts.silences import Silence, in_force, is_silenced
 from memwatch.alerts.state import AlertState
 from memwatch.events import Event
 from memwatch.monitor.loop import Monitor
@@ -75,7 +75,7 @@ def build_view(monitor: Monitor, alerting: NotificationManager) -> AlertView:
 
 
 def alert_rows(monitor: Monitor) -> list[AlertRow]:
-    unix = monitor.moment().wall
+    silences = in_force(monitor.silences, monitor.moment().boottime)
     return [
         AlertRow(
             target=target,
@@ -83,7 +83,7 @@ def alert_rows(monitor: Monitor) -> list[AlertRow]:
             severity=SEVERITY[rule],
             state="firing" if alert_state.firing else "pending",
             since_unix=alert_state.started_unix if alert_state.firing else None,
-            silenced=is_silenced(monitor.silences, rule, target, unix),
+            silenced=is_silenced(silences, rule, target),
             reasons=alert_state.reasons,
         )
         for (rule, target), alert_state in monitor.alert_states.items()

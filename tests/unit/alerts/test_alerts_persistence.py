@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from memwatch.alerts.persistence import (
     StateDecodeError,
@@ -17,7 +17,7 @@ from memwatch.alerts.persistence import (
     encode_alert_states,
     encode_silences,
 )
-from memwatch.alerts.silences import Silence
+from memwatch.alerts.silences import Silence, by_wall_clock
 from memwatch.alerts.state import AlertState, Key
 from memwatch.clock import Moment
 from memwatch.snapshot import Level, Reason
@@ -77,13 +77,58 @@ def test_calm_targets_are_not_written() -> None:
     assert encode_alert_states(WATCHES, STOPPED, "b") == encode_alert_states(WATCHES, later, "b")
 
 
-def test_silences_are_restored_until_they_end() -> None:
-    """A silence of one hour lasts one hour, across restarts."""
-    silence = Silence("sil_1", until_unix=3600.0, created_unix=0.0, target="ram", comment="loading")
-    data = encode_silences((silence,))
+HOUR, DAY = 3600.0, 86_400.0
+SILENCE = Silence(
+    "sil_1", STOPPED.wall + HOUR, STOPPED.wall, STOPPED.boottime + HOUR, target="ram", comment="loading"
+)
 
-    assert decode_silences(data, unix=3599.0) == (silence,)
-    assert decode_silences(data, unix=3600.0) == ()
+
+def after(seconds: float, wall_set_by: float = 0.0) -> Moment:
+    """Return the time in the same boot, with a wall clock that was set meanwhile."""
+    wall = STOPPED.wall + seconds + wall_set_by
+    return Moment(monotonic=STOPPED.monotonic + seconds, boottime=STOPPED.boottime + seconds, wall=wall)
+
+
+@pytest.mark.parametrize("wall_set_by", [0.0, -2 * DAY, 2 * DAY, -STOPPED.wall])
+def test_silence_ends_on_time_whatever_the_wall_clock_is_set_to(wall_set_by: float) -> None:
+    """A silence of one hour lasts one hour, across restarts of the daemon in the same boot."""
+    data = encode_silences((SILENCE,), "boot")
+
+    assert decode_silences(data, after(HOUR - 1, wall_set_by), "boot") == (SILENCE,)
+    assert decode_silences(data, after(HOUR, wall_set_by), "boot") == ()
+
+
+@pytest.mark.parametrize(
+    ("wall", "seconds_left"),
+    [(STOPPED.wall + 600, HOUR - 600), (STOPPED.wall - 2 * DAY, HOUR), (STOPPED.wall + HOUR, None)],
+)
+@pytest.mark.parametrize("boots", [("boot", "another boot"), ("unknown", "unknown")])
+def test_silence_lasts_by_the_wall_clock_after_a_reboot(
+    boots: tuple[str, str], wall: float, seconds_left: float | None
+) -> None:
+    """A wall clock that is behind extends no silence beyond its whole duration."""
+    booted = Moment(monotonic=20.0, boottime=20.0, wall=wall)
+
+    found = decode_silences(encode_silences((SILENCE,), boots[0]), booted, boots[1])
+
+    assert [one.until_boottime - 20.0 for one in found] == ([] if seconds_left is None else [seconds_left])
+
+
+def test_silence_of_an_earlier_version_is_restored() -> None:
+    """It has no boot time, so the wall clock counts."""
+    state = {"silences": [{name: value for name, value in asdict(SILENCE).items() if name != "until_boottime"}]}
+
+    (found,) = decode_silences(json.dumps(state).encode(), after(600.0), "boot")
+
+    assert found == SILENCE
+
+
+def test_displayed_end_of_a_silence_follows_the_wall_clock() -> None:
+    """The times are those stored until the clock is set, then they move along."""
+    behind = by_wall_clock(SILENCE, after(600.0, wall_set_by=-DAY))
+
+    assert by_wall_clock(SILENCE, after(600.0, wall_set_by=0.2)) is SILENCE
+    assert behind == replace(SILENCE, until_unix=SILENCE.until_unix - DAY, created_unix=SILENCE.created_unix - DAY)
 
 
 ANY_JSON = st.recursive(
@@ -99,7 +144,7 @@ def test_arbitrary_bytes_are_read_or_rejected(data: bytes) -> None:
     with suppress(StateDecodeError):
         assert decode_alert_states(data, STOPPED, "boot") == {}
     with suppress(StateDecodeError):
-        assert decode_silences(data, 0.0) == ()
+        assert decode_silences(data, STOPPED, "boot") == ()
 
 
 @given(st.sampled_from(["firing", "since", "before", "started_unix", "reasons", "rule", "told"]), ANY_JSON)

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.alerts.rules import EVENTS, AlertRules, evaluate_rules, possible_targets
-from memwatch.alerts.silences import Silence
+from memwatch.alerts.silences import Silence, in_force
 from memwatch.alerts.state import AlertState, Key, Notification, active_alerts, step
 from memwatch.events import Event
 from memwatch.model import Architecture, Device
@@ -46,8 +46,9 @@ def notices_from(
     for second, snapshot in enumerate(snapshots):
         happened = [events[second]] if events and second in events else []
         conditions = evaluate_rules(snapshot, happened, rules)
+        now, active = 100.0 + second, in_force(silences, 100.0 + second)
         after, notifications = step(
-            alert_states, conditions, float(second), 100.0 + second, rules, lambda: f"msg_{next(numbers)}", silences
+            alert_states, conditions, float(second), now, rules, lambda: f"msg_{next(numbers)}", active
         )
         alert_states = dict(after)
         sent += [(second, notification) for notification in notifications]
@@ -141,12 +142,12 @@ def test_lasting_alert_is_repeated() -> None:
 
 def test_firing_alerts_are_sent_when_a_silence_ends() -> None:
     """A silence holds notices back; alerts still firing when it ends are sent then."""
-    silence = Silence("sil_1", until_unix=150.0, created_unix=0.0, target="ram")
+    silence = Silence("sil_1", 150.0, 0.0, until_boottime=150.0, target="ram")
     trace = [snapshot_of(Level.CRITICAL)] * 100 + [snapshot_of(Level.LOW)] * 70
 
     sent = notices_from(trace, silences=[silence])
     resolved_in_silence = notices_from([snapshot_of(Level.CRITICAL)] * 10 + [snapshot_of(Level.LOW)] * 90,
-                                   silences=[replace(silence, until_unix=500.0)])  # fmt: skip
+                                   silences=[replace(silence, until_boottime=500.0)])  # fmt: skip
     elsewhere = notices_from(trace, silences=[replace(silence, target="vram0")])
 
     assert timeline(sent) == [(50, "pressure.critical"), (160, "pressure.resolved")]
@@ -164,10 +165,11 @@ def test_standing_alerts_are_those_sent_and_not_silenced() -> None:
         ("device.lost", "gpu0"): AlertState(since=1.0),
         ("collector.failing", "nvml"): AlertState(notified_at=1.0),
     }
-    silence = Silence("sil_1", until_unix=150.0, created_unix=0.0, target="vram0")
+    silence = Silence("sil_1", 150.0, 0.0, until_boottime=150.0, target="vram0")
 
     in_silence, after = (
-        [key for key, _ in active_alerts(alert_states, [silence], unix)] for unix in (100.0, 200.0)
+        [key for key, _ in active_alerts(alert_states, in_force([silence], boottime))]
+        for boottime in (100.0, 200.0)
     )
 
     assert in_silence == [("pressure.critical", "ram")]
@@ -176,7 +178,7 @@ def test_standing_alerts_are_those_sent_and_not_silenced() -> None:
 
 def test_end_of_a_sent_alert_is_sent_during_a_silence() -> None:
     """Receivers that got an alert get its end as well."""
-    silence = Silence("sil_1", until_unix=1e9, created_unix=120.0)
+    silence = Silence("sil_1", 1e9, 120.0, until_boottime=1e9)
     trace = [snapshot_of(Level.CRITICAL)] * 30 + [snapshot_of(Level.LOW)] * 70
     loud = notices_from(trace[:20])
 

@@ -6,7 +6,7 @@ import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from memwatch.notify.outbox.open import FILE_NAME, open_outbox
 from memwatch.notify.outbox.outbox import NewMessage, Outbox
 from memwatch.notify.outbox.queue import Kind
+from memwatch.notify.outbox.rows import checksum
 from memwatch.notify.receiver import Receiver, Subscription
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
@@ -213,6 +214,41 @@ def test_flipped_bits_never_change_a_message(tmp_path: Path) -> None:
             assert expected[message.id] == message.body
             assert (message.kind, message.alert) == (Kind.FACT, f"fact {message.id}")
         assert len(found) == 30 or opened.recovered or not opened.store, "the loss was not reported"
+
+
+def test_row_of_an_unknown_kind_is_skipped(tmp_path: Path) -> None:
+    """A newer version may write other kinds: such a row is counted, and the others are sent."""
+    file = written(tmp_path, 3)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        (row,) = connection.execute("SELECT * FROM messages WHERE id = 'msg_1'").fetchall()
+        changed = (*row[:4], "future kind", *row[5:-1])
+        connection.execute(
+            "UPDATE messages SET kind = ?, crc = ? WHERE seq = ?", (changed[4], checksum(changed), row[0])
+        )
+
+    opened = open_outbox(tmp_path, 0.0)
+
+    assert opened.store is not None
+    opened.store.close()
+    assert opened.complaints == (f"{file}: 1 row was skipped: damaged, or written by a newer memwatchd",)
+    assert [message.id for message in opened.stored.messages["ops"]] == ["msg_0", "msg_2"]
+
+
+def test_full_queue_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The receiver accepts nothing, and 1,010 one-off events are queued: ten are counted as given up."""
+    made = new_receiver(webhook_channel(UNREACHABLE), LONG_SCHEDULE)
+    made.receiver.stop_soon()
+
+    for number in range(1010):
+        made.outbox.put(
+            [(made.receiver.queue, NewMessage(f"msg_{number}", f"fact {number}", Kind.FACT, b"{}"))], {}
+        )
+
+    assert made.counts()["gave_up"] == 10
+    assert [record.getMessage() for record in caplog.records] == [
+        "receiver ops: notifications are dropped: 1000 are queued and it accepts none; repair it or remove it from "
+        "the configuration. Tests and one-off events are dropped first, the newest notification of an alert never"
+    ]
 
 
 def test_unwritable_folder_leaves_an_outbox_in_memory(tmp_path: Path) -> None:

@@ -12,11 +12,19 @@ def queued(number: int, firing: bool, target: str = "ram") -> Message:
     return Message(number, f"msg_{number}", target, Kind.FIRING if firing else Kind.RESOLVED, b"{}")
 
 
-def test_full_queue_drops_the_oldest() -> None:
-    """The queue is bounded: with 1000 notices queued, one more drops the oldest."""
+def message(number: int, kind: Kind, alert: str = "") -> Message:
+    return Message(number, f"msg_{number}", alert or f"{kind.value} {number}", kind, b"{}")
+
+
+def waiting_ids(queue: Queue) -> list[str]:
+    return [entry.id for entry in queue.all()[0]]
+
+
+def test_full_queue_drops_the_oldest_events() -> None:
+    """The queue is bounded: with 1000 one-off events queued, one more drops the oldest."""
     queue = Queue()
 
-    outcomes = [outcome for number in range(1002) for outcome in queue.add(queued(number, True, f"target{number}"))]
+    outcomes = [outcome for number in range(1002) for outcome in queue.add(message(number, Kind.FACT))]
 
     oldest = queue.first_due(now=1.0)
     assert outcomes == [Outcome.GAVE_UP] * 2
@@ -25,16 +33,50 @@ def test_full_queue_drops_the_oldest() -> None:
     assert oldest.id == "msg_2"
 
 
-def test_full_queue_drops_resolves_first() -> None:
-    """A firing alert is more important than the end of one."""
-    queue = Queue(max_messages=3)
-    for number, firing in enumerate((True, False, True)):
-        queue.add(queued(number, firing, f"target{number}"))
+def test_full_queue_drops_tests_then_events_then_outdated_messages() -> None:
+    """The newest message about each alert stays, even if the queue exceeds its limit."""
+    queue = Queue(max_messages=5)
+    restored = [
+        message(0, Kind.FIRING, "outdated"),
+        message(1, Kind.RESOLVED, "outdated"),
+        message(2, Kind.FACT),
+        message(3, Kind.FIRING, "last word"),
+        message(4, Kind.TEST),
+    ]
+    queue.restore(restored, ())
+    dropped = []
 
-    outcomes = queue.add(queued(3, True, "target3"))
+    for number in range(5, 9):
+        before = set(waiting_ids(queue))
+        assert queue.add(message(number, Kind.FIRING)).count(Outcome.GAVE_UP) <= 1
+        dropped.append(before.difference(waiting_ids(queue)))
 
-    assert outcomes == [Outcome.GAVE_UP]
-    assert [message.id for message in queue.all()[0]] == ["msg_0", "msg_2", "msg_3"]
+    assert dropped == [{"msg_4"}, {"msg_2"}, {"msg_0"}, set()]
+    assert waiting_ids(queue) == ["msg_1", "msg_3", "msg_5", "msg_6", "msg_7", "msg_8"]
+
+
+def test_full_queue_of_alerts_keeps_the_newest_event_only() -> None:
+    """Alerts that fill the queue leave room for one one-off event."""
+    queue = Queue(max_messages=2)
+    for number in range(3):
+        queue.add(message(number, Kind.FIRING))
+
+    outcomes = [queue.add(message(number, Kind.FACT)) for number in (3, 4)]
+
+    assert outcomes == [[], [Outcome.GAVE_UP]]
+    assert waiting_ids(queue) == ["msg_0", "msg_1", "msg_2", "msg_4"]
+
+
+def test_second_test_is_superseded_and_makes_the_first_due() -> None:
+    """A test that waits for its next attempt is sent at once when an operator tests again."""
+    queue = Queue()
+    first, second = message(1, Kind.TEST), message(2, Kind.TEST)
+    queue.add(first)
+    first.due, second.due = 3600.0, 20.0
+
+    outcomes = queue.add(second)
+
+    assert (outcomes, waiting_ids(queue), first.due) == ([Outcome.SUPERSEDED], ["msg_1"], 20.0)
 
 
 def test_events_are_sent_each_time() -> None:
@@ -63,8 +105,8 @@ def test_repeated_notice_supersedes_an_undelivered_one() -> None:
 class Listener:
     """Receiver of a queue; steps start and end its attempts."""
 
-    def __init__(self) -> None:
-        self.queue = Queue()
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
         self.received: list[tuple[str, bool]] = []
         self.firing = False
         self._number = 0
@@ -99,7 +141,7 @@ class Listener:
 @example(["turn", "start", "turn", "lost"])
 def test_firing_and_resolve_alternate_in_any_sequence(steps: list[str]) -> None:
     """After any attempts a receiver never got the same state twice in a row, and ends with the true one."""
-    listener = Listener()
+    listener = Listener(Queue())
 
     for step in steps:
         getattr(listener, step, lambda how=step: listener.end(how))()
@@ -109,6 +151,79 @@ def test_firing_and_resolve_alternate_in_any_sequence(steps: list[str]) -> None:
     firings = [firing for _, firing in listener.received]
     assert firings == [index % 2 == 0 for index in range(len(firings))]
     assert (firings or [False])[-1] == listener.firing
+
+
+class Site:
+    """Receiver of many alerts, one-off events and tests; it knows the last state it got of each alert."""
+
+    def __init__(self, max_messages: int) -> None:
+        self.queue = Queue(max_messages)
+        self.true_states: dict[str, bool] = {}
+        self.known_states: dict[str, bool] = {}
+        self.in_flight: Message | None = None
+        self._number = 0
+
+    def put(self, kind: Kind, alert: str = "") -> None:
+        self._number += 1
+        self.queue.add(message(self._number, kind, alert))
+
+    def turn(self, alert: str) -> None:
+        """Begin or end an alert."""
+        firing = self.true_states[alert] = not self.true_states.get(alert, False)
+        self.put(Kind.FIRING if firing else Kind.RESOLVED, alert)
+
+    def start(self) -> None:
+        self.in_flight = self.in_flight or self.queue.first_due(now=1.0)
+        if self.in_flight:
+            self.in_flight.in_flight = True
+
+    def end(self, how: str) -> None:
+        """End the attempt: it arrives, is lost, or breaks off after its delivery."""
+        self.start()
+        entry, self.in_flight = self.in_flight, None
+        if entry is None:
+            return
+        if how != "lost" and entry.alert in self.true_states:
+            self.known_states[entry.alert] = entry.firing
+        if how == "arrives":
+            self.queue.mark_delivered(entry)
+        else:
+            self.queue.mark_failed(entry, may_have_arrived=how == "breaks off")
+
+    def step(self, step: str) -> None:
+        name, _, alert = step.partition(" ")
+        if name == "turn":
+            self.turn(alert)
+        elif name in ("fact", "test"):
+            self.put(Kind(name))
+        elif name == "start":
+            self.start()
+        else:
+            self.end(step)
+
+
+ALERTS = ("a", "b", "c")
+STEPS = (*(f"turn {alert}" for alert in ALERTS), "fact", "test", "start", "arrives", "lost", "breaks off")
+
+
+@given(st.integers(1, 4), st.lists(st.sampled_from(STEPS), min_size=4, max_size=40))
+@settings(max_examples=500)
+@example(1, ["turn a", "lost", "fact", "fact", "turn a", "turn a"])
+@example(1, ["turn a", "arrives", "turn a", "turn b", "turn a", "test", "fact"])
+def test_full_queue_never_loses_the_last_state_of_an_alert(max_messages: int, steps: list[str]) -> None:
+    """Whatever is dropped, a receiver that recovers ends with the true state of every alert."""
+    site = Site(max_messages)
+
+    for step in steps:
+        site.step(step)
+        bound = max(max_messages, len(ALERTS) + 1) + (site.in_flight is not None)
+        assert len(site.queue) <= bound
+        assert sum(entry.kind is Kind.TEST for entry in site.queue.all()[0]) <= 1
+    while len(site.queue):
+        site.end("arrives")
+
+    firing = {alert for alert, state in site.true_states.items() if state}
+    assert {alert for alert, state in site.known_states.items() if state} == firing
 
 
 def test_resolve_of_a_delivered_firing_is_sent_after_an_earlier_loss() -> None:

@@ -35,10 +35,17 @@ async def receivers(services: Services) -> Response:
 
 
 async def test(services: Services) -> Response:
-    """Send a test notification to every receiver."""
+    """Send a test notification to every receiver. One that is still queued is retried at once instead."""
     if not services.alerting.receivers:
         raise ProblemError(409, "no receiver is configured; add [[alerts.webhooks]] to the configuration file.")
-    return services.json({"receivers": services.alerting.test()})
+    if not services.test_turnstile.enter():
+        raise ProblemError(
+            429, "rate limit: one test notification per 5 s; retry in 5 s.", headers={"Retry-After": "5"}
+        )
+    try:
+        return services.json({"receivers": services.alerting.test()})
+    finally:
+        services.test_turnstile.leave()
 
 
 async def silences(services: Services) -> Response:

@@ -19,11 +19,13 @@ from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCaches
 from memwatch_web.asgi.sse import Broker
 
+# The kernel needs long to read the PSS of a large process.
 PSS_PAUSE_SECONDS = 1.0
+TEST_PAUSE_SECONDS = 5.0
 
 
 class RateLimiter:
-    """Limiter that admits one request at a time, then pauses: the kernel needs long for a large process."""
+    """Limiter that admits one request at a time, then pauses."""
 
     def __init__(self, pause_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._pause = pause_seconds
@@ -50,6 +52,7 @@ class Services(Struct):
     inquiries: Inquiries
     caches: RenderCaches = field(default_factory=RenderCaches)
     pss_turnstile: RateLimiter = field(default_factory=lambda: RateLimiter(PSS_PAUSE_SECONDS))
+    test_turnstile: RateLimiter = field(default_factory=lambda: RateLimiter(TEST_PAUSE_SECONDS))
 
     def current(self) -> Snapshot:
         """Return the latest snapshot. Raises Problem before the first."""

@@ -228,8 +228,17 @@ ALERTS = (
     AlertRow("ram", "pressure.high", "warning", "pending", None, False, sample_reasons(Level.HIGH, 0.84)),
 )
 SILENCES = (
-    Silence("sil_all", UNIX + 3600, UNIX),
-    Silence("sil_one", UNIX + 86_400, UNIX, "pressure.critical", "ram", "a training run that may fill it", "ada"),
+    Silence("sil_all", UNIX + 3600, UNIX, 3600.0),
+    Silence(
+        "sil_one",
+        UNIX + 86_400,
+        UNIX,
+        86_400.0,
+        "pressure.critical",
+        "ram",
+        "a training run that may fill it",
+        "ada",
+    ),
 )
 
 

@@ -59,7 +59,8 @@ def _open(file: Path) -> OpenResult:
         raise
     if not kept.bad_rows:
         return OpenResult(store, kept)
-    complaint = f"{file}: {kept.bad_rows} damaged rows were skipped"
+    rows = "1 row was" if kept.bad_rows == 1 else f"{kept.bad_rows} rows were"
+    complaint = f"{file}: {rows} skipped: damaged, or written by a newer memwatchd"
     return OpenResult(store, kept, (complaint,), recovered=True)
 
 

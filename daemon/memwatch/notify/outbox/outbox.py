@@ -12,7 +12,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from memwatch.notify.outbox.queue import Kind, Message, Outcome, Queue
+from memwatch.notify.outbox.queue import MAX_WAITING, Kind, Message, Outcome, Queue
 from memwatch.notify.outbox.rows import Batch, StoredOutbox, delivered_row, message_row, value_row
 from memwatch.runtime.backoff import Backoff
 from memwatch.runtime.failure_log import FailureLog
@@ -29,6 +29,10 @@ RETRY_FIRST_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 # A write that takes longer is reported as a hanging disk. Storage that recovers by itself takes up to 30 s for one
 # attempt (the default timeout of a SCSI command in Linux).
 HANG_SECONDS = 30.0
+FULL = (
+    "receiver %s: notifications are dropped: %d are queued and it accepts none; repair it or remove it from the "
+    "configuration. Tests and one-off events are dropped first, the newest notification of an alert never"
+)
 
 
 class MessageStore(Protocol):
@@ -59,6 +63,17 @@ class ReceiverQueue:
         self.counts: Counter[Outcome] = Counter()
         self.fresh: list[Message] = []
         self._dirty = dirty
+        self._is_dropping = False
+
+    def add(self, message: Message) -> bool:
+        """Append a message. Return True if the full queue begins to drop messages. Call with `changed` held."""
+        outcomes = self.queue.add(message)
+        self.counts.update(outcomes)
+        self.fresh.append(message)
+        self.changed.notify_all()
+        began = Outcome.GAVE_UP in outcomes and not self._is_dropping
+        self._is_dropping = began or (self._is_dropping and len(self.queue) > MAX_WAITING // 2)
+        return began
 
     def count(self, outcomes: Iterable[Outcome]) -> None:
         """Count outcomes and schedule a write. Call with `changed` held."""
@@ -159,6 +174,7 @@ class Outbox:
         """Queue messages and change named values, in one transaction."""
         now = time.monotonic()
         backoff = COMMIT_WAIT_SECONDS if self.durable else 0.0
+        full = []
         with self._lock:
             self._begin()
             for queue, new_message in new_messages:
@@ -171,15 +187,16 @@ class Outbox:
                     new_message.body,
                     due=now + backoff,
                 )
-                queue.counts.update(queue.queue.add(message))
-                queue.fresh.append(message)
-                queue.changed.notify_all()
+                if queue.add(message):
+                    full.append(queue.name)
             for name, value in values.items():
                 if self.values.get(name) != value:
                     self.values[name] = value
                     self._changed_values.add(name)
             self._urgent = self._urgent or urgent
             self._dirty()
+        for name in full:
+            log.error(FULL, name, MAX_WAITING)
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything put so far is on disk. Returns False on timeout or without a store."""

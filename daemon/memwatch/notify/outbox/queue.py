@@ -21,11 +21,17 @@ class Outcome(str, Enum):
 
 
 class Kind(str, Enum):
-    """Kind of a message: an alert fires, an alert resolved, or a one-off event."""
+    """Kind of a message: an alert fires, an alert resolved, a one-off event, or a test of the receiver."""
 
     FIRING = "firing"
     RESOLVED = "resolved"
     FACT = "fact"
+    TEST = "test"
+
+
+# A full queue drops messages of these kinds, in this order, the oldest of each kind first.
+DROP_ORDER = (Kind.TEST, Kind.FACT, Kind.FIRING, Kind.RESOLVED)
+ABOUT_ALERTS = frozenset({Kind.FIRING, Kind.RESOLVED})
 
 
 class Message(Struct, eq=False):
@@ -69,6 +75,11 @@ class Queue:
     If an alert resolves before its firing notification was delivered, both are dropped. After a firing notification
     was delivered, or may have been (the connection broke after the request was sent), the resolved notification is
     sent. A resolved notification without a firing one in this queue is also sent: another run may have sent it.
+
+    A full queue drops tests, then one-off events, then messages about an alert that have a newer one behind them.
+    The newest message about an alert is never dropped. So a queue exceeds `max_messages` if more alerts than that
+    wait: by at most one message for each rule and target, the one that is being sent, and the one added last.
+    At most one test is queued.
     """
 
     def __init__(self, max_messages: int = MAX_WAITING) -> None:
@@ -107,10 +118,9 @@ class Queue:
         outcomes = self._drop_stale(new.alert) if new.kind is Kind.RESOLVED else []
         if self._is_redundant(new):
             return [*outcomes, Outcome.SUPERSEDED]
-        outcomes += self._make_room()
         self._waiting[new.seq] = new
         self.changes.messages.add(new.seq)
-        return outcomes
+        return outcomes + self._make_room(new)
 
     def first_due(self, now: float) -> Message | None:
         return next((entry for entry in self._heads() if entry.due <= now and not entry.in_flight), None)
@@ -196,6 +206,8 @@ class Queue:
         """Return True for a message that repeats the last one, or resolves an undelivered firing notification."""
         if new.kind is Kind.FACT:
             return False
+        if new.kind is Kind.TEST:
+            return self._hasten_test(new.due)
         before = self._messages_about(new.alert)
         if before:
             return before[-1].kind is new.kind
@@ -220,13 +232,26 @@ class Queue:
                 outcomes.append(Outcome.SUPERSEDED)
         return outcomes
 
-    def _make_room(self) -> list[Outcome]:
-        """Drop the oldest resolved notification if the queue is full, or the oldest message if there is none."""
-        if len(self._waiting) < self._max_messages:
-            return []
-        idle = [entry for entry in self._waiting.values() if not entry.in_flight]
-        oldest = next((entry for entry in idle if entry.kind is Kind.RESOLVED), idle[0] if idle else None)
-        if oldest is None:
-            return []
-        self.give_up(oldest)
-        return [Outcome.GAVE_UP]
+    def _hasten_test(self, due: float) -> bool:
+        """Make the queued test due by then. Return False if there is none."""
+        queued = next((entry for entry in self._waiting.values() if entry.kind is Kind.TEST), None)
+        if queued is not None:
+            queued.due = min(queued.due, due)
+        return queued is not None
+
+    def _make_room(self, new: Message) -> list[Outcome]:
+        excess = len(self._waiting) - self._max_messages
+        dropped = self._droppable(new)[:excess] if excess > 0 else []
+        for entry in dropped:
+            self._remove(entry)
+        return [Outcome.GAVE_UP] * len(dropped)
+
+    def _droppable(self, new: Message) -> list[Message]:
+        """Return the messages that may be dropped for a new one, the least important first."""
+        newest = {entry.alert: entry for entry in self._waiting.values() if entry.kind in ABOUT_ALERTS}
+        idle = [
+            entry
+            for entry in self._waiting.values()
+            if entry is not new and not entry.in_flight and newest.get(entry.alert) is not entry
+        ]
+        return sorted(idle, key=lambda entry: DROP_ORDER.index(entry.kind))
