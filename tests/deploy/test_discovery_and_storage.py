@@ -16,6 +16,7 @@ from support.waiting import wait_until
 
 PROMETHEUS = DEPLOY / "prometheus"
 DISCOVERY = sorted((PROMETHEUS / "discovery").glob("*.yml"))
+TOKEN_FILE = "/etc/prometheus/memwatchd-token"
 STORES = sorted((PROMETHEUS / "remote-write").glob("*.yml"))
 
 
@@ -27,20 +28,24 @@ def vmagent_accepts(file: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("file", DISCOVERY, ids=lambda file: file.stem)
 def test_vmagent_accepts_each_discovery_example(file: Path, tmp_path: Path) -> None:
-    """The file is accepted; with a misspelled key it is not."""
+    """The file is accepted and uses a token; with a misspelled key it is not accepted."""
     wrong = tmp_path / "wrong.yml"
     wrong.write_text(file.read_text().replace("_sd_configs:", "_sd_confugs:"))
 
+    (job,) = yaml.safe_load(file.read_text())["scrape_configs"]
+    assert job["authorization"] == {"credentials_file": TOKEN_FILE}
     assert vmagent_accepts(file).returncode == 0, vmagent_accepts(file).stderr
     assert vmagent_accepts(wrong).returncode != 0
 
 
 @pytest.mark.parametrize("name", ["discovery/file.yml", "discovery/dns.yml", "federation.yml"])
-def test_debians_prometheus_accepts_the_configuration(name: str) -> None:
+def test_debians_prometheus_accepts_the_configuration(name: str, tmp_path: Path) -> None:
     """promtool checks the configuration and the files it names."""
-    done = subprocess.run(
-        ["promtool", "check", "config", PROMETHEUS / name], capture_output=True, text=True, check=False
-    )
+    token, config = tmp_path / "token", tmp_path / "prometheus.yml"
+    token.touch()
+    (tmp_path / "machines.json").write_bytes((PROMETHEUS / "discovery/machines.json").read_bytes())
+    config.write_text((PROMETHEUS / name).read_text().replace(TOKEN_FILE, str(token)))
+    done = subprocess.run(["promtool", "check", "config", config], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -53,6 +58,22 @@ def test_prometheus_agent_accepts_each_remote_write_example(file: Path) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+LOOPBACK = [PROMETHEUS / "prometheus.yml", *STORES, DEPLOY / "otel/collector.yml"]
+
+
+@pytest.mark.parametrize("file", LOOPBACK, ids=lambda file: file.stem)
+def test_commented_token_of_each_loopback_example_is_valid(file: Path) -> None:
+    """On loopback no token is needed by default. The comment shows the lines, which only need to be uncommented."""
+    text = file.read_text()
+    assert text.count("# authorization:") == 1
+    read = yaml.safe_load(text.replace("# authorization:", "authorization:"))
+    read = read["receivers"]["prometheus"]["config"] if "receivers" in read else read
+    (job,) = read["scrape_configs"]
+
+    assert job["job_name"] == "memwatchd"
+    assert job["authorization"] == {"credentials_file": TOKEN_FILE}
 
 
 def url_of(file: Path) -> str:

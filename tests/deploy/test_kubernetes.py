@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
+import re
 import subprocess
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from memwatch_web.asgi.access import OPEN_PATHS
 from support.paths import ROOT
 
 FOLDER = ROOT / "deploy/kubernetes"
@@ -120,3 +123,55 @@ def test_nvidia_overlay_sees_all_gpus_and_requests_none() -> None:
     assert spec["runtimeClassName"] == "nvidia"
     assert environment["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert "nvidia.com/gpu" not in {**container["resources"]["limits"], **container["resources"]["requests"]}
+
+
+def documented_secret() -> dict[str, Any]:
+    """Run the command from kustomization.yaml without a cluster."""
+    text = (FOLDER / "base/kustomization.yaml").read_text()
+    (command,) = re.findall(r"^#\s+(openssl rand .*)$", text, re.MULTILINE)
+    done = subprocess.run(
+        ["sh", "-c", f"{command} --dry-run=client --output=yaml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    secret: dict[str, Any] = yaml.safe_load(done.stdout)
+    return secret
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_token_comes_from_a_secret_that_is_in_no_file(overlay: str) -> None:
+    """The pod mounts the documented Secret for its group only, and memwatchd requires the token in it."""
+    secret = documented_secret()
+    spec = pod(overlay)
+    (container,) = spec["containers"]
+    (volume,) = (one["secret"] for one in spec["volumes"] if "secret" in one)
+    (mount,) = (one for one in container["volumeMounts"] if one["name"] == "token")
+    environment = {one["name"]: one["value"] for one in container["env"]}
+
+    assert "Secret" not in manifests(overlay)
+    assert (secret["metadata"]["name"], secret["metadata"]["namespace"]) == (volume["secretName"], "memwatch")
+    assert (volume["defaultMode"], spec["securityContext"]["fsGroup"]) == (0o440, 64360)
+    assert mount["readOnly"] is True
+    (key,) = secret["data"]
+    assert environment["MEMWATCHD_WEB_AUTH_BEARER_TOKEN"] == f"file:{mount['mountPath']}/{key}"
+    assert "MEMWATCHD_INSECURE" not in environment
+    assert re.fullmatch(rb"[0-9a-f]{64}", base64.b64decode(secret["data"][key]))
+
+
+def test_prometheus_operator_scrapes_with_the_same_secret() -> None:
+    """The PodMonitor reads the key that memwatchd reads; an operator accepts only Secrets of the same namespace."""
+    secret = documented_secret()
+    monitor = manifests("base")["PodMonitor"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (key,) = secret["data"]
+
+    assert monitor["metadata"]["namespace"] == secret["metadata"]["namespace"]
+    assert endpoint["authorization"] == {"credentials": {"name": secret["metadata"]["name"], "key": key}}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_probes_need_no_login(overlay: str) -> None:
+    """The kubelet has no token: every probe uses a path that is open without one."""
+    (container,) = pod(overlay)["containers"]
+
+    probed = {probe["httpGet"]["path"] for name, probe in container.items() if name.endswith("Probe")}
+    assert probed == OPEN_PATHS

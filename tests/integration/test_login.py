@@ -85,6 +85,28 @@ def test_valid_credentials_give_full_access(daemon: RunningDaemon, headers: Mapp
     assert get(daemon.port, "/api/v1/release?seconds=1", headers, "POST").status == 200
 
 
+def test_browser_logs_in_with_the_token_as_password(tmp_path: Path) -> None:
+    """Without users, the challenge makes a browser ask; user `token` and the token give access, others do not."""
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    with running_daemon(tmp_path, config=f'[web.auth]\nbearer_token = "file:{token}"\n') as daemon:
+        assert daemon.get("/").headers["www-authenticate"].startswith("Basic ")
+        assert daemon.get("/", **basic("token", TOKEN)).status == 200
+        for user, password in (("token", TOKEN[:-1]), ("token", ""), ("root", TOKEN), ("", TOKEN)):
+            assert daemon.get("/", **basic(user, password)).status == 401, user
+
+
+def test_user_named_token_is_rejected(tmp_path: Path) -> None:
+    """The name is reserved: its password would be compared with the token."""
+    settings = tmp_path / "memwatchd.toml"
+    settings.write_text(login_config(tmp_path).replace("ada =", "token ="))
+    done = check_config(settings)
+
+    assert done.returncode == 78
+    assert "is reserved: its password is the bearer token; choose another name" in done.stderr
+
+
 def test_client_uses_the_token_from_the_environment(daemon: RunningDaemon) -> None:
     """MEMWATCH_TOKEN or the Unix socket work. Without them, the error names the login."""
 

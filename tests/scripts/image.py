@@ -152,14 +152,15 @@ def live(stage: Stage, root: Path) -> dict[str, Any]:
         if one["type"] == "bind"
     ]
     # A new volume has the image's content of that folder.
-    (volume,) = (root / one["target"].lstrip("/") for one in service["volumes"] if one["type"] == "volume")
+    folders = [root / one["target"].lstrip("/") for one in service["volumes"] if one["type"] == "volume"]
+    volumes = [(str(one), one, "") for one in folders]
     environment = stage.environment | {name: str(value) for name, value in service["environment"].items()}
     user, _, group = stage.user.partition(":")
     confined = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--no-new-privs"]
     inside = ["chroot", str(root), *confined, "--bounding-set=-all", "--inh-caps=-all"]
     for _, target, _ in binds:
         target.parent.mkdir(parents=True, exist_ok=True)
-    with mounted((str(root), root, ""), (str(volume), volume, ""), ("/proc", root / "proc", ""), *binds):
+    with mounted((str(root), root, ""), *volumes, ("/proc", root / "proc", ""), *binds):
         run("mount", "-o", "remount,bind,ro", root)
         return watch(inside, stage, environment)
 
@@ -173,7 +174,11 @@ def watch(inside: Sequence[str], stage: Stage, environment: Mapping[str, str]) -
             assert time.monotonic() < until, "its health check does not succeed"
             time.sleep(0.5)
         status = Path(f"/proc/{process.pid}/status").read_text()
-        snapshot = get(6360, "/api/v1/snapshot", {"Host": "memwatchd:6360"}).json
+        file = environment["MEMWATCHD_WEB_AUTH_BEARER_TOKEN"].removeprefix("file:")
+        token = run(*inside, "cat", file, capture_output=True).stdout
+        anonymous = get(6360, "/api/v1/snapshot").status
+        login = {"Host": "memwatchd:6360", "Authorization": f"Bearer {token}"}
+        snapshot = get(6360, "/api/v1/snapshot", login).json
     finally:
         process.terminate()
         code = process.wait(MAX_WAIT_SECONDS)
@@ -183,6 +188,7 @@ def watch(inside: Sequence[str], stage: Stage, environment: Mapping[str, str]) -
     written = subprocess.run([*inside, "touch", "/opt/memwatchd/x", "/tmp/x"], env=environment, capture_output=True)
     return {
         "snapshot": snapshot,
+        "anonymous": anonymous,
         "status": status,
         "code": code,
         "error": written.stderr.decode(),
@@ -196,6 +202,7 @@ def complaints_about(found: Mapping[str, Any]) -> list[str]:
     (ram,) = (pool for pool in snapshot["pools"] if pool["kind"] == "system_ram")
     checks = {
         f"System RAM is {ram['size_bytes']}, and not this machine's {total}": ram["size_bytes"] == total,
+        f"without its token it answers {found['anonymous']}": found["anonymous"] == 401,
         "it keeps no history": found["has_state"],
         "it sees no processes": len(snapshot["processes"]) > 1,
         "it does not run as the image's user": "Uid:\t64360\t64360" in found["status"],

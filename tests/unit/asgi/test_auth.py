@@ -54,6 +54,7 @@ def test_authorization_header_is_parsed() -> None:
     """The scheme in any case; a password may contain colons."""
     assert parse_authorization(b"bearer  abc ") == Bearer(b"abc")
     assert parse_authorization(basic("ada", "a:b")) == Basic("ada", b"a:b")
+    assert parse_authorization(basic("token", "a:b")) == Bearer(b"a:b")
 
 
 @given(st.binary(max_size=300))

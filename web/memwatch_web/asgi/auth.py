@@ -18,6 +18,8 @@ MAX_WAITING = 8
 MAX_REMEMBERED = 100
 MAX_BCRYPT_BYTES = 72  # bcrypt ignores the rest; the library from 5.0 on raises instead of truncating
 MAX_FIELD_BYTES = 2048
+# Browsers only ask for a user and a password: with this user the password is the token.
+TOKEN_USER = "token"  # noqa: S105  a name
 
 Compare = Callable[[bytes, bytes], bool]
 
@@ -75,7 +77,7 @@ class Login:
     @property
     def challenge(self) -> str:
         """Return the WWW-Authenticate header. Browsers show a login dialog for Basic only."""
-        basic = 'Basic realm="memwatchd", charset="UTF-8"' if self.users else ""
+        basic = 'Basic realm="memwatchd", charset="UTF-8"' if self.is_required else ""
         bearer = 'Bearer realm="memwatchd"' if self.token else ""
         return ", ".join(filter(None, (basic, bearer)))
 
@@ -89,7 +91,10 @@ def parse_token(text: str) -> Token:
 
 
 def parse_authorization(field_value: bytes) -> Bearer | Basic | None:
-    """Parse an Authorization header. Return None for other schemes and for malformed values."""
+    """Parse an Authorization header. Return None for other schemes and for malformed values.
+
+    With Basic, the password of TOKEN_USER is the token.
+    """
     if len(field_value) > MAX_FIELD_BYTES:
         return None
     scheme, _, rest = field_value.partition(b" ")
@@ -99,6 +104,8 @@ def parse_authorization(field_value: bytes) -> Bearer | Basic | None:
         return None
     try:
         user, colon, password = base64.b64decode(rest.strip(), validate=True).partition(b":")
+        if colon and user == TOKEN_USER.encode():
+            return Bearer(password)
         return Basic(user.decode(), password) if colon else None
     except (binascii.Error, UnicodeDecodeError):
         return None
