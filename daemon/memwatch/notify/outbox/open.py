@@ -59,7 +59,7 @@ def _open(file: Path) -> OpenResult:
         raise
     if not kept.bad_rows:
         return OpenResult(store, kept)
-    complaint = f"{file}: {kept.bad_rows} damaged rows were skipped"
+    complaint = f"{file}: {kept.bad_rows} rows are damaged or cannot be read by this version; they were skipped"
     return OpenResult(store, kept, (complaint,), recovered=True)
 
 
