@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from memwatch.events import EventLog
 from memwatch.history.column import Aggregate
 from memwatch.history.disk.boot_timeline import compute_shifts
+from memwatch.history.disk.event_numbers import last_number
 from memwatch.history.disk.last_run import LAST_SECONDS, UncleanShutdown, build_samples, build_unclean_shutdown
 from memwatch.history.disk.payload_reader import PayloadReader
 from memwatch.history.disk.record_codec import EVENTS, ROWS, STOPPED, TICK
@@ -48,6 +49,7 @@ def restore(
     events.restore(by_seq[seq] for seq in sorted(by_seq))
     unclean_shutdown = _read_unclean_shutdown(reader, ring_set, now.boot)
     reader.report()
+    events.continue_after(last_number(ring_set, by_seq, now.wall))
     return RestoreResult(next_rows, unclean_shutdown)
 
 
