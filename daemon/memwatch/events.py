@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import merge
 from itertools import islice
 
@@ -27,9 +27,13 @@ class Event(Struct, frozen=True):
 
 
 class EventLog:
-    """The latest events and marks. Programs set marks; these never displace events. Thread-safe."""
+    """The latest events and marks. Programs set marks; these never displace events. Thread-safe.
+
+    `on_add` is called with each new event, in the thread that added it.
+    """
 
     def __init__(self, max_events: int = MAX_EVENTS) -> None:
+        self.on_add: Callable[[Event], object] = _ignore
         self._events: deque[Event] = deque(maxlen=max_events)
         self._marks: deque[Event] = deque(maxlen=MAX_MARKS)
         self._seq = 0
@@ -47,6 +51,11 @@ class EventLog:
         for event in events:
             self._seq = event.seq
             (self._marks if event.kind == MARK else self._events).append(event)
+
+    def continue_after(self, seq: int) -> None:
+        """Give no event a number up to `seq`: an earlier run may have used them."""
+        with self._lock:
+            self._seq = max(self._seq, seq)
 
     @property
     def last_seq(self) -> int:
@@ -70,7 +79,15 @@ class EventLog:
             self._seq += 1
             event = Event(self._seq, unix, kind, text, target)
             kept.append(event)
+        self.on_add(event)
         return event
 
     def _all(self) -> list[Event]:
-        return list(merge(self._events.copy(), self._marks.copy(), key=lambda event: event.seq))
+        # Copied together: a reader that got number 7 without number 6 would not ask for number 6 again.
+        with self._lock:
+            events, marks = self._events.copy(), self._marks.copy()
+        return list(merge(events, marks, key=lambda event: event.seq))
+
+
+def _ignore(event: Event) -> None:
+    """Do nothing: no reader waits for events."""

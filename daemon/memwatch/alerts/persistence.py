@@ -1,10 +1,15 @@
-"""Serialization of the state of alerts and silences, for restarts. Invalid data raises StateDecodeError."""
+"""Serialization of the state of alerts and silences, for restarts. Invalid data raises StateDecodeError.
+
+The data may be of another version: unknown fields are ignored, and a missing one gets its default. An entry that
+cannot be read costs itself only.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from msgspec.structs import asdict
 
@@ -13,6 +18,10 @@ from memwatch.alerts.silences import MAX_SECONDS, MAX_SILENCES, Silence, in_forc
 from memwatch.alerts.state import AlertState, Key
 from memwatch.clock import Moment
 from memwatch.snapshot import UNKNOWN_BOOT, Level, Reason
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_ALERTS = 10_000
 MAX_TIME = 1e11
@@ -44,9 +53,10 @@ def decode_alert_states(data: bytes, moment: Moment, boot_id: str) -> dict[Key, 
     state = _load_object(data)
     same_boot = state.get("boot_id") == boot_id
     try:
-        found = [_parse_state(one, moment, same_boot) for one in state["watches"][:MAX_ALERTS]]
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        entries = state["watches"][:MAX_ALERTS]
+    except (KeyError, TypeError) as error:
         raise StateDecodeError(f"alerts: {type(error).__name__}") from None
+    found = _parse_each("alerts", entries, lambda one: _parse_state(one, moment, same_boot))
     return {key: state for key, state in found if key[0] in EVENTS}
 
 
@@ -63,10 +73,28 @@ def decode_silences(data: bytes, moment: Moment, boot_id: str) -> tuple[Silence,
     state = _load_object(data)
     same_boot = state.get("boot_id") == boot_id != UNKNOWN_BOOT
     try:
-        found = tuple(_parse_silence(one, moment, same_boot) for one in state["silences"][:MAX_SILENCES])
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        entries = state["silences"][:MAX_SILENCES]
+    except (KeyError, TypeError) as error:
         raise StateDecodeError(f"silences: {type(error).__name__}") from None
+    found = _parse_each("silences", entries, lambda one: _parse_silence(one, moment, same_boot))
     return in_force(found, moment.boottime)
+
+
+def _parse_each(what: str, entries: Iterable[dict[str, Any]], parse: Callable[[dict[str, Any]], T]) -> list[T]:
+    """Parse the entries. Log the number of those that cannot be read."""
+    tried = [_parse_or_none(entry, parse) for entry in entries]
+    found = [one for one in tried if one is not None]
+    if len(found) < len(tried):
+        unreadable = len(tried) - len(found)
+        log.warning("saved %s that cannot be read by this version and are discarded: %d", what, unreadable)
+    return found
+
+
+def _parse_or_none(entry: dict[str, Any], parse: Callable[[dict[str, Any]], T]) -> T | None:
+    try:
+        return parse(entry)
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError, OverflowError):
+        return None
 
 
 def _load_object(data: bytes) -> dict[str, Any]:
@@ -95,17 +123,18 @@ def _state_json(key: Key, state: AlertState, asleep: float) -> dict[str, Any]:
 
 def _parse_state(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[Key, AlertState]:
     firing = bool(one["firing"])
-    since, fired_at, said_at = (_monotonic(one[name], moment, same_boot) for name in TIMES)
+    told = bool(one.get("told", False))
+    since, fired_at, said_at = (_monotonic(one.get(name), moment, same_boot) for name in TIMES)
     state = AlertState(
         firing=firing,
         since=since,
-        before=Level(one["before"]),
+        before=Level(one.get("before", Level.LOW)),
         fired_at=moment.monotonic if firing and fired_at is None else fired_at,
-        notified_at=moment.monotonic if one["told"] and said_at is None else said_at,
-        notified=bool(one["told"]),
+        notified_at=moment.monotonic if told and said_at is None else said_at,
+        notified=told,
         seen_at=moment.monotonic if firing else None,
-        started_unix=_unix(one["started_unix"]),
-        reasons=tuple(Reason(str(signal), str(text)) for signal, text in one["reasons"]),
+        started_unix=_unix(one.get("started_unix", 0.0)),
+        reasons=tuple(Reason(str(signal), str(text)) for signal, text in one.get("reasons", ())),
     )
     return (str(one["rule"]), str(one["target"])), state
 
@@ -133,10 +162,10 @@ def _unix(value: float) -> float:
 
 def _parse_silence(one: dict[str, Any], moment: Moment, same_boot: bool) -> Silence:
     def text(name: str) -> str | None:
-        return None if one[name] is None else str(one[name])
+        return None if one.get(name) is None else str(one[name])
 
     until, created = _unix(one["until_unix"]), _unix(one["created_unix"])
-    made_by = str(one.get("made_by", ""))  # not written by earlier versions
+    comment, made_by = (str(one.get(name, "")) for name in ("comment", "made_by"))
     return Silence(
         id=str(one["id"]),
         until_unix=until,
@@ -144,7 +173,7 @@ def _parse_silence(one: dict[str, Any], moment: Moment, same_boot: bool) -> Sile
         until_boottime=_end_of_silence(one, moment, same_boot),
         event=text("event"),
         target=text("target"),
-        comment=str(one["comment"]),
+        comment=comment,
         made_by=made_by,
     )
 

@@ -211,11 +211,11 @@ class Monitor:
     def use_history_writer(self, history_writer: HistoryWriter) -> None:
         """Restore persisted history and start writing. Call before the first tick."""
         history_writer.restore(lambda: self.history, self.ticks, self.events)
+        history_writer.start()
         self._events_seen = self.events.last_seq
         self._event_writer.on_restore(
             self._clock.wall(), history_writer.unclean_shutdown, history_writer.files.ring_set.complaints
         )
-        history_writer.start()
         self.history_writer = history_writer
         words = history_writer.unclean_shutdown
         if words is not None and words.samples and not words.machine_restarted:

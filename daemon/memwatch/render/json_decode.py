@@ -20,6 +20,14 @@ LAST_UNIX = 253_402_300_800.0
 # Larger than any real size, and beyond 64-bit signed integers.
 TOO_MANY = 1 << 63
 MIN_INTERVAL, MAX_INTERVAL = 0.001, 86_400.0
+# Names in recordings of development snapshots of version 0.1.0, and today's. Collectors were renamed as well.
+RENAMED = {
+    "own": "self",
+    "stalls": "psi",
+    "squeezed": "cgroup_pressure",
+    "free_4mib_bytes": "free_large_blocks_bytes",
+}
+RENAMED_COLLECTORS = {"memory": "meminfo", "squeezed": "cgroup_pressure"}
 
 
 class SnapshotDecodeError(ValueError):
@@ -33,11 +41,21 @@ def snapshot_from(line: bytes) -> Snapshot:
         if not isinstance(found, dict) or found.get("schema") != 1:
             raise SnapshotDecodeError("it has no schema 1")
         found["monotonic"] = found.get("unix")
+        _use_current_names(found)
         snapshot = cast(Snapshot, _builder(cast(Hashable, Snapshot))(found))
         _refuse_impossible_times(snapshot)
         return _with_derived(snapshot, found.get("processes") or [])
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError, AttributeError) as error:
         raise SnapshotDecodeError(f"not a snapshot: {str(error)[:200]}") from None
+
+
+def _use_current_names(found: dict[str, Any]) -> None:
+    for record in (found, *found.get("nodes", ())):
+        for names in (record, record.get("absent", {})):
+            for old in RENAMED.keys() & names.keys():
+                names.setdefault(RENAMED[old], names.pop(old))
+    for status in found.get("collectors", ()):
+        status["name"] = RENAMED_COLLECTORS.get(status["name"], status["name"])
 
 
 def _refuse_impossible_times(snapshot: Snapshot) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -50,8 +50,11 @@ def open_recording(path: Path, salvage: bool) -> RecordingInfo:
     return RecordingInfo(path, beginning, max(0.0, end.unix - beginning.unix), count, damage)
 
 
-def read_frames(path: Path) -> Iterator[Snapshot]:
-    """Yield the readable snapshots. One that is older than its predecessor is skipped."""
+def read_frames(path: Path, on_unreadable: Callable[[], object] = lambda: None) -> Iterator[Snapshot]:
+    """Yield the readable snapshots. One that is older than its predecessor is skipped.
+
+    `on_unreadable` is called for each intact line that this version cannot read.
+    """
     before = float("-inf")
     for line in read_lines(path):
         if isinstance(line, DamagedPart) or not line or line.startswith(HEADER):
@@ -59,6 +62,7 @@ def read_frames(path: Path) -> Iterator[Snapshot]:
         try:
             frame = snapshot_from(line)
         except SnapshotDecodeError:
+            on_unreadable()
             continue
         if frame.unix >= before:
             before = frame.unix

@@ -66,7 +66,7 @@ class Player:
     def __init__(self, contents: RecordingInfo, clock: ReplayClock) -> None:
         self.contents = contents
         self.clock = clock
-        self.rounds = 0
+        self.rounds = self._unreadable = 0
         self._frames: Iterator[Snapshot] = iter(())
         self._frame = contents.first
         self._coming: Snapshot | None = None
@@ -102,6 +102,7 @@ class Player:
         """Return the recorded findings and statuses for the current playback position."""
         position = self.clock.monotonic()
         if position >= (self.rounds + 1) * self.contents.length:
+            self._report_unreadable()
             self.rounds = int(position / self.contents.length)
             self._rewind()
             self.began_again()
@@ -112,8 +113,19 @@ class Player:
             self._statuses = self._shift_statuses()
         return build_findings(self._frame), self._statuses
 
+    def _report_unreadable(self) -> None:
+        """After the first round, log how many snapshots were left out."""
+        for _ in self._frames:  # those after the end of the round
+            pass
+        if self._unreadable and not self.rounds:
+            text = "%s: snapshots left out: %d cannot be read; play them with the version that made them"
+            log.warning(text, self.contents.path, self._unreadable)
+
+    def _count_unreadable(self) -> None:
+        self._unreadable += 1
+
     def _rewind(self) -> None:
-        self._frames = read_frames(self.contents.path)
+        self._frames = read_frames(self.contents.path, self._count_unreadable)
         self._frame = next(self._frames)
         self._coming = next(self._frames, None)
         self._statuses = self._shift_statuses()

@@ -131,6 +131,40 @@ def test_displayed_end_of_a_silence_follows_the_wall_clock() -> None:
     assert behind == replace(SILENCE, until_unix=SILENCE.until_unix - DAY, created_unix=SILENCE.created_unix - DAY)
 
 
+def test_state_of_another_version_is_read() -> None:
+    """New fields are ignored, missing ones get their default."""
+    state = json.loads(encode_alert_states(WATCHES, STOPPED, "boot"))
+    for watch in state["watches"]:
+        watch["acknowledged"] = {"by": "ada"}
+        del watch["started_unix"], watch["reasons"], watch["said_at"]
+    silence = Silence("sil_1", until_unix=3600.0, created_unix=0.0)
+    muted = json.dumps({"silences": [{"id": "sil_1", "until_unix": 3600.0, "created_unix": 0.0, "fuzzy": True}]})
+
+    found = decode_alert_states(json.dumps(state).encode(), STOPPED, "boot")
+
+    assert found.keys() == WATCHES.keys()
+    assert found["pressure.critical", "ram"].firing
+    assert found["pressure.critical", "ram"].reasons == ()
+    assert decode_silences(muted.encode(), unix=0.0) == (silence,)
+
+
+def test_unreadable_entry_costs_itself_only(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the number."""
+    state = json.loads(encode_alert_states(WATCHES, STOPPED, "boot"))
+    state["watches"].append({"rule": "pressure.critical", "target": "swap"})
+    muted = {"silences": [{"id": "sil_1", "until_unix": 3600.0, "created_unix": 0.0}, {"id": "sil_2"}, None]}
+
+    found = decode_alert_states(json.dumps(state).encode(), STOPPED, "boot")
+    silences = decode_silences(json.dumps(muted).encode(), unix=0.0)
+
+    assert found.keys() == WATCHES.keys()
+    assert [silence.id for silence in silences] == ["sil_1"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "saved alerts that cannot be read by this version and are discarded: 1",
+        "saved silences that cannot be read by this version and are discarded: 2",
+    ]
+
+
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),

@@ -86,14 +86,35 @@ def test_json_of_another_shape_is_rejected(value: object) -> None:
 
 
 def test_record_with_a_field_of_another_type_is_rejected() -> None:
-    """A number as text, a list in place of a record, an unknown reason, an additional field."""
+    """A number as text, a list in place of a record, an unknown reason."""
     good = json.loads(to_line(NvmlFailure("no_driver", "not loaded", 9)))
 
-    changes: list[dict[str, object]] = [{"code": "9"}, {"text": []}, {"reason": {"absent": "because"}}, {"more": 1}]
+    changes: list[dict[str, object]] = [{"code": "9"}, {"text": []}, {"reason": {"absent": "because"}}]
 
     for change in changes:
         with pytest.raises(DecodeError):
             from_line(NvmlFailure, json.dumps(good | change).encode())
+
+
+def test_record_of_a_newer_version_is_read_without_its_new_fields() -> None:
+    """On every level, as after an upgrade that was taken back."""
+    reading = NvmlReading("580.95", "13.0", (), xids=(Xid("GPU-1", 79, 2, 1.7e9),))
+    line = json.loads(to_line(reading))
+    line["plan"] = {"power": [1, 2]}
+    line["xids"][0]["channel"] = 7
+
+    assert from_line(NvmlReading, json.dumps(line).encode()) == reading
+
+
+def test_record_of_an_older_version_gets_the_defaults() -> None:
+    """Only of fields that have one."""
+    line = json.loads(to_line(NvmlFailure("no_driver", "not loaded", 9, ("GPU-1",))))
+    del line["code"], line["missing_uuids"]
+
+    assert from_line(NvmlFailure, json.dumps(line).encode()) == NvmlFailure("no_driver", "not loaded")
+    del line["text"]
+    with pytest.raises(DecodeError, match="NvmlFailure without text"):
+        from_line(NvmlFailure, json.dumps(line).encode())
 
 
 def test_absent_value_in_a_mapping_survives_a_round_trip() -> None:

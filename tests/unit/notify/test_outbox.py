@@ -230,7 +230,7 @@ def test_row_of_an_unknown_kind_is_skipped(tmp_path: Path) -> None:
 
     assert opened.store is not None
     opened.store.close()
-    assert opened.complaints == (f"{file}: 1 row was skipped: damaged, or written by a newer memwatchd",)
+    assert opened.complaints == (f"{file}: 1 row was skipped: damaged, or of a version that this one cannot read",)
     assert [message.id for message in opened.stored.messages["ops"]] == ["msg_0", "msg_2"]
 
 

@@ -44,6 +44,27 @@ def recorded(path: Path, count: int = 50, first: int = 0) -> None:
     file.close()
 
 
+def test_unreadable_snapshots_are_skipped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Intact lines of another version, in the middle. The log has their number once, after the first round."""
+    path = tmp_path / "a.mwr"
+    file = RecordingFile(path, host="spark")
+    for second in range(5):
+        line = to_bytes(snapshot_json(snapshot_at(second)))
+        file.write(line if second not in (2, 3) else line.replace(b'"pools":[', b'"pools":["a pool in words",'))
+    file.close()
+    clock = ReplayClock(1e9, 1.0)
+    player = Player(open_recording(path, salvage=False), clock)
+
+    for _ in range(12):
+        player.gather()
+        clock.skip(1.0)
+
+    assert seconds_in(path) == [0, 1, 4]
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "snapshots left out: 2 cannot be read; play them with the version that made them"
+    ]
+
+
 def seconds_in(path: Path) -> list[int]:
     return [frame.seq for frame in read_frames(path)]
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
 from starlette.responses import Response
 
+from memwatch.helper.codec import DecodeError
 from memwatch.history.notable_ticks import NotableTick, unpack
 from memwatch.history.series import unit_of
 from memwatch.history.tiers import Bucket
@@ -67,11 +69,16 @@ async def ticks(
     monitor = services.monitor
     start, end = span(monitor, from_, to, monitor.rules.coarse_seconds)
     notable_ticks = monitor.ticks.between(monitor.to_boottime(start), monitor.to_boottime(end) + 0.001, limit)
-    return services.json([_tick_json(monitor, one) for one in reversed(notable_ticks)])
+    return services.json(_ticks_json(monitor, reversed(notable_ticks)))
 
 
-def _tick_json(monitor: Monitor, notable_ticks: NotableTick) -> dict[str, Any]:
-    return as_json.tick_json(unpack(notable_ticks.data), monitor.to_wall(notable_ticks.boottime))
+def _ticks_json(monitor: Monitor, notable_ticks: Iterable[NotableTick]) -> list[dict[str, Any]]:
+    """Return the ticks without those of another version, which were counted at startup."""
+    found = []
+    for one in notable_ticks:
+        with suppress(DecodeError):
+            found.append(as_json.tick_json(unpack(one.data), monitor.to_wall(one.boottime)))
+    return found
 
 
 async def last_words(services: Services) -> Response:

@@ -366,7 +366,7 @@ def history_families(files: FilesStatus | None) -> Iterator[Metric]:
     yield counter("history_errors", "Total failed writes of history.", rows(lambda status: status.errors))
     text = "Total history records dropped because the disk did not accept writes."
     yield counter("history_dropped_records", text, rows(lambda status: status.dropped))
-    text = "Number of damaged history records found at startup; the others are used."
+    text = "Number of damaged or unreadable history records found at startup; the others are used."
     yield gauge("history_damaged_records", text, rows(lambda status: status.lost))
 
 

@@ -18,7 +18,7 @@ RETRY_SECONDS = 60.0
 
 
 class FilesStatus(Struct, frozen=True):
-    """Statistics of writing. `lost` counts records that were damaged when this run started.
+    """Statistics of writing. `lost` counts records that were damaged, or unreadable, when this run started.
 
     `aside`: names of files with the damaged data. `complaint`: why nothing can be written now, or empty.
     """

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.events import Event, EventLog
-from memwatch.helper.codec import DecodeError
+from memwatch.events import EventLog
 from memwatch.history.column import Aggregate
 from memwatch.history.disk.boot_timeline import compute_shifts
+from memwatch.history.disk.event_numbers import last_number
 from memwatch.history.disk.last_run import LAST_SECONDS, UncleanShutdown, build_samples, build_unclean_shutdown
-from memwatch.history.disk.record_codec import EVENTS, ROWS, STOPPED, TICK, unpack_entry, unpack_events
+from memwatch.history.disk.payload_reader import PayloadReader
+from memwatch.history.disk.record_codec import EVENTS, ROWS, STOPPED, TICK
 from memwatch.history.disk.ring_file import Record, Stamp
 from memwatch.history.disk.ring_set import TIERS, RingSet
-from memwatch.history.disk.row_codec import RowDecodeError
-from memwatch.history.notable_ticks import NotableTick, NotableTicks, Tick, unpack
+from memwatch.history.notable_ticks import NotableTick, NotableTicks, Tick
 from memwatch.history.tier import RowBlock
 from memwatch.history.tiers import History
 
@@ -32,38 +32,6 @@ class RestoreResult(Struct, frozen=True):
     unclean_shutdown: UncleanShutdown | None
 
 
-class PayloadReader:
-    """Decodes payloads. `unreadable` counts intact records with a payload of another version."""
-
-    def __init__(self, ring_set: RingSet) -> None:
-        self.unreadable = 0
-        self._ring_set = ring_set
-
-    def rows(self, name: str, record: Record) -> tuple[RowBlock, bytes] | None:
-        try:
-            return unpack_entry(self._ring_set.payload(name, record))
-        except RowDecodeError:
-            self.unreadable += 1
-            return None
-
-    def events(self, record: Record) -> tuple[Event, ...]:
-        try:
-            return unpack_events(self._ring_set.payload("events", record))
-        except DecodeError:
-            self.unreadable += 1
-            return ()
-
-    def tick(self, name: str, record: Record) -> Tick | None:
-        return self.decode_tick(self._ring_set.payload(name, record))
-
-    def decode_tick(self, data: bytes) -> Tick | None:
-        try:
-            return unpack(data)
-        except DecodeError:
-            self.unreadable += 1
-            return None
-
-
 def restore(
     ring_set: RingSet, history: History, ticks: NotableTicks, events: EventLog, now: Stamp
 ) -> RestoreResult:
@@ -75,11 +43,14 @@ def restore(
     ]
     next_rows = history.restore(past)
     _add_ticks(reader, history, ring_set.records("flight", TICK), shifts)
-    for record in ring_set.records("ticks", TICK):
-        ticks.add(NotableTick(record.stamp.boottime + shifts[record.stamp.boot], ring_set.payload("ticks", record)))
+    for record, data in reader.notable_ticks(ring_set.records("ticks", TICK)):
+        ticks.add(NotableTick(record.stamp.boottime + shifts[record.stamp.boot], data))
     by_seq = {event.seq: event for record in ring_set.records("events", EVENTS) for event in reader.events(record)}
     events.restore(by_seq[seq] for seq in sorted(by_seq))
-    return RestoreResult(next_rows, _read_unclean_shutdown(reader, ring_set, now.boot))
+    unclean_shutdown = _read_unclean_shutdown(reader, ring_set, now.boot)
+    reader.report()
+    events.continue_after(last_number(ring_set, by_seq, now.wall))
+    return RestoreResult(next_rows, unclean_shutdown)
 
 
 def _read_row_blocks(
@@ -140,6 +111,6 @@ def _read_unclean_shutdown(reader: PayloadReader, ring_set: RingSet, boot: bytes
         if entry is not None:
             row_block, worst = entry
             samples += build_samples(row_block, record.stamp.wall - record.stamp.boottime)
-            tick = reader.decode_tick(worst) if worst else None
+            tick = reader.decode_tick("fine", record, worst) if worst else None
             ticks += [] if tick is None else [tick]
     return build_unclean_shutdown(ticks, samples, flight[-1].stamp.wall, ended != boot)

@@ -2,7 +2,7 @@
 
 Two threads are started once: one writes, one waits for `fdatasync`. A tick at high or critical pressure waits
 briefly for its write, never for the disk. A tick that a client has seen thus survives the end of this process. It
-survives a power loss once fdatasync is done.
+survives a power loss once fdatasync is done. Important events wake the writer when they are added.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from memwatch.clock import Clock
-from memwatch.events import EventLog
+from memwatch.events import Event, EventLog
 from memwatch.history.disk.boot_timeline import boot_bytes
+from memwatch.history.disk.event_numbers import MAX_UNWRITTEN, number_from_clock, pack_number
 from memwatch.history.disk.files import Files, FilesStatus
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.disk.record_codec import EVENTS, ROWS, STARTED, STOPPED, TICK, pack_entry, pack_events
@@ -31,7 +32,10 @@ from memwatch.snapshot import Level, Snapshot
 FLUSH_SECONDS = 30.0
 # Minimum number of new rows per write, by tier. At the next start missing coarse rows are computed from finer ones.
 BATCH_ROWS = (1, 30, 12)
-# Minimum time between writes of events. Annotations, which programs may set by the thousand, are written with rows.
+# Kinds of events that are written at once.
+AT_ONCE = frozenset({"level", "alert", "oom_kill", "driver", "silence", "release", "test", "unclean"})
+# Minimum time between writes of other events. Annotations, which programs may set by the thousand, are written with
+# rows.
 EVENTS_SECONDS = 5.0
 # Maximum wait of a tick for its own write. After a timeout ticks do not wait until all writes are done.
 URGENT_WAIT_SECONDS = 0.25
@@ -81,10 +85,13 @@ class HistoryWriter:
         self._next = list(restored.next_rows)
         self.unclean_shutdown = restored.unclean_shutdown
         self.files.forget_contents()
+        events.on_add = self._on_event
 
     def start(self) -> None:
         self.files.start(self._stamp())
-        self.files.append("flight", STARTED, self._stamp(), b"")
+        if not self.files.append("flight", STARTED, self._stamp(), pack_number(self._events.last_seq)):
+            # The next run will not know of this one, and will continue from the same number.
+            self._events.continue_after(number_from_clock(self._clock.wall()))
         self._writer.start()
 
     def add(
@@ -122,6 +129,14 @@ class HistoryWriter:
     def status(self) -> FilesStatus:
         return self.files.status()
 
+    def _on_event(self, event: Event) -> None:
+        """Wake the writer for an important event, and before too many numbers are on no disk."""
+        many = event.seq - self._events_written >= MAX_UNWRITTEN
+        if event.kind in AT_ONCE or (many and time.monotonic() >= self._events_at + EVENTS_SECONDS):
+            with self._changed:
+                self._events_due = True
+                self._changed.notify_all()
+
     def _events_are_due(self) -> bool:
         unwritten = self._events.last_event_seq > self._events_written
         return unwritten and time.monotonic() >= self._events_at + EVENTS_SECONDS
@@ -153,7 +168,7 @@ class HistoryWriter:
                 self._flush(stopping)
                 flush_at = time.monotonic() + self._flush_seconds
             if stopping:
-                self.files.append("flight", STOPPED, self._stamp(), b"")
+                self.files.append("flight", STOPPED, self._stamp(), pack_number(self._events.last_seq))
                 return
 
     def _has_work(self) -> bool:

@@ -60,7 +60,7 @@ def _open(file: Path) -> OpenResult:
     if not kept.bad_rows:
         return OpenResult(store, kept)
     rows = "1 row was" if kept.bad_rows == 1 else f"{kept.bad_rows} rows were"
-    complaint = f"{file}: {rows} skipped: damaged, or written by a newer memwatchd"
+    complaint = f"{file}: {rows} skipped: damaged, or of a version that this one cannot read"
     return OpenResult(store, kept, (complaint,), recovered=True)
 
 
