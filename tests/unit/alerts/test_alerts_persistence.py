@@ -137,25 +137,28 @@ def test_state_of_another_version_is_read() -> None:
     for watch in state["watches"]:
         watch["acknowledged"] = {"by": "ada"}
         del watch["started_unix"], watch["reasons"], watch["said_at"]
-    silence = Silence("sil_1", until_unix=3600.0, created_unix=0.0)
-    muted = json.dumps({"silences": [{"id": "sil_1", "until_unix": 3600.0, "created_unix": 0.0, "fuzzy": True}]})
+    times = {"until_unix": STOPPED.wall + HOUR, "created_unix": STOPPED.wall}
+    muted = json.dumps({"silences": [{"id": "sil_1", **times, "fuzzy": True}]})
 
     found = decode_alert_states(json.dumps(state).encode(), STOPPED, "boot")
 
     assert found.keys() == WATCHES.keys()
     assert found["pressure.critical", "ram"].firing
     assert found["pressure.critical", "ram"].reasons == ()
-    assert decode_silences(muted.encode(), unix=0.0) == (silence,)
+    assert decode_silences(muted.encode(), STOPPED, "boot") == (
+        Silence("sil_1", **times, until_boottime=STOPPED.boottime + HOUR),
+    )
 
 
 def test_unreadable_entry_costs_itself_only(caplog: pytest.LogCaptureFixture) -> None:
     """The log has the number."""
     state = json.loads(encode_alert_states(WATCHES, STOPPED, "boot"))
     state["watches"].append({"rule": "pressure.critical", "target": "swap"})
-    muted = {"silences": [{"id": "sil_1", "until_unix": 3600.0, "created_unix": 0.0}, {"id": "sil_2"}, None]}
+    times = {"until_unix": STOPPED.wall + HOUR, "created_unix": STOPPED.wall}
+    muted = {"silences": [{"id": "sil_1", **times}, {"id": "sil_2"}, None]}
 
     found = decode_alert_states(json.dumps(state).encode(), STOPPED, "boot")
-    silences = decode_silences(json.dumps(muted).encode(), unix=0.0)
+    silences = decode_silences(json.dumps(muted).encode(), STOPPED, "boot")
 
     assert found.keys() == WATCHES.keys()
     assert [silence.id for silence in silences] == ["sil_1"]
