@@ -36,6 +36,7 @@ def create_web_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> FastAPI
         options=daemon.web_options,
         scrapes=metrics_endpoint,
     )
+    daemon.on_leaving.append(services.queries.close)
     app = create_app(services)
     gc.freeze()  # these objects live as long as the process; garbage collection can skip them
     return app

@@ -18,6 +18,8 @@ TIER_SPECS = (TierSpec(1.0, 3600.0), TierSpec(10.0, 86_400.0), TierSpec(300.0, 3
 MAX_SERIES = 500
 # Include a reading at the exact end of a query despite rounding of its time.
 TOLERANCE_SECONDS = 1e-6
+# Measured on 8,640 rows of values that compress badly, including the encoding of the buckets as JSON.
+ROW_SECONDS, BUCKET_SECONDS = 0.35e-6, 2.5e-6
 
 
 class Bucket(Struct, frozen=True):
@@ -106,6 +108,14 @@ class History:
             slices = self._slices(name, start, end, width)
         return to_buckets(slices, start, width, points)
 
+    def estimate_seconds(self, series: int, start: float, end: float, points: int) -> float:
+        """Return about how long a query of this many series takes."""
+        width = max((end - start) / points, 1e-9)
+        with self._lock:
+            tiers = self.tiers[self._finest_needed(width) :]
+            rows = sum(tier.number_at(end) - tier.number_at(start) for tier in tiers)
+        return series * (rows * ROW_SECONDS + min(points, rows) * BUCKET_SECONDS)
+
     def written_since(self, tier: int, number: int) -> tuple[RowBlock, int]:
         """Return the rows of a tier from `number` on that are still in the ring, and the number of the next row."""
         with self._lock:
@@ -133,7 +143,7 @@ class History:
         Most come from the coarsest tier that is fine enough. Coarser tiers supply older rows. Finer tiers supply
         the newest rows, which are not yet aggregated.
         """
-        best = max((index for index, tier in enumerate(self.tiers) if tier.spec.step_seconds <= width), default=0)
+        best = self._finest_needed(width)
         found: list[SeriesSlice] = []
         until = end + TOLERANCE_SECONDS
         for tier in self.tiers[best:]:
@@ -148,6 +158,10 @@ class History:
                 found.append(tier.series_slice(name, first, last))
                 begin = tier.next_slot
         return found
+
+    def _finest_needed(self, width: float) -> int:
+        """Return the index of the coarsest tier that is fine enough for buckets of this width."""
+        return max((index for index, tier in enumerate(self.tiers) if tier.spec.step_seconds <= width), default=0)
 
 
 def rolls_at(coarser: Tier) -> float:

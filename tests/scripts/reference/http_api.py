@@ -24,7 +24,7 @@ which is true in what `--demo` and `--replay` answer. The tables below leave out
 `_unix` are Unix seconds.
 
 Errors are `application/problem+json` (RFC 9457) with a sentence that names the fix. Any path can answer 401 (a
-login is required), 503 (no reading yet, or too many clients), and 422 (a parameter is wrong or unknown).
+login is required), 503 (no reading yet, or too many clients or queries), and 422 (a parameter is wrong or unknown).
 Methods other than GET can answer 403: without a login they are accepted from this machine only. `/healthz` and
 `/readyz` need no login.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 
 import pytest
@@ -182,3 +183,27 @@ def test_extreme_times_do_not_hang() -> None:
         history.add(at, {USED: 2.0})
 
     assert history.end == 1.1e300
+
+
+def test_queries_in_another_thread_see_whole_rows() -> None:
+    """20,000 rows are added meanwhile. The value of each row is its time, in every bucket."""
+    history = History((TierSpec(1.0, 300.0), TierSpec(10.0, 3000.0)))
+    history.add(0.0, {USED: 0.0})
+    stop = threading.Event()
+    torn: list[Bucket] = []
+
+    def query() -> None:
+        while not stop.is_set():
+            buckets = history.query(USED, history.end - 200.0, history.end, 1000)
+            torn.extend(one for one in buckets if one.minimum not in (None, one.boottime))
+
+    threads = [threading.Thread(target=query) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for second in range(1, 20_000):
+        history.add(float(second), {USED: float(second)})
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+    assert torn == []

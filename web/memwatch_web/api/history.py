@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Annotated, Any, Literal
@@ -14,9 +14,10 @@ from starlette.responses import Response
 from memwatch.helper.codec import DecodeError
 from memwatch.history.notable_ticks import NotableTick, unpack
 from memwatch.history.series import unit_of
-from memwatch.history.tiers import Bucket
+from memwatch.history.tiers import Bucket, History
 from memwatch.monitor.loop import Monitor
 from memwatch.render import json as as_json
+from memwatch.render.json import JSON_TYPE
 from memwatch_web.api.history_csv import build_file_name, render_csv
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
@@ -24,6 +25,8 @@ from memwatch_web.asgi.problems import ProblemError
 MAX_SERIES = 20
 MAX_POINTS = 2000
 MAX_TICKS = 500
+# Time to decode and encode a tick, and one sample of a series in the last words.
+TICK_SECONDS, FIGURE_SECONDS = 250e-6, 0.3e-6
 NO_LAST_WORDS = "No last words: the previous run ended cleanly, or there was none."
 NOTHING_KEPT = (
     "No last words: history is kept in memory only; start memwatchd with --state-dir DIR to keep it on disk."
@@ -45,15 +48,26 @@ async def history(
     monitor = services.monitor
     names = parse_names(series, monitor.history.names())
     start, end = span(monitor, from_, to, monitor.rules.history_seconds)
-    found = [series_json(monitor, name, start, end, points) for name in names]
+    past, shift = monitor.history, monitor.to_wall(0.0)
+
+    def work() -> bytes:
+        found = [series_json(past, shift, name, start, end, points) for name in names]
+        if format_ == "csv":
+            return render_csv(found).encode()
+        return services.json_bytes({"from": start, "to": end, "points": points, "series": found})
+
+    seconds = past.estimate_seconds(len(names), start - shift, end - shift, points)
+    # A row of CSV takes about as long as the bucket that it shows.
+    key = ("history", *names, start, end, points, format_)
+    body = await services.query(key, 2 * seconds if format_ == "csv" else seconds, work)
     if format_ == "csv":
-        return _csv_file(found, build_file_name(monitor.identity.host, start, end))
-    return services.json({"from": start, "to": end, "points": points, "series": found})
+        return _csv_file(body, build_file_name(monitor.identity.host, start, end))
+    return Response(body, media_type=JSON_TYPE)
 
 
-def _csv_file(series: list[dict[str, Any]], name: str) -> Response:
+def _csv_file(body: bytes, name: str) -> Response:
     headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
-    return Response(render_csv(series), media_type="text/csv; charset=utf-8; header=present", headers=headers)
+    return Response(body, media_type="text/csv; charset=utf-8; header=present", headers=headers)
 
 
 async def ticks(
@@ -69,13 +83,17 @@ async def ticks(
     monitor = services.monitor
     start, end = span(monitor, from_, to, monitor.rules.coarse_seconds)
     notable_ticks = monitor.ticks.between(monitor.to_boottime(start), monitor.to_boottime(end) + 0.001, limit)
-    return services.json(_ticks_json(monitor, reversed(notable_ticks)))
+    key = ("ticks", start, end, limit)
+    body = await services.query(
+        key, len(notable_ticks) * TICK_SECONDS, lambda: services.json_bytes(_ticks_json(monitor, notable_ticks))
+    )
+    return Response(body, media_type=JSON_TYPE)
 
 
-def _ticks_json(monitor: Monitor, notable_ticks: Iterable[NotableTick]) -> list[dict[str, Any]]:
-    """Return the ticks without those of another version, which were counted at startup."""
+def _ticks_json(monitor: Monitor, notable_ticks: Sequence[NotableTick]) -> list[dict[str, Any]]:
+    """Return the ticks, newest first, without those of another version, which were counted at startup."""
     found = []
-    for one in notable_ticks:
+    for one in reversed(notable_ticks):
         with suppress(DecodeError):
             found.append(as_json.tick_json(unpack(one.data), monitor.to_wall(one.boottime)))
     return found
@@ -86,7 +104,11 @@ async def last_words(services: Services) -> Response:
     words = services.monitor.unclean_shutdown
     if words is None:
         raise ProblemError(404, NO_LAST_WORDS if services.monitor.history_writer else NOTHING_KEPT)
-    return services.json(as_json.unclean_shutdown_json(words))
+    figures = sum(len(sample.figures) for sample in words.samples)
+    body = await services.query(
+        "last-words", figures * FIGURE_SECONDS, lambda: services.json_bytes(as_json.unclean_shutdown_json(words))
+    )
+    return Response(body, media_type=JSON_TYPE)
 
 
 def span(monitor: Monitor, from_: str | None, to: str | None, seconds: float) -> tuple[float, float]:
@@ -145,9 +167,12 @@ def _rfc3339(text: str) -> float:
         return math.nan
 
 
-def series_json(monitor: Monitor, name: str, start: float, end: float, points: int) -> dict[str, Any]:
-    shift = monitor.to_wall(0.0)
-    buckets = monitor.history.query(name, start - shift, end - shift, points)
+def series_json(past: History, shift: float, name: str, start: float, end: float, points: int) -> dict[str, Any]:
+    """Return one series. `shift`: Unix time minus boot time, in seconds."""
+    try:
+        buckets = past.query(name, start - shift, end - shift, points)
+    except KeyError:  # dropped for a new series since the names were checked
+        buckets = []
 
     def column(figure: Callable[[Bucket], float | None]) -> list[float | None]:
         return [figure(bucket) for bucket in buckets]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from msgspec import Struct, field
@@ -16,12 +16,15 @@ from memwatch.snapshot import Snapshot
 from memwatch_web.api.inquiries import Inquiries
 from memwatch_web.asgi.health import current
 from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.asgi.query_thread import QueryQueueFullError, QueryThread
 from memwatch_web.asgi.render_cache import RenderCaches
 from memwatch_web.asgi.sse import Broker
 
 # The kernel needs long to read the PSS of a large process.
 PSS_PAUSE_SECONDS = 1.0
 TEST_PAUSE_SECONDS = 5.0
+# Shorter queries run in the event loop; a longer one would delay every other client.
+MAX_INLINE_SECONDS = 0.005
 
 
 class RateLimiter:
@@ -51,6 +54,7 @@ class Services(Struct):
     alerting: NotificationManager
     inquiries: Inquiries
     caches: RenderCaches = field(default_factory=RenderCaches)
+    queries: QueryThread = field(default_factory=QueryThread)
     pss_turnstile: RateLimiter = field(default_factory=lambda: RateLimiter(PSS_PAUSE_SECONDS))
     test_turnstile: RateLimiter = field(default_factory=lambda: RateLimiter(TEST_PAUSE_SECONDS))
 
@@ -59,11 +63,28 @@ class Services(Struct):
         return current(self.monitor)
 
     def json(self, value: Any) -> Response:  # noqa: ANN401  any JSON value
-        return Response(answer_bytes(value, self.monitor.simulated), media_type=JSON_TYPE)
+        return Response(self.json_bytes(value), media_type=JSON_TYPE)
 
     def respond_with(self, render: Callable[[Snapshot], Any]) -> Response:
         """Return a JSON view of the latest snapshot, rendered once per tick for all clients."""
         return Response(self.caches.get(render, as_bytes).plain(self.current()), media_type=JSON_TYPE)
+
+    async def query(self, key: Hashable, seconds: float, work: Callable[[], bytes]) -> bytes:
+        """Return the result of `work`, which takes about `seconds`. Work that is longer runs in a thread.
+
+        Equal keys share a result. Raises ProblemError if too many queries wait.
+        """
+        if seconds <= MAX_INLINE_SECONDS:
+            return work()
+        try:
+            return await self.queries.run(key, work)
+        except QueryQueueFullError:
+            raise ProblemError(
+                503, "too many history queries are waiting; retry later.", headers={"Retry-After": "5"}
+            ) from None
+
+    def json_bytes(self, value: Any) -> bytes:  # noqa: ANN401  any JSON value
+        return answer_bytes(value, self.monitor.simulated)
 
     def refuse_when_full(self) -> None:
         if self.broker.full:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -236,12 +237,17 @@ class Pages:
 
 
 class CpuShare:
-    """CPU use of memwatchd as a fraction of one core, over the last minute of rendered snapshots."""
+    """CPU use of memwatchd as a fraction of one core, over the last minute of rendered snapshots. Thread-safe."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._seen: deque[tuple[float, float]] = deque()
 
     def measure(self, snapshot: Snapshot) -> float | Absent:
+        with self._lock:
+            return self._measure(snapshot)
+
+    def _measure(self, snapshot: Snapshot) -> float | Absent:
         now = (snapshot.monotonic, snapshot.self_usage.cpu_seconds)
         if self._seen and self._seen[-1] > now:
             self._seen.clear()
