@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import time
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 
 from scripts.golden import host_of
-from support.daemon_process import RunningDaemon, running_daemon
+from support.daemon_process import POWERLESS, RunningDaemon, running_daemon
 from support.machine_folders import NAMES, machine_folder
+from support.paths import SYSTEMD
 from support.tegra_machine import Tegrastats, is_alive, wait_until_gone
 from support.waiting import Stopwatch
 
@@ -178,9 +180,36 @@ def test_without_root_the_cuda_pool_is_present_and_processes_are_not_permitted(t
     assert (share["used_bytes"], share["source"]) == (24114503680, "meminfo:NvMapMemUsed")
     assert device["absent"]["process_list"] == "not_permitted"
     assert device["notes"] == [
-        f"GPU memory by process is not available: /sys/{CLIENTS} is not readable; run memwatchd as root."
+        f"GPU memory by process is not available: /sys/{CLIENTS} is not readable; "
+        "use the drop-in jetson.conf, or run memwatchd as root."
     ]
     assert held_in(found) == {}
+
+
+def test_jetson_drop_in_shows_processes_without_a_capability(tmp_path: Path) -> None:
+    """Its mount makes NvMap's table readable, and nothing else of debugfs."""
+    drop_in = (SYSTEMD / "drop-ins/jetson.conf").read_text()
+    (mount,) = re.findall("^BindReadOnlyPaths=(.+)$", drop_in, re.MULTILINE)
+    namespace = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    script = 'mount --bind "$1" "$2" && mount -o remount,bind,ro "$2" && shift 2 && exec "$@"'
+    with copied(ORIN, tmp_path / "host") as roots:
+        debugfs = tmp_path / "host/sys/kernel/debug"
+        places = [str(tmp_path / "host" / one.lstrip("-/")) for one in mount.split(":")]
+        debugfs.chmod(0)
+        try:
+            through = [*namespace, "sh", "-c", script, "sh", *places, *POWERLESS]
+            with running_daemon(tmp_path, *roots, through=through) as daemon:
+                daemon.wait_until_ok("nvmap")
+                found = daemon.snapshot()
+                status = Path(f"/proc/{daemon.pid}/status").read_text()
+                seen = os.listdir(f"/proc/{daemon.pid}/root{debugfs}")
+        finally:
+            debugfs.chmod(0o700)
+
+    assert held_in(found)
+    assert "process_list" not in found["devices"][0]["absent"]
+    assert seen == ["iovmm"]
+    assert os.geteuid() != 0 or "CapEff:\t0000000000000000" in status
 
 
 def test_without_debugfs_and_tegrastats_everything_else_works(tmp_path: Path) -> None:

@@ -176,6 +176,28 @@ def test_network_clients_need_the_token_of_the_drop_in(machine: Machine) -> None
         assert TOKEN not in machine.run(f"tr '\\0' '\\n' < /proc/{main_pid(machine)}/environ")
 
 
+def test_jetson_drop_in_shows_only_nvmaps_folder_of_debugfs(machine: Machine) -> None:
+    """The shipped drop-in with a stand-in for debugfs: NvMap's table is readable, the files beside it are not."""
+    shipped = machine.root / "usr/share/doc/memwatchd/drop-ins/jetson.conf"
+    debugfs = "/sys/kernel/debug"
+    machine.run(
+        f"mount -t tmpfs -o mode=0700 tmpfs {debugfs} && mkdir -p {debugfs}/nvmap/iovmm"
+        f" && echo table > {debugfs}/nvmap/iovmm/clients && echo secret > {debugfs}/other"
+    )
+    try:
+        with drop_in(machine, shipped.read_text()):
+            pid = main_pid(machine)
+            inside = f"nsenter --target {pid} --mount setpriv --reuid=memwatchd --regid=memwatchd --clear-groups "
+
+            assert machine.run(inside + f"cat {debugfs}/iovmm/clients") == "table\n"
+            assert machine.run(inside + f"ls {debugfs}") == "iovmm\n"
+            assert "Read-only" in machine.run(inside + f"touch {debugfs}/iovmm/x", check=False)
+            assert "CapEff:\t0000000000000000" in machine.run(f"cat /proc/{pid}/status")
+            assert "Permission denied" in machine.run(inside + "cat /etc/shadow", check=False)
+    finally:
+        machine.run(f"umount {debugfs}")
+
+
 def test_remote_address_without_a_login_is_rejected(machine: Machine) -> None:
     """With an address for other machines and no login, it does not start, and the journal gives the fix."""
     with drop_in(machine, "[Service]\nEnvironment=MEMWATCHD_LISTEN=0.0.0.0:6360\n"):

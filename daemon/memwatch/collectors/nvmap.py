@@ -1,9 +1,13 @@
-"""GPU memory of a Tegra by process, from NvMap's table in debugfs. Readable by root only.
+"""GPU memory of a Tegra by process, from NvMap's table in debugfs.
+
+Only root may enter debugfs. The table itself is readable by all users (nvmap_dev.c: S_IRUGO).
 
 It is read in its own thread, not on the tick: the kernel walks every buffer of every client under their locks.
 """
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.tegra.detect import AUTO, TegraOptions, detect_soc
@@ -16,12 +20,15 @@ from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent
 
 CLIENTS = "kernel/debug/nvmap/iovmm/clients"
+# With the drop-in jetson.conf, NvMap's folder alone is mounted in place of debugfs.
+PATHS = (CLIENTS, "kernel/debug/iovmm/clients")
 MAX_BYTES = 1 << 20
 WITHOUT_NVMAP = frozenset({"tegra264"})
 REFUSED = NvMapReading(
     Absent.NOT_PERMITTED,
     Absent.NOT_PERMITTED,
-    f"GPU memory by process is not available: /sys/{CLIENTS} is not readable; run memwatchd as root.",
+    f"GPU memory by process is not available: /sys/{CLIENTS} is not readable; "
+    "use the drop-in jetson.conf, or run memwatchd as root.",
 )
 
 
@@ -29,7 +36,7 @@ class Collector(BaseCollector):
     name = "nvmap"
     period_seconds = 5.0
     may_block = True
-    about = "GPU memory of a Jetson by process. Needs root."
+    about = "GPU memory of a Jetson by process. Needs root or the drop-in jetson."
 
     def __init__(self, roots: Roots, pids: GpuPids, board: str = AUTO) -> None:
         soc = detect_soc(roots, board)
@@ -37,7 +44,7 @@ class Collector(BaseCollector):
             raise SourceUnavailable("no Tegra: /proc/device-tree/compatible does not name one")
         if soc in WITHOUT_NVMAP:
             raise SourceUnavailable(f"{soc} does not allocate GPU memory through NvMap; NVML lists its processes")
-        self._path = roots.sysfs / CLIENTS
+        self._sysfs = roots.sysfs
         self._pids = pids
 
     @classmethod
@@ -46,20 +53,25 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         try:
-            with self._path.open("rb") as file:
-                data = file.read(MAX_BYTES)
+            data = self._read()
         except PermissionError:
             self._pids.update(self.name, frozenset())
             return Findings(nvmap=REFUSED)
-        except FileNotFoundError:
+        if data is None:
             self._pids.update(self.name, frozenset())
-            raise SourceUnavailable(f"{self._path}: does not exist; is debugfs mounted?") from None
+            raise SourceUnavailable(f"{self._sysfs / CLIENTS}: does not exist; is debugfs mounted?")
         try:
             table = parse_clients(data)
         except DecodeError as error:
             raise ParseError(str(error)) from None
         self._pids.update(self.name, frozenset(one.pid for one in table.clients if one.pid != KERNEL_PID))
         return Findings(nvmap=NvMapReading(table.total_bytes, table.clients), rejected=table.rejected)
+
+    def _read(self) -> bytes | None:
+        for path in PATHS:
+            with suppress(FileNotFoundError), (self._sysfs / path).open("rb") as file:
+                return file.read(MAX_BYTES)
+        return None
 
     def close(self) -> None:
         pass

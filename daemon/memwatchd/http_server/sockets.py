@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -65,6 +66,8 @@ def _reason(error: OSError, address: TcpAddress | UnixAddress) -> str:
         return f"{text}; another memwatchd may be running there: try 127.0.0.1:6361 or stop it"
     if isinstance(address, UnixAddress):
         return f"{text}; use a folder this user may write to, such as unix:/run/memwatchd/memwatchd.sock"
+    if isinstance(error, PermissionError) and error.errno == errno.EPERM:
+        return f"{text}; add SocketBindAllow=tcp:{address.port} to the unit (systemctl edit memwatchd)"
     if isinstance(error, PermissionError):
         return f"{text}; ports below 1024 need privileges: try 127.0.0.1:6360"
     return f"{text}; use an address of this machine such as 127.0.0.1:6360"
