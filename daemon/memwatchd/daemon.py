@@ -47,6 +47,7 @@ class Daemon:
         self.recorder = wiring.open_recorder(settings, self.monitor.identity)
         self.state = open_state(settings.state.dir) if self.player is None else StateDir(None)
         self.alerting = self._alerting()
+        self.monitor.publisher.hide_commands(self.live.is_open)
         self.broker = Broker(lambda: self.monitor.latest, self.live.max_streams)
         self.service = Notifier()
         self.target_check = UnknownTargetCheck(settings)
@@ -87,7 +88,7 @@ class Daemon:
 
     def start(self) -> None:
         """Start the collectors and the other threads, except the tick thread."""
-        for warning in filter(None, (*self.settings.warnings, wiring.describe_exposure(self.settings))):
+        for warning in filter(None, (*self.settings.warnings, self.live.exposure)):
             log.warning("%s", warning)
         if self.state.complaint:
             missed = self.state.was_wanted or self.settings.alerts.receivers
@@ -168,13 +169,19 @@ class Daemon:
             load_certificate(self.tls, *live.certificate)
         receivers = wiring.update_receivers(live.receivers, self.live.receivers, self.alerting)
         changes = describe_changes(self.settings, settings, simulated=self.player is not None)
+        if live.is_open:  # before the new login is in force
+            self.monitor.publisher.hide_commands(True)
+        warnings = {*settings.warnings, live.exposure} - {*self.settings.warnings, self.live.exposure, None}
         self.settings, self.live = settings, live
+        self.monitor.publisher.hide_commands(live.is_open)
         self.broker.max_streams = live.max_streams
         self.monitor.reconfigure(live.rules)
         self.target_check.use(settings)
         self.alerting.use(receivers)
         for change in changes:
             log.info("%s", change)
+        for warning in sorted(map(str, warnings)):
+            log.warning("%s", warning)
         if not changes:
             log.info("settings reloaded, no changes")
         logging.getLogger().setLevel(live.log_level.upper())

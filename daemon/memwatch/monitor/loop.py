@@ -30,6 +30,7 @@ from memwatch.linux.psi_trigger import Sleep
 from memwatch.model import Absent
 from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
 from memwatch.monitor.pacing import Pacing
+from memwatch.monitor.publisher import Publisher
 from memwatch.monitor.sampler import Gatherer
 from memwatch.monitor.schedule import next_due, suspended_seconds, wall_jump_seconds
 from memwatch.monitor.self_usage import SelfUsageReader
@@ -101,7 +102,6 @@ class Monitor:
         speed: float | None = None,
         reports: AllocatorReports | None = None,
     ) -> None:
-        self.latest: Snapshot | None = None
         self.events = EventLog()
         self.history = History(rules.tier_specs)
         self.ticks = NotableTicks()
@@ -126,12 +126,17 @@ class Monitor:
         self._notified_at = -math.inf
         self._notified_levels: Mapping[str, Level] = {}
         self._event_writer = EventWriter(self.events)
+        self.publisher = Publisher()
         self._before: Moment | None = None
         self._last_failure = ""
         self._seq = 0
         self._history_rules = rules
         self._events_seen = 0
         self._pending_notifications: tuple[Notification, ...] = ()
+
+    @property
+    def latest(self) -> Snapshot | None:
+        return self.publisher.latest
 
     @property
     def simulated(self) -> bool:
@@ -187,7 +192,7 @@ class Monitor:
         finally:
             # Publish the snapshot even if there is not enough memory to record it.
             self.self_usage.tick_duration_seconds = self._clock.monotonic() - now.monotonic
-            self.latest = snapshot
+            snapshot = self.publisher.publish(snapshot)
             self._notify_listeners(snapshot)
         self._pacing.ticked_at = now.monotonic
         return snapshot
