@@ -10,12 +10,14 @@ from collections.abc import Callable
 from memwatch import __version__
 from memwatch.clock import SystemClock
 from memwatch.linux.files import Roots
+from memwatch.linux.process_files import Passwd
 from memwatch.linux.psi_trigger import PsiTrigger
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.sampler import Gatherer, Sampler
 from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.processes.allocator_reports import AllocatorReports
+from memwatch_web.asgi.failed_logins import FailedLogins
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.sse import Broker
 from memwatch_web.metrics.families import Exporter
@@ -47,6 +49,8 @@ class Daemon:
         self.recorder = wiring.open_recorder(settings, self.monitor.identity)
         self.state = open_state(settings.state.dir) if self.player is None else StateDir(None)
         self.alerting = self._alerting()
+        self.failed_logins = FailedLogins()
+        self._passwd = Passwd(self.roots.rootfs / "etc/passwd")
         self.monitor.publisher.hide_commands(self.live.is_open)
         self.broker = Broker(lambda: self.monitor.latest, self.live.max_streams)
         self.service = Notifier()
@@ -76,6 +80,11 @@ class Daemon:
         """Return the current web options. Called for every request, so a reload takes effect at once."""
         return self.live.web_options
 
+    def user_name(self, uid: int) -> str:
+        """Return the name of a user, or the id as text. Root's own files only: a directory service may hang."""
+        self._passwd.refresh()
+        return str(self._passwd.name(uid))
+
     def exporter(self) -> Exporter:
         return Exporter(
             __version__,
@@ -84,6 +93,7 @@ class Daemon:
             lambda: self.web_options().process_metrics,
             self.alerting.outbox_figures,
             self.monitor.files_status,
+            lambda: self.failed_logins.total,
         )
 
     def start(self) -> None:

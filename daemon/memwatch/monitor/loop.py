@@ -238,11 +238,18 @@ class Monitor:
     def to_boottime(self, unix: float) -> float:
         return unix - self._clock.wall() + self._clock.boottime()
 
-    def release(self, seconds: float) -> list[str]:
-        """Release all devices for `seconds`. Return the names of the collectors that do. Thread-safe."""
+    def release(self, seconds: float, by: str) -> list[str]:
+        """Release all devices for `seconds`. Return the names of the collectors that do. Thread-safe.
+
+        `by` names the caller in the event.
+        """
         names = self._sampler.release(seconds)
-        self._event_writer.on_release(self._clock.wall(), names, seconds)
+        self._event_writer.on_release(self._clock.wall(), names, seconds, by)
         return names
+
+    def record_change(self, kind: str, text: str) -> None:
+        """Record a change by an operator as an event. Thread-safe."""
+        self._event_writer.on_change(self._clock.wall(), kind, text)
 
     def replay_restarted(self) -> None:
         """Record an event: the recording has ended and starts again."""

@@ -214,7 +214,7 @@ def test_the_driver_is_let_go_of_and_taken_up_again(tmp_path: Path) -> None:
     assert done.stdout.endswith(" UTC.\n")
     assert calls == []
     assert json.loads(as_json.stdout) == {"released": ["nvml"], "seconds": 60.0}
-    assert newest.split()[1:] == ["release", "GPU", "drivers", "released", "for", "60", "s:", "nvml"]
+    assert newest.split()[1:10] == ["release", "GPU", "drivers", "released", "for", "60", "s:", "nvml,", "by"]
     assert events[-1] == newest.rstrip("\n")
     assert "started" in events[0]
 

@@ -69,6 +69,7 @@ NAMES = {
     "tegrastats_largest_free_blocks": set(),
     "tick_duration_seconds": set(),
     "tick_lag_seconds": set(),
+    "failed_logins_total": set(),
     "time_to_full_seconds": {"target"},
 }
 

@@ -48,6 +48,7 @@ class Exporter(Collector):
         max_processes: Callable[[], int] = lambda: 0,
         outbox: Callable[[], OutboxFigures | None] = lambda: None,
         files: Callable[[], FilesStatus | None] = lambda: None,
+        failed_logins: Callable[[], int] = lambda: 0,
     ) -> None:
         self.snapshot: Snapshot | None = None
         self._version = version
@@ -56,6 +57,7 @@ class Exporter(Collector):
         self._max_processes = max_processes
         self._outbox = outbox
         self._files = files
+        self._failed_logins = failed_logins
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -100,6 +102,9 @@ class Exporter(Collector):
             "memory_locked",
             "1 if the daemon's memory is locked (mlockall), 0 if it can be swapped out.",
             [((), locked)],
+        )
+        yield counter(
+            "failed_logins", "Total requests refused for wrong credentials.", [((), self._failed_logins())]
         )
         labels = {"version": self._version, "simulated": "true" if snapshot.simulated else "false"}
         yield InfoMetricFamily(PREFIX + "build", "Version of memwatchd, and whether its data is simulated.", labels)
