@@ -91,7 +91,8 @@ OPTIONS = (
         group="Settings",
         metavar="ADDRESS",
         multiple=True,
-        help="HOST:PORT, [IPv6]:PORT or unix:/PATH. May be repeated.  [default: 127.0.0.1:6360]",
+        help="HOST:PORT, [IPv6]:PORT or unix:/PATH. May be repeated.  [default: 127.0.0.1:6360; under systemd also "
+        "$RUNTIME_DIRECTORY/memwatchd.sock]",
     ),
     Option(
         ["--insecure"],

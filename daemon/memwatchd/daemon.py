@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from memwatch import __version__
 from memwatch.clock import SystemClock
 from memwatch.linux.files import Roots
+from memwatch.linux.process_files import Passwd
 from memwatch.linux.psi_trigger import PsiTrigger
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.sampler import Gatherer, Sampler
@@ -18,6 +19,7 @@ from memwatch.notify.outbox.outbox import Outbox
 from memwatch.processes.allocator_reports import AllocatorReports
 from memwatch.runtime.worker import ThreadState
 from memwatch.snapshot import Snapshot
+from memwatch_web.asgi.failed_logins import FailedLogins
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.sse import Broker
 from memwatch_web.metrics.families import Exporter, ProcessFigures
@@ -52,6 +54,9 @@ class Daemon:
         self.recorder = wiring.open_recorder(settings, self.monitor.identity)
         self.state = open_state(settings.state.dir) if self.player is None else StateDir(None)
         self.alerting = self._alerting()
+        self.failed_logins = FailedLogins()
+        self._passwd = Passwd(self.roots.rootfs / "etc/passwd")
+        self.monitor.publisher.hide_commands(self.live.is_open)
         self.broker = Broker(lambda: self.monitor.latest, self.live.max_streams)
         self.service = Notifier()
         self.target_check = UnknownTargetCheck(settings)
@@ -81,6 +86,11 @@ class Daemon:
         """Return the current web options. Called for every request, so a reload takes effect at once."""
         return self.live.web_options
 
+    def user_name(self, uid: int) -> str:
+        """Return the name of a user, or the id as text. Root's own files only: a directory service may hang."""
+        self._passwd.refresh()
+        return str(self._passwd.name(uid))
+
     def exporter(self) -> Exporter:
         return Exporter(
             __version__,
@@ -89,12 +99,14 @@ class Daemon:
             lambda: self.web_options().process_metrics,
             self.alerting.outbox_figures,
             self.monitor.files_status,
-            lambda: ProcessFigures(self._log_lines_dropped(), self.alerting.thread_states()),
+            lambda: ProcessFigures(
+                self._log_lines_dropped(), self.alerting.thread_states(), self.failed_logins.total
+            ),
         )
 
     def start(self) -> None:
         """Start the collectors and the other threads, except the tick thread."""
-        for warning in filter(None, (*self.settings.warnings, wiring.describe_exposure(self.settings))):
+        for warning in filter(None, (*self.settings.warnings, self.live.exposure)):
             log.warning("%s", warning)
         if self.state.complaint:
             missed = self.state.was_wanted or self.settings.alerts.receivers
@@ -189,13 +201,19 @@ class Daemon:
             load_certificate(self.tls, *live.certificate)
         receivers = wiring.update_receivers(live.receivers, self.live.receivers, self.alerting)
         changes = describe_changes(self.settings, settings, simulated=self.player is not None)
+        if live.is_open:  # before the new login is in force
+            self.monitor.publisher.hide_commands(True)
+        warnings = {*settings.warnings, live.exposure} - {*self.settings.warnings, self.live.exposure, None}
         self.settings, self.live = settings, live
+        self.monitor.publisher.hide_commands(live.is_open)
         self.broker.max_streams = live.max_streams
         self.monitor.reconfigure(live.rules)
         self.target_check.use(settings)
         self.alerting.use(receivers)
         for change in changes:
             log.info("%s", change)
+        for warning in sorted(map(str, warnings)):
+            log.warning("%s", warning)
         if not changes:
             log.info("settings reloaded, no changes")
         logging.getLogger().setLevel(live.log_level.upper())

@@ -20,6 +20,7 @@ from memwatch.notify.channel import Channel
 from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.notify.receiver import Receiver, Subscription
+from memwatch.options import InvalidValueError
 from memwatch.snapshot import UNKNOWN_BOOT, Snapshot
 from memwatch_web.asgi.options import WebOptions
 from memwatchd.recording.demos import path_of
@@ -28,7 +29,10 @@ from memwatchd.recording.player import Player, ReplayClock
 from memwatchd.recording.recorder import Recorder
 from memwatchd.settings.certificates import tls_context
 from memwatchd.settings.channels import ReceiverSection
+from memwatchd.settings.load import SettingsError
+from memwatchd.settings.messages import Problem
 from memwatchd.settings.schema import Settings
+from memwatchd.settings.web import Web
 from memwatchd.state_dir import StateDir
 
 if TYPE_CHECKING:
@@ -102,7 +106,8 @@ def open_history_writer(
 class LiveSettings(Struct, frozen=True):
     """Settings that a reload applies. All others need a restart.
 
-    `certificate`: the files of the certificate and its key; None if the daemon was started without TLS.
+    `certificate`: the files of the certificate and its key; None if the daemon was started without TLS. `is_open`:
+    other machines have access without a login. `exposure`: a warning about them.
     """
 
     rules: MonitorRules
@@ -112,11 +117,28 @@ class LiveSettings(Struct, frozen=True):
     max_streams: int
     log_level: str
     certificate: tuple[str, str | None] | None
+    is_open: bool
+    exposure: str | None
+
+
+def effective_web(web: Web, started: Web) -> Web:
+    """Return `web` with the addresses and the TLS of the start, which a reload does not change.
+
+    Raises SettingsError if other machines would then have access without a login.
+    """
+    try:
+        return replace(web, listen=started.listen, tls=started.tls)
+    except InvalidValueError as error:
+        why = f"web.listen and web.tls.client_ca_file change at the next start only, and until then {error}"
+        raise SettingsError([Problem(why)]) from None
 
 
 def build_live_settings(settings: Settings, started: Settings, player: Player | None = None) -> LiveSettings:
-    """Return the live part of `settings` for a daemon that was started with the settings `started`."""
-    web, cert_file = settings.web, settings.web.tls.cert_file
+    """Return the live part of `settings` for a daemon that was started with the settings `started`.
+
+    Raises SettingsError if the settings are not safe with the addresses of the start.
+    """
+    web, cert_file = effective_web(settings.web, started.web), settings.web.tls.cert_file
     named = started.processes.top if settings.processes.metrics else 0
     speaks_tls = started.web.tls.cert_file is not None
     return LiveSettings(
@@ -126,7 +148,9 @@ def build_live_settings(settings: Settings, started: Settings, player: Player | 
         dashboard_url=web.url,
         max_streams=web.max_streams,
         log_level=settings.log.level,
-        certificate=(cert_file, web.tls.key_file) if speaks_tls and cert_file is not None else None,
+        certificate=(cert_file, settings.web.tls.key_file) if speaks_tls and cert_file is not None else None,
+        is_open=web.is_open,
+        exposure=describe_exposure(web),
     )
 
 
@@ -200,9 +224,8 @@ def render_status(snapshot: Snapshot) -> str:
     return levels or "no data"
 
 
-def describe_exposure(settings: Settings) -> str | None:
+def describe_exposure(web: Web) -> str | None:
     """Return a warning about addresses that other machines can reach, None if there is no problem."""
-    web = settings.web
     if not web.exposed_addresses:
         return None
     where = ", ".join(web.exposed_addresses)

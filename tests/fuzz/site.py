@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from functools import cache
 from typing import Any
 
 from msgspec import Struct
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from fuzz.oracle import as_file
 from memwatch_web.asgi.access import AccessControl
+from memwatch_web.asgi.caller import CallerLookup
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.metrics.fast_path import METRICS, MetricsFastPath
 from memwatchd.daemon import Daemon
@@ -68,13 +70,20 @@ async def started(daemon: Daemon) -> tuple[ASGIApp, Server]:
     dates = list[tuple[bytes, bytes]]()
     metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter())
     lazy_app = create_lazy_app(daemon, metrics_endpoint)
-    app = AccessControl(lazy_app, daemon.web_options, dates)
+    app = AccessControl(lazy_app, daemon.web_options, dates, callers=OwnUser())
     server = Server(app, Limits(), at_once={METRICS.encode(): MetricsFastPath(app, metrics_endpoint, dates)})
     server.config.load()
     use_date_headers(server, dates, simulated=False)
     server.lifespan = server.config.lifespan_class(server.config)
     await lazy_app.prepare()
     return app, server
+
+
+class OwnUser(CallerLookup):
+    """Lookup that finds the user of this process: these requests come from no socket."""
+
+    async def uid(self, scope: Scope) -> int | None:  # noqa: ARG002
+        return os.geteuid()
 
 
 def settings() -> Settings:

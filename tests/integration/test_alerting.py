@@ -310,7 +310,7 @@ def test_changes_from_other_origins_and_proxies_are_rejected(tmp_path: Path) -> 
         looked = get(daemon.port, "/api/v1/silences", {"X-Forwarded-For": "192.0.2.1"})
 
     assert (foreign.status, proxied.status, looked.status) == (403, 403, 200)
-    assert "from this machine only" in proxied.json["detail"]
+    assert "use the socket file" in proxied.json["detail"]
 
 
 def test_receiver_that_answers_410_is_shown_as_disabled(tmp_path: Path) -> None:

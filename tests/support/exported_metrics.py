@@ -35,7 +35,7 @@ def exported_families() -> list[Metric]:
     )
     files = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), "")
     outbox = OutboxFigures(True, 0, 0)
-    process_figures = ProcessFigures(0, {"outbox": ThreadState.OK})
+    process_figures = ProcessFigures(0, {"outbox": ThreadState.OK}, 0)
     exporter = Exporter("1", dict, tuple, lambda: 1, lambda: outbox, lambda: files, lambda: process_figures)
     return list(exporter.families(full))
 

@@ -68,9 +68,9 @@ MEMORY = (
 )
 PROGRAMS = (
     Route("POST",   "/api/v1/marks",                ingest.marks,                 "MarkReceipt",
-          "operator", "adds an event"),
+          "program", "adds an event"),
     Route("POST",   "/api/v1/reports",              ingest.reports,               "ReportReceipt",
-          "operator", "replaces the reports of a process"),
+          "program", "replaces the reports of a process"),
 )
 ALERTS = (
     Route("GET",    "/api/v1/alerts",               alerts.alerts,                "Alert[]"),

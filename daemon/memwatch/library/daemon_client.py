@@ -12,10 +12,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from memwatch.library.never_raise import log_once
+from memwatch.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url, read_authorization
 from memwatch.runtime.unix_http import UnixConnection
 
 Json = Any
-DEFAULT_URL = "http://127.0.0.1:6360"
 SILENT_SECONDS = 30.0
 CONNECT_SECONDS = 2.0
 # For requests from threads. An idle daemon builds its API on the first request, which takes seconds on a board.
@@ -24,11 +24,19 @@ MAX_ANSWER_BYTES = 16 << 20
 
 
 class Daemon:
-    """Client of a daemon at http://HOST:PORT, https://HOST:PORT or unix:/PATH. Thread-safe."""
+    """Client of a daemon at http://HOST:PORT, https://HOST:PORT or unix:/PATH. Thread-safe.
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    Without a URL it is the daemon of this machine: its socket file or TCP port, chosen for each request, because
+    the daemon may start after this program.
+    """
+
+    def __init__(self, url: str | None) -> None:
+        self._url = url
         self._silent_until = 0.0
+
+    @property
+    def url(self) -> str:
+        return self._url or default_url()
 
     @property
     def is_silent(self) -> bool:
@@ -45,13 +53,14 @@ class Daemon:
 
     def connection(self, seconds: float) -> tuple[HTTPConnection, str]:
         """Return an unopened connection and the prefix of all paths. Raises ValueError for an invalid URL."""
-        if self.url.startswith("unix:"):
-            return UnixConnection(self.url.removeprefix("unix:").removeprefix("//"), seconds), ""
-        parts = urlsplit(self.url)
+        url = self.url
+        if url.startswith("unix:"):
+            return UnixConnection(url.removeprefix("unix:").removeprefix("//"), seconds), ""
+        parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:
             raise ValueError(
-                f'MEMWATCH_URL is "{self.url[:80]}", which is not a daemon\'s URL; '
-                f"for example {DEFAULT_URL} or unix:/run/memwatchd.sock"
+                f'MEMWATCH_URL is "{url[:80]}", which is not a daemon\'s URL; '
+                f"for example {TCP_URL} or unix:{SOCKET_FILE}"
             )
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         return kind(parts.hostname, parts.port, timeout=seconds), parts.path.rstrip("/")
@@ -65,7 +74,9 @@ class Daemon:
             try:
                 connection.connect()
                 connection.sock.settimeout(backoff)
-                headers = {"Content-Type": "application/json"} if body else {}
+                headers = read_authorization(os.environ)
+                if body:
+                    headers["Content-Type"] = "application/json"
                 connection.request(method, prefix + path, body, headers)
                 response = connection.getresponse()
                 answer = response.read(MAX_ANSWER_BYTES)
@@ -91,8 +102,8 @@ def read_roots(environ: Mapping[str, str]) -> tuple[Path, Path, Path]:
     return Path(proc), Path(sysfs), Path(root)
 
 
-def read_url(environ: Mapping[str, str]) -> str:
-    return environ.get("MEMWATCH_URL") or DEFAULT_URL
+def read_url(environ: Mapping[str, str]) -> str | None:
+    return environ.get("MEMWATCH_URL") or None
 
 
 daemon = Daemon(read_url(os.environ))

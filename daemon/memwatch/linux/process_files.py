@@ -19,6 +19,7 @@ from memwatch.linux.cgroups import (
     parse_owners,
     sees_all_processes,
 )
+from memwatch.linux.command_redaction import redact_arguments
 from memwatch.linux.files import ParseError, Roots, read_once
 from memwatch.model import Absent, Words
 
@@ -26,6 +27,7 @@ from memwatch.model import Absent, Words
 KERNEL_THREAD = 0x00200000
 _BOOT_TIME = re.compile(rb"^btime (\d{1,12})\n", re.MULTILINE)
 _UIDS = re.compile(rb"^Uid:\t\d+\t(\d{1,10})\t", re.MULTILINE)
+_REAL_UID = re.compile(rb"^Uid:\t(\d{1,10})\t", re.MULTILINE)
 _SWAP = re.compile(rb"^VmSwap:[ \t]+(\d{1,19}) kB\n", re.MULTILINE)
 _CGROUP_BYTES = 16384
 # Mount option in the form of Linux 5.8 and of older kernels. 0 and `off` hide nothing.
@@ -110,6 +112,12 @@ def parse_uid(status: bytes) -> int | None:
     return int(found[1]) if found else None
 
 
+def parse_real_uid(status: bytes) -> int | None:
+    """Return the id of the user that started the process: a set-uid program has another effective one."""
+    found = _REAL_UID.search(status)
+    return int(found[1]) if found else None
+
+
 def parse_swap(status: bytes) -> int | None:
     """Return the bytes in swap, or None if the kernel does not report them."""
     found = _SWAP.search(status)
@@ -117,9 +125,9 @@ def parse_swap(status: bytes) -> int | None:
 
 
 def parse_command(data: bytes, max_characters: int) -> str:
-    """Return a command line with blanks between arguments, at most `max_characters` characters. Invalid UTF-8 is
-    escaped."""
-    words = data.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "backslashreplace")
+    """Return a command line with blanks between arguments, at most `max_characters` characters. Secrets are hidden,
+    invalid UTF-8 is escaped."""
+    words = " ".join(redact_arguments(data.rstrip(b"\0").decode("utf-8", "backslashreplace").split("\0")))
     return words if len(words) <= max_characters else words[: max_characters - 1] + "…"
 
 

@@ -30,6 +30,7 @@ from memwatch.linux.psi_trigger import Sleep
 from memwatch.model import Absent
 from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
 from memwatch.monitor.pacing import Pacing
+from memwatch.monitor.publisher import Publisher
 from memwatch.monitor.sampler import Gatherer
 from memwatch.monitor.schedule import next_due, suspended_seconds, wall_jump_seconds
 from memwatch.monitor.self_usage import SelfUsageReader
@@ -102,7 +103,6 @@ class Monitor:
         speed: float | None = None,
         reports: AllocatorReports | None = None,
     ) -> None:
-        self.latest: Snapshot | None = None
         self.events = EventLog()
         self.history = History(rules.tier_specs)
         self.ticks = NotableTicks()
@@ -127,6 +127,7 @@ class Monitor:
         self._notified_at = -math.inf
         self._notified_levels: Mapping[str, Level] = {}
         self._event_writer = EventWriter(self.events)
+        self.publisher = Publisher()
         self._before: Moment | None = None
         self._last_failure = ""
         self._failure_log = FailureLog(clock.monotonic)
@@ -134,6 +135,10 @@ class Monitor:
         self._history_rules = rules
         self._events_seen = 0
         self._pending_notifications: tuple[Notification, ...] = ()
+
+    @property
+    def latest(self) -> Snapshot | None:
+        return self.publisher.latest
 
     @property
     def simulated(self) -> bool:
@@ -189,7 +194,7 @@ class Monitor:
         finally:
             # Publish the snapshot even if there is not enough memory to record it.
             self.self_usage.tick_duration_seconds = self._clock.monotonic() - now.monotonic
-            self.latest = snapshot
+            snapshot = self.publisher.publish(snapshot)
             self._notify_listeners(snapshot)
         self._pacing.ticked_at = now.monotonic
         return snapshot
@@ -235,11 +240,18 @@ class Monitor:
     def to_boottime(self, unix: float) -> float:
         return unix - self._clock.wall() + self._clock.boottime()
 
-    def release(self, seconds: float) -> list[str]:
-        """Release all devices for `seconds`. Return the names of the collectors that do. Thread-safe."""
+    def release(self, seconds: float, by: str) -> list[str]:
+        """Release all devices for `seconds`. Return the names of the collectors that do. Thread-safe.
+
+        `by` names the caller in the event.
+        """
         names = self._sampler.release(seconds)
-        self._event_writer.on_release(self._clock.wall(), names, seconds)
+        self._event_writer.on_release(self._clock.wall(), names, seconds, by)
         return names
+
+    def record_change(self, kind: str, text: str) -> None:
+        """Record a change by an operator as an event. Thread-safe."""
+        self._event_writer.on_change(self._clock.wall(), kind, text)
 
     def replay_restarted(self) -> None:
         """Record an event: the recording has ended and starts again."""

@@ -91,9 +91,14 @@ class EventWriter:
         if words is not None:
             self._record(unix, "unclean", words.sentence)
 
-    def on_release(self, unix: float, names: list[str], seconds: float) -> None:
+    def on_release(self, unix: float, names: list[str], seconds: float, by: str) -> None:
         if names:
-            self._record(unix, "release", f"GPU drivers released for {seconds:.0f} s: {', '.join(names)}")
+            text = f"GPU drivers released for {seconds:.0f} s: {', '.join(names)}, by {by}"
+            self._record(unix, "release", text)
+
+    def on_change(self, unix: float, kind: str, text: str) -> None:
+        """Record a change by an operator."""
+        self._record(unix, kind, text)
 
     def on_leak_suspects(self, unix: float, suspects: Iterable[LeakSuspect]) -> None:
         for suspect in suspects:

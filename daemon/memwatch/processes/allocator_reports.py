@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from memwatch.allocators import AllocatorReport
 from memwatch.linux.files import read_once
+from memwatch.linux.process_files import parse_real_uid
 
 MAX_PROCESSES = 256
 MAX_REPORTS = 16
@@ -58,6 +59,10 @@ class AllocatorReports:
         with self._lock:
             self._forget(now)
             return tuple(claim for _, report in sorted(self._reports.items()) for claim in report.claims)
+
+    def owner_uid(self, pid: int) -> int | None:
+        """Return the real user id of a process, None if it does not exist or is hidden."""
+        return parse_real_uid(read_once(self._procfs / str(pid) / "status") or b"")
 
     def _forget(self, now: float) -> None:
         for pid in [pid for pid, report in self._reports.items() if now - report.at > EXPIRY_SECONDS]:

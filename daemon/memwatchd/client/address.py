@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from memwatch.options import InvalidValueError, parse_socket
+from memwatch.runtime.daemon_address import default_url
 from memwatchd.settings.values import parse_host
 
 DEFAULT_PORT = 6360
@@ -51,6 +52,11 @@ class Address(Struct, frozen=True):
 
 
 DEFAULT = Address("http", "127.0.0.1", DEFAULT_PORT)
+
+
+def default_address() -> Address:
+    """Return the daemon's socket file if this user can connect to it, else DEFAULT."""
+    return parse_url(default_url())
 
 
 def parse_url(url: str) -> Address:

@@ -39,7 +39,9 @@ from memwatchd.standard_files import open_standard_files
 ABOUT = """Shows memory usage of hosts and GPUs from memwatchd: pools, their contents, pressure, and available
 memory."""
 
-CONNECTION = """The daemon address is --url, else MEMWATCH_URL, else http://127.0.0.1:6360. If no daemon runs on
+CONNECTION = """The daemon address is --url, else MEMWATCH_URL, else the socket file
+/run/memwatchd/memwatchd.sock if this user can open it, else http://127.0.0.1:6360. Changes, such as release, need
+the socket file (sudo, or the group memwatchd), root, or a login. If no daemon runs on
 this machine, commands read the machine directly and report that on stderr. events, history, record and release
 always need a daemon, and so do remote machines. If the daemon requires a login, set its token in MEMWATCH_TOKEN
 or use its Unix socket."""
@@ -81,7 +83,7 @@ EXIT_CODES = (
     metavar="URL",
     callback=to_address,
     envvar="MEMWATCH_URL",
-    help=f"Daemon address: http://HOST:PORT or unix:/PATH.  [default: {DEFAULT}]",
+    help=f"Daemon address: http://HOST:PORT or unix:/PATH.  [default: the socket file, else {DEFAULT}]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.version_option(__version__, prog_name="memwatch", message="%(prog)s %(version)s")

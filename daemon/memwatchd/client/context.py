@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from memwatch import __version__
 from memwatch.options import InvalidValueError, parse_duration
-from memwatchd.client.address import DEFAULT, Address, parse_url
+from memwatchd.client.address import DEFAULT, Address, default_address, parse_url
 from memwatchd.client.errors import EXIT_FAILURE, CommandError
 from memwatchd.client.http import SECONDS, DaemonResponse, DaemonUnreachableError, ask
 
@@ -190,7 +190,7 @@ def build_context(url: Address | None, as_json: bool) -> ClientContext:
     """Build the context. An option after the command name overrides one before it."""
     parent = click.get_current_context().parent
     before = parent.params if parent else {}
-    return ClientContext(url or before.get("url") or DEFAULT, as_json or bool(before.get("as_json")))
+    return ClientContext(url or before.get("url") or default_address(), as_json or bool(before.get("as_json")))
 
 
 def print_errors(sentences: Sequence[str], code: int = EXIT_FAILURE) -> int:

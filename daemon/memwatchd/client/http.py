@@ -12,13 +12,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from memwatch.runtime.daemon_address import read_authorization
 from memwatch.runtime.unix_http import UnixConnection
 from memwatchd.client.address import Address
 from memwatchd.client.errors import CommandError
 
 SECONDS = 10.0
 MAX_ANSWER_BYTES = 64 << 20
-TOKEN = "MEMWATCH_TOKEN"  # noqa: S105  the name of the variable
 JSON_TYPES = ("application/json", "application/problem+json")
 
 
@@ -68,12 +68,7 @@ def ask(address: Address, path: str, method: str = "GET", seconds: float = SECON
 
 
 def build_headers(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the request headers. The token comes from the environment: all users can see a command line."""
-    headers = {"Accept": "application/json"}
-    token = environ.get(TOKEN, "").strip()
-    if token.isascii() and token.isprintable() and token:
-        headers["Authorization"] = f"Bearer {token}"
-    return headers
+    return {"Accept": "application/json", **read_authorization(environ)}
 
 
 def connection_to(address: Address, seconds: float) -> http.client.HTTPConnection:

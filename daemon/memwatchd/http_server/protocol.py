@@ -19,7 +19,8 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from memwatch.runtime.limits import descriptors_for_processes
-from memwatch_web.asgi.access import PEER, response_headers
+from memwatch_web.asgi.access import response_headers
+from memwatch_web.asgi.caller import PEER
 from memwatch_web.asgi.problems import problem_response
 from memwatchd.http_server.sockets import Peer, read_peer
 

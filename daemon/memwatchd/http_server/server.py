@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from memwatch.alerts.state import Notification
 from memwatch.snapshot import Level, Snapshot
 from memwatch_web.asgi.access import AccessControl, response_headers
+from memwatch_web.asgi.caller import CallerLookup
 from memwatch_web.asgi.lazy_app import LazyApp
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.metrics.fast_path import METRICS, MetricsFastPath
@@ -144,7 +145,10 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
     lazy_app = create_lazy_app(daemon, metrics_endpoint)
     daemon.on_leaving.append(lazy_app.close)
     simulated = daemon.monitor.simulated
-    access = AccessControl(lazy_app, daemon.web_options, dates, simulated)
+    callers = CallerLookup(user_name=daemon.user_name)
+    access = AccessControl(
+        lazy_app, daemon.web_options, dates, simulated, callers=callers, failures=daemon.failed_logins
+    )
     server = Server(
         access,
         Limits(),

@@ -16,8 +16,10 @@ from memwatchd.settings.values import from_text
 
 PREFIX = "MEMWATCHD_"
 CONFIG = "MEMWATCHD_CONFIG"
-# systemd sets it to the unit's StateDirectory=; several are separated by colons (systemd.exec(5)).
+# systemd sets them to StateDirectory= and RuntimeDirectory= of the unit; several are separated by colons
+# (systemd.exec(5)).
 SYSTEMD_STATE = "STATE_DIRECTORY"
+SYSTEMD_RUNTIME = "RUNTIME_DIRECTORY"
 
 # The key that each flag sets; in the flag's name, _ stands for -.
 FLAGS: Mapping[str, tuple[str, str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -9,14 +10,16 @@ from typing import Any, get_args, get_origin
 from msgspec import Struct, field
 
 from memwatch.options import KeyPath
+from memwatch.runtime.daemon_address import SOCKET_NAME
 from memwatchd.settings.diff import flat
-from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_STATE, read_environment
+from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_RUNTIME, SYSTEMD_STATE, read_environment
 from memwatchd.settings.messages import Problem, ValueOrigin, describe_mistake, dotted
 from memwatchd.settings.schema import Sections, Settings
 from memwatchd.settings.secrets_source import SecretContext
 from memwatchd.settings.section import ContextConverter, is_section, section_keys, unwrap
 from memwatchd.settings.toml import ConfigFileError, TomlFile, find_line, read_toml
 from memwatchd.settings.validation import Checker
+from memwatchd.settings.web import Web
 
 DEFAULT_FILE = Path("/etc/memwatchd/memwatchd.toml")
 MAX_PROBLEMS = 25
@@ -76,6 +79,11 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], *, default_file: 
     systemd_state = environ.get(SYSTEMD_STATE, "").partition(":")[0]
     if systemd_state and not is_in(merged.values, FLAGS["state_dir"]):
         merged.put(FLAGS["state_dir"], systemd_state, ValueOrigin(SYSTEMD_STATE, from_variable=True))
+    runtime_folder = environ.get(SYSTEMD_RUNTIME, "").partition(":")[0]
+    # A folder that is not writable belongs to another unit, which has started this program.
+    if runtime_folder and os.access(runtime_folder, os.W_OK) and not is_in(merged.values, FLAGS["listen"]):
+        addresses = [*map(str, Web().listen), f"unix:{runtime_folder}/{SOCKET_NAME}"]
+        merged.put(FLAGS["listen"], addresses, ValueOrigin(SYSTEMD_RUNTIME, from_variable=True))
     for variable in found:
         merged.put(variable.path, variable.value, ValueOrigin(variable.variable, from_variable=True))
     for flag, path in FLAGS.items():

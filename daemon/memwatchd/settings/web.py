@@ -11,7 +11,7 @@ from msgspec import field
 from memwatch.options import Accepts, Bounds, Converter, InvalidValueError, Section
 from memwatch_web.asgi.auth import Login, PasswordHash, Token, parse_token
 from memwatchd.settings.certificates import refuse_bad_tls
-from memwatchd.settings.secrets_source import SecretContext, read_reference
+from memwatchd.settings.secrets_source import SecretContext, read_reference, warn_public
 from memwatchd.settings.section import AT_START, ON_READING, ON_RELOAD, ContextConverter, TakesEffect, checked_url
 from memwatchd.settings.values import (
     TcpAddress,
@@ -35,6 +35,14 @@ def token_from(value: object, context: SecretContext) -> Token:
         return parse_token(text)
     except ValueError as error:
         raise InvalidValueError(f"{whose} {error}", has_example=not whose) from None
+
+
+def password_hash_from(value: object, context: SecretContext) -> PasswordHash:
+    """Parse a bcrypt hash. Warns if every user can read it: a weak password can then be guessed offline."""
+    found = parse_password_hash(value)
+    if context.public_file:
+        warn_public(context, context.public_file)
+    return found
 
 
 def parse_password_hash(value: object) -> PasswordHash:
@@ -79,7 +87,7 @@ class Auth(Section, frozen=True, kw_only=True):
         Annotated[str, Converter(parse_user)],
         Annotated[
             PasswordHash,
-            Converter(parse_password_hash),
+            ContextConverter(password_hash_from),
             Accepts("a bcrypt hash with a cost of 4 to 16", HASH_EXAMPLE, shown=False),
         ],
     ] = field(default_factory=dict)

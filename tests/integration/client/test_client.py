@@ -215,7 +215,7 @@ def test_release_closes_and_reopens_the_driver(tmp_path: Path) -> None:
     assert done.stdout.endswith(" UTC.\n")
     assert calls == []
     assert json.loads(as_json.stdout) == {"released": ["nvml"], "seconds": 60.0}
-    assert newest.split()[1:] == ["release", "GPU", "drivers", "released", "for", "60", "s:", "nvml"]
+    assert newest.split()[1:10] == ["release", "GPU", "drivers", "released", "for", "60", "s:", "nvml,", "by"]
     assert events[-1] == newest.rstrip("\n")
     assert "started" in events[0]
 

@@ -40,7 +40,15 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Collectors": ("collector_",),
     "History": ("history_",),
     "Alerts": ("alerts_", "notifications", "outbox_"),
-    "The daemon": ("snapshot_", "tick_", "memory_locked", "build_", "log_", "thread_"),
+    "The daemon": (
+        "snapshot_",
+        "tick_",
+        "memory_locked",
+        "failed_logins",
+        "build_",
+        "log_",
+        "thread_",
+    ),
 }
 # Errors of collectors, as `memwatch.monitor.sampler` counts them.
 REASONS = ("permission", "missing", "io", "unreadable", "deadline", "inconsistent", "defect")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -11,13 +12,17 @@ from starlette.types import Receive, Scope, Send
 
 from memwatch_web.api.openapi import MODELS, names_in
 from memwatch_web.api.route import Route
-from memwatch_web.asgi.access import AccessControl
+from memwatch_web.asgi.access import PROGRAM_PATHS, AccessControl
 from memwatch_web.asgi.auth import Login, parse_token
+from memwatch_web.asgi.caller import PEER, CallerLookup
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.routes import PAGES, api_routes
+from memwatchd.http_server.sockets import Peer
 
 ROUTES = (*api_routes(), *PAGES)
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.7"
+# User ids of the process at the other end, as the kernel reports them. None: unknown.
+ROOT, ALICE, UNKNOWN = 0, 54321, None
 WITH_LOGIN = WebOptions(login=Login(parse_token("sixteen-letters-")))
 
 
@@ -27,7 +32,14 @@ async def let_in(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: A
     await send({"type": "http.response.body", "body": b""})
 
 
-def status_of(route: Route, options: WebOptions, client: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> int:
+def status_of(
+    route: Route,
+    options: WebOptions,
+    client: str,
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+    uid: int | None = UNKNOWN,
+    peer: Peer | None = None,
+) -> int:
     """Return the status of the access control's answer to a client."""
     sent: list[MutableMapping[str, Any]] = []
 
@@ -37,14 +49,18 @@ def status_of(route: Route, options: WebOptions, client: str, headers: tuple[tup
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    scope = {
+    scope: Scope = {
         "type": "http",
         "method": route.method,
         "path": route.path,
         "headers": [(b"host", b"127.0.0.1"), *headers],
         "client": (client, 1),
+        "server": (HERE, 6360),
     }
-    asyncio.run(AccessControl(let_in, lambda: options, [(b"date", b"")])(scope, receive, send))
+    if peer is not None:
+        scope[PEER] = peer
+    callers = CallerLookup(lambda *_: uid)
+    asyncio.run(AccessControl(let_in, lambda: options, [(b"date", b"")], callers=callers)(scope, receive, send))
     return int(sent[0]["status"])
 
 
@@ -52,14 +68,32 @@ def status_of(route: Route, options: WebOptions, client: str, headers: tuple[tup
 def test_access_control_follows_the_table(route: Route) -> None:
     bearer = ((b"authorization", b"Bearer sixteen-letters-"),)
 
-    assert status_of(route, WebOptions(), HERE) == 200
-    assert status_of(route, WebOptions(), ELSEWHERE) == (403 if route.who == "operator" else 200)
+    changes = route.who in ("program", "operator")
+    assert status_of(route, WebOptions(), HERE, uid=ROOT) == 200
+    assert status_of(route, WebOptions(), HERE, uid=os.geteuid()) == 200
+    assert status_of(route, WebOptions(), HERE, uid=ALICE) == (403 if route.who == "operator" else 200)
+    assert status_of(route, WebOptions(), HERE, uid=UNKNOWN) == (403 if changes else 200)
+    assert status_of(route, WebOptions(), ELSEWHERE) == (403 if changes else 200)
+    assert status_of(route, WebOptions(), "", peer=Peer(1, ALICE, ALICE)) == 200
     assert status_of(route, WITH_LOGIN, HERE) == (200 if route.who == "anyone" else 401)
     assert status_of(route, WITH_LOGIN, ELSEWHERE, bearer) == 200
 
 
-def test_only_operators_may_change_state() -> None:
-    assert [route.path for route in ROUTES if (route.who == "operator") != bool(route.changes)] == []
+@pytest.mark.parametrize("header", [b"forwarded", b"x-forwarded-for", b"x-forwarded-proto", b"x-real-ip", b"via"])
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.changes], ids=lambda route: route.path)
+def test_requests_that_a_proxy_marks_change_nothing(route: Route, header: bytes) -> None:
+    """The proxy may run as root, and over the socket file as its group."""
+    marked = ((header, b"1"),)
+
+    assert status_of(route, WebOptions(), HERE, marked, uid=ROOT) == 403
+    assert status_of(route, WebOptions(), "", marked, peer=Peer(1, ALICE, ALICE)) == 403
+
+
+def test_only_operators_and_programs_may_change_state() -> None:
+    changing = {route.path for route in ROUTES if route.changes}
+
+    assert changing == {route.path for route in ROUTES if route.who in ("program", "operator")}
+    assert {route.path for route in ROUTES if route.who == "program"} == PROGRAM_PATHS
 
 
 def test_method_and_path_of_routes_are_unique() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from collections.abc import Mapping
 
 import bcrypt
@@ -12,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch_web.asgi.auth import (
-    MAX_WAITING,
     Basic,
     Bearer,
     Login,
     PasswordHash,
     Passwords,
-    TooManyAttemptsError,
     compare,
+    dummy_hash,
     is_token,
     parse_authorization,
     parse_token,
 )
+from memwatch_web.asgi.bounded_thread import MAX_WAITING, TooManyChecksError
 
-USERS = {"ada": PasswordHash("hash of ada"), "bob": PasswordHash("hash of bob")}
+USERS = {"ada": PasswordHash("$2b$10$hash of ada"), "bob": PasswordHash("$2b$10$hash of bob")}
 
 
 class Comparer:
@@ -106,18 +107,34 @@ def test_cache_is_keyed_by_user_password_and_hash() -> None:
     passwords = Passwords(Comparer())
     assert judged(passwords, Basic("ada", b"ada")) == [True]
 
-    changed = {"ada": PasswordHash("hash of new"), "ad": PasswordHash("hash of bob"), "adaa": PasswordHash("x")}
+    changed = {name: PasswordHash(f"$2b$10$ of {name}x") for name in ("ada", "ad", "adaa")}
 
     assert judged(passwords, Basic("ada", b"ada"), users=changed) == [False]
     assert judged(passwords, Basic("ad", b"aada"), Basic("adaa", b"da"), users=changed) == [False, False]
 
 
 def test_unknown_user_costs_as_much_as_a_known_one() -> None:
-    """Timing reveals no user names. The password of another user is refused."""
-    comparer = Comparer()
+    """Timing reveals no user names, also if the hashes have different costs. Another user's password is refused."""
+    users = {**USERS, "low": PasswordHash("$2b$08$hash of low"), "high": PasswordHash("$2b$12$hash of high")}
+    rounds = []
+    for user in ("eve", "ada", "low", "high"):
+        comparer = Comparer()
+        assert judged(Passwords(comparer), Basic(user, b"wrong"), users=users) == [False]
+        rounds.append(sum(1 << int(hashed.split(b"$")[2]) for _, hashed in comparer.compared))
 
-    assert judged(Passwords(comparer), Basic("eve", b"ada"), Basic("eve", b"x")) == [False, False]
-    assert len(comparer.compared) == 2
+    assert judged(Passwords(Comparer()), Basic("eve", b"ada"), Basic("eve", b"x")) == [False, False]
+    assert rounds == [1 << 12] * 4
+
+
+def test_dummy_hash_is_compared_at_its_cost() -> None:
+    """bcrypt accepts it as a hash, and no password matches."""
+    times = []
+    for cost in (4, 10):
+        began = time.process_time()
+        assert not compare(b"wrong", dummy_hash(cost))
+        times.append(time.process_time() - began)
+
+    assert times[1] > 8 * times[0]
 
 
 def test_password_checks_beyond_the_queue_are_refused() -> None:
@@ -131,7 +148,7 @@ def test_password_checks_beyond_the_queue_are_refused() -> None:
 
     *tried, known = asyncio.run(storm())
 
-    assert sum(isinstance(one, TooManyAttemptsError) for one in tried) == 2 * MAX_WAITING
+    assert sum(isinstance(one, TooManyChecksError) for one in tried) == 2 * MAX_WAITING
     assert known is True
 
 

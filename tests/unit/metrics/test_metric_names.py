@@ -73,6 +73,7 @@ NAMES = {
     "thread_up": {"thread"},
     "tick_duration_seconds": set(),
     "tick_lag_seconds": set(),
+    "failed_logins_total": set(),
     "time_to_full_seconds": {"target"},
 }
 
@@ -100,7 +101,7 @@ def with_every_value() -> Snapshot:
 def test_metrics_keep_their_names_and_labels() -> None:
     """A machine with every value exports exactly these."""
     files, outbox = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), ""), OutboxFigures(True, 0, 0)
-    process = ProcessFigures(0, {"outbox": ThreadState.OK})
+    process = ProcessFigures(0, {"outbox": ThreadState.OK}, 0)
     exporter = Exporter("1", dict, lambda: [Receiver()], lambda: 5, lambda: outbox, lambda: files, lambda: process)
 
     text = exporter.render(with_every_value(), generate_latest).decode()

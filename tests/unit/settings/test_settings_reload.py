@@ -135,11 +135,28 @@ def test_daemon_uses_every_field_that_a_reload_applies(tmp_path: Path, root_leve
     expected = {name: getattr(live, name) for name in live.__struct_fields__}
     expected["receivers"] = ["am"]
     assert after == expected
-    assert {name for name in after if after[name] == before[name]} == {"certificate"}
+    assert {name for name in after if after[name] == before[name]} == {"certificate", "exposure", "is_open"}
+
+
+def test_reload_that_would_open_the_addresses_of_the_start_is_rejected(tmp_path: Path) -> None:
+    """New addresses take effect at the next start, the missing login at once."""
+    token = tmp_path / "token"
+    token.write_text("sixteen-letters-")
+    login = f"[web.auth]\nbearer_token = 'file:{token}'\n"
+    first = settings_from(tmp_path, f"[web]\nlisten = ['0.0.0.0:0']\n{login}")
+    daemon = Daemon(first, lambda: settings_from(tmp_path, "[web]\nlisten = ['127.0.0.1:0']\n"))
+    daemon.reload()
+    daemon.stop()
+
+    assert daemon.web_options().login.is_required
+    assert daemon.settings is first
 
 
 def in_use(daemon: Daemon) -> Mapping[str, Any]:
-    """Return the fields of `LiveSettings` as used by the daemon's parts. test_tls covers certificates."""
+    """Return the fields of `LiveSettings` as used by the daemon's parts.
+
+    test_tls covers certificates, test_exposure the exposure.
+    """
     return {
         "rules": daemon.monitor.rules,
         "web_options": daemon.web_options(),
@@ -148,4 +165,6 @@ def in_use(daemon: Daemon) -> Mapping[str, Any]:
         "max_streams": daemon.broker.max_streams,
         "log_level": logging.getLevelName(logging.getLogger().level).lower(),
         "certificate": None,
+        "is_open": daemon.monitor.publisher.hides_commands,
+        "exposure": daemon.live.exposure,
     }

@@ -13,7 +13,7 @@ from memwatch.alerts.silences import MAX_SECONDS, MAX_SILENCES, MIN_SECONDS
 from memwatch.notify.manager import SilenceLimitError
 from memwatch.notify.status import alert_json, alert_rows, receiver_json, receiver_rows, silence_json
 from memwatch_web.api.services import Services
-from memwatch_web.asgi.access import who_asks
+from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 
 Seconds = Annotated[
@@ -34,7 +34,7 @@ async def receivers(services: Services) -> Response:
     return services.json([receiver_json(row) for row in receiver_rows(services.alerting)])
 
 
-async def test(services: Services) -> Response:
+async def test(services: Services, request: Request) -> Response:
     """Send a test notification to every receiver. One that is still queued is retried at once instead."""
     if not services.alerting.receivers:
         raise ProblemError(409, "no receiver is configured; add [[alerts.webhooks]] to the configuration file.")
@@ -43,7 +43,9 @@ async def test(services: Services) -> Response:
             429, "rate limit: one test notification per 5 s; retry in 5 s.", headers={"Retry-After": "5"}
         )
     try:
-        return services.json({"receivers": services.alerting.test()})
+        names = services.alerting.test()
+        services.record_test(names, caller_of(request.scope))
+        return services.json({"receivers": names})
     finally:
         services.test_turnstile.leave()
 
@@ -69,14 +71,14 @@ async def silence(
     if event is not None and event not in EVENTS:
         raise ProblemError(422, f"event is {event[:80]!r}: use one of {', '.join(EVENTS)}, or leave it out.")
     try:
-        services.alerting.silence(seconds, event, target, comment, who_asks(request.scope))
+        services.silence(seconds, event, target, comment, caller_of(request.scope))
     except SilenceLimitError:
         raise ProblemError(409, f"the limit of {MAX_SILENCES} silences is reached; end one first.") from None
     return await silences(services)
 
 
-async def end(services: Services, silence_id: str) -> Response:
+async def end(services: Services, request: Request, silence_id: str) -> Response:
     """End a silence early; return the others."""
-    if not services.alerting.end_silence(silence_id):
+    if not services.end_silence(silence_id, caller_of(request.scope)):
         raise ProblemError(404, f"no silence {silence_id[:80]!r}; /api/v1/silences lists the existing ones.")
     return await silences(services)

@@ -6,6 +6,7 @@ import time
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.allocators import AllocatorReport
@@ -13,6 +14,7 @@ from memwatch.model import Absent
 from memwatch.processes.allocator_reports import MAX_REPORTS, ReportRejectedError
 from memwatch.render.words import printable
 from memwatch_web.api.services import Services
+from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 
 MAX_BYTES = 1 << 60
@@ -67,15 +69,33 @@ class ReportRequest(RequestBody):
     claims: list[AllocatorReportBody] = Field(max_length=MAX_REPORTS)
 
 
-async def marks(services: Services, mark: MarkRequest) -> Response:
-    """Add an event of kind `mark`. The newest 500 marks are kept, separately from other events."""
+def refuse_foreign_process(services: Services, request: Request, pid: int | None) -> None:
+    """Raise ProblemError unless the caller is an operator or runs the process."""
+    caller = caller_of(request.scope)
+    if caller.is_operator:
+        return
+    if pid is None or services.monitor.reports.owner_uid(pid) != caller.uid:
+        whose = "no pid was sent" if pid is None else f"process {pid} does not exist or has another user"
+        raise ProblemError(
+            403,
+            f"{caller.words} may mark and report only for processes of this user: {whose}. Send the pid of such a "
+            "process as the host numbers it, or use the socket file or a login.",
+        )
+
+
+async def marks(services: Services, request: Request, mark: MarkRequest) -> Response:
+    """Add an event of kind `mark`. The newest 500 marks are kept, separately from other events. Without a login,
+    `pid` is a process of the caller's user."""
+    refuse_foreign_process(services, request, mark.pid)
     process = "" if mark.pid is None else f" (process {mark.pid})"
     event = services.monitor.events.mark(services.monitor.moment().wall, printable(mark.text) + process)
     return services.json({"seq": event.seq})
 
 
-async def reports(services: Services, report: ReportRequest) -> Response:
-    """Store the allocator reports of a process. They are shown with it and added to no total."""
+async def reports(services: Services, request: Request, report: ReportRequest) -> Response:
+    """Store the allocator reports of a process. They are shown with it and added to no total. Without a login,
+    `pid` is a process of the caller's user."""
+    refuse_foreign_process(services, request, report.pid)
     claims = [one.claim(report.pid) for one in report.claims]
     try:
         services.monitor.reports.put(report.pid, report.start_ticks, claims, time.monotonic())

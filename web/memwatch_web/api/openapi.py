@@ -60,7 +60,7 @@ def _describe_problems(route: Route, responses: Json) -> None:
     problems |= {503: NOTHING_READ, **route.refusals}
     if route.who != "anyone":
         problems[401] = NO_LOGIN
-    if route.who == "operator":
+    if route.who in ("program", "operator"):
         problems[403] = NOT_FROM_THERE
     for status, description in problems.items():
         responses[str(status)] = {"description": description, "content": PROBLEM}

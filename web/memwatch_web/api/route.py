@@ -9,7 +9,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 Method = Literal["GET", "POST", "DELETE"]
-Who = Literal["anyone", "reader", "operator"]
+Who = Literal["anyone", "reader", "program", "operator"]
 
 
 class Route(Struct, frozen=True):
@@ -22,7 +22,8 @@ class Route(Struct, frozen=True):
 
     anyone    without a login
     reader    with a login, if one is set
-    operator  with a login, or from this machine if none is set
+    program   operators, and processes of this machine for processes of their own user
+    operator  with a login, over a socket file, or as root or the daemon's user of this machine if none is set
     """
 
     method: Method

@@ -338,7 +338,7 @@ class Silence(Answer):
     until_unix: float
     created_unix: float
     comment: str
-    made_by: str = Field(description="User, or origin of an anonymous request.")
+    made_by: str = Field(description="User of this machine, user or token of the login, or client certificate.")
     note: str | None = Field(description="If the target does not exist now: the existing ones.")
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 from starlette.responses import Response
 
+from memwatch.alerts.silences import Silence
 from memwatch.monitor.loop import Monitor
 from memwatch.notify.manager import NotificationManager
 from memwatch.render.json import JSON_TYPE, answer_bytes
+from memwatch.render.words import duration, printable
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.inquiries import Inquiries
+from memwatch_web.asgi.caller import Caller
 from memwatch_web.asgi.health import current
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.query_thread import QueryQueueFullError, QueryThread
@@ -86,6 +89,27 @@ class Services(Struct):
     def json_bytes(self, value: Any) -> bytes:  # noqa: ANN401  any JSON value
         return answer_bytes(value, self.monitor.simulated)
 
+    def silence(self, seconds: float, event: str | None, target: str | None, comment: str, caller: Caller) -> None:
+        """Add a silence and an event about it. Raises SilenceLimitError."""
+        new = self.alerting.silence(seconds, event, target, comment, caller.words)
+        reason = f": {comment}" if comment else ""
+        self._record("silence", f"silenced for {duration(seconds)}: {scope_of(new)}, by {caller.words}{reason}")
+
+    def end_silence(self, silence_id: str, caller: Caller) -> bool:
+        """End a silence and add an event about it. Return False if there is none with that id."""
+        ended = [one for one in self.alerting.silences() if one.id == silence_id]
+        found = self.alerting.end_silence(silence_id)
+        for one in ended if found else ():
+            self._record("silence", f"silence ended: {scope_of(one)}, by {caller.words}")
+        return found
+
+    def record_test(self, receivers: Sequence[str], caller: Caller) -> None:
+        """Add an event about a test notification."""
+        self._record("test", f"test notification to {', '.join(receivers)}, by {caller.words}")
+
+    def _record(self, kind: str, text: str) -> None:
+        self.monitor.record_change(kind, printable(text))
+
     def refuse_when_full(self) -> None:
         if self.broker.full:
             raise ProblemError(
@@ -93,6 +117,12 @@ class Services(Struct):
                 f"all {self.broker.max_streams} streams are in use; retry later or raise max_streams.",
                 headers={"Retry-After": "30"},
             )
+
+
+def scope_of(silence: Silence) -> str:
+    """Return the alerts that a silence mutes."""
+    target = f" of {silence.target}" if silence.target else ""
+    return f"{silence.event or 'all alerts'}{target}"
 
 
 def as_bytes(render: Callable[[Snapshot], Any], snapshot: Snapshot) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Header, Query
+from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.monitor.loop import Monitor
@@ -14,6 +15,7 @@ from memwatch.render import json as as_json
 from memwatch.render.json import answer_bytes, to_bytes
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.services import Services
+from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.single_flight import A, NotCompletedError, SingleFlight, T
@@ -69,10 +71,14 @@ async def _await_answer(inquiry: SingleFlight[A, T], about: A) -> T:
 
 
 async def release(
-    services: Services, seconds: Annotated[float, Query(ge=1, le=3600, allow_inf_nan=False)] = 60.0
+    services: Services,
+    request: Request,
+    seconds: Annotated[float, Query(ge=1, le=3600, allow_inf_nan=False)] = 60.0,
 ) -> Response:
     """Release all GPU drivers for `seconds`, so that a GPU can be reset or partitioned into MIG instances."""
-    return services.json({"released": services.monitor.release(seconds), "seconds": seconds})
+    return services.json(
+        {"released": services.monitor.release(seconds, caller_of(request.scope).words), "seconds": seconds}
+    )
 
 
 class JsonStream:

@@ -11,7 +11,10 @@ from email.utils import formatdate
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from memwatch_web.asgi.auth import Basic, Bearer, Passwords, TooManyAttemptsError, is_token, parse_authorization
+from memwatch_web.asgi.bounded_thread import TooManyChecksError
+from memwatch_web.asgi.caller import CALLER, PEER, USER, CallerLookup
+from memwatch_web.asgi.failed_logins import FailedLogins
+from memwatch_web.asgi.login_check import LoginCheck, LoginRefusal
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.problems import problem_response
 from memwatch_web.asgi.sse import HEAD_ONLY
@@ -31,11 +34,6 @@ SECURITY_HEADERS = (
 )
 SIMULATED_HEADER = ("memwatch-simulated", "true")
 
-# Scope key: the local process at the other end of a unix socket, as reported by the kernel. Access is controlled by
-# the mode of the socket file.
-PEER = "memwatch.peer"
-# Scope key: the authenticated user, for display.
-USER = "memwatch.who"
 # For load balancers and orchestrators, which have no credentials. The responses contain no memory data.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
@@ -43,8 +41,12 @@ MAX_REMEMBERED = 1000
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 # POST paths that change nothing.
 QUESTIONS = frozenset({"/fit"})
-# Headers of a reverse proxy on this machine: the client is then another machine.
-FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
+# Programs may mark and report for processes of their own user. The handlers compare the users.
+PROGRAM_PATHS = frozenset({"/api/v1/marks", "/api/v1/reports"})
+NOT_AN_OPERATOR = (
+    "changes need root, the user of memwatchd, or a login: run the command as root, use the socket file "
+    "unix:/run/memwatchd/memwatchd.sock (as a member of its group), or set a login under [web.auth]."
+)
 MAX_NAME_LENGTH = 253 + len(":65535")
 
 
@@ -64,11 +66,14 @@ class AccessControl:
         date_headers: MutableSequence[tuple[bytes, bytes]],
         simulated: bool = False,
         own_name: Callable[[], str] = socket.gethostname,
+        callers: CallerLookup | None = None,
+        failures: FailedLogins | None = None,
     ) -> None:
         self._app = app
         self._options = options
         self._simulated = simulated
-        self._passwords = Passwords()
+        self._callers = callers or CallerLookup()
+        self._login_check = LoginCheck(failures or FailedLogins(), self._callers)
         self._known: dict[bytes, bool] = {}
         self._known_for: tuple[Sequence[str], str] = (), ""
         self._own_name = own_name
@@ -87,7 +92,7 @@ class AccessControl:
             return
         refusal = await self._refusal_of_stranger(scope)
         if refusal is None and scope["method"] not in SAFE_METHODS:
-            refusal = self._refusal_of_change(scope, named[0])
+            refusal = await self._refusal_of_change(scope, named[0])
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -136,40 +141,25 @@ class AccessControl:
         """Return a refusal, or None if the client is authenticated or no login is required."""
         if not self._needs_login(scope["path"], PEER in scope):
             return None
-        login = self._options().login
-        fields = [value for name, value in scope["headers"] if name == b"authorization"]
-        shown = parse_authorization(fields[0]) if len(fields) == 1 else None
-        try:
-            if isinstance(shown, Bearer):
-                known = login.token is not None and is_token(login.token, shown)
-            else:
-                known = shown is not None and await self._passwords.is_right(shown, login.users)
-        except TooManyAttemptsError:
-            return self._problem(503, "too many password checks in progress: retry in 5 s.", {"retry-after": "5"})
-        if known:
-            scope[USER] = shown.user if isinstance(shown, Basic) else "bearer token"
-            return None
-        why = "the credentials are wrong" if fields else "no credentials were sent"
-        sentence = (
-            f"login required: {why}. Send a token or a user's password, as set under [web.auth]. "
-            "memwatch reads a token from MEMWATCH_TOKEN."
-        )
-        return self._problem(401, sentence, {"www-authenticate": login.challenge})
-
-    def _refusal_of_change(self, scope: Scope, host: bytes) -> ASGIApp | None:
-        """Return a refusal of a changing request, or None if it is allowed."""
-        fields, options = dict(scope["headers"]), self._options()
-        if is_foreign(fields, host, options.hosts):
-            return self._problem(403, "cross-site request refused: pages of other sites cannot make changes here.")
-        if options.login.is_required or options.login.by_certificate or scope["path"] in QUESTIONS:
-            return None
-        if FORWARDED.intersection(fields) or not is_from_here(scope.get("client")):
-            return self._problem(
-                403,
-                "changes are accepted from this machine only: use 127.0.0.1 or the unix socket, "
-                "or set a login under [web.auth].",
-            )
+        found = await self._login_check.check(scope, self._options().login)
+        if isinstance(found, LoginRefusal):
+            return self._problem(found.status, found.sentence, found.headers)
+        scope[USER] = found
         return None
+
+    async def _refusal_of_change(self, scope: Scope, host: bytes) -> ASGIApp | None:
+        """Return a refusal of a changing request, or None if it is allowed."""
+        options = self._options()
+        if is_foreign(dict(scope["headers"]), host, options.hosts):
+            return self._problem(403, "cross-site request refused: pages of other sites cannot make changes here.")
+        if scope["path"] in QUESTIONS:
+            return None
+        try:
+            caller = scope[CALLER] = await self._callers.identify(scope, options.login)
+        except TooManyChecksError:
+            return self._problem(503, "too many requests for changes: retry in 5 s.", {"retry-after": "5"})
+        is_program = caller.uid is not None and PEER not in scope and scope["path"] in PROGRAM_PATHS
+        return None if caller.is_operator or is_program else self._problem(403, NOT_AN_OPERATOR)
 
     def _refuse(self, named: list[bytes]) -> ASGIApp:
         if len(named) != 1:
@@ -186,27 +176,6 @@ class AccessControl:
 def response_headers(simulated: bool) -> tuple[tuple[str, str], ...]:
     """Return the headers of every response, except the Date."""
     return (SIMULATED_HEADER, *SECURITY_HEADERS) if simulated else SECURITY_HEADERS
-
-
-def who_asks(scope: Scope) -> str:
-    """Return the user name of a request for display, or the origin of an anonymous request."""
-    peer = scope.get(PEER)
-    if peer is not None:
-        return f"local user {peer.uid}"
-    elsewhere = "client certificate"
-    return str(scope.get(USER) or ("this machine" if is_from_here(scope.get("client")) else elsewhere))
-
-
-def is_from_here(client: Sequence[object] | None) -> bool:
-    """Check that a request comes from this machine: over a unix socket or from a loopback address."""
-    if not client or not client[0]:
-        return True
-    try:
-        address = ipaddress.ip_address(str(client[0]))
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
 
 
 def is_foreign(fields: Mapping[bytes, bytes], host: bytes, hosts: Sequence[str]) -> bool:

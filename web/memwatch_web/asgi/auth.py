@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hashlib
 import hmac
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-# A comparison takes 0.05 to 0.4 s at the usual bcrypt cost of 10. They run one at a time, from a short queue.
-MAX_WAITING = 8
+from memwatch_web.asgi.bounded_thread import BoundedThread
+
 MAX_REMEMBERED = 100
 MAX_BCRYPT_BYTES = 72  # bcrypt ignores the rest; the library from 5.0 on raises instead of truncating
 MAX_FIELD_BYTES = 2048
@@ -42,6 +40,11 @@ class PasswordHash:
 
     def __str__(self) -> str:
         return "(hidden)"
+
+    @property
+    def cost(self) -> int:
+        """Return the binary logarithm of its rounds: 10 in "$2y$10$…"."""
+        return int(self.text.split("$")[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +129,15 @@ def compare(password: bytes, hashed: bytes) -> bool:
         return False
 
 
-class TooManyAttemptsError(Exception):
-    """The queue of password comparisons is full."""
+def dummy_hash(cost: int) -> bytes:
+    """Return a hash of this cost that no password has: comparing with it only takes time."""
+    return b"$2b$%02d$" % cost + b"." * 53
 
 
 class Passwords:
-    """Password checks in a separate thread, started on first use, with a cache of correct passwords.
+    """Password checks in a separate thread, with a cache of correct passwords.
+
+    At the usual cost of 10 a check takes 0.05 to 0.4 s.
 
     The cache holds keyed digests of user, password and hash, each prefixed with its length, so that different
     credentials cannot collide (exporter-toolkit's CVE-2022-46146). A changed hash invalidates the old password.
@@ -141,36 +147,37 @@ class Passwords:
         self._compare = compare
         self._key = os.urandom(32)
         self._right: set[bytes] = set()
-        self._waiting = 0
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = BoundedThread("passwords")
 
     async def is_right(self, shown: Basic, users: Mapping[str, PasswordHash]) -> bool:
-        """Check a password. Unknown users take as long as known ones. Raises TooManyAttemptsError."""
+        """Check a password. Unknown users take as long as known ones. Raises TooManyChecksError."""
         if not users:
             return False
         known = users.get(shown.user)
-        hashed = (known or next(iter(users.values()))).text.encode()
-        digest = self._digest(shown, hashed)
-        if known is not None and digest in self._right:
+        digest = self._digest(shown, known.text.encode()) if known else b""
+        if digest in self._right:
             return True
-        if not await self._compare_in_thread(shown.password, hashed) or known is None:
+        most = max(one.cost for one in users.values())
+        if not await self._thread.run(self._is_match, shown.password, known, most):
             return False
         if len(self._right) >= MAX_REMEMBERED:
             self._right.clear()
         self._right.add(digest)
         return True
 
-    async def _compare_in_thread(self, password: bytes, hashed: bytes) -> bool:
-        if self._waiting >= MAX_WAITING:
-            raise TooManyAttemptsError
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "passwords")
-        self._waiting += 1
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._compare, password, hashed)
-        finally:
-            self._waiting -= 1
+    def _is_match(self, password: bytes, known: PasswordHash | None, most: int) -> bool:
+        """Compare a password. Every failure takes the time of one comparison at the cost `most`.
+
+        The cost is a power of two: a comparison at c, then at c, c + 1, … most - 1, takes as long as one at `most`.
+        """
+        if known is None:
+            self._compare(password, dummy_hash(most))
+            return False
+        if self._compare(password, known.text.encode()):
+            return True
+        for cost in range(known.cost, most):
+            self._compare(password, dummy_hash(cost))
+        return False
 
     def _digest(self, shown: Basic, hashed: bytes) -> bytes:
         parts = (shown.user.encode(), shown.password, hashed)

@@ -40,6 +40,7 @@ class ProcessFigures(Struct, frozen=True):
 
     log_lines_dropped: int
     thread_states: Mapping[str, ThreadState]
+    failed_logins: int
 
 
 class Exporter(Collector):
@@ -374,6 +375,8 @@ def daemon_families(process: ProcessFigures | None) -> Iterator[Metric]:
     """Yield the metrics of the daemon's log and threads."""
     dropped = [] if process is None else [((), process.log_lines_dropped)]
     yield counter("log_lines_dropped", "Total log lines dropped because stderr did not accept them.", dropped)
+    refused = [] if process is None else [((), process.failed_logins)]
+    yield counter("failed_logins", "Total requests refused for wrong credentials.", refused)
     states = {} if process is None else process.thread_states
     up = [((name,), int(state is ThreadState.OK)) for name, state in states.items()]
     text = "1 if a thread that delivers alerts works, 0 if it has not started, has ended or is stuck."

@@ -14,7 +14,7 @@ from memwatch.snapshot import Level
 
 MAX_ANNOTATIONS = 100
 # Shown elsewhere, or too frequent for a chart.
-HIDDEN_KINDS = frozenset({"alert", "late", "reloaded"})
+HIDDEN_KINDS = frozenset({"alert", "late", "reloaded", "silence", "test"})
 WORDS = {
     "started": "start",
     "level": "level",

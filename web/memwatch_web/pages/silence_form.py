@@ -13,7 +13,7 @@ from memwatch.alerts.rules import EVENTS
 from memwatch.alerts.silences import MAX_SECONDS, MAX_SILENCES
 from memwatch.notify.manager import SilenceLimitError
 from memwatch_web.api.services import Services
-from memwatch_web.asgi.access import who_asks
+from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 
 HOUR_SECONDS = 3600.0
@@ -67,7 +67,7 @@ async def silence(services: Services, request: Request) -> Response:
     """Create the silence and redirect to the page."""
     try:
         wish = parse_silence_form(await request.body())
-        services.alerting.silence(wish.seconds, wish.event, wish.target, wish.reason, who_asks(request.scope))
+        services.silence(wish.seconds, wish.event, wish.target, wish.reason, caller_of(request.scope))
     except FormError as error:
         raise ProblemError(422, str(error)) from None
     except SilenceLimitError:

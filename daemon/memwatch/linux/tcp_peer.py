@@ -1,0 +1,102 @@
+"""User id of a local process at the other end of a TCP connection, from the kernel's table of sockets.
+
+A connection within one network namespace has two rows in /proc/net/tcp, one for each end. The table is always that
+of this process (/proc/self/net): a mounted procfs of the host shows another network, without this connection.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+NET = Path("/proc/net")
+UID_MAP = Path("/proc/self/uid_map")
+# /proc/sys/kernel/overflowuid, shown for users that a user namespace does not map. Different users share it.
+OVERFLOW_UID = 65534
+# Column indexes of a row (proc_net_tcp in the kernel's documentation).
+LOCAL, REMOTE, UID, INODE = 1, 2, 7, 9
+
+
+class TcpEnd(Struct, frozen=True):
+    """Address and port of one end of a connection."""
+
+    host: str
+    port: int
+
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def find_peer_uid(client: TcpEnd, server: TcpEnd, net: Path = NET, uid_map: Path = UID_MAP) -> int | None:
+    """Return the user id of the process that holds the socket `client`, connected to our socket `server`.
+
+    None if the client is on another machine or in another network namespace, has closed its socket, or belongs to a
+    user without an id here, and on systems without /proc/net. Takes 5 to 10 ms, 46 ms with 9,000 connections (Linux
+    6.18): the kernel walks all of its hash table.
+    """
+    uids: set[int] = set()
+    for name, local, remote in table_rows(client, server):
+        with suppress(OSError), (net / name).open("rb") as table:
+            uids.update(parse_uids(table, local, remote))
+        if uids:  # one connection is in one table only
+            break
+    uid = uids.pop() if len(uids) == 1 else None
+    return None if uid == OVERFLOW_UID and not maps_every_user(uid_map) else uid
+
+
+def table_rows(client: TcpEnd, server: TcpEnd) -> Iterator[tuple[str, bytes, bytes]]:
+    """Yield table, local and remote address of the rows to look for. Nothing for names and scoped addresses.
+
+    A client may have an IPv6 socket and use the IPv4-mapped address: its row is then in the other table.
+    """
+    try:
+        plain: list[IpAddress] = [unmap(ipaddress.ip_address(end.host)) for end in (client, server)]
+    except ValueError:
+        return
+    if any(address.version != plain[0].version for address in plain):
+        return
+    ports = (client.port, server.port)
+    if plain[0].version == 4:
+        yield "tcp", encode(plain[0], ports[0]), encode(plain[1], ports[1])
+        plain = [ipaddress.IPv6Address(f"::ffff:{address}") for address in plain]
+    yield "tcp6", encode(plain[0], ports[0]), encode(plain[1], ports[1])
+
+
+def unmap(address: IpAddress) -> IpAddress:
+    return (address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None) or address
+
+
+def encode(address: IpAddress, port: int) -> bytes:
+    """Return an address as the kernel prints it: 32-bit words in the byte order of this machine, then the port."""
+    words = struct.unpack(f"={len(address.packed) // 4}I", address.packed)
+    return b"%s:%04X" % (b"".join(b"%08X" % word for word in words), port)
+
+
+def parse_uids(lines: Iterable[bytes], local: bytes, remote: bytes) -> Iterator[int]:
+    """Yield the user id of each row of this connection whose socket a process holds.
+
+    Rows without an inode have none: closing a socket leaves the row for a minute, with user 0 (Linux 6.18, states
+    FIN_WAIT2 and TIME_WAIT). They must not count as root.
+    """
+    for line in lines:
+        if local not in line:
+            continue
+        columns = line.split(None, INODE + 1)
+        if len(columns) <= INODE or columns[LOCAL] != local or columns[REMOTE] != remote:
+            continue
+        uid, inode = columns[UID], columns[INODE]
+        if uid.isdigit() and inode.isdigit() and len(uid) <= 10 and int(inode) > 0:
+            yield int(uid)
+
+
+def maps_every_user(uid_map: Path) -> bool:
+    """Return True outside user namespaces. Inside, the overflow id stands for all users that are not mapped."""
+    try:
+        return uid_map.read_bytes().split() == [b"0", b"0", b"4294967295"]
+    except OSError:
+        return True

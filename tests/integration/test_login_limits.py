@@ -1,0 +1,111 @@
+"""Failed logins of a running daemon: slowed by address and user, logged, counted."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memwatch_web.asgi.failed_logins import MAX_FAILURES
+from support.daemon_process import MEMWATCHD, Answer, RunningDaemon, clean_environment, get, running_daemon
+from support.login_settings import BEARER, PASSWORD, basic, login_config
+from support.other_user import CAN_SWITCH, ask_as_other
+
+WRONG = basic("ada", "wrong")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
+    with running_daemon(tmp_path, config=login_config(tmp_path)) as running:
+        yield running
+
+
+def tries(daemon: RunningDaemon, count: int) -> list[Answer]:
+    return [daemon.get("/metrics", **WRONG) for _ in range(count)]
+
+
+def test_failed_logins_are_refused_unchecked_after_ten(daemon: RunningDaemon) -> None:
+    """A right password as well, or the response would tell which guess is right. A right token is accepted."""
+    assert daemon.get("/metrics", **basic("ada", PASSWORD)).status == 200
+
+    statuses = [answer.status for answer in tries(daemon, 3 * MAX_FAILURES)]
+    locked = daemon.get("/metrics", **basic("ada", PASSWORD))
+
+    assert statuses[:MAX_FAILURES] == [401] * MAX_FAILURES
+    assert statuses.count(429) >= MAX_FAILURES
+    assert locked.status == 429
+    assert 1 <= int(locked.headers["retry-after"]) <= 6
+    assert daemon.get("/metrics", **BEARER).status == 200
+    assert daemon.get("/healthz").status == 200
+    time.sleep(int(locked.headers["retry-after"]) + 0.1)
+    assert daemon.get("/metrics", **basic("ada", PASSWORD)).status == 200
+
+
+def test_other_user_of_this_machine_does_not_lock_an_operator_out(daemon: RunningDaemon) -> None:
+    """Clients of one address are told apart by their user. Without root, the test itself is the other user."""
+    statuses = [ask_as_other(daemon.port, "/api/v1/pools", None, "GET", WRONG)[0] for _ in range(MAX_FAILURES + 1)]
+    own = daemon.get("/api/v1/pools", **basic("ada", PASSWORD)).status
+
+    assert statuses == [401] * MAX_FAILURES + [429]
+    assert own == (200 if CAN_SWITCH else 429)
+
+
+def test_failed_logins_are_logged_once_and_counted(daemon: RunningDaemon) -> None:
+    """Requests without credentials are no failures: browsers start with one. No secret is logged."""
+    assert daemon.get("/metrics").status == 401
+    daemon.get("/metrics", Authorization="Bearer a-wrong-token-in-a-header")
+    tries(daemon, 5)
+
+    found = daemon.get("/metrics", **BEARER).text
+    assert re.search(r"^memwatch_failed_logins_total (\d\.0)$", found, re.MULTILINE) is not None
+    daemon.wait_for_log("failed login from 127.0.0.1")
+    lines = [line for line in daemon.log.read_text().splitlines() if "failed login" in line]
+    assert len(lines) == 1
+    assert "wrong token" in lines[0]
+    assert "a-wrong-token" not in daemon.log.read_text()
+
+
+def test_password_attempts_do_not_block_other_clients(daemon: RunningDaemon) -> None:
+    """Checks run in a thread, refused ones cost nothing."""
+    tries(daemon, MAX_FAILURES)
+    began = time.monotonic()
+
+    refused = tries(daemon, 50)
+
+    assert [answer.status for answer in refused].count(429) >= 45
+    assert time.monotonic() - began < 5
+    assert get(daemon.port, "/readyz").status == 200
+
+
+def test_world_readable_hashes_are_a_warning(tmp_path: Path) -> None:
+    """At the start and by --check-config; weak passwords can be guessed from their hashes."""
+    warning = f"every user of this machine can read the secret in {tmp_path}/memwatchd.toml"
+    settings = tmp_path / "memwatchd.toml"
+    settings.write_text("")
+    settings.chmod(0o644)
+    with running_daemon(tmp_path, config=login_config(tmp_path)) as daemon:
+        log = daemon.log.read_text()
+    checked = check_config(settings)
+    settings.chmod(0o640)
+    private = check_config(settings)
+
+    assert stat.S_IMODE(settings.stat().st_mode) == 0o640
+    assert warning in log
+    assert warning in checked.stderr
+    assert "chmod o-r" in checked.stderr
+    assert private.stderr == ""
+
+
+def check_config(settings: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [MEMWATCHD, "--config", settings, "--check-config"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean_environment(),
+    )

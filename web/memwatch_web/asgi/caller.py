@@ -1,0 +1,110 @@
+"""Callers that want to change something: user, name for display, and permission."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Callable, Collection, Sequence
+
+from msgspec import Struct
+from starlette.types import Scope
+
+from memwatch.linux.tcp_peer import TcpEnd, find_peer_uid
+from memwatch_web.asgi.auth import Login
+from memwatch_web.asgi.bounded_thread import BoundedThread
+
+# Scope key: the local process at the other end of a unix socket, as reported by the kernel. Access is controlled by
+# the mode of the socket file.
+PEER = "memwatch.peer"
+# Scope key: the authenticated user, for display.
+USER = "memwatch.who"
+# Scope key: the Caller of a request that changes something.
+CALLER = "memwatch.caller"
+ROOT = 0
+# Headers of a reverse proxy on this machine: the client is then another process or machine.
+FORWARDED = frozenset(
+    {
+        b"forwarded",
+        b"via",
+        b"x-real-ip",
+        b"x-client-ip",
+        b"x-cluster-client-ip",
+        b"true-client-ip",
+        b"cf-connecting-ip",
+    }
+)
+FORWARDED_PREFIX = b"x-forwarded"
+
+FindUid = Callable[[TcpEnd, TcpEnd], "int | None"]
+
+
+class Caller(Struct, frozen=True):
+    """`words`: name for display. `uid`: None if unknown, or if the login decides. `is_operator`: may change all."""
+
+    words: str
+    uid: int | None = None
+    is_operator: bool = False
+
+
+class CallerLookup:
+    """Lookup of callers. `user_name` returns the name of a user id, or the id as text."""
+
+    def __init__(self, find_uid: FindUid = find_peer_uid, user_name: Callable[[int], str] = str) -> None:
+        self._find_uid = find_uid
+        self._user_name = user_name
+        self._operators = frozenset({ROOT, os.geteuid()})
+        self._thread = BoundedThread("peers")  # a lookup takes 5 to 46 ms
+
+    async def identify(self, scope: Scope, login: Login) -> Caller:
+        """Return the caller. Raises TooManyChecksError."""
+        is_forwarded = has_forwarding_header([name for name, _ in scope["headers"]])
+        peer = scope.get(PEER)
+        if peer is not None:
+            return Caller(self.describe_user(peer.uid), peer.uid, is_operator=not is_forwarded)
+        if USER in scope:
+            return Caller(scope[USER], is_operator=True)
+        if login.by_certificate:
+            return Caller("client certificate", is_operator=True)
+        uid = None if is_forwarded else await self.uid(scope)
+        return Caller(self.describe_user(uid), uid, is_operator=uid in self._operators)
+
+    async def uid(self, scope: Scope) -> int | None:
+        """Return the user id of a local TCP client from the kernel. Raises TooManyChecksError.
+
+        A client of this machine connects to an address that is not loopback from the same address.
+        """
+        client, server = scope.get("client"), scope.get("server")
+        if not client or not server or not server[1]:
+            return None
+        if not is_from_here(client) and client[0] != server[0]:
+            return None
+        return await self._thread.run(self._find_uid, TcpEnd(*client[:2]), TcpEnd(*server[:2]))
+
+    def describe_user(self, uid: int | None) -> str:
+        if uid is None:
+            return "unknown user"
+        name = self._user_name(uid)
+        return f"uid {uid}" if name == str(uid) else f"{name} (uid {uid})"
+
+
+def has_forwarding_header(names: Collection[bytes]) -> bool:
+    """Return True if a proxy has marked the request. Names are in lower case."""
+    return not FORWARDED.isdisjoint(names) or any(name.startswith(FORWARDED_PREFIX) for name in names)
+
+
+def caller_of(scope: Scope) -> Caller:
+    """Return the caller that the access middleware has identified."""
+    caller: Caller = scope[CALLER]
+    return caller
+
+
+def is_from_here(client: Sequence[object] | None) -> bool:
+    """Check that a request comes from this machine: over a unix socket or from a loopback address."""
+    if not client or not client[0]:
+        return True
+    try:
+        address = ipaddress.ip_address(str(client[0]))
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
