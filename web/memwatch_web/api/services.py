@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct, field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.monitor.loop import Monitor
@@ -17,7 +18,7 @@ from memwatch_web.api.inquiries import Inquiries
 from memwatch_web.asgi.health import current
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCaches
-from memwatch_web.asgi.sse import Broker
+from memwatch_web.asgi.sse import CLIENT, Broker, EventStream
 
 PSS_PAUSE_SECONDS = 1.0
 
@@ -62,13 +63,18 @@ class Services(Struct):
         """Return a JSON view of the latest snapshot, rendered once per tick for all clients."""
         return Response(self.caches.get(render, as_bytes).plain(self.current()), media_type=JSON_TYPE)
 
-    def refuse_when_full(self) -> None:
-        if self.broker.full:
-            raise ProblemError(
-                503,
-                f"all {self.broker.max_streams} streams are in use; retry later or raise max_streams.",
-                headers={"Retry-After": "30"},
-            )
+    def stream(self, request: Request, chunk_of: Callable[[Snapshot], bytes]) -> Response:
+        """Return a stream of `chunk_of` each snapshot. Raise ProblemError if this client may open none."""
+        client = request.scope.get(CLIENT, "")
+        if not self.broker.has_room(client):
+            raise ProblemError(503, self._full(client), headers={"Retry-After": "30"})
+        return EventStream(self.broker, chunk_of)
+
+    def _full(self, client: str) -> str:
+        most, own = self.broker.max_streams, self.broker.max_of_client
+        if self.broker.count(client) >= own < most:
+            return f"this client has {own} of {most} streams, its share: close some, or raise max_streams."
+        return f"all {most} streams are in use; retry later or raise max_streams."
 
 
 def as_bytes(render: Callable[[Snapshot], Any], snapshot: Snapshot) -> bytes:

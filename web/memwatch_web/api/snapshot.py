@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Header, Query
+from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.monitor.loop import Monitor
@@ -17,7 +18,7 @@ from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.single_flight import A, NotCompletedError, SingleFlight, T
-from memwatch_web.asgi.sse import EventStream, sse
+from memwatch_web.asgi.sse import sse
 
 STREAM_EVENTS = ("snapshot", "pressure", "event")
 
@@ -116,6 +117,7 @@ class JsonStream:
 
 async def stream(
     services: Services,
+    request: Request,
     events: Annotated[str, Query(description="Event types: snapshot, pressure, event.")] = ",".join(STREAM_EVENTS),
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
@@ -124,9 +126,8 @@ async def stream(
     wanted = frozenset(events.split(","))
     for event in wanted - set(STREAM_EVENTS):
         raise ProblemError(422, f"events is {event[:80]!r}: use some of {', '.join(STREAM_EVENTS)}.")
-    services.refuse_when_full()
     cache = services.caches.get("snapshot" if "snapshot" in wanted else "tick", stream_event)
-    return EventStream(services.broker, JsonStream(services.monitor, cache, wanted, last_event_id).chunk)
+    return services.stream(request, JsonStream(services.monitor, cache, wanted, last_event_id).chunk)
 
 
 def stream_event(name: str, snapshot: Snapshot) -> bytes:
