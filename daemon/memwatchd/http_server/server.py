@@ -27,6 +27,7 @@ from memwatchd.daemon import Daemon
 from memwatchd.http_server.connections import Connections, StreamCount, no_streams
 from memwatchd.http_server.protocol import AtOnce, http_protocol
 from memwatchd.http_server.rejections import Limits
+from memwatchd.http_server.self_check import check_limits
 from memwatchd.http_server.tls import TlsProtocol
 
 log = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ class LoopErrorLog:
 
 
 async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
-    """Serve requests and tick until SIGTERM or SIGINT."""
+    """Serve requests and tick until SIGTERM or SIGINT. Raise LimitsError if the limits are not in force."""
     loop = asyncio.get_running_loop()
     dates: list[tuple[bytes, bytes]] = []
     metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter())
@@ -154,6 +155,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
         simulated,
         daemon.broker.count,
     )
+    check_limits(server.config)
     loop.set_exception_handler(LoopErrorLog())
     use_date_headers(server, dates, simulated)
     answer_signals(loop, daemon, server)
