@@ -12,6 +12,7 @@ from memwatch.render.text import render_text
 from memwatchd.daemon import Daemon
 from memwatchd.first_tick import read_machine
 from memwatchd.http_server import server
+from memwatchd.http_server.self_check import LimitsError
 from memwatchd.http_server.sockets import ListenError, open_sockets
 from memwatchd.recording.file_format import RecordingError
 from memwatchd.settings.schema import Settings
@@ -35,6 +36,9 @@ def serve(settings: Settings, load: Callable[[], Settings], log_lines_dropped: C
     daemon.first_tick()
     try:
         ended_by_request = asyncio.run(server.serve(daemon, sockets))
+    except LimitsError as error:
+        print(f"memwatchd: {error}", file=sys.stderr)
+        return EXIT_CONFIGURATION
     finally:
         daemon.stop()
     return EXIT_OK if ended_by_request else EXIT_FAILURE

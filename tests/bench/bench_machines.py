@@ -36,7 +36,7 @@ from support.sleeping_processes import sleepers
 # The first scans open files that stay open: thousands, on a machine with as many processes.
 SETTLE_SECONDS = 15.0
 IN_A_CGROUP = '[collectors.cgroup]\nscope = "cgroup"\n'
-STREAMS = "[web]\nmax_streams = 1000\n"
+STREAMS = "[web]\nmax_streams = 2000\n"
 
 
 class Cost(Struct, frozen=True):

@@ -6,14 +6,15 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import Struct, field
 
-from support.daemon_process import RunningDaemon, running_daemon
+from support.daemon_process import RunningDaemon, get, running_daemon
+from support.http_exchange import assert_quiet
 from support.waiting import MAX_WAIT_SECONDS, steal_seconds
 
 
@@ -118,6 +119,46 @@ def test_streams_are_limited_and_metrics_are_not(tmp_path: Path) -> None:
     assert rejected.headers["retry-after"] == "30"
     assert "all 3 streams are in use" in rejected.json["detail"]
     assert scraped.status == 200
+
+
+def test_other_client_gets_a_stream_when_all_are_taken(tmp_path: Path) -> None:
+    """One address has both streams. The oldest ends cleanly, and a user of the socket gets it."""
+    path = tmp_path / "socket"
+    settings = "[web]\nmax_streams = 2\n"
+    with running_daemon(tmp_path, "--interval", "100ms", "--listen", f"unix:{path}", config=settings) as daemon:
+        with (
+            socket.create_connection(("127.0.0.1", daemon.port), timeout=MAX_WAIT_SECONDS) as oldest,
+            listening(daemon) as newer,
+            socket.socket(socket.AF_UNIX) as local,
+        ):
+            oldest.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert oldest.recv(100).startswith(b"HTTP/1.1 200 ")
+            newer.until("snapshot")
+            local.settimeout(MAX_WAIT_SECONDS)
+            local.connect(str(path))
+            local.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert local.recv(100).startswith(b"HTTP/1.1 200 ")
+            rest = b""
+            while not rest.endswith(b"\r\n0\r\n\r\n"):
+                rest += oldest.recv(1 << 20)
+            newer.until("snapshot")
+            refused = daemon.get("/api/v1/stream")
+        assert_quiet(daemon)
+
+    assert refused.status == 503
+    assert "all 2 streams are in use" in refused.json["detail"]
+
+
+def test_one_client_gets_three_quarters_of_the_streams(tmp_path: Path) -> None:
+    """48 of 64. The 503 names the share."""
+    with running_daemon(tmp_path) as daemon, ExitStack() as stack:
+        for _ in range(48):
+            stack.enter_context(listening(daemon)).next()
+        assert get(daemon.port, "/live", method="HEAD").status == 503
+        refused = daemon.get("/live")
+
+    assert refused.headers["retry-after"] == "30"
+    assert "this client has 48 of 64 streams, its share: close some" in refused.json["detail"]
 
 
 def status_when_freed(daemon: RunningDaemon, seconds: float = MAX_WAIT_SECONDS) -> bytes:

@@ -31,7 +31,7 @@ def cpu_seconds(pid: int) -> float:
 def test_200_open_pages_use_at_most_a_tenth_of_a_core(tmp_path: Path, page: str) -> None:
     """Over real sockets, at one tick a second, including the daemon's sampling. Every client gets its ticks."""
     request = f"GET /live?page={page} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
-    config = f"[web]\nmax_streams = {STREAMS}\n"
+    config = f"[web]\nmax_streams = {STREAMS * 2}\n"
     with running_daemon(tmp_path, config=config, environ=WITHOUT_COVERAGE) as daemon:
         daemon.get("/")  # the first request creates the pages
         with connections(daemon, STREAMS, request) as members, Crowd(members) as crowd:

@@ -9,14 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from support.certificates import Certificate, authority, signed_by
+from support.certificates import Certificate, authority, signed_by, tls_config
 from support.daemon_process import get, running_daemon
 from support.waiting import MAX_WAIT_SECONDS
-
-
-def tls_config(server: Certificate, ca: Certificate | None = None) -> str:
-    lines = ["[web.tls]", f'cert_file = "{server.cert}"', f'key_file = "{server.key}"']
-    return "\n".join([*lines, f'client_ca_file = "{ca.cert}"'] if ca else lines)
 
 
 def test_tls_listener_does_not_serve_plain_http(tmp_path: Path) -> None:
@@ -93,7 +88,7 @@ def test_error_response_arrives_complete(tmp_path: Path) -> None:
         answer = get(daemon.port, "/metrics", {"X": "a" * 20_000}, tls=context)
 
     assert answer.status == 431
-    assert "the maximum is" in answer.json["detail"]
+    assert "the maximum is 16384" in answer.json["detail"]
 
 
 def test_only_clients_with_a_trusted_certificate_are_accepted(tmp_path: Path) -> None:

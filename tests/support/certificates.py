@@ -51,3 +51,9 @@ def signed_by(ca: Certificate, name: str = "server") -> Certificate:
         "-out", made.cert,
     )  # fmt: skip
     return made
+
+
+def tls_config(server: Certificate, ca: Certificate | None = None) -> str:
+    """Return the [web.tls] section for a server that requires certificates of `ca`, if given."""
+    lines = ["[web.tls]", f'cert_file = "{server.cert}"', f'key_file = "{server.key}"']
+    return "\n".join([*lines, f'client_ca_file = "{ca.cert}"'] if ca else lines)

@@ -11,7 +11,8 @@ from typing import Any
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
-from memwatchd.http_server.protocol import AtOnce, Limits
+from memwatchd.http_server.protocol import AtOnce
+from memwatchd.http_server.rejections import Limits
 from memwatchd.http_server.server import Server
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 

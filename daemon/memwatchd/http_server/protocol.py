@@ -7,56 +7,28 @@ forever, and heads of 120 kB are accepted.
 from __future__ import annotations
 
 import asyncio
-import resource
-from collections.abc import Callable, Mapping, Sequence
-from email.utils import formatdate
+from collections.abc import Callable, Mapping
 from functools import partial
-from http import HTTPStatus
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from msgspec import Struct
-from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from memwatch.runtime.limits import descriptors_for_processes
-from memwatch_web.asgi.access import response_headers
 from memwatch_web.asgi.caller import PEER
-from memwatch_web.asgi.problems import problem_response
+from memwatch_web.asgi.sse import CLIENT
+from memwatchd.http_server.clients import name_client
+from memwatchd.http_server.connections import Connections, Group
+from memwatchd.http_server.rejections import Limits, Rejection, on_wire, refusal_of_body, refusal_of_head
 from memwatchd.http_server.sockets import Peer, read_peer
 
-Fields = Sequence[tuple[bytes, bytes]]
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
+
 MAX_REMEMBERED_REQUESTS, MAX_REMEMBERED_BYTES = 64, 1024
 BODY_FIELDS = frozenset((b"content-length", b"transfer-encoding"))
 MALFORMED = (
     "this is not a well-formed HTTP/1.1 request. HTTP/2 is not supported, and TLS only if [web.tls] is set: "
     "use http://."
 )
-
-
-class Limits(Struct, frozen=True):
-    """Limits for a client: far more than browsers, scrapers and proxies need, and harmless to the daemon."""
-
-    receive_seconds: float = 8.0
-    """Time to receive a request, from the connection or, for a later request, from its first byte."""
-    take_seconds: float = 30.0
-    """Time to send a response that does not fit into the socket's buffer."""
-    url_bytes: int = 8 << 10
-    head_bytes: int = 16 << 10
-    fields: int = 100
-    body_bytes: int = 64 << 10
-    pipelined: int = 64
-    """Requests sent before the responses to earlier ones. Each takes 2 kB, and 20 bytes on the wire."""
-    waiting: int = 1024
-    """Connections without a complete request. Beyond this, the oldest is closed."""
-    spare_descriptors: int = 64
-    """Descriptors reserved for the daemon: a flood must not keep collectors from opening files."""
-
-
-class Rejection(NamedTuple):
-    """Status and detail of a rejected request. Nothing more is read from its connection."""
-
-    status: int
-    sentence: str
 
 
 class RequestRejectedError(Exception):
@@ -77,25 +49,49 @@ class AnsweredRequest(NamedTuple):
 
 
 def http_protocol(
-    limits: Limits, at_once: Mapping[bytes, AtOnce], simulated: bool = False
+    limits: Limits, connections: Connections, at_once: Mapping[bytes, AtOnce], simulated: bool = False
 ) -> type[asyncio.Protocol]:
-    """Return the protocol factory for uvicorn's `http`. Connections share `limits` and the list of waiting ones.
+    """Return the protocol factory for uvicorn's `http`.
 
     `at_once`: fast paths by target, called for a GET before the application. Rejections of a `simulated` machine
     are marked as simulated.
     """
-    waiting: dict[BoundedProtocol, None] = {}
     remembered: dict[bytes, AnsweredRequest] = {}
-    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits, waiting, at_once, remembered, simulated))
+    return cast(
+        "type[asyncio.Protocol]", partial(BoundedProtocol, limits, connections, at_once, remembered, simulated)
+    )
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits. A request that arrives in one piece, as almost all do, sets no timer."""
 
+    # With these in `__dict__` it has more than 30 keys, and CPython does not share the keys of larger ones.
+    __slots__ = (
+        "_answered",
+        "_answers",
+        "_at_once",
+        "_counted",
+        "_deadline",
+        "_earlier_bytes",
+        "_idle",
+        "_in_body",
+        "_limits",
+        "_peer",
+        "_piece_bytes",
+        "_refusal",
+        "_remembered",
+        "_rests",
+        "_simulated",
+        "_stuck",
+        "client_name",
+        "group",
+        "used_at",
+    )
+
     def __init__(
         self,
         limits: Limits,
-        waiting: dict[BoundedProtocol, None],
+        counted: Connections,
         at_once: Mapping[bytes, AtOnce],
         remembered: dict[bytes, AnsweredRequest],
         simulated: bool,
@@ -103,7 +99,7 @@ class BoundedProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(**server)
         self._limits = limits
-        self._waiting = waiting
+        self._counted = counted
         self._at_once = at_once
         self._remembered = remembered
         self._simulated = simulated
@@ -115,25 +111,35 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_body = False
         self._answers = 0  # on the fast path, to the current piece
         self._rests = False  # between requests; all of the last piece were answered on the fast path
-        self._answered_at = 0.0
+        self.client_name = ""
+        self.group: Group | None = None
+        self.used_at = 0.0
         self._idle: asyncio.TimerHandle | None = None
         self._piece_bytes = 0
         self._earlier_bytes = 0  # of the current request, in the pieces before this one
 
+    def accept(self, transport: asyncio.Transport) -> None:
+        """Count a connection and start the receive timer. Before a TLS handshake; otherwise when it is made."""
+        self.transport = transport
+        self.connections.add(self)
+        self._peer = read_peer(transport.get_extra_info("socket"))
+        address = transport.get_extra_info("peername")
+        self.client_name = name_client(address[0] if isinstance(address, tuple) else None, self._peer)
+        self._counted.admit(self)
+        if self.group is not None:
+            self._expect()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if not self.client_name:
+            self.accept(transport)
         super().connection_made(transport)
         # The first byte that the socket does not take pauses writing, which starts the timer of `take_seconds`.
         # (With 0 under TLS, asyncio of 3.11 pauses on every write and resumes on every second one.)
         transport.set_write_buffer_limits(1 if transport.get_extra_info("ssl_object") else 0, 0)
-        self._peer = read_peer(transport.get_extra_info("socket"))
-        self._expect()
-        if self._is_crowded():
-            oldest = next(iter(self._waiting))
-            oldest.stop_expecting()
-            oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.stop_expecting()
+        self._cancel_deadline()
+        self._counted.release(self)
         self._cancel_stuck_timer()
         if self._idle is not None:
             self._idle.cancel()
@@ -142,6 +148,18 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._answered is not None:
             self._answered.disconnected = True
             self._answered.message_event.set()
+
+    def is_idle(self) -> bool:
+        return self._deadline is None and not self._is_answering() and not self.flow.write_paused
+
+    def stalled_seconds(self) -> float:
+        if self._stuck is None:
+            return 0.0
+        return self.loop.time() - (self._stuck.when() - self._limits.take_seconds)
+
+    def evict(self) -> None:
+        self._cancel_deadline()
+        self.transport.abort()
 
     # The next five methods run for every request and are optimized for speed.
 
@@ -160,12 +178,14 @@ class BoundedProtocol(HttpToolsProtocol):
         elif not self._answers and (cycle is None or cycle.response_complete):
             self._expect()
         if self._answers:
-            self._answered_at = self.loop.time()
+            self.used_at = self.loop.time()
             if self._idle is None:
                 self._idle = self.loop.call_later(self.timeout_keep_alive, self._leave_if_idle)
         self._rests = self._answers > 0 and self._is_at_rest()
-        if self._rests and self._answers == 1 and is_between:
-            self._remember(data)
+        if self._rests:
+            if self._answers == 1 and is_between:
+                self._remember(data)
+            self._release_request()
 
     def _answers_as_before(self, piece: bytes) -> bool:
         """Answer a piece that equals an earlier request, without parsing. False if that is not possible."""
@@ -175,7 +195,7 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         if answer is None:
             return False
-        self._answered_at = self.loop.time()
+        self.used_at = self.loop.time()
         self.transport.write(answer)
         return True
 
@@ -200,6 +220,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._peer is not None:
             cast("dict[str, Any]", self.scope)[PEER] = self._peer
+        cast("dict[str, Any]", self.scope)[CLIENT] = self.client_name
         HttpToolsProtocol.on_headers_complete(self)
 
     def _answer_at_once(self, answer_to: AtOnce) -> bool:
@@ -223,11 +244,24 @@ class BoundedProtocol(HttpToolsProtocol):
         self._earlier_bytes = 0
         if self.cycle is not None:  # otherwise all requests so far were answered on the fast path
             HttpToolsProtocol.on_message_complete(self)
+            if self.cycle.response_complete:
+                self._release_request()
+
+    def on_response_complete(self) -> None:
+        self.used_at = self.loop.time()
+        HttpToolsProtocol.on_response_complete(self)
+        if not (self._is_answering() or self._is_in_request()):
+            self._release_request()
+
+    def _release_request(self) -> None:
+        """Drop the head of an answered request. 2,000 idle connections with heads of 8 kB held 36 MiB."""
+        self.scope = self.headers = self.cycle = self._answered = None  # type: ignore[assignment]
+        self.url = b""
 
     def _leave_if_idle(self) -> None:
         """Close an idle connection. One timer serves all fast answers; uvicorn sets a new one after each answer."""
         self._idle = None
-        left = self._answered_at + self.timeout_keep_alive - self.loop.time()
+        left = self.used_at + self.timeout_keep_alive - self.loop.time()
         if left > 0:
             self._idle = self.loop.call_later(left, self._leave_if_idle)
         elif self.timeout_keep_alive_task is None and self._deadline is None and not self._is_answering():
@@ -254,24 +288,28 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._stuck is not None:  # otherwise uvicorn waits for it, then cancels the response with a traceback
             self.transport.abort()
 
-    def stop_expecting(self) -> None:
+    def _stop_expecting(self) -> None:
+        if self._deadline is not None:
+            self._cancel_deadline()
+            self._counted.serve(self)
+
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-            self._waiting.pop(self, None)
 
     def _expect(self) -> None:
         """Start the receive timer unless it runs already: a slow sender gains no time."""
         if self._deadline is None:
             self._deadline = self.loop.call_later(self._limits.receive_seconds, self._give_up)
-            self._waiting[self] = None
+            self._counted.wait(self)
 
     def _review(self) -> None:
         """Check limits and timer after a partial request, or while the receive timer runs."""
         if self._is_in_request():
             self._earlier_bytes += self._piece_bytes
         elif self._is_answering() or self._answers:
-            self.stop_expecting()
+            self._stop_expecting()
             return
         self._expect()
         if self._is_in_head() and self._refusal is None:
@@ -326,13 +364,6 @@ class BoundedProtocol(HttpToolsProtocol):
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _is_crowded(self) -> bool:
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        spare = self._limits.spare_descriptors + descriptors_for_processes(descriptors)
-        most = max(8, descriptors - spare)
-        too_many = len(self.connections) > most and descriptors != resource.RLIM_INFINITY
-        return too_many or len(self._waiting) > self._limits.waiting
-
     def _refuse(self, refusal: Rejection) -> None:
         """Stop parsing. The rejection is sent after the responses to earlier requests."""
         self._refusal = refusal
@@ -354,33 +385,3 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
-
-
-def refusal_of_head(url: bytes, fields: Fields, head_bytes: int, limits: Limits) -> Rejection | None:
-    """Return the rejection of a request head, complete or not, that is too large."""
-    if len(url) > limits.url_bytes:
-        return Rejection(414, f"the target has {len(url)} bytes; the maximum is {limits.url_bytes}.")
-    if len(fields) > limits.fields:
-        return Rejection(431, f"the header has {len(fields)} fields; the maximum is {limits.fields}.")
-    if head_bytes > limits.head_bytes:
-        return Rejection(431, f"the header has {head_bytes} bytes; the maximum is {limits.head_bytes}.")
-    return None
-
-
-def refusal_of_body(fields: Fields, limits: Limits) -> Rejection | None:
-    """Return the rejection of a body that is too large or of unknown length."""
-    for name, value in fields:
-        if name == b"content-length" and int(value) > limits.body_bytes:
-            return Rejection(413, f"the body has {int(value)} bytes; the maximum is {limits.body_bytes}.")
-        if name == b"transfer-encoding":
-            return Rejection(411, "a body of unknown length is not accepted: send Content-Length.")
-    return None
-
-
-def on_wire(refusal: Rejection, simulated: bool) -> bytes:
-    """Render a rejection as a complete response, with the same headers as other responses."""
-    response = problem_response(refusal.status, refusal.sentence, {"connection": "close"}, simulated)
-    fields = [("date", formatdate(usegmt=True)), *response_headers(simulated), *response.headers.items()]
-    head = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
-    lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
-    return f"{head}{lines}\r\n".encode("latin-1") + bytes(response.body)

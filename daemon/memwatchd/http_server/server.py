@@ -25,7 +25,11 @@ from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.metrics.fast_path import METRICS, MetricsFastPath
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
-from memwatchd.http_server.protocol import AtOnce, Limits, http_protocol
+from memwatchd.http_server.connections import Connections, StreamCount, no_streams
+from memwatchd.http_server.protocol import AtOnce, http_protocol
+from memwatchd.http_server.rejections import Limits
+from memwatchd.http_server.self_check import check_limits
+from memwatchd.http_server.tls import TlsProtocol
 from memwatchd.liveness import EVENT_LOOP, LoopPing, ThreadLog, TickCheck
 
 log = logging.getLogger(__name__)
@@ -50,10 +54,11 @@ class Server(uvicorn.Server):
         tls: ssl.SSLContext | None = None,
         at_once: Mapping[bytes, AtOnce] = NOTHING,
         simulated: bool = False,
+        streams: StreamCount = no_streams,
     ) -> None:
         config = uvicorn.Config(
             app,
-            http=http_protocol(limits, at_once, simulated),
+            http=http_protocol(limits, Connections(limits, streams), at_once, simulated),
             ws="none",
             loop="asyncio",
             lifespan="off",
@@ -75,29 +80,27 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start serving: plain HTTP on Unix sockets, TLS on TCP sockets if configured."""
         listeners = sockets or []
-        secured = [one for one in listeners if self._tls and one.family != socket.AF_UNIX]
+        tls = self._tls
+        secured = [] if tls is None else [one for one in listeners if one.family != socket.AF_UNIX]
         await super().startup([one for one in listeners if one not in secured])
-        for listener in secured:
-            await self._serve_tls(listener)
+        if tls is not None:
+            for listener in secured:
+                await self._serve_tls(listener, tls)
         for listener in listeners:
             listener.listen(BACKLOG)
 
-    async def _serve_tls(self, listener: socket.socket) -> None:
+    async def _serve_tls(self, listener: socket.socket, context: ssl.SSLContext) -> None:
+        """Accept without `ssl=`, which would report a connection only after its handshake."""
         server = await asyncio.get_running_loop().create_server(
-            self._protocol,
+            lambda: TlsProtocol(self._protocol(), context, self._receive_seconds),
             sock=listener,
-            ssl=self._tls,
-            ssl_handshake_timeout=self._receive_seconds,  # asyncio's default is 60 s
             backlog=ACCEPT_AT_ONCE,
         )
         self.servers.append(server)
 
-    def _protocol(self) -> asyncio.Protocol:
+    def _protocol(self) -> Any:  # noqa: ANN401  the protocol of `http_protocol`, which uvicorn does not type
         make: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = make(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     def stop(self) -> None:
         self.should_exit = True
@@ -138,7 +141,10 @@ class LoopErrorLog:
 
 
 async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
-    """Serve requests and tick until SIGTERM or SIGINT. Return False if the tick thread ended before."""
+    """Serve requests and tick until SIGTERM or SIGINT. Return False if the tick thread ended before.
+
+    Raise LimitsError if the limits are not in force.
+    """
     loop = asyncio.get_running_loop()
     dates: list[tuple[bytes, bytes]] = []
     metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter())
@@ -155,7 +161,9 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
         daemon.tls,
         {METRICS.encode(): MetricsFastPath(access, metrics_endpoint, dates)},
         simulated,
+        daemon.broker.count,
     )
+    check_limits(server.config)
     loop.set_exception_handler(LoopErrorLog())
     use_date_headers(server, dates, simulated)
     answer_signals(loop, daemon, server)

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, cast
 
 from memwatch.snapshot import Snapshot
-from memwatch_web.asgi.sse import Broker, EventStream
+from memwatch_web.asgi.sse import Broker, EventStream, Stream
 
 
 def test_stream_as_slow_as_sampling_yields_to_other_tasks() -> None:
@@ -45,3 +45,45 @@ def test_stream_as_slow_as_sampling_yields_to_other_tasks() -> None:
     assert rendered == sorted(set(rendered))
     assert turns_of_another >= 49
     assert broker.streams == 0
+
+
+def opened(broker: Broker, *clients: str) -> list[Stream]:
+    return [broker.join(client) for client in clients]
+
+
+def test_client_with_the_most_streams_gives_one_to_another_client() -> None:
+    """Its oldest ends. A client with one stream less than the most gets none, or two would take turns for ever."""
+    broker = Broker(lambda: None, 5)
+    streams = opened(broker, "a", "a", "a", "b", "b")
+
+    assert not broker.has_room("a")
+    assert not broker.has_room("b")
+    assert broker.has_room("c")
+    (own,) = opened(broker, "c")
+
+    assert [one.ended for one in streams] == [True, False, False, False, False]
+    assert (broker.streams, broker.count("a"), broker.count("c")) == (5, 2, 1)
+    assert not any(broker.has_room(client) for client in "abc")
+    broker.leave(streams[0])
+    broker.leave(own)
+    assert (broker.streams, broker.count("c")) == (4, 0)
+
+
+def test_client_may_have_three_quarters_of_all_streams() -> None:
+    broker = Broker(lambda: None, 64)
+    opened(broker, *["a"] * 48)
+
+    assert not broker.has_room("a")
+    assert broker.has_room("b")
+
+
+def test_every_client_gets_a_stream_while_one_has_two() -> None:
+    """As many clients as streams have one each. One more gets none: no client has two."""
+    broker = Broker(lambda: None, 8)
+    opened(broker, *["a"] * 6)
+    for client in "bcdefgh":
+        assert broker.has_room(client)
+        opened(broker, client)
+
+    assert [broker.count(client) for client in "abcdefgh"] == [1] * 8
+    assert not broker.has_room("i")

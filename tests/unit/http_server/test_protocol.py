@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memwatchd.http_server.protocol import Limits
+from memwatchd.http_server.rejections import Limits
 from support.raw_http import (
     HOST,
     QUICK,
@@ -286,13 +286,13 @@ def test_oldest_connection_without_a_request_is_closed(serve: Serve) -> None:
         listener = await connect()
         listener.send(WHOLE.replace(b"/whole", b"/slow"))
         await asyncio.sleep(0.05)
-        silent = [await connect() for _ in range(4)]
+        silent = [await connect() for _ in range(8)]
         pushed_out = [await one.rest(1.0) for one in silent[:1]]
         late = await connect()
         late.send(WHOLE)
         return [*pushed_out, await late.answer()], await listener.answer()
 
-    (pushed_out, late), slow = serve(Limits(waiting=3), talk)
+    (pushed_out, late), slow = serve(Limits(connections=16), talk)
 
     assert pushed_out == b""
     assert late.startswith(b"HTTP/1.1 200 OK")

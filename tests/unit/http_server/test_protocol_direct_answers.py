@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from memwatchd.http_server.protocol import MAX_REMEMBERED_REQUESTS, AtOnce, BoundedProtocol, Limits
+from memwatchd.http_server.protocol import MAX_REMEMBERED_REQUESTS, AtOnce, BoundedProtocol
+from memwatchd.http_server.rejections import Limits
 from support.raw_http import HOST, QUICK, WHOLE, Application, Client, Connect, served
 from support.waiting import MAX_WAIT_SECONDS
 

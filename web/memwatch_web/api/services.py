@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from msgspec import Struct, field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.alerts.silences import Silence
@@ -21,7 +22,7 @@ from memwatch_web.asgi.health import current
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.query_thread import QueryQueueFullError, QueryThread
 from memwatch_web.asgi.render_cache import RenderCaches
-from memwatch_web.asgi.sse import Broker
+from memwatch_web.asgi.sse import CLIENT, Broker, EventStream
 
 # The kernel needs long to read the PSS of a large process.
 PSS_PAUSE_SECONDS = 1.0
@@ -110,13 +111,18 @@ class Services(Struct):
     def _record(self, kind: str, text: str) -> None:
         self.monitor.record_change(kind, printable(text))
 
-    def refuse_when_full(self) -> None:
-        if self.broker.full:
-            raise ProblemError(
-                503,
-                f"all {self.broker.max_streams} streams are in use; retry later or raise max_streams.",
-                headers={"Retry-After": "30"},
-            )
+    def stream(self, request: Request, chunk_of: Callable[[Snapshot], bytes]) -> Response:
+        """Return a stream of `chunk_of` each snapshot. Raise ProblemError if this client may open none."""
+        client = request.scope.get(CLIENT, "")
+        if not self.broker.has_room(client):
+            raise ProblemError(503, self._full(client), headers={"Retry-After": "30"})
+        return EventStream(self.broker, chunk_of)
+
+    def _full(self, client: str) -> str:
+        most, own = self.broker.max_streams, self.broker.max_of_client
+        if self.broker.count(client) >= own < most:
+            return f"this client has {own} of {most} streams, its share: close some, or raise max_streams."
+        return f"all {most} streams are in use; retry later or raise max_streams."
 
 
 def scope_of(silence: Silence) -> str:

@@ -19,7 +19,7 @@ from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.single_flight import A, NotCompletedError, SingleFlight, T
-from memwatch_web.asgi.sse import EventStream, sse
+from memwatch_web.asgi.sse import sse
 
 STREAM_EVENTS = ("snapshot", "pressure", "event")
 
@@ -122,6 +122,7 @@ class JsonStream:
 
 async def stream(
     services: Services,
+    request: Request,
     events: Annotated[str, Query(description="Event types: snapshot, pressure, event.")] = ",".join(STREAM_EVENTS),
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
@@ -130,9 +131,8 @@ async def stream(
     wanted = frozenset(events.split(","))
     for event in wanted - set(STREAM_EVENTS):
         raise ProblemError(422, f"events is {event[:80]!r}: use some of {', '.join(STREAM_EVENTS)}.")
-    services.refuse_when_full()
     cache = services.caches.get("snapshot" if "snapshot" in wanted else "tick", stream_event)
-    return EventStream(services.broker, JsonStream(services.monitor, cache, wanted, last_event_id).chunk)
+    return services.stream(request, JsonStream(services.monitor, cache, wanted, last_event_id).chunk)
 
 
 def stream_event(name: str, snapshot: Snapshot) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 
 import anyio
@@ -17,6 +18,10 @@ KEEPALIVE_SECONDS = 15.0
 TURN_STREAMS = 16
 # Scope key: send the response headers only.
 HEAD_ONLY = "memwatch.head_only"
+# Scope key: the client of a connection, such as its network address. Clients share the streams.
+CLIENT = "memwatch.client"
+# Part of all streams that one client may have. The rest is left to others without ending a stream.
+SHARE = 3 / 4
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -25,35 +30,82 @@ HEADERS = [
 ]
 
 
+class Stream:
+    """One open stream of a client."""
+
+    def __init__(self, client: str, turn: int) -> None:
+        self.client = client
+        self.turn = turn
+        self.ended = False
+        """True if the stream was replaced by one of another client."""
+
+
 class Broker:
     """Wakes every stream on each sample. A slow client misses samples; nothing is queued."""
 
     def __init__(self, latest: Callable[[], Snapshot | None], max_streams: int) -> None:
         self.max_streams = max_streams
-        self.streams = 0
         self.closed = False
         self._latest = latest
         self._turns = [asyncio.Event()]
+        self._by_client: dict[str, dict[Stream, None]] = {}
+        self.streams = 0
 
     @property
-    def full(self) -> bool:
-        return self.streams >= self.max_streams
+    def max_of_client(self) -> int:
+        return max(1, math.ceil(self.max_streams * SHARE))
 
-    def join(self) -> int:
-        """Count one more stream and return its turn."""
+    def count(self, client: str | None) -> int:
+        """Return the number of open streams of a client, or with None that of all."""
+        return self.streams if client is None else len(self._by_client.get(client, ()))
+
+    def has_room(self, client: str) -> bool:
+        """Return whether this client may open one more stream. For it a stream of another client may end."""
+        own = self.count(client)
+        return own < self.max_of_client and (self.streams < self.max_streams or self._longest(own) is not None)
+
+    def join(self, client: str) -> Stream:
+        """Count one more stream. If there are too many, the oldest of the client with the most streams ends."""
+        longest = self._longest(self.count(client)) if self.streams >= self.max_streams else None
+        if longest is not None:
+            self._end(next(iter(longest)))
         turn = self.streams // TURN_STREAMS
         if turn == len(self._turns):
             self._turns.append(asyncio.Event())
+        stream = Stream(client, turn)
+        self._by_client.setdefault(client, {})[stream] = None
         self.streams += 1
-        return turn
+        return stream
 
-    def leave(self) -> None:
-        self.streams -= 1
+    def leave(self, stream: Stream) -> None:
+        """Stop counting a stream. Does nothing for one that was replaced."""
+        own = self._by_client.get(stream.client, {})
+        if stream in own:
+            del own[stream]
+            self.streams -= 1
+            if not own:
+                del self._by_client[stream.client]
+
+    def _longest(self, own: int) -> dict[Stream, None] | None:
+        """Return the streams of the client with the most, None if a client with `own` streams must not end any.
+
+        Two more than `own`: with one more, two clients would end each other's streams in turn for ever.
+        """
+        longest = max(self._by_client.values(), key=len, default=None)
+        return longest if longest is not None and len(longest) >= own + 2 else None
+
+    def _end(self, stream: Stream) -> None:
+        self.leave(stream)
+        stream.ended = True
+        self._wake_turn(stream.turn)
+
+    def _wake_turn(self, turn: int) -> None:
+        tick, self._turns[turn] = self._turns[turn], asyncio.Event()
+        tick.set()
 
     def wake(self, turn: int = 0) -> None:
         """Wake the streams of a turn. Called in the server's thread for each sample while there are streams."""
-        tick, self._turns[turn] = self._turns[turn], asyncio.Event()
-        tick.set()
+        self._wake_turn(turn)
         if turn + 1 < len(self._turns):
             asyncio.get_running_loop().call_soon(self.wake, turn + 1)
 
@@ -63,14 +115,14 @@ class Broker:
         for tick in self._turns:
             tick.set()
 
-    async def newer_than(self, seen: Snapshot | None, turn: int) -> Snapshot | None:
-        """Return the next snapshot, or None on a keep-alive timeout or when the streams end."""
+    async def newer_than(self, seen: Snapshot | None, stream: Stream) -> Snapshot | None:
+        """Return the next snapshot, or None on a keep-alive timeout or when the stream ends. It may be `seen`."""
         if self._latest() is not seen or self.closed:
             # Sending may not yield to the loop. If it is as slow as sampling, the next snapshot is already there.
             await asyncio.sleep(0)
             return None if self.closed else self._latest()
         try:
-            await asyncio.wait_for(self._turns[turn].wait(), KEEPALIVE_SECONDS)
+            await asyncio.wait_for(self._turns[stream.turn].wait(), KEEPALIVE_SECONDS)
         except asyncio.TimeoutError:
             return None
         return None if self.closed else self._latest()
@@ -89,30 +141,35 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await send({"type": "http.response.body", "body": b""})
             return
-        turn = self._broker.join()
+        stream = self._broker.join(scope.get(CLIENT, ""))
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._leave_with_client, receive, group.cancel_scope)
-                await self._send_all(send, turn)
+                await self._send_all(send, stream)
                 group.cancel_scope.cancel()
         finally:
-            self._broker.leave()
+            self._broker.leave(stream)
 
-    async def _send_all(self, send: Send, turn: int) -> None:
+    async def _send_all(self, send: Send, stream: Stream) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        async for chunk in self._chunks(turn):
+        async for chunk in self._chunks(stream):
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _chunks(self, turn: int) -> AsyncIterator[bytes]:
+    async def _chunks(self, stream: Stream) -> AsyncIterator[bytes]:
         seen: Snapshot | None = None
-        while not self._broker.closed:
-            snapshot = await self._broker.newer_than(seen, turn)
-            if snapshot is not None and snapshot is not seen:
+        while not self._has_ended(stream):
+            snapshot = await self._broker.newer_than(seen, stream)
+            if self._has_ended(stream):
+                return
+            if snapshot is None:
+                yield b": nothing new\n\n"
+            elif snapshot is not seen:
                 seen = snapshot
                 yield self._chunk_of(snapshot)
-            elif not self._broker.closed:
-                yield b": nothing new\n\n"
+
+    def _has_ended(self, stream: Stream) -> bool:
+        return self._broker.closed or stream.ended
 
     @staticmethod
     async def _leave_with_client(receive: Receive, scope: anyio.CancelScope) -> None:

@@ -11,7 +11,7 @@ from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
-from memwatch_web.asgi.sse import EventStream, sse
+from memwatch_web.asgi.sse import sse
 from memwatch_web.asgi.static_files import accepts_gzip
 from memwatch_web.pages.process_list import ListQueryError, ListView, parse_view
 from memwatch_web.pages.services import PageServices
@@ -50,14 +50,13 @@ async def processes(
     )
 
 
-async def live(services: PageServices, page: str = "overview") -> Response:
+async def live(services: PageServices, request: Request, page: str = "overview") -> Response:
     """Stream the live part of a page, once for each sample."""
     pages = services.pages
     if page not in pages.streams:
         raise ProblemError(422, f"page is {page[:80]!r}: use one of {', '.join(pages.streams)}.")
-    services.refuse_when_full()
     shared = services.caches.get(("live", page), lambda _, snapshot: sse(page, pages.fragment(page, snapshot)))
-    return EventStream(services.broker, shared.plain)
+    return services.stream(request, shared.plain)
 
 
 async def docs(services: PageServices) -> Response:

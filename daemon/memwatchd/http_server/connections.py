@@ -1,0 +1,155 @@
+"""Open connections, counted from accept. At a limit, the connection that is idle longest is closed."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from typing import Protocol
+
+from memwatch.runtime.limits import descriptors_for_processes
+from memwatchd.http_server.clients import LOOPBACK
+from memwatchd.http_server.rejections import Limits
+
+# Below this number no client is limited further: with `ulimit -n 64` all of them together have 8 connections.
+MIN_CONNECTIONS = 8
+# Part of all connections that one client may have. Loopback is shared by all local users, by a reverse proxy and by
+# most scrapers, so it gets more. The other half is left to the network and to socket files.
+SHARE, LOOPBACK_SHARE = 1 / 4, 1 / 2
+
+StreamCount = Callable[["str | None"], int]
+
+
+def no_streams(_client: str | None) -> int:
+    return 0
+
+
+class Connection(Protocol):
+    """Connection as seen by `Connections`, which sets `group`: None while the connection is not counted."""
+
+    client_name: str
+    group: Group | None
+    used_at: float
+    """Time of the last response."""
+
+    def is_idle(self) -> bool:
+        """Return whether the connection is between two requests."""
+
+    def stalled_seconds(self) -> float:
+        """Return the time for which the client has not read its response."""
+
+    def evict(self) -> None:
+        """Close at once."""
+
+
+class Group:
+    """Connections of one client, or of all."""
+
+    __slots__ = ("served", "waiting")
+
+    def __init__(self) -> None:
+        # Without a complete request, oldest first.
+        self.waiting: dict[Connection, None] = {}
+        # After a complete request, with `used_at` as of the last check, the least recently checked first.
+        self.served: dict[Connection, float] = {}
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.served)
+
+    def victim(self, stall_seconds: float) -> Connection | None:
+        """Return the connection to close, None if all are needed."""
+        return self._idle() or next(iter(self.waiting), None) or self._stalled(stall_seconds)
+
+    def _idle(self) -> Connection | None:
+        """Return a connection not used since its last check. Those that were move to the end.
+
+        Responses need not maintain an order, and each use is checked once: constant time on average.
+        """
+        best: Connection | None = None
+        for one in list(self.served):
+            is_idle = one.is_idle()
+            if is_idle and self.served[one] == one.used_at:
+                return one
+            del self.served[one]
+            self.served[one] = one.used_at
+            if is_idle and (best is None or one.used_at < best.used_at):
+                best = one
+        return best
+
+    def _stalled(self, seconds: float) -> Connection | None:
+        longest = max(self.served, key=lambda one: one.stalled_seconds(), default=None)
+        return longest if longest is not None and longest.stalled_seconds() >= seconds else None
+
+
+class Connections:
+    """All open connections. `streams` counts the open streams of a client, or with None those of all clients."""
+
+    def __init__(self, limits: Limits, streams: StreamCount = no_streams) -> None:
+        self._limits = limits
+        self._streams = streams
+        self._all = Group()
+        self._clients: dict[str, Group] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def admit(self, one: Connection) -> None:
+        """Count a new connection. At a limit another one is closed, or the new one if all others are needed."""
+        group = self._clients.get(one.client_name) or Group()
+        limit = self._limit()
+        crowded = None
+        if len(group) >= self._limit_of(one.client_name, limit):
+            crowded = group
+        elif len(self._all) >= limit:
+            crowded = self._all
+        if crowded is not None and not self._make_room(crowded):
+            one.evict()
+            return
+        one.group = self._clients.setdefault(one.client_name, group)
+        self._all.waiting[one] = group.waiting[one] = None
+
+    def wait(self, one: Connection) -> None:
+        """Rank a connection with an incomplete request."""
+        if one.group is not None:
+            for group in (self._all, one.group):
+                group.served.pop(one, None)
+                group.waiting[one] = None
+
+    def serve(self, one: Connection) -> None:
+        """Rank a connection with a complete request."""
+        if one.group is not None:
+            for group in (self._all, one.group):
+                group.waiting.pop(one, None)
+                group.served[one] = one.used_at
+
+    def release(self, one: Connection) -> None:
+        """Stop counting a connection. Does nothing for one that is not counted."""
+        if one.group is None:
+            return
+        for group in (self._all, one.group):
+            group.waiting.pop(one, None)
+            group.served.pop(one, None)
+        if not one.group:
+            self._clients.pop(one.client_name, None)
+        one.group = None
+
+    def _make_room(self, group: Group) -> bool:
+        victim = group.victim(self._limits.stall_seconds)
+        if victim is None:
+            return False
+        self.release(victim)
+        victim.evict()
+        return True
+
+    def _limit(self) -> int:
+        """Return the limit on all connections, which depends on the descriptors that this process may open."""
+        limit = self._limits.connections + self._streams(None)
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if descriptors == resource.RLIM_INFINITY:
+            return limit
+        reserved = self._limits.spare_descriptors + descriptors_for_processes(descriptors)
+        return max(MIN_CONNECTIONS, min(limit, descriptors - reserved))
+
+    def _limit_of(self, client: str, limit: int) -> int:
+        share = LOOPBACK_SHARE if client == LOOPBACK else SHARE
+        own = min(limit, self._limits.connections)
+        return max(MIN_CONNECTIONS, int(own * share)) + self._streams(client)
