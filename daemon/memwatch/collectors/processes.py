@@ -15,7 +15,6 @@ from memwatch.linux.process_files import (
     STAT_BYTES,
     Passwd,
     Stat,
-    hides_others,
     open_folder,
     parse_boot_time,
     parse_command,
@@ -25,6 +24,7 @@ from memwatch.linux.process_files import (
 )
 from memwatch.linux.process_owners import SHOWN_TURNS, OwnerReader, sum_owners
 from memwatch.linux.process_table import ProcessEntry, ProcessTable
+from memwatch.linux.process_visibility import describe_hidden
 from memwatch.model import Absent, Process, Words
 from memwatch.snapshot import ProcessScan
 
@@ -107,7 +107,7 @@ class Collector(BaseCollector):
         """Read boot time, cgroup mounts and process visibility. If that fails, it is due again at the next run."""
         self._follow_boot_time()
         self._usage.refresh()
-        self._hidden = hides_others(self._roots, in_container(self._roots))
+        self._hidden = describe_hidden(self._roots, in_container(self._roots))
         self._around_due = self._turn + RESCAN_TURNS
 
     def _select_entries(self) -> list[ProcessEntry]:

@@ -11,15 +11,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from memwatch.linux.cgroups import (
-    OwnerNames,
-    owner_folders,
-    parse_cgroup,
-    parse_mountinfo,
-    parse_owners,
-    sees_all_processes,
-)
-from memwatch.linux.files import ParseError, Roots, read_once
+from memwatch.linux.cgroups import OwnerNames, owner_folders, parse_cgroup, parse_owners
+from memwatch.linux.files import ParseError
 from memwatch.model import Absent, Words
 
 # PF_KTHREAD in the flags of stat.
@@ -28,8 +21,6 @@ _BOOT_TIME = re.compile(rb"^btime (\d{1,12})\n", re.MULTILINE)
 _UIDS = re.compile(rb"^Uid:\t\d+\t(\d{1,10})\t", re.MULTILINE)
 _SWAP = re.compile(rb"^VmSwap:[ \t]+(\d{1,19}) kB\n", re.MULTILINE)
 _CGROUP_BYTES = 16384
-# Mount option in the form of Linux 5.8 and of older kernels. 0 and `off` hide nothing.
-_HIDEPID = re.compile(r"(?:^|,)hidepid=(?!0|off)")
 # Enough for a stat line with the longest name and 20 digits in each of 50 columns.
 STAT_BYTES = 1200
 STATM_BYTES = 160
@@ -170,27 +161,6 @@ def parse_passwd(data: bytes) -> dict[int, str]:
         if len(columns) >= 3 and columns[0] and columns[2].isdigit() and len(columns[2]) <= 10:
             names.setdefault(int(columns[2]), columns[0].decode("utf-8", "backslashreplace"))
     return names
-
-
-OUTSIDE_HIDDEN = (
-    "Processes outside this container and their memory are not visible: start it with the host's PID namespace "
-    "(docker run --pid=host) to see them."
-)
-OTHERS_HIDDEN = (
-    "Processes of other users and their memory are not visible, because /proc is mounted with hidepid: start "
-    "memwatchd as root or in the group given by the mount option gid=."
-)
-
-
-def hides_others(roots: Roots, contained: bool) -> str | None:
-    """Return a sentence that explains why some processes are hidden, or None if all are visible."""
-    if not sees_all_processes(read_once(roots.procfs / "2/stat"), contained):
-        return OUTSIDE_HIDDEN
-    hides = any(
-        mount.kind == "proc" and _HIDEPID.search(mount.options)
-        for mount in parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
-    )
-    return OTHERS_HIDDEN if hides and read_once(roots.procfs / "1/stat") is None else None
 
 
 class Passwd:

@@ -148,6 +148,9 @@ def picture(snapshot: Json) -> Iterator[str]:
     unknown = [one for one in snapshot["processes"] if one["footprint_bytes"] is None]
     rows += [_process_row(process) for process in [*known, *unknown][:TOP]]
     yield from columns(rows, right=frozenset({0, 2, 3}))
+    scan = snapshot.get("process_scan")
+    if scan and scan.get("note"):  # some processes are hidden
+        yield scan["note"]
 
 
 def _process_row(process: Json) -> tuple[str, ...]:
