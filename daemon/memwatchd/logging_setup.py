@@ -6,6 +6,9 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
+from typing import Any
+
+from memwatch.printable import printable, printable_lines
 
 PLAIN = "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s"
 TIME = "%Y-%m-%dT%H:%M:%S"
@@ -14,8 +17,19 @@ TIME = "%Y-%m-%dT%H:%M:%S"
 PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.DEBUG, 7))
 
 
-class JournalFormatter(logging.Formatter):
-    """Formatter for the journal. Every line of a message gets the priority, also those of a traceback."""
+class LineFormatter(logging.Formatter):
+    """Formatter that writes a message as one line, whatever it quotes. Only a traceback adds lines, indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: ANN401  logging's own name and type
+        return "  " + printable_lines(super().formatException(ei)).replace("\n", "\n  ")
+
+
+class JournalFormatter(LineFormatter):
+    """Formatter for the journal. Every line gets the priority, also those of a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         priority = next((number for level, number in PRIORITIES if record.levelno >= level), 7)
@@ -24,7 +38,7 @@ class JournalFormatter(logging.Formatter):
 
 def start_logging(level: str, environ: Mapping[str, str]) -> None:
     """Log to stderr from `level` on. systemd sets JOURNAL_STREAM if stderr is connected to the journal."""
-    formatter: logging.Formatter = logging.Formatter(PLAIN, TIME)
+    formatter: logging.Formatter = LineFormatter(PLAIN, TIME)
     formatter.converter = time.gmtime
     if "JOURNAL_STREAM" in environ:
         formatter = JournalFormatter("%(message)s")

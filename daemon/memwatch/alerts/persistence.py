@@ -12,6 +12,7 @@ from memwatch.alerts.rules import EVENTS
 from memwatch.alerts.silences import MAX_SILENCES, Silence, in_force
 from memwatch.alerts.state import AlertState, Key
 from memwatch.clock import Moment
+from memwatch.printable import printable
 from memwatch.snapshot import Level, Reason
 
 MAX_ALERTS = 10_000
@@ -99,9 +100,9 @@ def _parse_state(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[
         notified=bool(one["told"]),
         seen_at=moment.monotonic if firing else None,
         started_unix=_unix(one["started_unix"]),
-        reasons=tuple(Reason(str(signal), str(text)) for signal, text in one["reasons"]),
+        reasons=tuple(Reason(printable(str(signal)), printable(str(text))) for signal, text in one["reasons"]),
     )
-    return (str(one["rule"]), str(one["target"])), state
+    return (str(one["rule"]), printable(str(one["target"]))), state
 
 
 def _monotonic(boottime: float | None, moment: Moment, same_boot: bool) -> float | None:
@@ -127,8 +128,9 @@ def _unix(value: float) -> float:
 
 def _parse_silence(one: dict[str, Any]) -> Silence:
     def text(name: str) -> str | None:
-        return None if one[name] is None else str(one[name])
+        return None if one[name] is None else printable(str(one[name]))
 
     until, created = _unix(one["until_unix"]), _unix(one["created_unix"])
-    made_by = str(one.get("made_by", ""))  # not written by earlier versions
-    return Silence(str(one["id"]), until, created, text("event"), text("target"), str(one["comment"]), made_by)
+    made_by = printable(str(one.get("made_by", "")))  # not written by earlier versions
+    comment = printable(str(one["comment"]))
+    return Silence(printable(str(one["id"])), until, created, text("event"), text("target"), comment, made_by)

@@ -26,6 +26,7 @@ from memwatch.linux.process_owners import SHOWN_TURNS, OwnerReader, sum_owners
 from memwatch.linux.process_table import ProcessEntry, ProcessTable
 from memwatch.linux.process_visibility import describe_hidden
 from memwatch.model import Absent, Process, Words
+from memwatch.printable import decode
 from memwatch.snapshot import ProcessScan
 
 # Command lines can be very long, and later arguments may be private.
@@ -152,7 +153,7 @@ class Collector(BaseCollector):
         return Process(
             pid=stat.pid,
             start_time=self._boot_time + stat.start_ticks / self._clock_ticks,
-            name=stat.name.decode("utf-8", "backslashreplace"),
+            name=decode(stat.name),
             rss_bytes=rss,
             footprint_bytes=rss,
             footprint_basis="rss",

@@ -16,6 +16,7 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_o
 from msgspec import Struct
 
 from memwatch.model import Absent
+from memwatch.printable import printable
 
 R = TypeVar("R")
 Builder = Callable[[Any], Any]
@@ -46,7 +47,7 @@ class LineEncoder:
 
 
 def from_line(kind: type[R], line: bytes) -> R:
-    """Decode a line. Raises `DecodeError` for any other content."""
+    """Decode a line, with its texts made printable. Raises `DecodeError` for any other content."""
     try:
         return cast(R, _builder(cast(Hashable, kind))(json.loads(line)))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
@@ -87,6 +88,8 @@ def _builder(kind: Any) -> Builder:  # noqa: ANN401  a type or a typing construc
         return _record_builder(kind)
     if kind is float:
         return _finite
+    if kind is str:
+        return lambda value: printable(value) if type(value) is str else _refuse(value, kind)
     return lambda value: value if type(value) is kind else _refuse(value, kind)
 
 
@@ -119,7 +122,7 @@ def _tuple_builder(part: Builder, kind: Any) -> Builder:  # noqa: ANN401
 
 def _mapping_builder(part: Builder, kind: Any) -> Builder:  # noqa: ANN401
     return lambda value: (
-        {key: part(one) for key, one in value.items()} if type(value) is dict else _refuse(value, kind)
+        {printable(key): part(one) for key, one in value.items()} if type(value) is dict else _refuse(value, kind)
     )
 
 

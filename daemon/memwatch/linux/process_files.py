@@ -14,6 +14,7 @@ from msgspec import Struct
 from memwatch.linux.cgroups import OwnerNames, owner_folders, parse_cgroup, parse_owners
 from memwatch.linux.files import ParseError
 from memwatch.model import Absent, Words
+from memwatch.printable import decode
 
 # PF_KTHREAD in the flags of stat.
 KERNEL_THREAD = 0x00200000
@@ -108,9 +109,9 @@ def parse_swap(status: bytes) -> int | None:
 
 
 def parse_command(data: bytes, max_characters: int) -> str:
-    """Return a command line with blanks between arguments, at most `max_characters` characters. Invalid UTF-8 is
-    escaped."""
-    words = data.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "backslashreplace")
+    """Return a command line with blanks between arguments, at most `max_characters` characters. Invalid UTF-8
+    and control characters are escaped."""
+    words = decode(data.rstrip(b"\0").replace(b"\0", b" "))
     return words if len(words) <= max_characters else words[: max_characters - 1] + "…"
 
 
@@ -146,7 +147,7 @@ class ProcessOwnersCache:
             paths = parse_cgroup(text)
             place = parse_owners(paths)
             home = self._by_text[text] = ProcessOwners(
-                place, owner_folders(place, paths.get("memory", paths.get("", "")))
+                place.printable(), owner_folders(place, paths.get("memory", paths.get("", "")))
             )
         return home
 
@@ -159,7 +160,7 @@ def parse_passwd(data: bytes) -> dict[int, str]:
     for line in data.split(b"\n"):
         columns = line.split(b":")
         if len(columns) >= 3 and columns[0] and columns[2].isdigit() and len(columns[2]) <= 10:
-            names.setdefault(int(columns[2]), columns[0].decode("utf-8", "backslashreplace"))
+            names.setdefault(int(columns[2]), decode(columns[0]))
     return names
 
 

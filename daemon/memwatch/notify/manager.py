@@ -23,6 +23,7 @@ from memwatch.notify.outbox.outbox import NewMessage, Outbox, OutboxFigures, Rec
 from memwatch.notify.outbox.queue import Kind
 from memwatch.notify.receiver import Receiver, close_all
 from memwatch.notify.webhook_payload import cut
+from memwatch.printable import printable
 from memwatch.snapshot import Reason, Snapshot
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,8 @@ class NotificationManager:
         self, seconds: float, event: str | None, target: str | None, comment: str, made_by: str = ""
     ) -> Silence:
         """Mute notifications of matching alerts for `seconds`. Raises SilenceLimitError."""
-        now = time.time()
+        now, comment, made_by = time.time(), printable(comment), printable(made_by)
+        target = None if target is None else printable(target)
         if len(self.silences()) >= MAX_SILENCES:
             raise SilenceLimitError
         new_silence = Silence(f"sil_{secrets.token_hex(6)}", now + seconds, now, event, target, comment, made_by)
