@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memwatch import __version__
+from memwatch.printable import printable_lines
 from memwatchd.standard_files import open_standard_files
 
 if TYPE_CHECKING:
@@ -278,5 +279,5 @@ def list_demos() -> int:
 
 def print_errors(sentences: Sequence[str], code: int) -> int:
     for sentence in sentences:
-        print(f"memwatchd: {sentence}", file=sys.stderr)
+        print(f"memwatchd: {printable_lines(sentence)}", file=sys.stderr)
     return code

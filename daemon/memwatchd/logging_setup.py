@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
+from typing import Any
 
+from memwatch.printable import printable, printable_lines
 from memwatchd.log_writer import LogWriter, open_stderr
 
 log = logging.getLogger(__name__)
@@ -23,8 +25,19 @@ PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logg
 EXIT_SECONDS = 0.5
 
 
-class JournalFormatter(logging.Formatter):
-    """Formatter for the journal. Every line of a message gets the priority, also those of a traceback."""
+class LineFormatter(logging.Formatter):
+    """Formatter that writes a message as one line, whatever it quotes. Only a traceback adds lines, indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: ANN401  logging's own name and type
+        return "  " + printable_lines(super().formatException(ei)).replace("\n", "\n  ")
+
+
+class JournalFormatter(LineFormatter):
+    """Formatter for the journal. Every line gets the priority, also those of a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         priority = next((number for level, number in PRIORITIES if record.levelno >= level), 7)
@@ -89,6 +102,6 @@ def _use(handler: logging.Handler, level: str) -> None:
 
 
 def _formatter(environ: Mapping[str, str]) -> logging.Formatter:
-    formatter: logging.Formatter = logging.Formatter(PLAIN, TIME)
+    formatter: logging.Formatter = LineFormatter(PLAIN, TIME)
     formatter.converter = time.gmtime
     return JournalFormatter("%(message)s") if "JOURNAL_STREAM" in environ else formatter

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from memwatch.notify.manager import build_test_notification
+from memwatch.printable import printable
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.render.text import render_text
 from memwatchd.daemon import Daemon
@@ -25,12 +26,12 @@ def serve(settings: Settings, load: Callable[[], Settings], log_lines_dropped: C
     try:
         sockets = open_sockets(settings.web.listen)
     except ListenError as error:
-        print(f"memwatchd: {error}", file=sys.stderr)
+        print(f"memwatchd: {printable(str(error))}", file=sys.stderr)
         return EXIT_CONFIGURATION
     try:
         daemon = Daemon(settings, load, log_lines_dropped)
     except (RecordingError, OSError) as error:
-        print(f"memwatchd: {error}", file=sys.stderr)
+        print(f"memwatchd: {printable(str(error))}", file=sys.stderr)
         return EXIT_CONFIGURATION
     daemon.start()
     daemon.first_tick()
@@ -62,7 +63,7 @@ def test_alert(settings: Settings) -> int:
     for channel in channels:
         answer = channel.send(notification.id, channel.body(notification, snapshot, settings.web.url))
         failed += not answer.success
-        print(f"{channel.title}: {'delivered' if answer.success else answer.failure}", flush=True)
+        print(printable(f"{channel.title}: {'delivered' if answer.success else answer.failure}"), flush=True)
     return EXIT_FAILURE if failed else EXIT_OK
 
 
@@ -71,7 +72,7 @@ def once(settings: Settings, as_json: bool) -> int:
     try:
         snapshot = read_machine(settings)
     except RecordingError as error:
-        print(f"memwatchd: {error}", file=sys.stderr)
+        print(f"memwatchd: {printable(str(error))}", file=sys.stderr)
         return EXIT_CONFIGURATION
     sys.stdout.write(to_bytes(snapshot_json(snapshot)).decode() + "\n" if as_json else render_text(snapshot))
     return EXIT_OK if snapshot.pools else EXIT_FAILURE

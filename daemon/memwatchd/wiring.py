@@ -21,6 +21,7 @@ from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.notify.receiver import Receiver, Subscription
 from memwatch.options import InvalidValueError
+from memwatch.printable import decode, printable
 from memwatch.snapshot import UNKNOWN_BOOT, Snapshot
 from memwatch_web.asgi.options import WebOptions
 from memwatchd.recording.demos import path_of
@@ -204,7 +205,7 @@ def build_subscription(receiver: ReceiverSection) -> Subscription:
 
 def read_identity(roots: Roots) -> Identity:
     """Return the host name and boot id from procfs, else the host name of this process."""
-    host = _word(roots, "sys/kernel/hostname") or socket.gethostname()
+    host = _word(roots, "sys/kernel/hostname") or printable(socket.gethostname())
     return Identity(host, _word(roots, "sys/kernel/random/boot_id") or UNKNOWN_BOOT)
 
 
@@ -213,7 +214,7 @@ def replay_identity(player: Player) -> Identity:
 
 
 def _word(roots: Roots, path: str) -> str:
-    return (read_once(roots.procfs / path) or b"").decode("utf-8", "replace").strip()
+    return decode((read_once(roots.procfs / path) or b"").strip())
 
 
 def render_status(snapshot: Snapshot) -> str:

@@ -20,7 +20,7 @@ from memwatch.library.decode import (
 from memwatch.library.pressure_watch import parse_events
 from memwatch.linux.files import ParseError
 from memwatch.notify.http_post import MAX_RETRY_AFTER_SECONDS, retry_after_seconds
-from memwatch.render.words import printable
+from memwatch.printable import printable
 from memwatchd.client import history as past
 from memwatchd.client import tables, tree
 from memwatchd.client.address import DEFAULT

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Process, Share, ShareKind
 from memwatch.owners import Owner
+from memwatch.printable import printable
 from memwatch.snapshot import (
     CollectorStatus,
     Kernel,
@@ -316,10 +317,10 @@ def no_psi() -> Snapshot:
 
 
 def hostile_names() -> Snapshot:
-    """Processes whose names try to break a page."""
+    """Processes whose names try to break a page, as a collector reads them."""
     names = ("<script>alert(1)</script>", "\" onmouseover='x' ", "</script><b>", "{{ 7*7 }}", "…\u202e\x1b[31mred")
     processes = tuple(
-        Process(100 + index, UNIX, name, 7 * MIB, 7 * MIB, "rss", user="<i>root</i>")
+        Process(100 + index, UNIX, printable(name), 7 * MIB, 7 * MIB, "rss", user="<i>root</i>")
         for index, name in enumerate(names)
     )
     return replace(calm_workstation(), host="</script><script>alert(2)</script>", processes=processes)

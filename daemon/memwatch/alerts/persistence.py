@@ -17,6 +17,7 @@ from memwatch.alerts.rules import EVENTS
 from memwatch.alerts.silences import MAX_SECONDS, MAX_SILENCES, Silence, in_force
 from memwatch.alerts.state import AlertState, Key
 from memwatch.clock import Moment
+from memwatch.printable import printable
 from memwatch.snapshot import UNKNOWN_BOOT, Level, Reason
 
 log = logging.getLogger(__name__)
@@ -134,9 +135,11 @@ def _parse_state(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[
         notified=told,
         seen_at=moment.monotonic if firing else None,
         started_unix=_unix(one.get("started_unix", 0.0)),
-        reasons=tuple(Reason(str(signal), str(text)) for signal, text in one.get("reasons", ())),
+        reasons=tuple(
+            Reason(printable(str(signal)), printable(str(text))) for signal, text in one.get("reasons", ())
+        ),
     )
-    return (str(one["rule"]), str(one["target"])), state
+    return (str(one["rule"]), printable(str(one["target"]))), state
 
 
 def _monotonic(boottime: float | None, moment: Moment, same_boot: bool) -> float | None:
@@ -162,12 +165,12 @@ def _unix(value: float) -> float:
 
 def _parse_silence(one: dict[str, Any], moment: Moment, same_boot: bool) -> Silence:
     def text(name: str) -> str | None:
-        return None if one.get(name) is None else str(one[name])
+        return None if one.get(name) is None else printable(str(one[name]))
 
     until, created = _unix(one["until_unix"]), _unix(one["created_unix"])
-    comment, made_by = (str(one.get(name, "")) for name in ("comment", "made_by"))
+    comment, made_by = (printable(str(one.get(name, ""))) for name in ("comment", "made_by"))
     return Silence(
-        id=str(one["id"]),
+        id=printable(str(one["id"])),
         until_unix=until,
         created_unix=created,
         until_boottime=_end_of_silence(one, moment, same_boot),

@@ -18,6 +18,7 @@ from memwatch.backends.libraries import find_library
 from memwatch.backends.opencl_result import OpenclResult
 from memwatch.linux.files import Roots
 from memwatch.linux.pci import AMD, pci_vendors
+from memwatch.printable import printable
 
 OPENCL_FOLDER = "etc/OpenCL/vendors"
 # The Vulkan loader's search path on Linux, and Homebrew's for MoltenVK on macOS.
@@ -76,7 +77,7 @@ def gather(
     return ProbeResults(
         platform=platform,
         user=user_name(),
-        cpu=parse_cpu_name(read_head(roots.procfs / "cpuinfo", 16 << 10).decode("utf-8", "replace")),
+        cpu=printable(parse_cpu_name(read_head(roots.procfs / "cpuinfo", 16 << 10).decode("utf-8", "replace"))),
         libcuda=find_library("libcuda.so.1", root),
         amd_on_pci=AMD in pci_vendors(roots),
         amdgpu_loaded=(roots.sysfs / "module/amdgpu").is_dir(),
@@ -86,7 +87,7 @@ def gather(
         for_others=for_others,
         closed=find_closed_device(root),
         rocm=find_rocm(root),
-        opencl_drivers=tuple(list_names(root / OPENCL_FOLDER, ".icd")),
+        opencl_drivers=tuple(map(printable, list_names(root / OPENCL_FOLDER, ".icd"))),
         vulkan_drivers=list_vulkan_drivers(root),
         opencl=ask_opencl() if ask_opencl else None,
     )
@@ -94,7 +95,8 @@ def gather(
 
 def list_vulkan_drivers(root: Path) -> tuple[str, ...]:
     """Return the drivers that a Vulkan loader finds, each once."""
-    return tuple(dict.fromkeys(name for folder in VULKAN_FOLDERS for name in list_names(root / folder, ".json")))
+    names = (name for folder in VULKAN_FOLDERS for name in list_names(root / folder, ".json"))
+    return tuple(dict.fromkeys(map(printable, names)))
 
 
 def find_rocm(root: Path) -> Rocm | None:

@@ -13,6 +13,7 @@ from memwatch.findings import Findings
 from memwatch.linux.cgroups import parse_mountinfo, under
 from memwatch.linux.files import Roots, SourceUnavailable, kept_file, read_once
 from memwatch.linux.psi_trigger import parse_waiting
+from memwatch.printable import printable
 from memwatch.snapshot import CgroupPressure
 
 # The machine is searched only above this stall ratio and below this use: 500 cgroups take 15 ms.
@@ -47,7 +48,7 @@ def find_worst(before: Mapping[str, float], now: Mapping[str, float], seconds: f
         if worst is None or inside[worst] < MIN_SHARE_OF_WAITING * whole:
             break
         path = worst
-    return None if path == "/" else CgroupPressure(path, min(1.0, risen[path] / seconds))
+    return None if path == "/" else CgroupPressure(printable(path), min(1.0, risen[path] / seconds))
 
 
 def parent_of(path: str) -> str:

@@ -12,6 +12,7 @@ from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.options import Accepts, Converter, Doc, SwitchableOptions, parse_socket
+from memwatch.printable import printable
 from memwatch.runtime.unix_http import UnixConnection
 
 TIMEOUT_SECONDS = 5.0
@@ -26,7 +27,7 @@ def parse_containers(data: bytes) -> Mapping[str, str]:
     try:
         listed = json.loads(data)
         return {
-            one["Id"][:12]: one["Names"][0].removeprefix("/")[:MAX_NAME_CHARACTERS]
+            one["Id"][:12]: printable(one["Names"][0].removeprefix("/")[:MAX_NAME_CHARACTERS])
             for one in listed
             if _ID.fullmatch(one["Id"]) and one.get("Names")
         }

@@ -15,6 +15,7 @@ from memwatch.linux.cgroups import in_container, sees_all_processes
 from memwatch.linux.device_tree import device_tree
 from memwatch.linux.files import Roots, read_once
 from memwatch.model import Absent, Words
+from memwatch.printable import decode, printable
 from memwatch.snapshot import Machine
 
 # Placeholders that board vendors leave in the firmware.
@@ -84,7 +85,7 @@ def _join(vendor: str, product: str) -> str:
 
 def decode_text(data: bytes | None) -> str:
     """Decode a file of one line; texts in the device tree end with a NUL."""
-    return (data or b"").split(b"\0")[0].decode("utf-8", "replace").strip()
+    return printable((data or b"").split(b"\0")[0].decode("utf-8", "replace").strip())
 
 
 def parse_gpu(pci_class: str, vendor: str, device: str) -> PciGpu | None:
@@ -146,7 +147,7 @@ class Collector(BaseCollector):
 
     def _gpus(self) -> list[str] | None:
         compatible = device_tree(self._roots, "compatible")
-        tegra = [token.decode("ascii", "replace") for token in compatible.split(b"\0") if b",tegra" in token]
+        tegra = [decode(token) for token in compatible.split(b"\0") if b",tegra" in token]
         bus = self._roots.sysfs / "bus"
         if not tegra and not bus.is_dir():
             return None

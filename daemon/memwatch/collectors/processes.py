@@ -15,7 +15,6 @@ from memwatch.linux.process_files import (
     STAT_BYTES,
     Passwd,
     Stat,
-    hides_others,
     open_folder,
     parse_boot_time,
     parse_command,
@@ -25,7 +24,9 @@ from memwatch.linux.process_files import (
 )
 from memwatch.linux.process_owners import SHOWN_TURNS, OwnerReader, sum_owners
 from memwatch.linux.process_table import ProcessEntry, ProcessTable
+from memwatch.linux.process_visibility import describe_hidden
 from memwatch.model import Absent, Process, Words
+from memwatch.printable import decode
 from memwatch.snapshot import ProcessScan
 
 # Command lines can be very long, and later arguments may be private.
@@ -107,7 +108,7 @@ class Collector(BaseCollector):
         """Read boot time, cgroup mounts and process visibility. If that fails, it is due again at the next run."""
         self._follow_boot_time()
         self._usage.refresh()
-        self._hidden = hides_others(self._roots, in_container(self._roots))
+        self._hidden = describe_hidden(self._roots, in_container(self._roots))
         self._around_due = self._turn + RESCAN_TURNS
 
     def _select_entries(self) -> list[ProcessEntry]:
@@ -152,7 +153,7 @@ class Collector(BaseCollector):
         return Process(
             pid=stat.pid,
             start_time=self._boot_time + stat.start_ticks / self._clock_ticks,
-            name=stat.name.decode("utf-8", "backslashreplace"),
+            name=decode(stat.name),
             rss_bytes=rss,
             footprint_bytes=rss,
             footprint_basis="rss",

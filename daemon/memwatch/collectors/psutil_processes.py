@@ -11,6 +11,7 @@ from memwatch.findings import Findings
 from memwatch.linux.files import SourceUnavailable
 from memwatch.model import Absent, Process, Words
 from memwatch.owners import Owner
+from memwatch.printable import printable
 from memwatch.snapshot import ProcessScan
 
 
@@ -20,11 +21,11 @@ def build_process(info: Mapping[str, Any]) -> Process:
     return Process(
         pid=info["pid"],
         start_time=info["create_time"],
-        name=info["name"] or "",
+        name=printable(info["name"] or ""),
         rss_bytes=rss,
         footprint_bytes=rss,
         footprint_basis="rss",
-        user=info["username"] or Absent.NOT_PERMITTED,
+        user=_user(info),
         unit=None,
         container=None,
     )
@@ -34,11 +35,15 @@ def sum_owners(infos: Iterable[Mapping[str, Any]]) -> tuple[Owner, ...]:
     """Sum the processes by user, the largest first; other systems have no units."""
     sums: dict[Words, tuple[int, int]] = {}
     for info in infos:
-        user = info["username"] or Absent.NOT_PERMITTED
+        user = _user(info)
         count, size = sums.get(user, (0, 0))
         sums[user] = (count + 1, size + info["memory_info"].rss)
     owners = [Owner("user", user, count, size) for user, (count, size) in sums.items()]
     return tuple(sorted(owners, key=lambda owner: -owner.rss_bytes))
+
+
+def _user(info: Mapping[str, Any]) -> Words:
+    return printable(info["username"]) if info["username"] else Absent.NOT_PERMITTED
 
 
 class Collector(BaseCollector):

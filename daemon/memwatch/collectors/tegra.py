@@ -12,6 +12,7 @@ from memwatch.helper.codec import DecodeError
 from memwatch.linux.device_tree import device_tree
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable, kept_file, read_once
 from memwatch.model import Absent
+from memwatch.printable import decode
 
 
 class Collector(BaseCollector):
@@ -27,9 +28,9 @@ class Collector(BaseCollector):
         soc = detect_soc(roots, board)
         if soc is None:
             raise SourceUnavailable("no Tegra: /proc/device-tree/compatible does not name one")
-        model = device_tree(roots, "model").split(b"\0")[0].decode("utf-8", "replace")
+        model = decode(device_tree(roots, "model").split(b"\0")[0].strip())
         l4t, jetpack = parse_release(read_once(roots.rootfs / "etc/nv_tegra_release"))
-        self._board = TegraReading(soc, model.strip() or Absent.NOT_AVAILABLE, l4t, jetpack)
+        self._board = TegraReading(soc, model or Absent.NOT_AVAILABLE, l4t, jetpack)
         self._meminfo = kept_file(roots.procfs / "meminfo")
 
     @classmethod

@@ -82,7 +82,12 @@ def _processes(snapshot: Snapshot) -> Iterator[Check]:
             "run the container with --pid=host (hostPID: true in Kubernetes)",
         )
     scan = snapshot.process_scan
-    if not isinstance(scan, Absent) and scan.unreadable:
+    if isinstance(scan, Absent):
+        return
+    if scan.note and snapshot.machine.sees_all_processes:
+        what, _, remedy = scan.note.rstrip(".").partition("; ")
+        yield Check("processes.hidden", Verdict.HINT, what, remedy or None)
+    elif scan.unreadable:
         yield Check(
             "processes.unreadable",
             Verdict.HINT,

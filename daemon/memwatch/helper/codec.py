@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from memwatch.model import Absent
+from memwatch.printable import printable
 
 R = TypeVar("R")
 Builder = Callable[[Any], Any]
@@ -49,7 +50,10 @@ class LineEncoder:
 
 
 def from_line(kind: type[R], line: bytes) -> R:
-    """Decode a line. Raises `DecodeError` for other content, also if a field without a default is missing."""
+    """Decode a line, with its texts made printable.
+
+    Raises `DecodeError` for other content, also if a field without a default is missing.
+    """
     try:
         return cast(R, _builder(cast(Hashable, kind))(json.loads(line)))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
@@ -90,6 +94,8 @@ def _builder(kind: Any) -> Builder:  # noqa: ANN401  a type or a typing construc
         return _record_builder(kind)
     if kind is float:
         return _finite
+    if kind is str:
+        return lambda value: printable(value) if type(value) is str else _refuse(value, kind)
     return lambda value: value if type(value) is kind else _refuse(value, kind)
 
 
@@ -122,7 +128,7 @@ def _tuple_builder(part: Builder, kind: Any) -> Builder:  # noqa: ANN401
 
 def _mapping_builder(part: Builder, kind: Any) -> Builder:  # noqa: ANN401
     return lambda value: (
-        {key: part(one) for key, one in value.items()} if type(value) is dict else _refuse(value, kind)
+        {printable(key): part(one) for key, one in value.items()} if type(value) is dict else _refuse(value, kind)
     )
 
 

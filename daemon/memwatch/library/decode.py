@@ -10,6 +10,7 @@ from msgspec import Struct
 from memwatch.backends.model import Backend, BackendDevice, Backends
 from memwatch.library.daemon_client import Json
 from memwatch.model import Absent, Architecture, Content, Device, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.printable import printable_parts
 
 R = TypeVar("R", bound=Struct)
 KINDS: dict[tuple[type, str], Any] = {
@@ -56,7 +57,8 @@ def _decode_records(kind: type[R], found: Iterable[Json]) -> tuple[R, ...]:
 
 
 def decode_record(kind: type[R], found: Json) -> R:
-    """Decode a record of the model. Unknown fields are ignored."""
+    """Decode a record of the model, with its texts made printable. Unknown fields are ignored."""
+    found = printable_parts(found)
     absent = found.get("absent", {})
     values: dict[str, Any] = {}
     for one in kind.__struct_fields__:

@@ -17,6 +17,7 @@ from memwatch.library.frameworks import pools
 from memwatch.library.host import Ram, host
 from memwatch.library.never_raise import log_once, never_raise
 from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, find_system_ram
+from memwatch.printable import printable
 
 # A thread requests new data from the daemon at this interval.
 FRESH_SECONDS = 1.0
@@ -130,10 +131,10 @@ def decode_machine(found: Json) -> Machine:
     """Decode a snapshot of the daemon. Raises ResponseDecodeError, TypeError or KeyError."""
     of_machine = found["machine"]
     return Machine(
-        host=str(found["host"]),
-        name=Absent.NOT_AVAILABLE if of_machine["name"] is None else str(of_machine["name"]),
-        architecture=str(of_machine["architecture"]),
-        explanation=str(of_machine["explanation"]),
+        host=printable(str(found["host"])),
+        name=Absent.NOT_AVAILABLE if of_machine["name"] is None else printable(str(of_machine["name"])),
+        architecture=printable(str(of_machine["architecture"])),
+        explanation=printable(str(of_machine["explanation"])),
         pools=decode_pools(found["pools"]),
         shares=decode_shares(found["shares"]),
         devices=decode_devices(found["devices"]),

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from memwatch.printable import printable
+
 log = logging.getLogger("memwatch")
 
 P = ParamSpec("P")
@@ -34,7 +36,8 @@ def never_raise(otherwise: D) -> Callable[[Callable[P, R]], Callable[P, R | D]]:
 
 
 def log_once(sentence: str) -> None:
-    """Log a warning, once per sentence."""
+    """Log a warning in one line, once per sentence: it may quote what another program sent."""
+    sentence = printable(sentence)
     if sentence not in _logged and len(_logged) < MAX_LOGGED:
         _logged.add(sentence)
         log.warning("%s", sentence)

@@ -17,6 +17,7 @@ from memwatch.library.host import Host, host
 from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent
 from memwatch.planning.sizes import InvalidInputError
+from memwatch.printable import printable
 from memwatch.snapshot import Level
 
 # The stream sends an event at each tick, at most a minute apart.
@@ -120,8 +121,10 @@ class PressureWatch:
             connection.close()
 
     def _see_record(self, record: Mapping[str, Any]) -> None:
-        reasons = tuple(str(reason["text"]) for reason in record["reasons"])
-        self.see(str(record["target"]), Level[str(record["level"]).upper()], float(record["ratio"]), reasons)
+        reasons = tuple(printable(str(reason["text"])) for reason in record["reasons"])
+        self.see(
+            printable(str(record["target"])), Level[str(record["level"]).upper()], float(record["ratio"]), reasons
+        )
 
     def _look(self) -> None:
         ram = self._here.ram()

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from memwatch.linux.files import Roots, read_once
+from memwatch.printable import printable
 
 _CONTAINER_ID = re.compile(r"(?:^|[-:])([0-9a-f]{64})(?:\.scope)?$")
 _LXC = re.compile(r"^lxc\.payload\.([^/]+)$")
@@ -32,6 +33,11 @@ class OwnerNames(Struct, frozen=True):
     container: str | None
     pod: str | None = None
     job: str | None = None
+
+    def printable(self) -> OwnerNames:
+        """Return the names for display. A cgroup's name may contain anything except a newline."""
+        names = (self.unit, self.container, self.pod, self.job)
+        return OwnerNames(*[None if name is None else printable(name) for name in names])
 
 
 class Mount(Struct, frozen=True):

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
+from memwatch.printable import decode
 
 MAX_KILLS = 16
 # Limit on the number of distinct errors, one per GPU and kind. Further ones are ignored.
@@ -135,7 +136,7 @@ def parse_victim(text: bytes, cause: OomCause | None, number: int) -> OomKill | 
 
 
 def words(text: bytes) -> str:
-    return text[:MAX_TEXT_LENGTH].decode("utf-8", "backslashreplace")
+    return decode(text[:MAX_TEXT_LENGTH])
 
 
 class KernelLogTracker:

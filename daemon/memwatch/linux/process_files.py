@@ -11,17 +11,11 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from memwatch.linux.cgroups import (
-    OwnerNames,
-    owner_folders,
-    parse_cgroup,
-    parse_mountinfo,
-    parse_owners,
-    sees_all_processes,
-)
+from memwatch.linux.cgroups import OwnerNames, owner_folders, parse_cgroup, parse_owners
 from memwatch.linux.command_redaction import redact_arguments
-from memwatch.linux.files import ParseError, Roots, read_once
+from memwatch.linux.files import ParseError
 from memwatch.model import Absent, Words
+from memwatch.printable import decode, printable
 
 # PF_KTHREAD in the flags of stat.
 KERNEL_THREAD = 0x00200000
@@ -30,8 +24,6 @@ _UIDS = re.compile(rb"^Uid:\t\d+\t(\d{1,10})\t", re.MULTILINE)
 _REAL_UID = re.compile(rb"^Uid:\t(\d{1,10})\t", re.MULTILINE)
 _SWAP = re.compile(rb"^VmSwap:[ \t]+(\d{1,19}) kB\n", re.MULTILINE)
 _CGROUP_BYTES = 16384
-# Mount option in the form of Linux 5.8 and of older kernels. 0 and `off` hide nothing.
-_HIDEPID = re.compile(r"(?:^|,)hidepid=(?!0|off)")
 # Enough for a stat line with the longest name and 20 digits in each of 50 columns.
 STAT_BYTES = 1200
 STATM_BYTES = 160
@@ -126,8 +118,9 @@ def parse_swap(status: bytes) -> int | None:
 
 def parse_command(data: bytes, max_characters: int) -> str:
     """Return a command line with blanks between arguments, at most `max_characters` characters. Secrets are hidden,
-    invalid UTF-8 is escaped."""
-    words = " ".join(redact_arguments(data.rstrip(b"\0").decode("utf-8", "backslashreplace").split("\0")))
+    invalid UTF-8 and control characters are escaped."""
+    arguments = data.rstrip(b"\0").decode("utf-8", "backslashreplace").split("\0")
+    words = printable(" ".join(redact_arguments(arguments)))
     return words if len(words) <= max_characters else words[: max_characters - 1] + "…"
 
 
@@ -163,7 +156,7 @@ class ProcessOwnersCache:
             paths = parse_cgroup(text)
             place = parse_owners(paths)
             home = self._by_text[text] = ProcessOwners(
-                place, owner_folders(place, paths.get("memory", paths.get("", "")))
+                place.printable(), owner_folders(place, paths.get("memory", paths.get("", "")))
             )
         return home
 
@@ -176,29 +169,8 @@ def parse_passwd(data: bytes) -> dict[int, str]:
     for line in data.split(b"\n"):
         columns = line.split(b":")
         if len(columns) >= 3 and columns[0] and columns[2].isdigit() and len(columns[2]) <= 10:
-            names.setdefault(int(columns[2]), columns[0].decode("utf-8", "backslashreplace"))
+            names.setdefault(int(columns[2]), decode(columns[0]))
     return names
-
-
-OUTSIDE_HIDDEN = (
-    "Processes outside this container and their memory are not visible: start it with the host's PID namespace "
-    "(docker run --pid=host) to see them."
-)
-OTHERS_HIDDEN = (
-    "Processes of other users and their memory are not visible, because /proc is mounted with hidepid: start "
-    "memwatchd as root or in the group given by the mount option gid=."
-)
-
-
-def hides_others(roots: Roots, contained: bool) -> str | None:
-    """Return a sentence that explains why some processes are hidden, or None if all are visible."""
-    if not sees_all_processes(read_once(roots.procfs / "2/stat"), contained):
-        return OUTSIDE_HIDDEN
-    hides = any(
-        mount.kind == "proc" and _HIDEPID.search(mount.options)
-        for mount in parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
-    )
-    return OTHERS_HIDDEN if hides and read_once(roots.procfs / "1/stat") is None else None
 
 
 class Passwd:

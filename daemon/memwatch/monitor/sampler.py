@@ -20,6 +20,7 @@ from memwatch.collectors.base import Collector, CollectorEntry, MovementProbe, N
 from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.model import Absent, Bytes, Share
+from memwatch.monitor.collector_errors import classify_error, describe_error
 from memwatch.runtime.backoff import Backoff
 from memwatch.runtime.failure_log import FailureLog
 from memwatch.snapshot import CollectorState, CollectorStatus
@@ -106,7 +107,7 @@ class CollectorRunner:
                 self._retry_seconds = RETRY_FIRST_SECONDS
             findings = self._collector.collect()
         except SourceUnavailable as reason:
-            self._fail("unavailable", str(reason))
+            self._fail("unavailable", describe_error(reason))
         except Exception as error:  # noqa: BLE001  failures are reported as data
             self._count(error)
             self._fail("failing", describe_error(error))
@@ -257,23 +258,6 @@ def _distance(before: Bytes, now: Bytes) -> float:
     if isinstance(before, int) and isinstance(now, int):
         return abs(now - before)
     return 0 if now is before else math.inf
-
-
-def classify_error(error: Exception) -> str:
-    """Return the reason under which an error is counted."""
-    if isinstance(error, PermissionError):
-        return "permission"
-    if isinstance(error, FileNotFoundError):
-        return "missing"
-    if isinstance(error, OSError):
-        return "io"
-    return "unreadable" if isinstance(error, ParseError) else "defect"
-
-
-def describe_error(error: Exception) -> str:
-    if isinstance(error, (ParseError, OSError)):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
 
 
 class Gatherer(Protocol):

@@ -23,6 +23,7 @@ from memwatch.notify.outbox.outbox import NewMessage, Outbox, OutboxFigures, Rec
 from memwatch.notify.outbox.queue import Kind
 from memwatch.notify.receiver import Receiver, close_all
 from memwatch.notify.webhook_payload import cut
+from memwatch.printable import printable
 from memwatch.runtime.worker import ThreadState
 from memwatch.snapshot import Reason, Snapshot
 
@@ -143,6 +144,8 @@ class NotificationManager:
     ) -> Silence:
         """Mute notifications of matching alerts for `seconds`. Raises SilenceLimitError."""
         now = self._monitor.moment()
+        comment, made_by = printable(comment), printable(made_by)
+        target = None if target is None else printable(target)
         if len(self.silences()) >= MAX_SILENCES:
             raise SilenceLimitError
         new_silence = Silence(

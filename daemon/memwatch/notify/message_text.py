@@ -6,7 +6,7 @@ from memwatch.alerts.rules import RULES
 from memwatch.alerts.state import Notification
 from memwatch.model import Absent
 from memwatch.notify.webhook_payload import MAX_REASONS, cut, select_top
-from memwatch.render.words import printable, ratio, size
+from memwatch.render.words import ratio, size
 from memwatch.snapshot import Snapshot
 
 TEXT_LENGTH = 200
@@ -48,4 +48,4 @@ def _holders(snapshot: Snapshot) -> str:
 
 
 def _clean(text: str) -> str:
-    return printable(cut(text, TEXT_LENGTH))
+    return cut(text, TEXT_LENGTH)

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from memwatch.planning.sizes import InvalidInputError, regular_size
 from memwatch.planning.transformer import Transformer
+from memwatch.printable import decode
 
 MAX_KEYS = 65_536
 MAX_TENSORS = 1_000_000
@@ -82,7 +83,7 @@ class GgufReader:
         length = int(self.number("Q"))
         kept = self.take(min(length, MAX_KEPT_TEXT_LENGTH))
         self.skip(length - len(kept))
-        return kept.decode("utf-8", "replace")
+        return decode(kept)
 
     @property
     def position(self) -> int:

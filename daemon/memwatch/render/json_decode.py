@@ -1,4 +1,7 @@
-"""Decode a snapshot from its JSON, for recordings. Anything else raises SnapshotDecodeError."""
+"""Decode a snapshot from its JSON, for recordings. Anything else raises SnapshotDecodeError.
+
+A recording comes from another machine: its texts are made printable.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from msgspec import Struct, json
 from msgspec.structs import fields, replace
 
 from memwatch.model import Absent, Content, Process
+from memwatch.printable import printable
 from memwatch.snapshot import Level, Snapshot
 
 Build = Callable[[Any], Any]
@@ -71,7 +75,8 @@ def _with_derived(snapshot: Snapshot, listed: list[dict[str, Any]]) -> Snapshot:
     ranged = tuple(
         _add_footprint_range(process, one) for process, one in zip(snapshot.processes, listed, strict=True)
     )
-    names = {str(one["container"]): str(one["container_name"]) for one in listed if one.get("container_name")}
+    named = [one for one in listed if one.get("container_name")]
+    names = {printable(str(one["container"])): printable(str(one["container_name"])) for one in named}
     return replace(snapshot, processes=ranged, container_names=names)
 
 
@@ -104,6 +109,8 @@ def _builder(kind: Any) -> Build:  # noqa: ANN401  a type, or what typing makes 
         return lambda value: float(value) if type(value) in (int, float) else _refuse(value, kind)
     if kind is int:
         return lambda value: value if type(value) is int and abs(value) < TOO_MANY else _refuse(value, kind)
+    if kind is str:
+        return lambda value: printable(value) if type(value) is str else _refuse(value, kind)
     if kind is type(None):
         return lambda value: None if value is None else _refuse(value, kind)
     return lambda value: value if type(value) is kind else _refuse(value, kind)
@@ -130,7 +137,7 @@ def _tuple_builder(kind: Any) -> Build:  # noqa: ANN401
 
     def build(value: Any) -> Any:  # noqa: ANN401
         if kind is Content and isinstance(value, dict):
-            return tuple(Content(name.removesuffix("_bytes"), size) for name, size in value.items())
+            return tuple(Content(printable(name.removesuffix("_bytes")), size) for name, size in value.items())
         return tuple([part(one) for one in value]) if type(value) is list else _refuse(value, kind)
 
     return build
@@ -144,7 +151,7 @@ def _mapping_builder(kind: Any) -> Build:  # noqa: ANN401
             _refuse(value, kind)
         absent = _absent_in(value)
         plain = {name: part(one) for name, one in value.items() if name not in absent and name != "absent"}
-        return plain | absent
+        return {printable(name): one for name, one in (plain | absent).items()}
 
     return build
 

@@ -228,11 +228,6 @@ def architecture(name: str) -> str:
     return ARCHITECTURE_WORDS.get(name, name)
 
 
-def printable(text: str) -> str:
-    """Escape control and bidirectional characters of a foreign name, so that they are visible."""
-    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
-
-
 def fact(name: str) -> str:
     """Format the name of a machine or device detail: "L4T", "MIG", "Addressing mode"."""
     if name in FACT_WORDS:

@@ -228,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = memwatch.main(arguments, prog_name="memwatch", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        return print_errors([error.format_message()], EXIT_USAGE)
+        return print_errors([" ".join(error.format_message().split())], EXIT_USAGE)
     except click.Abort:
         return 130
     except BrokenPipeError:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from memwatch import __version__
 from memwatch.options import InvalidValueError, parse_duration
+from memwatch.printable import printable
 from memwatchd.client.address import DEFAULT, Address, default_address, parse_url
 from memwatchd.client.errors import EXIT_FAILURE, CommandError
 from memwatchd.client.http import SECONDS, DaemonResponse, DaemonUnreachableError, ask
@@ -78,10 +79,8 @@ class ClientContext(Struct, frozen=True):
         if self.as_json:
             print(json.dumps(found, separators=(",", ":")))
             return EXIT_OK
-        from memwatch.render import words as wording
-
         with check_shape(self.address):
-            text = "\n".join(wording.printable(line) for line in lines())
+            text = "\n".join(printable(line) for line in lines())
         self.print_simulated(is_simulated)
         print(text)
         return EXIT_OK
@@ -194,6 +193,7 @@ def build_context(url: Address | None, as_json: bool) -> ClientContext:
 
 
 def print_errors(sentences: Sequence[str], code: int = EXIT_FAILURE) -> int:
+    """Print each as one line: a sentence may quote a server's answer."""
     for sentence in sentences:
-        print(f"memwatch: {sentence}", file=sys.stderr)
+        print(f"memwatch: {printable(sentence)}", file=sys.stderr)
     return code

@@ -10,7 +10,7 @@ import click
 
 from memwatch.render import words as wording
 from memwatchd.client.address import Address
-from memwatchd.client.context import Number, build_context, common, seconds_within
+from memwatchd.client.context import Number, build_context, check_shape, common, seconds_within
 from memwatchd.client.http import ask
 from memwatchd.client.tables import columns
 
@@ -35,8 +35,9 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 def history(series: tuple[str, ...], seconds: float, points: int, url: Address | None, as_json: bool) -> int:
     """Show min, avg and max of each pool, or of the given series, over a time range."""
     context = build_context(url, as_json)
-    now = ask(context.address, "/api/v1/snapshot").json["unix"]
-    query: list[tuple[str, object]] = [("from", now - seconds), ("points", points)]
+    answer = ask(context.address, "/api/v1/snapshot")
+    with check_shape(context.address):
+        query: list[tuple[str, object]] = [("from", answer.json["unix"] - seconds), ("points", points)]
     query += [("series", name) for name in series]
     answer = ask(context.address, f"/api/v1/history?{urlencode(query)}")
     return context.show(answer.json, lambda: render_lines(answer.json), answer.is_simulated)

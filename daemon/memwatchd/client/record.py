@@ -8,7 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from memwatch.render.json_decode import MAX_INTERVAL, MIN_INTERVAL
 from memwatchd.client.address import Address
+from memwatchd.client.context import check_shape
 from memwatchd.client.errors import CommandError
 from memwatchd.client.http import DaemonResponse, DaemonUnreachableError, ask
 from memwatchd.recording.file_format import RecordingError, RecordingFile
@@ -24,7 +26,9 @@ def record(address: Address, path: Path, seconds: float, redact: bool) -> int:
     """Record for `seconds` or until interrupted. Return the number of snapshots. Raise CommandError on failure."""
     first = ask(address, "/api/v1/snapshot")
     try:
-        file = RecordingFile(path, host="host-1" if redact else first.json["host"], redacted=redact)
+        with check_shape(address):
+            host = str(first.json["host"])
+        file = RecordingFile(path, host="host-1" if redact else host, redacted=redact)
     except RecordingError as error:
         raise CommandError(str(error)) from None
     try:
@@ -47,14 +51,25 @@ def _follow(
 ) -> None:
     seen, interval = -1.0, 1.0
     while True:
-        if answer is not None and answer.json["unix"] != seen:
-            seen, interval = answer.json["unix"], answer.json["interval_seconds"]
-            found = redactor.redact(answer.json) if redactor else answer.json
-            file.write(json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode())
+        if answer is not None and (times := _times(address, answer))[0] != seen:
+            seen, interval = times
+            with check_shape(address):
+                found = redactor.redact(answer.json) if redactor else answer.json
+                line = json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
+            file.write(line)
         if time.monotonic() + interval >= end:
             return
         time.sleep(interval)
         answer = _reconnect(address, end)
+
+
+def _times(address: Address, answer: DaemonResponse) -> tuple[float, float]:
+    """Return the time of a snapshot and the daemon's interval."""
+    with check_shape(address):
+        unix, interval = float(answer.json["unix"]), float(answer.json["interval_seconds"])
+        if not MIN_INTERVAL <= interval <= MAX_INTERVAL:
+            raise ValueError(f"interval_seconds is {interval:g}")
+        return unix, interval
 
 
 def _reconnect(address: Address, end: float) -> DaemonResponse | None:

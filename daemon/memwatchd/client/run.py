@@ -18,6 +18,7 @@ import click
 
 from memwatch.library.host import host
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.printable import printable
 from memwatch.render import words as wording
 from memwatchd.client.address import Address
 from memwatchd.client.context import (
@@ -92,7 +93,7 @@ def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_j
         "stages": _stages(poller, peaks),
     }
     lines = [json.dumps(found)] if context.as_json else _lines(found, peaks.is_simulated)
-    _print("".join(f"{wording.printable(line)}\n" for line in lines), output)
+    _print("".join(f"{printable(line)}\n" for line in lines), output)
     return code
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from memwatch.printable import printable
 from memwatch.render import words as wording
 from memwatchd.client import tree
 from memwatchd.client.address import Address
@@ -60,8 +61,8 @@ def watch(interval: float, count: int | None, as_csv: bool, url: Address | None,
             if number == 0:
                 context.print_simulated(snapshot["simulated"])
             if as_csv and number == 0:
-                print(csv_head(snapshot))
-            print(line_of(snapshot) if context.as_json else wording.printable(line_of(snapshot)), flush=True)
+                print(printable(csv_head(snapshot)))
+            print(line_of(snapshot) if context.as_json else printable(line_of(snapshot)), flush=True)
     return EXIT_OK
 
 
@@ -132,7 +133,7 @@ def top(interval: float, count: int | None, url: Address | None, as_json: bool) 
     try:
         for snapshot in shots:
             with check_shape(context.address):
-                _draw([wording.printable(line) for line in picture(snapshot)])
+                _draw([printable(line) for line in picture(snapshot)])
     finally:
         print(LEAVE, end="", flush=True)
     return EXIT_OK
@@ -148,6 +149,9 @@ def picture(snapshot: Json) -> Iterator[str]:
     unknown = [one for one in snapshot["processes"] if one["footprint_bytes"] is None]
     rows += [_process_row(process) for process in [*known, *unknown][:TOP]]
     yield from columns(rows, right=frozenset({0, 2, 3}))
+    scan = snapshot.get("process_scan")
+    if scan and scan.get("note"):  # some processes are hidden
+        yield scan["note"]
 
 
 def _process_row(process: Json) -> tuple[str, ...]:

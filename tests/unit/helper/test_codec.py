@@ -22,13 +22,15 @@ from memwatch.drivers.nvml.records import (
 from memwatch.helper.codec import DecodeError, LineEncoder, from_line, to_line
 from memwatch.history.notable_ticks import Holder
 from memwatch.model import Absent
+from memwatch.printable import printable
 
 counts = st.integers(0, 2**63)
 absent = st.sampled_from(Absent)
-words = st.text(max_size=20) | absent
+texts = st.text(max_size=9).map(printable)
+words = texts | absent
 memories = st.builds(GpuMemory, st.sampled_from([1, 2]), counts, counts, counts, counts | absent)
 processes = st.builds(GpuProcess, st.integers(1, 2**31), counts | absent, st.none() | st.integers(0, 14))
-instances = st.builds(GpuInstance, st.integers(0, 14), st.lists(st.text(max_size=9)).map(tuple), memories | absent)
+instances = st.builds(GpuInstance, st.integers(0, 14), st.lists(texts).map(tuple), memories | absent)
 gpus = st.builds(
     GpuReading,
     index=st.integers(0, 15),
@@ -42,9 +44,9 @@ gpus = st.builds(
     instances=st.lists(instances, max_size=3).map(tuple),
     processes=st.lists(processes, max_size=3).map(tuple) | absent,
     ecc=st.builds(Ecc, counts | absent, remapping_failed=st.booleans() | absent),
-    codes=st.dictionaries(st.text(max_size=9), st.integers(0, 999), max_size=2),
+    codes=st.dictionaries(texts, st.integers(0, 999), max_size=2),
 )
-xids = st.builds(Xid, st.text(max_size=9), st.integers(0, 200), counts, st.floats(0, 2e9))
+xids = st.builds(Xid, texts, st.integers(0, 200), counts, st.floats(0, 2e9))
 readings = st.builds(
     NvmlReading, words, words, st.lists(gpus, max_size=3).map(tuple), xids=st.lists(xids, max_size=2).map(tuple)
 )
@@ -52,11 +54,22 @@ readings = st.builds(
 
 @given(readings)
 def test_reading_survives_a_round_trip(reading: NvmlReading) -> None:
-    """Absent values with their reasons, names with any character, integers of any size."""
+    """Absent values with their reasons, names, integers of any size."""
     line = to_line(reading)
 
     assert line.count(b"\n") == 1
     assert from_line(NvmlReading, line) == reading
+
+
+@given(st.text(max_size=20))
+def test_texts_of_a_helper_become_printable(text: str) -> None:
+    """Names that a driver or a vendor library returns, and keys of mappings."""
+    gpu = GpuReading(0, text, text, text, codes={text: 1})
+    shown = printable(text)
+
+    read = from_line(NvmlReading, to_line(NvmlReading(text, text, (gpu,))))
+
+    assert (read.driver, read.gpus[0].name, dict(read.gpus[0].codes)) == (shown, shown, {shown: 1})
 
 
 @given(readings, readings)

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from memwatch.allocators import AllocatorReport
 from memwatch.model import Absent
+from memwatch.printable import printable
 from memwatch.processes.allocator_reports import MAX_REPORTS, ReportRejectedError
-from memwatch.render.words import printable
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError

@@ -13,8 +13,9 @@ from starlette.responses import Response
 from memwatch.alerts.silences import Silence
 from memwatch.monitor.loop import Monitor
 from memwatch.notify.manager import NotificationManager
+from memwatch.printable import printable
 from memwatch.render.json import JSON_TYPE, answer_bytes
-from memwatch.render.words import duration, printable
+from memwatch.render.words import duration
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.inquiries import Inquiries
 from memwatch_web.asgi.caller import Caller

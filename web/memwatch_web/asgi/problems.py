@@ -8,6 +8,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from memwatch.printable import printable
 from memwatch.render.json import answer_bytes
 
 MEDIA_TYPE = "application/problem+json"
@@ -22,11 +23,12 @@ class ProblemError(HTTPException):
 def problem_response(
     status: int, detail: str, headers: dict[str, str] | None = None, simulated: bool = False
 ) -> Response:
+    """Build the response. `detail` may quote the request, so it is made printable."""
     body: dict[str, Any] = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,
-        "detail": detail,
+        "detail": printable(detail),
     }
     return Response(answer_bytes(body, simulated), status_code=status, media_type=MEDIA_TYPE, headers=headers)
 

@@ -19,6 +19,7 @@ from memwatch.history.tiers import History
 from memwatch.model import Absent
 from memwatch.notify.status import AlertView
 from memwatch.pressure.rules import PressureRules
+from memwatch.printable import printable
 from memwatch.processes.growth import GrowthTracker
 from memwatch.render import words as wording
 from memwatch.render.summary import (
@@ -74,7 +75,6 @@ WORDS = (
     "figure",
     "level",
     "moment",
-    "printable",
     "ratio",
     "reasons",
     "size",
@@ -274,6 +274,8 @@ def create_environment() -> Environment:
     )
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
     environment.filters["glue_units"] = glue_units
+    # For texts that quote a request or the settings; names are printable since they were read.
+    environment.filters["printable"] = printable
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
     environment.tests["known"] = has_figures

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from memwatch.printable import decode
+
 # Names by device id. amdgpu.ids, which also distinguishes revisions, takes precedence.
 KNOWN = {
     "1114": "AMD Radeon 860M (Krackan Point)",
@@ -30,7 +32,7 @@ Names = Mapping[tuple[str, int], str]
 def parse_ids(data: bytes) -> dict[tuple[str, int], str]:
     """Parse libdrm's amdgpu.ids: lines such as `744C, C8, AMD Radeon RX 7900 XTX`."""
     return {
-        (device.decode().lower(), int(revision, 16)): name.strip().decode("utf-8", "backslashreplace")
+        (device.decode().lower(), int(revision, 16)): decode(name.strip())
         for device, revision, name in _LINE.findall(data[:MAX_LIST_BYTES])
     }
 

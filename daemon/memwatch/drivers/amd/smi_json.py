@@ -13,6 +13,7 @@ from memwatch.drivers.amd.records import Region
 from memwatch.drivers.amd.smi import SmiProcess, parse_count, parse_pci, parse_process
 from memwatch.drivers.amd.sysfs import build_region
 from memwatch.model import Absent, Bytes, Words
+from memwatch.printable import printable
 
 _CARD = re.compile(r"card\d{1,5}")
 # These tools print MiB as MB: bytes divided by 1048576, rounded down.
@@ -63,7 +64,7 @@ def rocm_smi_memory(document: Any) -> list[SmiMemory]:  # noqa: ANN401
                 SmiMemory(
                     int(name[4:]),
                     parse_pci(card.get("pci bus")),
-                    series[:80] if isinstance(series, str) and series != "N/A" else Absent.NOT_AVAILABLE,
+                    printable(series[:80]) if isinstance(series, str) and series != "N/A" else Absent.NOT_AVAILABLE,
                     _rocm_region(card, "vram"),
                     _rocm_region(card, "vis_vram"),
                     _rocm_region(card, "gtt"),

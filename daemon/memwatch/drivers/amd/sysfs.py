@@ -8,6 +8,7 @@ import re
 from memwatch.drivers.amd.records import Region
 from memwatch.linux.files import is_shortage
 from memwatch.model import Absent, Bytes, Words
+from memwatch.printable import decode
 
 # No machine has an exbibyte of memory. On errors drivers report -1 as an unsigned number.
 MAX_BYTES = 1 << 60
@@ -61,13 +62,13 @@ def parse_ratio(data: bytes | Absent) -> float | Absent:
 
 
 def parse_text(data: bytes | Absent) -> Words:
-    """Parse a word or a name. Invalid UTF-8 is escaped."""
+    """Parse a word or a name. Invalid UTF-8 and control characters are escaped."""
     if isinstance(data, Absent):
         return data
     text = data.split(b"\0")[0].strip()
     if not text or text in (b"N/A", b"unknown"):
         return Absent.NOT_SUPPORTED
-    return text[:_MAX_TEXT_LENGTH].decode("utf-8", "backslashreplace").replace("\n", " ")
+    return decode(text[:_MAX_TEXT_LENGTH].replace(b"\n", b" "))
 
 
 def parse_id(data: bytes | Absent) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from memwatch.drivers.apple.records import Accelerator
 from memwatch.model import Absent, Bytes, Words
+from memwatch.printable import printable
 
 # Match this key exactly: "In use system memory (driver)" is a different value.
 IN_USE = "In use system memory"
@@ -40,7 +41,7 @@ def _parse_accelerator(found: Mapping[str, Any]) -> Accelerator:
     statistics = statistics if isinstance(statistics, dict) else {}
     driver = found.get("IOObjectClass") or found.get("IOClass")
     return Accelerator(
-        driver=driver if isinstance(driver, str) else "IOAccelerator",
+        driver=printable(driver) if isinstance(driver, str) else "IOAccelerator",
         model=_words(found.get("model")),
         in_use_bytes=_bytes(statistics.get(IN_USE)),
         allocated_bytes=_bytes(statistics.get(ALLOCATED)),
@@ -51,7 +52,7 @@ def _words(value: Any) -> Words:  # noqa: ANN401  any type that a property list 
     # On Intel Macs the text is data that ends with a NUL.
     if isinstance(value, bytes):
         value = value.split(b"\0")[0].decode("utf-8", "replace")
-    return value if isinstance(value, str) and value else Absent.NOT_SUPPORTED
+    return printable(value) if isinstance(value, str) and value else Absent.NOT_SUPPORTED
 
 
 def _bytes(value: Any) -> Bytes:  # noqa: ANN401

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from memwatch.drivers.apple.records import PressureLevel, VmStat
 from memwatch.model import Absent, Bytes
+from memwatch.printable import decode
 
 _PAGE = re.compile(rb"page size of (\d{4,7}) bytes")
 _LINE = re.compile(rb'^"?([^":\n]{1,60})"?: +(\d{1,15})\.?$', re.MULTILINE)
@@ -51,7 +52,7 @@ def parse_vm_stat(data: bytes) -> VmStat | None:
 
 
 def parse_sysctl(data: bytes) -> Mapping[str, str]:
-    return {key.decode(): value.decode("utf-8", "replace").strip() for key, value in _SETTING.findall(data)}
+    return {key.decode(): decode(value).strip() for key, value in _SETTING.findall(data)}
 
 
 def parse_pressure_level(settings: Mapping[str, str]) -> PressureLevel | Absent:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from memwatch.drivers.drm.records import DrmRegion
 from memwatch.model import Absent, Bytes, Words
+from memwatch.printable import decode, printable
 
 # /sys/class/drm also has connectors (card1-DP-1), render nodes and the file "version".
 _CARD = re.compile(r"card\d{1,4}")
@@ -56,13 +57,14 @@ def find_model(pci_ids: bytes, vendor: Words, device: Words) -> Words:
     found = maker and re.search(rf"^\t{device}  (.*)\n".encode(), maker[2], re.MULTILINE)
     if not maker or not found:
         return Absent.NOT_AVAILABLE
-    name = found[1][:200].decode("utf-8", "replace").strip().rpartition("[")[2].rstrip("]")
-    word = maker[1].decode("utf-8", "replace")
+    name = decode(found[1][:200]).strip().rpartition("[")[2].rstrip("]")
+    word = decode(maker[1])
     return name if name.startswith(word) else f"{word} {name}"
 
 
 def parse_uevent(data: bytes | None) -> Mapping[str, str]:
-    return dict(_UEVENT.findall((data or b"").decode("ascii", "replace")))
+    found = _UEVENT.findall((data or b"").decode("ascii", "replace"))
+    return {key: printable(value) for key, value in found}
 
 
 def select_compatible(uevent: Mapping[str, str]) -> Words:
@@ -107,4 +109,4 @@ def build_region(name: str, size: int, used: Bytes, source: str) -> DrmRegion:
 
 
 def _text(raw: bytes) -> str:
-    return raw.decode("ascii", "backslashreplace")
+    return printable(raw.decode("ascii", "backslashreplace"))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from memwatch.drivers.drm.records import Basis, DrmClient
+from memwatch.printable import printable
 
 # Two regular expressions find the relevant lines among the 40 of a client in 25 µs. A loop over the lines took
 # 60 µs (Python 3.11, a client of xe).
@@ -118,7 +119,7 @@ def _select_resident(sizes: Mapping[str, Mapping[str, int]]) -> tuple[Basis | No
 
 
 def _text(raw: bytes) -> str:
-    return raw[:64].decode("ascii", "backslashreplace")
+    return printable(raw[:64].decode("ascii", "backslashreplace"))
 
 
 def merge_clients(held: Iterable[ClientDescriptor]) -> tuple[DrmClient, ...]:

@@ -27,6 +27,7 @@ from memwatch.drivers.drm.fdinfo import is_pci_address
 from memwatch.drivers.drm.records import DrmCard, DrmRegion
 from memwatch.linux.files import Roots, read_once
 from memwatch.model import Absent, Words
+from memwatch.printable import printable
 
 # The list of PCI ids on Debian and on Fedora.
 PCI_IDS = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
@@ -122,7 +123,7 @@ def _model(rootfs: Path, vendor: Words, device: Words) -> Words:
 
 def _read_driver_name(device: Path) -> str:
     try:
-        return os.path.basename(os.readlink(device / "driver"))
+        return printable(os.path.basename(os.readlink(device / "driver")))
     except OSError:
         return ""
 

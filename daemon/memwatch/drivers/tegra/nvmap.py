@@ -8,6 +8,7 @@ from typing import NamedTuple
 from memwatch.drivers.tegra.records import NvMapClient
 from memwatch.helper.codec import DecodeError
 from memwatch.model import Absent, Bytes
+from memwatch.printable import printable
 
 _MEMINFO = re.compile(rb"^(MemTotal|NvMapMemUsed|NvMapMemFree): +(\d{1,19}) kB$", re.MULTILINE)
 _SIZE = re.compile(r"([0-9]{1,19})([KMG]?)")
@@ -71,7 +72,7 @@ def _client(line: str, sizes: int, at: int) -> NvMapClient | None:
         return None
     size = _parse_bytes(words[2 + at])
     client, *name = words[0].split(None, 1)
-    return None if size is None else NvMapClient(int(words[1]), name[0] if name else client, size)
+    return None if size is None else NvMapClient(int(words[1]), printable(name[0] if name else client), size)
 
 
 def _parse_bytes(word: str) -> int | None:
