@@ -14,8 +14,8 @@ from subjects import pss_mib, rss_mib
 
 from memwatch.history.column import Aggregates
 from memwatch.history.disk.files import Files
+from memwatch.history.disk.payload_reader import PayloadReader
 from memwatch.history.disk.record_codec import ROWS, pack_entry
-from memwatch.history.disk.restore import PayloadReader
 from memwatch.history.disk.ring_set import TIERS, open_ring_set
 from memwatch.history.tier import RowBlock, TierSpec
 from memwatch.history.tiers import TIER_SPECS

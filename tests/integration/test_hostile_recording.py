@@ -89,7 +89,7 @@ def test_one_sample_of_a_recording_is_escaped(flags: list[str], recording: Path)
 def test_format_error_quotes_the_version_escaped(tmp_path: Path) -> None:
     """A recording of an unknown format names the version that made it."""
     path = tmp_path / "next.memwatch"
-    header = {KEY: 99, "version": HOSTILE}
+    header: dict[str, Any] = {KEY: 99, "version": HOSTILE}
     RecordingFile(path, **header).close()
 
     done = subprocess.run(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.alerts.persistence import decode_silences
+from memwatch.clock import Moment
 from memwatch.notify.outbox.open import open_outbox
 from memwatchd.recording.frames import open_recording, read_frames
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
@@ -65,7 +66,9 @@ def test_silence_and_queued_rows_survive_the_upgrade(state: Path) -> None:
     """The silence ends 23 days after it was made, so it is read as of then."""
     opened = open_outbox(state, ENDED)
 
-    (silence,) = decode_silences(opened.stored.values["silences"], ENDED)
+    (silence,) = decode_silences(
+        opened.stored.values["silences"], Moment(monotonic=100.0, boottime=100.0, wall=ENDED), "another boot"
+    )
 
     assert opened.complaints == ()
     assert (silence.event, silence.comment) == ("kernel.oom_kill", "kept")

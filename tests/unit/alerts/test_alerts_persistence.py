@@ -146,7 +146,7 @@ def test_state_of_another_version_is_read() -> None:
     assert found["pressure.critical", "ram"].firing
     assert found["pressure.critical", "ram"].reasons == ()
     assert decode_silences(muted.encode(), STOPPED, "boot") == (
-        Silence("sil_1", **times, until_boottime=STOPPED.boottime + HOUR),
+        Silence("sil_1", STOPPED.wall + HOUR, STOPPED.wall, STOPPED.boottime + HOUR),
     )
 
 
