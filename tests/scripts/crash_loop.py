@@ -22,7 +22,7 @@ from memwatch.clock import SystemClock
 from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.history.disk.record_codec import TICK
-from memwatch.history.disk.restore import PayloadReader
+from memwatch.history.disk.payload_reader import PayloadReader
 from memwatch.history.disk.ring_set import open_ring_set
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.monitor.loop import Identity, Monitor, MonitorRules
