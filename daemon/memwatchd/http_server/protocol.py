@@ -250,7 +250,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.used_at = self.loop.time()
         HttpToolsProtocol.on_response_complete(self)
-        if not (self._is_answering() or self._is_in_request()):
+        cycle = self.cycle  # the latest, which may be queued
+        if cycle.response_complete and self.scope is cycle.scope and not self._in_body:
             self._release_request()
 
     def _release_request(self) -> None:
