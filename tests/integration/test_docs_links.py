@@ -150,3 +150,11 @@ def test_every_metric_path_command_and_rule_has_an_anchor_of_its_subject() -> No
 
         assert len(subjects) == len(set(subjects)) > 0, page
         assert len(headings(text)) > len(subjects), page
+
+
+def test_tests_named_by_the_page_of_attacks_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", TEXTS[Path("docs/quality/attacks.md")]))
+    folders = [ROOT / "tests" / name for name in ("unit", "integration", "faults", "deploy")]
+
+    assert len(named) > 20
+    assert named <= {file.stem for folder in folders for file in folder.rglob("test_*.py")}
