@@ -12,7 +12,7 @@ def printable(text: str) -> str:
     r"""Escape characters that do not print: "\u001b" for ESC.
 
     These are control characters (C0, DEL, C1), newlines and line separators, bidirectional controls and lone
-    surrogates. A name without any, which is nearly every name, costs 40 ns.
+    surrogates. A name without any, which is nearly every name, costs 60 ns (CPython 3.11).
     """
     return text if text.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in text)
 
