@@ -51,7 +51,7 @@ help:
 	@echo "make deb          build a Debian package in dist/ (DEB_ARGS='--arch arm64')"
 	@echo "make test-system  test the package in a systemd container: install, kill, hang, upgrade, purge (root)"
 	@echo "make test-arm64   test the arm64 package on an emulated processor"
-	@echo "make audit        check dependencies for known vulnerabilities and write the SBOM"
+	@echo "make audit        check dependencies for known vulnerabilities (ADVISORIES=FILE: by another list), write the SBOM"
 	@echo "make build        build the wheel and the source distribution in dist/"
 
 run: $(VENV)/.run
@@ -159,9 +159,9 @@ test-arm64: $(VENV)/.test
 	$(BIN)/python tests/system/arm64.py dist/memwatchd_*_arm64.deb
 
 audit: $(VENV)/.test
-	$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit
+	$(if $(ADVISORIES),,$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit)
 	$(BIN)/python deploy/package/sbom.py dist
-	$(BIN)/pip-audit --requirement dist/runtime.txt --no-deps --disable-pip --strict
+	PYTHONPATH=tests $(BIN)/python -m scripts.audit dist/runtime.txt $(if $(ADVISORIES),--advisories "$(ADVISORIES)",--pip-audit $(BIN)/pip-audit)
 
 tools:
 	@sh tests/tools/need.sh chromium prometheus prometheus-alertmanager victoria-metrics kubernetes-client openssl systemd \

@@ -14,7 +14,7 @@ from closure import ROOT, build_environment, find_needed, pins_for
 from memwatch import __version__
 
 VENDORED = ROOT / "web/memwatch_web/static/vendor"
-EXTRAS = ("auth", "opencl")
+EXTRAS = ("auth", "opencl", "notify")
 
 
 def read_licence(name: str) -> str | None:
