@@ -15,7 +15,7 @@ GOLDEN = sorted(MACHINES.glob("*/metrics*.txt"))
 NO_GPU, ONE_GPU = 80, 150
 HOST, PER_GPU = 60, 40
 # Series about the daemon itself and process_*, the same on every machine: VOLATILE without the two per collector.
-OWN = 5 + 6
+OWN = 6 + 6
 PER_COLLECTOR = 2
 CHANGING = ("#", "memwatch_pressure_reason", "memwatch_time_to_full_seconds")
 

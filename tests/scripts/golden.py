@@ -27,6 +27,7 @@ RUN_HERE = tuple(dict.fromkeys((*(name for name in NAMES if name != "arm64-64k-p
 VOLATILE = (
     "memwatch_collector_duration_seconds{",
     "memwatch_collector_last_success_timestamp_seconds{",
+    "memwatch_failed_logins_total ",
     "memwatch_log_lines_dropped_total ",
     "memwatch_memory_locked ",
     "memwatch_snapshot_timestamp_seconds ",
