@@ -85,6 +85,7 @@ def test_silence_needs_a_login_and_the_same_origin(tmp_path: Path) -> None:
         by_token = post(daemon, FORM, BEARER)
         bad = post(daemon, b"hours=x&reason=y", BEARER)
         made = daemon.get("/api/v1/silences", **BEARER).json
+        events = daemon.get("/alerts", **BEARER).text.partition("Recent events")[2]
 
     assert stranger[0] == 401
     assert foreign[0] == 403
@@ -92,6 +93,8 @@ def test_silence_needs_a_login_and_the_same_origin(tmp_path: Path) -> None:
     assert bad[0] == 422
     assert "hours is 'x'" in bad[2]
     assert [one["made_by"] for one in made] == ["user ada", "bearer token"]
+    assert events.count("silenced for") == 2
+    assert "by user ada" in events
 
 
 def test_silence_with_user_and_comment_survives_a_restart(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from memwatch.render.json import Json, rfc3339
 from memwatch.snapshot import Reason, Snapshot
 
 LATEST_EVENTS = 20
+# Alerts, and changes to their delivery.
+SHOWN_KINDS = frozenset({"alert", "silence", "test"})
 NAMED_TARGETS = 20
 
 
@@ -67,7 +69,7 @@ def build_view(monitor: Monitor, alerting: NotificationManager) -> AlertView:
         alert_rows(monitor),
         silences,
         receiver_rows(alerting),
-        [event for event in monitor.events.latest(200) if event.kind == "alert"][:LATEST_EVENTS],
+        [event for event in monitor.events.latest(200) if event.kind in SHOWN_KINDS][:LATEST_EVENTS],
         alerting.outbox.durable,
         alerting.outbox.errors,
         notes,
