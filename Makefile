@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS := tests/constraints.txt
 INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 	--constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS)
-TESTS := $(BIN)/python -m pytest -n 4
+TESTS := $(BIN)/python -m pytest -n 6
 RUN_ARGS ?=
 # `make lint` checks the types for these versions, .ci/run for all five.
 PYTHONS ?= 3.10 3.14

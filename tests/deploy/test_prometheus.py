@@ -127,8 +127,10 @@ def test_counters_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
     """A kill increases the counter by one, also across a restart of the daemon."""
     machine = MutableMachine.of("workstation", tmp_path / "machine")
     machine.set_oom_kills(5)
-    targets = tmp_path / "machines.json"
-    listed = shipped("prometheus/discovery/file.yml", {"machines.json": str(targets)})
+    targets, token = tmp_path / "machines.json", tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    changes = {"machines.json": str(targets), "/etc/prometheus/memwatchd-token": str(token)}
+    listed = shipped("prometheus/discovery/file.yml", changes)
     with prometheus(tmp_path, f"global: {{scrape_interval: 1s}}\n{listed}") as server:
 
         def watch(kills: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.settings.values import TcpAddress
+from memwatchd.settings.values import TcpAddress, parse_address
 from memwatchd.settings.web import Web
 from support.paths import SYSTEMD
 
@@ -143,10 +143,11 @@ def test_only_the_default_port_may_be_bound() -> None:
     keys = keys_of(UNIT.read_text())
     network = keys_of((SYSTEMD / "drop-ins/network.conf").read_text())
     (listen,) = (one for one in network["Environment"] if one.startswith("MEMWATCHD_WEB_LISTEN="))
-    ports = {address.port for address in Web().listen if isinstance(address, TcpAddress)}
+    dropped_in = [parse_address(word) for word in listen.partition("=")[2].split(",")]
+    ports = {one.port for one in (*Web().listen, *dropped_in) if isinstance(one, TcpAddress)}
 
     assert keys["SocketBindDeny"] == ["any"]
-    assert keys["SocketBindAllow"] == [f"tcp:{port}" for port in ports | {int(listen.rpartition(":")[2])}]
+    assert keys["SocketBindAllow"] == [f"tcp:{port}" for port in ports]
 
 
 def test_network_drop_in_requires_a_login() -> None:

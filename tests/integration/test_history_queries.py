@@ -77,6 +77,7 @@ def build_path(full: FullDaemon, kind: str) -> str:
     return {"json": full.query(1), "csv": csv, "page": page, "ticks": "/api/v1/ticks?from=0&limit=500"}[kind]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", ["json", "csv", "page", "ticks"])
 def test_large_query_delays_no_other_request(full: FullDaemon, kind: str) -> None:
     """It takes 0.1 to 0.4 s. In the event loop, every other client waited for all of it."""
@@ -85,7 +86,7 @@ def test_large_query_delays_no_other_request(full: FullDaemon, kind: str) -> Non
 
     assert [answer.status for _, answer in found] == [200] * ROUNDS
     assert min(len(answer.body) for _, answer in found) > 100_000
-    assert longest[0] < min(seconds for seconds, _ in found) / 2
+    assert longest[0] < 0.75 * min(seconds for seconds, _ in found)
 
 
 def test_full_queue_rejects_queries_with_a_time_to_retry(full: FullDaemon) -> None:

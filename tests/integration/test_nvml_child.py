@@ -163,6 +163,7 @@ def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) 
         "memwatch.runtime",
         "memwatch.helper.bootstrap",
         "memwatch.model",
+        "memwatch.printable",
         "memwatch.runtime.backoff",
         "memwatch.helper.codec",
     }

@@ -244,7 +244,7 @@ def test_driver_is_released_on_request_and_opened_again(tmp_path: Path) -> None:
     assert "memwatch_device_info{" in metrics
     assert "memwatch_device_up{" not in metrics
     assert foreign.status == 403
-    assert "GPU drivers released for 4 s: nvml" in events
+    assert any(text.startswith("GPU drivers released for 4 s: nvml, by ") for text in events)
 
 
 def test_scrambled_lists_are_left_out_and_counted(tmp_path: Path) -> None:
