@@ -7,6 +7,8 @@ import stat
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -63,7 +65,7 @@ def test_failed_logins_are_logged_once_and_counted(daemon: RunningDaemon) -> Non
 
     found = daemon.get("/metrics", **BEARER).text
     assert re.search(r"^memwatch_failed_logins_total (\d\.0)$", found, re.MULTILINE) is not None
-    daemon.wait_for_log("failed login from 127.0.0.1")
+    daemon.wait_for_log("failed login from loopback")
     lines = [line for line in daemon.log.read_text().splitlines() if "failed login" in line]
     assert len(lines) == 1
     assert "wrong token" in lines[0]
@@ -109,3 +111,18 @@ def check_config(settings: Path) -> subprocess.CompletedProcess[str]:
         check=False,
         env=clean_environment(),
     )
+
+
+def test_local_user_gains_no_tries_from_other_loopback_addresses(daemon: RunningDaemon) -> None:
+    """All of 127.0.0.0/8 is this machine: one user has one count."""
+    statuses = [status_from(f"127.0.0.{number}", daemon) for number in range(2, MAX_FAILURES + 4)]
+
+    assert statuses[:MAX_FAILURES] == [401] * MAX_FAILURES
+    assert statuses[-1] == 429
+
+
+def status_from(source: str, daemon: RunningDaemon) -> int:
+    connection = HTTPConnection("127.0.0.1", daemon.port, timeout=10, source_address=(source, 0))
+    with closing(connection):
+        connection.request("GET", "/metrics", headers=WRONG)
+        return connection.getresponse().status

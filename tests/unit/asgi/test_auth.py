@@ -24,7 +24,7 @@ from memwatch_web.asgi.auth import (
     parse_authorization,
     parse_token,
 )
-from memwatch_web.asgi.bounded_thread import MAX_WAITING, TooManyChecksError
+from memwatch_web.asgi.bounded_thread import MAX_WAITING, QueueFullError
 
 USERS = {"ada": PasswordHash("$2b$10$hash of ada"), "bob": PasswordHash("$2b$10$hash of bob")}
 
@@ -148,7 +148,7 @@ def test_password_checks_beyond_the_queue_are_refused() -> None:
 
     *tried, known = asyncio.run(storm())
 
-    assert sum(isinstance(one, TooManyChecksError) for one in tried) == 2 * MAX_WAITING
+    assert sum(isinstance(one, QueueFullError) for one in tried) == 2 * MAX_WAITING
     assert known is True
 
 

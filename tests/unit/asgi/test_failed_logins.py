@@ -12,7 +12,6 @@ from memwatch_web.asgi.failed_logins import (
     MAX_ORIGINS,
     WINDOW_SECONDS,
     FailedLogins,
-    describe_address,
 )
 
 
@@ -67,18 +66,3 @@ def test_table_is_bounded() -> None:
 
     assert not failures.has_failed_from("origin-0")
     assert failures.has_failed_from(f"origin-{MAX_ORIGINS}")
-
-
-@pytest.mark.parametrize(
-    ("host", "address"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("::1", "::1"),
-        ("2001:db8::1:2:3", "2001:db8::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("", "unknown"),
-    ],
-)
-def test_failures_are_counted_by_address_and_by_ipv6_network(host: str, address: str) -> None:
-    assert describe_address(host) == address

@@ -18,10 +18,11 @@ from memwatch.render.json import JSON_TYPE, answer_bytes
 from memwatch.render.words import duration
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.inquiries import Inquiries
+from memwatch_web.asgi.bounded_thread import QueueFullError
 from memwatch_web.asgi.caller import Caller
 from memwatch_web.asgi.health import current
 from memwatch_web.asgi.problems import ProblemError
-from memwatch_web.asgi.query_thread import QueryQueueFullError, QueryThread
+from memwatch_web.asgi.query_thread import QueryThread
 from memwatch_web.asgi.render_cache import RenderCaches
 from memwatch_web.asgi.sse import CLIENT, Broker, EventStream
 
@@ -83,7 +84,7 @@ class Services(Struct):
             return work()
         try:
             return await self.queries.run(key, work)
-        except QueryQueueFullError:
+        except QueueFullError:
             raise ProblemError(
                 503, "too many history queries are waiting; retry later.", headers={"Retry-After": "5"}
             ) from None

@@ -11,7 +11,7 @@ from email.utils import formatdate
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from memwatch_web.asgi.bounded_thread import TooManyChecksError
+from memwatch_web.asgi.bounded_thread import QueueFullError
 from memwatch_web.asgi.caller import CALLER, PEER, USER, CallerLookup
 from memwatch_web.asgi.failed_logins import FailedLogins
 from memwatch_web.asgi.login_check import LoginCheck, LoginRefusal
@@ -156,7 +156,7 @@ class AccessControl:
             return None
         try:
             caller = scope[CALLER] = await self._callers.identify(scope, options.login)
-        except TooManyChecksError:
+        except QueueFullError:
             return self._problem(503, "too many requests for changes: retry in 5 s.", {"retry-after": "5"})
         is_program = caller.uid is not None and PEER not in scope and scope["path"] in PROGRAM_PATHS
         return None if caller.is_operator or is_program else self._problem(403, NOT_AN_OPERATOR)

@@ -150,7 +150,7 @@ class Passwords:
         self._thread = BoundedThread("passwords")
 
     async def is_right(self, shown: Basic, users: Mapping[str, PasswordHash]) -> bool:
-        """Check a password. Unknown users take as long as known ones. Raises TooManyChecksError."""
+        """Check a password. Unknown users take as long as known ones. Raises QueueFullError."""
         if not users:
             return False
         known = users.get(shown.user)

@@ -1,4 +1,4 @@
-"""One thread for checks that would block the event loop, with a short queue."""
+"""One thread for work that would block the event loop, with a short queue."""
 
 from __future__ import annotations
 
@@ -13,26 +13,36 @@ R = TypeVar("R")
 MAX_WAITING = 8
 
 
-class TooManyChecksError(Exception):
-    """The queue of checks is full."""
+class QueueFullError(Exception):
+    """The queue is full, or no thread can be started."""
 
 
 class BoundedThread:
-    """Thread that runs one check at a time, started on first use."""
+    """Thread that does one piece of work at a time, started on first use. For one event loop."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, max_waiting: int = MAX_WAITING) -> None:
         self._name = name
+        self._max_waiting = max_waiting
         self._waiting = 0
         self._thread: ThreadPoolExecutor | None = None
 
-    async def run(self, check: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
-        """Run a check and return its result. Raises TooManyChecksError."""
-        if self._waiting >= MAX_WAITING:
-            raise TooManyChecksError
+    async def run(self, work: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
+        """Run `work` and return its result. Raises QueueFullError."""
+        if self._waiting >= self._max_waiting:
+            raise QueueFullError
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, self._name)
+        try:
+            future = asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args, **named))
+        except RuntimeError:  # no thread can be started, or the daemon is stopping
+            raise QueueFullError from None
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: check(*args, **named))
+            return await future
         finally:
             self._waiting -= 1
+
+    def close(self) -> None:
+        """Cancel the work that has not started."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)

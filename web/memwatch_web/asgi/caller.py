@@ -56,7 +56,7 @@ class CallerLookup:
         self._thread = BoundedThread("peers")  # a lookup takes 5 to 46 ms
 
     async def identify(self, scope: Scope, login: Login) -> Caller:
-        """Return the caller. Raises TooManyChecksError."""
+        """Return the caller. Raises QueueFullError."""
         is_forwarded = has_forwarding_header([name for name, _ in scope["headers"]])
         peer = scope.get(PEER)
         if peer is not None:
@@ -69,7 +69,7 @@ class CallerLookup:
         return Caller(self.describe_user(uid), uid, is_operator=uid in self._operators)
 
     async def uid(self, scope: Scope) -> int | None:
-        """Return the user id of a local TCP client from the kernel. Raises TooManyChecksError.
+        """Return the user id of a local TCP client from the kernel. Raises QueueFullError.
 
         A client of this machine connects to an address that is not loopback from the same address.
         """

@@ -1,8 +1,7 @@
-"""Failed logins by address: counted, logged at most once a minute, and limited."""
+"""Failed logins by client: counted, logged at most once a minute, and limited."""
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import math
 import time
@@ -16,8 +15,6 @@ log = logging.getLogger(__name__)
 MAX_FAILURES, WINDOW_SECONDS = 10, 60.0
 LOG_SECONDS = 60.0
 MAX_ORIGINS = 1024
-# One customer of a provider usually gets a /64.
-IPV6_PREFIX = 64
 
 
 class FailureCount(Struct):
@@ -63,9 +60,9 @@ class FailedLogins:
             math.ceil((level - MAX_FAILURES + 1) * WINDOW_SECONDS / MAX_FAILURES) if level > MAX_FAILURES - 1 else 0
         )
 
-    def has_failed_from(self, address: str) -> bool:
-        """Return True if the table has an origin at this address."""
-        return any(origin.partition(" ")[0] == address for origin in self._origins)
+    def has_failed_from(self, client: str) -> bool:
+        """Return True if the table has an origin of this client."""
+        return any(origin.partition(" ")[0] == client for origin in self._origins)
 
     def log_counts(self) -> bool:
         """Log the failures since the last line of each origin. Return False if the table is empty."""
@@ -83,14 +80,3 @@ class FailedLogins:
     @staticmethod
     def _level(count: FailureCount, now: float) -> float:
         return max(0.0, count.level - (now - count.at) * MAX_FAILURES / WINDOW_SECONDS)
-
-
-def describe_address(host: str) -> str:
-    """Return the address that failures are counted by: of IPv6 its network."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return "unknown"
-    if isinstance(address, ipaddress.IPv4Address) or address.is_loopback:
-        return str(address)
-    return str(address.ipv4_mapped or ipaddress.ip_network((address, IPV6_PREFIX), strict=False))

@@ -8,9 +8,10 @@ from msgspec import Struct
 from starlette.types import Scope
 
 from memwatch_web.asgi.auth import Basic, Bearer, Login, Passwords, is_token, parse_authorization
-from memwatch_web.asgi.bounded_thread import TooManyChecksError
+from memwatch_web.asgi.bounded_thread import QueueFullError
 from memwatch_web.asgi.caller import CallerLookup, is_from_here
-from memwatch_web.asgi.failed_logins import LOG_SECONDS, FailedLogins, describe_address
+from memwatch_web.asgi.failed_logins import LOG_SECONDS, FailedLogins
+from memwatch_web.asgi.sse import CLIENT
 
 
 class LoginRefusal(Struct, frozen=True):
@@ -50,14 +51,14 @@ class LoginCheck:
         return self._refuse(await self._origin(scope), reason, login)
 
     async def _check_password(self, shown: Basic, scope: Scope, login: Login) -> str | LoginRefusal:
-        is_known = self._failures.has_failed_from(address_of(scope))
+        is_known = self._failures.has_failed_from(client_of(scope))
         origin = await self._origin(scope) if is_known else None
         if origin is not None and self._failures.wait_seconds(origin):
             return self._refuse(origin, "not checked", login)
         try:
             if await self._passwords.is_right(shown, login.users):
                 return f"user {shown.user}"
-        except TooManyChecksError:
+        except QueueFullError:
             busy = "too many password checks in progress: retry in 5 s."
             return LoginRefusal(503, busy, {"retry-after": "5"})
         return self._refuse(origin or await self._origin(scope), "wrong user or password", login)
@@ -80,20 +81,19 @@ class LoginCheck:
         self._timer = loop.call_later(LOG_SECONDS, self._log_counts) if again else None
 
     async def _origin(self, scope: Scope) -> str:
-        """Return the address of the client, of a local one with its user."""
-        address = address_of(scope)
+        """Return the client that the limit on connections counts; over loopback with its user."""
+        client = client_of(scope)
         if not is_from_here(scope.get("client")):
-            return address
+            return client
         try:
             uid = await self._callers.uid(scope)
-        except TooManyChecksError:
-            return address
-        return address if uid is None else f"{address} (uid {uid})"
+        except QueueFullError:
+            return client
+        return client if uid is None else f"{client} (uid {uid})"
 
 
-def address_of(scope: Scope) -> str:
-    client = scope.get("client")
-    return describe_address(str(client[0])) if client else "unknown"
+def client_of(scope: Scope) -> str:
+    return str(scope.get(CLIENT, "unknown"))
 
 
 def unauthorized(login: Login, why: str) -> LoginRefusal:

@@ -15,15 +15,14 @@ Row = tuple[Sequence[str], Value]
 
 
 def gauge(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
-    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
-    for values, figure in rows:
-        if not isinstance(figure, Absent):
-            family.add_metric(values, figure)
-    return family
+    return _fill(GaugeMetricFamily(PREFIX + name, text, labels=labels), rows)
 
 
 def counter(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
-    family = CounterMetricFamily(PREFIX + name, text, labels=labels)
+    return _fill(CounterMetricFamily(PREFIX + name, text, labels=labels), rows)
+
+
+def _fill(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> Metric:
     for values, figure in rows:
         if not isinstance(figure, Absent):
             family.add_metric(values, figure)
