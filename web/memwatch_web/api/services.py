@@ -129,7 +129,7 @@ class Services(Struct):
 
 def scope_of(silence: Silence) -> str:
     """Return the alerts that a silence mutes."""
-    target = f" of {silence.target}" if silence.target else ""
+    target = f" on {silence.target}" if silence.target else ""
     return f"{silence.event or 'all alerts'}{target}"
 
 
