@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long coverage lint format bench bench-alerts screenshots test-lowest test-pins test-pythons test-torch soak faults crash scale \
+.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace screenshots test-lowest test-pins test-pythons test-torch soak faults crash scale \
 	reference docs shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
@@ -34,6 +34,8 @@ help:
 	@echo "make format       fix lint findings and format the code"
 	@echo "make bench        measure overhead, compared with bare reads of the same files and with peers"
 	@echo "make bench-alerts measure alert latency, and lost alerts over a hundred kills"
+	@echo "make bench-pressure  score memwatchd and common rules on tests/traces: collapses and healthy machines"
+	@echo "make trace        turn a recording into a trace (RECORDING=FILE TRACE_ARGS='--name NAME --ends 90')"
 	@echo "make docs         build the site in out/site; fails on broken links and on pages missing in the navigation"
 	@echo "make reference    generate docs/reference from the code"
 	@echo "make screenshots  take every page of every demo, light and dark, wide and narrow, to out/screenshots"
@@ -87,6 +89,13 @@ bench: $(VENV)/.test bench-tools
 
 bench-alerts: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python tests/bench/alerts.py $(BENCH_ARGS)
+
+bench-pressure: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m scripts.pressure_benchmark $(BENCH_ARGS)
+
+trace: $(VENV)/.test
+	@test -n "$(RECORDING)" || { echo "make trace: name the recording: make trace RECORDING=FILE"; exit 2; }
+	@PYTHONPATH=tests $(BIN)/python -m scripts.trace_from_recording $(RECORDING) $(TRACE_ARGS)
 
 reference: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.reference

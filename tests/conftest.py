@@ -27,12 +27,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Fixtures shared in these files take 5 to 20 seconds: a Prometheus with history, a built wheel, recordings.
+# Fixtures shared in these files take 5 to 20 seconds: a Prometheus with history, a built wheel, recordings,
+# the pressure benchmark.
 _SHARING = (
     "deploy/test_dashboards",
     "deploy/test_package",
     "integration/test_history_page",
     "integration/test_replay_daemon",
+    "unit/pressure/test_benchmark",
 )
 # The same for tests that measure: they stay together at the end.
 _MEASURING = ("integration/test_history_queries",)

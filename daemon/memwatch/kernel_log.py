@@ -9,17 +9,22 @@ from msgspec import Struct
 
 from memwatch import units
 
-# Errors about memory, as opposed to a faulty program or a hung GPU. Of NVIDIA's XIDs: double bit errors,
-# page retirement and row remapping, contained and uncontained ECC errors; and 79, a GPU that fell off the bus.
-ABOUT_MEMORY: Mapping[str, str] = {
+# Allocations that a driver could not make. NVIDIA's driver also logs them when an allocation succeeds at the second
+# attempt: one at each of three starts of vLLM that worked (vllm#56824).
+FAILED_ALLOCATIONS: Mapping[str, str] = {
     "nv_err_no_memory": "out of memory (NV_ERR_NO_MEMORY)",
     "no_memory": "not enough memory for a command submission",
     "vm_validate_failed": "page tables that could not be brought back into memory",
     "evict_failed": "memory that could not be evicted",
     "no_eviction_space": "no space to evict a buffer to",
+}
+# Errors about memory, as opposed to a faulty program or a GPU that hangs or fell off the bus (XID 79). Of NVIDIA's
+# XIDs: double bit errors, page retirement and row remapping, contained and uncontained ECC errors.
+ABOUT_MEMORY: Mapping[str, str] = {
+    **FAILED_ALLOCATIONS,
     "queue_buffer_freed": "a buffer that was freed while a queue used it",
     "vram_lost": "contents of VRAM lost in a reset",
-    **{f"xid_{code}": f"XID {code}" for code in (48, 63, 64, 79, 92, 94, 95)},
+    **{f"xid_{code}": f"XID {code}" for code in (48, 63, 64, 92, 94, 95)},
 }
 OTHERS: Mapping[str, str] = {
     "page_fault": "a page fault of a GPU program",

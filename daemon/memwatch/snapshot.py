@@ -192,10 +192,23 @@ class Tegrastats(Struct, frozen=True):
 
 
 class Kernel(Struct, frozen=True):
-    """Counters since boot."""
+    """Counters since boot, with the names of /proc/vmstat.
+
+    `compact_stall` and `compact_fail` count allocations that compacted memory themselves, and failed to.
+    `allocstall` counts allocations that had to free memory themselves (direct reclaim); `pgscan_direct` and
+    `pgsteal_direct` are the pages they looked at and freed. A cgroup at its own limit does not count there.
+    `workingset_refault_file` counts pages of files that were dropped and soon read again.
+    """
 
     oom_kills_total: int | Absent = Absent.NOT_AVAILABLE
     compact_fail_total: int | Absent = Absent.NOT_AVAILABLE
+    compact_stall_total: int | Absent = Absent.NOT_AVAILABLE
+    allocstall_total: int | Absent = Absent.NOT_AVAILABLE
+    pgscan_direct_total: int | Absent = Absent.NOT_AVAILABLE
+    pgsteal_direct_total: int | Absent = Absent.NOT_AVAILABLE
+    workingset_refault_file_total: int | Absent = Absent.NOT_AVAILABLE
+    pswpin_total: int | Absent = Absent.NOT_AVAILABLE
+    pswpout_total: int | Absent = Absent.NOT_AVAILABLE
 
 
 class ProcessScan(Struct, frozen=True):

@@ -160,13 +160,6 @@ def each_file(folder: int, file: str) -> None:
             read_at(folder, f"{name}/{file}", STAT_BYTES)
 
 
-def bench_judges() -> None:
-    """Print the lead, the false alarms and the level changes of our model and of others."""
-    from support.pressure_judges import table
-
-    print(table(), end="\n\n")
-
-
 def steal_ratio(before: Any, after: Any) -> float:
     """Return the steal time of a virtual machine as a fraction of its busy time, from psutil's `cpu_times`.
 
@@ -186,7 +179,6 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="SVG file for the comparison with peers")
     options = parser.parse_args()
     sections: dict[str, Callable[[], None]] = {
-        "judges": bench_judges,
         "reading": lambda: bench_reading(options.times),
         "caches": bench_pauses,
         "history": bench_history,

@@ -293,7 +293,7 @@ CASES = (
         36,
         "a cgroup throttled at its limit on an idle machine",
         "high, named, never critical",
-        "unit/pressure/test_pressure_traces::stalls_of_a_cgroup_limit_are_named_as_such",
+        "unit/pressure/test_benchmark::stalls_of_a_cgroup_limit_are_named_as_such",
         "unit/collectors/test_collectors_cgroup_pressure::innermost_waiting_cgroup_is_named",
     ),
     case(

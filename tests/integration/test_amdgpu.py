@@ -250,6 +250,30 @@ def test_kfd_process_memory_is_read_every_held_seconds(tmp_path: Path) -> None:
     assert pids() == {4242}
 
 
+def test_time_of_evicted_queues_adds_up_while_processes_come_and_go(tmp_path: Path) -> None:
+    """The driver counts by process: time before the first reading is old, and that of an ended process stays."""
+    machine, watch = AmdMachine(tmp_path), ManualClock()
+    machine.gpu(discrete())
+    machine.node(1, 77, 0x300, 24 * GIB)
+    machine.held(4242, 77, GIB)
+    machine.evicted(4242, 77, 90_000)
+    collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl(), watch)
+    seconds = [reading_of(collector.collect()).evicted_seconds]
+
+    for milliseconds in (92_500, 93_000):
+        machine.evicted(4242, 77, milliseconds)
+        machine.evicted(5555, 77, 7)
+        watch.now += HELD_SECONDS
+        seconds.append(reading_of(collector.collect()).evicted_seconds)
+    shutil.rmtree(machine.folder / "sys/class/kfd/kfd/proc/4242")
+    machine.evicted(5555, 77, 107)
+    watch.now += HELD_SECONDS
+    seconds.append(reading_of(collector.collect()).evicted_seconds)
+    collector.close()
+
+    assert [one["0000:03:00.0"] for one in seconds] == [0.0, 2.5, 3.0, 3.1]
+
+
 UNDECIDED = {**memory(16 * GIB, GIB, 16 * GIB, 0), "device": "0xffff"}
 
 

@@ -87,6 +87,9 @@ class AmdMachine(Struct, frozen=True):
     def held(self, pid: int, gpu_id: int, size: int | str) -> None:
         self.write(f"sys/class/kfd/kfd/proc/{pid}/vram_{gpu_id}", size)
 
+    def evicted(self, pid: int, gpu_id: int, milliseconds: int) -> None:
+        self.write(f"sys/class/kfd/kfd/proc/{pid}/stats_{gpu_id}/evicted_ms", milliseconds)
+
 
 def discrete(vram: int = 24 * GIB, used: int = 0, gtt: int = 32 * GIB, gtt_used: int = 0) -> dict[str, str | int]:
     """Return the files of a card."""

@@ -14,7 +14,7 @@ from memwatch.snapshot import Level, Pressure, Reason, Snapshot
 
 Severity = Literal["critical", "warning", "info"]
 
-URGENT = frozenset({"floor", "oom_kill"})
+URGENT = frozenset({"floor", "oom_kill", "livelock"})
 URGENT_SECONDS = 15.0
 CRITICAL = "pressure.critical"
 

@@ -139,6 +139,7 @@ class Collector(BaseCollector):
         self._open: list[OpenCard] = []
         self._last: dict[str, AmdGpu] = {}
         self._held: dict[str, dict[int, int]] = {}
+        self._evicted = kfd.EvictedTime()
         self._layout = NO_LAYOUT
         self._look_at = self._held_at = 0.0
         self._rejected = 0
@@ -232,10 +233,13 @@ class Collector(BaseCollector):
         self._held_at = self._monotonic() + HELD_SECONDS
         nodes = [node for one in self._open for node in one.card.nodes]
         figures: list[tuple[int, int, Bytes]] = []
+        evicted: list[tuple[int, int, Bytes]] = []
         for name in cards.list_names(self._kfd / "proc")[:MAX_PROCESSES] if nodes else ():
             if name.isdecimal() and len(name) <= 10:
                 figures += [(int(name), *one) for one in _list_held(self._kfd / "proc" / name)]
+                evicted += [(int(name), *one) for one in _list_evicted(self._kfd / "proc" / name)]
         self._held, self._rejected = kfd.held_by_gpu(figures, nodes)
+        self._frame = replace(self._frame, evicted_seconds=self._evicted.add(evicted, nodes))
         self._pids.update(self.name, frozenset(pid for held in self._held.values() for pid in held))
 
 
@@ -249,3 +253,13 @@ def _list_held(folder: Path, is_context: bool = False) -> list[tuple[int, Bytes]
         elif name.startswith("context_") and not is_context:
             found += _list_held(folder / name, is_context=True)
     return found
+
+
+def _list_evicted(folder: Path) -> list[tuple[int, Bytes]]:
+    """Return the milliseconds that a process's queues were evicted, by GPU (Linux 5.10)."""
+    gpu_ids = {name: kfd.parse_statistics_gpu_id(name) for name in cards.list_names(folder)}
+    return [
+        (gpu_id, parse_figure(cards.read(folder / name / "evicted_ms", 64)))
+        for name, gpu_id in gpu_ids.items()
+        if gpu_id is not None
+    ]

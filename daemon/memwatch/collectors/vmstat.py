@@ -1,6 +1,9 @@
-"""Counters since boot: OOM kills and compaction failures."""
+"""Counters since boot: OOM kills, and the work of tasks that wait for the kernel to free memory."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
 
 from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
@@ -30,14 +33,47 @@ class Counter:
         return int(digits) if found else Absent.NOT_SUPPORTED
 
 
+class Sum:
+    """Sum of the lines of vmstat that a machine has, of those that differ by zone."""
+
+    def __init__(self, *keys: bytes) -> None:
+        self._counters = [Counter(key) for key in keys]
+        self._known: list[Counter] | None = None
+
+    def read(self, data: bytes) -> int | Absent:
+        """Add the lines found in the first file: a running kernel adds and removes none."""
+        if self._known is None:
+            self._known = [counter for counter in self._counters if isinstance(counter.read(data), int)]
+        found = [counter.read(data) for counter in self._known]
+        values = [value for value in found if isinstance(value, int)]
+        return sum(values) if values and len(values) == len(found) else Absent.NOT_SUPPORTED
+
+
+# By field of Kernel. `oom_kill` exists since Linux 4.13, compaction if it is compiled in, `allocstall` by zone
+# since 4.10, `pgscan_direct` without zone since 4.8, and `workingset_refault_file` since 5.9.
+LINES: Mapping[str, Counter | Sum] = {
+    "oom_kills_total": Counter(b"oom_kill"),
+    "compact_fail_total": Counter(b"compact_fail"),
+    "compact_stall_total": Counter(b"compact_stall"),
+    "allocstall_total": Sum(
+        *(b"allocstall_" + zone for zone in (b"dma", b"dma32", b"normal", b"highmem", b"movable", b"device"))
+    ),
+    "pgscan_direct_total": Counter(b"pgscan_direct"),
+    "pgsteal_direct_total": Counter(b"pgsteal_direct"),
+    "workingset_refault_file_total": Counter(b"workingset_refault_file"),
+    "pswpin_total": Counter(b"pswpin"),
+    "pswpout_total": Counter(b"pswpout"),
+}
+
+
 class Vmstat:
-    """`oom_kill` exists since Linux 4.13, `compact_fail` if compaction is compiled in."""
+    """Parser that keeps the positions of its lines."""
 
     def __init__(self) -> None:
-        self._oom_kill, self._compact_fail = Counter(b"oom_kill"), Counter(b"compact_fail")
+        self._lines = deepcopy(LINES)
 
     def parse(self, data: bytes) -> Kernel:
-        return Kernel(oom_kills_total=self._oom_kill.read(data), compact_fail_total=self._compact_fail.read(data))
+        return Kernel(**{name: line.read(data) for name, line in self._lines.items()})
 
 
 class Collector(BaseCollector):

@@ -179,7 +179,8 @@ class Monitor:
         self._oom_kills, kills = count_new_kills(
             self._oom_kills, findings.kernel, findings.kernel_log, now.monotonic
         )
-        evidence = collect_inputs(findings, now.monotonic, rules.pressure, resumed, kills)
+        claims = self.reports.current(now.monotonic)
+        evidence = collect_inputs(findings, now.monotonic, rules.pressure, resumed, kills, claims)
         pressure, self._judge_state = judge(evidence, self._judge_state, rules.pressure)
         self._pacing.on_pressure(pressure if self._speed is None else (), now.monotonic, rules.interval_seconds)
         self._sampler.set_fast(self._pacing.is_restless)

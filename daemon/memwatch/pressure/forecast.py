@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
 
 # After a gap of this length without a reading, earlier points are dropped.
 GAP_SECONDS = 6.0
-# A fall counts as a trend only after this fraction of the size was lost, and with at least this fraction in use.
-MIN_FALL_RATIO = 0.03
-MIN_USED_RATIO = 0.40
-
-# A little more than one second, so that a value read once a second changes in every step.
-STEP_SECONDS = 1.2
 
 
 class Point(NamedTuple):
@@ -26,26 +21,67 @@ class Point(NamedTuple):
     available: int
 
 
+class Fall(NamedTuple):
+    """A steady fall in bytes per second, and how long it has lasted. `pace` is 0 without one."""
+
+    pace: float
+    seconds: float
+
+
+NO_FALL = Fall(0.0, 0.0)
+
+
 class Horizon(NamedTuple):
-    """The two time spans of the slopes. Points closer together than `spacing_seconds` are skipped."""
+    """The two time spans of the slopes. Points closer together than `spacing_seconds` are skipped.
+
+    A fall counts as a trend only after `min_fall_ratio` of the size was lost, and with at least `min_used_ratio` in
+    use. A trend lasts if it falls in each of some steps of `step_seconds`.
+    """
 
     short_seconds: float
     long_seconds: float
     spacing_seconds: float
+    step_seconds: float
+    min_fall_ratio: float
+    min_used_ratio: float
 
 
-# For a model being loaded or a runaway program, which can fill memory within a minute.
-NEAR = Horizon(5.0, 20.0, 0.095)
+# For a collapse: 34.0 to 12.7 GiB in 1.5 s (dgx-spark-playbooks#116). Only for memory that is read in every tick.
+FAST = Horizon(0.3, 2.0, 0.015, 0.15, 0.02, 0.50)
+# For a model being loaded or a runaway program, which can fill memory within a minute. The step is a little more
+# than one second, so that a value read once a second changes in each.
+NEAR = Horizon(5.0, 20.0, 0.095, 1.2, 0.03, 0.50)
 # For leaks: 1 GB per minute is less than 3 % in 20 seconds on any machine that serves models.
-FAR = Horizon(60.0, 300.0, 4.75)
+FAR = Horizon(60.0, 300.0, 4.75, 1.2, 0.03, 0.40)
+# A fall is expected to go on for this part of the time that it has lasted: a linker takes gigabytes for two
+# seconds. A leak has been steady for minutes.
+LASTS_RATIO, SLOW_LASTS_RATIO = 0.6, 6.0
+LONG_FALL_SECONDS = 15.0
+# A forecast of less than a minute is also stated only from this use on: most loads of models stop before.
+SOON_SECONDS, SOON_USED_RATIO = 60.0, 0.90
+# The flat part before a fall ends where this fraction of the fall has happened.
+FALL_BEGINS_RATIO = 0.05
+
+
+class Forecast(NamedTuple):
+    """Seconds until nothing is available.
+
+    `fell_seconds`: how long it has been falling, at most the longer time span. `is_stated`: likely enough to be
+    shown. `is_lasting`: it fell in two consecutive steps, which a single large allocation does not cause.
+    """
+
+    seconds: float
+    fell_seconds: float
+    is_stated: bool
+    is_lasting: bool
 
 
 class Slope(Struct, frozen=True):
-    """Points of the last `long_seconds` of one target, oldest first. `pace`: its fall in bytes per second, or 0."""
+    """Points of the last `long_seconds` of one target, oldest first. `fall`: what they show."""
 
     horizon: Horizon
     points: tuple[Point, ...] = ()
-    pace: float = 0.0
+    fall: Fall = NO_FALL
 
     def with_point(self, now: float, available: int, size: int) -> Slope:
         points = self.points
@@ -55,23 +91,33 @@ class Slope(Struct, frozen=True):
         while first < len(points) and now - points[first].at > self.horizon.long_seconds:
             first += 1
         points = (*points[first:], Point(now, available))
-        return Slope(self.horizon, points, compute_pace(points, self.horizon, size))
+        return Slope(self.horizon, points, find_fall(points, self.horizon, size))
+
+    @property
+    def pace(self) -> float:
+        return self.fall.pace
+
+
+PACE = attrgetter("pace")
 
 
 class Trend(Struct, frozen=True):
-    """Fall of one target over the near and the far horizon, and the time of its last reading."""
+    """Fall of one target over three horizons, and the time of its last reading."""
 
+    fast: Slope = Slope(FAST)
     near: Slope = Slope(NEAR)
     far: Slope = Slope(FAR)
     seen_at: float = -math.inf
 
-    def with_point(self, now: float, available: int, size: int) -> Trend:
+    def with_point(self, now: float, available: int, size: int, is_fast: bool = False) -> Trend:
+        """Add a reading. `is_fast`: the value is read in every tick."""
         before = Trend() if now - self.seen_at > GAP_SECONDS else self
+        fast = before.fast.with_point(now, available, size) if is_fast else before.fast
         near, far = (fall.with_point(now, available, size) for fall in (before.near, before.far))
-        return Trend(near, far, now)
+        return Trend(fast, near, far, now)
 
-    def seconds_to_full(self) -> float | None:
-        """Return the seconds until nothing is available. None without a steady fall, or if a budget is exceeded.
+    def forecast(self, size: int) -> Forecast | None:
+        """Return the forecast of the steepest horizon. None without a steady fall, or if a budget is exceeded.
 
         The far horizon counts only while the near one falls at least half as fast. After a fall stops, the slope
         over five minutes stays negative for a while.
@@ -79,27 +125,27 @@ class Trend(Struct, frozen=True):
         available = self.near.points[-1].available if self.near.points else -1
         if available < 0:
             return None
-        if self.near.pace:
-            return available / self.near.pace if keeps_falling(self.near, steps=1) else None
-        steady = self.far.pace and slower_pace(self.near.points, NEAR) >= self.far.pace / 2
-        return available / self.far.pace if steady else None
+        steepest = max(self.fast, self.near, key=PACE)
+        if not steepest.pace:
+            steady = self.far.pace and slower_pace(self.near.points, NEAR) >= self.far.pace / 2
+            return self._forecast(self.far, available, size, steps=3) if steady else None
+        steps = next(steps for steps in (3, 2, 1, 0) if keeps_falling(steepest, steps))
+        return self._forecast(steepest, available, size, steps) if steps else None
 
-    @property
-    def is_lasting(self) -> bool:
-        """True if it has fallen in two consecutive steps, which a single large allocation does not cause."""
-        return self.is_slow or keeps_falling(self.near, steps=2)
-
-    @property
-    def is_slow(self) -> bool:
-        """True if only the far horizon shows a fall, which has then been steady for at least a minute."""
-        return not self.near.pace and bool(self.far.pace)
+    def _forecast(self, slope: Slope, available: int, size: int, steps: int) -> Forecast:
+        seconds, fell = available / slope.pace, slope.fall.seconds
+        # The near horizon ends after 20 s; a fall that fills it may have begun earlier.
+        lasted = max(fell, self.far.fall.seconds) if fell >= LONG_FALL_SECONDS else fell
+        is_late = seconds >= SOON_SECONDS or 1 - available / size >= SOON_USED_RATIO
+        is_likely = seconds <= lasted * (SLOW_LASTS_RATIO if slope is self.far else LASTS_RATIO)
+        return Forecast(seconds, fell, steps >= 3 and is_late and is_likely, steps >= 2)
 
 
 def keeps_falling(fall: Slope, steps: int) -> bool:
-    """Return True if each of the last `steps` steps of `STEP_SECONDS` fell at a quarter of the pace or more."""
-    now = fall.points[-1].at
-    levels = [_available_at(fall.points, now - step * STEP_SECONDS) for step in range(steps + 1)]
-    least = fall.pace * STEP_SECONDS / 4
+    """Return True if each of the last `steps` steps fell at a quarter of the pace or more."""
+    now, seconds = fall.points[-1].at, fall.horizon.step_seconds
+    levels = [_available_at(fall.points, now - step * seconds) for step in range(steps + 1)]
+    least = fall.pace * seconds / 4
     return all(before - after >= least for after, before in pairwise(levels))
 
 
@@ -108,15 +154,25 @@ def _available_at(points: Sequence[Point], at: float) -> int:
     return next((point.available for point in reversed(points) if point.at <= at), points[0].available)
 
 
-def compute_pace(points: Sequence[Point], horizon: Horizon, size: int) -> float:
-    """Return the slower of the two falls in bytes per second, 0 without a steady fall."""
-    if not points or not size or points[-1].at - points[0].at < horizon.short_seconds:
-        return 0.0
+def find_fall(points: Sequence[Point], horizon: Horizon, size: int) -> Fall:
+    """Return the fall that the points show. Its pace is the slower of the two slopes, 0 if it is too short."""
+    if not points or not size:
+        return NO_FALL
     available = points[-1].available
-    highest = max(point.available for point in points)
-    if highest - available < MIN_FALL_RATIO * size or 1 - available / size < MIN_USED_RATIO:
-        return 0.0
-    return slower_pace(points, horizon)
+    lost = max(point.available for point in points) - available
+    if 1 - available / size < horizon.min_used_ratio or lost < horizon.min_fall_ratio * size:
+        return NO_FALL
+    falling = since_fall(points, available + lost * (1 - FALL_BEGINS_RATIO))
+    is_short = points[-1].at - points[0].at < horizon.short_seconds
+    return Fall(0.0 if is_short else slower_pace(falling, horizon), points[-1].at - falling[0].at)
+
+
+def since_fall(points: Sequence[Point], highest: float) -> Sequence[Point]:
+    """Return the points from the last one above `highest` on: what was before it does not flatten the slope."""
+    first = len(points) - 1
+    while first > 0 and points[first].available < highest:
+        first -= 1
+    return points[first:]
 
 
 def slower_pace(points: Sequence[Point], horizon: Horizon) -> float:

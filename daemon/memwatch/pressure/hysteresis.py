@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from memwatch import units
+from memwatch.pressure.inputs import Target
 from memwatch.pressure.rules import PressureRules, Thresholds
 from memwatch.snapshot import Level, Reason
 
@@ -47,16 +48,32 @@ def update_level(
 
 
 def use_reason(
-    level: Level, ratio: float, target: str, rules: PressureRules, resident_bytes: int = 0
+    state: LevelState, ratio: float, now: float, target: Target, rules: PressureRules, resident_bytes: int = 0
 ) -> Reason | None:
     """Return the reason for a level from usage, None for the low level."""
+    level = state.level
     if level is Level.LOW:
         return None
-    thresholds = rules.thresholds_for(target)
-    text = f"{ratio * 100:.1f}% used"
-    if resident_bytes:
-        text += f", excluding {units.size(resident_bytes)} resident"
-    if base_level(ratio, thresholds) < level:
-        line = (thresholds.entry(level) - rules.clear_margin) * 100
-        text += f"; {level.word} clears after {rules.clear_after_seconds:g} s below {line:.0f}%"
+    text = describe_use(ratio, target, resident_bytes)
+    if base_level(ratio, rules.thresholds_for(target.id)) < level:
+        text += f"; {describe_hold(state, now, target.id, rules)}"
     return Reason("util", text)
+
+
+def describe_use(ratio: float, target: Target, resident_bytes: int = 0) -> str:
+    """Name what was judged: a size, a limit, or the memory beside the resident part."""
+    used = f"{ratio * 100:.1f}%"
+    if resident_bytes:
+        rest = units.size(target.size_bytes - resident_bytes)
+        return f"{used} used of the {rest} beside {units.size(resident_bytes)} resident"
+    return f"{used} of its limit of {units.size(target.size_bytes)} used" if target.is_limit else f"{used} used"
+
+
+def describe_hold(state: LevelState, now: float, target: str, rules: PressureRules) -> str:
+    """Explain why a level stays although usage has fallen: "calm for 12 s, clears in 18 s"."""
+    since = state.calm_since.get(state.level)
+    if since is None:
+        line = (rules.thresholds_for(target).entry(state.level) - rules.clear_margin) * 100
+        return f"{state.level.word} clears after {rules.clear_after_seconds:g} s below {line:.0f}%"
+    left = rules.clear_after_seconds - (now - since)
+    return f"calm for {now - since:.0f} s, {state.level.word} clears in {max(1, round(left))} s"

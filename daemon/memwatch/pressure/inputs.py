@@ -6,10 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from memwatch.accounting.driver_errors import unassigned_errors
+from memwatch.accounting.driver_errors import VENDORS, unassigned_errors
+from memwatch.allocators import AllocatorReport
 from memwatch.findings import Findings
-from memwatch.kernel_log import ABOUT_MEMORY
-from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Share, ShareKind
+from memwatch.kernel_log import ABOUT_MEMORY, DriverError
+from memwatch.model import (
+    Absent,
+    Architecture,
+    Bytes,
+    Device,
+    Pool,
+    PoolKind,
+    Share,
+    ShareKind,
+    find_system_ram,
+)
 from memwatch.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import CgroupPressure, Kernel, MemoryPsi, Node, Swap
@@ -20,7 +31,8 @@ _OWN_MEMORY = (PoolKind.VRAM, PoolKind.HBM, PoolKind.CARVEOUT)
 class Target(Struct, frozen=True):
     """A pool, a limited share, or a budget. `size_bytes`: its size or limit; `available_bytes`: the rest of it.
 
-    `is_host`: System RAM or a limit inside it that the kernel enforces with the OOM killer.
+    `is_host`: System RAM or a limit inside it that the kernel enforces with the OOM killer. `is_limit`: its size is
+    a limit or a budget, and not that of a pool.
     """
 
     id: str
@@ -28,6 +40,7 @@ class Target(Struct, frozen=True):
     size_bytes: int
     available_bytes: int
     is_host: bool = False
+    is_limit: bool = False
 
     @property
     def is_ram(self) -> bool:
@@ -39,7 +52,7 @@ class Target(Struct, frozen=True):
 
 
 class DriverErrors(Struct, frozen=True):
-    """Number of a driver's errors of one kind. `places`: ids of pools and shares that its device allocates from."""
+    """Number of a driver's errors of one kind. `places`: ids of the pools and shares that they concern."""
 
     device: str
     kind: str
@@ -49,7 +62,9 @@ class DriverErrors(Struct, frozen=True):
 
 class PressureInputs(Struct, frozen=True):
     """Inputs of one tick. `at`: monotonic seconds; `kills`: OOM kills since the previous tick;
-    `cgroup_oom_kills_total`: OOM kills at the limit of memwatchd's own cgroup.
+    `cgroup_oom_kills_total`: OOM kills at the limit of memwatchd's own cgroup; `free_bytes`: free System RAM;
+    `device_bytes`: System RAM held by devices; `evicted_seconds`: total time that GPU queues were evicted;
+    `failed_allocations`: total of allocations that programs report as failed.
     """
 
     at: float
@@ -63,12 +78,22 @@ class PressureInputs(Struct, frozen=True):
     cgroup_oom_kills_total: int | None = None
     cgroup_pressure: CgroupPressure | None = None
     resumed: bool = False
+    free_bytes: Bytes = Absent.NOT_AVAILABLE
+    device_bytes: Bytes = Absent.NOT_AVAILABLE
+    evicted_seconds: float | Absent = Absent.NOT_AVAILABLE
+    failed_allocations: int = 0
 
 
 def collect_inputs(
-    findings: Findings, at: float, rules: PressureRules, resumed: bool = False, kills: NewKills = NO_KILLS
+    findings: Findings,
+    at: float,
+    rules: PressureRules,
+    resumed: bool = False,
+    kills: NewKills = NO_KILLS,
+    claims: Sequence[AllocatorReport] = (),
 ) -> PressureInputs:
     """Extract the inputs of one tick."""
+    ram = find_system_ram(findings.pools)
     return PressureInputs(
         at=at,
         targets=build_targets(findings.pools, findings.shares, findings.devices, rules),
@@ -81,7 +106,30 @@ def collect_inputs(
         kills=kills,
         cgroup_oom_kills_total=findings.cgroup_oom_kills_total,
         resumed=resumed,
+        free_bytes=Absent.NOT_AVAILABLE if ram is None else ram.free_bytes,
+        device_bytes=Absent.NOT_AVAILABLE if ram is None else sum_device_bytes(findings.shares, ram.id),
+        evicted_seconds=sum_evicted(findings),
+        failed_allocations=sum(claim.ooms for claim in claims if isinstance(claim.ooms, int)),
     )
+
+
+def sum_evicted(findings: Findings) -> float | Absent:
+    """Return the seconds that queues of GPUs were evicted which allocate from System RAM.
+
+    A card evicts queues when its own memory is short, which is no matter of System RAM.
+    """
+    reading = findings.amdgpu
+    if reading is None or not reading.evicted_seconds:
+        return Absent.NOT_AVAILABLE
+    apus = [device.pci for device in findings.devices if device.architecture is not Architecture.DISCRETE]
+    return sum(seconds for pci, seconds in reading.evicted_seconds.items() if pci in apus)
+
+
+def sum_device_bytes(shares: Sequence[Share], pool: str) -> Bytes:
+    """Return the bytes of a pool that devices hold, as far as they are known."""
+    held = [share.used_bytes for share in shares if share.within == pool and share.device is not None]
+    known = [size for size in held if isinstance(size, int)]
+    return sum(known) if known else Absent.NOT_AVAILABLE
 
 
 def build_targets(
@@ -126,7 +174,7 @@ def _share_targets(shares: Sequence[Share]) -> Iterator[Target]:
     for share in shares:
         limit, used = share.limit_bytes, share.used_bytes
         if isinstance(limit, int) and limit and isinstance(used, int):
-            yield Target(share.id, share.kind.value, limit, limit - used, share.kind is ShareKind.CGROUP)
+            yield Target(share.id, share.kind.value, limit, limit - used, share.kind is ShareKind.CGROUP, True)
 
 
 def _with_limit(target: Target, limit: int | None) -> Target:
@@ -134,7 +182,7 @@ def _with_limit(target: Target, limit: int | None) -> Target:
     if limit is None or limit >= target.size_bytes:
         return target
     used = target.size_bytes - target.available_bytes
-    return Target(target.id, target.kind, limit, limit - used, target.is_host)
+    return Target(target.id, target.kind, limit, limit - used, target.is_host, True)
 
 
 def _budget_targets(shares: Sequence[Share], known: set[str], rules: PressureRules) -> Iterator[Target]:
@@ -142,7 +190,7 @@ def _budget_targets(shares: Sequence[Share], known: set[str], rules: PressureRul
     for share in shares:
         limit, used = rules.target_rules(share.id).limit_bytes, share.used_bytes
         if share.id not in known and limit and isinstance(used, int):
-            yield Target(share.id, share.kind.value, limit, limit - used)
+            yield Target(share.id, share.kind.value, limit, limit - used, is_limit=True)
 
 
 def fragmented_nodes(nodes: Sequence[Node], devices: Sequence[Device]) -> tuple[int, ...]:
@@ -161,8 +209,26 @@ def driver_errors(findings: Findings) -> tuple[DriverErrors, ...]:
         for kind, count in device.errors.items()
         if kind in ABOUT_MEMORY
     ]
-    others = unassigned_errors(findings.devices, findings.kernel_log) if findings.kernel_log else ()
-    return (*found, *(DriverErrors(one.place, one.kind, one.count) for one in others if one.kind in ABOUT_MEMORY))
+    if findings.kernel_log is None:
+        return tuple(found)
+    others = [one for one in unassigned_errors(findings.devices, findings.kernel_log) if one.kind in ABOUT_MEMORY]
+    return (*found, *(_unassigned(one, findings, within) for one in others))
+
+
+def _unassigned(error: DriverError, findings: Findings, within: Mapping[str, str]) -> DriverErrors:
+    """Return an error that belongs to no known device.
+
+    One that names a GPU concerns the memory of that GPU, which is gone. One without a name concerns the memory of
+    all of the driver's GPUs, or System RAM if none is known.
+    """
+    places: frozenset[str] = frozenset()
+    if not error.pci:
+        gpus = [device for device in findings.devices if device.vendor == VENDORS[error.driver]]
+        places = frozenset().union(*(_find_places(device, within) for device in gpus))
+        ram = find_system_ram(findings.pools)
+        if not gpus and ram is not None:
+            places = frozenset({ram.id})
+    return DriverErrors(error.place, error.kind, error.count, places)
 
 
 def _find_places(device: Device, within: Mapping[str, str]) -> frozenset[str]:

@@ -8,18 +8,37 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from memwatch.model import Absent
-from memwatch.pressure.forecast import Trend
+from memwatch.pressure.activity import (
+    ActivityPoint,
+    ErrorKey,
+    compute_activity,
+    count_new_errors,
+    count_rise,
+    with_activity_point,
+)
+from memwatch.pressure.forecast import LASTS_RATIO, Forecast, Trend
 from memwatch.pressure.hysteresis import LevelState, base_level, update_level, use_reason
 from memwatch.pressure.inputs import PressureInputs, Target
 from memwatch.pressure.resident import Resident, judged_ratio
 from memwatch.pressure.rules import FILLED_ON_PURPOSE, PressureRules
-from memwatch.pressure.signals import PSI_WINDOW_SECONDS, Signal, StallRatios, TickChanges, find_signals, full_in
-from memwatch.snapshot import Kernel, Level, MemoryPsi, Pressure, Reason
+from memwatch.pressure.signals import (
+    MIB,
+    PSI_WINDOW_SECONDS,
+    Signal,
+    StallRatios,
+    TickChanges,
+    find_signals,
+    full_in,
+)
+from memwatch.snapshot import Level, MemoryPsi, Pressure, Reason
 
-# A forecast is critical on the second consecutive tick that makes it. Its limit is one minute to full, or two if a
-# fall has been steady for minutes and less than a tenth is left.
-CRITICAL_SECONDS, CRITICAL_USED = 60.0, 0.80
-SLOW_CRITICAL_SECONDS, SLOW_CRITICAL_USED = 120.0, 0.90
+# A forecast is critical on the second consecutive tick that makes it: less than 3.6 s to full, and less than 0.6
+# times as long as it has been falling. A collapse at a steady rate is then critical a third of its time before the
+# end. A load that stops at 90 % of a board with 8 GB is not, nor is a KV cache of 50 GiB that is allocated in 5 s.
+CRITICAL_SECONDS = 3.6
+CRITICAL_USED, CRITICAL_BYTES = 0.85, 512 * MIB
+# From this time on a fall is no single allocation.
+LONG_SECONDS, LONG_USED = 6.0, 0.78
 
 
 class HeldSignal(NamedTuple):
@@ -53,8 +72,8 @@ class JudgeState(Struct, frozen=True):
 
     targets: Mapping[str, TargetState] = field(default_factory=dict)
     psi_points: tuple[PsiPoint, ...] = ()
-    kernel: Kernel = Kernel()
-    driver_errors: Mapping[tuple[str, str], int] | None = None
+    activity_points: tuple[ActivityPoint, ...] = ()
+    driver_errors: Mapping[ErrorKey, int] | None = None
     cgroup_oom_kills_total: int | None = None
 
 
@@ -65,24 +84,37 @@ def judge(
     inputs: PressureInputs, state: JudgeState, rules: PressureRules
 ) -> tuple[tuple[Pressure, ...], JudgeState]:
     """Return the pressure of every target and the next state. A target without data keeps its state."""
-    points = with_psi_point(() if inputs.resumed else state.psi_points, inputs.at, inputs.psi)
-    changes = compute_changes(inputs, state, compute_stall_ratios(points, inputs.psi))
+    psi_points = with_psi_point(() if inputs.resumed else state.psi_points, inputs.at, inputs.psi)
+    errors = count_errors(inputs, state.driver_errors)
+    now = activity_point(inputs, errors or {})
+    activity_points = with_activity_point(() if inputs.resumed else state.activity_points, now)
+    new_errors = {} if state.driver_errors is None else count_new_errors(state.driver_errors, errors or {})
+    changes = TickChanges(
+        compute_stall_ratios(psi_points, inputs.psi),
+        count_rise(state.cgroup_oom_kills_total, inputs.cgroup_oom_kills_total),
+        tuple(one for one in inputs.driver_errors or () if (one.device, one.kind) in new_errors),
+        compute_activity(activity_points, now),
+    )
     after, verdicts = dict(state.targets), []
     for target in inputs.targets:
         target_state = update_target(state.targets.get(target.id, INITIAL_STATE), inputs, target)
         target_state, verdict = judge_target(target, target_state, inputs, changes, rules)
         after[target.id] = target_state
         verdicts.append(verdict)
-    errors = state.driver_errors
-    if inputs.driver_errors is not None:
-        errors = {(one.device, one.kind): one.count for one in inputs.driver_errors}
-    return tuple(verdicts), JudgeState(after, points, inputs.kernel, errors, inputs.cgroup_oom_kills_total)
+    return tuple(verdicts), JudgeState(after, psi_points, activity_points, errors, inputs.cgroup_oom_kills_total)
+
+
+def count_errors(inputs: PressureInputs, before: Mapping[ErrorKey, int] | None) -> Mapping[ErrorKey, int] | None:
+    """Return the errors of drivers so far. Without a reading they are as before."""
+    if inputs.driver_errors is None:
+        return before
+    return {(one.device, one.kind): one.count for one in inputs.driver_errors}
 
 
 def update_target(target_state: TargetState, inputs: PressureInputs, target: Target) -> TargetState:
     """Add this tick's point to the trend. After a suspend the trend starts over, and its signal is dropped."""
     trend = Trend() if inputs.resumed else target_state.trend
-    trend = trend.with_point(inputs.at, target.available_bytes, target.size_bytes)
+    trend = trend.with_point(inputs.at, target.available_bytes, target.size_bytes, target.is_host)
     held = {
         key: one
         for key, one in target_state.held_signals.items()
@@ -101,14 +133,15 @@ def judge_target(
     resident_bytes = resident.resident_bytes(rules.target_rules(target.id).resident_bytes)
     ratio = judged_ratio(target, resident_bytes)
     level_state = update_level(target_state.level_state, ratio, inputs.at, target.id, rules)
-    seconds = target_state.trend.seconds_to_full()
-    signals = list(find_signals(target, seconds, inputs, changes))
-    ends_soon = seconds is not None and is_near_the_end(seconds, target.used_ratio, target_state.trend.is_slow)
-    ends_soon = ends_soon and target_state.trend.is_lasting
-    if ends_soon and target_state.ends_soon and seconds is not None and target.kind not in FILLED_ON_PURPOSE:
-        signals.append(Signal("ttf", Level.CRITICAL, full_in(seconds)))
+    forecast = target_state.trend.forecast(target.size_bytes)
+    stated = forecast.seconds if forecast is not None and forecast.is_stated else None
+    signals = list(find_signals(target, stated, inputs, changes))
+    ends_soon = forecast is not None and forecast.is_lasting and is_near_the_end(forecast, target, ratio)
+    if ends_soon and target_state.ends_soon and forecast is not None and target.kind not in FILLED_ON_PURPOSE:
+        signals.append(Signal("ttf", Level.CRITICAL, full_in(forecast.seconds)))
+        stated = forecast.seconds
     held = hold(target_state.held_signals, signals, inputs.at, rules.clear_after_seconds)
-    used = use_reason(level_state.level, ratio, target.id, rules, resident_bytes)
+    used = use_reason(level_state, ratio, inputs.at, target, rules, resident_bytes)
     reasons = select_reasons(held, inputs.at)
     verdict = Pressure(
         target=target.id,
@@ -116,7 +149,7 @@ def judge_target(
         base_level=base_level(ratio, rules.thresholds_for(target.id)),
         ratio=ratio,
         reasons=(*([used] if used else []), *(reason for _, reason in reasons)),
-        seconds_to_full=Absent.NOT_AVAILABLE if seconds is None else seconds,
+        seconds_to_full=Absent.NOT_AVAILABLE if stated is None else stated,
         kind=target.kind,
         size_bytes=target.size_bytes,
         available_bytes=target.available_bytes,
@@ -125,9 +158,12 @@ def judge_target(
     return TargetState(level_state, target_state.trend, held, ends_soon, resident), verdict
 
 
-def is_near_the_end(seconds: float, used: float, is_slow: bool) -> bool:
-    soon = seconds < CRITICAL_SECONDS and used >= CRITICAL_USED
-    return soon or (is_slow and seconds < SLOW_CRITICAL_SECONDS and used >= SLOW_CRITICAL_USED)
+def is_near_the_end(forecast: Forecast, target: Target, ratio: float) -> bool:
+    """Check that a fall will soon end in nothing available. `ratio` excludes resident memory."""
+    is_long = forecast.fell_seconds >= LONG_SECONDS and ratio >= LONG_USED
+    is_small = target.is_host and target.available_bytes < CRITICAL_BYTES
+    is_soon = forecast.seconds < min(CRITICAL_SECONDS, LASTS_RATIO * forecast.fell_seconds)
+    return is_soon and (ratio >= CRITICAL_USED or is_long or is_small)
 
 
 def hold(
@@ -147,11 +183,13 @@ def select_reasons(held: Mapping[str, HeldSignal], now: float) -> list[tuple[Lev
     for one in sorted(held.values(), key=lambda one: one.signal.level):
         by_name[one.signal.name] = one
     ordered = sorted(by_name.values(), key=lambda one: -one.signal.level)
-    return [(one.signal.level, Reason(one.signal.name, add_age(one.signal.text, now - one.at))) for one in ordered]
+    return [(one.signal.level, Reason(one.signal.name, add_age(one, now))) for one in ordered]
 
 
-def add_age(text: str, seconds: float) -> str:
-    return text if seconds <= 0 else f"{max(1, round(seconds))} s ago: {text}"
+def add_age(held: HeldSignal, now: float) -> str:
+    """Return the text of a signal, with its age and its end if it is over: "13 s ago: …; clears in 17 s"."""
+    text, age, left = held.signal.text, now - held.at, held.until - now
+    return text if age <= 0 else f"{max(1, round(age))} s ago: {text}; clears in {max(1, round(left))} s"
 
 
 def with_psi_point(points: tuple[PsiPoint, ...], at: float, psi: MemoryPsi | Absent) -> tuple[PsiPoint, ...]:
@@ -181,16 +219,13 @@ def compute_stall_ratios(points: tuple[PsiPoint, ...], psi: MemoryPsi | Absent) 
     return StallRatios(min(1.0, max(0.0, some)), min(1.0, max(0.0, full)))
 
 
-def compute_changes(inputs: PressureInputs, state: JudgeState, stalled: StallRatios | None) -> TickChanges:
-    """Return what changed since the previous tick. Counters that decreased (after a driver reload) are ignored."""
-    before, errors = state.driver_errors, inputs.driver_errors or ()
-    return TickChanges(
-        stalled,
-        _rise(state.kernel.compact_fail_total, inputs.kernel.compact_fail_total),
-        _rise(state.cgroup_oom_kills_total, inputs.cgroup_oom_kills_total),
-        tuple(one for one in errors if before is not None and one.count > before.get((one.device, one.kind), 0)),
+def activity_point(inputs: PressureInputs, errors: Mapping[ErrorKey, int]) -> ActivityPoint:
+    return ActivityPoint(
+        inputs.at,
+        inputs.kernel,
+        inputs.free_bytes,
+        inputs.device_bytes,
+        inputs.evicted_seconds,
+        inputs.failed_allocations,
+        errors,
     )
-
-
-def _rise(before: int | Absent | None, now: int | Absent | None) -> int:
-    return max(0, now - before) if isinstance(before, int) and isinstance(now, int) else 0

@@ -11,7 +11,8 @@ import yaml
 from memwatch import units
 from memwatch.alerts.rules import RULES, URGENT, URGENT_SECONDS, AlertRules
 from memwatch.pressure import signals
-from memwatch.pressure.judge import CRITICAL_SECONDS, CRITICAL_USED, SLOW_CRITICAL_SECONDS, SLOW_CRITICAL_USED
+from memwatch.pressure.forecast import LASTS_RATIO
+from memwatch.pressure.judge import CRITICAL_SECONDS, CRITICAL_USED, LONG_SECONDS, LONG_USED
 from memwatch.pressure.resident import AUTO_RESIDENT_SECONDS
 from memwatch.pressure.rules import PressureRules, Thresholds
 from memwatch.snapshot import Level
@@ -71,8 +72,9 @@ def signal_rows() -> Iterator[tuple[str, str, str]]:
     )
     yield (
         "psi",
-        f"some task waited for memory {percent(signals.SOME_MEDIUM)} of the last {window}; "
-        f"{percent(signals.SOME_HIGH)}, or all tasks {percent(signals.FULL_HIGH)}",
+        f"some task waited for memory {percent(signals.SOME_MEDIUM)} of the last {window}; all tasks waited "
+        f"{percent(signals.FULL_HIGH)}, or some {percent(signals.SOME_HIGH)} with "
+        f"{percent(signals.SOME_USED)} used",
         "medium; high",
     )
     yield (
@@ -82,17 +84,29 @@ def signal_rows() -> Iterator[tuple[str, str, str]]:
         "critical",
     )
     yield (
+        "livelock",
+        f"all tasks waited {percent(signals.FULL_CRITICAL)} of the last {window}, {signals.LIVELOCK_ALLOCSTALLS:g} "
+        f"allocations per second had to free memory, and {signals.LIVELOCK_REFAULTS:g} pages of files per second "
+        "were read again, at any use",
+        "critical",
+    )
+    yield (
+        "evicted",
+        f"amdgpu evicted compute queues for {percent(signals.EVICTED_HIGH)} of the last {window}; while "
+        "allocations had to free memory",
+        "high; critical",
+    )
+    yield (
         "ttf",
-        f"the forecast says full within {span(signals.TTF_MEDIUM_SECONDS)}; within "
-        f"{span(signals.TTF_HIGH_SECONDS)}; within {span(CRITICAL_SECONDS)} with "
-        f"{percent(CRITICAL_USED)} used, or {span(SLOW_CRITICAL_SECONDS)} with {percent(SLOW_CRITICAL_USED)} "
-        "used after a fall of minutes. Never critical for a GPU's own memory",
-        "medium; high; critical",
+        f"the forecast says full within {span(signals.TTF_MEDIUM_SECONDS)}; within {span(CRITICAL_SECONDS)} and "
+        f"{LASTS_RATIO:g} times as long as memory has been falling, with {percent(CRITICAL_USED)} used, or "
+        f"{percent(LONG_USED)} after {span(LONG_SECONDS)}. Never critical for a GPU's own memory",
+        "medium; critical",
     )
     yield (
         "swap",
-        f"less than {percent(signals.SWAP_LEFT)} of swap is left, and more than {percent(signals.SWAP_USED)} of "
-        "System RAM is used",
+        f"less than {percent(signals.SWAP_LEFT)} of swap is left, more than {percent(signals.SWAP_USED)} of "
+        f"System RAM is used, and {signals.MIN_SWAPPED_PAGES:g} pages per second are read from swap or written",
         "critical",
     )
     yield (
@@ -103,10 +117,17 @@ def signal_rows() -> Iterator[tuple[str, str, str]]:
     )
     yield (
         "fragmentation",
-        "a NUMA node that a GPU allocates from has no free block of 4 MiB, and the kernel fails to make one",
+        "a NUMA node that a GPU allocates from has no free block of 4 MiB, "
+        f"{signals.MIN_COMPACT_FAILS:g} compactions per second fail, tasks wait, and device memory grows",
         "high",
     )
-    yield ("driver", "a GPU's driver reported an error about memory, for the memory that GPU uses", "high")
+    yield (
+        "driver",
+        "a GPU's driver reported an error about memory, for the memory that GPU uses; an allocation failed, and "
+        "allocations have to free memory, free memory falls below "
+        f"{percent(signals.MAX_FREE)}, or a program reports a failed allocation",
+        "medium; high",
+    )
 
 
 def signals_part() -> str:

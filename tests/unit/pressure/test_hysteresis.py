@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.pressure.hysteresis import LevelState, base_level, update_level, use_reason
+from memwatch.pressure.inputs import Target
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatch.snapshot import Level
 
@@ -97,13 +98,28 @@ def test_thresholds_may_differ_by_target() -> None:
     assert update_level(None, 0.85, 0.0, "gpu0", rules).level is Level.LOW
 
 
-def test_reasons_are_text_and_absent_while_low() -> None:
-    """A reason explains the level, and marks one kept only by hysteresis."""
-    plain = use_reason(Level.CRITICAL, 0.964, "ram", RULES)
-    held = use_reason(Level.CRITICAL, 0.90, "ram", RULES)
+RAM = Target("ram", "system_ram", 100 << 30, 10 << 30)
 
-    assert use_reason(Level.LOW, 0.3, "ram", RULES) is None
-    assert plain is not None
-    assert (plain.signal, plain.text) == ("util", "96.4% used")
-    assert held is not None
-    assert held.text == "90.0% used; critical clears after 30 s below 92%"
+
+def reason(state: LevelState, ratio: float, now: float = 0.0, target: Target = RAM, resident: int = 0) -> str:
+    found = use_reason(state, ratio, now, target, RULES, resident)
+    return found.text if found else ""
+
+
+def test_reason_names_what_was_judged() -> None:
+    """Of a limit and beside resident memory a percentage alone would read as that of the whole pool."""
+    state, limited = LevelState(Level.CRITICAL), Target("gpu0", "vram", 20 << 30, 1 << 29, is_limit=True)
+
+    assert reason(LevelState(Level.LOW), 0.3) == ""
+    assert reason(state, 0.964) == "96.4% used"
+    assert reason(state, 0.972, target=limited) == "97.2% of its limit of 20.0 GiB used"
+    assert reason(state, 0.97, resident=96 << 30) == "97.0% used of the 4.0 GiB beside 96.0 GiB resident"
+
+
+def test_held_level_says_since_when_and_until_when() -> None:
+    """Within the margin it is not calm yet: then the reason says when it would be."""
+    state = update_level(LevelState(Level.CRITICAL), 0.90, 100.0, "ram", RULES)
+    near = update_level(LevelState(Level.CRITICAL), 0.94, 100.0, "ram", RULES)
+
+    assert reason(state, 0.90, 112.0) == "90.0% used; calm for 12 s, critical clears in 18 s"
+    assert reason(near, 0.94, 112.0) == "94.0% used; critical clears after 30 s below 92%"

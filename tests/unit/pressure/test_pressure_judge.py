@@ -72,7 +72,8 @@ def test_small_machine_is_judged_by_available_bytes(available: int, level: Level
     [
         (0.04, 0.0, 0.3, Level.LOW),
         (0.06, 0.0, 0.3, Level.MEDIUM),
-        (0.25, 0.0, 0.3, Level.HIGH),
+        (0.25, 0.0, 0.3, Level.MEDIUM),
+        (0.25, 0.0, 0.82, Level.HIGH),
         (0.10, 0.06, 0.3, Level.HIGH),
         (0.30, 0.25, 0.3, Level.HIGH),
         (0.30, 0.25, 0.7, Level.CRITICAL),
@@ -100,12 +101,24 @@ def test_short_stall_is_detected_before_the_kernel_average() -> None:
 
 
 def test_low_swap_and_low_memory_are_critical() -> None:
-    """9 % of memory and of swap left: an OOM kill comes next."""
+    """9 % of memory and of swap left: an OOM kill comes next. A kernel without swap counters is believed."""
     verdict = run(lambda at: PressureInputs(at, (ram(6 * GIB - 1),), swap=Swap(10 * GIB, int(9.1 * GIB))), 1)[0]
 
     assert verdict.level is Level.CRITICAL
     assert verdict.base_level is Level.HIGH
     assert "swap" in signals(verdict)
+
+
+@pytest.mark.parametrize(("pages", "level"), [(0, Level.HIGH), (5, Level.HIGH), (200, Level.CRITICAL)])
+def test_full_swap_at_rest_is_no_shortage(pages: int, level: Level) -> None:
+    """Swap fills up over weeks. It is critical while pages move between it and memory."""
+    swap = Swap(10 * GIB, int(9.1 * GIB))
+
+    def evidence(at: float) -> PressureInputs:
+        kernel = Kernel(pswpin_total=int(at * pages), pswpout_total=7)
+        return PressureInputs(at, (ram(6 * GIB - 1),), swap=swap, kernel=kernel)
+
+    assert run(evidence, 15)[-1].level is level
 
 
 def test_oom_kill_is_critical_for_a_minute() -> None:
@@ -115,7 +128,7 @@ def test_oom_kill_is_critical_for_a_minute() -> None:
     critical = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.CRITICAL]
     assert (critical[0], critical[-1]) == (5, 64)
     assert verdicts[5].reasons[0].text == "OOM killer: killed a process"
-    assert verdicts[40].reasons[0].text == "35 s ago: OOM killer: killed a process"
+    assert verdicts[40].reasons[0].text == "35 s ago: OOM killer: killed a process; clears in 25 s"
     assert verdicts[-1].level is Level.LOW
 
 
@@ -139,26 +152,49 @@ def test_oom_kill_at_a_cgroup_limit_is_high() -> None:
     assert "killed train (4242), 64.0 MiB (limit of /job reached)" in verdicts[0].reasons[0].text
 
 
-def test_fragmentation_is_high_where_a_gpu_needs_large_blocks() -> None:
-    """No free block of 4 MiB while compaction fails, on a machine whose GPU allocates from System RAM."""
-    nodes = (Node(0, free_large_blocks_bytes=0),)
-    gpu = Device("gpu0", "NVIDIA", "NVIDIA GB10", Architecture.UNIFIED, allocates_from=("ram",))
-    fragmented = fragmented_nodes(nodes, (gpu,))
-
-    rising = run(
-        lambda at: PressureInputs(at, (ram(40 * GIB),), kernel=Kernel(0, int(at)), fragmented_nodes=fragmented), 3
-    )
-    still = run(
-        lambda at: PressureInputs(at, (ram(40 * GIB),), kernel=Kernel(0, 7), fragmented_nodes=fragmented), 3
-    )
-
-    assert rising[-1].level is Level.HIGH
-    assert signals(rising[-1]) == {"fragmentation"}
-    assert still[-1].level is Level.LOW
-    assert fragmented_nodes(nodes, (replace(gpu, architecture=Architecture.DISCRETE),)) == ()
+GB10 = Device("gpu0", "NVIDIA", "NVIDIA GB10", Architecture.UNIFIED, pci="000f:01:00.0", allocates_from=("ram",))
 
 
-def test_memory_error_of_the_driver_is_high_for_a_minute() -> None:
+@pytest.mark.parametrize(
+    ("fails", "growth", "some", "level"),
+    [
+        (60, GIB, 0.03, Level.HIGH),
+        (2, GIB, 0.03, Level.LOW),
+        (60, 0, 0.03, Level.LOW),
+        (60, GIB, 0.0, Level.LOW),
+    ],
+)
+def test_fragmentation_is_high_while_devices_allocate(fails: int, growth: int, some: float, level: Level) -> None:
+    """No free block of 4 MiB: high if compaction fails often, device memory grows, and tasks wait for it.
+
+    Serving machines have no such block all day, and 1 to 2 failed compactions per second.
+    """
+    fragmented = fragmented_nodes((Node(0, free_large_blocks_bytes=0),), (GB10,))
+
+    def evidence(at: float) -> PressureInputs:
+        return PressureInputs(
+            at,
+            (ram(40 * GIB),),
+            psi(at * some, 0.0),
+            kernel=Kernel(compact_fail_total=int(at * fails), compact_stall_total=int(at * fails * 1.1)),
+            fragmented_nodes=fragmented,
+            device_bytes=int(8 * GIB + at * growth),
+        )
+
+    verdict = run(evidence, 15)[-1]
+
+    assert fragmented == (0,)
+    assert verdict.level is level
+    assert ("fragmentation" in signals(verdict)) == (level is Level.HIGH)
+
+
+def test_fragmentation_needs_a_gpu_that_allocates_from_system_ram() -> None:
+    discrete = replace(GB10, architecture=Architecture.DISCRETE)
+
+    assert fragmented_nodes((Node(0, free_large_blocks_bytes=0),), (discrete,)) == ()
+
+
+def test_memory_error_of_the_driver_is_medium_for_a_minute() -> None:
     """XID 94 counts; XID 13 of a faulty application and counts from before the start do not."""
     gpu = Device("gpu0", "NVIDIA", "H100", Architecture.DISCRETE, allocates_from=("gpu0",))
     card = Target("gpu0", "vram", 80 * GIB, 70 * GIB)
@@ -171,42 +207,102 @@ def test_memory_error_of_the_driver_is_high_for_a_minute() -> None:
     _, memory = judge(evidence(0.0), JudgeState(), RULES)
     (_, beside), _ = judge(evidence(3.0), memory, RULES)
 
-    high = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.HIGH]
-    assert (high[0], high[-1]) == (3, 62)
+    medium = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.MEDIUM]
+    assert (medium[0], medium[-1]) == (3, 62)
+    assert max(verdict.level for verdict in verdicts) is Level.MEDIUM
     assert verdicts[3].reasons[0].text == "the driver of gpu0 reported XID 94"
     assert beside.level is Level.LOW
 
 
-def test_allocation_failure_on_a_unified_machine_is_high_for_system_ram() -> None:
-    """NV_ERR_NO_MEMORY in the log of a GB10: the machine is about to hang although much memory is available."""
-    gpu = Device("gpu0", "NVIDIA", "NVIDIA GB10", Architecture.UNIFIED, allocates_from=("ram",))
+def test_gpu_that_fell_off_the_bus_is_no_memory_pressure() -> None:
+    """XID 79 of a GPU that is gone: the line names it, so it belongs neither to System RAM nor to other GPUs."""
+    other = Device("gpu0", "NVIDIA", "H100", Architecture.DISCRETE, pci="0000:17:00.0", allocates_from=("gpu0",))
+    pools = (Pool("ram", PoolKind.SYSTEM_RAM, "System RAM", GIB, GIB // 2, GIB // 2, "t", Quality.MEASURED),)
+
+    def evidence(at: float) -> PressureInputs:
+        lost = DriverError("nvidia", "0000:65:00", "xid_79", int(at), 0.0, "NVRM: Xid …")
+        double_bit = DriverError("nvidia", "0000:65:00", "xid_48", int(at), 0.0, "NVRM: Xid …")
+        log = KernelLog(driver_errors=(lost, double_bit) if at else ())
+        found = Findings(pools=pools, devices=with_logged((other,), log), kernel_log=log)
+        return PressureInputs(at, (ram(50 * GIB),), driver_errors=driver_errors(found))
+
+    verdict = run(evidence, 5)[-1]
+
+    assert (verdict.level, verdict.reasons) == (Level.LOW, ())
+
+
+def failing(at: float, devices: tuple[Device, ...], **more: object) -> PressureInputs:
+    """Return inputs of a machine whose driver logs one NV_ERR_NO_MEMORY a second, from the first second on."""
+    pool = Pool("ram", PoolKind.SYSTEM_RAM, "System RAM", 64 * GIB, 24 * GIB, 40 * GIB, "t", Quality.MEASURED)
+    error = DriverError("nvidia", "", "nv_err_no_memory", int(at), 0.0, "NVRM: …")
+    log = KernelLog(driver_errors=(error,) if at else ())
+    found = Findings(pools=(pool,), devices=with_logged(devices, log), kernel_log=log)
+    return PressureInputs(at, (ram(40 * GIB),), driver_errors=driver_errors(found), **more)  # type: ignore[arg-type]
+
+
+def test_failed_allocations_of_a_driver_alone_are_medium() -> None:
+    """55 in three days on a machine that serves; one at each start that works. They concern System RAM."""
     card = Device("gpu9", "AMD", "R9700", Architecture.DISCRETE)
 
-    def evidence(at: float, devices: tuple[Device, ...]) -> PressureInputs:
-        error = DriverError("nvidia", "", "nv_err_no_memory", int(at), 0.0, "NVRM: …")
-        log = KernelLog(driver_errors=(error,) if at else ())
-        found = Findings(devices=with_logged(devices, log), kernel_log=log)
-        return PressureInputs(at, (ram(40 * GIB),), driver_errors=driver_errors(found))
+    known = run(lambda at: failing(at, (GB10, card)), 12)[-1]
+    unknown = run(lambda at: failing(at, (card,)), 12)[-1]
 
-    known = run(lambda at: evidence(at, (gpu, card)), 3)[-1]
-    unknown = run(lambda at: evidence(at, (card,)), 3)[-1]
-
-    assert known.level is unknown.level is Level.HIGH
+    assert known.level is unknown.level is Level.MEDIUM
     assert known.reasons[0].text == "the driver of gpu0 reported out of memory (NV_ERR_NO_MEMORY)"
     assert unknown.reasons[0].text == "the driver of nvidia reported out of memory (NV_ERR_NO_MEMORY)"
 
 
+@pytest.mark.parametrize(
+    ("sign", "words"),
+    [
+        (
+            lambda at: {"kernel": Kernel(allocstall_total=int(at * 9))},
+            "9 allocations per second had to free memory",
+        ),
+        (lambda at: {"failed_allocations": int(at > 5)}, "a program reports a failed allocation"),
+        (
+            lambda at: {"free_bytes": int(max(1.0, 6.5 - at) * GIB)},
+            "only 1.0 GiB are free, 5.5 GiB less than 10 s ago",
+        ),
+    ],
+    ids=["direct reclaim", "program", "free memory falls"],
+)
+def test_failed_allocations_with_a_sign_of_shortage_are_high(
+    sign: Callable[[float], dict[str, object]], words: str
+) -> None:
+    """75 errors in one start that did not work, at 22.5 GiB available and 2.5 GiB free (vllm#54200)."""
+    verdicts = run(lambda at: failing(at, (GB10,), **sign(at)), 12)
+
+    assert verdicts[-1].level is Level.HIGH
+    assert any(words in reason.text for verdict in verdicts for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize(("stalls", "level"), [(0, Level.HIGH), (30, Level.CRITICAL)])
+def test_evicted_queues_are_a_stall(stalls: int, level: Level) -> None:
+    """amdgpu evicts compute queues of an APU while System RAM is short; PSI does not show it."""
+
+    def evidence(at: float) -> PressureInputs:
+        kernel = Kernel(allocstall_total=int(at * stalls))
+        return PressureInputs(at, (ram(40 * GIB),), kernel=kernel, evicted_seconds=at * 0.6)
+
+    verdict = run(evidence, 15)[-1]
+
+    assert verdict.level is level
+    assert "GPU queues were evicted for 60% of the last 10 s" in verdict.reasons[0].text
+
+
 def test_forecast_is_text_and_not_made_across_a_pause() -> None:
-    """1 GiB a second from 50 %: 'full in about …'; after a suspend the rate is unknown."""
+    """1 GiB a second from 50 %: 'full in about …' from 90 % on; after a suspend the rate is unknown."""
 
     def falling(at: float) -> Target:
         return ram(int(32 * GIB - max(0.0, at - 30) * GIB))
 
-    verdicts = run(lambda at: PressureInputs(at, (falling(at),), resumed=at == 50.0), 53)
+    verdicts = run(lambda at: PressureInputs(at, (falling(at),), resumed=at == 58.0), 61)
 
-    before, after = verdicts[49], verdicts[51]
+    before, after = verdicts[57], verdicts[59]
+    assert verdicts[50].seconds_to_full is Absent.NOT_AVAILABLE
     assert isinstance(before.seconds_to_full, float)
-    assert 10 < before.seconds_to_full < 16
+    assert 4 < before.seconds_to_full < 7
     assert "full in about" in next(reason.text for reason in before.reasons if reason.signal == "ttf")
     assert after.seconds_to_full is Absent.NOT_AVAILABLE
 

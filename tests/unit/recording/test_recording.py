@@ -244,7 +244,7 @@ def test_player_shows_each_moment_and_repeats(tmp_path: Path) -> None:
     assert values[:3] == [0.0, 1.0 * GIB, 2.0 * GIB]
     assert max(values) == 59.0 * GIB
     assert levels[0] == 0.0
-    assert levels[-1] == 3.0
+    assert levels[-1] == 2.0
     assert again.simulated
     assert again.unix == pytest.approx(1e9 + 60.0, abs=1.0)
     assert again.pools[0].used_bytes == 0

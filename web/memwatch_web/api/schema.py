@@ -194,8 +194,17 @@ class Tegrastats(Answer):
 
 
 class Kernel(Figures):
+    """Counters of /proc/vmstat since boot."""
+
     oom_kills_total: int | None
-    compact_fail_total: int | None
+    compact_fail_total: int | None = Field(description="Compactions that made no free block.")
+    compact_stall_total: int | None = Field(description="Allocations that compacted memory themselves.")
+    allocstall_total: int | None = Field(description="Allocations that freed memory themselves (direct reclaim).")
+    pgscan_direct_total: int | None = Field(description="Pages scanned by direct reclaim.")
+    pgsteal_direct_total: int | None = Field(description="Pages freed by direct reclaim.")
+    workingset_refault_file_total: int | None = Field(description="Pages of files read again soon after a drop.")
+    pswpin_total: int | None = Field(description="Pages read from swap.")
+    pswpout_total: int | None = Field(description="Pages written to swap.")
 
 
 class OomKill(Answer):

@@ -11,6 +11,7 @@ from memwatch.model import Absent, Bytes, Words
 
 _PROPERTY = re.compile(rb"^([a-z0-9_]{1,40}) (\d{1,20})$", re.MULTILINE)
 _HELD = re.compile(r"vram_(\d{1,10})")
+_STATISTICS = re.compile(r"stats_(\d{1,10})")
 # Heap types of a memory bank: 0 is System RAM, 1 and 2 are the frame buffer, CPU-visible or not.
 _FRAME_BUFFER = (1, 2)
 
@@ -92,3 +93,36 @@ def held_by_gpu(
             of_gpu = held.setdefault(pci_of_node[gpu_id], {})
             of_gpu[pid] = of_gpu.get(pid, 0) + figure
     return held, rejected
+
+
+def parse_statistics_gpu_id(folder_name: str) -> int | None:
+    """Return the GPU id in the name of a process's folder such as `stats_12345`."""
+    found = _STATISTICS.fullmatch(folder_name)
+    return int(found[1]) if found else None
+
+
+class EvictedTime:
+    """Total time that queues of each GPU were evicted.
+
+    The driver counts milliseconds in `stats_<gpu id>/evicted_ms` of each process. A process that ends takes its
+    counter with it, so rises are added up.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[int, int], int] = {}
+        self._total: dict[int, int] = {}
+
+    def add(self, figures: Iterable[tuple[int, int, Bytes]], nodes: Iterable[KfdNode]) -> dict[str, float]:
+        """Add a reading of (process id, GPU id, milliseconds). Return the seconds by PCI address so far.
+
+        What a process had at its first reading counts as 0: it may be long past.
+        """
+        now = {(pid, gpu_id): value for pid, gpu_id, value in figures if isinstance(value, int)}
+        for key, value in now.items():
+            self._total[key[1]] = self._total.get(key[1], 0) + max(0, value - self._before.get(key, value))
+        self._before = now
+        seconds: dict[str, float] = {}
+        for node in nodes:
+            if node.gpu_id in self._total:
+                seconds[node.pci] = seconds.get(node.pci, 0.0) + self._total[node.gpu_id] / 1000
+        return seconds

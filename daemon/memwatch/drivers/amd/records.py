@@ -86,7 +86,8 @@ class AmdReading(Struct, frozen=True):
 
     `driver` is the version of a driver that did not come with the kernel. `source` is the origin of the values.
     `pages_limit_bytes` limits the System RAM that all GPUs together may use. `partition_cards` counts the cards
-    of MI300 partitions, which are parts of GPUs and not GPUs.
+    of MI300 partitions, which are parts of GPUs and not GPUs. `evicted_seconds`: by PCI address, the total time
+    that the compute driver had evicted queues of processes.
     """
 
     gpus: tuple[AmdGpu, ...]
@@ -95,6 +96,7 @@ class AmdReading(Struct, frozen=True):
     partition_cards: int = 0
     has_kfd: bool = False
     source: str = "sysfs"
+    evicted_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 class AmdSensors(Struct, frozen=True):
