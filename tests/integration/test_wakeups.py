@@ -16,7 +16,7 @@ from memwatch.collectors import kmsg
 from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots, SourceUnavailable
-from memwatch.linux.memory_events import MemoryEvents
+from memwatch.linux.memory_events import MemoryEvents, find_limited_group
 from memwatch.linux.wakeups import Wake, Wakeups
 from memwatch.monitor.sampler import Sampler
 from support.daemon_process import running_daemon
@@ -219,6 +219,14 @@ def test_oom_event_of_the_limiting_cgroup_ends_the_wait(tmp_path: Path) -> None:
     wakes = waits_for(Container(tmp_path), {"max": 7}, {"max": 8, "oom": 1}, {"max": 9, "oom": 1}, {"oom_kill": 1})
 
     assert wakes == [Wake.DUE, Wake.NEWS, Wake.DUE, Wake.NEWS]
+
+
+def test_cgroup_with_the_smallest_limit_is_watched(tmp_path: Path) -> None:
+    """Kubernetes also limits the group of all pods, whose kills are not those of this container."""
+    container = Container(tmp_path)
+    (container.group / "worker/memory.max").write_text("536870912\n")
+
+    assert find_limited_group(container.roots) == container.group / "worker"
 
 
 def test_cgroup_without_limit_is_not_watched(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ _EVENTS_BYTES = 4096
 
 
 class MemoryEvents:
-    """Watch of `memory.events` of the outermost own cgroup with a limit: its counts include those inside.
+    """Watch of `memory.events` of the own cgroup or ancestor with the smallest limit, if it has one at the start.
 
     The kernel reports changes of the file to inotify (cgroup-v2.rst, "file modified event"), at most every 10 ms.
     Version 1 has no such file.
@@ -74,16 +74,14 @@ class MemoryEvents:
 
 
 def find_limited_group(roots: Roots) -> Path | None:
-    """Return the folder of the outermost cgroup of this process with a memory limit, None without one."""
+    """Return the folder of the own cgroup or ancestor with the smallest limit, None without one."""
     folder = roots.procfs / "self"
     home = find_own_cgroup((folder / "cgroup").read_bytes(), (folder / "mountinfo").read_bytes(), roots)
-    if home.version is not V2:
-        return None
-    for group in home.folders:
-        with suppress(OSError):  # the root has no limit, nor has a group without the memory controller
-            if (group / V2.limit).read_bytes().strip() != b"max" and (group / V2.events).exists():
-                return group
-    return None
+    limits: dict[Path, int] = {}
+    for group in home.folders if home.version is V2 else ():
+        with suppress(OSError, ValueError):  # no memory controller, or the limit `max`
+            limits[group] = int((group / V2.limit).read_bytes())
+    return min(limits, key=limits.__getitem__, default=None)
 
 
 def watch_changes(path: Path) -> int:
