@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from memwatch import __version__
 from memwatch.clock import SystemClock
 from memwatch.linux.files import Roots
+from memwatch.linux.memory_events import MemoryEvents
 from memwatch.linux.process_files import Passwd
 from memwatch.linux.psi_trigger import PsiTrigger
+from memwatch.linux.wakeups import Wakeups
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.sampler import Gatherer, Sampler
 from memwatch.notify.manager import NotificationManager
@@ -71,9 +73,10 @@ class Daemon:
     def _monitor_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         clock = SystemClock()
         sampler = Sampler(wiring.list_enabled_collectors(self.settings), clock)
-        trigger = PsiTrigger(roots.procfs / "pressure/memory")
+        watches = PsiTrigger(roots.procfs / "pressure/memory"), MemoryEvents(roots)
+        wakeups = Wakeups(watches, sampler.watches, sampler.hurry)
         identity, reports = wiring.read_identity(roots), AllocatorReports(roots.procfs)
-        return Monitor(sampler, clock, self.live.rules, identity, trigger, reports=reports), sampler
+        return Monitor(sampler, clock, self.live.rules, identity, wakeups, reports=reports), sampler
 
     def _monitor_recording(self, player: Player) -> tuple[Monitor, Gatherer]:
         speed = player.clock.speed

@@ -1,9 +1,10 @@
-"""Measure alert latency from tick to receiver, also without free memory, and the effect of a hundred kills."""
+"""Measure alert latency from a collapse or a tick to the receiver, and the effect of a hundred kills."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import tempfile
 import time
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from pathlib import Path
 from memory_limit import LimitedGroup, NoMemoryGroupError, filled, limited_group
 
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
+from support.collapse import RESTING_GIB, Collapse, CollapsingMachine
 from support.daemon_process import WITHOUT_COVERAGE, running_daemon
 from support.outbox_kill_loop import kill_at_random, tally
 from support.webhook_receiver import Site, raw_receiver, receiving, silent
@@ -67,6 +69,47 @@ def bench_latency(times: int) -> None:
     print(without_memory(times), "\n", flush=True)
 
 
+def collapses_of(machine: CollapsingMachine) -> dict[str, Collapse]:
+    """Return the collapses by name. The first three are too short for a forecast."""
+    line = machine.critical_gib
+    falls = {
+        f"{slope} GiB/s": Collapse(line + 1.3 * slope, slope, line - 0.25 * slope, hold_seconds=2.5)
+        for slope in (1.0, 4.0, 14.0)
+    }
+    return falls | {
+        "14 GiB/s from 60 GiB available": Collapse(RESTING_GIB, 14.0),
+        "one step from 65 to 97 % used": Collapse(0.35 * machine.size_gib, 0.0, 0.03 * machine.size_gib, 2.5),
+        "one step from 51 to 97 % used": Collapse(RESTING_GIB, 0.0, 0.03 * machine.size_gib),
+    }
+
+
+def collapse_times(name: str, times: int) -> list[float]:
+    """Return seconds from the threshold to the receiver, in a daemon with its outbox on disk."""
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        machine = CollapsingMachine.of(scratch)
+        site, collapse, found = stack.enter_context(receiving(200)), collapses_of(machine)[name], []
+        arguments = [*machine.arguments, f"--state-dir={scratch / 'state'}"]
+        config = quick_config(site, pending="0s")
+        stack.enter_context(running_daemon(scratch, *arguments, config=config, environ=WITHOUT_COVERAGE))
+        for _ in range(times):
+            found.append(machine.seconds_to_receiver(site, collapse))
+            machine.recover(site, random.uniform(1.3, 2.3))
+    return found
+
+
+def bench_collapses(times: int) -> None:
+    print("| 95 % used → receiver on loopback | collapses | p50 ms | p99 ms | longest ms | earlier, by forecast |")
+    print("|---|---:|---:|---:|---:|---:|")
+    with tempfile.TemporaryDirectory() as folder:
+        names = list(collapses_of(CollapsingMachine.of(Path(folder))))
+    for name in names:
+        found = collapse_times(name, times)
+        late = [one for one in found if one >= 0]
+        print(f"{row(name, late) if late else f'| {name} | 0 | | | |'} {times - len(late)} |", flush=True)
+    print()
+
+
 def bench_kills(rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder, receiving(*[200, 200, 500] * 1000, 200) as site:
         killed = kill_at_random(Path(folder), site.url, rounds)
@@ -80,9 +123,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=100, help="messages for each measurement")
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--collapses", type=int, default=20, help="collapses of each kind")
     options = parser.parse_args()
-    bench_latency(options.messages)
-    bench_kills(options.kills)
+    if options.collapses:
+        bench_collapses(options.collapses)
+    if options.messages:
+        bench_latency(options.messages)
+    if options.kills:
+        bench_kills(options.kills)
 
 
 if __name__ == "__main__":

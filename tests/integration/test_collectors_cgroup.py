@@ -273,6 +273,42 @@ def test_read_interval_shrinks_near_the_limit(limit: int | None, used: int, cost
     assert compute_period(None, cost) == 10.0
 
 
+@pytest.mark.parametrize(
+    ("used", "growth", "cost", "period"),
+    [
+        (900 << 20, 100 << 20, 1e-5, 0.04 * 1.24),
+        (1020 << 20, 1 << 30, 1e-5, 0.005),
+        (1020 << 20, 1 << 30, 1e-3, 0.05),
+        (200 << 20, 100 << 20, 1e-5, 0.04 * 8.24),
+        (200 << 20, 1 << 20, 1e-5, 1.0),
+        (900 << 20, -(1 << 30), 1e-5, 0.1),
+    ],
+)
+def test_limit_is_read_sooner_the_faster_it_fills(used: int, growth: float, cost: float, period: float) -> None:
+    """Before 5 % of the rest is gone, at most 200 times a second, and within the same 2 % of one CPU."""
+    found = compute_period(CgroupLimit(Path("/"), GIB, used), cost, growth)
+
+    assert found == pytest.approx(period, rel=0.05)
+
+
+def test_growth_of_the_limited_cgroup_shortens_its_interval(tmp_path: Path) -> None:
+    """From 0.6 GiB below the limit of 6 GiB, ten times a second: 200 MiB more need the next reading after 9 ms."""
+    clock, roots = ManualClock(), copied(tmp_path, "container-nested")
+    (usage,) = roots.sysfs.glob("fs/cgroup/kubepods.slice/*/*pod*/memory.current")
+    collector = Collector(roots, clock=clock)
+    collector.collect()
+    calm = collector.period_seconds
+    clock.now += 0.1
+    usage.write_text(f"{int(usage.read_text()) + (200 << 20)}\n")
+
+    collector.collect()
+    filling = collector.period_seconds
+    collector.close()
+
+    assert calm >= 0.1
+    assert filling < 0.08
+
+
 @pytest.mark.parametrize("version", [V1, V2], ids=["v1", "v2"])
 def test_oom_kills_at_the_limit_are_counted(version: CgroupVersion, tmp_path: Path) -> None:
     """`oom_kill` of the group's own file; kernels before 4.13 have no such line."""

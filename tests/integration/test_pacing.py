@@ -20,9 +20,11 @@ from memwatch.collectors.base import Collector, CollectorEntry
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Bytes, Quality, Share, ShareKind
+from memwatch.monitor.fall_rate import MIN_MOVE_RATIO
 from memwatch.monitor.loop import Identity, Monitor, MonitorRules
-from memwatch.monitor.pacing import MIN_MOVE_RATIO, RESTLESS_SECONDS, Pacing
-from memwatch.monitor.sampler import Sampler, moved_between
+from memwatch.monitor.movement import moved_between
+from memwatch.monitor.pacing import RESTLESS_SECONDS, Pacing
+from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Level, Pressure, Reason
 from support.daemon_process import running_daemon
 from support.fakes import GIB, FakeClock, FakeCollector, ram

@@ -16,6 +16,7 @@ import pytest
 from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.linux.psi_trigger import LADDER, STALLED_RATIO, WINDOW_OF_ANYBODY_SECONDS, PsiTrigger, is_new
+from memwatch.linux.wakeups import Wake, Wakeups
 from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.monitor.schedule import FAST_SECONDS
@@ -29,11 +30,11 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def unarmed(tmp_path: Path) -> Iterator[PsiTrigger]:
+def unarmed(tmp_path: Path) -> Iterator[Wakeups]:
     """Yield a trigger that is not armed, as on a kernel without PSI."""
-    trigger = PsiTrigger(tmp_path / "missing")
-    yield trigger
-    trigger.close()
+    wakeups = Wakeups([PsiTrigger(tmp_path / "missing")])
+    yield wakeups
+    wakeups.close()
 
 
 def may_arm(request: bytes) -> bool:
@@ -71,14 +72,14 @@ def test_file_that_is_not_of_the_kernel_is_not_written_to(tmp_path: Path, conten
     assert path.read_text() == content
 
 
-def test_wait_without_an_armed_trigger_only_sleeps(unarmed: PsiTrigger) -> None:
+def test_wait_without_an_armed_trigger_only_sleeps(unarmed: Wakeups) -> None:
     started = time.monotonic()
 
     assert not unarmed.wait(0.05, threading.Event())
     assert time.monotonic() - started >= 0.045
 
 
-def test_wake_ends_the_wait_from_another_thread(unarmed: PsiTrigger) -> None:
+def test_wake_ends_the_wait_from_another_thread(unarmed: Wakeups) -> None:
     """Otherwise a stopping loop would sleep until the next tick."""
     threading.Timer(0.05, unarmed.wake).start()
     started = time.monotonic()
@@ -104,23 +105,23 @@ def test_loop_samples_at_once_after_a_psi_event(caplog: pytest.LogCaptureFixture
     assert trigger.waits[3:] == [pytest.approx(FAST_SECONDS)] * 17
 
 
-class FakeTrigger(PsiTrigger):
+class FakeTrigger(Wakeups):
     """Trigger that sleeps on a fake clock and fires once."""
 
     def __init__(self, clock: FakeClock, fires_after: int) -> None:
-        super().__init__(Path("/nonexistent"))
+        super().__init__()
         self.waits: list[float] = []
         self._clock, self._fires_after = clock, fires_after
 
-    def wait(self, seconds: float, stop: threading.Event) -> bool:
+    def wait(self, seconds: float, stop: threading.Event) -> Wake:
         self.waits.append(round(seconds, 6))
         if len(self.waits) == 20:
             stop.set()
         if len(self.waits) == self._fires_after:
             self._clock.now += seconds / 3
-            return True
+            return Wake.STALL
         self._clock.now += seconds
-        return False
+        return Wake.DUE
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_stall_of_some_milliseconds_does_not_fire(tmp_path: Path) -> None:
         time.sleep(4)  # until the kernel has accounted for earlier stalls
         trigger, before = PsiTrigger(PRESSURE), stalled_seconds()
         stall_briefly(tmp_path / "pages", before)
-        fired = trigger.wait(6.0, threading.Event())
+        fired = waits_for_stalls(trigger, 6.0)
         trigger.close()
         if 0 < stalled_seconds() - before < STALLED_RATIO:  # no other task stalled meanwhile
             break
@@ -158,6 +159,14 @@ def test_stall_of_some_milliseconds_does_not_fire(tmp_path: Path) -> None:
         return
 
     assert not fired
+
+
+def waits_for_stalls(trigger: PsiTrigger, seconds: float) -> bool:
+    """Return True if the trigger ends a wait of this time."""
+    wakeups = Wakeups([trigger])
+    wake = wakeups.wait(seconds, threading.Event())
+    wakeups.close()
+    return wake is Wake.STALL
 
 
 def stall_briefly(pages: Path, before: float) -> None:
@@ -209,7 +218,7 @@ def test_cgroup_under_pressure_is_named_without_an_alert(tmp_path: Path) -> None
             check_simulated_cgroup(tmp_path)
             return
         trigger = PsiTrigger(PRESSURE)
-        fired = trigger.wait(10.0, threading.Event())
+        fired = waits_for_stalls(trigger, 10.0)
         armed = trigger.window_seconds
         trigger.close()
         with running_daemon(tmp_path) as daemon:

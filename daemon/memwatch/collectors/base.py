@@ -62,8 +62,8 @@ class BaseCollector:
 
     A collector that holds a device open also has `release(seconds)`, so that an administrator can reset the device.
     A collector that may run more often when memory is nearly full has `fast_seconds`, the minimum time between two
-    calls then. One that may block but rarely does can also be a `NonBlockingCollector`, and one that reads System
-    RAM a `MovementProbe`.
+    calls then. One that may block but rarely does can also be a `NonBlockingCollector`, one that reads System RAM a
+    `MovementProbe`, and one whose file reports events to poll(2) a `Watch`.
     """
 
     name: str = ""
@@ -117,7 +117,10 @@ class MovementProbe(Protocol):
     """A collector that can check cheaply if its figure for System RAM has changed."""
 
     def moved_bytes(self) -> int:
-        """Return the absolute change of available memory since the last result. Raises the errors of `collect`."""
+        """Return the fall of available memory since the last result, negative after a rise.
+
+        Raises the errors of `collect`.
+        """
         ...
 
 

@@ -78,16 +78,23 @@ def limiting_cgroup(groups: Iterable[CgroupLimit], size_bytes: int) -> CgroupLim
 UNLIMITED_SECONDS, CALM_SECONDS, NEAR_SECONDS = 10.0, 1.0, 0.1
 NEAR_RATIO = 0.57
 MAX_CPU_RATIO = 0.02
+# While it fills, it is read before 5 % of the rest is gone, as System RAM is.
+MARGIN_RATIO, MIN_SECONDS = 0.04, 0.005
 # Interval for reading the mount point, the groups with memory accounting, and the machine's size again.
 RESCAN_SECONDS = 60.0
 
 
-def compute_period(group: CgroupLimit | None, cpu_seconds: float) -> float:
-    """Return the interval between two reads of the limiting group, given the CPU time of one read."""
+def compute_period(group: CgroupLimit | None, cpu_seconds: float, growth: float = 0.0) -> float:
+    """Return the interval between two reads of the limiting group.
+
+    `cpu_seconds`: CPU time of one read; `growth`: bytes that it grew in a second.
+    """
     if group is None or not group.limit_bytes:
         return UNLIMITED_SECONDS
-    near = group.used_bytes >= NEAR_RATIO * group.limit_bytes
-    return max(NEAR_SECONDS if near else CALM_SECONDS, cpu_seconds / MAX_CPU_RATIO)
+    longest = NEAR_SECONDS if group.used_bytes >= NEAR_RATIO * group.limit_bytes else CALM_SECONDS
+    margin = MARGIN_RATIO * max(0, group.limit_bytes - group.used_bytes)
+    seconds = max(MIN_SECONDS, margin / growth) if growth > 0 else longest
+    return max(min(longest, seconds), cpu_seconds / MAX_CPU_RATIO)
 
 
 class GroupFiles:
@@ -166,6 +173,7 @@ class Collector(BaseCollector):
         self._version = V2
         self._size = 0
         self._groups: list[GroupFiles] = []
+        self._used: tuple[float, int] | None = None
         try:
             self._rescan(self._own.read())
         except BaseException:
@@ -195,12 +203,21 @@ class Collector(BaseCollector):
             quality=self._version.quality,
             note=NOTE if group else f"no limit is set; {NOTE}",
         )
-        self.period_seconds = compute_period(group, time.thread_time() - started)
+        growth = self._growth((group or groups[-1]).used_bytes)
+        self.period_seconds = compute_period(group, time.thread_time() - started, growth)
         return Findings(shares=(share,), cgroup_oom_kills_total=group.oom_kills if group else None)
 
     def close(self) -> None:
         self._own.close()
         self._close_files()
+
+    def _growth(self, used: int) -> float:
+        """Return the growth in bytes per second. After a long pause it counts as if it had just begun."""
+        now, before = self._clock(), self._used
+        self._used = now, used
+        if before is None:
+            return 0.0
+        return (used - before[1]) / min(max(now - before[0], MIN_SECONDS), NEAR_SECONDS)
 
     def _read(self) -> list[CgroupLimit]:
         """Read the groups with memory accounting, outermost first. The own cgroup is checked: it can change."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import stat
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from memwatch.findings import Findings
 from memwatch.linux.files import NOT_PERMITTED, ParseError, Roots, SourceUnavailable
 from memwatch.linux.kmsg_parser import KernelLogTracker, may_matter, parse_record
 from memwatch.linux.line_buffer import LineBuffer
+from memwatch.linux.wakeups import Wake
 
 # The kernel makes records of up to 8 KiB and refuses a smaller buffer (EINVAL).
 MAX_BYTES = 8192
@@ -34,23 +36,44 @@ class Collector(BaseCollector):
         "Needs root or CAP_SYSLOG where kernel.dmesg_restrict is 1."
     )
     sole_fields = ("kernel_log",)
+    event_mask = select.POLLIN
 
     def __init__(self, roots: Roots, wall_clock: Callable[[], float] = time.time) -> None:
         self._path = roots.rootfs / "dev/kmsg"
         self._wall_clock = wall_clock
         self._file = open_log(self._path)
+        # A regular file, such as a copy of the log, is always readable for poll(2).
+        self._is_watched = not stat.S_ISREG(os.fstat(self._file).st_mode)
         self._lines = LineBuffer(MAX_BYTES)
         self._tracker = KernelLogTracker()
         self._next: int | None = None
 
+    @property
+    def event_file(self) -> int:
+        return self._file if self._is_watched else -1
+
     def collect(self) -> Findings:
+        self._read_new()
+        return Findings(kernel_log=self._tracker.log)
+
+    def read_event(self, happened: int) -> Wake:
+        """Read new lines. Only those about a kill or an error of a driver need a tick."""
+        before = self._tracker.log
+        self._is_watched = bool(happened & select.POLLIN)  # a pipe that no process writes to reports POLLHUP only
+        try:
+            self._read_new()
+        except ParseError:  # the next run reports it
+            self._is_watched = False
+        now = self._tracker.log
+        return Wake.NEWS if (now.kills, now.driver_errors) != (before.kills, before.driver_errors) else Wake.DUE
+
+    def _read_new(self) -> None:
         read = 0
         while read < MAX_LINES and (data := self._chunk()):
             lines = self._lines.feed(data)
             for line in lines:
                 self._read(line)
             read += len(lines)
-        return Findings(kernel_log=self._tracker.log)
 
     def close(self) -> None:
         if self._file >= 0:

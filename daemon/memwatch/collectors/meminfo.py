@@ -274,13 +274,13 @@ class Collector(BaseCollector):
         return Findings(pools=(pool,), swap=swap)
 
     def moved_bytes(self) -> int:
-        """Return the change of MemAvailable since the last result. Takes 25 µs; a whole tick takes 900 µs."""
+        """Return the fall of MemAvailable since the last result. Takes 25 µs; a whole tick takes 900 µs."""
         data = self._file.read()
         found, before = _AVAILABLE.search(data), self._last.get("MemAvailable")
         if found is None or before is None:  # a kernel before 3.14, or an invalid meminfo
             before = compute_available(self._last, self._low_watermark_kib).kib
-            return abs(compute_available(self._meminfo.parse(data), self._low_watermark_kib).kib - before) << 10
-        return abs(int(found[1]) - before) << 10
+            return before - compute_available(self._meminfo.parse(data), self._low_watermark_kib).kib << 10
+        return before - int(found[1]) << 10
 
     def close(self) -> None:
         self._file.close()

@@ -1,4 +1,4 @@
-"""Sleep until the next tick is due, or until a PSI trigger reports memory stalls."""
+"""A PSI trigger: the kernel reports that tasks stall on memory."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import logging
 import os
 import re
 import select
-import threading
-import time
-from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+
+from memwatch.linux.wakeups import Wake
 
 log = logging.getLogger(__name__)
 
@@ -39,53 +37,31 @@ def is_new(before: float, now: float | None, window_seconds: int) -> bool:
     return now - before >= STALLED_RATIO * window_seconds
 
 
-class Sleep(Protocol):
-    """Wait for the next tick. `wait` returns True if a sample should be taken at once; `wake` ends the wait."""
-
-    def wait(self, seconds: float, stop: threading.Event) -> bool: ...
-
-    def wake(self) -> None: ...
-
-
 class PsiTrigger:
     """A PSI trigger (psi.rst, "Monitoring for pressure thresholds"), armed if that is permitted.
 
-    `window_seconds` is 0 if it is not: then `wait` only sleeps. Call `wait` from one thread; `wake` is thread-safe.
+    `window_seconds` is 0 and `event_file` -1 if it is not.
     """
+
+    event_mask = select.POLLPRI
 
     def __init__(self, path: Path) -> None:
         self.window_seconds = 0
         self._path = path
         # Total stall in seconds when it was armed; None after the first event.
         self._waited_before: float | None = None
-        self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(os, "pipe2") else os.pipe()
-        self._poll = select.poll()
-        self._poll.register(self._woken, select.POLLIN)
-        self._file = self._arm(path)
-        if self._file >= 0:
-            self._poll.register(self._file, select.POLLPRI)
+        self.event_file = self._arm(path)
 
-    def wait(self, seconds: float, stop: threading.Event) -> bool:
-        """Sleep for up to `seconds`. Return True early if tasks stall, False early after `stop` and `wake`."""
-        until = time.monotonic() + seconds
-        while not stop.is_set():
-            happened = dict(self._poll.poll(max(0.0, (until - time.monotonic()) * 1000)))
-            if not happened or self._woken in happened:
-                break
-            if happened[self._file] & (select.POLLERR | select.POLLNVAL):
-                self._disarm()
-            elif self._rang_truly():
-                return True
-        return False
-
-    def wake(self) -> None:
-        with suppress(OSError):
-            os.write(self._waker, b"!")
+    def read_event(self, happened: int) -> Wake:
+        if happened & (select.POLLERR | select.POLLNVAL):
+            self.close()
+            return Wake.DUE
+        return Wake.STALL if self._rang_truly() else Wake.DUE
 
     def close(self) -> None:
-        self._disarm()
-        os.close(self._woken)
-        os.close(self._waker)
+        if self.event_file >= 0:
+            os.close(self.event_file)
+            self.event_file, self.window_seconds = -1, 0
 
     def _arm(self, path: Path) -> int:
         """Arm the trigger, and return its descriptor or -1.
@@ -124,9 +100,3 @@ class PsiTrigger:
             return True
         log.debug("ignored a PSI event about %s s of stalls before the trigger was armed", before)
         return False
-
-    def _disarm(self) -> None:
-        if self._file >= 0:
-            self._poll.unregister(self._file)
-            os.close(self._file)
-            self._file, self.window_seconds = -1, 0

@@ -26,7 +26,7 @@ from memwatch.history.notable_ticks import NotableTick, NotableTicks, NotableTic
 from memwatch.history.series import OOM_KILLS, collect_figures
 from memwatch.history.tier import TierSpec
 from memwatch.history.tiers import TIER_SPECS, History
-from memwatch.linux.psi_trigger import Sleep
+from memwatch.linux.wakeups import Sleep, Wake
 from memwatch.model import Absent
 from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
 from memwatch.monitor.pacing import Pacing
@@ -155,19 +155,20 @@ class Monitor:
 
     def run(self, stop: threading.Event) -> None:
         """Tick until `stop` is set. A failing tick is logged, and the loop continues."""
-        due, rang = self._clock.monotonic(), True
+        due, woken = self._clock.monotonic(), Wake.NEWS
         while not stop.is_set():
             usual = self.rules.interval_seconds
-            if rang or not self._pacing.is_still(due, usual, self._sampler.moved_bytes):
-                self._tick_or_log(self._clock.monotonic() - due)
-            interval = self._pacing.pace.interval(usual)
+            now = self._clock.monotonic()
+            if woken or not self._pacing.is_still(now, usual, self._sampler.moved_bytes):
+                self._tick_or_log(now - due)
+            interval = self._pacing.interval(usual)
             coming = next_due(due, interval, self._clock.monotonic())
             if coming.missed * interval >= usual:
                 self._event_writer.on_missed_ticks(coming.missed)
             due = coming.at
-            rang = self._wait(due - self._clock.monotonic(), stop)
-            if rang:
-                due = self._clock.monotonic()
+            woken = self._wait(due - self._clock.monotonic(), stop)
+            due = self._clock.monotonic() if woken else due
+            if woken is Wake.STALL:
                 self._pacing.on_stall(due, usual)
 
     def tick(self, lag_seconds: float = 0.0) -> Snapshot:
@@ -182,7 +183,8 @@ class Monitor:
         claims = self.reports.current(now.monotonic)
         evidence = collect_inputs(findings, now.monotonic, rules.pressure, resumed, kills, claims)
         pressure, self._judge_state = judge(evidence, self._judge_state, rules.pressure)
-        self._pacing.on_pressure(pressure if self._speed is None else (), now.monotonic, rules.interval_seconds)
+        live = pressure if self._speed is None else ()
+        self._pacing.on_pressure(live, now.monotonic, rules.interval_seconds, rules.pressure)
         self._sampler.set_fast(self._pacing.is_restless)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
         self._event_writer.on_tick(self.latest, snapshot, kills)
@@ -197,7 +199,7 @@ class Monitor:
             self.self_usage.tick_duration_seconds = self._clock.monotonic() - now.monotonic
             snapshot = self.publisher.publish(snapshot)
             self._notify_listeners(snapshot)
-        self._pacing.ticked_at = now.monotonic
+        self._pacing.on_tick(now.monotonic, self._clock.monotonic() - now.monotonic)
         return snapshot
 
     def moment(self) -> Moment:
@@ -308,12 +310,12 @@ class Monitor:
             log.error("%s", complaint)
         self._last_failure = complaint
 
-    def _wait(self, seconds: float, stop: threading.Event) -> bool:
-        """Sleep until the next tick is due. Return True, and early, if a PSI trigger fires."""
+    def _wait(self, seconds: float, stop: threading.Event) -> Wake:
+        """Sleep until memory must be read again, or until the kernel reports an event."""
         if self._trigger is not None:
             return self._trigger.wait(seconds, stop)
         stop.wait(max(0.0, seconds))
-        return False
+        return Wake.DUE
 
     def _notice_clocks(self, now: Moment) -> bool:
         """Report suspend and clock steps. Return True if the machine was suspended since the previous tick."""

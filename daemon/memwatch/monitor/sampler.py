@@ -19,8 +19,10 @@ from memwatch.clock import Clock
 from memwatch.collectors.base import Collector, CollectorEntry, MovementProbe, NonBlockingCollector
 from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, SourceUnavailable
-from memwatch.model import Absent, Bytes, Share
+from memwatch.linux.wakeups import Watch
+from memwatch.model import Absent
 from memwatch.monitor.collector_errors import classify_error, describe_error
+from memwatch.monitor.movement import moved_between
 from memwatch.runtime.backoff import Backoff
 from memwatch.runtime.failure_log import FailureLog
 from memwatch.snapshot import CollectorState, CollectorStatus
@@ -41,6 +43,8 @@ EARLY_SECONDS = 0.05
 PROMPT_SECONDS = 0.005
 NOT_PROMPT_FIRST_SECONDS = 4.0
 MAX_NOT_PROMPT_SECONDS = 60.0
+# They count what the kernel reports by an event: OOM kills and errors of drivers.
+EVENT_COLLECTORS = frozenset({"kmsg", "vmstat", "cgroup"})
 # Pause before a collector runs again after its findings could not be stored for lack of memory.
 POSTPONE_SECONDS = 1.0
 
@@ -80,6 +84,7 @@ class CollectorRunner:
         self.on_tick = False
         self._non_blocking: NonBlockingCollector | None = None
         self.movement_probe: MovementProbe | None = None
+        self.watch: Watch | None = None
         self._prompt_backoff = Backoff(NOT_PROMPT_FIRST_SECONDS, MAX_NOT_PROMPT_SECONDS)
         self._sent_at: float | None = None
         self._late: tuple[CollectorResult, CollectorResult] | None = None
@@ -104,6 +109,7 @@ class CollectorRunner:
                 self._collector = self.entry.make()
                 self._non_blocking = self._collector if isinstance(self._collector, NonBlockingCollector) else None
                 self.movement_probe = self._collector if isinstance(self._collector, MovementProbe) else None
+                self.watch = self._collector if isinstance(self._collector, Watch) else None
                 self._retry_seconds = RETRY_FIRST_SECONDS
             findings = self._collector.collect()
         except SourceUnavailable as reason:
@@ -187,6 +193,11 @@ class CollectorRunner:
         release(seconds)
         return True
 
+    def hurry(self) -> None:
+        """Make the next run due now. A collector that is not available keeps its pause."""
+        if self.result.state == "ok":
+            self.due = self._fast_due = self._clock.monotonic()
+
     def postpone(self) -> None:
         """Schedule the next run after an out-of-memory error."""
         self._sent_at = None
@@ -243,21 +254,6 @@ class CollectorRunner:
 
     def _count(self, error: Exception) -> None:
         self.errors[classify_error(error)] += 1
-
-
-def moved_between(before: Sequence[Share], now: Sequence[Share]) -> float:
-    """Return the largest change of a share in bytes; infinity if one appeared, disappeared or lost its value."""
-    used = {share.id: share.used_bytes for share in before}
-    if used.keys() != {share.id for share in now}:
-        return math.inf
-    pairs = [(used[share.id], share.used_bytes) for share in now]
-    return max((_distance(*pair) for pair in pairs), default=0)
-
-
-def _distance(before: Bytes, now: Bytes) -> float:
-    if isinstance(before, int) and isinstance(now, int):
-        return abs(now - before)
-    return 0 if now is before else math.inf
 
 
 class Gatherer(Protocol):
@@ -325,19 +321,18 @@ class Sampler:
         return self._composer.compose(tuple(map(FINDINGS, results))), tuple(map(STATUS, results))
 
     def moved_bytes(self) -> float:
-        """Return how far memory moved since the last `gather`, in bytes, at low cost; infinity if unknown.
+        """Return how far available memory fell since the last `gather`, in bytes, at low cost; infinity if unknown.
 
-        Integrated GPUs and containers change the available system RAM like all other processes. A limit that a
-        thread reads counts as soon as the thread has read it.
+        Negative after a rise. Integrated GPUs and containers change the available system RAM like all other
+        processes. A limit that a thread reads counts as soon as the thread has read it.
         """
         watchers = [runner.movement_probe for runner in self._quick if runner.movement_probe is not None]
         if not watchers:
             return math.inf
         try:
             moved: list[float] = [watcher.moved_bytes() for watcher in watchers]
-            return max(
-                moved + [runner.moved_bytes() for runner in self._slow if runner.result is not runner.last_read]
-            )
+            moved += [runner.moved_bytes() for runner in self._slow if runner.result is not runner.last_read]
+            return max(moved, key=abs)
         except (OSError, ParseError, MemoryError):  # the next tick reports the cause
             return math.inf
 
@@ -350,6 +345,18 @@ class Sampler:
             runner.is_fast = is_fast
         with self._changed:
             self._changed.notify_all()
+
+    def hurry(self) -> None:
+        """Run the collectors of the kernel's events at the next tick, and those with a thread now."""
+        for runner in self.runners:
+            if runner.entry.name in EVENT_COLLECTORS:
+                runner.hurry()
+        with self._changed:
+            self._changed.notify_all()
+
+    def watches(self) -> list[Watch]:
+        """Return the collectors whose files report events. Call from the thread that ticks."""
+        return [runner.watch for runner in self._quick if runner.watch is not None]
 
     def wait_for_first(self, seconds: float) -> None:
         """Wait until every collector that may block has run once, at most `seconds`."""

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from memwatch import units
 from memwatch.drivers.tegra.records import TegrastatsReading
 from memwatch.findings import Findings
+from memwatch.linux.wakeups import Wake
 from memwatch.model import Absent
 from memwatch.monitor.loop import COMMON, Monitor
 from memwatch.owners import Owner, sum_owners
@@ -51,10 +52,10 @@ class ReplaySleep:
         self._speed = speed
         self._woken = threading.Event()
 
-    def wait(self, seconds: float, stop: threading.Event) -> bool:
+    def wait(self, seconds: float, stop: threading.Event) -> Wake:
         if not stop.is_set():
             self._woken.wait(max(0.0, seconds / self._speed))
-        return False
+        return Wake.DUE
 
     def wake(self) -> None:
         self._woken.set()
