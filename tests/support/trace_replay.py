@@ -21,6 +21,7 @@ from memwatch.snapshot import CgroupPressure, Kernel, MemoryPsi, Node, Pressure,
 from support.trace_file import LogLine, Trace, read_size
 
 INTERVAL_SECONDS = 1.0
+TICK_SECONDS = 0.001
 KERNEL_COLUMNS = tuple(name for name in Kernel.__struct_fields__)
 
 
@@ -130,17 +131,18 @@ def replay(trace: Trace) -> Iterator[tuple[float, Pressure]]:
     has_slept = trace.header.suspended is None
     while at <= last:
         available = machine.available(at)
-        if not pacing.is_still(at, INTERVAL_SECONDS, partial(float, abs(available - before))):
+        if not pacing.is_still(at, INTERVAL_SECONDS, partial(float, before - available)):
             resumed = not has_slept and trace.header.suspended is not None and at >= trace.header.suspended[1]
             has_slept = has_slept or resumed
             findings = machine.findings(at)
             kills, new_kills = count_new_kills(kills, findings.kernel, findings.kernel_log, at)
             inputs = with_trace_totals(collect_inputs(findings, at, rules, resumed, new_kills), trace, at)
             verdicts, state = judge(inputs, state, rules)
-            pacing.on_pressure(verdicts, at, INTERVAL_SECONDS)
-            pacing.ticked_at, before = at, available
+            pacing.on_pressure(verdicts, at, INTERVAL_SECONDS, rules)
+            pacing.on_tick(at, TICK_SECONDS)
+            before = available
             yield at, verdicts[0]
-        at = round(at + pacing.pace.interval(INTERVAL_SECONDS), 4)
+        at = round(at + pacing.interval(INTERVAL_SECONDS), 4)
         if trace.header.suspended and trace.header.suspended[0] <= at < trace.header.suspended[1]:
             at = trace.header.suspended[1]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -47,7 +46,7 @@ class Horizon(NamedTuple):
 
 
 # For a collapse: 34.0 to 12.7 GiB in 1.5 s (dgx-spark-playbooks#116). Only for memory that is read in every tick.
-FAST = Horizon(0.3, 2.0, 0.015, 0.15, 0.02, 0.50)
+FAST = Horizon(0.3, 3.0, 0.015, 0.15, 0.02, 0.50)
 # For a model being loaded or a runaway program, which can fill memory within a minute. The step is a little more
 # than one second, so that a value read once a second changes in each.
 NEAR = Horizon(5.0, 20.0, 0.095, 1.2, 0.03, 0.50)
@@ -55,8 +54,12 @@ NEAR = Horizon(5.0, 20.0, 0.095, 1.2, 0.03, 0.50)
 FAR = Horizon(60.0, 300.0, 4.75, 1.2, 0.03, 0.40)
 # A fall is expected to go on for this part of the time that it has lasted: a linker takes gigabytes for two
 # seconds. A leak has been steady for minutes.
-LASTS_RATIO, SLOW_LASTS_RATIO = 0.6, 6.0
+LASTS_RATIO, SLOW_LASTS_RATIO = 0.65, 6.0
 LONG_FALL_SECONDS = 15.0
+# Two horizons that differ by less than this show the same fall.
+SAME_PACE_RATIO = 1.25
+# Steps that are counted back; a stated forecast needs all of them.
+MAX_STEPS = 3
 # A forecast of less than a minute is also stated only from this use on: most loads of models stop before.
 SOON_SECONDS, SOON_USED_RATIO = 60.0, 0.90
 # The flat part before a fall ends where this fraction of the fall has happened.
@@ -98,9 +101,6 @@ class Slope(Struct, frozen=True):
         return self.fall.pace
 
 
-PACE = attrgetter("pace")
-
-
 class Trend(Struct, frozen=True):
     """Fall of one target over three horizons, and the time of its last reading."""
 
@@ -125,20 +125,39 @@ class Trend(Struct, frozen=True):
         available = self.near.points[-1].available if self.near.points else -1
         if available < 0:
             return None
-        steepest = max(self.fast, self.near, key=PACE)
-        if not steepest.pace:
-            steady = self.far.pace and slower_pace(self.near.points, NEAR) >= self.far.pace / 2
-            return self._forecast(self.far, available, size, steps=3) if steady else None
-        steps = next(steps for steps in (3, 2, 1, 0) if keeps_falling(steepest, steps))
-        return self._forecast(steepest, available, size, steps) if steps else None
+        if self.near.pace > self.fast.pace / SAME_PACE_RATIO and not self._has_stopped():
+            # The near horizon has seen more of the same fall.
+            return self._forecast(self.near, available, size, max(count_steps(self.near), count_steps(self.fast)))
+        if self.fast.pace:
+            return self._forecast(self.fast, available, size, count_steps(self.fast))
+        steady = self.far.pace and slower_pace(self.near.points, NEAR) >= self.far.pace / 2
+        return self._forecast(self.far, available, size, MAX_STEPS) if steady else None
 
-    def _forecast(self, slope: Slope, available: int, size: int, steps: int) -> Forecast:
+    def _has_stopped(self) -> bool:
+        """Return True if the fast horizon shows that the fall of the near one has ended in the last moments."""
+        now = self.near.points[-1].at
+        latest = [point for point in self.fast.points if now - point.at <= 2 * FAST.step_seconds]
+        if len(latest) < 3:
+            return False
+        seconds = latest[-1].at - latest[0].at
+        return latest[0].available - latest[-1].available < self.near.pace * seconds / 4
+
+    def _forecast(self, slope: Slope, available: int, size: int, steps: int) -> Forecast | None:
+        if not steps:
+            return None
         seconds, fell = available / slope.pace, slope.fall.seconds
         # The near horizon ends after 20 s; a fall that fills it may have begun earlier.
         lasted = max(fell, self.far.fall.seconds) if fell >= LONG_FALL_SECONDS else fell
         is_late = seconds >= SOON_SECONDS or 1 - available / size >= SOON_USED_RATIO
         is_likely = seconds <= lasted * (SLOW_LASTS_RATIO if slope is self.far else LASTS_RATIO)
-        return Forecast(seconds, fell, steps >= 3 and is_late and is_likely, steps >= 2)
+        return Forecast(seconds, fell, steps >= MAX_STEPS and is_late and is_likely, steps >= 2)
+
+
+def count_steps(fall: Slope) -> int:
+    """Return in how many of the last steps it fell, counted back from now; 0 without a pace."""
+    if not fall.pace:
+        return 0
+    return next(steps for steps in range(MAX_STEPS, -1, -1) if keeps_falling(fall, steps))
 
 
 def keeps_falling(fall: Slope, steps: int) -> bool:

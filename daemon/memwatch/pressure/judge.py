@@ -32,7 +32,7 @@ from memwatch.pressure.signals import (
 )
 from memwatch.snapshot import Level, MemoryPsi, Pressure, Reason
 
-# A forecast is critical on the second consecutive tick that makes it: less than 3.6 s to full, and less than 0.6
+# A forecast is critical on the second consecutive tick that makes it: less than 3.6 s to full, and less than 0.65
 # times as long as it has been falling. A collapse at a steady rate is then critical a third of its time before the
 # end. A load that stops at 90 % of a board with 8 GB is not, nor is a KV cache of 50 GiB that is allocated in 5 s.
 CRITICAL_SECONDS = 3.6
