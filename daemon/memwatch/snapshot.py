@@ -192,12 +192,13 @@ class Tegrastats(Struct, frozen=True):
 
 
 class Kernel(Struct, frozen=True):
-    """Counters since boot, with the names of /proc/vmstat.
+    """Counters since boot, with the names of /proc/vmstat, and memory that the kernel cannot reclaim.
 
     `compact_stall` and `compact_fail` count allocations that compacted memory themselves, and failed to.
     `allocstall` counts allocations that had to free memory themselves (direct reclaim); `pgscan_direct` and
     `pgsteal_direct` are the pages they looked at and freed. A cgroup at its own limit does not count there.
-    `workingset_refault_file` counts pages of files that were dropped and soon read again.
+    `workingset_refault_file` counts pages of files that were dropped and soon read again. Programs lock
+    `mlocked_bytes`, a part of `unevictable_bytes`.
     """
 
     oom_kills_total: int | Absent = Absent.NOT_AVAILABLE
@@ -209,6 +210,8 @@ class Kernel(Struct, frozen=True):
     workingset_refault_file_total: int | Absent = Absent.NOT_AVAILABLE
     pswpin_total: int | Absent = Absent.NOT_AVAILABLE
     pswpout_total: int | Absent = Absent.NOT_AVAILABLE
+    mlocked_bytes: Bytes = Absent.NOT_AVAILABLE
+    unevictable_bytes: Bytes = Absent.NOT_AVAILABLE
 
 
 class ProcessScan(Struct, frozen=True):

@@ -77,7 +77,7 @@ def parsers_of_host() -> dict[str, Callable[[bytes], object]]:
     return {
         "/proc/meminfo": meminfo.Meminfo().parse,
         "/proc/pressure/memory": psi.parse_pressure,
-        "/proc/vmstat": vmstat.Vmstat().parse,
+        "/proc/vmstat": vmstat.Vmstat(4096).parse,
         "/proc/buddyinfo": buddyinfo.parse_buddyinfo,
     }
 

@@ -12,7 +12,7 @@ from memwatch.linux.files import ParseError
 def check(data: bytes) -> None:
     """Check both parts around `---`, read one after the other."""
     lazy_app, _, back = data.partition(b"---\n")
-    reader = vmstat.Vmstat()
+    reader = vmstat.Vmstat(4096)
     are_in_input(reader.parse(lazy_app), lazy_app)
     are_in_input(reader.parse(back), back)
     with suppress(ParseError):

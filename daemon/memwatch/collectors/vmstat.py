@@ -1,14 +1,14 @@
-"""Counters since boot: OOM kills, and the work of tasks that wait for the kernel to free memory."""
+"""OOM kills, work of tasks that wait for memory, and memory that cannot be reclaimed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
 
-from memwatch.collectors.base import BaseCollector
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots, kept_file
-from memwatch.model import Absent
+from memwatch.model import Absent, Bytes
 from memwatch.snapshot import Kernel
 
 MAX_DIGITS = 20
@@ -66,14 +66,28 @@ LINES: Mapping[str, Counter | Sum] = {
 }
 
 
+# Fields in bytes; the file has pages.
+PAGES: Mapping[str, Counter] = {
+    "mlocked_bytes": Counter(b"nr_mlock"),
+    "unevictable_bytes": Counter(b"nr_unevictable"),
+}
+
+
 class Vmstat:
     """Parser that keeps the positions of its lines."""
 
-    def __init__(self) -> None:
-        self._lines = deepcopy(LINES)
+    def __init__(self, page_size: int) -> None:
+        self._page_size = page_size
+        self._lines, self._pages = deepcopy(LINES), deepcopy(PAGES)
 
     def parse(self, data: bytes) -> Kernel:
-        return Kernel(**{name: line.read(data) for name, line in self._lines.items()})
+        return Kernel(
+            **{name: line.read(data) for name, line in self._lines.items()},
+            **{name: self._bytes(line.read(data)) for name, line in self._pages.items()},
+        )
+
+    def _bytes(self, pages: int | Absent) -> Bytes:
+        return pages if isinstance(pages, Absent) else pages * self._page_size
 
 
 class Collector(BaseCollector):
@@ -83,9 +97,13 @@ class Collector(BaseCollector):
     period_seconds = 1.0
     may_block = False
 
-    def __init__(self, roots: Roots) -> None:
+    def __init__(self, roots: Roots, page_size: int) -> None:
         self._file = kept_file(roots.procfs / "vmstat")
-        self._vmstat = Vmstat()
+        self._vmstat = Vmstat(page_size)
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        return cls(host.roots, host.page_size)
 
     def collect(self) -> Findings:
         return Findings(kernel=self._vmstat.parse(self._file.read()))

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from memwatch.model import Absent
+from memwatch import units
+from memwatch.model import Absent, Bytes
 from memwatch.pressure.activity import (
     ActivityPoint,
     ErrorKey,
@@ -37,6 +38,8 @@ from memwatch.snapshot import Level, MemoryPsi, Pressure, Reason
 # end. A load that stops at 90 % of a board with 8 GB is not, nor is a KV cache of 50 GiB that is allocated in 5 s.
 CRITICAL_SECONDS = 3.6
 CRITICAL_USED, CRITICAL_BYTES = 0.85, 512 * MIB
+# Locked memory is named from this fraction of the size on.
+LOCKED_RATIO = 0.10
 # From this time on a fall is no single allocation.
 LONG_SECONDS, LONG_USED = 6.0, 0.78
 
@@ -142,6 +145,8 @@ def judge_target(
         stated = forecast.seconds
     held = hold(target_state.held_signals, signals, inputs.at, rules.clear_after_seconds)
     used = use_reason(level_state, ratio, inputs.at, target, rules, resident_bytes)
+    if used and target.is_ram:
+        used = with_locked(used, inputs.kernel.mlocked_bytes, target)
     reasons = select_reasons(held, inputs.at)
     verdict = Pressure(
         target=target.id,
@@ -156,6 +161,13 @@ def judge_target(
         resident_bytes=resident_bytes,
     )
     return TargetState(level_state, target_state.trend, held, ends_soon, resident), verdict
+
+
+def with_locked(used: Reason, locked: Bytes, target: Target) -> Reason:
+    """Name memory that programs lock, if it is much: neither reclaim nor swap can free it."""
+    if isinstance(locked, Absent) or locked < LOCKED_RATIO * target.size_bytes:
+        return used
+    return Reason(used.signal, f"{used.text}; {units.size(locked)} of it locked (mlock)")
 
 
 def is_near_the_end(forecast: Forecast, target: Target, ratio: float) -> bool:

@@ -35,7 +35,7 @@ PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
         ("proc/buddyinfo",),
     ),
     "pressure": (psi.parse_pressure, ("proc/pressure/memory",)),
-    "vmstat": (vmstat.Vmstat().parse, ("proc/vmstat",)),
+    "vmstat": (vmstat.Vmstat(4096).parse, ("proc/vmstat",)),
     "node": (lambda data: numa.parse_node(0, data, b"0-3\n"), ("sys/devices/system/node/node0/meminfo",)),
     "mm_stat": (zram.parse_mm_stat, ("sys/block/zram0/mm_stat",)),
     "cgroup": (lambda data: parse_owners(parse_cgroup(data)), ("proc/self/cgroup", "proc/1/cgroup")),

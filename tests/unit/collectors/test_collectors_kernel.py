@@ -70,7 +70,7 @@ def test_unreadable_pressure_file_is_unavailable(tmp_path: Path) -> None:
 
 def test_counters_are_matched_exactly() -> None:
     """Neither a longer name nor a truncated last line counts as the counter."""
-    kernel = vmstat.Vmstat().parse(b"oom_kill_disable 7\ncompact_fail 12\noom_kill 3")
+    kernel = vmstat.Vmstat(4096).parse(b"oom_kill_disable 7\ncompact_fail 12\noom_kill 3")
 
     assert kernel.oom_kills_total is Absent.NOT_SUPPORTED
     assert kernel.compact_fail_total == 12
@@ -78,7 +78,7 @@ def test_counters_are_matched_exactly() -> None:
 
 def test_counters_are_found_on_any_line() -> None:
     """A counter moves when a line before it grows or disappears; a missing one is not taken from the next line."""
-    reader = vmstat.Vmstat()
+    reader = vmstat.Vmstat(4096)
     whole = b"nr_free_pages 99\noom_kill 3\ncompact_fail 12\n"
 
     for data, kills in (
@@ -247,3 +247,22 @@ def test_zram_is_not_capacity() -> None:
     assert pool["size_bytes"] == 16_107_616 << 10
     assert held["memory_bytes"] < held["stored_bytes"] <= swap["used_bytes"]
     assert held["memory_bytes"] < pool["unattributed_bytes"]
+
+
+def test_vmstat_counts_direct_reclaim_of_all_zones() -> None:
+    """`allocstall` has one line per zone. A counter that the kernel lacks is not supported, never 0."""
+    reader = vmstat.Vmstat(65536)
+    data = (
+        b"nr_free_pages 9\nnr_mlock 2\nnr_unevictable 3\npswpin 5\npswpout 6\nallocstall_dma32 1\n"
+        b"allocstall_normal 20\nallocstall_movable 300\npgsteal_direct 7\npgscan_direct_throttle 99\n"
+        b"pgscan_direct 8\n"
+    )
+
+    kernel = [reader.parse(data), reader.parse(data.replace(b"normal 20", b"normal 21"))]
+
+    assert [one.allocstall_total for one in kernel] == [321, 322]
+    assert (kernel[0].pgscan_direct_total, kernel[0].pgsteal_direct_total) == (8, 7)
+    assert (kernel[0].pswpin_total, kernel[0].pswpout_total) == (5, 6)
+    assert (kernel[0].mlocked_bytes, kernel[0].unevictable_bytes) == (2 * 65536, 3 * 65536)
+    assert kernel[0].workingset_refault_file_total is Absent.NOT_SUPPORTED
+    assert vmstat.Vmstat(4096).parse(b"nr_free_pages 9\n").allocstall_total is Absent.NOT_SUPPORTED

@@ -158,3 +158,11 @@ def test_large_allocation_that_stops_has_no_forecast() -> None:
 
     assert {verdict.seconds_to_full for verdict in found} == {Absent.NOT_AVAILABLE}
     assert max(verdict.level for verdict in found) is Level.HIGH
+
+
+def test_locked_memory_is_named() -> None:
+    """61.5 GiB of mlocked shared memory: the reason says why nothing frees it."""
+    verdict = last("wedge-gb10-mlocked-61-gib")
+
+    assert verdict.reasons[0].signal == "util"
+    assert verdict.reasons[0].text.endswith("% used; 61.5 GiB of it locked (mlock)")

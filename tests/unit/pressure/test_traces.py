@@ -131,7 +131,7 @@ def test_replayed_readings_are_what_collectors_read_from_proc(tmp_path: Path) ->
     roots = Roots(procfs=tmp_path / "proc", sysfs=tmp_path / "sys", rootfs=tmp_path)
 
     replayed = machine.findings(at)
-    read = [one.collect() for one in (Meminfo(roots, 4096), Psi(roots), Vmstat(roots))]
+    read = [one.collect() for one in (Meminfo(roots, 4096), Psi(roots), Vmstat(roots, 4096))]
 
     ours, theirs = find_system_ram(replayed.pools), find_system_ram(read[0].pools)
     assert ours is not None

@@ -194,7 +194,7 @@ class Tegrastats(Answer):
 
 
 class Kernel(Figures):
-    """Counters of /proc/vmstat since boot."""
+    """Counters of /proc/vmstat since boot, and memory that cannot be reclaimed."""
 
     oom_kills_total: int | None
     compact_fail_total: int | None = Field(description="Compactions that made no free block.")
@@ -205,6 +205,8 @@ class Kernel(Figures):
     workingset_refault_file_total: int | None = Field(description="Pages of files read again soon after a drop.")
     pswpin_total: int | None = Field(description="Pages read from swap.")
     pswpout_total: int | None = Field(description="Pages written to swap.")
+    mlocked_bytes: int | None = Field(description="Memory locked by programs (mlock).")
+    unevictable_bytes: int | None = Field(description="Memory that reclaim skips; contains the locked memory.")
 
 
 class OomKill(Answer):
