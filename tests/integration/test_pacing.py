@@ -21,8 +21,9 @@ from memwatch.findings import Findings
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Bytes, Quality, Share, ShareKind
 from memwatch.monitor.loop import Identity, Monitor, MonitorRules
+from memwatch.monitor.movement import moved_between
 from memwatch.monitor.pacing import MIN_MOVE_RATIO, RESTLESS_SECONDS, Pacing
-from memwatch.monitor.sampler import Sampler, moved_between
+from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Level, Pressure, Reason
 from support.daemon_process import running_daemon
 from support.fakes import GIB, FakeClock, FakeCollector, ram

@@ -65,7 +65,7 @@ COLLECTORS: tuple[type[BaseCollector], ...] = (
 def list_collectors(host: Host, disabled: Collection[str] = ()) -> list[CollectorEntry]:
     """Return the entries of this platform's collectors, without the disabled ones."""
     return [
-        CollectorEntry(kind.name, partial(kind.create, host), kind.may_block)
+        CollectorEntry(kind.name, partial(kind.create, host), kind.may_block, partial(kind.signs, host.roots))
         for kind in COLLECTORS
         if kind.supports(host.platform) and kind.name not in disabled
     ]

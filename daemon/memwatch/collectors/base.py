@@ -14,6 +14,7 @@ from memwatch.linux.files import Roots
 from memwatch.linux.pci import GpuPids
 from memwatch.options import SwitchableOptions
 
+Signs = tuple[object, ...]
 AnyOptions = TypeVar("AnyOptions", bound=Struct)
 
 
@@ -88,6 +89,14 @@ class BaseCollector:
         """
         return cls(host.roots)
 
+    @classmethod
+    def signs(cls, roots: Roots) -> Signs:  # noqa: ARG003  for subclasses
+        """Return a cheap fingerprint of the files that appear together with the source, from stat or a listing.
+
+        A change makes a collector without a source try again at once, and not after its growing delay.
+        """
+        return ()
+
     def collect(self) -> Findings:
         """Read once. Raises `ParseError` or `OSError` on failure; any other exception is counted as a defect."""
         raise NotImplementedError
@@ -123,8 +132,9 @@ class MovementProbe(Protocol):
 
 class CollectorEntry(Struct, frozen=True):
     """An entry in the list of collectors. `make` builds it, or raises `SourceUnavailable` if the machine does not
-    have its source."""
+    have its source. `signs` is described in `BaseCollector`."""
 
     name: str
     make: Callable[[], Collector]
     may_block: bool
+    signs: Callable[[], Signs] = tuple

@@ -7,20 +7,21 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Protocol
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.accounting.compose import Composer
 from memwatch.clock import Clock
-from memwatch.collectors.base import Collector, CollectorEntry, MovementProbe, NonBlockingCollector
+from memwatch.collectors.base import Collector, CollectorEntry, MovementProbe, NonBlockingCollector, Signs
 from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, SourceUnavailable
-from memwatch.model import Absent, Bytes, Share
+from memwatch.model import Absent
 from memwatch.monitor.collector_errors import classify_error, describe_error
+from memwatch.monitor.collector_result import CollectorResult
+from memwatch.monitor.movement import moved_between
 from memwatch.runtime.backoff import Backoff
 from memwatch.runtime.failure_log import FailureLog
 from memwatch.snapshot import CollectorState, CollectorStatus
@@ -44,24 +45,11 @@ MAX_NOT_PROMPT_SECONDS = 60.0
 # Pause before a collector runs again after its findings could not be stored for lack of memory.
 POSTPONE_SECONDS = 1.0
 
+# Interval at which the signs of missing sources are checked, with a few calls of stat each.
+SIGNS_SECONDS = 2.0
+
 # The two parts of a collector's current result.
 FINDINGS, STATUS = itemgetter(0), itemgetter(1)
-
-
-class CollectorResult(Struct, frozen=True):
-    """Latest result of a collector. It is replaced as a whole, so that other threads never see a partial one.
-
-    `succeeded_at` and `overdue_at` are monotonic seconds.
-    """
-
-    state: CollectorState = "starting"
-    findings: Findings = Findings()
-    succeeded_at: float | None = None
-    succeeded_unix: float | Absent = Absent.NOT_AVAILABLE
-    duration_seconds: float | Absent = Absent.NOT_AVAILABLE
-    error: str | None = None
-    errors: Mapping[str, int] = {}
-    overdue_at: float = math.inf
 
 
 class CollectorRunner:
@@ -86,6 +74,7 @@ class CollectorRunner:
         self._unsuccessful: tuple[CollectorResult, CollectorStatus] | None = None
         self.last_read = self.result
         self._retry_seconds = RETRY_FIRST_SECONDS
+        self._signs: Signs = ()
 
     @property
     def period_seconds(self) -> float:
@@ -101,6 +90,7 @@ class CollectorRunner:
         self._sent_at = None
         try:
             if self._collector is None:
+                self._signs = self.entry.signs()
                 self._collector = self.entry.make()
                 self._non_blocking = self._collector if isinstance(self._collector, NonBlockingCollector) else None
                 self.movement_probe = self._collector if isinstance(self._collector, MovementProbe) else None
@@ -113,6 +103,17 @@ class CollectorRunner:
             self._fail("failing", describe_error(error))
         else:
             self._publish(findings, started)
+
+    def check_signs(self) -> bool:
+        """Make a collector without a source due, and return True, if files changed since it last looked for one.
+
+        Sources take a moment to appear as a whole, so the delays of further attempts are short.
+        """
+        if self._collector is not None or self.result.state == "starting" or self._signs == self.entry.signs():
+            return False
+        self._retry_seconds = SIGNS_SECONDS
+        self.due = self._fast_due = self._clock.monotonic()
+        return True
 
     def send_request(self, now: float, spacing: float) -> bool:
         """Send the request of a collector that is due, on a tick. Return True if it was sent.
@@ -245,21 +246,6 @@ class CollectorRunner:
         self.errors[classify_error(error)] += 1
 
 
-def moved_between(before: Sequence[Share], now: Sequence[Share]) -> float:
-    """Return the largest change of a share in bytes; infinity if one appeared, disappeared or lost its value."""
-    used = {share.id: share.used_bytes for share in before}
-    if used.keys() != {share.id for share in now}:
-        return math.inf
-    pairs = [(used[share.id], share.used_bytes) for share in now]
-    return max((_distance(*pair) for pair in pairs), default=0)
-
-
-def _distance(before: Bytes, now: Bytes) -> float:
-    if isinstance(before, int) and isinstance(now, int):
-        return abs(now - before)
-    return 0 if now is before else math.inf
-
-
 class Gatherer(Protocol):
     """Interface of the data: the collectors of this machine, or a recording."""
 
@@ -289,6 +275,7 @@ class Sampler:
         self._slow = [runner for runner in self.runners if runner.entry.may_block]
         self._stop = threading.Event()
         self._spacing, self._gathered_at = math.inf, -math.inf  # seconds between the last two ticks
+        self._signs_at = -math.inf
         self._is_fast = False
         self._changed = threading.Condition()
         self._threads = [
@@ -309,6 +296,7 @@ class Sampler:
         now = self._clock.monotonic()
         soon, self._spacing, self._gathered_at = now + EARLY_SECONDS, now - self._gathered_at, now
         on_tick = [runner for runner in self._slow if runner.on_tick]
+        self._check_signs(now)
         try:
             requested = [runner for runner in on_tick if runner.send_request(soon, self._spacing)]
             for runner in self._quick:
@@ -323,6 +311,15 @@ class Sampler:
         now = self._clock.monotonic()
         results = [runner.current(now) for runner in self.runners]
         return self._composer.compose(tuple(map(FINDINGS, results))), tuple(map(STATUS, results))
+
+    def _check_signs(self, now: float) -> None:
+        if now - self._signs_at < SIGNS_SECONDS:
+            return
+        self._signs_at = now
+        found = [runner for runner in self.runners if runner.check_signs()]
+        if found:
+            with self._changed:
+                self._changed.notify_all()
 
     def moved_bytes(self) -> float:
         """Return how far memory moved since the last `gather`, in bytes, at low cost; infinity if unknown.

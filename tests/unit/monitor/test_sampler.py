@@ -53,6 +53,29 @@ def test_defect_is_counted_and_other_collectors_continue() -> None:
     assert status_of(statuses, "broken").errors == {"defect": 1}
 
 
+def test_unavailable_collector_is_retried_when_its_files_change() -> None:
+    """Within seconds and not after its growing delay; soon again if the source was not complete yet."""
+    clock, made = FakeClock(), list[float]()
+    here: list[str] = []
+
+    def make() -> Collector:
+        made.append(clock.now)
+        if len(here) < 2:
+            raise SourceUnavailable("no such driver")
+        return FakeCollector("gpu")
+
+    sampler = Sampler([CollectorEntry("gpu", make, False, lambda: tuple(here))], clock)
+    for second in range(110):
+        here += {100: ["card0"], 106: ["renderD128"]}.get(second, [])
+        _, statuses = sampler.gather()
+        clock.now += 1.0
+
+    assert [round(at - 1000.0) for at in made[:4]] == [0, 10, 30, 70]
+    assert 100 <= made[4] - 1000.0 <= 102
+    assert 106 <= made[-1] - 1000.0 <= 108
+    assert statuses[0].state == "ok"
+
+
 def test_unavailable_collector_is_retried_with_backoff() -> None:
     """A missing driver is normal: no error is counted, and the collector starts once the driver appears."""
     clock, made = FakeClock(), []
