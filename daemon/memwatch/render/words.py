@@ -6,6 +6,7 @@ import re
 from datetime import datetime, timezone
 
 from memwatch import units
+from memwatch.drivers.error_words import describe_kind
 from memwatch.model import Absent, Process
 from memwatch.pressure.signals import full_in
 from memwatch.snapshot import Pressure
@@ -236,8 +237,10 @@ def fact(name: str) -> str:
 
 
 def fault(kind: str) -> str:
-    """Format a kind of driver error: "XID 79", "ECC uncorrected"."""
-    return re.sub(r"^(xid|ecc|ras)(?=_|$)", lambda word: word[0].upper(), kind).replace("_", " ")
+    """Format a kind of driver error: "XID 79: GPU has fallen off the bus", "ECC uncorrected"."""
+    if kind.startswith("xid_"):
+        return describe_kind(kind)
+    return re.sub(r"^(ecc|ras)(?=_|$)", lambda word: word[0].upper(), kind).replace("_", " ")
 
 
 def content(kind: str) -> str:

@@ -66,7 +66,11 @@ def test_memory_of_one_process_is_summed_over_places() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("xid_79", "XID 79"), ("ecc_uncorrected", "ECC uncorrected"), ("row_remap_pending", "row remap pending")],
+    [
+        ("xid_79", "XID 79: GPU has fallen off the bus"),
+        ("ecc_uncorrected", "ECC uncorrected"),
+        ("row_remapping_pending", "row remapping pending"),
+    ],
 )
 def test_error_kinds_use_the_names_of_the_vendors(kind: str, words: str) -> None:
     assert fault(kind) == words
@@ -83,9 +87,9 @@ def test_error_kinds_use_the_names_of_the_vendors(kind: str, words: str) -> None
         (with_device(discrete_gpu(), state="needs_reset"), "needs reset"),
         (
             with_device(discrete_gpu(), errors={"xid_79": 2}, errors_seen_unix={"xid_79": 0.0}),
-            "XID 79 2 1970-01-01 00:00:00 UTC",
+            "XID 79: GPU has fallen off the bus 2 1970-01-01 00:00:00 UTC",
         ),
-        (with_device(discrete_gpu(), errors={"xid_79": 1}), "XID 79 1 —"),
+        (with_device(discrete_gpu(), errors={"xid_79": 1}), "XID 79: GPU has fallen off the bus 1 —"),
         (with_device(discrete_gpu(), errors={}), "None reported."),
         (with_device(discrete_gpu(), uuid=Absent.NOT_PERMITTED), "UUID — not permitted"),
         (
