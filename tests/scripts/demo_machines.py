@@ -26,6 +26,7 @@ from memwatch.collectors.base import Host as ReadHost
 from memwatch.collectors.psutil_host import NO_COUNTERS, build_pool
 from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal, PressureLevel
 from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
+from memwatch.drivers.tegra.records import Load, TegrastatsReading
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Process, Vitals
@@ -89,11 +90,16 @@ def under_load(gpu: GpuReading, scene: Scene, watts: float, **megahertz: int) ->
     vitals = Vitals(
         temperature_celsius=38.0 + 30 * load,
         power_watts=round(watts * (0.08 + 0.92 * load), 1),
-        clock_hertz={name: mhz * 1_000_000 for name, mhz in megahertz.items()},
+        clock_hertz={name: _clock(name, mhz, load) for name, mhz in megahertz.items()},
         throttled=("power_cap",) if load == 1.0 else (),
     )
     moving = NO if gpu.memory is NO else 0.6 * load
     return replace(gpu, vitals=vitals, busy_ratio=0.97 * load, memory_busy_ratio=moving)
+
+
+def _clock(name: str, megahertz: int, load: float) -> int:
+    """Return hertz: an idle GPU lowers the clock of its processors."""
+    return round(megahertz * (1.0 if name == "memory" else 0.1 + 0.9 * load)) * 1_000_000
 
 
 def spark(_host: Host, scene: Scene, used: int) -> Findings:
@@ -147,8 +153,8 @@ def h100x8_mig(_host: Host, scene: Scene, used: int) -> Findings:
     return nvml(*gpus, replace(cut, mig_enabled=True, instances=instances, processes=processes))
 
 
-def jetson_orin(host: Host, _scene: Scene, used: int) -> Findings:
-    """Write the driver's list of clients and their memory."""
+def jetson_orin(host: Host, scene: Scene, used: int) -> Findings:
+    """Write the driver's list of clients and their memory, and return the line of tegrastats."""
     clients = host.root / "sys/kernel/debug/nvmap/iovmm/clients"
     clients.write_text(
         "CLIENT                        PROCESS      PID        SIZE\n"
@@ -156,7 +162,18 @@ def jetson_orin(host: Host, _scene: Scene, used: int) -> Findings:
         "user                             Xorg     1890      23676K\n"
         f"total                                            {used // KIB}K\n"
     )
-    return Findings()
+    load = round(scene.loaded, 1)
+    line = TegrastatsReading(
+        ram_used_bytes=28243 * MIB,
+        ram_total_bytes=62840 * MIB,
+        largest_free_blocks=6104,
+        largest_free_block_bytes=4 * MIB,
+        gr3d=Load(True, 0.99 * load, (_clock("graphics", 1300, load),)),
+        emc=Load(True, round(0.35 * load, 2), (3_199_000_000,)),
+        temperatures_celsius={"gpu": (round(40.0 + 11.5 * load, 1),), "tj": (round(41.0 + 11.5 * load, 1),)},
+        rails_milliwatts={"VDD_GPU_SOC": (round(4900 + 20040 * load),) * 2},
+    )
+    return Findings(tegrastats=line)
 
 
 def strix_halo(host: Host, _scene: Scene, used: int) -> Findings:
@@ -190,10 +207,10 @@ def linux_story(name: str, folder: Path) -> list[Snapshot]:
     host = Host(folder, event_writer.held_bytes)
     roots = Roots(folder / "proc", folder / "sys", folder / "root")
     read = ReadHost(roots, (ScanOptions(period_seconds=2.0),), "linux")
-    driver = FakeCollector("nvml")
+    driver = FakeCollector("tegrastats" if name == "jetson-orin" else "nvml")
     entry = [at_each_tick(replace(one, may_block=False)) for one in list_collectors(read, NOT_READ)]
-    if name not in ("jetson-orin", "strix-halo"):
-        entry.append(CollectorEntry("nvml", lambda: driver, False))
+    if name != "strix-halo":
+        entry.append(CollectorEntry(driver.name, lambda: driver, False))
 
     def show(scene: Scene) -> None:
         gpu, leak = int(event_writer.model_bytes * scene.loaded) + event_writer.idle_bytes, 0

@@ -87,6 +87,7 @@ FACT_WORDS = {
     "l4t": "L4T",
     "mig": "MIG",
     "pci_id": "PCI ID",
+    "power": "Power state",
     "soc": "SoC",
 }
 CLOCK_WORDS = {"sm": "SM clock", "graphics": "GPU clock", "memory": "memory clock"}
