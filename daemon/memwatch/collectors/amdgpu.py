@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from memwatch.collectors.base import BaseCollector, Host, Signs
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.amd import amdgpu_cards as cards
 from memwatch.drivers.amd import kfd
 from memwatch.drivers.amd.apu import is_fused
@@ -19,7 +19,7 @@ from memwatch.drivers.amd.architecture import decide_architecture
 from memwatch.drivers.amd.records import AmdCard, AmdGpu, AmdReading, Region
 from memwatch.drivers.amd.sysfs import absent_reason, build_region, parse_figure, parse_text
 from memwatch.findings import Findings
-from memwatch.linux.files import Roots, SourceUnavailable, names_in
+from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent, Bytes, Words
 
@@ -121,6 +121,7 @@ class Collector(BaseCollector):
     """Reads a few figures of each card on every tick, and the rest at the start and when cards change."""
 
     name = "amdgpu"
+    signs = ("sys/class/drm/",)
     period_seconds = 0.0
     may_block = False
 
@@ -149,10 +150,6 @@ class Collector(BaseCollector):
     @classmethod
     def create(cls, host: Host) -> Collector:
         return cls(host.roots, host.page_size, host.gpu_pids)
-
-    @classmethod
-    def signs(cls, roots: Roots) -> Signs:
-        return (names_in(roots.sysfs / "class/drm"),)
 
     def collect(self) -> Findings:
         if self._monotonic() >= self._look_at:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from memwatch.collectors.base import BaseCollector, Signs
+from memwatch.collectors.base import BaseCollector
 from memwatch.drivers.amd import amdgpu_cards as cards
 from memwatch.drivers.amd.records import AmdSensors
 from memwatch.drivers.amd.sysfs import parse_bad_pages, parse_errors, parse_ratio, parse_text
 from memwatch.findings import Findings
-from memwatch.linux.files import Roots, SourceUnavailable, names_in
+from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.model import Absent
 
 ERRORS_SECONDS = 60.0
@@ -24,6 +24,7 @@ class Collector(BaseCollector):
     """Reads only GPUs that never suspend: reading others would keep them from suspending (Linux 6.12, 7.2)."""
 
     name = "amdgpu_sensors"
+    signs = ("sys/class/drm/",)
     period_seconds = 2.0
     may_block = True
 
@@ -35,10 +36,6 @@ class Collector(BaseCollector):
         self._gpus: list[str] = []
         if not cards.find(self._drm).gpus:
             raise SourceUnavailable(f"{self._drm}: no card of the driver {cards.DRIVER}")
-
-    @classmethod
-    def signs(cls, roots: Roots) -> Signs:
-        return (names_in(roots.sysfs / "class/drm"),)
 
     def collect(self) -> Findings:
         if self._monotonic() >= self._errors_at:

@@ -14,7 +14,6 @@ from memwatch.linux.files import Roots
 from memwatch.linux.pci import GpuPids
 from memwatch.options import SwitchableOptions
 
-Signs = tuple[object, ...]
 AnyOptions = TypeVar("AnyOptions", bound=Struct)
 
 
@@ -61,6 +60,9 @@ class BaseCollector:
     configuration, and `about` the comment above it. `sole_fields` are the snapshot fields that no other collector
     fills.
 
+    `signs` are paths below proc, sys or dev that appear together with the source. Of one that ends in `/`, the
+    names in that folder count. A change makes a collector without a source try again soon.
+
     A collector that holds a device open also has `release(seconds)`, so that an administrator can reset the device.
     A collector that may run more often when memory is nearly full has `fast_seconds`, the minimum time between two
     calls then. One that may block but rarely does can also be a `NonBlockingCollector`, and one that reads System
@@ -73,6 +75,7 @@ class BaseCollector:
     options: ClassVar[type[SwitchableOptions]] = SwitchableOptions
     about: ClassVar[str] = ""
     sole_fields: ClassVar[tuple[str, ...]] = ()
+    signs: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
@@ -88,14 +91,6 @@ class BaseCollector:
         A subclass overrides this if its constructor takes more than the roots.
         """
         return cls(host.roots)
-
-    @classmethod
-    def signs(cls, roots: Roots) -> Signs:  # noqa: ARG003  for subclasses
-        """Return a cheap fingerprint of the files that appear together with the source, from stat or a listing.
-
-        A change makes a collector without a source try again at once, and not after its growing delay.
-        """
-        return ()
 
     def collect(self) -> Findings:
         """Read once. Raises `ParseError` or `OSError` on failure; any other exception is counted as a defect."""
@@ -132,9 +127,9 @@ class MovementProbe(Protocol):
 
 class CollectorEntry(Struct, frozen=True):
     """An entry in the list of collectors. `make` builds it, or raises `SourceUnavailable` if the machine does not
-    have its source. `signs` is described in `BaseCollector`."""
+    have its source. `signs` are absolute paths."""
 
     name: str
     make: Callable[[], Collector]
     may_block: bool
-    signs: Callable[[], Signs] = tuple
+    signs: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from memwatch.collectors.base import BaseCollector, Host, Signs
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.drm.clients import ClientScanner, Scan
 from memwatch.drivers.drm.fdinfo import merge_clients
 from memwatch.drivers.drm.records import DrmCard, DrmReading, DrmRegion
@@ -23,7 +23,7 @@ from memwatch.drivers.drm.sysfs_cards import (
     reports_memory,
 )
 from memwatch.findings import Findings
-from memwatch.linux.files import Roots, SourceUnavailable, names_in, read_once
+from memwatch.linux.files import Roots, SourceUnavailable, read_once
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent, Bytes
 
@@ -76,6 +76,7 @@ class Collector(BaseCollector):
     """Reads every 5 s; every 10 s while no process has a GPU open. The device files are never opened."""
 
     name = "drm"
+    signs = ("sys/class/drm/", "sys/class/accel/")
     may_block = True
 
     def __init__(self, roots: Roots, pids: GpuPids) -> None:
@@ -93,10 +94,6 @@ class Collector(BaseCollector):
     @classmethod
     def create(cls, host: Host) -> Collector:
         return cls(host.roots, host.gpu_pids)
-
-    @classmethod
-    def signs(cls, roots: Roots) -> Signs:
-        return (names_in(roots.sysfs / "class/drm"), names_in(roots.sysfs / "class/accel"))
 
     def collect(self) -> Findings:
         self._rounds += 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from memwatch.collectors.base import BaseCollector, Signs
+from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
-from memwatch.linux.files import Roots, SourceUnavailable, names_in
+from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.hwmon import GpuSensors, find_sensors
 
 # Interval for added and removed GPUs.
@@ -18,6 +18,7 @@ class Collector(BaseCollector):
     """Reads in its own thread: the firmware of a busy GPU may take milliseconds to answer."""
 
     name = "hwmon"
+    signs = ("sys/class/drm/",)
     period_seconds = 5.0
     may_block = True
 
@@ -26,10 +27,6 @@ class Collector(BaseCollector):
         self._monotonic = monotonic
         self._gpus: dict[str, GpuSensors] = {}
         self._rescan()
-
-    @classmethod
-    def signs(cls, roots: Roots) -> Signs:
-        return (names_in(roots.sysfs / "class/drm"),)
 
     def collect(self) -> Findings:
         now = self._monotonic()

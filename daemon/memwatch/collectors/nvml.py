@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from memwatch.collectors.base import BaseCollector, Host, Signs
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
 from memwatch.findings import Findings
 from memwatch.helper.codec import DecodeError, from_line
 from memwatch.helper.python_child import python_child
 from memwatch.helper.supervisor import Helper, HelperError
 from memwatch.linux.device_tree import device_tree
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable, inode_of, names_in, read_once
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable, inode_of, read_once
 from memwatch.linux.pci import NVIDIA, GpuPids, pci_vendors
 from memwatch.model import Absent
 from memwatch.options import Bounds, Doc, Duration, SwitchableOptions, seconds
@@ -44,7 +44,7 @@ def _driver_files(roots: Roots) -> tuple[Path, ...]:
     return (roots.procfs / "driver/nvidia", roots.rootfs / "dev/nvidiactl", roots.rootfs / "dev/dxg")
 
 
-def driver_signs(roots: Roots, library_path: str) -> Signs:
+def driver_signs(roots: Roots, library_path: str) -> tuple[int, ...]:
     """Return the state of the driver's files and of its library, which are not installed in a fixed order."""
     folders = [Path(folder) for folder in library_path.split(os.pathsep) if folder]
     libraries = (roots.rootfs / LIBRARY_CACHE, *(folder / LIBRARY for folder in folders))
@@ -92,6 +92,7 @@ class Collector(BaseCollector):
     """Queries the helper once per period. `release` stops it for a while, so that an admin can reset a GPU."""
 
     name = "nvml"
+    signs = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
     period_seconds = 1.0
     may_block = True
     options = Options
@@ -119,10 +120,6 @@ class Collector(BaseCollector):
     @classmethod
     def create(cls, host: Host) -> Collector:
         return cls(host.roots, host.gpu_pids, host.options_for(Options).restart_after.total_seconds())
-
-    @classmethod
-    def signs(cls, roots: Roots) -> Signs:
-        return (*map(inode_of, _driver_files(roots)), names_in(roots.sysfs / "bus/pci/devices"))
 
     def send_request(self) -> bool:
         """Send the request if the helper is running, which does not block."""
@@ -163,7 +160,7 @@ class Collector(BaseCollector):
         self._helper.end_pause()
         return REOPEN
 
-    def _driver_signs(self) -> Signs:
+    def _driver_signs(self) -> tuple[int, ...]:
         return driver_signs(self._roots, os.environ.get("LD_LIBRARY_PATH", ""))
 
     def release(self, seconds: float) -> None:
