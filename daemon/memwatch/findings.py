@@ -15,7 +15,7 @@ from memwatch.drivers.drm.records import DrmReading
 from memwatch.drivers.nvml.records import NvmlReading
 from memwatch.drivers.tegra.records import NvMapReading, TegraReading, TegrastatsReading
 from memwatch.kernel_log import KernelLog
-from memwatch.model import STALLED, Absent, Device, Pool, Process, Share
+from memwatch.model import STALLED, Absent, Device, Pool, Process, Share, Vitals
 from memwatch.owners import Owner
 from memwatch.snapshot import CgroupPressure, Kernel, Machine, MemoryPsi, Node, ProcessScan, Swap, Zram
 
@@ -24,7 +24,8 @@ class Findings(Struct, frozen=True):
     """Result of one collector for one run. An empty field means that this collector does not fill it.
 
     `pci_gpus` counts the GPUs on the PCI bus by vendor. `rejected` counts inconsistent figures of this run, which
-    were left out. `stale` names the readings (`READINGS`) that are too old to show: only their identities are used.
+    were left out. `hwmon` has the GPUs with kernel sensors, by PCI address. `stale` names the readings (`READINGS`)
+    that are too old to show: only their identities are used.
     """
 
     pools: tuple[Pool, ...] = ()
@@ -52,6 +53,7 @@ class Findings(Struct, frozen=True):
     amdgpu_sensors: Mapping[str, AmdSensors] | None = None
     amd_smi: SmiReading | None = None
     drm: DrmReading | None = None
+    hwmon: Mapping[str, Vitals] | None = None
     apple: AppleReading | None = None
     stale: frozenset[str] = frozenset()
     rejected: int = 0
@@ -73,7 +75,7 @@ class Findings(Struct, frozen=True):
 
 
 # The fields of Findings with raw driver readings; `accounting.compose` interprets them.
-READINGS = ("nvml", "tegra", "nvmap", "tegrastats", "amdgpu", "amdgpu_sensors", "amd_smi", "drm", "apple")
+READINGS = ("nvml", "tegra", "nvmap", "tegrastats", "amdgpu", "amdgpu_sensors", "amd_smi", "drm", "hwmon", "apple")
 
 
 def stale_pool(pool: Pool) -> Pool:
@@ -102,7 +104,7 @@ def stale_device(device: Device) -> Device:
         busy_ratio=Absent.STALE,
         memory_busy_ratio=Absent.STALE,
         state=STALLED,
-    )
+    ).with_vitals(Vitals.absent(Absent.STALE))
 
 
 def stale_node(node: Node) -> Node:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 
 class Absent(Enum):
@@ -204,6 +205,23 @@ class Share(Struct, frozen=True):
         return self.used_bytes / self.limit_bytes if self.limit_bytes else Absent.INCONSISTENT
 
 
+class Vitals(Struct, frozen=True):
+    """Temperature, power, clocks and throttling of a device.
+
+    `clock_hertz` is keyed by clock: `sm`, `graphics` or `memory`. `throttled` names what lowers the clocks. It is
+    empty for a device that reports that nothing does.
+    """
+
+    temperature_celsius: float | Absent = Absent.NOT_SUPPORTED
+    power_watts: float | Absent = Absent.NOT_SUPPORTED
+    clock_hertz: Mapping[str, int] | Absent = Absent.NOT_SUPPORTED
+    throttled: tuple[str, ...] | Absent = Absent.NOT_SUPPORTED
+
+    @classmethod
+    def absent(cls, reason: Absent) -> Vitals:
+        return cls(reason, reason, reason, reason)
+
+
 # State of a device whose collector has no current data: it fails, or has released the driver on request.
 STALLED = "stalled"
 
@@ -214,6 +232,7 @@ class Device(Struct, frozen=True):
     `api_free_bytes`: free memory as an API reports it, by API (`cuda`, `rocm`), for comparison with the headroom.
     `process_list` is `complete` if every process that holds its memory is visible, otherwise `partial`.
     `busy_ratio` and `memory_busy_ratio`: fractions of time, 0 to 1, with the GPU busy and with memory transfers.
+    Temperature, power, clocks and throttling are as in `Vitals`.
     `errors` counts memory errors that the driver reports, by kind: `xid_79`, `ecc_uncorrected`. `errors_seen_unix`
     is the time of the last one of each kind. `details`: further facts as text. `notes`: sentences for display.
     """
@@ -235,11 +254,28 @@ class Device(Struct, frozen=True):
     api_free_bytes: Mapping[str, Bytes] = field(default_factory=dict)
     busy_ratio: float | Absent = Absent.NOT_SUPPORTED
     memory_busy_ratio: float | Absent = Absent.NOT_SUPPORTED
+    temperature_celsius: float | Absent = Absent.NOT_SUPPORTED
+    power_watts: float | Absent = Absent.NOT_SUPPORTED
+    clock_hertz: Mapping[str, int] | Absent = Absent.NOT_SUPPORTED
+    throttled: tuple[str, ...] | Absent = Absent.NOT_SUPPORTED
     details: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         refuse_negative(self, ("headroom_bytes",), "device", self.id)
+
+    @property
+    def vitals(self) -> Vitals:
+        return Vitals(self.temperature_celsius, self.power_watts, self.clock_hertz, self.throttled)
+
+    def with_vitals(self, vitals: Vitals) -> Device:
+        return replace(
+            self,
+            temperature_celsius=vitals.temperature_celsius,
+            power_watts=vitals.power_watts,
+            clock_hertz=vitals.clock_hertz,
+            throttled=vitals.throttled,
+        )
 
 
 class Process(Struct, frozen=True):

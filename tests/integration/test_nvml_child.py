@@ -36,7 +36,7 @@ def test_every_command_gets_one_line(tmp_path: Path) -> None:
         answers = [child.answer() for _ in range(4)]
 
     assert [type(answer) for answer in answers] == [NvmlReading, NvmlFailure, NvmlFailure, NvmlReading]
-    assert answers[1] == NvmlFailure("failed", r"unknown command b'raed\n': the only one is 'read'")
+    assert answers[1] == NvmlFailure("failed", r"unknown command b'raed\n': there are 'read' and 'reopen'")
 
 
 def test_output_of_the_library_goes_to_stderr(tmp_path: Path) -> None:

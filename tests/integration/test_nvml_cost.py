@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,23 @@ def test_slow_facts_cost_one_call_a_round(tmp_path: Path) -> None:
             child.reading()
             calls = [call.function for call in simulator.calls() if "Event" not in call.function]
             assert len(calls) <= 4, calls
+
+
+def test_a_gpu_takes_at_most_four_calls_a_round_on_average(tmp_path: Path) -> None:
+    """Thirty seconds in a twentieth of the time: one round per second, slow facts and sensors included."""
+    simulator = Simulator.of(tmp_path, EIGHT_H100)
+
+    with running_child(simulator, "--slow-seconds=1.5") as child:
+        child.reading()
+        simulator.clear_calls()
+        began = time.monotonic()
+        for round_ in range(1, 31):
+            time.sleep(max(0.0, began + round_ * 0.05 - time.monotonic()))
+            child.reading()
+        calls = [call.function for call in simulator.calls() if "Event" not in call.function]
+
+    assert len(calls) <= 30 * 8 * 4
+    assert calls.count("nvmlDeviceGetPowerUsage") >= 8
 
 
 @pytest.mark.alone

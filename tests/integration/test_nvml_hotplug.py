@@ -264,6 +264,22 @@ def test_library_installed_later_is_found(tmp_path: Path) -> None:
     assert "libnvidia-ml.so.1" in failure.text
 
 
+def test_reopen_does_not_wait_for_the_next_attempt(tmp_path: Path) -> None:
+    """The caller saw the driver's files change. An open driver is not opened again."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+    simulator.uninstall()
+
+    with running_child(simulator, "--retry-seconds=30") as child:
+        missing = child.failure()
+        simulator.install()
+        too_early, found = child.failure(), child.ask("reopen")
+        child.ask("reopen")
+
+    assert missing == too_early
+    assert works(found)
+    assert openings(simulator) == 1
+
+
 def test_missing_library_is_not_searched_in_every_round(tmp_path: Path) -> None:
     """The same failure is returned until the retry interval has passed."""
     simulator = Simulator.of(tmp_path, RTX_4090)

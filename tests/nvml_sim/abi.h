@@ -33,6 +33,7 @@ enum answer {
 #define UUID_V1 0x01000034u
 #define ADDRESSING_MODE_V1 0x01000008u
 #define UNREPAIRABLE_MEMORY_V1 0x01000008u
+#define TEMPERATURE_V1 0x0100000Cu
 
 struct memory_v1 {
     uint64_t total, free, used;
@@ -125,6 +126,15 @@ struct unrepairable_memory {
     uint32_t version, flag;
 };
 
+struct temperature {
+    uint32_t version, sensor;
+    int32_t degrees;
+};
+
+struct utilization {
+    uint32_t gpu, memory;
+};
+
 struct event_data {
     handle device;
     uint64_t type, data;
@@ -141,6 +151,7 @@ _Static_assert(sizeof(struct pci_info_ext) == (PCI_INFO_EXT_V1 & 0xFFFFFF), "PCI
 _Static_assert(sizeof(struct uuid) == (UUID_V1 & 0xFFFFFF), "UUID");
 _Static_assert(sizeof(struct mig_attributes) == 40, "MIG attributes");
 _Static_assert(sizeof(struct field_value) == 40, "field value");
+_Static_assert(sizeof(struct temperature) == (TEMPERATURE_V1 & 0xFFFFFF), "temperature");
 _Static_assert(sizeof(struct event_data) == 32, "event");
 
 #endif

@@ -26,9 +26,10 @@ from memwatch.collectors.base import Host as ReadHost
 from memwatch.collectors.psutil_host import NO_COUNTERS, build_pool
 from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal, PressureLevel
 from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
+from memwatch.drivers.tegra.records import Load, TegrastatsReading
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots
-from memwatch.model import Absent, Process
+from memwatch.model import Absent, Process, Vitals
 from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.render.json import snapshot_json, to_bytes
@@ -83,18 +84,37 @@ def gpu_of(name: str, number: int = 0, **fields: object) -> GpuReading:
     return replace(base, processes=(), bar1_bytes=256 * MIB, **fields)
 
 
-def spark(_host: Host, _scene: Scene, used: int) -> Findings:
-    found = gpu_of("NVIDIA GB10", memory=NO, addressing_mode="ats")
+def under_load(gpu: GpuReading, scene: Scene, watts: float, **megahertz: int) -> GpuReading:
+    """Return the GPU with its sensors: it idles until a model is loaded, and then works at its power limit."""
+    load = round(scene.loaded, 1)
+    vitals = Vitals(
+        temperature_celsius=38.0 + 30 * load,
+        power_watts=round(watts * (0.08 + 0.92 * load), 1),
+        clock_hertz={name: _clock(name, mhz, load) for name, mhz in megahertz.items()},
+        throttled=("power_cap",) if load == 1.0 else (),
+    )
+    moving = NO if gpu.memory is NO else 0.6 * load
+    return replace(gpu, vitals=vitals, busy_ratio=0.97 * load, memory_busy_ratio=moving)
+
+
+def _clock(name: str, megahertz: int, load: float) -> int:
+    """Return hertz: an idle GPU lowers the clock of its processors."""
+    return round(megahertz * (1.0 if name == "memory" else 0.1 + 0.9 * load)) * 1_000_000
+
+
+def spark(_host: Host, scene: Scene, used: int) -> Findings:
+    found = under_load(gpu_of("NVIDIA GB10", memory=NO, addressing_mode="ats"), scene, 92.0, sm=2405)
     return nvml(replace(found, bar1_bytes=NO, processes=(GpuProcess(3921, used),) if used else ()))
 
 
-def rtx4090(_host: Host, _scene: Scene, used: int) -> Findings:
+def rtx4090(_host: Host, scene: Scene, used: int) -> Findings:
     found = gpu_of("NVIDIA GeForce RTX 4090", memory=memory_of(24564 * MIB, 424 * MIB, used + 638 * MIB))
+    found = under_load(found, scene, 450.0, sm=2715, memory=10501)
     holders = (GpuProcess(2101, 412 * MIB), GpuProcess(2496, 226 * MIB), GpuProcess(31337, used))
     return nvml(replace(found, processes=holders if used else holders[:2]))
 
 
-def gh200(host: Host, _scene: Scene, used: int) -> Findings:
+def gh200(host: Host, scene: Scene, used: int) -> Findings:
     """Return the reading of a GPU whose memory is a separate NUMA node inside MemTotal."""
     total = HBM_BYTES
     free = total - used - 12582912 * KIB
@@ -102,6 +122,7 @@ def gh200(host: Host, _scene: Scene, used: int) -> Findings:
     text = re.sub(r"(MemFree:\s+)\d+", rf"\g<1>{free // KIB}", node.read_text())
     node.write_text(re.sub(r"(MemUsed:\s+)\d+", rf"\g<1>{(total - free) // KIB}", text))
     found = gpu_of("NVIDIA GH200 480GB", memory=memory_of(97871 * MIB, 1103 * MIB, used), numa_node=1)
+    found = under_load(found, scene, 700.0, sm=1980, memory=2619)
     holders = (GpuProcess(51200, used),) if used else ()
     return nvml(replace(found, bar1_bytes=NO, addressing_mode="ats", processes=holders))
 
@@ -112,7 +133,8 @@ def h100x8_mig(_host: Host, scene: Scene, used: int) -> Findings:
         part = int(used * (1.0 - 0.02 * number))
         card = memory_of(81559 * MIB, 479 * MIB, part if number else used)
         holders = (GpuProcess(200101 + number, part),) if part else ()
-        gpus.append(replace(gpu_of("NVIDIA H100 80GB HBM3", number, memory=card), processes=holders))
+        found = under_load(gpu_of("NVIDIA H100 80GB HBM3", number, memory=card), scene, 700.0, sm=1980, memory=2619)
+        gpus.append(replace(found, processes=holders))
     sizes = {2: (40448, 0.8), 3: (20096, 0.5), 9: (9984, 0.3)}
     instances = tuple(
         GpuInstance(
@@ -124,13 +146,15 @@ def h100x8_mig(_host: Host, scene: Scene, used: int) -> Findings:
     )
     held = sum(one.memory.used_bytes for one in instances if isinstance(one.memory, GpuMemory))
     cut = gpu_of("NVIDIA H100 80GB HBM3", 7, memory=memory_of(81559 * MIB, 479 * MIB, held + 30 * MIB))
+    # The driver reports no utilization in MIG mode.
+    cut = replace(under_load(cut, scene, 520.0, sm=1980, memory=2619), busy_ratio=NO, memory_busy_ratio=NO)
     holder = GpuProcess(200108, int(40448 * MIB * 0.8 * scene.loaded), instance=2)
     processes = (holder,) if scene.loaded else ()
     return nvml(*gpus, replace(cut, mig_enabled=True, instances=instances, processes=processes))
 
 
-def jetson_orin(host: Host, _scene: Scene, used: int) -> Findings:
-    """Write the driver's list of clients and their memory."""
+def jetson_orin(host: Host, scene: Scene, used: int) -> Findings:
+    """Write the driver's list of clients and their memory, and return the line of tegrastats."""
     clients = host.root / "sys/kernel/debug/nvmap/iovmm/clients"
     clients.write_text(
         "CLIENT                        PROCESS      PID        SIZE\n"
@@ -138,7 +162,18 @@ def jetson_orin(host: Host, _scene: Scene, used: int) -> Findings:
         "user                             Xorg     1890      23676K\n"
         f"total                                            {used // KIB}K\n"
     )
-    return Findings()
+    load = round(scene.loaded, 1)
+    line = TegrastatsReading(
+        ram_used_bytes=28243 * MIB,
+        ram_total_bytes=62840 * MIB,
+        largest_free_blocks=6104,
+        largest_free_block_bytes=4 * MIB,
+        gr3d=Load(True, 0.99 * load, (_clock("graphics", 1300, load),)),
+        emc=Load(True, round(0.35 * load, 2), (3_199_000_000,)),
+        temperatures_celsius={"gpu": (round(40.0 + 11.5 * load, 1),), "tj": (round(41.0 + 11.5 * load, 1),)},
+        rails_milliwatts={"VDD_GPU_SOC": (round(4900 + 20040 * load),) * 2},
+    )
+    return Findings(tegrastats=line)
 
 
 def strix_halo(host: Host, _scene: Scene, used: int) -> Findings:
@@ -172,10 +207,10 @@ def linux_story(name: str, folder: Path) -> list[Snapshot]:
     host = Host(folder, event_writer.held_bytes)
     roots = Roots(folder / "proc", folder / "sys", folder / "root")
     read = ReadHost(roots, (ScanOptions(period_seconds=2.0),), "linux")
-    driver = FakeCollector("nvml")
+    driver = FakeCollector("tegrastats" if name == "jetson-orin" else "nvml")
     entry = [at_each_tick(replace(one, may_block=False)) for one in list_collectors(read, NOT_READ)]
-    if name not in ("jetson-orin", "strix-halo"):
-        entry.append(CollectorEntry("nvml", lambda: driver, False))
+    if name != "strix-halo":
+        entry.append(CollectorEntry(driver.name, lambda: driver, False))
 
     def show(scene: Scene) -> None:
         gpu, leak = int(event_writer.model_bytes * scene.loaded) + event_writer.idle_bytes, 0

@@ -39,6 +39,7 @@ NOT_IN_OLD_DRIVERS = frozenset(
         "nvmlDeviceGetC2cModeInfoV",
         "nvmlDeviceGetComputeRunningProcesses_v2",
         "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetCurrentClocksEventReasons",
         "nvmlDeviceGetGraphicsRunningProcesses_v2",
         "nvmlDeviceGetGraphicsRunningProcesses_v3",
         "nvmlDeviceGetHandleByUUIDV",
@@ -51,6 +52,7 @@ NOT_IN_OLD_DRIVERS = frozenset(
         "nvmlDeviceGetPciInfoExt",
         "nvmlDeviceGetRemappedRows_v2",
         "nvmlDeviceGetRunningProcessDetailList",
+        "nvmlDeviceGetTemperatureV",
         "nvmlDeviceGetUnrepairableMemoryFlag_v1",
     }
 )

@@ -105,6 +105,32 @@ class Remapped(Struct, frozen=True):
         return self.corrected, self.uncorrected, self.pending, self.failure
 
 
+class Sensors(Struct, frozen=True):
+    """Degrees Celsius, milliwatts, MHz, the mask of clocks event reasons, and percent of time.
+
+    None is not supported.
+    """
+
+    temperature: int | None = None
+    power: int | None = None
+    sm: int | None = None
+    memory: int | None = None
+    throttle: int | None = None
+    busy: int | None = None
+    memory_busy: int | None = None
+
+    def facts(self) -> dict[str, int | None]:
+        return {
+            "temperature": self.temperature,
+            "power": self.power,
+            "clock.sm": self.sm,
+            "clock.memory": self.memory,
+            "throttle": self.throttle,
+            "utilization.gpu": self.busy,
+            "utilization.memory": self.memory_busy,
+        }
+
+
 class Retired(Struct, frozen=True):
     """Addresses of retired pages, as before Ampere."""
 
@@ -166,6 +192,7 @@ class Gpu(Struct, frozen=True):
     ecc: Ecc | None = None
     remapped: Remapped | None = None
     retired: Retired | None = None
+    sensors: Sensors | None = None
     recovery_action: int | None = None
     unrepairable: bool | None = None
     fields: Mapping[int, tuple[int, int]] = field(default_factory=dict)

@@ -21,6 +21,7 @@ NOT_SUPPORTED: an empty list of processes has to be written, a missing one is an
     gpu.S.processes.layout = r535                   lists of version 3 in the records of drivers 535.54 to 535.98
     gpu.S.ecc.current pending volatile.corrected volatile.uncorrected aggregate.corrected aggregate.uncorrected
     gpu.S.remapped.corrected uncorrected pending failure banks.max banks.high banks.partial banks.low banks.none
+    gpu.S.temperature power clock.sm clock.memory throttle utilization.gpu utilization.memory
     gpu.S.retired.corrected = ADDRESS …             also uncorrected; gpu.S.retired.pending
     gpu.S.field.230 = 1:2                           type of value and value
     gpu.S.field.230.error = 3                       that field alone fails
@@ -84,6 +85,7 @@ def _gpu(gpu: Gpu) -> Iterator[Fact]:
     yield from _parts(gpu, {"memory_v1": "memory.v1", "remapped": "remapped"})
     yield from _holders(gpu)
     yield from _retired(gpu.retired)
+    yield from gpu.sensors.facts().items() if gpu.sensors else ()
     yield from _fields(gpu)
     yield "events.supported", gpu.event_types
     yield from _mig(gpu.mig)

@@ -20,6 +20,7 @@ from support.nvml_state import (
     Mig,
     MigDevice,
     Remapped,
+    Sensors,
     Trouble,
 )
 
@@ -74,11 +75,15 @@ RTX_4090 = Machine(
             # The desktop is in both lists, as type C+G in nvidia-smi.
             compute=(Holder(31337, 12610 * MIB), Holder(2165, 25 * MIB)),
             graphics=(Holder(2101, 412 * MIB), Holder(2165, 25 * MIB), Holder(2496, 201 * MIB)),
+            sensors=Sensors(61, 287_400, 2715, 10501, throttle=0, busy=93, memory_busy=41),
             recovery_action=0,
             event_types=GEFORCE_EVENTS,
         ),
     ),
 )
+
+# Without utilization, which the driver does not report in MIG mode.
+MIG_SENSORS = Sensors(58, 642_300, 1980, 2619, throttle=0x4)
 
 _H100 = Gpu(
     name="NVIDIA H100 80GB HBM3",
@@ -95,6 +100,7 @@ _H100 = Gpu(
     bar1=window(131072, 1),
     ecc=Ecc(),
     remapped=Remapped(),
+    sensors=replace(MIG_SENSORS, busy=99, memory_busy=62),
     recovery_action=0,
     unrepairable=False,
     event_types=DATACENTER_EVENTS,
@@ -126,6 +132,7 @@ H100_MIG = Machine(
             _H100,
             bus_id="00000000:00:09.0",
             virtualization_mode=PASSTHROUGH,
+            sensors=MIG_SENSORS,
             memory=mib(81559, used=11125, reserved=479),
             bar1=window(131072, 81081),
             compute=(
@@ -166,6 +173,7 @@ H200_MIG = Machine(
             device_id=0x233510DE,
             subsystem_id=0x18BE10DE,
             virtualization_mode=PASSTHROUGH,
+            sensors=MIG_SENSORS,
             memory=mib(143771, used=16959, reserved=614),
             bar1=window(262144, 143157),
             compute=(
@@ -209,6 +217,7 @@ GB10 = Machine(
             c2c=True,
             compute=(Holder(3921, 63931 * MIB),),
             graphics=(Holder(2890, 18 * MIB), Holder(3105, 6 * MIB)),
+            sensors=Sensors(67, 41_200, 2405, throttle=0, busy=96, memory_busy=0),
             recovery_action=0,
             event_types=XID,
         ),

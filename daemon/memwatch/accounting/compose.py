@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from memwatch.accounting import amd, apple, drm, npu, nvidia, tegra
 from memwatch.accounting.device_memory import DeviceMemory
 from memwatch.accounting.driver_errors import with_logged
+from memwatch.accounting.hwmon import with_sensors
 from memwatch.accounting.lxcfs import with_both_scopes
 from memwatch.accounting.relations import with_device_memories
 from memwatch.accounting.zram import with_zram
@@ -99,7 +100,8 @@ def relate(whole: Findings) -> Findings:
     """Combine the merged findings with each other."""
     whole = with_both_scopes(whole)
     whole = with_device_memories(whole, build_device_memories(whole), npu.build_npus(whole))
-    devices = with_logged(whole.devices, whole.kernel_log) if whole.kernel_log else whole.devices
+    devices = with_sensors(whole.devices, whole)
+    devices = with_logged(devices, whole.kernel_log) if whole.kernel_log else devices
     shares = without_lost(whole.shares, {pool.id for pool in whole.pools})
     if (devices, shares) == (whole.devices, whole.shares):
         return whole

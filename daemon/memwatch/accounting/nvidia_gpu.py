@@ -107,9 +107,11 @@ def _build_device(
         errors_seen_unix={f"xid_{xid.code}": xid.last_seen_unix for xid in xids},
         process_list=listed,
         api_free_bytes={} if cuda_free is None else {"cuda": cuda_free},
+        busy_ratio=gpu.busy_ratio,
+        memory_busy_ratio=gpu.memory_busy_ratio,
         details=build_details(gpu, reading),
         notes=(*((hidden,) if hidden and listed == "partial" else ()), *((UNBOUNDED,) if carved else ())),
-    )
+    ).with_vitals(gpu.vitals)
 
 
 def build_details(gpu: GpuReading, reading: NvmlReading) -> Mapping[str, str]:
@@ -292,8 +294,10 @@ def count_errors(gpu: GpuReading, xids: Sequence[Xid]) -> Mapping[str, int]:
         "ecc_uncorrected": gpu.ecc.uncorrected,
         "rows_remapped_correctable": gpu.ecc.remapped_correctable,
         "rows_remapped_uncorrectable": gpu.ecc.remapped_uncorrectable,
+        "row_remapping_pending": gpu.ecc.remapping_pending,
+        "row_remapping_failed": gpu.ecc.remapping_failed,
     }
-    known = {kind: count for kind, count in counts.items() if not isinstance(count, Absent)}
+    known = {kind: int(count) for kind, count in counts.items() if not isinstance(count, Absent)}
     return known | {f"xid_{xid.code}": xid.count for xid in xids}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,8 +18,9 @@ from memwatch.accounting.nvidia_architecture import ArchitectureDecision, decide
 from memwatch.drivers.nvml.records import GpuReading, NvmlReading
 from memwatch.drivers.tegra.nvmap import KERNEL_PID
 from memwatch.drivers.tegra.records import NvMapClient, NvMapReading, TegraReading
+from memwatch.drivers.tegra.vitals import find_rail, read_vitals
 from memwatch.findings import Findings
-from memwatch.model import Absent, Architecture, Bytes, Device, Quality, Share, ShareKind, Words
+from memwatch.model import Absent, Architecture, Bytes, Device, Quality, Share, ShareKind, Vitals, Words
 from memwatch.snapshot import Machine, Tegrastats
 
 EXPLANATION = "GPU memory is part of System RAM on this board: CPU and GPU share this memory."
@@ -36,6 +37,7 @@ OVERLAP = "Shared buffers count for each process, so the sum of the processes ex
 OF_THE_HOST = "NvMap lists the host's PIDs: in this container, its entries cannot be assigned to processes."
 
 
+V = TypeVar("V")
 NvMapClients = tuple[NvMapClient, ...] | Absent
 
 
@@ -71,9 +73,10 @@ def build_device_memory(
     device = replace(
         device_memory.device,
         name=NAMES.get(tegra.soc, f"NVIDIA {tegra.soc}"),
-        busy_ratio=_busy(found, "gr3d"),
+        busy_ratio=first_known(_busy(found, "gr3d"), device_memory.device.busy_ratio),
         memory_busy_ratio=_busy(found, "emc"),
-    )
+        details={**device_memory.device.details, **_rail_of(found)},
+    ).with_vitals(_vitals(found, device_memory.device))
     return replace(device_memory, device=device, explanation=EXPLANATION)
 
 
@@ -179,6 +182,34 @@ def _busy(found: Findings, part: Literal["gr3d", "emc"]) -> float | Absent:
         return Absent.STALE
     load = found.tegrastats.gr3d if part == "gr3d" else found.tegrastats.emc
     return load if isinstance(load, Absent) else load.busy_ratio
+
+
+def first_known(one: V | Absent, other: V | Absent) -> V | Absent:
+    """Return the first value that is known; without one, the first reason."""
+    return other if isinstance(one, Absent) and not isinstance(other, Absent) else one
+
+
+def _vitals(found: Findings, by_nvml: Device) -> Vitals:
+    """Use tegrastats' values, and NVML's for what it does not print. Up to Orin, NVML has none."""
+    if found.tegrastats is None:
+        printed = Vitals.absent(Absent.NOT_AVAILABLE)
+    elif "tegrastats" in found.stale:
+        printed = Vitals.absent(Absent.STALE)
+    else:
+        printed = read_vitals(found.tegrastats)
+    return Vitals(
+        first_known(printed.temperature_celsius, by_nvml.temperature_celsius),
+        first_known(printed.power_watts, by_nvml.power_watts),
+        first_known(printed.clock_hertz, by_nvml.clock_hertz),
+        first_known(printed.throttled, by_nvml.throttled),
+    )
+
+
+def _rail_of(found: Findings) -> dict[str, str]:
+    """Name the rail whose power is shown: it may feed more than the GPU."""
+    line = None if "tegrastats" in found.stale else found.tegrastats
+    rail = find_rail(line.rails_milliwatts) if line else None
+    return {"power_rail": rail} if rail else {}
 
 
 def build_tegrastats(found: Findings) -> Tegrastats | Absent | None:

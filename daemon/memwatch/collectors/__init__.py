@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from memwatch.collectors import (
@@ -16,6 +16,7 @@ from memwatch.collectors import (
     cgroup_pressure,
     containers,
     drm,
+    hwmon,
     kmsg,
     machine,
     meminfo,
@@ -32,6 +33,7 @@ from memwatch.collectors import (
     zram,
 )
 from memwatch.collectors.base import BaseCollector, CollectorEntry, Host
+from memwatch.linux.files import Roots
 
 # In the order in which they run. Settings, the configuration file and the metrics are derived from this tuple.
 COLLECTORS: tuple[type[BaseCollector], ...] = (
@@ -55,6 +57,7 @@ COLLECTORS: tuple[type[BaseCollector], ...] = (
     amdsmi.Collector,
     amd_cli.Collector,
     drm.Collector,
+    hwmon.Collector,
     processes.Collector,
     psutil_host.Collector,
     psutil_processes.Collector,
@@ -65,7 +68,14 @@ COLLECTORS: tuple[type[BaseCollector], ...] = (
 def list_collectors(host: Host, disabled: Collection[str] = ()) -> list[CollectorEntry]:
     """Return the entries of this platform's collectors, without the disabled ones."""
     return [
-        CollectorEntry(kind.name, partial(kind.create, host), kind.may_block)
+        CollectorEntry(kind.name, partial(kind.create, host), kind.may_block, sign_paths(host.roots, kind.signs))
         for kind in COLLECTORS
         if kind.supports(host.platform) and kind.name not in disabled
     ]
+
+
+def sign_paths(roots: Roots, signs: Iterable[str]) -> tuple[str, ...]:
+    """Return the absolute paths of signs such as `sys/class/drm/` and `dev/nvidiactl`."""
+    folders = {"proc": roots.procfs, "sys": roots.sysfs, "dev": roots.rootfs / "dev"}
+    parts = (sign.split("/", 1) for sign in signs)
+    return tuple(f"{folders[root]}/{rest}" for root, rest in parts)

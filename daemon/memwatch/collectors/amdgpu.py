@@ -121,6 +121,7 @@ class Collector(BaseCollector):
     """Reads a few figures of each card on every tick, and the rest at the start and when cards change."""
 
     name = "amdgpu"
+    signs = ("sys/class/drm/",)
     period_seconds = 0.0
     may_block = False
 

@@ -24,6 +24,7 @@ class Collector(BaseCollector):
     """Reads only GPUs that never suspend: reading others would keep them from suspending (Linux 6.12, 7.2)."""
 
     name = "amdgpu_sensors"
+    signs = ("sys/class/drm/",)
     period_seconds = 2.0
     may_block = True
 

@@ -60,6 +60,9 @@ class BaseCollector:
     configuration, and `about` the comment above it. `sole_fields` are the snapshot fields that no other collector
     fills.
 
+    `signs` are paths below proc, sys or dev that appear together with the source. Of one that ends in `/`, the
+    names in that folder count. A change makes a collector without a source try again soon.
+
     A collector that holds a device open also has `release(seconds)`, so that an administrator can reset the device.
     A collector that may run more often when memory is nearly full has `fast_seconds`, the minimum time between two
     calls then. One that may block but rarely does can also be a `NonBlockingCollector`, one that reads System RAM a
@@ -72,6 +75,7 @@ class BaseCollector:
     options: ClassVar[type[SwitchableOptions]] = SwitchableOptions
     about: ClassVar[str] = ""
     sole_fields: ClassVar[tuple[str, ...]] = ()
+    signs: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
@@ -126,8 +130,9 @@ class MovementProbe(Protocol):
 
 class CollectorEntry(Struct, frozen=True):
     """An entry in the list of collectors. `make` builds it, or raises `SourceUnavailable` if the machine does not
-    have its source."""
+    have its source. `signs` are absolute paths."""
 
     name: str
     make: Callable[[], Collector]
     may_block: bool
+    signs: tuple[str, ...] = ()

@@ -76,6 +76,7 @@ class Collector(BaseCollector):
     """Reads every 5 s; every 10 s while no process has a GPU open. The device files are never opened."""
 
     name = "drm"
+    signs = ("sys/class/drm/", "sys/class/accel/")
     may_block = True
 
     def __init__(self, roots: Roots, pids: GpuPids) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from memwatch.collectors.base import BaseCollector, Host
@@ -15,13 +16,18 @@ from memwatch.helper.codec import DecodeError, from_line
 from memwatch.helper.python_child import python_child
 from memwatch.helper.supervisor import Helper, HelperError
 from memwatch.linux.device_tree import device_tree
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable, read_once
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable, inode_of, read_once
 from memwatch.linux.pci import NVIDIA, GpuPids, pci_vendors
 from memwatch.model import Absent
 from memwatch.options import Bounds, Doc, Duration, SwitchableOptions, seconds
 
 CHILD = "memwatch.drivers.nvml.child"
-READ = b"read"
+# `reopen` is `read` without waiting for the next attempt to open a driver that failed.
+READ, REOPEN = b"read", b"reopen"
+# Interval at which the files of a failing driver are checked.
+SIGNS_SECONDS = 2.0
+# Written by ldconfig after a library was installed.
+LIBRARY, LIBRARY_CACHE = "libnvidia-ml.so.1", "etc/ld.so.cache"
 DEADLINE_SECONDS = 5.0
 PAUSE_SECONDS = 60.0
 # Not errors: the driver may be loaded later, so the library is tried again.
@@ -31,8 +37,18 @@ NOT_HERE = frozenset({"no_library", "no_driver"})
 def is_nvidia_here(roots: Roots) -> bool:
     """Check for anything that NVML could report: a PCI device, a loaded driver, a Tegra, or WSL's GPU."""
     compatible = device_tree(roots, "compatible")
-    places = (roots.procfs / "driver/nvidia", roots.rootfs / "dev/nvidiactl", roots.rootfs / "dev/dxg")
-    return NVIDIA in pci_vendors(roots) or b",tegra" in compatible or any(place.exists() for place in places)
+    return NVIDIA in pci_vendors(roots) or b",tegra" in compatible or any(map(inode_of, _driver_files(roots)))
+
+
+def _driver_files(roots: Roots) -> tuple[Path, ...]:
+    return (roots.procfs / "driver/nvidia", roots.rootfs / "dev/nvidiactl", roots.rootfs / "dev/dxg")
+
+
+def driver_signs(roots: Roots, library_path: str) -> tuple[int, ...]:
+    """Return the state of the driver's files and of its library, which are not installed in a fixed order."""
+    folders = [Path(folder) for folder in library_path.split(os.pathsep) if folder]
+    libraries = (roots.rootfs / LIBRARY_CACHE, *(folder / LIBRARY for folder in folders))
+    return tuple(map(inode_of, (*_driver_files(roots), roots.rootfs / "dev/nvidia0", *libraries)))
 
 
 def parse_reading(answer: bytes) -> NvmlReading:
@@ -76,6 +92,7 @@ class Collector(BaseCollector):
     """Queries the helper once per period. `release` stops it for a while, so that an admin can reset a GPU."""
 
     name = "nvml"
+    signs = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
     period_seconds = 1.0
     may_block = True
     options = Options
@@ -93,6 +110,9 @@ class Collector(BaseCollector):
         command = [*(argv or python_child(CHILD)), *_host_options(roots)]
         self._helper = Helper(command, DEADLINE_SECONDS, pause_seconds, dict(os.environ))
         self._pids = pids
+        self._roots = roots
+        self._signs, self._signs_at = self._driver_signs(), time.monotonic()
+        self._is_failing = False
         self._released_until = 0.0
         self._asked = False
         self._last: tuple[bytes, NvmlReading] | None = None
@@ -118,14 +138,30 @@ class Collector(BaseCollector):
         if self._released_until > time.monotonic():
             self._helper.stop()
             raise SourceUnavailable("the driver is released on request and will be reopened automatically")
+        self._is_failing, was_failing = True, self._is_failing
         try:
             if not requested:
-                self._helper.send(READ)
+                self._helper.send(self._reopen_command() if was_failing else READ)
             answer = self._helper.answer()
         except HelperError as error:
             raise ParseError(str(error)) from None
         reading = self._parse_cached(answer)
+        self._is_failing = False
         return Findings(nvml=reading, rejected=sum(reading.rejected.values()))
+
+    def _reopen_command(self) -> bytes:
+        """Return REOPEN, and let a new helper start, if the driver's files changed since they were last checked."""
+        now = time.monotonic()
+        if now - self._signs_at < SIGNS_SECONDS:
+            return READ
+        self._signs_at, before, self._signs = now, self._signs, self._driver_signs()
+        if before == self._signs:
+            return READ
+        self._helper.end_pause()
+        return REOPEN
+
+    def _driver_signs(self) -> tuple[int, ...]:
+        return driver_signs(self._roots, os.environ.get("LD_LIBRARY_PATH", ""))
 
     def release(self, seconds: float) -> None:
         """Release the driver for that many seconds, starting with the next run. Thread-safe."""

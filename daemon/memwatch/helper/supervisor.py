@@ -87,6 +87,10 @@ class Helper:
         self._end(seconds)
         self._started_at = None
 
+    def end_pause(self) -> None:
+        """Let the next request start a child at once, as there is a reason to expect that it works now."""
+        self._started_at = None
+
     def _end(self, seconds: float = END_SECONDS) -> None:
         self._read = b""
         self._child.stop(seconds)

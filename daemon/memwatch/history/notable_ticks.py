@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from memwatch.helper.codec import DecodeError, from_line, to_line
-from memwatch.model import Absent, Bytes, Process, Words
+from memwatch.model import Absent, Bytes, Device, Process, Words
 from memwatch.snapshot import Level, Snapshot
 
 MAX_TICKS = 2000
@@ -57,6 +57,19 @@ class PoolUse(Struct, frozen=True):
     available_bytes: Bytes
 
 
+class TickDevice(Struct, frozen=True):
+    """State of a device. `errors`: its driver errors so far, by kind."""
+
+    id: str
+    name: str
+    state: str
+    temperature_celsius: float | Absent
+    power_watts: float | Absent
+    clock_hertz: Mapping[str, int] | Absent
+    throttled: tuple[str, ...] | Absent
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
 class Tick(Struct, frozen=True):
     """One tick. `boottime` is relative to the boot it was taken in. `figures`: see `series.collect_figures`."""
 
@@ -67,6 +80,7 @@ class Tick(Struct, frozen=True):
     pressure: tuple[TargetPressure, ...]
     processes: tuple[Holder, ...]
     figures: Mapping[str, float] = field(default_factory=dict)
+    devices: tuple[TickDevice, ...] = ()
 
     @property
     def worst(self) -> TargetPressure | None:
@@ -96,6 +110,20 @@ def build_tick(snapshot: Snapshot, boottime: float, figures: Mapping[str, float]
         ),
         tuple(_build_holder(process) for process in largest),
         {name: float(value) for name, value in figures.items()},
+        tuple(_build_device(device) for device in snapshot.devices),
+    )
+
+
+def _build_device(device: Device) -> TickDevice:
+    return TickDevice(
+        device.id,
+        device.name,
+        device.state,
+        device.temperature_celsius,
+        device.power_watts,
+        device.clock_hertz,
+        device.throttled,
+        {kind: count for kind, count in device.errors.items() if count},
     )
 
 

@@ -79,6 +79,32 @@ def read_once(path: Path) -> bytes | None:
         return None
 
 
+def inode_of(path: Path) -> int:
+    """Return the inode number, 0 if the file does not exist. A file that was replaced has another one."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0
+
+
+def names_in(folder: Path) -> tuple[str, ...]:
+    """Return the sorted names in a folder, none if it cannot be listed."""
+    try:
+        return tuple(sorted(os.listdir(folder)))
+    except OSError:
+        return ()
+
+
+def look_for(path: str) -> object:
+    """Return if the path exists, or the names in a folder whose path ends in `/`. Costs 1 µs, or 8 µs."""
+    if path.endswith("/") and os.access(path, os.F_OK):
+        try:
+            return os.listdir(path)
+        except OSError:
+            return ()
+    return os.access(path, os.F_OK)
+
+
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 

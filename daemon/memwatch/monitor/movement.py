@@ -1,4 +1,4 @@
-"""Movement of memory between two results of a collector."""
+"""Change of shares between two results of a collector. Pure functions."""
 
 from __future__ import annotations
 

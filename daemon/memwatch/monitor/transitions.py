@@ -11,9 +11,10 @@ from memwatch import units
 from memwatch.accounting.driver_errors import find_device
 from memwatch.alerts.rules import CRITICAL
 from memwatch.alerts.state import Notification
+from memwatch.drivers.error_words import describe_kind
 from memwatch.events import EventLog
 from memwatch.history.disk.last_run import UncleanShutdown
-from memwatch.kernel_log import KNOWN, DriverError, describe_kind
+from memwatch.kernel_log import KNOWN, DriverError
 from memwatch.model import Absent
 from memwatch.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.processes.leaks import LeakSuspect

@@ -249,6 +249,7 @@ def tick_json(tick: Tick, unix: float) -> Json:
         "unix": unix,
         "pools": [record_json(pool) for pool in tick.pools],
         "pressure": [record_json(one) | {"level": one.word} for one in tick.pressure],
+        "devices": [record_json(device) for device in tick.devices],
         "processes": [record_json(process) for process in tick.processes],
     }
 

@@ -61,6 +61,8 @@ def _devices(snapshot: Snapshot) -> Iterator[str]:
         )
         state = "" if device.state == "ok" else f", {device.state}"
         yield f"{device.name} ({wording.architecture(device.architecture.value)}{state}): {can}"
+        if known := wording.vitals(device.vitals):
+            yield f"  {known}"
 
 
 def _contents(pool: Pool) -> Iterator[str]:

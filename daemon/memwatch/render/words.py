@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import datetime, timezone
 
 from memwatch import units
-from memwatch.model import Absent, Process
+from memwatch.drivers.error_words import describe_kind
+from memwatch.model import Absent, Process, Vitals
 from memwatch.pressure.signals import full_in
 from memwatch.snapshot import Pressure
 
@@ -85,7 +87,14 @@ FACT_WORDS = {
     "l4t": "L4T",
     "mig": "MIG",
     "pci_id": "PCI ID",
+    "power": "Power state",
     "soc": "SoC",
+}
+CLOCK_WORDS = {"sm": "SM clock", "graphics": "GPU clock", "memory": "memory clock"}
+THROTTLE_WORDS = {
+    "thermal": "temperature",
+    "hw_thermal": "temperature (hardware)",
+    "hw_slowdown": "hardware slowdown",
 }
 BASIS_WORDS = {
     "rss": "RSS (shared pages count in each process)",
@@ -152,6 +161,44 @@ def ratio(part: float | Absent) -> str:
     if 99.95 <= percent < 100:
         return "99.9%"
     return f"{percent:.1f}%"
+
+
+def celsius(degrees: float | Absent) -> str:
+    """Format a temperature: "61 °C"."""
+    return absent(degrees) if isinstance(degrees, Absent) else f"{degrees:.0f} °C"
+
+
+def watts(power: float | Absent) -> str:
+    """Format a power: "287 W", "4.7 W"."""
+    return absent(power) if isinstance(power, Absent) else f"{power:.{0 if power >= 9.95 else 1}f} W"
+
+
+def hertz(clock: int | Absent) -> str:
+    """Format the frequency of a clock: "2,715 MHz"."""
+    return absent(clock) if isinstance(clock, Absent) else f"{clock / 1e6:,.0f} MHz"
+
+
+def clock_name(name: str) -> str:
+    """Format the name of a clock: "SM clock"."""
+    return CLOCK_WORDS.get(name, name)
+
+
+def throttled(names: Iterable[str] | Absent) -> str:
+    """Format the reasons for lowered clocks: "power cap, temperature", "no"."""
+    if isinstance(names, Absent):
+        return absent(names)
+    return ", ".join(THROTTLE_WORDS.get(name, name.replace("_", " ")) for name in names) or "no"
+
+
+def vitals(found: Vitals) -> str:
+    """Join the known values: "61 °C, 287 W, SM clock 2,715 MHz, throttled: power cap". Empty if none is known."""
+    clocks = {} if isinstance(found.clock_hertz, Absent) else found.clock_hertz
+    known = [celsius(found.temperature_celsius)] * (not isinstance(found.temperature_celsius, Absent))
+    known += [watts(found.power_watts)] * (not isinstance(found.power_watts, Absent))
+    known += [f"{clock_name(name)} {hertz(clock)}" for name, clock in clocks.items()]
+    if found.throttled and not isinstance(found.throttled, Absent):
+        known.append(f"throttled: {throttled(found.throttled)}")
+    return ", ".join(known)
 
 
 def duration(seconds: float | Absent) -> str:
@@ -236,8 +283,10 @@ def fact(name: str) -> str:
 
 
 def fault(kind: str) -> str:
-    """Format a kind of driver error: "XID 79", "ECC uncorrected"."""
-    return re.sub(r"^(xid|ecc|ras)(?=_|$)", lambda word: word[0].upper(), kind).replace("_", " ")
+    """Format a kind of driver error: "XID 79: GPU has fallen off the bus", "ECC uncorrected"."""
+    if kind.startswith("xid_"):
+        return describe_kind(kind)
+    return re.sub(r"^(ecc|ras)(?=_|$)", lambda word: word[0].upper(), kind).replace("_", " ")
 
 
 def content(kind: str) -> str:

@@ -22,6 +22,11 @@ class Backoff:
         self._not_before = now + self._pause
         self._pause = min(2 * self._pause, self._longest)
 
+    def end(self) -> None:
+        """End the pause: the next attempt is due now, and the pause after it is the first one again."""
+        self._pause = self._first
+        self._not_before = float("-inf")
+
     def reset(self) -> None:
         """Reset the pause after a success. The pause since the last attempt still applies."""
         self._pause = self._first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memwatch.model import Absent, Bytes
+from memwatch.model import Absent, Bytes, Vitals
 from memwatch.render import words as wording
 from memwatch.snapshot import Level, Pressure, Reason
 
@@ -20,6 +20,12 @@ def figure(record: Json, name: str) -> Bytes:
 def size(record: Json, name: str) -> str:
     """Format the size: "44.3 GiB", "— not supported"."""
     return wording.size(figure(record, name))
+
+
+def decode_vitals(device: Json) -> Vitals:
+    """Return the known values. Older daemons send none."""
+    names = Vitals.__struct_fields__
+    return Vitals(**{name: device[name] for name in names if device.get(name) is not None})
 
 
 def decode_pressure(record: Json) -> Pressure:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memwatch.render import words as wording
-from memwatchd.client.figures import Json, size, state_of
+from memwatchd.client.figures import Json, decode_vitals, size, state_of
 
 MARKS = {True: "✓", False: "✗", None: "?"}
 # Not "System RAM": firmware may reserve a part of it (carve-out), which MemTotal does not contain.
@@ -26,7 +26,7 @@ def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) 
 
 
 def device_lines(snapshot: Json) -> Iterator[str]:
-    """Yield a table of devices with their notes, or the reason why there are none."""
+    """Yield a table of devices with their known sensors and notes, or the reason why there are none."""
     devices = snapshot["devices"]
     if not devices:
         yield snapshot["machine"]["explanation"] or "No devices found."
@@ -36,6 +36,8 @@ def device_lines(snapshot: Json) -> Iterator[str]:
     yield head
     for device, line in zip(devices, lines, strict=True):
         yield line
+        if known := wording.vitals(decode_vitals(device)):
+            yield f"      {known}"
         yield from (f"      {note}" for note in device.get("notes", ()))
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from memwatch.model import Absent
 from memwatch.render import words as wording
-from memwatchd.client.figures import Json, decode_pressure, figure, size, state_of
+from memwatchd.client.figures import Json, decode_pressure, decode_vitals, figure, size, state_of
 
 # The available parts of a pool. All others are used.
 AVAILABLE_PARTS = ("page_cache", "free", "available")
@@ -135,6 +135,8 @@ def device_lines(device: Json) -> Iterator[str]:
     left = size(device, "headroom_bytes")
     can = f"headroom {left}" if device["headroom_bytes"] is None else f"can allocate {left} now"
     yield f"{device['id']}: {device['name']} ({wording.architecture(device['architecture'])}{state}): {can}"
+    if known := wording.vitals(decode_vitals(device)):
+        yield f"  {known}"
     for note in device.get("notes", ()):  # daemons before 0.1 have none
         yield f"  {note}"
 

@@ -13,7 +13,7 @@ from memwatch.drivers.amd.records import AmdCard, AmdGpu, AmdReading, AmdSensors
 from memwatch.drivers.amd.rocm import takes_gtt
 from memwatch.drivers.drm.records import DrmClient, DrmReading
 from memwatch.findings import Findings
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality
+from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Vitals
 from memwatch.pressure.inputs import build_targets
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Machine
@@ -187,6 +187,22 @@ def test_stale_driver_keeps_sizes_and_drops_use() -> None:
     assert whole.shares[0].used_bytes is Absent.STALE
     assert device.headroom_bytes is Absent.STALE
     assert device.api_free_bytes == {}
+
+
+@pytest.mark.parametrize(
+    ("pci", "stale", "expected"),
+    [
+        (PCI, (), Vitals(61.0, 287.0)),
+        (PCI, ("hwmon",), Vitals.absent(Absent.STALE)),
+        ("0000:ff:00.0", (), Vitals()),
+    ],
+)
+def test_kernel_sensors_belong_to_the_gpu_at_their_address(
+    pci: str, stale: tuple[str, ...], expected: Vitals
+) -> None:
+    found = findings_of(gpu_of(CARD, GIB), hwmon={pci: Vitals(61.0, 287.0)}, stale=frozenset(stale))
+
+    assert only(found)[1].vitals == expected
 
 
 def test_stale_sensors_make_only_utilization_stale() -> None:

@@ -12,7 +12,7 @@ from memwatch.accounting.tegra import build_tegrastats
 from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, MissingGpu, NvmlReading
 from memwatch.drivers.tegra.records import Load, NvMapClient, NvMapReading, TegraReading, TegrastatsReading
 from memwatch.findings import Findings
-from memwatch.model import Absent, Architecture, Bytes, Content, Process
+from memwatch.model import Absent, Architecture, Bytes, Content, Process, Vitals
 from memwatch.snapshot import Machine, Tegrastats
 from support.fakes import GIB, ram
 
@@ -286,6 +286,24 @@ def test_tegrastats_adds_loads_and_free_blocks(
 
     assert (found.devices[0].busy_ratio, found.devices[0].memory_busy_ratio) == (busy, memory_busy)
     assert build_tegrastats(found) == blocks
+
+
+def test_sensors_come_from_tegrastats_and_otherwise_from_nvml() -> None:
+    """Thor: tegrastats has temperature and rail, NVML the clock and the reasons for a lower one."""
+    line = TegrastatsReading(
+        1, 2, 1, 4 << 20, temperatures_celsius={"gpu": (39.9,)}, rails_milliwatts={"VDD_GPU": (3561, 3500)}
+    )
+    by_nvml = Vitals(41.0, 9.0, {"sm": 1_575_000_000}, ("thermal",))
+    thor_gpu = gpu("NVIDIA Thor", memory=NO, processes=(), vitals=by_nvml, busy_ratio=0.5)
+    both = machine(thor(), nvml=nvml(thor_gpu), tegrastats=line).devices[0]
+    stale = machine(thor(), "tegrastats", nvml=nvml(thor_gpu), tegrastats=line).devices[0]
+    neither = machine(orin()).devices[0]
+
+    assert both.vitals == Vitals(39.9, 3.561, {"sm": 1_575_000_000}, ("thermal",))
+    assert (both.busy_ratio, both.details["power_rail"]) == (0.5, "VDD_GPU")
+    assert stale.vitals == by_nvml
+    assert "power_rail" not in stale.details
+    assert neither.vitals == Vitals.absent(Absent.NOT_AVAILABLE)
 
 
 def test_unknown_tegra_is_named_by_its_chip() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.model import Absent
+from memwatch.model import Absent, Vitals
 from memwatch.render import words as wording
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Snapshot
@@ -45,6 +45,20 @@ def test_all_parts_of_a_machine_are_listed(name: str) -> None:
         assert wording.verdict(snapshot.labels[pressure.target], pressure) in text
     for status in snapshot.collectors:
         assert (f"collector {status.name} is {status.state}" in text) == (status.state in ("failing", "stalled"))
+
+
+def test_sensors_of_a_device_are_listed_below_it() -> None:
+    """In `memwatch status`, `top` and `devices`. A daemon of an older version sends none."""
+    hot = critical_gb10().devices[0].with_vitals(Vitals(91.0, 44.9, {"sm": 1_400_000_000}, ("hw_thermal",)))
+    snapshot = sent(replace(critical_gb10(), devices=(hot,)))
+    line = "91 °C, 45 W, SM clock 1,400 MHz, throttled: temperature (hardware)"
+    shown, listed = "\n".join(render_lines(snapshot, 0.2)), "\n".join(device_lines(snapshot))
+    for name in Vitals.__struct_fields__:
+        del snapshot["devices"][0][name]
+
+    assert re.search(rf"^gpu0: NVIDIA GB10 .*\n  {re.escape(line)}$", shown, re.MULTILINE)
+    assert re.search(rf"^gpu0 .*\n      {re.escape(line)}$", listed, re.MULTILINE)
+    assert "°C" not in "\n".join(render_lines(snapshot, 0.2))
 
 
 def test_tree_of_a_unified_machine_adds_up() -> None:

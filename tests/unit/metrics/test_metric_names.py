@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from memwatch.history.disk.files import FilesStatus
+from memwatch.model import Vitals
 from memwatch.notify.outbox.outbox import OutboxFigures
 from memwatch.runtime.worker import ThreadState
 from memwatch.snapshot import CollectorStatus, Snapshot, Tegrastats
@@ -27,10 +28,14 @@ NAMES = {
     "collector_up": {"collector"},
     "device_api_free_bytes": {"device", "api"},
     "device_busy_ratio": {"device"},
+    "device_clock_hertz": {"device", "clock"},
     "device_headroom_bytes": {"device"},
     "device_info": {"device", "vendor", "name", "uuid", "pci", "driver", "architecture"},
     "device_memory_busy_ratio": {"device"},
+    "device_power_watts": {"device"},
     "device_process_list_complete": {"device"},
+    "device_temperature_celsius": {"device"},
+    "device_throttled": {"device", "reason"},
     "device_up": {"device"},
     "driver_memory_error_last_seen_timestamp_seconds": {"device", "kind"},
     "driver_memory_errors_total": {"device", "kind"},
@@ -93,6 +98,7 @@ def with_every_value() -> Snapshot:
     gpu = replace(
         base.devices[0], busy_ratio=0.5, memory_busy_ratio=0.5, errors={"xid": 1}, errors_seen_unix={"xid": 1.0}
     )
+    gpu = gpu.with_vitals(Vitals(61.0, 287.4, {"sm": 2_715_000_000}, ("power_cap",)))
     limited = replace(base.shares[0], limit_bytes=base.pools[0].size_bytes)
     nvml = CollectorStatus("nvml", "ok", 0.1, 0.001, base.unix, errors={"deadline": 1})
     return replace(base, devices=(gpu,), shares=(limited,), collectors=(nvml,), tegrastats=Tegrastats(3, 4 << 20))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 from memwatch.clock import SystemClock
 from memwatch.collectors.base import Collector, CollectorEntry
@@ -51,6 +52,32 @@ def test_defect_is_counted_and_other_collectors_continue() -> None:
 
     assert findings.pools[0].used_bytes == GIB
     assert status_of(statuses, "broken").errors == {"defect": 1}
+
+
+def test_unavailable_collector_is_retried_when_its_files_change(tmp_path: Path) -> None:
+    """Within seconds and not after its growing delay; soon again if the source was not complete yet."""
+    clock, made = FakeClock(), list[float]()
+    node = tmp_path / "driver"
+
+    def make() -> Collector:
+        made.append(clock.now)
+        if not node.exists():
+            raise SourceUnavailable("no such driver")
+        return FakeCollector("gpu")
+
+    sampler = Sampler([CollectorEntry("gpu", make, False, (f"{tmp_path}/", f"{node}"))], clock)
+    for second in range(110):
+        if second == 100:
+            (tmp_path / "card0").touch()
+        if second == 105:
+            node.touch()
+        _, statuses = sampler.gather()
+        clock.now += 1.0
+
+    assert [round(at - 1000.0) for at in made[:4]] == [0, 10, 30, 70]
+    assert 100 <= made[4] - 1000.0 <= 104
+    assert 105 <= made[-1] - 1000.0 <= 109
+    assert statuses[0].state == "ok"
 
 
 def test_unavailable_collector_is_retried_with_backoff() -> None:

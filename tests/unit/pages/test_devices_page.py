@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from memwatch.model import Absent, Bytes, Process
+from memwatch.model import Absent, Bytes, Process, Vitals
 from memwatch.render.words import fault
 from memwatch.snapshot import Snapshot
 from memwatch_web.pages.devices import MAX_HOLDERS, build_entries
@@ -17,6 +17,9 @@ from support.sample_parts import process
 from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server
 
 GIB = 1 << 30
+
+
+HOT = Vitals(83.0, 412.4, {"sm": 1_980_000_000, "memory": 2_619_000_000}, ("power_cap", "thermal"))
 
 
 def with_device(snapshot: Snapshot, **fields: Any) -> Snapshot:
@@ -66,7 +69,11 @@ def test_memory_of_one_process_is_summed_over_places() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("xid_79", "XID 79"), ("ecc_uncorrected", "ECC uncorrected"), ("row_remap_pending", "row remap pending")],
+    [
+        ("xid_79", "XID 79: GPU has fallen off the bus"),
+        ("ecc_uncorrected", "ECC uncorrected"),
+        ("row_remap_pending", "row remap pending"),
+    ],
 )
 def test_error_kinds_use_the_names_of_the_vendors(kind: str, words: str) -> None:
     assert fault(kind) == words
@@ -83,10 +90,24 @@ def test_error_kinds_use_the_names_of_the_vendors(kind: str, words: str) -> None
         (with_device(discrete_gpu(), state="needs_reset"), "needs reset"),
         (
             with_device(discrete_gpu(), errors={"xid_79": 2}, errors_seen_unix={"xid_79": 0.0}),
-            "XID 79 2 1970-01-01 00:00:00 UTC",
+            "XID 79: GPU has fallen off the bus 2 1970-01-01 00:00:00 UTC",
         ),
-        (with_device(discrete_gpu(), errors={"xid_79": 1}), "XID 79 1 —"),
+        (with_device(discrete_gpu(), errors={"xid_79": 1}), "XID 79: GPU has fallen off the bus 1 —"),
         (with_device(discrete_gpu(), errors={}), "None reported."),
+        (
+            with_device(discrete_gpu(), **asdict(HOT)),
+            "Sensors Temperature 83 °C Power 412 W SM clock 1,980 MHz Memory clock 2,619 MHz "
+            "Throttled power cap, temperature",
+        ),
+        (with_device(discrete_gpu(), **asdict(replace(HOT, throttled=()))), "Throttled no"),
+        (
+            with_device(discrete_gpu(), **asdict(replace(HOT, clock_hertz=Absent.NOT_PERMITTED))),
+            "Power 412 W Clocks — not permitted Throttled",
+        ),
+        (
+            with_device(discrete_gpu(), **asdict(Vitals.absent(Absent.STALE))),
+            "Temperature, power, clocks — stale",
+        ),
         (with_device(discrete_gpu(), uuid=Absent.NOT_PERMITTED), "UUID — not permitted"),
         (
             replace(with_device(discrete_gpu(), process_list="partial"), processes=()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.model import Absent, PoolKind
+from memwatch.model import Absent, PoolKind, Vitals
 from memwatch.render.text import render_text
 from memwatch_web.pages.pattern_samples import pools
 from support.sample_snapshots import calm_workstation, critical_gb10, many_owners, unknown_figures
@@ -18,6 +18,18 @@ def test_unified_machine_shows_shares_and_headroom() -> None:
     assert "NVIDIA GB10 (unified memory): can allocate 4.3 GiB now" in text
     assert text.index("vllm") < text.index("python3")
     assert "System RAM is critical: 96.4% used" in text
+
+
+def test_device_is_followed_by_its_known_sensors() -> None:
+    """Unknown values are left out; a device without any has no second line."""
+    gpu = critical_gb10().devices[0]
+    vitals = Vitals(67.0, 41.2, {"sm": 2_405_000_000}, ("power_cap",))
+    text = render_text(replace(critical_gb10(), devices=(gpu.with_vitals(vitals),)))
+    cool = render_text(replace(critical_gb10(), devices=(gpu.with_vitals(replace(vitals, throttled=())),)))
+
+    assert "can allocate 4.3 GiB now\n  67 °C, 41 W, SM clock 2,405 MHz, throttled: power cap\n" in text
+    assert "\n  67 °C, 41 W, SM clock 2,405 MHz\n" in cool
+    assert " °C" not in render_text(critical_gb10())
 
 
 def test_low_pressure_is_shown_as_ok() -> None:

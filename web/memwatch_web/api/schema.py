@@ -113,6 +113,12 @@ class Device(Figures):
     )
     busy_ratio: float | None = Field(description="Fraction of time the device was busy, 0–1.")
     memory_busy_ratio: float | None = Field(description="Fraction of time its memory was read or written, 0–1.")
+    temperature_celsius: float | None = Field(description="Temperature of the device.")
+    power_watts: float | None = Field(description="Power of the device; on a Jetson, of the rail in `details`.")
+    clock_hertz: dict[str, int] | None = Field(
+        description="Clocks by name: sm, graphics or memory.", examples=[{"sm": 1980000000}]
+    )
+    throttled: list[str] | None = Field(description="What lowers the clocks now. Empty if nothing does.")
     details: dict[str, str] = Field(description="Additional facts as reported by the driver.")
     notes: list[str] = Field(description="Additional information, in sentences.")
 

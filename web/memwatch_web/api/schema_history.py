@@ -52,6 +52,17 @@ class TickProcess(Figures):
     device_bytes: dict[str, int | dict[str, Reason] | None]
 
 
+class TickDevice(Figures):
+    id: str
+    name: str
+    state: str
+    temperature_celsius: float | None
+    power_watts: float | None
+    clock_hertz: dict[str, int] | None
+    throttled: list[str] | None
+    errors: dict[str, int]
+
+
 class Tick(Answer):
     """A notable tick with its largest processes."""
 
@@ -59,6 +70,7 @@ class Tick(Answer):
     unix: float
     pools: list[TickPool]
     pressure: list[TickPressure]
+    devices: list[TickDevice]
     processes: list[TickProcess]
 
 

@@ -210,7 +210,33 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
         moving,
         ("device",),
     )
+    yield from vital_families(snapshot)
     yield from driver_error_families(snapshot)
+
+
+def vital_families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield temperature, power, clocks and throttling of devices."""
+    devices = snapshot.devices
+    temperatures = [((device.id,), device.temperature_celsius) for device in devices]
+    text = "Temperature of a device in degrees Celsius."
+    yield gauge("device_temperature_celsius", text, temperatures, ("device",))
+    power = [((device.id,), device.power_watts) for device in devices]
+    yield gauge("device_power_watts", "Power of a device in watts.", power, ("device",))
+    clocks = [
+        ((device.id, name), hertz)
+        for device in devices
+        if not isinstance(device.clock_hertz, Absent)
+        for name, hertz in device.clock_hertz.items()
+    ]
+    yield gauge("device_clock_hertz", "Frequency of a clock of a device in hertz.", clocks, ("device", "clock"))
+    reasons = [
+        ((device.id, reason), 1)
+        for device in devices
+        if not isinstance(device.throttled, Absent)
+        for reason in device.throttled
+    ]
+    text = "1 for each reason that lowers the clocks of a device now."
+    yield gauge("device_throttled", text, reasons, ("device", "reason"))
 
 
 def driver_error_families(snapshot: Snapshot) -> Iterator[Metric]:

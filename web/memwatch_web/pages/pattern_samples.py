@@ -22,6 +22,7 @@ from memwatch.model import (
     Quality,
     Share,
     ShareKind,
+    Vitals,
 )
 from memwatch.notify.status import AlertRow, ReceiverRow
 from memwatch.owners import Owner
@@ -169,6 +170,9 @@ def bare(snapshot: Snapshot) -> Snapshot:
     )
 
 
+SENSORS = Vitals(71.0, 38.4, {"sm": 2_405_000_000}, ("power_cap",))
+
+
 def devices(pool: Pool) -> tuple[Device, ...]:
     """Return one device in each state."""
     return tuple(
@@ -186,7 +190,7 @@ def devices(pool: Pool) -> tuple[Device, ...]:
             process_list="complete" if state == "ok" else Absent.NOT_AVAILABLE,
             errors={"xid_79": 1} if state == "lost" else {},
             errors_seen_unix={"xid_79": UNIX - 60} if state == "lost" else {},
-        )
+        ).with_vitals(SENSORS if state == "ok" else Vitals.absent(Absent.NOT_AVAILABLE))
         for state in ("ok", "lost", "needs_reset", "missing")
     )
 

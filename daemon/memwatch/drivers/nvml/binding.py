@@ -38,6 +38,9 @@ _RECOVERY_ACTIONS = (
     "bus_reset",
     "system_reboot",
 )
+SM_CLOCK, MEMORY_CLOCK = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
+_TEMPERATURE_V1 = 0x100000C
+_GPU_SENSOR = pynvml.NVML_TEMPERATURE_GPU
 _SINCE_DRIVER_LOAD = 0  # nvmlEccCounterType_t: volatile
 
 
@@ -179,6 +182,30 @@ def recovery_action(handle: Handle) -> Words:
         raise NvmlError(field.nvmlReturn)
     action = int(field.value.uiVal)
     return _RECOVERY_ACTIONS[action] if action < len(_RECOVERY_ACTIONS) else f"action_{action}"
+
+
+def temperature(handle: Handle) -> int:
+    """Return the temperature of the GPU in degrees Celsius."""
+    # nvmlTemperature_v1_t: version, sensor, degrees. Lists of values need no record of the binding.
+    info = (c_int * 3)(_TEMPERATURE_V1, _GPU_SENSOR, 0)
+    call("nvmlDeviceGetTemperatureV", handle, byref(info))
+    return info[2]
+
+
+def temperature_v0(handle: Handle) -> int:
+    """Return the temperature by the call of drivers before 575, which CUDA 14 will remove."""
+    return number("nvmlDeviceGetTemperature", handle, c_uint(_GPU_SENSOR))
+
+
+def clock_hertz(handle: Handle, domain: int) -> int:
+    return number("nvmlDeviceGetClockInfo", handle, c_uint(domain)) * 1_000_000
+
+
+def utilization_percent(handle: Handle) -> tuple[int, int]:
+    """Return percent of time with the GPU busy, and with its memory read or written."""
+    rates = pynvml.c_nvmlUtilization_t()
+    call("nvmlDeviceGetUtilizationRates", handle, byref(rates))
+    return int(rates.gpu), int(rates.memory)
 
 
 class ProcessListBuffer:

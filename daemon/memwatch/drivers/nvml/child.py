@@ -1,8 +1,9 @@
 """Helper process that calls NVML, so that a call that hangs or crashes does not affect the daemon.
 
 `python -m memwatch.drivers.nvml.child` reads commands from stdin, one per line, and writes one response line per
-command to stdout: `reading {...}` or `failure {...}`. The only command is `read`. It exits with 0 when stdin ends
-or on SIGTERM, and with 75 after a failure that needs a new process.
+command to stdout: `reading {...}` or `failure {...}`. The commands are `read`, and `reopen`, which reads without
+waiting for the next attempt to open a driver that failed. It exits with 0 when stdin ends or on SIGTERM, and with
+75 after a failure that needs a new process.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from memwatch.helper.bootstrap import bootstrap, write_all
 from memwatch.helper.codec import LineEncoder
 
 EXIT_NEEDS_NEW_PROCESS = 75
+COMMANDS = (b"read\n", b"reopen\n")
 MAX_PID_MAX = 4_194_304  # PID_MAX_LIMIT of 64-bit Linux
 
 
@@ -29,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limits = Limits(_pid_max(options.procfs), options.system_memory)
     driver = Driver(limits, options.retry_seconds, options.slow_seconds)
     try:
-        return serve(sys.stdin.buffer, lambda line: write_all(answers, line), driver.read)
+        return serve(sys.stdin.buffer, lambda line: write_all(answers, line), driver.read, driver.end_pause)
     except BrokenPipeError:
         return 0
     finally:
@@ -37,12 +39,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve(
-    commands: BinaryIO, answer: Callable[[bytes], None], read: Callable[[], NvmlReading | NvmlFailure]
+    commands: BinaryIO,
+    answer: Callable[[bytes], None],
+    read: Callable[[], NvmlReading | NvmlFailure],
+    end_pause: Callable[[], None] = lambda: None,
 ) -> int:
     """Answer commands until stdin ends, and return the exit code."""
     speaker = LineEncoder()
     for command in iter(commands.readline, b""):
-        found = read() if command == b"read\n" else _unknown(command)
+        if command == b"reopen\n":
+            end_pause()
+        found = read() if command in COMMANDS else _unknown(command)
         if isinstance(found, NvmlReading):
             answer(b"reading " + speaker.encode(found))
             continue
@@ -53,7 +60,7 @@ def serve(
 
 
 def _unknown(command: bytes) -> NvmlFailure:
-    return NvmlFailure("failed", f"unknown command {command[:40]!r}: the only one is 'read'")
+    return NvmlFailure("failed", f"unknown command {command[:40]!r}: there are 'read' and 'reopen'")
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

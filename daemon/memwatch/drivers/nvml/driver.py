@@ -63,6 +63,11 @@ class Driver:
             self._failure = build_failure(rejected.code)
         return self._failure
 
+    def end_pause(self) -> None:
+        """Open a driver that failed with the next reading, as its files have changed."""
+        if self._failure is not None or not self._is_open:
+            self._backoff.end()
+
     def close(self) -> None:
         """Close NVML, unless a wait for events is stuck in it: then only the end of the process closes it."""
         if self._events.stop(WAIT_SECONDS + 0.5):

@@ -31,9 +31,13 @@ from memwatch.drivers.nvml.validation import (
     join_lists,
     process_capacity,
 )
-from memwatch.model import Absent, Words
+from memwatch.drivers.nvml.vital_fields import VitalFields
+from memwatch.model import Absent, Vitals, Words
 
 T = TypeVar("T")
+
+# Temperature, power and clocks are read three times as often as facts that rarely change.
+VITALS_PER_SLOW_PERIOD = 3
 
 
 class StaticInfo(Struct, frozen=True):
@@ -99,6 +103,9 @@ class UnreachableGpu(Struct, frozen=True):
             processes=reason,
             ecc=Ecc(*[reason] * 6),
             recovery_action=reason,
+            vitals=Vitals.absent(reason),
+            busy_ratio=reason,
+            memory_busy_ratio=reason,
             codes={"device": self.code},
         )
 
@@ -128,19 +135,27 @@ class Gpu:
         self.is_mute = False
         self._mig = Mig(handle, self._codes, roster, sieve, slow_seconds)
         self.slow = SlowFields(handle, self._codes, self._lists.mps, slow_seconds)
+        self._vitals = VitalFields(handle, self._codes, sieve, slow_seconds / VITALS_PER_SLOW_PERIOD)
 
     def on_reconfigured(self) -> None:
         """Discard MIG handles and slow values: the MIG configuration changed, and perhaps the mode."""
         self._mig.forget()
         self.slow.expire()
 
+    def _refresh(self, now: float) -> None:
+        """Read all slow values the first time, then the one that is due for longest."""
+        due = [one for one in (self.slow, self._vitals) if one.next_at <= now]
+        first = [one for one in due if one.next_at == float("-inf")]
+        for one in first or sorted(due, key=lambda one: one.next_at)[:1]:
+            one.ask(now)
+
     def read(self, now: float) -> GpuReading:
-        self.slow.refresh(now)
+        self._refresh(now)
         memory = self._validator.memory(self._memory.ask())
         instances = self._instances(now)
         processes = self._processes(memory, instances)
         self.is_mute = memory is processes is Absent.NOT_AVAILABLE
-        static, slow = self.static, self.slow
+        static, slow, latest = self.static, self.slow, self._vitals.latest
         return GpuReading(
             index=self.index,
             uuid=static.uuid,
@@ -156,6 +171,10 @@ class Gpu:
             processes=processes,
             ecc=slow.ecc,
             recovery_action=slow.recovery_action,
+            vitals=latest.vitals,
+            busy_ratio=latest.busy_ratio,
+            # Utilization of a framebuffer that the GPU does not have: N/A in nvidia-smi, and 0 here.
+            memory_busy_ratio=latest.memory_busy_ratio if _has_framebuffer(memory) else Absent.NOT_SUPPORTED,
             codes=dict(self._codes),
         )
 
@@ -182,3 +201,9 @@ class Gpu:
         if not isinstance(mps, Absent):
             self._mps_seen = bool(mps)
         return join_lists((rows, mps)) if self._mps_seen else rows
+
+
+def _has_framebuffer(memory: GpuMemory | Absent) -> bool:
+    if isinstance(memory, Absent):
+        return memory is not Absent.NOT_SUPPORTED
+    return memory.total_bytes > 0

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from memwatch.model import Absent, Bytes, Words
+from memwatch.model import Absent, Bytes, Vitals, Words
 
 GpuState = Literal["ok", "lost", "needs_reset", "missing"]
 AddressingMode = Literal["none", "hmm", "ats"]
@@ -75,6 +75,9 @@ class GpuReading(Struct, frozen=True):
     processes: tuple[GpuProcess, ...] | Absent = Absent.NOT_AVAILABLE
     ecc: Ecc = Ecc()
     recovery_action: Words = Absent.NOT_SUPPORTED
+    vitals: Vitals = Vitals.absent(Absent.NOT_AVAILABLE)
+    busy_ratio: float | Absent = Absent.NOT_AVAILABLE
+    memory_busy_ratio: float | Absent = Absent.NOT_AVAILABLE
     codes: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -1,19 +1,19 @@
-"""Values of a GPU that rarely change: each read about every 30 s, one call per reading."""
+"""Values of a GPU that rarely change: each read about every 30 s."""
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import Any
 
 from memwatch.drivers.nvml import binding
 from memwatch.drivers.nvml.query import Query
 from memwatch.drivers.nvml.records import Ecc
+from memwatch.drivers.nvml.rotation import Rotation
 from memwatch.drivers.nvml.validation import Row
 from memwatch.model import Absent, Bytes, Words
 
 
-class SlowFields:
+class SlowFields(Rotation):
     """The latest values, each at most `period_seconds` old if readings are frequent enough for one call each.
 
     `mps` is the list of MPS clients. Once it is not empty, the caller reads it every time until it is empty again.
@@ -22,58 +22,50 @@ class SlowFields:
     def __init__(
         self, handle: binding.Handle, codes: dict[str, int], mps: Query[list[Row]], period_seconds: float
     ) -> None:
-        self.bar1_bytes: Bytes = Absent.NOT_AVAILABLE
-        self.mig_enabled: bool | Absent = Absent.NOT_AVAILABLE
-        self.recovery_action: Words = Absent.NOT_AVAILABLE
-        self.device_count: int | Absent = Absent.NOT_AVAILABLE
-        self.mps: list[Row] | Absent = Absent.NOT_AVAILABLE
         self.ecc = Ecc()
-        self._ecc_corrected: int | Absent = Absent.NOT_AVAILABLE
-        self._ecc_uncorrected: int | Absent = Absent.NOT_AVAILABLE
-        self._remapped: tuple[int, int, bool, bool] | Absent = Absent.NOT_AVAILABLE
 
-        def ask(name: str, form: Any) -> Query[Any]:  # noqa: ANN401
-            return Query(codes, (name, form))
+        def question(name: str, form: Any) -> tuple[str, Query[Any]]:  # noqa: ANN401
+            return name, Query(codes, (name, form))
 
-        self._questions: deque[tuple[str, Query[Any]]] = deque(
+        super().__init__(
             (
-                ("bar1_bytes", ask("bar1", partial(binding.bar1_size, handle))),
-                ("mig_enabled", ask("mig_mode", partial(binding.mig_enabled, handle))),
+                question("bar1", partial(binding.bar1_size, handle)),
+                question("mig_mode", partial(binding.mig_enabled, handle)),
                 ("mps", mps),
-                ("_ecc_corrected", ask("ecc_corrected", partial(binding.ecc_errors, handle, False))),
-                ("_ecc_uncorrected", ask("ecc_uncorrected", partial(binding.ecc_errors, handle, True))),
-                ("_remapped", ask("remapped_rows", partial(binding.remapped_rows, handle))),
-                ("recovery_action", ask("recovery_action", partial(binding.recovery_action, handle))),
-                ("device_count", ask("device_count", partial(binding.number, "nvmlDeviceGetCount_v2"))),
-            )
+                question("ecc_corrected", partial(binding.ecc_errors, handle, False)),
+                question("ecc_uncorrected", partial(binding.ecc_errors, handle, True)),
+                question("remapped_rows", partial(binding.remapped_rows, handle)),
+                question("recovery_action", partial(binding.recovery_action, handle)),
+                question("device_count", partial(binding.number, "nvmlDeviceGetCount_v2")),
+            ),
+            period_seconds,
         )
-        self._pause_seconds = period_seconds / len(self._questions)
-        self._next_at: float | None = None
 
-    def refresh(self, now: float) -> None:
-        """Read all values the first time, then one value each time it is due."""
-        if self._next_at is None:
-            for _ in range(len(self._questions)):
-                self._ask_next()
-        elif now >= self._next_at:
-            self._ask_next()
-        else:
-            return
-        self._next_at = now + self._pause_seconds
-        self.ecc = self._ecc()
+    @property
+    def bar1_bytes(self) -> Bytes:
+        return self._value("bar1")  # type: ignore[no-any-return]
 
-    def expire(self) -> None:
-        """Read all values at the next refresh."""
-        self._next_at = None
+    @property
+    def mig_enabled(self) -> bool | Absent:
+        return self._value("mig_mode")  # type: ignore[no-any-return]
 
-    def _ask_next(self) -> None:
-        name, question = self._questions[0]
-        self._questions.rotate(-1)
-        setattr(self, name, question.ask())
+    @property
+    def mps(self) -> list[Row] | Absent:
+        return self._value("mps")  # type: ignore[no-any-return]
 
-    def _ecc(self) -> Ecc:
-        errors = (self._ecc_corrected, self._ecc_uncorrected)
-        if isinstance(self._remapped, Absent):
-            return Ecc(*errors, *[self._remapped] * 4)
-        correctable, uncorrectable, pending, failed = self._remapped
-        return Ecc(*errors, correctable, uncorrectable, pending, failed)
+    @property
+    def recovery_action(self) -> Words:
+        return self._value("recovery_action")  # type: ignore[no-any-return]
+
+    @property
+    def device_count(self) -> int | Absent:
+        return self._value("device_count")  # type: ignore[no-any-return]
+
+    def ask(self, now: float) -> None:
+        super().ask(now)
+        errors = (self._value("ecc_corrected"), self._value("ecc_uncorrected"))
+        rows = self._value("remapped_rows")
+        self.ecc = Ecc(*errors, *([rows] * 4 if isinstance(rows, Absent) else rows))
+
+    def _value(self, name: str) -> Any:  # noqa: ANN401
+        return self.values.get(name, Absent.NOT_AVAILABLE)

@@ -132,6 +132,12 @@ class AnswerValidator:
         except ImplausibleAnswerError as implausible:
             return self._reject(implausible)
 
+    def figure(self, kind: str, value: Bytes, most: int) -> Bytes:
+        """Return `value`, or reject it if it exceeds `most`."""
+        if isinstance(value, Absent) or value <= most:
+            return value
+        return self._reject(ImplausibleAnswerError(kind))
+
     def _reject(self, implausible: ImplausibleAnswerError) -> Absent:
         self.rejected[implausible.what] = self.rejected.get(implausible.what, 0) + 1
         return Absent.INCONSISTENT

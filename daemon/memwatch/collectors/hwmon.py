@@ -1,0 +1,42 @@
+"""Temperature, power and clocks of AMD and Intel GPUs, from hwmon files. No suspended GPU wakes up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from memwatch.collectors.base import BaseCollector
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots, SourceUnavailable
+from memwatch.linux.hwmon import GpuSensors, find_sensors
+
+# Interval for added and removed GPUs.
+RESCAN_SECONDS = 60.0
+
+
+class Collector(BaseCollector):
+    """Reads in its own thread: the firmware of a busy GPU may take milliseconds to answer."""
+
+    name = "hwmon"
+    signs = ("sys/class/drm/",)
+    period_seconds = 5.0
+    may_block = True
+
+    def __init__(self, roots: Roots, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(roots)
+        self._monotonic = monotonic
+        self._gpus: dict[str, GpuSensors] = {}
+        self._rescan()
+
+    def collect(self) -> Findings:
+        now = self._monotonic()
+        if now >= self._rescan_at or not self._gpus:
+            self._rescan()
+        return Findings(hwmon={pci: gpu.read(now) for pci, gpu in self._gpus.items()})
+
+    def _rescan(self) -> None:
+        self._rescan_at = self._monotonic() + RESCAN_SECONDS
+        found = find_sensors(self._roots.sysfs)
+        self._gpus = {pci: self._gpus.get(pci, gpu) for pci, gpu in found.items()}
+        if not found:
+            raise SourceUnavailable("no AMD or Intel GPU with sensors found")

@@ -1,0 +1,69 @@
+"""A driver that is loaded after memwatchd started, or that comes back, is found within seconds of its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.amd_machine import GIB, AmdMachine, discrete
+from support.daemon_process import RunningDaemon, running_daemon
+from support.mutable_machine import MutableMachine
+from support.nvml_machine import Simulator
+from support.sample_nvml import RTX_4090
+from support.waiting import Stopwatch
+
+# Two checks of the files, an attempt and a tick. The requirement is 10 s.
+MAX_SECONDS = 7.0
+
+
+def names(devices: Any) -> list[str]:
+    return [device["name"] for device in devices if device["headroom_bytes"] is not None]
+
+
+def seconds_until_found(daemon: RunningDaemon, name: str) -> float:
+    watch = Stopwatch(daemon.pid)
+    daemon.wait_for("/api/v1/devices", lambda devices: name in names(devices))
+    return watch.seconds
+
+
+def load_nvidia(machine: MutableMachine, simulator: Simulator) -> None:
+    """Install library and kernel module, in the order of a package: the kernel's files come last."""
+    simulator.install()
+    simulator.show(RTX_4090)
+    (machine.folder / "proc/driver/nvidia").mkdir(parents=True)
+    (machine.folder / "root/dev").mkdir(parents=True, exist_ok=True)
+    (machine.folder / "root/dev/nvidiactl").touch()
+
+
+@pytest.mark.parametrize("host", ["workstation", "rtx-4090"], ids=["no GPU on the bus", "GPU without driver"])
+def test_nvidia_driver_loaded_later_is_found_within_seconds(host: str, tmp_path: Path) -> None:
+    """Without a GPU on the PCI bus there is no helper process yet; with one, the helper has failed before."""
+    machine = MutableMachine.of(host, tmp_path / "machine")
+    simulator = Simulator.of(tmp_path, RTX_4090)
+    simulator.uninstall()
+    simulator.unload_driver()
+    with running_daemon(tmp_path, *machine.arguments, environ=simulator.environ) as daemon:
+        daemon.wait_for("/api/v1/snapshot", lambda found: found["seq"] >= 3)
+        before = names(daemon.get("/api/v1/devices").json)
+        load_nvidia(machine, simulator)
+        took = seconds_until_found(daemon, "NVIDIA GeForce RTX 4090")
+
+    assert before == []
+    assert took <= MAX_SECONDS
+
+
+def test_amd_card_that_appears_is_found_within_seconds(tmp_path: Path) -> None:
+    machine = AmdMachine(tmp_path / "machine")
+    machine.host(ram=64 * GIB, available=48 * GIB)
+    machine.gpu(discrete(used=GIB))
+    machine.unplug()
+    with running_daemon(tmp_path, *machine.arguments) as daemon:
+        daemon.wait_for("/api/v1/snapshot", lambda found: found["seq"] >= 3)
+        before = names(daemon.get("/api/v1/devices").json)
+        machine.plug()
+        took = seconds_until_found(daemon, "AMD Radeon RX 7900 XT/XTX")
+
+    assert before == []
+    assert took <= MAX_SECONDS

@@ -1,0 +1,74 @@
+"""Temperature, power, clocks and throttling of a GPU: API, metrics, page, and the record of an unclean end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from memwatch_web.api import schema, schema_history
+from support.daemon_process import running_daemon
+from support.html_reader import Reader
+from support.mutable_machine import MutableMachine
+from support.nvml_machine import Simulator
+from support.nvml_state import Event, Sensors
+from support.sample_nvml import RTX_4090, XID
+from support.waiting import MAX_WAIT_SECONDS
+
+HOT = Sensors(91, 449_600, 1410, 10501, throttle=0x4 | 0x8 | 0x40, busy=100, memory_busy=38)
+MACHINE = RTX_4090.with_gpu(0, sensors=HOT)
+
+
+def test_sensors_are_in_api_metrics_and_page(tmp_path: Path) -> None:
+    simulator = Simulator.of(tmp_path, MACHINE)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
+        daemon.wait_until_ok("nvml")
+        answer, metrics = daemon.get("/api/v1/devices"), daemon.get("/metrics").text
+        page = Reader(daemon.get("/devices").body).text
+
+    (device,) = answer.json
+    TypeAdapter(list[schema.Device]).validate_json(answer.body, strict=True)
+    assert (device["temperature_celsius"], device["power_watts"]) == (91, 449.6)
+    assert device["clock_hertz"] == {"sm": 1_410_000_000, "memory": 10_501_000_000}
+    assert device["throttled"] == ["power_cap", "hw_thermal"]
+    assert (device["busy_ratio"], device["memory_busy_ratio"]) == (1.0, 0.38)
+    for sample in (
+        'device_temperature_celsius{device="gpu0"} 91.0',
+        'device_power_watts{device="gpu0"} 449.6',
+        'device_clock_hertz{clock="sm",device="gpu0"} 1.41e+09',
+        'device_throttled{device="gpu0",reason="hw_thermal"} 1.0',
+        'device_busy_ratio{device="gpu0"} 1.0',
+        'device_memory_busy_ratio{device="gpu0"} 0.38',
+    ):
+        assert f"\nmemwatch_{sample}\n" in metrics
+    assert "Temperature 91 °C Power 450 W SM clock 1,410 MHz Memory clock 10,501 MHz" in page
+    assert "Throttled power cap, temperature (hardware)" in page
+
+
+def test_sensors_before_an_unclean_end_are_kept(tmp_path: Path) -> None:
+    """With the XID in words: owners found the cause of a freeze only here."""
+    machine = MutableMachine.of("rtx-4090", tmp_path / "machine")
+    machine.use(0.97)
+    simulator = Simulator.of(tmp_path, MACHINE)
+    arguments = [*machine.arguments, "--state-dir", str(tmp_path / "state")]
+    with running_daemon(tmp_path, *arguments, environ=simulator.environ) as daemon:
+        daemon.wait_until_ok("nvml")
+        simulator.wait_for_call("nvmlEventSetWait_v2")
+        simulator.show(MACHINE.with_event(Event(0, XID, 79)))
+        daemon.wait_for("/api/v1/events", lambda events: any("XID 79" in event["text"] for event in events))
+        events = [event["text"] for event in daemon.get("/api/v1/events").json]
+        seen = daemon.snapshot()["seq"]
+        daemon.wait_for("/api/v1/snapshot", lambda found: found["seq"] > seen)
+        os.kill(daemon.pid, signal.SIGKILL)
+        daemon.process.wait(MAX_WAIT_SECONDS)
+    with running_daemon(tmp_path, *arguments, environ=simulator.environ) as daemon:
+        answer, page = daemon.get("/api/v1/last-words"), Reader(daemon.get("/last-words").body).text
+
+    TypeAdapter(schema_history.LastWords).validate_json(answer.body, strict=True)
+    (device,) = answer.json["last"]["devices"]
+    assert "the driver of gpu0 reported XID 79: GPU has fallen off the bus" in events
+    assert (device["temperature_celsius"], device["throttled"]) == (91, ["power_cap", "hw_thermal"])
+    assert device["errors"] == {"xid_79": 1}
+    assert "91 °C 450 W power cap, temperature (hardware) XID 79: GPU has fallen off the bus" in page

@@ -1,0 +1,136 @@
+"""Temperature, power and clocks from the kernel's sensors, and GPUs that are left asleep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from memwatch.collectors.hwmon import RESCAN_SECONDS, Collector
+from memwatch.linux.files import SourceUnavailable
+from memwatch.model import Absent, Vitals
+from support.amd_machine import PCI, AmdMachine, discrete
+from support.fakes import FakeClock
+
+NONE = Vitals.absent(Absent.NOT_AVAILABLE)
+AMDGPU: dict[str, str | int] = {
+    "name": "amdgpu",
+    "temp1_label": "edge",
+    "temp1_input": 61000,
+    "temp2_label": "junction",
+    "temp2_input": 74000,
+    "power1_average": 287000000,
+    "freq1_label": "sclk",
+    "freq1_input": 2371000000,
+    "freq2_label": "mclk",
+    "freq2_input": 1249000000,
+}
+NAVI = Vitals(61.0, 287.0, {"graphics": 2_371_000_000, "memory": 1_249_000_000}, Absent.NOT_SUPPORTED)
+XE: dict[str, str | int] = {
+    "name": "xe",
+    "temp2_label": "pkg",
+    "temp2_input": 48000,
+    "temp3_label": "vram",
+    "temp3_input": 56000,
+    "energy1_label": "card",
+    "energy1_input": 1_000_000_000,
+}
+
+
+class Machine:
+    """One GPU with sensors, and the collector that reads it."""
+
+    def __init__(self, folder: Path, files: Mapping[str, str | int], **power: str | int) -> None:
+        self.machine = AmdMachine(folder)
+        self.machine.gpu({**discrete(), **{f"power/{name}": text for name, text in power.items()}})
+        self.clock = FakeClock()
+        for name, text in files.items():
+            self.write(f"hwmon/hwmon3/{name}", text)
+        self.collector = Collector(self.machine.roots, self.clock.monotonic)
+
+    def write(self, name: str, text: str | int) -> None:
+        self.machine.write(f"sys/devices/pci0000:00/{PCI}/{name}", text)
+
+    def remove(self, name: str) -> None:
+        (self.machine.device() / name).unlink()
+
+    def read(self) -> Vitals:
+        found = self.collector.collect().hwmon
+        assert found is not None
+        return found[PCI]
+
+
+def test_amd_card_has_edge_temperature_board_power_and_two_clocks(tmp_path: Path) -> None:
+    assert Machine(tmp_path, AMDGPU).read() == NAVI
+
+
+def test_card_without_edge_sensor_has_the_hottest_point(tmp_path: Path) -> None:
+    """As MI300X: no edge sensor, and power only as the current one."""
+    files = {name: text for name, text in AMDGPU.items() if not name.startswith(("temp1", "power"))}
+    found = Machine(tmp_path, {**files, "power1_input": 540000000}).read()
+
+    assert (found.temperature_celsius, found.power_watts) == (74.0, 540.0)
+
+
+def test_intel_power_is_the_energy_between_two_readings(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, XE)
+    first = machine.read()
+    machine.write("hwmon/hwmon3/energy1_input", 1_400_000_000)
+    machine.clock.now += 5
+    second = machine.read()
+    machine.write("hwmon/hwmon3/energy1_input", 1_000)
+    machine.clock.now += 5
+
+    assert first == Vitals(48.0, Absent.NOT_AVAILABLE, Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED)
+    assert second.power_watts == 80.0
+    assert machine.read().power_watts is Absent.NOT_AVAILABLE  # the counter started over
+
+
+def test_sleeping_gpu_is_not_read(tmp_path: Path) -> None:
+    """Its files would wake it: here they are missing, and nothing but the power state is looked at."""
+    machine = Machine(tmp_path, AMDGPU, control="auto", runtime_status="suspended")
+    machine.remove("hwmon/hwmon3/temp1_input")
+
+    assert machine.read() == NONE
+
+
+def test_gpu_that_may_sleep_is_read_with_pauses_that_let_it(tmp_path: Path) -> None:
+    """Every reading restarts the delay before the kernel suspends the GPU: the next comes after that delay."""
+    machine = Machine(tmp_path, AMDGPU, control="auto", runtime_status="active", autosuspend_delay_ms=5000)
+    assert machine.read() == NAVI
+    machine.write("hwmon/hwmon3/temp1_input", 70000)
+    machine.clock.now += 5
+    early = machine.read()
+    machine.clock.now += 2
+    late = machine.read()
+    machine.write("power/runtime_status", "suspended")
+    asleep = machine.read()
+
+    assert (early, late.temperature_celsius, asleep) == (NAVI, 70.0, NONE)
+
+
+@pytest.mark.parametrize("text", ["N/A", "", "12 34"])
+def test_garbled_file_is_inconsistent_and_costs_only_its_value(tmp_path: Path, text: str) -> None:
+    found = Machine(tmp_path, {**AMDGPU, "temp1_input": text}).read()
+
+    assert (found.temperature_celsius, found.power_watts) == (Absent.INCONSISTENT, 287.0)
+
+
+@pytest.mark.parametrize("name", ["nvme", "amdgpu_other"])
+def test_machine_without_gpu_sensors_is_unavailable(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SourceUnavailable, match="no AMD or Intel GPU with sensors"):
+        Machine(tmp_path, {**AMDGPU, "name": name})
+
+
+def test_added_and_removed_gpus_are_found(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, AMDGPU)
+    other = "0000:2b:00.0"
+    machine.machine.gpu(discrete(), other, card=2)
+    machine.machine.write(f"sys/devices/pci0000:00/{other}/hwmon/hwmon4/name", "amdgpu")
+    machine.machine.unplug(1)
+    machine.clock.now += RESCAN_SECONDS
+
+    assert machine.collector.collect().hwmon == {
+        other: Vitals(*[Absent.NOT_SUPPORTED] * 4)  # no file but the name
+    }
