@@ -28,6 +28,7 @@ NAMES = {
     "device_api_free_bytes": {"device", "api"},
     "device_busy_ratio": {"device"},
     "device_headroom_bytes": {"device"},
+    "device_headroom_certain_bytes": {"device"},
     "device_info": {"device", "vendor", "name", "uuid", "pci", "driver", "architecture"},
     "device_memory_busy_ratio": {"device"},
     "device_process_list_complete": {"device"},
