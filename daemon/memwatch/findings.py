@@ -99,6 +99,7 @@ def stale_device(device: Device) -> Device:
     return replace(
         device,
         headroom_bytes=Absent.STALE,
+        headroom_certain_bytes=Absent.STALE,
         process_list=Absent.STALE,
         api_free_bytes={},
         busy_ratio=Absent.STALE,

@@ -229,6 +229,8 @@ STALLED = "stalled"
 class Device(Struct, frozen=True):
     """A GPU. `allocates_from`: the pools and shares it can use; `evidence`: what decided `architecture`.
 
+    `headroom_bytes`: what it could allocate now. The kernel may have to reclaim page cache for it;
+    `headroom_certain_bytes` of it are free already. The two are equal where nothing is reclaimed (VRAM).
     `api_free_bytes`: free memory as an API reports it, by API (`cuda`, `rocm`), for comparison with the headroom.
     `process_list` is `complete` if every process that holds its memory is visible, otherwise `partial`.
     `busy_ratio` and `memory_busy_ratio`: fractions of time, 0 to 1, with the GPU busy and with memory transfers.
@@ -246,6 +248,7 @@ class Device(Struct, frozen=True):
     driver: Words = Absent.NOT_SUPPORTED
     allocates_from: tuple[str, ...] = ()
     headroom_bytes: Bytes = Absent.NOT_AVAILABLE
+    headroom_certain_bytes: Bytes = Absent.NOT_AVAILABLE
     state: str = "ok"
     evidence: tuple[str, ...] = ()
     errors: Mapping[str, int] = field(default_factory=dict)
@@ -262,7 +265,7 @@ class Device(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        refuse_negative(self, ("headroom_bytes",), "device", self.id)
+        refuse_negative(self, ("headroom_bytes", "headroom_certain_bytes"), "device", self.id)
 
     @property
     def vitals(self) -> Vitals:

@@ -57,7 +57,7 @@ def test_size_has_a_verdict_for_each_device(daemon: RunningDaemon) -> None:
     text = text_of(daemon, "/fit?bytes=20GiB")
     verdicts = daemon.get("/api/v1/fit?bytes=20GiB").json["verdicts"]
 
-    assert "Fits: use gpu0" in text
+    assert "Fits after reclaim: use gpu0" in text
     assert [one["fits"] for one in verdicts] == [True, True]
     assert text.count("leaves ") >= 2
 
@@ -68,7 +68,7 @@ def test_cheapest_change_links_to_a_fitting_query(daemon: RunningDaemon) -> None
     found = re.search(r'It would fit with <a href="(fit\?[^"]+)">4-bit weights</a>', page)
 
     assert found
-    assert "Fits: use gpu0" in text_of(daemon, "/" + found[1].replace("&amp;", "&"))
+    assert "Fits after reclaim: use gpu0" in text_of(daemon, "/" + found[1].replace("&amp;", "&"))
 
 
 def test_api_returns_parts_and_change(daemon: RunningDaemon) -> None:
@@ -193,7 +193,7 @@ def test_config_file_is_opened_and_answered_in_a_browser(daemon: RunningDaemon, 
         page.wait_for_selector("#answer-label:text('Does not fit right now')")
         address = page.url
 
-    assert answered == "Fits: use gpu0"
+    assert answered == "Fits after reclaim: use gpu0"
     assert wide == 360
     assert address.endswith("/fit?bytes=600GiB")
     assert complaints == []

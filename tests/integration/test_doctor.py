@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -198,10 +199,13 @@ def test_kernel_without_psi_is_a_hint() -> None:
     assert by_id(found.checks)["psi"].verdict is Verdict.HINT
 
 
-def run_doctor(name: str, tmp_path: Path) -> tuple[Any, str, int]:
-    """Return the daemon's response on a simulated machine, the command's output, and its exit code."""
+def run_doctor(name: str, tmp_path: Path, *roots: str) -> tuple[Any, str, int]:
+    """Return the daemon's response on a simulated machine, the command's output, and its exit code.
+
+    `roots`: options that replace folders of the machine.
+    """
     host = host_of(name, tmp_path)
-    with running_daemon(tmp_path, *host.roots, environ=host.environ) as daemon:
+    with running_daemon(tmp_path, *host.roots, *roots, environ=host.environ) as daemon:
         daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
         answer = daemon.get("/api/v1/doctor")
         printed = memwatch("--url", daemon.url, "doctor")
@@ -209,9 +213,36 @@ def run_doctor(name: str, tmp_path: Path) -> tuple[Any, str, int]:
     return answer.json, printed.stdout, printed.returncode
 
 
+def with_kernel_log(name: str, tmp_path: Path) -> str:
+    """Return the option for a root folder like the machine's, with a kernel log. Only root can make a device."""
+    root = tmp_path / "with-log"
+    (root / "dev").mkdir(parents=True)
+    (root / "dev/kmsg").touch()
+    for path in (MACHINES / name / "root").iterdir():
+        (root / path.name).symlink_to(path)
+    return f"--rootfs={root}"
+
+
+def with_pci(name: str, tmp_path: Path, gpus: dict[str, str], driver: str = "", parent: str = "") -> str:
+    """Return the option for a /sys like the machine's, with further GPUs on the bus: device ids by address."""
+    sysfs = tmp_path / "sys"
+    shutil.copytree(MACHINES / name / "sys", sysfs, symlinks=True)
+    for address, ids in gpus.items():
+        folder = sysfs / "bus/pci/devices" / address
+        folder.mkdir(parents=True)
+        vendor, device = ids.split(":")
+        for file, text in {"class": "0x030000", "vendor": f"0x{vendor}", "device": f"0x{device}"}.items():
+            (folder / file).write_text(f"{text}\n")
+        if driver:
+            (folder / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
+        if parent:
+            (folder / "physfn").symlink_to(f"../{parent}")
+    return f"--sysfs={sysfs}"
+
+
 def test_healthy_gb10_has_no_problem(tmp_path: Path) -> None:
     """The output names the reason why its memory is unified."""
-    answer, printed, code = run_doctor("gb10", tmp_path)
+    answer, printed, code = run_doctor("gb10", tmp_path, with_kernel_log("gb10", tmp_path))
 
     assert (answer["worst"], code) == ("ok", 0)
     assert "✓ gpu0, NVIDIA GB10: unified (NVML memory info is not supported)" in printed
@@ -225,7 +256,7 @@ def test_gpu_without_driver_is_a_problem_with_a_remedy(tmp_path: Path) -> None:
     assert (answer["worst"], code) == ("problem", 1)
     assert "✗ A GPU is present (NVIDIA 10de:2684" in printed
     assert "    → install NVIDIA's driver" in printed
-    assert printed.endswith("1 problem and 1 hint: see the lines marked ✗ and !.\n")
+    assert printed.endswith("1 problem and 2 hints: see the lines marked ✗ and !.\n")
 
 
 def test_container_without_host_pids_is_a_hint(tmp_path: Path) -> None:
@@ -234,3 +265,92 @@ def test_container_without_host_pids_is_a_hint(tmp_path: Path) -> None:
 
     assert (answer["worst"], code) == ("hint", 0)
     assert "--pid=host" in printed
+
+
+def test_unreadable_kernel_log_is_a_hint(tmp_path: Path) -> None:
+    """A GB10 without /dev/kmsg: everything else works, and the missing data is named."""
+    answer, printed, code = run_doctor("gb10", tmp_path)
+
+    assert (answer["worst"], code) == ("hint", 0)
+    assert "! kmsg is unavailable: " in printed
+    assert "; errors of GPU drivers, and processes that the OOM killer ended, are not known\n" in printed
+    assert "    → give memwatchd the host's /dev/kmsg and CAP_SYSLOG\n" in printed
+    assert "kmsg" not in printed.partition("not applicable here: ")[2]
+    assert printed.endswith("No problems, 1 hint: see the lines marked !.\n")
+
+
+def test_kernel_log_of_another_kind_is_a_hint(tmp_path: Path) -> None:
+    """A container has /dev/null there. Permission is refused likewise, except to root."""
+    root = with_kernel_log("gb10", tmp_path)
+    (tmp_path / "with-log/dev/kmsg").unlink()
+    (tmp_path / "with-log/dev/kmsg").symlink_to("/dev/null")
+
+    answer, printed, _ = run_doctor("gb10", tmp_path, root)
+
+    assert answer["worst"] == "hint"
+    assert "not the kernel log, which is character device 1:11" in printed
+
+
+@pytest.mark.parametrize(
+    ("driver", "reason", "remedy"),
+    [
+        ("", "no driver is bound", "install or load its driver"),
+        ("nouveau", "its driver is nouveau", "install NVIDIA's driver: nouveau does not"),
+        ("nvidia", "its driver is nvidia", "see the collectors below"),
+    ],
+)
+def test_gpu_that_no_collector_reports_is_a_problem(driver: str, reason: str, remedy: str, tmp_path: Path) -> None:
+    """A second card beside one that NVML reports."""
+    roots = (
+        with_pci("rtx-4090", tmp_path, {"0000:65:00.0": "10de:2684"}, driver),
+        with_kernel_log("rtx-4090", tmp_path),
+    )
+
+    answer, printed, code = run_doctor("rtx-4090", tmp_path, *roots)
+
+    assert (answer["worst"], code) == ("problem", 1)
+    assert f"✗ NVIDIA 10de:2684 at 0000:65:00.0 is not reported by any collector ({reason})" in printed
+    assert f"    → {remedy}" in printed
+    assert printed.endswith("1 problem and 0 hints: see the lines marked ✗ and !.\n")
+
+
+def test_gpu_of_a_virtual_machine_is_a_hint(tmp_path: Path) -> None:
+    """Its memory is not the host's to read."""
+    sysfs = with_pci("rtx-4090", tmp_path, {"0000:65:00.0": "10de:2684"}, "vfio-pci")
+
+    answer, printed, _ = run_doctor("rtx-4090", tmp_path, sysfs, with_kernel_log("rtx-4090", tmp_path))
+
+    assert answer["worst"] == "hint"
+    assert "! NVIDIA 10de:2684 at 0000:65:00.0 is assigned to a virtual machine (vfio-pci)" in printed
+
+
+def test_virtual_functions_are_not_missing_gpus(tmp_path: Path) -> None:
+    """They are parts of a GPU that NVML reports."""
+    sysfs = with_pci("rtx-4090", tmp_path, {"0000:01:00.4": "10de:2684"}, parent="0000:01:00.0")
+
+    answer, _, _ = run_doctor("rtx-4090", tmp_path, sysfs, with_kernel_log("rtx-4090", tmp_path))
+
+    assert answer["worst"] == "ok"
+
+
+def test_card_of_unknown_architecture_is_a_problem(tmp_path: Path) -> None:
+    """An idle card with the driver i915: no client reports the location of its buffers."""
+    host = MACHINES / "arc-a770-i915"
+    empty = tmp_path / "proc"
+    shutil.copytree(host / "proc", empty, symlinks=True, ignore=shutil.ignore_patterns("fdinfo", "fd"))
+
+    answer, printed, code = run_doctor(host.name, tmp_path, f"--procfs={empty}")
+
+    assert (answer["worst"], code) == ("problem", 1)
+    assert "architecture unknown (the driver is i915; no client reports the location of its buffers), so" in printed
+
+
+def test_machine_without_a_visible_bus_is_a_hint(tmp_path: Path) -> None:
+    """A container without /sys: a GPU may be there."""
+    (tmp_path / "sys").mkdir()
+    roots = (f"--sysfs={tmp_path / 'sys'}", with_kernel_log("zram-laptop", tmp_path))
+
+    answer, printed, _ = run_doctor("zram-laptop", tmp_path, *roots)
+
+    assert answer["worst"] == "hint"
+    assert "! It is unknown if there is a GPU: no bus is visible." in printed

@@ -46,6 +46,22 @@ def test_api_has_a_verdict_for_each_device(daemon: RunningDaemon) -> None:
     assert [(one.device, one.fits) for one in found.verdicts] == [("gpu0", True), ("cpu", True)]
 
 
+def test_verdict_says_if_page_cache_has_to_be_reclaimed(daemon: RunningDaemon) -> None:
+    """13.4 GiB are free, 44.3 GiB available. The verdict itself stays that of the upper bound."""
+    at_once, later, never = (daemon.get(f"/api/v1/fit?bytes={size}GiB").json for size in (10, 40, 60))
+    printed = memwatch("--url", daemon.url, "fit", "10GiB").stdout
+    page = daemon.get("/fit?bytes=40GiB").text
+
+    for found, needs, fits in ((at_once, False, True), (later, True, True), (never, False, False)):
+        assert [(one["needs_reclaim"], one["fits"]) for one in found["verdicts"]] == [(needs, fits)] * 2
+    assert [one["headroom_certain_bytes"] >> 30 for one in later["verdicts"]] == [13, 13]
+    assert later["verdicts"][0]["reason"].endswith("; only 13.4 GiB is free before reclaim")
+    assert "(13.4 – 44.3 GiB available)" in printed
+    assert printed.endswith("Fits: use gpu0.\n")
+    assert "fits after reclaim" in page
+    assert "Fits after reclaim: use gpu0" in page
+
+
 def test_reason_names_the_processes_that_hold_the_memory(daemon: RunningDaemon) -> None:
     """Only if freeing their memory would help. A size above the capacity never fits."""
     daemon.wait_for("/api/v1/processes", lambda processes: any(one["device_bytes"] for one in processes))
@@ -156,6 +172,17 @@ def test_fit_is_unknown_when_headroom_is_unknown() -> None:
     assert found.reason == "its headroom is not known (not permitted)"
 
 
+def test_need_of_reclaim_is_unknown_when_free_memory_is_unknown() -> None:
+    """The upper bound decides, and the reason of MemFree is given."""
+    snapshot = critical_gb10()
+    device = replace(snapshot.devices[0], headroom_certain_bytes=Absent.NOT_AVAILABLE)
+
+    found = compute_fit(GIB, replace(snapshot, devices=(device,))).verdicts[0]
+
+    assert (found.fits, found.needs_reclaim) == (True, Absent.NOT_AVAILABLE)
+    assert "reclaim" not in found.reason
+
+
 def test_lost_device_never_fits() -> None:
     snapshot = critical_gb10()
     lost = replace(snapshot.devices[0], state="lost")
@@ -198,7 +225,7 @@ def test_command_accepts_sizes_and_training(daemon: RunningDaemon, tmp_path: Pat
     whole = memwatch("--url", daemon.url, "fit", str(tmp_path), "--train")
     lora = memwatch("--url", daemon.url, "fit", str(tmp_path), "--train", "--lora", "16", "--context", "2048")
 
-    assert (plain.returncode, plain.stdout.splitlines()[-1]) == (0, "Fits: use gpu0.")
+    assert (plain.returncode, plain.stdout.splitlines()[-1]) == (0, "Fits after reclaim of page cache: use gpu0.")
     assert whole.returncode == 1
     assert "LoRA (--lora 16" in whole.stdout
     assert lora.returncode == 0

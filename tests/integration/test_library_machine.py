@@ -70,13 +70,14 @@ def test_values_without_a_daemon_become_stale(spark: tuple[RunningDaemon, Simula
     ram = found.ram
     assert ram is not None
 
-    later = with_current_ram(found, Ram(ram.size_bytes, GIB))
+    later = with_current_ram(found, Ram(ram.size_bytes, GIB, GIB // 2))
     coherent = with_current_ram(found, Ram(2 * ram.size_bytes, GIB))
 
     assert later.ram is not None
     assert (later.ram.available_bytes, later.ram.used_bytes) == (GIB, ram.size_bytes - GIB)
     assert later.shares[0].used_bytes is Absent.STALE
-    assert later.devices[0].headroom_bytes is Absent.STALE
+    assert later.ram.free_bytes == GIB // 2
+    assert later.devices[0].headroom_bytes is later.devices[0].headroom_certain_bytes is Absent.STALE
     assert later.architecture == "unified"
     assert coherent.ram is not None
     assert coherent.ram.used_bytes is Absent.STALE

@@ -103,5 +103,5 @@ def test_meminfo_is_read_in_bytes(tmp_path: Path) -> None:
     """A missing file is absent."""
     (tmp_path / "meminfo").write_text(meminfo(40))
 
-    assert Host(tmp_path).ram() == Ram(1_024_000_000, 409_600_000)
+    assert Host(tmp_path).ram() == Ram(1_024_000_000, 409_600_000, 1_024_000)
     assert Host(tmp_path / "meminfo").ram() is Absent.NOT_AVAILABLE

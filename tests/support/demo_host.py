@@ -47,7 +47,9 @@ def scene_of(second: int, of_host: bool = True) -> Scene:
     killed = second >= 310
     leaked = 0.0 if killed else ramp(second, 200, 302)
     cache = 0.5 * ramp(second, 40, 80) + 0.5 * ramp(second, 150, 175)
-    return Scene(second, ramp(second, 50, 95), 0.3 if killed else cache, leaked, killed, of_host)
+    # From the first second on, so that a demo does not seem to stand still.
+    loaded = 0.25 * ramp(second - second % 2, 0, 50) + 0.75 * ramp(second, 50, 95)
+    return Scene(second, loaded, 0.3 if killed else cache, leaked, killed, of_host)
 
 
 def figures_in(text: str) -> dict[str, int]:

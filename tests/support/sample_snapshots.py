@@ -105,6 +105,7 @@ def critical_gb10() -> Snapshot:
                 driver="580.95.05",
                 allocates_from=("ram",),
                 headroom_bytes=ram.available_bytes,
+                headroom_certain_bytes=ram.free_bytes,
                 evidence=("NVML answers NOT_SUPPORTED for memory info", "the device is integrated (GB10)"),
                 process_list="complete",
                 api_free_bytes={"cuda": ram.free_bytes},
@@ -168,6 +169,7 @@ def discrete_gpu() -> Snapshot:
             driver="580.95.05",
             allocates_from=(card.id,),
             headroom_bytes=card.available_bytes,
+            headroom_certain_bytes=card.available_bytes,
         )
         for index, card in enumerate(cards)
     )
@@ -206,6 +208,7 @@ def mig_server() -> Snapshot:
         Architecture.DISCRETE,
         allocates_from=("gpu0.mig1", "gpu0.mig2"),
         headroom_bytes=8_053_063_680,
+        headroom_certain_bytes=8_053_063_680,
     )
     return replace(
         base,

@@ -172,20 +172,28 @@ class HeadroomCalculator:
         self._shares = {share.id: share for share in shares}
 
     def with_headroom(self, device: Device) -> Device:
-        """Add the memory that the device can allocate now: the largest of several chains into one pool, summed over
-        the pools. Swap never counts."""
+        """Add the memory that the device can allocate now, and the part of it that is free without reclaim.
+
+        That is the largest of several chains into one pool, summed over the pools. Swap never counts.
+        """
+        if isinstance(device.headroom_bytes, Absent) and device.headroom_bytes is not Absent.NOT_AVAILABLE:
+            return replace(device, headroom_certain_bytes=device.headroom_bytes)
         if device.headroom_bytes is not Absent.NOT_AVAILABLE or not device.allocates_from:
             return device
         widest: dict[str, Bytes] = {}
+        widest_certain: dict[str, Bytes] = {}
         for place in device.allocates_from:
-            pool, left = self._left(place, device)
-            before = widest.get(pool)
-            if not isinstance(before, int) or (isinstance(left, int) and left > before):
-                widest[pool] = left
-        return replace(device, headroom_bytes=sum_figures(widest.values()))
+            pool, left, certain = self._left(place, device)
+            _keep_wider(widest, pool, left)
+            _keep_wider(widest_certain, pool, certain)
+        return replace(
+            device,
+            headroom_bytes=sum_figures(widest.values()),
+            headroom_certain_bytes=sum_figures(widest_certain.values()),
+        )
 
-    def _left(self, place: str, device: Device) -> tuple[str, Bytes]:
-        """Return the pool at the end of a chain, and the smallest remainder along it."""
+    def _left(self, place: str, device: Device) -> tuple[str, Bytes, Bytes]:
+        """Return the pool at the end of a chain, and the smallest remainder along it, with and without reclaim."""
         bounds: list[Bytes] = []
         while place in self._shares:
             share = self._shares[place]
@@ -195,17 +203,39 @@ class HeadroomCalculator:
         pool = self._pools[place]
         unknown = [bound for bound in bounds if isinstance(bound, Absent)]
         if unknown:
-            return place, unknown[0]
-        bounds.append(_left_in(pool, device, bool(bounds)))
-        known = [bound for bound in bounds if isinstance(bound, int)]
-        return place, min(known) if known else bounds[0]
+            return place, unknown[0], unknown[0]
+        left, free = _left_in(pool, device, bool(bounds))
+        is_unknown = isinstance(free, Absent) and _holds_cache(pool)
+        return place, _least(left, *bounds), free if is_unknown else _least(free, left, *bounds)
 
 
-def _left_in(pool: Pool, device: Device, bounded: bool) -> Bytes:
-    """CUDA uses only huge pages if they are configured (NVIDIA's guidance for GB10)."""
+def _keep_wider(widest: dict[str, Bytes], pool: str, left: Bytes) -> None:
+    before = widest.get(pool)
+    if not isinstance(before, int) or (isinstance(left, int) and left > before):
+        widest[pool] = left
+
+
+def _left_in(pool: Pool, device: Device, bounded: bool) -> tuple[Bytes, Bytes]:
+    """Return what is left in a pool, with and without reclaim.
+
+    CUDA uses only huge pages if they are configured (NVIDIA's guidance for GB10). They hold no cache.
+    """
     if pool.kind is PoolKind.SYSTEM_RAM and pool.set_aside_bytes and device.vendor == "NVIDIA" and not bounded:
-        return pool.set_aside_free_bytes
-    return pool.available_bytes
+        return pool.set_aside_free_bytes, pool.set_aside_free_bytes
+    left, free = pool.available_bytes, pool.free_bytes
+    if isinstance(left, Absent) or not _holds_cache(pool):
+        return left, left
+    return left, free
+
+
+def _holds_cache(pool: Pool) -> bool:
+    """Return True if the kernel keeps page cache there: System RAM, and HBM that is a NUMA node (GH200)."""
+    return pool.kind is PoolKind.SYSTEM_RAM or pool.free_bytes is not Absent.NOT_SUPPORTED
+
+
+def _least(*bounds: Bytes) -> Bytes:
+    """Return the smallest known bound. If none is known, return the first reason."""
+    return min([bound for bound in bounds if isinstance(bound, int)], default=bounds[0])
 
 
 def left_of(share: Share) -> Bytes:

@@ -70,6 +70,13 @@ def read_system_ram(snapshot: PoolsAndShares) -> tuple[Bytes, Bytes]:
     return whole, room
 
 
+def certain_part(available: Bytes, free: Bytes) -> Bytes:
+    """Return the part of the available bytes of System RAM that is free without reclaim."""
+    if isinstance(available, Absent) or isinstance(free, Absent):
+        return available if isinstance(available, Absent) else free
+    return min(available, free)
+
+
 def compute_capacity(device: Device, snapshot: PoolsAndShares) -> Bytes:
     """Return the maximum that a device can use: the largest limit within each pool, summed over pools.
 

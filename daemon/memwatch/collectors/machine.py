@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.collectors.base import BaseCollector
@@ -14,6 +13,7 @@ from memwatch.findings import Findings
 from memwatch.linux.cgroups import in_container, sees_all_processes
 from memwatch.linux.device_tree import device_tree
 from memwatch.linux.files import Roots, read_once
+from memwatch.linux.pci import PciGpu, read_gpu
 from memwatch.model import Absent, Words
 from memwatch.printable import decode, printable
 from memwatch.snapshot import Machine
@@ -43,19 +43,6 @@ _FILLERS = frozenset(
         "0123456789",
     }
 )
-_GPU_VENDORS = {"10de": "NVIDIA", "1002": "AMD", "8086": "Intel"}
-# Display controllers of server boards that carry a GPU maker's name: ATI Rage XL and ES1000.
-_BOARD_DISPLAYS = frozenset({("1002", "4752"), ("1002", "515e")})
-
-
-class PciGpu(Struct, frozen=True):
-    """A GPU on the PCI bus by vendor and device id, four hexadecimal digits each."""
-
-    vendor: str
-    device: str
-
-    def __str__(self) -> str:
-        return f"{_GPU_VENDORS[self.vendor]} {self.vendor}:{self.device}"
 
 
 def choose_name(dmi: dict[str, str]) -> Words:
@@ -86,18 +73,6 @@ def _join(vendor: str, product: str) -> str:
 def decode_text(data: bytes | None) -> str:
     """Decode a file of one line; texts in the device tree end with a NUL."""
     return printable((data or b"").split(b"\0")[0].decode("utf-8", "replace").strip())
-
-
-def parse_gpu(pci_class: str, vendor: str, device: str) -> PciGpu | None:
-    """Return the GPU in a PCI function, None if it is not a GPU. Takes ids as in sysfs: `0x030000`.
-
-    AMD's Instinct cards without a display are "processing accelerators" (0x1200). So are Intel's NPUs, which are
-    not GPUs.
-    """
-    kind, maker, number = (word.removeprefix("0x").lower() for word in (pci_class, vendor, device))
-    shows = kind.startswith("03") and maker in _GPU_VENDORS and (maker, number) not in _BOARD_DISPLAYS
-    computes = kind.startswith("1200") and maker == "1002"
-    return PciGpu(maker, number) if shows or computes else None
 
 
 def build_machine(name: Words, gpus: list[str] | None, contained: bool) -> Machine:
@@ -158,15 +133,6 @@ class Collector(BaseCollector):
         """List the GPUs. Large servers have hundreds of PCI functions: they are read only if the list changed."""
         names = sorted(os.listdir(pci)) if pci.is_dir() else []
         if names != self._pci_names:
-            self._pci_gpus = [gpu for name in names if (gpu := _gpu_at(pci / name))]
+            self._pci_gpus = [gpu for name in names if (gpu := read_gpu(pci / name))]
             self._pci_names = names
         return self._pci_gpus
-
-
-def _gpu_at(device: Path) -> PciGpu | None:
-    pci_class = decode_text(read_once(device / "class"))
-    if not pci_class.startswith(("0x03", "0x12")):
-        return None
-    return parse_gpu(
-        pci_class, decode_text(read_once(device / "vendor")), decode_text(read_once(device / "device"))
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memwatch.doctor.model import Check, Verdict
-from memwatch.model import Absent, Device
+from memwatch.model import Absent, Architecture, Device
 from memwatch.snapshot import CollectorStatus, Snapshot
 from memwatch.units import size
 
@@ -24,9 +24,12 @@ _REMEDIES = (
     ("amd_cli", "no such program", "set amd_smi and rocm_smi under [collectors.amd_cli] to paths of programs"),
     ("tegrastats", "no such program", "set collectors.tegrastats.path to the path of tegrastats"),
     ("kmsg", "ermi", "give memwatchd CAP_SYSLOG, or set kernel.dmesg_restrict = 0"),
+    ("kmsg", "", "give memwatchd the host's /dev/kmsg and CAP_SYSLOG"),
     ("drm", "ermission", "let memwatchd run as root, or with CAP_SYS_PTRACE"),
     ("amdsmi", "cannot be imported", "install ROCm's amd-smi-lib of the same release, or pip uninstall amdsmi"),
 )
+# What is not known if a collector is unavailable.
+_MISSING = {"kmsg": "errors of GPU drivers, and processes that the OOM killer ended, are not known"}
 
 
 def run_checks(snapshot: Snapshot) -> Iterator[Check]:
@@ -53,15 +56,21 @@ def _pools(snapshot: Snapshot) -> Iterator[Check]:
 
 def _gpus(snapshot: Snapshot) -> Iterator[Check]:
     if not snapshot.devices:
+        machine = snapshot.machine
         # For a GPU on the bus without a collector, the explanation says that it is not read here.
-        unread = "is not read here" in snapshot.machine.explanation
-        yield Check("devices", Verdict.PROBLEM if unread else Verdict.OK, snapshot.machine.explanation)
+        unread = "is not read here" in machine.explanation
+        none = Verdict.OK if machine.architecture == "cpu_only" else Verdict.HINT
+        yield Check("devices", Verdict.PROBLEM if unread else none, machine.explanation)
 
 
 def _device(device: Device) -> Iterator[Check]:
     name = f"{device.id}, {device.name}"
-    if device.state == "ok":
-        why = f" ({device.evidence[0]})" if device.evidence else ""
+    why = f" ({device.evidence[0]})" if device.evidence else ""
+    if device.state == "ok" and device.architecture is Architecture.UNKNOWN:
+        why = f" ({'; '.join(device.evidence)})" if device.evidence else ""
+        text = f"{name}: architecture unknown{why}, so its memory may be part of System RAM or separate"
+        yield Check(f"devices.{device.id}", Verdict.PROBLEM, text)
+    elif device.state == "ok":
         yield Check(f"devices.{device.id}", Verdict.OK, f"{name}: {device.architecture.value}{why}")
     else:
         yield Check(f"devices.{device.id}", Verdict.PROBLEM, f"{name} is {device.state.replace('_', ' ')}")
@@ -103,7 +112,8 @@ def _collectors(snapshot: Snapshot) -> Iterator[Check]:
         if status.state in ("failing", "stalled") or find_remedy(status):
             failing = status.state in ("failing", "stalled")
             verdict = Verdict.PROBLEM if failing else Verdict.HINT
-            text = f"{status.name} is {status.state}: {status.error or 'no answer'}"
+            missing = f"; {_MISSING[status.name]}" if status.name in _MISSING else ""
+            text = f"{status.name} is {status.state}: {status.error or 'no answer'}{missing}"
             yield Check(f"collectors.{status.name}", verdict, text, find_remedy(status))
     yield Check("collectors", Verdict.OK, f"working collectors: {', '.join(working) or 'none'}")
     absent = [one.name for one in snapshot.collectors if one.state == "unavailable" and _is_not_needed(one)]

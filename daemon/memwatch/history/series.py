@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memwatch.model import Absent, Pool
+from memwatch.model import Absent, Architecture, Pool
 from memwatch.snapshot import MemoryPsi, Snapshot
 
 OOM_KILLS = "kernel.oom_kills_total"
@@ -30,6 +30,8 @@ def collect_figures(snapshot: Snapshot) -> Mapping[str, float]:
         _add(figures, f"pressure.{pressure.target}.seconds_to_full", pressure.seconds_to_full)
     for device in snapshot.devices:
         _add(figures, f"device.{device.id}.headroom_bytes", device.headroom_bytes)
+        if device.architecture is not Architecture.DISCRETE:  # equal to the headroom there
+            _add(figures, f"device.{device.id}.headroom_certain_bytes", device.headroom_certain_bytes)
     for node in snapshot.nodes:
         _add(figures, f"node.{node.id}.largest_free_block_bytes", node.largest_free_block_bytes)
     if not isinstance(snapshot.swap, Absent):

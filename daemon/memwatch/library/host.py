@@ -11,15 +11,18 @@ from memwatch.library.daemon_client import read_roots
 from memwatch.model import Absent, Bytes
 from memwatch.processes.allocator_reports import parse_start_ticks
 
-MEMINFO = re.compile(rb"MemTotal:\s+(\d{1,15}) kB.*?MemAvailable:\s+(\d{1,15}) kB", re.DOTALL)
+MEMINFO = re.compile(
+    rb"MemTotal:\s+(\d{1,15}) kB\s+(?:MemFree:\s+(\d{1,15}) kB)?.*?MemAvailable:\s+(\d{1,15}) kB", re.DOTALL
+)
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Ram(NamedTuple):
-    """System RAM. `total_bytes`: MemTotal, which on a GH200 includes the GPU's memory."""
+    """System RAM. `total_bytes`: MemTotal, which on a GH200 includes the GPU's memory. `free_bytes`: MemFree."""
 
     total_bytes: int
     available_bytes: int
+    free_bytes: Bytes = Absent.NOT_SUPPORTED
 
 
 class Host:
@@ -47,8 +50,9 @@ def parse_meminfo(text: bytes) -> Ram | Absent:
     match = MEMINFO.search(text)
     if match is None:
         return Absent.NOT_SUPPORTED
-    total, available = int(match[1]) << 10, int(match[2]) << 10
-    return Ram(total, available) if available <= total else Absent.INCONSISTENT
+    total, available = int(match[1]) << 10, int(match[3]) << 10
+    free = int(match[2]) << 10 if match[2] else Absent.NOT_SUPPORTED
+    return Ram(total, available, free) if available <= total else Absent.INCONSISTENT
 
 
 def _ram_elsewhere() -> Ram | Absent:
@@ -56,7 +60,7 @@ def _ram_elsewhere() -> Ram | Absent:
     import psutil
 
     found = psutil.virtual_memory()
-    return Ram(found.total, found.available)
+    return Ram(found.total, found.available, found.free)
 
 
 def rss_bytes() -> Bytes:

@@ -8,7 +8,7 @@ import time
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.backends.devices import UNIFIED, compute_capacity
+from memwatch.backends.devices import UNIFIED, certain_part, compute_capacity
 from memwatch.findings import stale_pool, stale_share
 from memwatch.library.daemon_client import Daemon, Json, daemon
 from memwatch.library.decode import ResponseDecodeError, decode_devices, decode_pools, decode_shares
@@ -58,7 +58,8 @@ class Machine(Struct, frozen=True):
 class MemoryInfo(Struct, frozen=True):
     """Memory of one pool, and the headroom of a device that allocates from it.
 
-    On a unified machine the GPU's pool is System RAM, so the two must not be added.
+    On a unified machine the GPU's pool is System RAM, so the two must not be added. `headroom_certain_bytes` is the
+    part of the headroom that is free before the kernel reclaims page cache.
     """
 
     pool: str
@@ -68,6 +69,7 @@ class MemoryInfo(Struct, frozen=True):
     available_bytes: Bytes
     headroom_bytes: Bytes
     unified: bool
+    headroom_certain_bytes: Bytes = Absent.NOT_AVAILABLE
 
 
 class MachineCache:
@@ -179,7 +181,10 @@ def with_current_ram(found: Machine, ram: Ram | Absent) -> Machine:
         found,
         pools=tuple(_with_current_figures(pool, ram) or stale_pool(pool) for pool in found.pools),
         shares=tuple(stale_share(share) for share in found.shares),
-        devices=tuple(replace(device, headroom_bytes=Absent.STALE) for device in found.devices),
+        devices=tuple(
+            replace(device, headroom_bytes=Absent.STALE, headroom_certain_bytes=Absent.STALE)
+            for device in found.devices
+        ),
     )
 
 
@@ -188,7 +193,9 @@ def _with_current_figures(pool: Pool, ram: Ram | Absent) -> Pool | None:
     if pool.id != RAM or isinstance(ram, Absent) or ram.total_bytes != pool.size_bytes:
         return None
     left = ram.available_bytes
-    return replace(stale_pool(pool), used_bytes=pool.size_bytes - left, available_bytes=left)
+    return replace(
+        stale_pool(pool), used_bytes=pool.size_bytes - left, available_bytes=left, free_bytes=ram.free_bytes
+    )
 
 
 @never_raise(False)
@@ -232,9 +239,11 @@ def _memory_info(device: object) -> MemoryInfo | None:
     if pool is None:
         return None
     unified = found is not None and UNIFIED.get(found.architecture, False)
-    used, available = _now(pool, here, found)
-    room = available if found is None or unified or not here.from_daemon else found.headroom_bytes
-    return MemoryInfo(pool.id, pool.label, pool.size_bytes, used, available, room, unified)
+    used, available, free = _now(pool, here, found)
+    room, certain = available, certain_part(available, free)
+    if found is not None and not unified and here.from_daemon:
+        room, certain = found.headroom_bytes, found.headroom_certain_bytes
+    return MemoryInfo(pool.id, pool.label, pool.size_bytes, used, available, room, unified, certain)
 
 
 def _find_pool(here: Machine, device: Device | None) -> Pool | None:
@@ -249,17 +258,17 @@ def _find_pool(here: Machine, device: Device | None) -> Pool | None:
     return known or (here.ram if device.architecture is Architecture.UNIFIED else None)
 
 
-def _now(pool: Pool, here: Machine, device: Device | None) -> tuple[Bytes, Bytes]:
-    """Return used and available bytes. System RAM is read again if MemTotal is exactly its size."""
+def _now(pool: Pool, here: Machine, device: Device | None) -> tuple[Bytes, Bytes, Bytes]:
+    """Return used, available and free bytes. System RAM is read again if MemTotal is exactly its size."""
     ram = host.ram()
     if pool.id == RAM and not isinstance(ram, Absent) and ram.total_bytes == pool.size_bytes:
-        return ram.total_bytes - ram.available_bytes, ram.available_bytes
+        return ram.total_bytes - ram.available_bytes, ram.available_bytes, ram.free_bytes
     if here.from_daemon:
-        return pool.used_bytes, pool.available_bytes
+        return pool.used_bytes, pool.available_bytes, pool.free_bytes
     if device is None:
-        return Absent.STALE, Absent.STALE
+        return Absent.STALE, Absent.STALE, Absent.STALE
     free = _free_by_framework(here.devices.index(device))
-    return (free if isinstance(free, Absent) else max(0, pool.size_bytes - free)), free
+    return (free if isinstance(free, Absent) else max(0, pool.size_bytes - free)), free, free
 
 
 def _free_by_framework(index: int) -> Bytes:

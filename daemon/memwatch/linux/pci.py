@@ -1,12 +1,56 @@
-"""Vendors of display controllers on the PCI bus, and process ids of GPU users. Not a collector."""
+"""GPUs on the PCI bus, and process ids of GPU users. Not a collector."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+from msgspec import Struct
 
 from memwatch.linux.files import Roots, read_once
 
 NVIDIA, AMD, INTEL = "10de", "1002", "8086"
+_GPU_VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
+# Display controllers of server boards that carry a GPU maker's name: ATI Rage XL and ES1000.
+_BOARD_DISPLAYS = frozenset({(AMD, "4752"), (AMD, "515e")})
+
+
+class PciGpu(Struct, frozen=True):
+    """A GPU on the PCI bus by vendor and device id, four hexadecimal digits each."""
+
+    vendor: str
+    device: str
+
+    @property
+    def maker(self) -> str:
+        return _GPU_VENDORS[self.vendor]
+
+    def __str__(self) -> str:
+        return f"{self.maker} {self.vendor}:{self.device}"
+
+
+def parse_gpu(pci_class: str, vendor: str, device: str) -> PciGpu | None:
+    """Return the GPU in a PCI function, None if it is not a GPU. Takes ids as in sysfs: `0x030000`.
+
+    AMD's Instinct cards without a display are "processing accelerators" (0x1200). So are Intel's NPUs, which are
+    not GPUs.
+    """
+    kind, maker, number = (word.removeprefix("0x").lower() for word in (pci_class, vendor, device))
+    shows = kind.startswith("03") and maker in _GPU_VENDORS and (maker, number) not in _BOARD_DISPLAYS
+    computes = kind.startswith("1200") and maker == AMD
+    return PciGpu(maker, number) if shows or computes else None
+
+
+def read_gpu(function: Path) -> PciGpu | None:
+    """Read the GPU of a folder in /sys/bus/pci/devices. None if it is not one."""
+    pci_class = _read_word(function / "class")
+    if not pci_class.startswith(("0x03", "0x12")):
+        return None
+    return parse_gpu(pci_class, _read_word(function / "vendor"), _read_word(function / "device"))
+
+
+def _read_word(path: Path) -> str:
+    return (read_once(path) or b"").decode("ascii", "replace").strip()
 
 
 class GpuPids:

@@ -257,7 +257,11 @@ class Monitor:
         self._event_writer.on_change(self._clock.wall(), kind, text)
 
     def replay_restarted(self) -> None:
-        """Record an event: the recording has ended and starts again."""
+        """Record an event: the recording has ended and starts again.
+
+        Levels and forecasts start over as well: its first figures are no change from its last ones.
+        """
+        self._judge_state = JudgeState()
         self.events.add(self._clock.wall(), "replay", "recording restarted")
 
     def set_quiet(self, quietly: bool) -> None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.accounting.relations import PERHAPS_IN_RSS
-from memwatch.backends.devices import compute_capacity, describe_state, read_system_ram
+from memwatch.backends.devices import certain_part, compute_capacity, describe_state, read_system_ram
 from memwatch.model import Absent, Bytes, Device, Process, find_system_ram
 from memwatch.snapshot import Snapshot
 from memwatch.units import size
@@ -21,7 +21,11 @@ CRITICAL_RATIO = 0.95
 
 
 class FitVerdict(Struct, frozen=True):
-    """Result for one device or the CPU. `spare_bytes`: bytes left over, negative if short. `reason`: a sentence."""
+    """Result for one device or the CPU. `spare_bytes`: bytes left over, negative if short. `reason`: a sentence.
+
+    `headroom_bytes` decides. `needs_reclaim` is True if it fits only after the kernel has reclaimed page cache:
+    `headroom_certain_bytes`, what is free already, is less than the need.
+    """
 
     device: str
     name: str
@@ -30,6 +34,8 @@ class FitVerdict(Struct, frozen=True):
     headroom_bytes: Bytes
     spare_bytes: Bytes
     reason: str
+    headroom_certain_bytes: Bytes = Absent.NOT_AVAILABLE
+    needs_reclaim: bool | Absent = False
 
 
 class Holder(NamedTuple):
@@ -61,12 +67,13 @@ def _spare(verdict: FitVerdict) -> int:
 
 
 def _on_device(need: int, device: Device, snapshot: Snapshot) -> FitVerdict:
-    whole = compute_capacity(device, snapshot)
+    whole, certain = compute_capacity(device, snapshot), device.headroom_certain_bytes
+    blank = FitVerdict(device.id, device.name, False, whole, device.headroom_bytes, 0, "", certain)
     if device.state != "ok":
         reason = f"{device.id} {describe_state(device)}"
-        return FitVerdict(device.id, device.name, False, whole, device.headroom_bytes, Absent.NOT_AVAILABLE, reason)
+        return replace(blank, spare_bytes=Absent.NOT_AVAILABLE, reason=reason)
     holders = _holders(snapshot, {_narrowest(place, snapshot) for place in device.allocates_from})
-    return _judge(need, FitVerdict(device.id, device.name, False, whole, device.headroom_bytes, 0, ""), holders)
+    return _judge(need, blank, holders)
 
 
 def _on_cpu(need: int, snapshot: Snapshot) -> FitVerdict:
@@ -75,8 +82,9 @@ def _on_cpu(need: int, snapshot: Snapshot) -> FitVerdict:
         reason = "no data for System RAM"
         return FitVerdict(CPU, "CPU", Absent.NOT_AVAILABLE, *(Absent.NOT_AVAILABLE,) * 3, reason)
     whole, room = read_system_ram(snapshot)
-    holders = _holders(snapshot, {ram.id})
-    return _judge(need, FitVerdict(CPU, ram.label, False, whole, room, 0, ""), holders)
+    certain = certain_part(room, ram.free_bytes)
+    blank = FitVerdict(CPU, ram.label, False, whole, room, 0, "", certain)
+    return _judge(need, blank, _holders(snapshot, {ram.id}))
 
 
 def _judge(need: int, blank: FitVerdict, holders: Sequence[Holder]) -> FitVerdict:
@@ -88,12 +96,20 @@ def _judge(need: int, blank: FitVerdict, holders: Sequence[Holder]) -> FitVerdic
     if spare >= 0:
         tight = isinstance(whole, int) and whole > 0 and spare < whole * (1 - CRITICAL_RATIO)
         warning = f", which is critical: less than {1 - CRITICAL_RATIO:.0%} of {size(whole)}" if tight else ""  # type: ignore[arg-type]
-        return replace(blank, fits=True, spare_bytes=spare, reason=f"leaves {size(spare)}{warning}")
+        reclaim = _needs_reclaim(need, blank)
+        how = f"; only {size(blank.headroom_certain_bytes)} is free before reclaim" if reclaim is True else ""  # type: ignore[arg-type]
+        reason = f"leaves {size(spare)}{warning}{how}"
+        return replace(blank, fits=True, spare_bytes=spare, reason=reason, needs_reclaim=reclaim)
     if isinstance(whole, int) and need > whole:
         reason = f"short by {size(need - whole)}: its total is {size(whole)}"
         return replace(blank, spare_bytes=spare, reason=reason)
     reason = f"short by {size(-spare)} now; {_advice_for(holders, -spare)}"
     return replace(blank, spare_bytes=spare, reason=reason)
+
+
+def _needs_reclaim(need: int, verdict: FitVerdict) -> bool | Absent:
+    certain = verdict.headroom_certain_bytes
+    return certain if isinstance(certain, Absent) else need > certain
 
 
 def _advice_for(holders: Sequence[Holder], missing: int) -> str:

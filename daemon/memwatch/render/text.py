@@ -55,10 +55,7 @@ def _places(snapshot: Snapshot) -> Iterator[str]:
 
 def _devices(snapshot: Snapshot) -> Iterator[str]:
     for device in snapshot.devices:
-        left = device.headroom_bytes
-        can = (
-            f"can allocate {wording.size(left)} now" if isinstance(left, int) else f"headroom {wording.size(left)}"
-        )
+        can = wording.can_allocate(device.headroom_certain_bytes, device.headroom_bytes)
         state = "" if device.state == "ok" else f", {device.state}"
         yield f"{device.name} ({wording.architecture(device.architecture.value)}{state}): {can}"
         if known := wording.vitals(device.vitals):

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from memwatch import units
 from memwatch.drivers.error_words import describe_kind
-from memwatch.model import Absent, Process, Vitals
+from memwatch.model import Absent, Bytes, Process, Vitals
 from memwatch.pressure.signals import full_in
 from memwatch.snapshot import Pressure
 
@@ -19,6 +19,9 @@ NOT_JUDGED = "no pressure level (the GPU also uses system RAM)"
 # "low" beside "System RAM" reads as "RAM is low". The API keeps `low`.
 LEVEL_WORDS = {"low": "OK"}
 DAY_SECONDS = 86_400
+# A smaller difference between the two bounds of a headroom is not worth a second figure: it is a percent of the
+# larger one, or what a process takes at its start.
+RECLAIM_RATIO, MIN_RECLAIM_BYTES = 0.01, 64 << 20
 
 ABSENT_WORDS = {
     Absent.NOT_SUPPORTED: "not supported",
@@ -136,6 +139,27 @@ def between(low: int, high: int | Absent) -> str:
         return most
     same_unit = least.split()[1] == most.split()[1]
     return f"{least.split()[0] if same_unit else least} – {most}"
+
+
+def needs_reclaim(certain: Bytes, most: Bytes) -> bool:
+    """Return True if a noticeable part of a headroom is free only after the kernel has reclaimed page cache."""
+    if isinstance(certain, Absent) or isinstance(most, Absent):
+        return False
+    return most - certain > max(MIN_RECLAIM_BYTES, most * RECLAIM_RATIO)
+
+
+def headroom(certain: Bytes, most: Bytes) -> str:
+    """Format a headroom: "44.3 GiB", or both bounds if they differ noticeably: "14.5 – 44.3 GiB"."""
+    return between(int(certain), most) if needs_reclaim(certain, most) else size(most)  # type: ignore[arg-type]
+
+
+def can_allocate(certain: Bytes, most: Bytes) -> str:
+    """Say what a device can allocate: "can allocate 14.5 GiB at once, up to 44.3 GiB after reclaim"."""
+    if isinstance(most, Absent):
+        return f"headroom {absent(most)}"
+    if needs_reclaim(certain, most):
+        return f"can allocate {size(certain)} at once, up to {size(most)} after reclaim"
+    return f"can allocate {size(most)} now"
 
 
 def change(grown: int | Absent) -> str:

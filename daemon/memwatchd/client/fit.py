@@ -12,10 +12,11 @@ from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.request import PARTS, MemoryNeed, Reduction, Use, cheapest_reduction, compute_need, is_size
 from memwatch.planning.sizes import InvalidInputError, bits_per_weight
 from memwatch.planning.training import TrainingPlan
+from memwatch.render import words as wording
 from memwatchd.client.address import Address
 from memwatchd.client.context import EXIT_OK, Number, build_context, check_shape, common
 from memwatchd.client.errors import EXIT_FAILURE
-from memwatchd.client.figures import Json, size
+from memwatchd.client.figures import Json, certain_headroom, figure, size
 from memwatchd.client.tables import MARKS, columns
 
 # Options that need --train.
@@ -134,7 +135,8 @@ def fit_lines(need: MemoryNeed, found: Json, change: Reduction | None) -> Iterat
     yield ""
     for verdict in found["verdicts"]:
         mark = MARKS[verdict["fits"]]
-        room = f" ({size(verdict, 'headroom_bytes')} available)" if verdict["headroom_bytes"] is not None else ""
+        headroom = wording.headroom(certain_headroom(verdict), figure(verdict, "headroom_bytes"))
+        room = f" ({headroom} available)" if verdict["headroom_bytes"] is not None else ""
         yield f"{mark} {verdict['device']}, {verdict['name']}{room}: {verdict['reason']}"
     yield ""
     yield _conclusion(found, change)
@@ -142,7 +144,9 @@ def fit_lines(need: MemoryNeed, found: Json, change: Reduction | None) -> Iterat
 
 def _conclusion(found: Json, change: Reduction | None) -> str:
     if found["best"]:
-        return f"Fits: use {found['best']}."
+        best = next(one for one in found["verdicts"] if one["device"] == found["best"])
+        how = " after reclaim of page cache" if best.get("needs_reclaim") else ""  # older daemons do not send it
+        return f"Fits{how}: use {found['best']}."
     if change:
         needed = size({"need": change.need.bytes}, "need")
         return f"Does not fit right now. It would fit with {change.words} ({change.flags}): {needed}."

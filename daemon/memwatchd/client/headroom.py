@@ -17,12 +17,16 @@ Json = dict[str, Any]
 
 
 class PlaceHeadroom(NamedTuple):
-    """Available and total bytes, None if unknown. `within`: name of the limit, if it is below the machine's RAM."""
+    """Available and total bytes, None if unknown. `within`: name of the limit, if it is below the machine's RAM.
+
+    `certain_bytes` of the available bytes are free without reclaim of page cache.
+    """
 
     place: str
     left_bytes: int | None
     whole_bytes: int | None
     within: str = ""
+    certain_bytes: int | None = None
 
     def limit_to(self, limit: CgroupLimit) -> PlaceHeadroom:
         """Return the headroom within a limit, which may lower both the total and the available bytes."""
@@ -30,14 +34,28 @@ class PlaceHeadroom(NamedTuple):
         if whole is not None and limit.size_bytes >= whole:
             return self
         left = None if left is None else min(left, limit.left_bytes)
-        return PlaceHeadroom(self.place, left, limit.size_bytes, limit.name)
+        certain = None if self.certain_bytes is None else min(self.certain_bytes, limit.left_bytes)
+        return PlaceHeadroom(self.place, left, limit.size_bytes, limit.name, certain)
 
-    @property
-    def left_words(self) -> str:
-        if self.left_bytes is None:
-            return "available memory is unknown"
+    def decisive_bytes(self, certain: bool) -> int | None:
+        """Return the figure that decides: what is free at once, or also what the kernel could reclaim."""
+        return self.certain_bytes if certain else self.left_bytes
+
+    def left_words(self, certain: bool) -> str:
+        """Describe what is available, the decisive figure first."""
+        decisive = self.decisive_bytes(certain)
+        if decisive is None:
+            return "memory that is free without reclaim is unknown" if certain else "available memory is unknown"
         where = f" within the {self.within}" if self.within else ""
-        return f"{wording.size(self.left_bytes)} available{where}"
+        return f"{wording.size(decisive)} available{where}{self._bounds(certain)}"
+
+    def _bounds(self, certain: bool) -> str:
+        left, least = self.left_bytes, self.certain_bytes
+        if left is None or least is None or not wording.needs_reclaim(least, left):
+            return " at once" if certain else ""
+        if certain:
+            return f" at once, {wording.size(left)} after reclaim"
+        return f" after reclaim, {wording.size(least)} at once"
 
     @property
     def whole_words(self) -> str:
@@ -52,11 +70,12 @@ def find_headroom(snapshot: Json, device: str | None) -> PlaceHeadroom:
     memory of a driver.
     """
     if device is not None:
-        return PlaceHeadroom(device, _headroom(snapshot, device), find_capacity(snapshot, device))
+        left, certain = _headroom(snapshot, device)
+        return PlaceHeadroom(device, left, find_capacity(snapshot, device), "", certain)
     ram = next((pool for pool in snapshot["pools"] if pool["kind"] == "system_ram"), None)
-    found = PlaceHeadroom(
-        "System RAM", None if ram is None else ram["available_bytes"], find_capacity(snapshot, None)
-    )
+    left = None if ram is None else ram["available_bytes"]
+    certain = None if ram is None or left is None or ram["free_bytes"] is None else min(left, ram["free_bytes"])
+    found = PlaceHeadroom("System RAM", left, find_capacity(snapshot, None), "", certain)
     limit = own_limit() if _is_this_machine(snapshot) else None
     return found if limit is None else found.limit_to(limit)
 
@@ -77,13 +96,13 @@ def find_capacity(snapshot: Json, device: str | None) -> int | None:
     return whole if isinstance(whole, int) else None
 
 
-def _headroom(snapshot: Json, device: str) -> int | None:
-    known = {one["id"]: one["headroom_bytes"] for one in snapshot["devices"]}
+def _headroom(snapshot: Json, device: str) -> tuple[int | None, int | None]:
+    """Return the headroom of a device, and the part that needs no reclaim. Older daemons do not report that."""
+    known = {one["id"]: (one["headroom_bytes"], one.get("headroom_certain_bytes")) for one in snapshot["devices"]}
     if device not in known:
         choice = f"which is not one of {', '.join(known)}" if known else "but this machine has no devices"
         raise click.UsageError(f'--device is "{device}", {choice}')
-    headroom: int | None = known[device]
-    return headroom
+    return known[device]
 
 
 def _is_this_machine(snapshot: Json) -> bool:

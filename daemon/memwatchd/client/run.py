@@ -196,12 +196,14 @@ def _size(count: int | None) -> str:
 @click.command(short_help="Wait for free memory, then run a program.", context_settings=PASS_THROUGH)
 @click.option("--free", "size", required=True, metavar="SIZE", help="Amount, such as 20GiB.")
 @click.option("--device", metavar="ID", help="Wait for this GPU, such as gpu0, instead of System RAM.")
+@click.option("--certain", is_flag=True, help="Count only memory that is free without reclaim of page cache.")
 @click.option("--timeout", callback=seconds_within("1s", "366d", "10m"), help="Give up after this time.")
 @COMMAND
 @common
 def wait(
     size: str,
     device: str | None,
+    certain: bool,
     timeout: float | None,
     command: tuple[str, ...],
     url: Address | None,
@@ -226,18 +228,21 @@ def wait(
             console.print_simulated(is_first and snapshot["simulated"])
             headroom = find_headroom(snapshot, device)
         is_first = False
-        if headroom.left_bytes is not None and headroom.left_bytes >= need:
+        decisive = headroom.decisive_bytes(certain)
+        if decisive is not None and decisive >= need:
             break
         if headroom.whole_bytes is not None and need > headroom.whole_bytes:
             missing = wording.size(need - headroom.whole_bytes)
             raise click.UsageError(f'--free is "{size}", but {headroom.whole_words}: short by {missing}')
         if until is not None and time.monotonic() >= until:
             raise CommandError(
-                f"{size} did not become available within {wording.duration(timeout or 0.0)}: {headroom.left_words}"
+                f"{size} did not become available within {wording.duration(timeout or 0.0)}: "
+                f"{headroom.left_words(certain)}"
             )
     if command:
         _exec(command)
-    context.show({"free_bytes": headroom.left_bytes}, lambda: [headroom.left_words])
+    answer = {"free_bytes": headroom.left_bytes, "free_certain_bytes": headroom.certain_bytes}
+    context.show(answer, lambda: [headroom.left_words(certain)])
     return EXIT_OK
 
 

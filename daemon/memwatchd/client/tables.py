@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from memwatch.model import Bytes
 from memwatch.render import words as wording
-from memwatchd.client.figures import Json, decode_vitals, size, state_of
+from memwatchd.client.figures import Json, certain_headroom, decode_vitals, figure, size, state_of
 
 MARKS = {True: "✓", False: "✗", None: "?"}
 # Not "System RAM": firmware may reserve a part of it (carve-out), which MemTotal does not contain.
 UNIFIED = {True: "unified memory", False: "dedicated memory", None: "memory of unknown type"}
+RANGE = "A range is what is free at once, up to the amount after the kernel has reclaimed page cache."
 
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
@@ -39,11 +41,17 @@ def device_lines(snapshot: Json) -> Iterator[str]:
         if known := wording.vitals(decode_vitals(device)):
             yield f"      {known}"
         yield from (f"      {note}" for note in device.get("notes", ()))
+    if any(wording.needs_reclaim(*_headroom(device)) for device in devices):
+        yield RANGE
 
 
 def _device_row(device: Json) -> tuple[str, ...]:
     architecture = wording.architecture(device["architecture"])
-    return device["id"], device["name"], architecture, size(device, "headroom_bytes"), state_of(device)
+    return device["id"], device["name"], architecture, wording.headroom(*_headroom(device)), state_of(device)
+
+
+def _headroom(device: Json) -> tuple[Bytes, Bytes]:
+    return certain_headroom(device), figure(device, "headroom_bytes")
 
 
 def event_lines(events: Sequence[Json]) -> Iterator[str]:

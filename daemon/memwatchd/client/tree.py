@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from memwatch.model import Absent
 from memwatch.render import words as wording
-from memwatchd.client.figures import Json, decode_pressure, decode_vitals, figure, size, state_of
+from memwatchd.client.figures import Json, certain_headroom, decode_pressure, decode_vitals, figure, size, state_of
 
 # The available parts of a pool. All others are used.
 AVAILABLE_PARTS = ("page_cache", "free", "available")
@@ -132,8 +132,7 @@ def _swap(snapshot: Json) -> Iterator[str]:
 def device_lines(device: Json) -> Iterator[str]:
     """Yield a line about a device, then its notes."""
     state = "" if device["state"] == "ok" else f", {state_of(device)}"
-    left = size(device, "headroom_bytes")
-    can = f"headroom {left}" if device["headroom_bytes"] is None else f"can allocate {left} now"
+    can = wording.can_allocate(certain_headroom(device), figure(device, "headroom_bytes"))
     yield f"{device['id']}: {device['name']} ({wording.architecture(device['architecture'])}{state}): {can}"
     if known := wording.vitals(decode_vitals(device)):
         yield f"  {known}"

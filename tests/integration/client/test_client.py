@@ -134,17 +134,20 @@ def test_status_shows_the_tree_of_a_unified_machine(daemon: RunningDaemon) -> No
     assert "System RAM             121.7 GiB" in lines
     assert "├─ of which CUDA Pool   62.5 GiB" in lines
     assert "System RAM is medium: 63.6% used." in lines
-    assert "gpu0: NVIDIA GB10 (unified memory): can allocate 44.3 GiB now" in lines
+    assert (
+        "gpu0: NVIDIA GB10 (unified memory): can allocate 13.4 GiB at once, up to 44.3 GiB after reclaim" in lines
+    )
 
 
 def test_devices_are_printed_as_a_table(daemon: RunningDaemon) -> None:
     """The columns are id, name, architecture, headroom and state."""
     done = memwatch("devices", "--url", daemon.url)
 
-    head, row = done.stdout.splitlines()
+    head, row, note = done.stdout.splitlines()
     assert done.returncode == 0
     assert head.split() == ["id", "name", "architecture", "can", "allocate", "state"]
-    assert row.split() == ["gpu0", "NVIDIA", "GB10", "unified", "memory", "44.3", "GiB", "ok"]
+    assert row.split() == ["gpu0", "NVIDIA", "GB10", "unified", "memory", "13.4", "–", "44.3", "GiB", "ok"]
+    assert note.startswith("A range is what is free at once")
 
 
 def test_backends_are_printed_with_reasons(daemon: RunningDaemon) -> None:

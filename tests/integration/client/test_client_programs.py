@@ -270,7 +270,7 @@ def test_wait_executes_the_program_when_memory_is_available(daemon: RunningDaemo
     assert (ready.returncode, ready.stdout, ready.stderr) == (3, "started\n", "")
     assert late.returncode == 1
     assert "100GiB did not become available within 1 s: 44.3 GiB available" in late.stderr.replace("1.0 s", "1 s")
-    assert alone.stdout.endswith(" available\n")
+    assert " GiB available" in alone.stdout
 
 
 @pytest.mark.parametrize(("device", "name"), [([], "System RAM"), (["--device", "gpu0"], "gpu0")])
@@ -348,7 +348,21 @@ def test_unknown_device_is_rejected_with_the_known_ones(spark: RunningDaemon) ->
 
     assert (wrong.returncode, right.returncode) == (2, 0)
     assert '--device is "gpu7", which is not one of gpu0' in wrong.stderr
-    assert right.stdout == "44.3 GiB available\n"
+    assert right.stdout == "44.3 GiB available after reclaim, 13.4 GiB at once\n"
+
+
+def test_wait_counts_only_free_memory_if_asked(spark: RunningDaemon) -> None:
+    """40 GiB are available after reclaim of page cache, 13 GiB at once. Both are in the JSON."""
+    late = memwatch(
+        "--url", spark.url, "wait", "--free", "40GiB", "--device", "gpu0", "--certain", "--timeout", "1s"
+    )
+    ready = memwatch("--url", spark.url, "wait", "--free", "13GiB", "--certain")
+    answer = json.loads(memwatch("--url", spark.url, "wait", "--free", "13GiB", "--json").stdout)
+
+    assert (late.returncode, ready.returncode) == (1, 0)
+    assert late.stderr.endswith(": 13.4 GiB available at once, 44.3 GiB after reclaim\n")
+    assert ready.stdout == "13.4 GiB available at once, 44.3 GiB after reclaim\n"
+    assert [answer[name] >> 30 for name in ("free_certain_bytes", "free_bytes")] == [13, 44]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -79,6 +79,17 @@ def test_library_waits_within_the_limit() -> None:
     assert run_json(code, **roots_environment("numa-server-2tib")) == [True, True]
 
 
+def test_library_counts_only_free_memory_if_asked() -> None:
+    """A GB10 with 44.3 GiB available and 13.4 GiB of it free."""
+    code = (
+        "import json, memwatch; info = memwatch.memory_info(); "
+        "waits = [memwatch.wait_for(40 << 30, timeout=0.02, interval=0.01, certain=one) for one in (False, True)]; "
+        "print(json.dumps([waits, info.headroom_certain_bytes >> 30, info.headroom_bytes >> 30]))"
+    )
+
+    assert run_json(code, **roots_environment("gb10")) == [[True, False], 13, 44]
+
+
 def test_unreadable_limit_is_none(tmp_path: Path) -> None:
     """No cgroups, as on macOS, or invalid files: only System RAM is known."""
     code = "from memwatch.library.cgroup_limit import own_limit; print(own_limit())"
@@ -104,8 +115,10 @@ def test_unreadable_limit_is_none(tmp_path: Path) -> None:
 )
 def test_limit_bounds_available_and_total_memory(headroom: PlaceHeadroom, left: int | None, whole: str) -> None:
     """The smaller value counts, and an unknown value stays unknown."""
-    found = headroom.limit_to(CgroupLimit("unit limit", 4 * GIB, 1 * GIB))
+    found = headroom._replace(certain_bytes=headroom.left_bytes).limit_to(
+        CgroupLimit("unit limit", 4 * GIB, 1 * GIB)
+    )
 
-    assert found.left_bytes == left
+    assert found.left_bytes == found.certain_bytes == left
     assert found.whole_words == whole
     assert json.dumps(found.left_bytes)

@@ -126,8 +126,20 @@ def test_notes_are_listed_below_their_device() -> None:
 
     table = list(device_lines(sent(noted)))
 
-    assert [line.strip() for line in table[-2:]] == ["CUDA calls less free.", "Two."]
+    assert [line.strip() for line in table[2:4]] == ["CUDA calls less free.", "Two."]
     assert "\n  CUDA calls less free.\n  Two." in text_of(noted)
+
+
+def test_both_bounds_of_a_headroom_are_shown() -> None:
+    """A device of an older daemon has the upper one only."""
+    found = sent(critical_gb10())
+    older = {**found, "devices": [{k: v for k, v in found["devices"][0].items() if "certain" not in k}]}
+
+    assert "can allocate 2.0 GiB at once, up to 4.3 GiB after reclaim" in "\n".join(render_lines(found, None))
+    assert "can allocate 4.3 GiB now" in "\n".join(render_lines(older, None))
+    assert list(device_lines(found))[1].split("  ")[-2:] == ["2.0 – 4.3 GiB", "ok"]
+    assert list(device_lines(found))[2].startswith("A range is what is free at once")
+    assert [line.split()[-3:] for line in device_lines(older)][1:] == [["4.3", "GiB", "ok"]]
 
 
 def test_failed_device_shows_its_state() -> None:

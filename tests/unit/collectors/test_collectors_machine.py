@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.machine import Collector, PciGpu, choose_name, parse_gpu
+from memwatch.collectors.machine import Collector, choose_name
 from memwatch.linux.files import Roots
+from memwatch.linux.pci import PciGpu, parse_gpu
 from memwatch.model import Absent
 from memwatch.snapshot import Machine
 

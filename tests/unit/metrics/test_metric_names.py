@@ -30,6 +30,7 @@ NAMES = {
     "device_busy_ratio": {"device"},
     "device_clock_hertz": {"device", "clock"},
     "device_headroom_bytes": {"device"},
+    "device_headroom_certain_bytes": {"device"},
     "device_info": {"device", "vendor", "name", "uuid", "pci", "driver", "architecture"},
     "device_memory_busy_ratio": {"device"},
     "device_power_watts": {"device"},

@@ -45,6 +45,26 @@ def test_each_discrete_gpu_has_a_chart() -> None:
     assert [curve.label for curve in charts[0].curves] == ["used", "available"]
 
 
+def test_both_bounds_of_a_headroom_are_stored_where_they_may_differ() -> None:
+    """For VRAM they are one figure, which is stored once."""
+    names = "device.gpu0.headroom_bytes", "device.gpu0.headroom_certain_bytes"
+
+    assert collect_figures(critical_gb10()).keys() >= set(names)
+    assert collect_figures(discrete_gpu()).keys() & set(names) == {names[0]}
+
+
+def test_both_bounds_of_a_headroom_have_a_label() -> None:
+    """Dashed, as they are available memory."""
+    names = ["device.gpu0.headroom_bytes", "device.gpu0.headroom_certain_bytes"]
+
+    (chart,) = build_charts(names, critical_gb10())
+
+    assert [(curve.label, curve.dashed) for curve in chart.curves] == [
+        ("available to gpu0", True),
+        ("available to gpu0, without reclaim", True),
+    ]
+
+
 def test_headroom_is_drawn_in_the_largest_pool_of_the_device() -> None:
     """The headroom of an APU is in system RAM, not in its small carve-out."""
     snapshot = critical_gb10()

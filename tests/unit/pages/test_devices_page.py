@@ -83,7 +83,9 @@ def test_error_kinds_use_the_names_of_the_vendors(kind: str, words: str) -> None
     ("snapshot", "sentence"),
     [
         (calm_workstation(), calm_workstation().machine.explanation),
-        (critical_gb10(), "available to allocate"),
+        (critical_gb10(), "free at once 2.0 GiB"),
+        (critical_gb10(), "after reclaim, up to 4.3 GiB"),
+        (discrete_gpu(), "available to allocate"),
         (critical_gb10(), "CUDA Pool ⊂ System RAM"),
         (critical_gb10(), "Detection"),
         (mig_server(), "MIG 2g.20gb ⊂ GPU 0 VRAM"),

@@ -138,7 +138,7 @@ def test_vendored_files_match_their_checksums() -> None:
         ),
         (critical_gb10(), "CUDA reports only MemFree as free: 2.0 GiB. Page cache can be reclaimed, so"),
         (critical_gb10(), "GPU memory is part of System RAM: CPU and GPU share this memory."),
-        (critical_gb10(), "NVIDIA GB10 4.3 GiB from System RAM"),
+        (critical_gb10(), "NVIDIA GB10 2.0 – 4.3 GiB free at once – after reclaim of page cache from System RAM"),
         (critical_gb10(), "Tasks stalled on memory for 12.1% of the last 10 s."),
         (critical_gb10(), "OOM kills since boot: 1"),
         (critical_gb10(), "zram: 6.4 GiB compressed to 2.1 GiB of system RAM."),

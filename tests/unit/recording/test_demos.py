@@ -9,10 +9,12 @@ from typing import get_args
 import pytest
 
 from memwatch.model import Absent
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.render.json import snapshot_json
 from memwatch.snapshot import Node, Snapshot
 from memwatchd.recording import demos
 from memwatchd.recording.frames import open_recording, read_frames
+from memwatchd.recording.player import Player, ReplayClock
 from memwatchd.settings.schema import DEMOS, Replay
 from memwatchd.settings.section import section_keys
 from scripts import demo_machines
@@ -95,6 +97,35 @@ def test_demo_has_every_phase_of_its_story(name: str) -> None:
     assert ram[1].used_bytes == ram[0].used_bytes
     assert not [one.error for one in loaded.collectors if "/tmp" in (one.error or "")]
     assert {status.state for frame in frames for status in frame.collectors} <= {"ok", "unavailable"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_demo_begins_with_levels_that_fit_and_moves_at_once(name: str) -> None:
+    """After a round, as the daemon plays it: no level or forecast of the end is left, and memory fills."""
+    frames = first_frames_of_next_round(name)
+
+    for frame in frames:
+        for pressure in frame.pressure:
+            forecasts = [reason for reason in pressure.reasons if reason.signal == "ttf"]
+            assert pressure.level == pressure.base_level, (pressure.target, pressure.reasons)
+            assert not forecasts or isinstance(pressure.seconds_to_full, float)
+    first, later = ([pool.used_bytes for pool in frame.pools] for frame in (frames[0], frames[2]))
+    assert max(abs(two - one) for one, two in zip(first, later, strict=True)) > 100 * demo_host.MIB  # type: ignore[operator]
+
+
+def first_frames_of_next_round(name: str) -> list[Snapshot]:
+    """Play the last seconds of a demo, then its first five, through the loop and the rules."""
+    clock = ReplayClock(1e9, 1e-9)
+    player = Player(open_recording(demos.path_of(name), salvage=False), clock)
+    monitor = Monitor(player, clock, MonitorRules(), Identity("box", "boot", simulated=True), speed=1.0)
+    player.began_again = monitor.replay_restarted
+    clock.skip(player.contents.length - 5)
+    frames = []
+    for _ in range(10):
+        frames.append(monitor.tick())
+        clock.skip(1.0)
+    assert player.rounds == 1
+    return frames[5:]
 
 
 @pytest.mark.parametrize("name", NAMES)

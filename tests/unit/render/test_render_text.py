@@ -15,7 +15,7 @@ def test_unified_machine_shows_shares_and_headroom() -> None:
     text = render_text(critical_gb10())
 
     assert "CUDA Pool ⊂ System RAM: 96.4 GiB" in text
-    assert "NVIDIA GB10 (unified memory): can allocate 4.3 GiB now" in text
+    assert "NVIDIA GB10 (unified memory): can allocate 2.0 GiB at once, up to 4.3 GiB after reclaim" in text
     assert text.index("vllm") < text.index("python3")
     assert "System RAM is critical: 96.4% used" in text
 

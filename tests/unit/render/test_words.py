@@ -11,6 +11,8 @@ from memwatch.model import Absent
 from memwatch.render import words as wording
 from memwatch.snapshot import Level, Pressure, Reason
 
+GIB = 1 << 30
+
 
 @pytest.mark.parametrize(
     ("count", "text"),
@@ -39,6 +41,25 @@ def test_size_is_rounded_to_half_of_its_last_digit(count: int) -> None:
 
     assert float(number) < 1024
     assert abs(float(number) - count / unit_bytes) <= 0.0501
+
+
+@pytest.mark.parametrize(
+    ("certain", "most", "text"),
+    [
+        (14 * GIB, 44 * GIB, "can allocate 14.0 GiB at once, up to 44.0 GiB after reclaim"),
+        (44 * GIB - (400 << 20), 44 * GIB, "can allocate 44.0 GiB now"),
+        (100 << 20, 200 << 20, "can allocate 100.0 MiB at once, up to 200.0 MiB after reclaim"),
+        (150 << 20, 200 << 20, "can allocate 200.0 MiB now"),
+        (GIB, GIB, "can allocate 1.0 GiB now"),
+        (Absent.NOT_AVAILABLE, GIB, "can allocate 1.0 GiB now"),
+        (Absent.STALE, Absent.STALE, "headroom — stale"),
+    ],
+)
+def test_headroom_has_two_bounds_where_they_differ_noticeably(
+    certain: int | Absent, most: int | Absent, text: str
+) -> None:
+    """By more than 64 MiB and more than a percent."""
+    assert wording.can_allocate(certain, most) == text
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,12 @@ class Device(Figures):
     driver: str | None
     architecture: Literal["discrete", "unified", "carveout", "coherent", "unknown"]
     allocates_from: list[str]
-    headroom_bytes: int | None
+    headroom_bytes: int | None = Field(
+        description="Memory that can be allocated now, page cache that the kernel reclaims for it included."
+    )
+    headroom_certain_bytes: int | None = Field(
+        description="Part of the headroom that is free without reclaim; equal to it for VRAM and huge pages."
+    )
     state: str
     evidence: list[str]
     errors: dict[str, int] = Field(description="Memory errors reported by the driver, by kind.")

@@ -50,6 +50,10 @@ class FitVerdict(Figures):
     headroom_bytes: int | None = Field(description="Memory that can be allocated now.")
     spare_bytes: int | None = Field(description="Bytes to spare; negative: bytes missing.")
     reason: str
+    headroom_certain_bytes: int | None = Field(description="Part of the headroom that is free without reclaim.")
+    needs_reclaim: bool | None = Field(
+        description="True if it fits only after the kernel has reclaimed page cache; null if that is unknown."
+    )
 
 
 class FitChange(Figures):

@@ -187,6 +187,9 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield gauge(
         "device_headroom_bytes", "Memory that can be allocated on a device now, in bytes.", rows, ("device",)
     )
+    certain = [((device.id,), device.headroom_certain_bytes) for device in snapshot.devices]
+    text = "Part of the headroom of a device that is free without reclaiming page cache, in bytes."
+    yield gauge("device_headroom_certain_bytes", text, certain, ("device",))
     frees = [((device.id, api), size) for device in snapshot.devices for api, size in device.api_free_bytes.items()]
     yield gauge(
         "device_api_free_bytes",

@@ -19,7 +19,7 @@ POOL_WORDS = {
     "free_bytes": "free",
     "unattributed_bytes": "unattributed",
 }
-LEFT = (".available_bytes", ".free_bytes", ".headroom_bytes")
+LEFT = (".available_bytes", ".free_bytes", ".headroom_bytes", ".headroom_certain_bytes")
 FIXED_LABELS = {
     "kernel.oom_kills_total": "OOM kills",
     "swap.used_bytes": "used",
@@ -129,7 +129,8 @@ def build_label(name: str, snapshot: Snapshot) -> str:
     if kind == "node":
         return f"largest free block, node {thing}"
     if kind == "device":
-        return next((f"available to {one.id}" for one in snapshot.devices if one.id == thing), name)
+        how = ", without reclaim" if figure == "headroom_certain_bytes" else ""
+        return next((f"available to {one.id}{how}" for one in snapshot.devices if one.id == thing), name)
     if kind == "pressure" and thing in snapshot.labels:
         words = {"ratio": "{}", "level": "level, {}", "seconds_to_full": "time to full, {}"}
         return words.get(figure, name).format(snapshot.labels[thing])

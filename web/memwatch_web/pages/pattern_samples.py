@@ -185,6 +185,7 @@ def devices(pool: Pool) -> tuple[Device, ...]:
             driver="580.95.05",
             allocates_from=(pool.id,),
             headroom_bytes=pool.available_bytes if state == "ok" else Absent.NOT_AVAILABLE,
+            headroom_certain_bytes=pool.free_bytes if state == "ok" else Absent.NOT_AVAILABLE,
             state=state,
             evidence=("the device is integrated",) if state == "ok" else (),
             process_list="complete" if state == "ok" else Absent.NOT_AVAILABLE,

@@ -289,6 +289,7 @@ def create_environment() -> Environment:
         "up": "",  # only error pages may be nested
         "paths": LINKS,
         "between": wording.between,
+        "needs_reclaim": wording.needs_reclaim,
         "verdict": wording.verdict,
         "waited": wording.waited,
         "count": wording.count,
