@@ -192,11 +192,11 @@ class HeadroomCalculator:
             if share.limit_bytes is not Absent.NOT_SUPPORTED:
                 bounds.append(left_of(share))
             place = share.within
-        pool = self._pools[place]
         unknown = [bound for bound in bounds if isinstance(bound, Absent)]
         if unknown:
             return place, unknown[0]
-        bounds.append(_left_in(pool, device, bool(bounds)))
+        if place in self._pools or not bounds:  # inside a memory partition only the limit is known
+            bounds.append(_left_in(self._pools[place], device, bool(bounds)))
         known = [bound for bound in bounds if isinstance(bound, int)]
         return place, min(known) if known else bounds[0]
 

@@ -10,11 +10,13 @@ from msgspec import Struct
 
 from memwatch.drivers.nvml import binding
 from memwatch.drivers.nvml.errors import GPU_WIDE, HANDLE_GONE, Code, absent_reason
+from memwatch.drivers.nvml.memory_limits import LimitReader
 from memwatch.drivers.nvml.mig import Mig
 from memwatch.drivers.nvml.process_lists import ProcessLists
 from memwatch.drivers.nvml.query import Query
 from memwatch.drivers.nvml.records import (
     AddressingMode,
+    CgroupLimit,
     Ecc,
     GpuInstance,
     GpuMemory,
@@ -31,6 +33,7 @@ from memwatch.drivers.nvml.validation import (
     join_lists,
     process_capacity,
 )
+from memwatch.linux.files import Roots
 from memwatch.model import Absent, Words
 
 T = TypeVar("T")
@@ -110,7 +113,12 @@ class Gpu:
     """
 
     def __init__(
-        self, index: int, roster: binding.ProcessListBuffer, sieve: AnswerValidator, slow_seconds: float
+        self,
+        index: int,
+        roster: binding.ProcessListBuffer,
+        sieve: AnswerValidator,
+        slow_seconds: float,
+        roots: Roots,
     ) -> None:
         self.index = index
         self.handle = handle = binding.handle_at(index)
@@ -127,6 +135,7 @@ class Gpu:
         self._mps_seen = False
         self.is_mute = False
         self._mig = Mig(handle, self._codes, roster, sieve, slow_seconds)
+        self._limits = LimitReader(handle, self.static.pci, roots, self._codes)
         self.slow = SlowFields(handle, self._codes, self._lists.mps, slow_seconds)
 
     def on_reconfigured(self) -> None:
@@ -156,8 +165,15 @@ class Gpu:
             processes=processes,
             ecc=slow.ecc,
             recovery_action=slow.recovery_action,
+            limits=self._read_limits(now, processes),
             codes=dict(self._codes),
         )
+
+    def _read_limits(
+        self, now: float, processes: tuple[GpuProcess, ...] | Absent
+    ) -> tuple[CgroupLimit, ...] | Absent:
+        pids = () if isinstance(processes, Absent) else [process.pid for process in processes]
+        return self._limits.read(now, pids, self.slow.mig_enabled is True)
 
     def _instances(self, now: float) -> tuple[GpuInstance, ...]:
         if self.slow.mig_enabled is True:
