@@ -15,8 +15,9 @@ from memwatch.drivers.drm.records import DrmReading
 from memwatch.drivers.nvml.records import NvmlReading
 from memwatch.drivers.tegra.records import NvMapReading, TegraReading, TegrastatsReading
 from memwatch.kernel_log import KernelLog
+from memwatch.linux.dmem import DmemReading
 from memwatch.model import STALLED, Absent, Device, Pool, Process, Share, Vitals
-from memwatch.owners import Owner
+from memwatch.owners import KernelHeld, Owner
 from memwatch.snapshot import CgroupPressure, Kernel, Machine, MemoryPsi, Node, ProcessScan, Swap, Zram
 
 
@@ -34,6 +35,7 @@ class Findings(Struct, frozen=True):
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | None = None
     owners: tuple[Owner, ...] = ()
+    kernel_held: tuple[KernelHeld, ...] = ()
     container_names: Mapping[str, str] | None = None
     machine: Machine | None = None
     swap: Swap | None = None
@@ -55,6 +57,7 @@ class Findings(Struct, frozen=True):
     drm: DrmReading | None = None
     hwmon: Mapping[str, Vitals] | None = None
     apple: AppleReading | None = None
+    dmem: DmemReading | None = None
     stale: frozenset[str] = frozenset()
     rejected: int = 0
 
@@ -75,7 +78,19 @@ class Findings(Struct, frozen=True):
 
 
 # The fields of Findings with raw driver readings; `accounting.compose` interprets them.
-READINGS = ("nvml", "tegra", "nvmap", "tegrastats", "amdgpu", "amdgpu_sensors", "amd_smi", "drm", "hwmon", "apple")
+READINGS = (
+    "nvml",
+    "tegra",
+    "nvmap",
+    "tegrastats",
+    "amdgpu",
+    "amdgpu_sensors",
+    "amd_smi",
+    "drm",
+    "hwmon",
+    "apple",
+    "dmem",
+)
 
 
 def stale_pool(pool: Pool) -> Pool:

@@ -67,6 +67,7 @@ class ShareKind(str, Enum):
     MIG_INSTANCE = "mig_instance"
     NVML_USED = "nvml_used"
     CGROUP = "cgroup"
+    GPU_LIMIT = "gpu_limit"
 
 
 class Architecture(str, Enum):
@@ -177,7 +178,11 @@ class Pool(Struct, frozen=True):
 
 
 class Share(Struct, frozen=True):
-    """Bytes inside a pool or another share (`within`). Never added to anything."""
+    """Bytes inside a pool or another share (`within`). Never added to anything.
+
+    `within` is the device itself if its memory size is unknown, as inside a memory partition. `peak_bytes` is the
+    highest use since the cgroup was created; None for shares that are no cgroup's limit.
+    """
 
     id: str
     kind: ShareKind
@@ -189,9 +194,10 @@ class Share(Struct, frozen=True):
     limit_bytes: Bytes = Absent.NOT_SUPPORTED
     device: str | None = None
     note: str | None = None
+    peak_bytes: Bytes | None = None
 
     def __post_init__(self) -> None:
-        refuse_negative(self, ("used_bytes", "limit_bytes"), "share", self.id)
+        refuse_negative(self, ("used_bytes", "limit_bytes", "peak_bytes"), "share", self.id)
         if self.within == self.id:
             raise InvalidRecordError(f"share {self.id}: cannot be within itself")
 

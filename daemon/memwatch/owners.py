@@ -14,6 +14,7 @@ OwnerKind = Literal["unit", "container", "pod", "job", "user"]
 OWNER_KINDS: tuple[OwnerKind, ...] = get_args(OwnerKind)
 
 BEYOND = "does not include GPU memory"
+CHARGED = "includes GPU memory"
 PERHAPS_BEYOND = "may not include all GPU memory"
 
 
@@ -34,8 +35,20 @@ class Owner(Struct, frozen=True):
         refuse_negative(self, ("processes", "rss_bytes"), "owner", self.name)
 
 
+class KernelHeld(Struct, frozen=True):
+    """Device memory of one owner by pool or share, as the kernel charges it to the owner's cgroup (dmem)."""
+
+    kind: OwnerKind
+    name: str
+    device_bytes: Mapping[str, Bytes]
+
+
 class OwnerTotal(Struct, frozen=True):
-    """An owner with the device memory of its processes. `cgroup_note`: what `cgroup_bytes` does not include."""
+    """An owner with the device memory of its processes.
+
+    `cgroup_note`: what `cgroup_bytes` does or does not include. `cgroup_device_bytes`: the kernel's own count of
+    device memory, for comparison with `device_bytes`, which are sums over processes.
+    """
 
     name: Words | None
     processes: int
@@ -46,6 +59,7 @@ class OwnerTotal(Struct, frozen=True):
     device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
     cgroup_bytes: Bytes | None = None
     cgroup_note: str | None = None
+    cgroup_device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
 
 
 def sum_owners(processes: Iterable[Process]) -> tuple[Owner, ...]:
@@ -66,17 +80,35 @@ def sum_owners(processes: Iterable[Process]) -> tuple[Owner, ...]:
     return tuple(owners)
 
 
-def build_totals(owners: Iterable[Owner], processes: Iterable[Process], kind: OwnerKind) -> list[OwnerTotal]:
-    """Return the owners of one kind, the largest first. Processes without an owner form the last entry."""
+def build_totals(
+    owners: Iterable[Owner],
+    processes: Iterable[Process],
+    kind: OwnerKind,
+    kernel_held: Iterable[KernelHeld] = (),
+    is_charged: bool = False,
+) -> list[OwnerTotal]:
+    """Return the owners of one kind, the largest first. Processes without an owner form the last entry.
+
+    `is_charged`: the kernel charges GPU memory to cgroups.
+    """
+    by_kernel: dict[Words | None, Mapping[str, Bytes]] = {
+        one.name: one.device_bytes for one in kernel_held if one.kind == kind
+    }
     holders: dict[Words | None, list[Process]] = {}
     for process in processes:
         if process.device_bytes:
             holders.setdefault(getattr(process, kind), []).append(process)
-    totals = [_build_total(owner, holders.get(owner.name, ())) for owner in owners if owner.kind == kind]
+    totals = [
+        _build_total(owner, holders.get(owner.name, ()), by_kernel.get(owner.name, {}), is_charged)
+        for owner in owners
+        if owner.kind == kind
+    ]
     return sorted(totals, key=lambda total: (total.name is None, -total.footprint_low_bytes, str(total.name)))
 
 
-def _build_total(owner: Owner, holders: Sequence[Process]) -> OwnerTotal:
+def _build_total(
+    owner: Owner, holders: Sequence[Process], by_kernel: Mapping[str, Bytes], is_charged: bool
+) -> OwnerTotal:
     """`holders`: its processes with device memory."""
     low = owner.rss_bytes + sum(_beyond_rss(process, process.footprint_low_bytes) for process in holders)
     highs = [process.footprint_high_bytes for process in holders]
@@ -92,7 +124,8 @@ def _build_total(owner: Owner, holders: Sequence[Process]) -> OwnerTotal:
         footprint_high_bytes=high,
         device_bytes=held,
         cgroup_bytes=owner.cgroup_bytes,
-        cgroup_note=_build_note(holders) if isinstance(owner.cgroup_bytes, int) and held else None,
+        cgroup_note=_build_note(holders, is_charged) if isinstance(owner.cgroup_bytes, int) and held else None,
+        cgroup_device_bytes=by_kernel,
     )
 
 
@@ -115,6 +148,11 @@ def _device_bytes(holders: Sequence[Process]) -> Mapping[str, Bytes]:
     return {**sums, **unknown}
 
 
-def _build_note(holders: Sequence[Process]) -> str:
-    """Drivers do not charge their allocations to cgroups; a cgroup counts only what is also in the resident set."""
+def _build_note(holders: Sequence[Process], is_charged: bool) -> str:
+    """Drivers do not charge their allocations to cgroups; a cgroup counts only what is also in the resident set.
+
+    A kernel with a `gpu` line in memory.stat charges them: then `cgroup_bytes` contains them.
+    """
+    if is_charged:
+        return CHARGED
     return PERHAPS_BEYOND if all(process.footprint_range for process in holders) else BEYOND

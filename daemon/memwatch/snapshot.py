@@ -24,7 +24,7 @@ from memwatch.model import (
     refuse_negative,
     sum_figures,
 )
-from memwatch.owners import Owner
+from memwatch.owners import KernelHeld, Owner
 
 CollectorState = Literal["ok", "starting", "failing", "stalled", "unavailable"]
 
@@ -83,6 +83,10 @@ class Pressure(Struct, frozen=True):
         return any(reason.signal != "util" for reason in self.reasons)
 
 
+# Detail of a machine whose memory.stat has a `gpu` line.
+GPU_CHARGING, CHARGED = "gpu_memory_in_cgroups", "charged"
+
+
 class Machine(Struct, frozen=True):
     """Identity of this machine. `architecture` is that of its devices, or `mixed`, `cpu_only` or `unknown`.
 
@@ -96,6 +100,11 @@ class Machine(Struct, frozen=True):
     in_container: bool = False
     sees_all_processes: bool = True
     details: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def charges_gpu_memory(self) -> bool:
+        """True if the kernel charges GPU memory in System RAM to cgroups: memory.current contains it."""
+        return self.details.get(GPU_CHARGING) == CHARGED
 
 
 class Swap(Struct, frozen=True):
@@ -279,6 +288,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | Absent = Absent.NOT_AVAILABLE
     owners: tuple[Owner, ...] = ()
+    kernel_held: tuple[KernelHeld, ...] = ()
     container_names: Mapping[str, str] = field(default_factory=dict)
     swap: Swap | Absent = Absent.NOT_AVAILABLE
     zram: Zram | Absent = Absent.NOT_AVAILABLE
@@ -310,7 +320,7 @@ class Snapshot(Struct, frozen=True, dict=True):
             place, steps = parents[place], steps + 1
             if steps > len(parents):
                 raise InvalidRecordError(f"share {share.id}: is within itself by way of {share.within}")
-        if place not in self.labels:
+        if place not in self.labels and place not in self._bare_devices:
             raise InvalidRecordError(f"share {share.id}: is within {place}, which does not exist")
 
     @cached_property
@@ -320,7 +330,13 @@ class Snapshot(Struct, frozen=True, dict=True):
 
     def relation(self, share: Share) -> str:
         """Format the relation of a share to its parent: "CUDA Pool ⊂ System RAM"."""
-        return f"{share.label} ⊂ {self.labels[share.within]}"
+        parent = self.labels.get(share.within) or self._bare_devices[share.within]
+        return f"{share.label} ⊂ {parent}"
+
+    @cached_property
+    def _bare_devices(self) -> Mapping[str, str]:
+        """Name by id of the devices without a pool: the size of their memory is unknown."""
+        return {device.id: device.name for device in self.devices if device.id not in self.labels}
 
     @cached_property
     def total(self) -> Total:

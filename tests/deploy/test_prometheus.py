@@ -12,7 +12,7 @@ from support.nvml_machine import Simulator
 from support.nvml_state import Trouble
 from support.paths import DEPLOY
 from support.prometheus_servers import alertmanager, prometheus, scrape, shipped
-from support.sample_nvml import EIGHT_H100
+from support.sample_nvml import CONTAINER_HIDDEN_PIDS, CONTAINER_PARTITION, EIGHT_H100, GIB, RTX_4090
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
 
@@ -43,6 +43,31 @@ def test_prometheus_scrapes_memwatchd_and_answers_queries(tmp_path: Path) -> Non
     assert float(size[0]["value"][1]) == float(parts[0]["value"][1]) == pool["size_bytes"]
     assert recorded[0]["value"][1] == size[0]["value"][1]
     assert level[0]["metric"]["level"] in {"low", "medium", "high", "critical"}
+
+
+def test_partition_adds_nothing_to_the_sum_over_host_and_container(tmp_path: Path) -> None:
+    """The daemon of the container reports the driver's total as a limit: the card is in the sum once."""
+    (tmp_path / "host").mkdir()
+    (tmp_path / "container").mkdir()
+    card = CONTAINER_HIDDEN_PIDS.gpus[0]
+    host = Simulator.of(tmp_path / "host", RTX_4090.with_gpu(0, memory=card.memory, name=card.name, compute=()))
+    inside = Simulator.of(tmp_path / "container", CONTAINER_PARTITION)
+    with (
+        running_daemon(tmp_path / "host", *host.roots, environ=host.environ) as outer,
+        running_daemon(tmp_path / "container", *inside.roots, environ=inside.environ) as inner,
+    ):
+        for daemon in (outer, inner):
+            daemon.wait_until_ok("nvml")
+        with prometheus(tmp_path, scrape(f"127.0.0.1:{outer.port}", f"127.0.0.1:{inner.port}")) as server:
+            server.wait_for('memwatch_share_limit_bytes{kind="gpu_limit"}')
+            (size,) = server.wait_for('sum(memwatch_pool_size_bytes{kind!="system_ram"}) and count(up == 1) == 2')
+            (limit,) = server.query('memwatch_share_limit_bytes{kind="gpu_limit"}')
+            level = server.query('memwatch_pressure_level{target="gpu0.limit"}')
+
+    assert card.memory is not None
+    assert float(size["value"][1]) == card.memory.total
+    assert (float(limit["value"][1]), limit["metric"]["within"]) == (20 * GIB, "gpu0")
+    assert level
 
 
 def test_full_memory_reaches_a_receiver_through_alertmanager(tmp_path: Path) -> None:

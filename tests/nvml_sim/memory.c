@@ -14,6 +14,18 @@ static int owner_of(const struct call *call, struct call *owner) {
     return SUCCESS;
 }
 
+/* `partition` is the cgroup that the caller runs in. Its limit is the total there, and only its use is seen. */
+static void see_from_partition(const struct call *call, struct memory_v2 *memory) {
+    struct memory_limits_v1 limits = {0};
+    const char *own = call->mig < 0 ? state_text(call->scope, "partition") : NULL;
+    if (!own || !limits_of(call, own, &limits) || limits.hard >= memory->total)
+        return;
+    memory->total = limits.hard;
+    memory->used = limits.used;
+    memory->reserved = 0;
+    memory->free = limits.hard - limits.used;
+}
+
 static int memory_v2(const struct call *call, struct memory_v2 *memory) {
     struct call owner;
     if (!memory)
@@ -29,6 +41,7 @@ static int memory_v2(const struct call *call, struct memory_v2 *memory) {
     put_u64(&owner, "memory.reserved", &memory->reserved);
     put_u64(&owner, "memory.used", &memory->used);
     put_u64(&owner, "memory.free", &memory->free);
+    see_from_partition(&owner, memory);
     return SUCCESS;
 }
 
@@ -65,15 +78,6 @@ static int bar1(const struct call *call, struct bar1 *window) {
     return SUCCESS;
 }
 
-static int limits(const struct call *call, struct memory_limits_v1 *memory) {
-    int answer = memory ? put_u64(call, "limits.hard", &memory->hard) : INVALID_ARGUMENT;
-    if (answer != SUCCESS)
-        return answer;
-    put_u64(call, "limits.soft", &memory->soft);
-    put_u64(call, "limits.used", &memory->used);
-    return SUCCESS;
-}
-
 EXPORT int nvmlDeviceGetMemoryInfo(handle device, struct memory_v1 *memory) {
     ON_DEVICE(device, memory_v1(&call, memory))
 }
@@ -84,8 +88,4 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(handle device, struct memory_v2 *memory) {
 
 EXPORT int nvmlDeviceGetBAR1MemoryInfo(handle device, struct bar1 *window) {
     ON_DEVICE(device, bar1(&call, window))
-}
-
-EXPORT int nvmlDeviceGetMemoryLimits_v1(handle device, struct memory_limits_v1 *memory) {
-    ON_DEVICE(device, limits(&call, memory))
 }

@@ -62,6 +62,9 @@ uint64_t mig_generation(int gpu);
         answer = (answered);                              \
     return leave(answer);
 
+/* limits.c */
+bool limits_of(const struct call *call, const char *folder, struct memory_limits_v1 *limits);
+
 /* answers.c: a fact of the state into an argument of the caller. What the state lacks is not supported. */
 int put_unsigned(const struct call *call, const char *name, uint32_t *out);
 int put_u64(const struct call *call, const char *name, uint64_t *out);

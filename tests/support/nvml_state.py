@@ -38,10 +38,16 @@ class Bar1(Struct, frozen=True):
     used: int
 
 
-class Limits(Struct, frozen=True):
+class Limit(Struct, frozen=True):
+    """Limit on a cgroup by its path below the mount point. `hard` None: no hard limit."""
+
+    cgroup: str
     soft: int
-    hard: int
+    hard: int | None
     used: int
+
+    def __str__(self) -> str:
+        return f"{self.cgroup}:{self.soft}:{'na' if self.hard is None else self.hard}:{self.used}"
 
 
 class Holder(Struct, frozen=True):
@@ -183,7 +189,8 @@ class Gpu(Struct, frozen=True):
     memory: Memory | None = None
     memory_v1: Memory | None = None
     bar1: Bar1 | None = None
-    limits: Limits | None = None
+    limits: tuple[Limit, ...] | None = None
+    partition: str | None = None
     compute: tuple[Holder, ...] | None = ()
     graphics: tuple[Holder, ...] | None = ()
     mps: tuple[Holder, ...] | None = ()

@@ -15,7 +15,9 @@ NOT_SUPPORTED: an empty list of processes has to be written, a missing one is an
     gpu.S.virtualization_mode addressing_mode numa_node c2c
     gpu.S.memory.total reserved used free           both versions; the first counts reserved as used
     gpu.S.memory.v1.total used free                 version 1 where it differs, or alone
-    gpu.S.bar1.total used    gpu.S.limits.soft hard used
+    gpu.S.bar1.total used
+    gpu.S.limits.groups = PATH:SOFT:HARD:USED …     cgroups below the mount point; HARD `na` is none
+    gpu.S.partition = PATH                          the cgroup of the caller: memory info is seen from inside it
     gpu.S.compute = PID:BYTES[:GI[:CI]] …           also graphics, mps
     gpu.S.compute.announced = 1                     the number returned to a caller without a buffer
     gpu.S.processes.layout = r535                   lists of version 3 in the records of drivers 535.54 to 535.98
@@ -81,8 +83,10 @@ def _gpu(gpu: Gpu) -> Iterator[Fact]:
     yield from zip(("cuda.major", "cuda.minor"), gpu.cuda or (None, None), strict=True)
     pci = {"bus_id": gpu.bus_id, "device_id": gpu.device_id, "subsystem_id": gpu.subsystem_id}
     yield from _under("pci", pci.items())
-    yield from _parts(gpu, {"memory": "memory", "bar1": "bar1", "limits": "limits", "ecc": "ecc"})
+    yield from _parts(gpu, {"memory": "memory", "bar1": "bar1", "ecc": "ecc"})
     yield from _parts(gpu, {"memory_v1": "memory.v1", "remapped": "remapped"})
+    yield "limits.groups", None if gpu.limits is None else " ".join(map(str, gpu.limits))
+    yield "partition", gpu.partition
     yield from _holders(gpu)
     yield from _retired(gpu.retired)
     yield from gpu.sensors.facts().items() if gpu.sensors else ()

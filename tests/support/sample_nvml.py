@@ -15,6 +15,7 @@ from support.nvml_state import (
     Gpu,
     GpuInstance,
     Holder,
+    Limit,
     Machine,
     Memory,
     Mig,
@@ -386,6 +387,54 @@ CONTAINER_HIDDEN_PIDS = Machine(
     ),
 )
 
+# Beside an AMD and an Intel card, on a kernel with dmem: the pod in two cgroups has a limit on each card.
+THREE_MAKERS_DMEM = Machine(
+    host="three-makers-dmem",
+    driver="615.71.09",
+    nvml="13.615.71.09",
+    cuda=13040,
+    gpus=(
+        Gpu(
+            name="NVIDIA RTX 6000 Ada Generation",
+            uuid=uuid(0x6000),
+            bus_id="00000000:41:00.0",
+            device_id=0x26B110DE,
+            brand=NVIDIA_RTX,
+            architecture=ADA,
+            cuda=(8, 9),
+            addressing_mode=HMM,
+            memory=mib(46068, used=30720, reserved=609),
+            bar1=window(65536, 1),
+            compute=(Holder(6100, 15 * GIB),),
+            event_types=DATACENTER_EVENTS,
+        ),
+    ),
+)
+
+# The driver itself keeps the limits on kernels without dmem.
+RTX_4090_LIMITS = replace(
+    RTX_4090.with_gpu(
+        0,
+        limits=(
+            Limit("/user.slice/user-1000.slice/session-4.scope", soft=8 * GIB, hard=16 * GIB, used=12610 * MIB),
+            Limit("/system.slice", soft=0, hard=None, used=0),
+        ),
+    ),
+    driver="615.71.09",
+    nvml="13.615.71.09",
+    cuda=13040,
+)
+
+# The same L40S from a container with a limit: its total is the limit.
+CONTAINER_PARTITION = replace(
+    CONTAINER_HIDDEN_PIDS.with_gpu(
+        0, limits=(Limit("/", soft=8 * GIB, hard=20 * GIB, used=15 * GIB),), partition="/"
+    ),
+    driver="615.71.09",
+    nvml="13.615.71.09",
+    cuda=13040,
+)
+
 READY = {
     "rtx-4090": RTX_4090,
     "8x-h100": EIGHT_H100,
@@ -405,4 +454,7 @@ READY = {
     "wsl2-empty-lists": WSL2_EMPTY_LISTS,
     "vgpu-guest": VGPU_GUEST_A40,
     "container-hidden-pids": CONTAINER_HIDDEN_PIDS,
+    "three-makers-dmem": THREE_MAKERS_DMEM,
+    "rtx-4090-limits": RTX_4090_LIMITS,
+    "container-hidden-pids-partition": CONTAINER_PARTITION,
 }

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from memwatch.accounting import amd, apple, drm, npu, nvidia, tegra
 from memwatch.accounting.device_memory import DeviceMemory
 from memwatch.accounting.driver_errors import with_logged
+from memwatch.accounting.gpu_limits import with_gpu_limits
 from memwatch.accounting.hwmon import with_sensors
 from memwatch.accounting.lxcfs import with_both_scopes
 from memwatch.accounting.relations import with_device_memories
@@ -100,9 +101,11 @@ def relate(whole: Findings) -> Findings:
     """Combine the merged findings with each other."""
     whole = with_both_scopes(whole)
     whole = with_device_memories(whole, build_device_memories(whole), npu.build_npus(whole))
+    whole = with_gpu_limits(whole)
     devices = with_sensors(whole.devices, whole)
     devices = with_logged(devices, whole.kernel_log) if whole.kernel_log else devices
-    shares = without_lost(whole.shares, {pool.id for pool in whole.pools})
+    places = {pool.id for pool in whole.pools} | {device.id for device in whole.devices}
+    shares = without_lost(whole.shares, places)
     if (devices, shares) == (whole.devices, whole.shares):
         return whole
     return replace(whole, devices=devices, shares=shares)
@@ -119,9 +122,9 @@ def build_device_memories(found: Findings) -> list[DeviceMemory]:
     return device_memories
 
 
-def without_lost(shares: tuple[Share, ...], pool_ids: set[str]) -> tuple[Share, ...]:
-    """Return the shares that are directly or indirectly within one of these pools. The others are dropped."""
-    places = set(pool_ids)
+def without_lost(shares: tuple[Share, ...], roots: set[str]) -> tuple[Share, ...]:
+    """Return the shares that are directly or indirectly within one of these pools or devices."""
+    places = set(roots)
     while True:
         inside = {share.id for share in shares if share.within in places} - places
         if not inside:

@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from memwatch.accounting import tegra
 from memwatch.accounting.device_memory import DeviceMemory
-from memwatch.accounting.nvidia_architecture import decide_architecture
+from memwatch.accounting.nvidia_architecture import decide_architecture, is_integrated
 from memwatch.accounting.nvidia_gpu import GpuContext, absent_gpu, build_device_memory
+from memwatch.accounting.nvidia_partition import find_partition, with_partition
 from memwatch.drivers.nvml.records import GpuReading, NvmlReading
 from memwatch.findings import Findings
-from memwatch.model import Architecture, Pool, find_system_ram
+from memwatch.linux.dmem import DmemReading
+from memwatch.model import Absent, Architecture, Pool, find_system_ram
 from memwatch.snapshot import Machine, Node
 
 
@@ -41,6 +43,7 @@ class CachedDeviceMemory(NamedTuple):
 
     reading: NvmlReading | None = None
     machine: Machine | None = None
+    dmem: DmemReading | None = None
     nodes: tuple[Node, ...] = ()
     figures: tuple[int | None, ...] = ()
     device_memories: Sequence[DeviceMemory] = ()
@@ -48,7 +51,7 @@ class CachedDeviceMemory(NamedTuple):
     def matches(self, found: Findings, figures: tuple[int | None, ...]) -> bool:
         """Check if these inputs give the same result."""
         same = self.reading is found.nvml and self.machine is found.machine and self.nodes is found.nodes
-        return same and self.figures == figures
+        return same and self.dmem is found.dmem and self.figures == figures
 
 
 # Driver readings are mostly unchanged, and eight GPUs take a fifth of a tick.
@@ -69,7 +72,7 @@ def build_listed_device_memories(found: Findings, first: int) -> Sequence[Device
         device_memories = [device_memory.as_stale() for device_memory in device_memories]
     if not any(device_memory.device.architecture is Architecture.UNIFIED for device_memory in device_memories):
         # A unified device contains the free System RAM, which differs each time.
-        _cached = CachedDeviceMemory(found.nvml, found.machine, found.nodes, figures, device_memories)
+        _cached = CachedDeviceMemory(found.nvml, found.machine, found.dmem, found.nodes, figures, device_memories)
     return device_memories
 
 
@@ -78,15 +81,22 @@ def _build_device_memories(
 ) -> list[DeviceMemory]:
     machine, size = found.machine or Machine(), ram.size_bytes if ram else None
     gpus = in_stable_order([*reading.gpus, *(absent_gpu(gpu) for gpu in reading.missing)])
-    return [
-        build_device_memory(
-            gpu,
-            GpuContext(f"gpu{at}", "" if len(gpus) == 1 else f" {at}", ram, machine),
-            decide_architecture(gpu, size, found.nodes, machine.in_container),
-            reading,
-        )
-        for at, gpu in enumerate(gpus, first)
+    numbers = [f"gpu{at}" for at in range(first, first + len(gpus))]
+    contexts = [
+        GpuContext(name, "" if len(gpus) == 1 else f" {name.removeprefix('gpu')}", ram, machine) for name in numbers
     ]
+    return [_build_one(gpu, place, found, reading, size) for gpu, place in zip(gpus, contexts, strict=True)]
+
+
+def _build_one(
+    gpu: GpuReading, place: GpuContext, found: Findings, reading: NvmlReading, ram_bytes: int | None
+) -> DeviceMemory:
+    limit = find_partition(gpu, found.dmem)
+    # Inside a partition the total of an integrated GPU is a limit as well, and not a carve-out.
+    seen = gpu if limit is None or not is_integrated(gpu) else replace(gpu, memory=Absent.NOT_SUPPORTED)
+    verdict = decide_architecture(seen, ram_bytes, found.nodes, place.machine.in_container)
+    built = build_device_memory(seen, place, verdict, reading)
+    return built if limit is None else with_partition(built, gpu, place.number, limit)
 
 
 def in_stable_order(gpus: Sequence[GpuReading]) -> list[GpuReading]:

@@ -200,12 +200,14 @@ class HeadroomCalculator:
             if share.limit_bytes is not Absent.NOT_SUPPORTED:
                 bounds.append(left_of(share))
             place = share.within
-        pool = self._pools[place]
         unknown = [bound for bound in bounds if isinstance(bound, Absent)]
         if unknown:
             return place, unknown[0], unknown[0]
-        left, free = _left_in(pool, device, bool(bounds))
-        is_unknown = isinstance(free, Absent) and _holds_cache(pool)
+        if place not in self._pools and bounds:  # inside a memory partition only the limit is known
+            left = _least(*bounds)
+            return place, left, left
+        left, free = _left_in(self._pools[place], device, bool(bounds))
+        is_unknown = isinstance(free, Absent) and _holds_cache(self._pools[place])
         return place, _least(left, *bounds), free if is_unknown else _least(free, left, *bounds)
 
 

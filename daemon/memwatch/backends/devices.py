@@ -90,22 +90,12 @@ def compute_capacity(device: Device, snapshot: PoolsAndShares) -> Bytes:
 
 
 def _room(place: str, snapshot: PoolsAndShares) -> tuple[str, int]:
-    """Return (pool of a place, smallest limit on the path to it)."""
+    """Return (pool of a place, smallest limit on the path to it). A limit may be all that is known of a GPU."""
     shares = {share.id: share for share in snapshot.shares}
     limits = []
     while place in shares:
         limit = shares[place].limit_bytes
         limits.append(limit if isinstance(limit, int) else None)
         place = shares[place].within
-    pool = next(pool for pool in snapshot.pools if pool.id == place)
-    return place, min([pool.size_bytes, *(limit for limit in limits if limit is not None)])
-
-
-def pci_numbers(address: object) -> tuple[int, ...] | None:
-    """Return a PCI address as numbers, so that 00000000:01:00.0 (NVML) and 0000:01:00.0 (sysfs) are equal."""
-    parts = str(address).replace(".", ":").split(":") if isinstance(address, str) else []
-    try:
-        numbers = tuple(int(part, 16) for part in parts)
-    except ValueError:
-        return None
-    return numbers if len(numbers) == 4 else None
+    sizes = [pool.size_bytes for pool in snapshot.pools if pool.id == place]
+    return place, min([*sizes, *(limit for limit in limits if limit is not None)], default=0)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from memwatch.backends.devices import build_device, pci_numbers
+from memwatch.backends.devices import build_device
 from memwatch.backends.gpu_backends import Availability, join_names
 from memwatch.backends.model import Backend, BackendDevice
 from memwatch.backends.opencl_result import OpenclDevice, OpenclPlatform, OpenclResult
 from memwatch.backends.probes import ProbeResults
+from memwatch.linux.pci import pci_numbers
 from memwatch.model import Absent
 from memwatch.snapshot import Snapshot
 

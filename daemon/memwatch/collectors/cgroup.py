@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
-from memwatch.linux.cgroup_mounts import V1, V2, CgroupVersion, find_own_cgroup, parse_figure
+from memwatch.linux.cgroup_mounts import V1, V2, CgroupVersion, charges_gpu, find_own_cgroup, parse_figure
 from memwatch.linux.cgroups import in_container
 from memwatch.linux.files import KeptFile, ParseError, Roots, SourceUnavailable, is_shortage, kept_file
 from memwatch.model import Absent, Share, ShareKind
@@ -27,6 +27,7 @@ _STAT = re.compile(rb"^(%s) (\d{1,20})\n" % "|".join(_STAT_KEYS).encode(), re.MU
 _MEM_TOTAL = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n", re.MULTILINE)
 
 NOTE = "does not include GPU memory on unified machines"
+CHARGED_NOTE = "includes GPU memory in System RAM"
 
 
 class CgroupLimit(Struct, frozen=True):
@@ -36,6 +37,7 @@ class CgroupLimit(Struct, frozen=True):
     limit_bytes: int | None
     used_bytes: int
     oom_kills: int | None = None
+    charges_gpu: bool = False
 
 
 def parse_limit(data: bytes) -> int | None:
@@ -124,8 +126,9 @@ class GroupFiles:
         # Version 1 also reports limits of ancestors that are not visible from inside.
         limits = [parse_limit(limit), stat.get("hierarchical_memory_limit")]
         smallest = min([value for value in limits if value is not None], default=None)
+        used = compute_used(self._version, parse_figure(usage), stat)
         kills = parse_stat(self._events.read()).get("oom_kill") if self._events else None
-        return CgroupLimit(self._folder, smallest, compute_used(self._version, parse_figure(usage), stat), kills)
+        return CgroupLimit(self._folder, smallest, used, kills, charges_gpu(statistics))
 
     def close(self) -> None:
         for file in (*self._open, self._events):
@@ -192,6 +195,7 @@ class Collector(BaseCollector):
         started = time.thread_time()
         groups = self._read()
         group, word = limiting_cgroup(groups, self._size), "Container" if self._contained else "Unit"
+        note = CHARGED_NOTE if (group or groups[-1]).charges_gpu else NOTE
         share = Share(
             id="cgroup",
             kind=ShareKind.CGROUP,
@@ -201,7 +205,7 @@ class Collector(BaseCollector):
             limit_bytes=Absent.NOT_SUPPORTED if group is None or group.limit_bytes is None else group.limit_bytes,
             source=self._version.source,
             quality=self._version.quality,
-            note=NOTE if group else f"no limit is set; {NOTE}",
+            note=note if group else f"no limit is set; {note}",
         )
         growth = self._growth((group or groups[-1]).used_bytes)
         self.period_seconds = compute_period(group, time.thread_time() - started, growth)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
-from memwatch.linux.cgroups import parse_mountinfo, under
-from memwatch.linux.files import Roots, SourceUnavailable, kept_file, read_once
+from memwatch.linux.cgroup_mounts import find_unified_tree
+from memwatch.linux.files import Roots, kept_file, read_once
 from memwatch.linux.psi_trigger import parse_waiting
 from memwatch.printable import printable
 from memwatch.snapshot import CgroupPressure
@@ -67,7 +67,7 @@ class Collector(BaseCollector):
         self.period_seconds = CALM_SECONDS
         self._waiting = kept_file(roots.procfs / "pressure/memory", 256)
         self._meminfo = roots.procfs / "meminfo"
-        self._root = find_root(roots)
+        self._root = find_unified_tree(roots, ", and version 1 has no PSI").folder
         self._clock = clock
         self._waited: tuple[float, float] | None = None
         self._before: tuple[float, Mapping[str, float]] | None = None
@@ -97,15 +97,6 @@ class Collector(BaseCollector):
         if before is None or waited - before[1] < MIN_WAITING_RATIO * (now - before[0]):
             return False
         return parse_used(read_once(self._meminfo) or b"") < MAX_USED_RATIO
-
-
-def find_root(roots: Roots) -> Path:
-    """Find the mount point of the version 2 tree; a hybrid layout has it beside those of version 1."""
-    mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
-    found = next((mount for mount in mounts if mount.kind == "cgroup2"), None)
-    if found is None:
-        raise SourceUnavailable("self/mountinfo: no cgroup2 is mounted, and version 1 has no PSI")
-    return under(roots, found.point)
 
 
 def waiting_groups(root: Path) -> Iterator[tuple[str, float]]:

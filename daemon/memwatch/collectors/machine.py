@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
+from memwatch.linux.cgroup_mounts import charges_gpu, find_unified_tree
 from memwatch.linux.cgroups import in_container, sees_all_processes
 from memwatch.linux.device_tree import device_tree
-from memwatch.linux.files import Roots, read_once
+from memwatch.linux.files import Roots, SourceUnavailable, read_once
 from memwatch.linux.pci import PciGpu, read_gpu
 from memwatch.model import Absent, Words
 from memwatch.printable import decode, printable
-from memwatch.snapshot import Machine
+from memwatch.snapshot import CHARGED, GPU_CHARGING, Machine
 
 # Placeholders that board vendors leave in the firmware.
 _FILLERS = frozenset(
@@ -100,14 +101,16 @@ class Collector(BaseCollector):
         self._roots = roots
         self._pci_names: list[str] = []
         self._pci_gpus: list[PciGpu] = []
+        # Read once: it is a property of the kernel, and reading it sums over all CPUs.
+        self._charging = {GPU_CHARGING: CHARGED} if charges_gpu(_read_own_stat(roots)) else {}
 
     def collect(self) -> Findings:
         contained, procfs = in_container(self._roots), self._roots.procfs
-        wsl2 = is_wsl2(read_once(procfs / "sys/kernel/osrelease"))
+        details = {"virtualization": "WSL2"} if is_wsl2(read_once(procfs / "sys/kernel/osrelease")) else {}
         machine = replace(
             build_machine(self._name(), self._gpus(), contained),
             sees_all_processes=sees_all_processes(read_once(procfs / "2/stat"), contained),
-            details={"virtualization": "WSL2"} if wsl2 else {},
+            details=details | self._charging,
         )
         return Findings(machine=machine, pci_gpus=Counter(gpu.vendor for gpu in self._pci_gpus))
 
@@ -136,3 +139,12 @@ class Collector(BaseCollector):
             self._pci_gpus = [gpu for name in names if (gpu := read_gpu(pci / name))]
             self._pci_names = names
         return self._pci_gpus
+
+
+def _read_own_stat(roots: Roots) -> bytes | None:
+    try:
+        tree = find_unified_tree(roots)
+    except SourceUnavailable:
+        return None
+    own = tree.own_path(read_once(roots.procfs / "self/cgroup") or b"")
+    return read_once(tree.folder / own.strip("/") / "memory.stat")

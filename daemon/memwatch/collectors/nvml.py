@@ -72,7 +72,7 @@ def pids_with_memory(reading: NvmlReading) -> frozenset[int]:
 
 def _host_options(roots: Roots) -> list[str]:
     """Facts of the host with which the helper validates the driver's answers."""
-    options = ["--procfs", str(roots.procfs)]
+    options = ["--procfs", str(roots.procfs), "--sysfs", str(roots.sysfs)]
     total = re.search(rb"^MemTotal: +(\d{1,15}) kB$", read_once(roots.procfs / "meminfo") or b"", re.MULTILINE)
     return [*options, "--system-memory", str(int(total[1]) << 10)] if total else options
 

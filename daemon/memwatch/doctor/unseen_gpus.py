@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from memwatch.backends.devices import pci_numbers
 from memwatch.doctor.model import Check, Verdict
 from memwatch.linux.files import Roots
-from memwatch.linux.pci import PciGpu, read_gpu
+from memwatch.linux.pci import PciGpu, pci_numbers, read_gpu
 from memwatch.snapshot import Snapshot
 
 # The driver of PCI functions that are assigned to virtual machines.

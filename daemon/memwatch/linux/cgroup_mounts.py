@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
 from memwatch.linux.cgroups import Mount, parse_cgroup, parse_mountinfo, under
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable, read_once
 from memwatch.model import Absent, Bytes, Quality
+
+_GPU_LINE = re.compile(rb"^gpu\w* \d+$", re.MULTILINE)
 
 
 class CgroupVersion(Struct, frozen=True):
@@ -67,6 +70,11 @@ def parse_figure(data: bytes) -> int:
     return int(text)
 
 
+def charges_gpu(memory_stat: bytes | None) -> bool:
+    """Return True if the kernel charges GPU memory to cgroups: memory.stat has a `gpu` line then."""
+    return _GPU_LINE.search(memory_stat or b"") is not None
+
+
 def find_own_cgroup(cgroup: bytes, mountinfo: bytes, roots: Roots) -> OwnCgroup:
     """Find this process's cgroup. In a hybrid layout version 1 accounts memory; version 2 has no memory files."""
     paths, mounts = parse_cgroup(cgroup), parse_mountinfo(mountinfo)
@@ -89,6 +97,35 @@ def _covers(mount: Mount, path: str) -> bool:
     """Return True if the cgroup is visible in this mount. Otherwise the mount's root is the closest visible one."""
     here = PurePosixPath(path)
     return ".." not in here.parts and here.is_relative_to(mount.root)
+
+
+class UnifiedTree(Struct, frozen=True):
+    """The version 2 tree: `folder` is the mount point of its cgroup `root`."""
+
+    folder: Path
+    root: str
+
+    def own_path(self, cgroup: bytes) -> str:
+        """Return the path below the mount point, `/` first, of a process with this cgroup file."""
+        path = PurePosixPath(parse_cgroup(cgroup).get("", "/"))
+        return f"/{path.relative_to(self.root)}" if path != self._top and self._holds(path) else "/"
+
+    @property
+    def _top(self) -> PurePosixPath:
+        return PurePosixPath(self.root)
+
+    def _holds(self, path: PurePosixPath) -> bool:
+        return ".." not in path.parts and path.is_relative_to(self._top)
+
+
+def find_unified_tree(roots: Roots, missing: str = "") -> UnifiedTree:
+    """Find the version 2 tree; a hybrid layout has it beside those of version 1. `missing`: what else is missing
+    without it."""
+    mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
+    found = next((mount for mount in mounts if mount.kind == "cgroup2"), None)
+    if found is None:
+        raise SourceUnavailable(f"self/mountinfo: no cgroup2 is mounted{missing}")
+    return UnifiedTree(under(roots, found.point), found.root)
 
 
 class CgroupUsage:

@@ -81,3 +81,13 @@ def pci_vendors(roots: Roots) -> frozenset[str]:
             vendor = (read_once(folder / name / "vendor") or b"").strip().decode("ascii", "replace")
             found.add(vendor.removeprefix("0x").lower())
     return frozenset(found)
+
+
+def pci_numbers(address: object) -> tuple[int, ...] | None:
+    """Return a PCI address as numbers, so that 00000000:01:00.0 (NVML) and 0000:01:00.0 (sysfs) are equal."""
+    parts = str(address).replace(".", ":").split(":") if isinstance(address, str) else []
+    try:
+        numbers = tuple(int(part, 16) for part in parts)
+    except ValueError:
+        return None
+    return numbers if len(numbers) == 4 else None

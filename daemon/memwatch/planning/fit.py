@@ -159,9 +159,8 @@ def _narrowest(place: str, snapshot: Snapshot) -> str:
         if isinstance(share.limit_bytes, int) and isinstance(share.used_bytes, int):
             bounds.append((share.limit_bytes - share.used_bytes, place))
         place = share.within
-    pool = next(pool for pool in snapshot.pools if pool.id == place)
-    if isinstance(pool.available_bytes, int):
-        bounds.append((pool.available_bytes, place))
+    pools = [pool.available_bytes for pool in snapshot.pools if pool.id == place]
+    bounds += [(available, place) for available in pools if isinstance(available, int)]
     return min(bounds, default=(0, place))[1]
 
 

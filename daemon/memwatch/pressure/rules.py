@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from memwatch.snapshot import Level
 
 # Kinds of targets that model servers fill on purpose: they run nearly full.
-FILLED_ON_PURPOSE = frozenset({"vram", "hbm", "mig_instance"})
+FILLED_ON_PURPOSE = frozenset({"vram", "hbm", "mig_instance", "gpu_limit"})
 
 
 class Thresholds(Struct, frozen=True):

@@ -17,7 +17,7 @@ from memwatch.events import Event
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.notable_ticks import Tick
 from memwatch.model import Absent, Bytes, Pool, Process
-from memwatch.owners import OwnerKind, build_totals
+from memwatch.owners import OwnerKind, OwnerTotal, build_totals
 from memwatch.processes.growth import ProcessGrowth
 from memwatch.processes.leaks import LeakSuspect
 from memwatch.processes.pss import Pss
@@ -178,12 +178,17 @@ def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
         process_list=scan if isinstance(scan, Absent) else scan.process_list,
         note=None if isinstance(scan, Absent) else scan.note,
         owners=[
-            record_json(total, container_name=names.get(str(total.name)))
-            for total in build_totals(snapshot.owners, snapshot.processes, kind)
+            record_json(total, container_name=names.get(str(total.name))) for total in list_totals(snapshot, kind)
         ],
         pools=rests,
         shares=shares,
     )
+
+
+def list_totals(snapshot: Snapshot, kind: OwnerKind) -> list[OwnerTotal]:
+    """Return the owners of one kind with the memory of their processes and the kernel's own figures."""
+    charged = snapshot.machine.charges_gpu_memory
+    return build_totals(snapshot.owners, snapshot.processes, kind, snapshot.kernel_held, charged)
 
 
 def partial_record_json(record: Any, names: Sequence[str]) -> Json:  # noqa: ANN401

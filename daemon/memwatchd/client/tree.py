@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from memwatch.model import Absent
+from memwatch.model import Absent, ShareKind
 from memwatch.render import words as wording
 from memwatchd.client.figures import Json, certain_headroom, decode_pressure, decode_vitals, figure, size, state_of
 
 # The available parts of a pool. All others are used.
 AVAILABLE_PARTS = ("page_cache", "free", "available")
+GPU_LIMIT = ShareKind.GPU_LIMIT.value
 ENDS = {True: ("└─ ", "   "), False: ("├─ ", "│  ")}
 
 
@@ -34,7 +35,7 @@ def render_lines(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
     """Yield all lines of `memwatch status`. `age_seconds`: age of the snapshot when it was sent, if known."""
     yield from _head(snapshot, age_seconds)
     yield ""
-    yield from draw([pool_branch(pool, snapshot) for pool in snapshot["pools"]])
+    yield from draw([*(pool_branch(pool, snapshot) for pool in snapshot["pools"]), *_bare_devices(snapshot)])
     yield from _swap(snapshot)
     yield ""
     labels = {place["id"]: place["label"] for place in (*snapshot["pools"], *snapshot["shares"])}
@@ -65,12 +66,20 @@ def pool_branch(pool: Json, snapshot: Json) -> Branch:
     return Branch(pool["label"], size(pool, "size_bytes"), "", (*shares, *_halves(pool)))
 
 
+def _bare_devices(snapshot: Json) -> Iterator[Branch]:
+    """Yield the devices whose memory size is unknown, with the shares inside: limits of a memory partition."""
+    for device in snapshot["devices"]:
+        shares = _shares_within(device["id"], snapshot)
+        if shares and device["id"] not in {pool["id"] for pool in snapshot["pools"]}:
+            yield Branch(f"{device['name']} memory", wording.absent(Absent.NOT_AVAILABLE), "", shares)
+
+
 def _shares_within(place: str, snapshot: Json) -> tuple[Branch, ...]:
     return tuple(
         Branch(
             f"of which {share['label']}",
             size(share, "used_bytes"),
-            _limit(share),
+            "; ".join(filter(None, (_limit(share), share["note"] if share["kind"] == GPU_LIMIT else None))),
             _shares_within(share["id"], snapshot),
         )
         for share in snapshot["shares"]
@@ -79,7 +88,13 @@ def _shares_within(place: str, snapshot: Json) -> tuple[Branch, ...]:
 
 
 def _limit(share: Json) -> str:
-    return "" if share["limit_bytes"] is None else f"limit {size(share, 'limit_bytes')}"
+    if share["limit_bytes"] is None:
+        return ""
+    used, limit = share["used_bytes"], share["limit_bytes"]
+    part = (
+        f", {wording.ratio(used / limit)} used" if share["kind"] == GPU_LIMIT and used is not None and limit else ""
+    )
+    return f"limit {size(share, 'limit_bytes')}{part}"
 
 
 def _halves(pool: Json) -> Iterator[Branch]:

@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.backends import cpu, cuda, metal, opencl, rocm, vulkan
-from memwatch.backends.devices import compute_capacity, pci_numbers
+from memwatch.backends.devices import compute_capacity
 from memwatch.backends.model import Backend
 from memwatch.backends.opencl_result import OpenclPlatform
 from memwatch.backends.probes import ProbeResults, Rocm
+from memwatch.linux.pci import pci_numbers
 from memwatch.model import Absent, Architecture, Device, Quality, Share, ShareKind
 from memwatch.snapshot import CollectorStatus, Machine, Snapshot
 from support.backend_samples import APU, EVIDENCE, READY, RTX, found, gpu_device, machine, pool, share, with_opencl

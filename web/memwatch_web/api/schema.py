@@ -71,6 +71,7 @@ class Share(Figures):
         "mig_instance",
         "nvml_used",
         "cgroup",
+        "gpu_limit",
     ]
     label: str
     relation: str = Field(examples=["CUDA Pool ⊂ System RAM"])
@@ -78,6 +79,7 @@ class Share(Figures):
     device: str | None
     used_bytes: int | None
     limit_bytes: int | None
+    peak_bytes: int | None = Field(description="Highest use since the cgroup was created; null for other kinds.")
     note: str | None
     source: str
     quality: Literal["measured", "derived", "estimated"]

@@ -24,6 +24,9 @@ class Owner(Figures):
         description="memory.current of the owner's cgroup, page cache included; null if it has none."
     )
     cgroup_note: str | None = Field(examples=["does not include GPU memory"])
+    cgroup_device_bytes: dict[str, int | dict[str, Reason] | None] = Field(
+        description="Device memory that the kernel charges to the owner's cgroup, by pool or share (dmem)."
+    )
 
 
 class Remainder(Figures):

@@ -139,7 +139,7 @@ def build_label(name: str, snapshot: Snapshot) -> str:
 
 def usual_series(known: Sequence[str], snapshot: Snapshot) -> list[str]:
     """Return the default series: use of pools and device shares, headroom of devices (or available), pressure."""
-    within = [share.id for share in snapshot.shares if share.kind is not ShareKind.CGROUP]
+    within = [share.id for share in snapshot.shares if share.kind not in (ShareKind.CGROUP, ShareKind.GPU_LIMIT)]
     served = {choose_chart(f"device.{one.id}.headroom_bytes", snapshot) for one in snapshot.devices}
     wanted = [f"pool.{pool.id}.used_bytes" for pool in snapshot.pools]
     wanted += [f"pressure.{pool.id}.ratio" for pool in snapshot.pools]

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
-from memwatch.model import Absent, Bytes, Device, Process
+from memwatch.model import Absent, Bytes, Device, Process, ShareKind
 from memwatch.snapshot import Snapshot
 
 MAX_HOLDERS = 10
 
 
 class DevicePlace(Struct, frozen=True):
-    """A pool or share of a device, or one that it allocates from. For a share `size_bytes` is its limit."""
+    """A pool or share of a device, or one that it allocates from. For a share `size_bytes` is its limit.
+
+    `depth` counts the shares around it. A cgroup's limit has a `level` of pressure, and a note.
+    """
 
     label: str
     relation: str | None
     used_bytes: Bytes
     size_bytes: Bytes
     is_allocated_from: bool
+    is_limit: bool = False
+    depth: int = 0
+    level: str | None = None
+    note: str | None = None
 
 
 class Holder(Struct, frozen=True):
@@ -72,18 +81,34 @@ def _places(snapshot: Snapshot, device: Device, ids: set[str]) -> list[DevicePla
         for pool in snapshot.pools
         if pool.id in ids
     ]
-    shares = [
-        DevicePlace(
-            share.label,
-            snapshot.relation(share),
-            share.used_bytes,
-            share.limit_bytes,
-            share.id in device.allocates_from,
-        )
-        for share in snapshot.shares
-        if share.id in ids
-    ]
-    return pools + shares
+    return pools + list(_shares(snapshot, device, ids))
+
+
+def _shares(snapshot: Snapshot, device: Device, ids: set[str]) -> Iterator[DevicePlace]:
+    """Yield the shares, each followed by the shares inside it."""
+    levels = {pressure.target: pressure.level.word for pressure in snapshot.pressure}
+    mine = [share for share in snapshot.shares if share.id in ids]
+    named = {share.id for share in mine}
+
+    def walk(within: str | None, depth: int) -> Iterator[DevicePlace]:
+        for share in mine:
+            if share.within != within and (within is not None or share.within in named):
+                continue
+            limits = share.kind is ShareKind.GPU_LIMIT
+            yield DevicePlace(
+                share.label,
+                snapshot.relation(share),
+                share.used_bytes,
+                share.limit_bytes,
+                share.id in device.allocates_from,
+                is_limit=limits,
+                depth=depth,
+                level=levels.get(share.id) if limits else None,
+                note=share.note if limits else None,
+            )
+            yield from walk(share.id, depth + 1)
+
+    yield from walk(None, 0)
 
 
 def _holders(snapshot: Snapshot, ids: set[str]) -> list[Holder]:

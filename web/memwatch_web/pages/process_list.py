@@ -12,8 +12,9 @@ from typing import Generic, Literal, TypeVar, get_args
 from msgspec import Struct
 
 from memwatch.model import Absent, Bytes, Process, Words
-from memwatch.owners import OwnerKind, OwnerTotal, build_totals
+from memwatch.owners import OwnerKind, OwnerTotal
 from memwatch.processes.growth import GrowthTracker, ProcessGrowth, key_of
+from memwatch.render.json import list_totals
 from memwatch.render.summary import by_footprint
 from memwatch.snapshot import Snapshot
 from memwatch_web.pages.sparkline import build_path
@@ -131,7 +132,7 @@ def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> 
         ]
         rows = sort_rows([_row(one, process_keys(one), process_words(one, snapshot), view) for one in listed], view)
         return Listing(view, rows, groups, 0, has_figures=False)
-    totals = build_totals(snapshot.owners, snapshot.processes, view.by)
+    totals = list_totals(snapshot, view.by)
     figures = any(total.cgroup_bytes is not None for total in totals)
     owners = [build_group(total, view.by, snapshot.processes) for total in totals[:MAX_OWNERS]]
     names = snapshot.container_names

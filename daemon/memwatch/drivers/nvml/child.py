@@ -19,6 +19,7 @@ from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
 from memwatch.drivers.nvml.validation import Limits
 from memwatch.helper.bootstrap import bootstrap, write_all
 from memwatch.helper.codec import LineEncoder
+from memwatch.linux.files import Roots
 
 EXIT_NEEDS_NEW_PROCESS = 75
 COMMANDS = (b"read\n", b"reopen\n")
@@ -29,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     answers = bootstrap()
     limits = Limits(_pid_max(options.procfs), options.system_memory)
-    driver = Driver(limits, options.retry_seconds, options.slow_seconds)
+    roots = Roots(options.procfs, options.sysfs)
+    driver = Driver(limits, options.retry_seconds, options.slow_seconds, roots)
     try:
         return serve(sys.stdin.buffer, lambda line: write_all(answers, line), driver.read, driver.end_pause)
     except BrokenPipeError:
@@ -68,6 +70,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "memwatch.drivers.nvml.child", description="Read NVML on request. See the module's docstring."
     )
     parser.add_argument("--procfs", type=Path, default=Path("/proc"), metavar="DIR")
+    parser.add_argument("--sysfs", type=Path, default=Path("/sys"), metavar="DIR")
     parser.add_argument(
         "--system-memory", type=int, metavar="BYTES", help="MemTotal, to validate NVML's numbers against"
     )

@@ -16,6 +16,7 @@ from memwatch.drivers.nvml.gpu import Gpu, StaticInfo, UnreachableGpu
 from memwatch.drivers.nvml.query import Query
 from memwatch.drivers.nvml.records import GpuReading, MissingGpu, NvmlFailure, NvmlReading
 from memwatch.drivers.nvml.validation import AnswerValidator, Limits
+from memwatch.linux.files import Roots
 from memwatch.model import Absent, Words
 from memwatch.runtime.backoff import Backoff
 
@@ -35,9 +36,11 @@ class Driver:
         limits: Limits,
         retry_seconds: float,
         slow_seconds: float,
+        roots: Roots,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
+        self._roots = roots
         self._slow_seconds = slow_seconds
         self._roster = binding.ProcessListBuffer()
         self._validator = AnswerValidator(limits)
@@ -146,7 +149,7 @@ class Driver:
         if isinstance(before, UnreachableGpu) and before.blocks_reset:
             return replace(before, held=False)
         try:
-            return Gpu(index, self._roster, self._validator, self._slow_seconds)
+            return Gpu(index, self._roster, self._validator, self._slow_seconds, self._roots)
         except NvmlError as rejected:
             if rejected.code in LIBRARY_WIDE:
                 raise

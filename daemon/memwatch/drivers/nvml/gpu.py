@@ -10,11 +10,13 @@ from msgspec import Struct
 
 from memwatch.drivers.nvml import binding
 from memwatch.drivers.nvml.errors import GPU_WIDE, HANDLE_GONE, Code, absent_reason
+from memwatch.drivers.nvml.memory_limits import LimitReader
 from memwatch.drivers.nvml.mig import Mig
 from memwatch.drivers.nvml.process_lists import ProcessLists
 from memwatch.drivers.nvml.query import Query
 from memwatch.drivers.nvml.records import (
     AddressingMode,
+    CgroupLimit,
     Ecc,
     GpuInstance,
     GpuMemory,
@@ -32,6 +34,7 @@ from memwatch.drivers.nvml.validation import (
     process_capacity,
 )
 from memwatch.drivers.nvml.vital_fields import VitalFields
+from memwatch.linux.files import Roots
 from memwatch.model import Absent, Vitals, Words
 
 T = TypeVar("T")
@@ -117,7 +120,12 @@ class Gpu:
     """
 
     def __init__(
-        self, index: int, roster: binding.ProcessListBuffer, sieve: AnswerValidator, slow_seconds: float
+        self,
+        index: int,
+        roster: binding.ProcessListBuffer,
+        sieve: AnswerValidator,
+        slow_seconds: float,
+        roots: Roots,
     ) -> None:
         self.index = index
         self.handle = handle = binding.handle_at(index)
@@ -134,6 +142,7 @@ class Gpu:
         self._mps_seen = False
         self.is_mute = False
         self._mig = Mig(handle, self._codes, roster, sieve, slow_seconds)
+        self._limits = LimitReader(handle, self.static.pci, roots, self._codes)
         self.slow = SlowFields(handle, self._codes, self._lists.mps, slow_seconds)
         self._vitals = VitalFields(handle, self._codes, sieve, slow_seconds / VITALS_PER_SLOW_PERIOD)
 
@@ -175,8 +184,15 @@ class Gpu:
             busy_ratio=latest.busy_ratio,
             # Utilization of a framebuffer that the GPU does not have: N/A in nvidia-smi, and 0 here.
             memory_busy_ratio=latest.memory_busy_ratio if _has_framebuffer(memory) else Absent.NOT_SUPPORTED,
+            limits=self._read_limits(now, processes),
             codes=dict(self._codes),
         )
+
+    def _read_limits(
+        self, now: float, processes: tuple[GpuProcess, ...] | Absent
+    ) -> tuple[CgroupLimit, ...] | Absent:
+        pids = () if isinstance(processes, Absent) else [process.pid for process in processes]
+        return self._limits.read(now, pids, self.slow.mig_enabled is True)
 
     def _instances(self, now: float) -> tuple[GpuInstance, ...]:
         if self.slow.mig_enabled is True:

@@ -57,8 +57,24 @@ class Ecc(Struct, frozen=True):
     remapping_failed: bool | Absent = Absent.NOT_SUPPORTED
 
 
+class CgroupLimit(Struct, frozen=True):
+    """A limit that the driver enforces on a cgroup: allocations beyond `hard_bytes` fail.
+
+    `soft_bytes` are guaranteed. `own`: memwatchd runs inside this cgroup.
+    """
+
+    cgroup: str
+    soft_bytes: int
+    hard_bytes: int
+    used_bytes: int
+    own: bool = False
+
+
 class GpuReading(Struct, frozen=True):
-    """One GPU. `codes` holds the NVML return code of each call that failed."""
+    """One GPU. `codes` holds the NVML return code of each call that failed.
+
+    `limits` is absent where the kernel's dmem controller has the limits, and where there can be none.
+    """
 
     index: int
     uuid: Words
@@ -78,6 +94,7 @@ class GpuReading(Struct, frozen=True):
     vitals: Vitals = Vitals.absent(Absent.NOT_AVAILABLE)
     busy_ratio: float | Absent = Absent.NOT_AVAILABLE
     memory_busy_ratio: float | Absent = Absent.NOT_AVAILABLE
+    limits: tuple[CgroupLimit, ...] | Absent = Absent.NOT_SUPPORTED
     codes: Mapping[str, int] = field(default_factory=dict)
 
 
