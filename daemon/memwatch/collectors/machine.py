@@ -10,8 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.collectors.base import BaseCollector
+from memwatch.drivers.tegra.detect import find_sign
 from memwatch.findings import Findings
 from memwatch.linux.cgroups import in_container, sees_all_processes
+from memwatch.linux.container_kind import describe_container
 from memwatch.linux.device_tree import device_tree
 from memwatch.linux.files import Roots, read_once
 from memwatch.model import Absent, Words
@@ -129,10 +131,12 @@ class Collector(BaseCollector):
     def collect(self) -> Findings:
         contained, procfs = in_container(self._roots), self._roots.procfs
         wsl2 = is_wsl2(read_once(procfs / "sys/kernel/osrelease"))
+        kind = describe_container(self._roots) if contained else None
+        details = ({"virtualization": "WSL2"} if wsl2 else {}) | ({"container": kind} if kind else {})
         machine = replace(
             build_machine(self._name(), self._gpus(), contained),
             sees_all_processes=sees_all_processes(read_once(procfs / "2/stat"), contained),
-            details={"virtualization": "WSL2"} if wsl2 else {},
+            details=details,
         )
         return Findings(machine=machine, pci_gpus=Counter(gpu.vendor for gpu in self._pci_gpus))
 
@@ -148,6 +152,8 @@ class Collector(BaseCollector):
     def _gpus(self) -> list[str] | None:
         compatible = device_tree(self._roots, "compatible")
         tegra = [decode(token) for token in compatible.split(b"\0") if b",tegra" in token]
+        if not tegra and find_sign(self._roots):
+            tegra = ["NVIDIA Tegra"]
         bus = self._roots.sysfs / "bus"
         if not tegra and not bus.is_dir():
             return None
