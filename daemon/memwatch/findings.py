@@ -25,6 +25,7 @@ class Findings(Struct, frozen=True):
 
     `pci_gpus` counts the GPUs on the PCI bus by vendor. `rejected` counts inconsistent figures of this run, which
     were left out. `stale` names the readings (`READINGS`) that are too old to show: only their identities are used.
+    `missing_pids` hold device memory according to a driver, and are not in /proc.
     """
 
     pools: tuple[Pool, ...] = ()
@@ -32,6 +33,7 @@ class Findings(Struct, frozen=True):
     devices: tuple[Device, ...] = ()
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | None = None
+    missing_pids: frozenset[int] = frozenset()
     owners: tuple[Owner, ...] = ()
     container_names: Mapping[str, str] | None = None
     machine: Machine | None = None

@@ -35,17 +35,21 @@ class Owner(Struct, frozen=True):
 
 
 class OwnerTotal(Struct, frozen=True):
-    """An owner with the device memory of its processes. `cgroup_note`: what `cgroup_bytes` does not include."""
+    """An owner with the device memory of its processes. `cgroup_note`: what `cgroup_bytes` does not include.
+
+    `visible` is false for the processes that only a driver lists, together: their owners are not known.
+    """
 
     name: Words | None
     processes: int
-    rss_bytes: int
+    rss_bytes: Bytes
     footprint_bytes: Bytes
     footprint_low_bytes: int
     footprint_high_bytes: Bytes
     device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
     cgroup_bytes: Bytes | None = None
     cgroup_note: str | None = None
+    visible: bool = True
 
 
 def sum_owners(processes: Iterable[Process]) -> tuple[Owner, ...]:
@@ -69,10 +73,14 @@ def sum_owners(processes: Iterable[Process]) -> tuple[Owner, ...]:
 def build_totals(owners: Iterable[Owner], processes: Iterable[Process], kind: OwnerKind) -> list[OwnerTotal]:
     """Return the owners of one kind, the largest first. Processes without an owner form the last entry."""
     holders: dict[Words | None, list[Process]] = {}
+    ghosts = []
     for process in processes:
-        if process.device_bytes:
+        if not process.visible:
+            ghosts.append(process)
+        elif process.device_bytes:
             holders.setdefault(getattr(process, kind), []).append(process)
     totals = [_build_total(owner, holders.get(owner.name, ())) for owner in owners if owner.kind == kind]
+    totals += [_build_ghost_total(ghosts)] if ghosts else []
     return sorted(totals, key=lambda total: (total.name is None, -total.footprint_low_bytes, str(total.name)))
 
 
@@ -93,6 +101,20 @@ def _build_total(owner: Owner, holders: Sequence[Process]) -> OwnerTotal:
         device_bytes=held,
         cgroup_bytes=owner.cgroup_bytes,
         cgroup_note=_build_note(holders) if isinstance(owner.cgroup_bytes, int) and held else None,
+    )
+
+
+def _build_ghost_total(ghosts: Sequence[Process]) -> OwnerTotal:
+    lows = [process.footprint_low_bytes for process in ghosts]
+    return OwnerTotal(
+        Absent.NOT_AVAILABLE,
+        len(ghosts),
+        Absent.NOT_AVAILABLE,
+        footprint_bytes=Absent.NOT_AVAILABLE,
+        footprint_low_bytes=sum(low for low in lows if isinstance(low, int)),
+        footprint_high_bytes=Absent.NOT_AVAILABLE,
+        device_bytes=_device_bytes(ghosts),
+        visible=False,
     )
 
 

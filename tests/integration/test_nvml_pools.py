@@ -37,6 +37,9 @@ SIZES: dict[str, tuple[str, dict[str, int]]] = {
     "wsl2-empty-lists": ("discrete", {"gpu0": 12282}),
     "vgpu-guest": ("discrete", {"gpu0": 12288}),
     "container-hidden-pids": ("discrete", {"gpu0": 46068}),
+    "a40-docker-470": ("discrete", {"gpu0": 45634}),
+    "gb10-ended-container": ("unified", {}),
+    "gb10-orphaned-engine": ("unified", {}),
 }
 
 

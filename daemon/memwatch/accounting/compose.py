@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from memwatch.accounting import amd, apple, drm, npu, nvidia, tegra
 from memwatch.accounting.device_memory import DeviceMemory
 from memwatch.accounting.driver_errors import with_logged
+from memwatch.accounting.large_holders import with_large_holders
 from memwatch.accounting.lxcfs import with_both_scopes
 from memwatch.accounting.relations import with_device_memories
 from memwatch.accounting.zram import with_zram
@@ -98,7 +99,9 @@ def filled_fields(found: Findings) -> Mapping[str, Any]:
 def relate(whole: Findings) -> Findings:
     """Combine the merged findings with each other."""
     whole = with_both_scopes(whole)
-    whole = with_device_memories(whole, build_device_memories(whole), npu.build_npus(whole))
+    device_memories, npus = build_device_memories(whole), npu.build_npus(whole)
+    whole = with_device_memories(whole, device_memories, npus)
+    whole = with_large_holders(whole, [*device_memories, *npus], whole.process_scan)
     devices = with_logged(whole.devices, whole.kernel_log) if whole.kernel_log else whole.devices
     shares = without_lost(whole.shares, {pool.id for pool in whole.pools})
     if (devices, shares) == (whole.devices, whole.shares):

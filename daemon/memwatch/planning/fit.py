@@ -99,7 +99,7 @@ def _judge(need: int, blank: FitVerdict, holders: Sequence[Holder]) -> FitVerdic
 def _advice_for(holders: Sequence[Holder], missing: int) -> str:
     """Name the largest holders. Promise that it fits only if their known memory covers the missing bytes."""
     named = holders[:NAMED_HOLDERS]
-    words = ", ".join(f"{one.process.name} ({one.process.pid}) {size(one.held_bytes)}" for one in named)
+    words = ", ".join(f"{one.process.title} ({one.process.pid}) {size(one.held_bytes)}" for one in named)
     if not words:
         return "it fits if other processes free memory"
     if sum(one.held_bytes for one in named) >= missing:
