@@ -220,7 +220,7 @@ def test_process_names_never_shift_columns(name: str) -> None:
     """A process name may contain anything, including blanks and brackets."""
     stat = parse_stat(stat_line(42, name, rss=7, start=99))
 
-    assert stat == Stat(rss_pages=7, pid=42, start_ticks=99, name=name.encode())
+    assert stat == Stat(rss_pages=7, pid=42, start_ticks=99, name=name.encode(), parent=1, group=42)
 
 
 def test_kernel_threads_are_skipped() -> None:

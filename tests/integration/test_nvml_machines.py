@@ -139,6 +139,10 @@ def test_binding_reads_every_fact_as_defined(name: str, tmp_path: Path) -> None:
             assert asked.ask(call) == (NOT_SUPPORTED if answer is None else answer), call
 
 
+# Their drivers list a process of another PID namespace, or one that has ended.
+WITH_MISSING_PIDS = {"a40-docker-470", "gb10-ended-container"}
+
+
 def pids_of(machine: Machine) -> set[int]:
     return {
         holder.pid
@@ -148,7 +152,7 @@ def pids_of(machine: Machine) -> set[int]:
     }
 
 
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", sorted(READY.keys() - WITH_MISSING_PIDS))
 def test_host_has_every_process_that_uses_gpu_memory(name: str) -> None:
     """Every process that uses GPU memory is in that machine's /proc."""
     machine = READY[name]

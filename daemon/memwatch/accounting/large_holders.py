@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -66,7 +67,7 @@ def with_ghosts(
 
 def build_ghost(pid: int, held: Mapping[str, Bytes], note: str) -> Process:
     """Build a process of which only the device memory is known."""
-    known = sum(figure for figure in held.values() if isinstance(figure, int))
+    known = [figure for figure in held.values() if isinstance(figure, int)]
     return Process(
         pid=pid,
         start_time=UNKNOWN,
@@ -77,7 +78,7 @@ def build_ghost(pid: int, held: Mapping[str, Bytes], note: str) -> Process:
         device_bytes=held,
         pod=UNKNOWN,
         job=UNKNOWN,
-        footprint_range=(known, UNKNOWN),
+        footprint_range=(sum(known), UNKNOWN) if known else None,
         visible=False,
         note=note,
     )
@@ -100,11 +101,27 @@ def find_sizes(pools: Iterable[Pool], shares: Iterable[Share]) -> Mapping[str, i
     return sizes
 
 
+class JudgedProcesses(NamedTuple):
+    """The result of the last call of `with_orphans`, and what it was made of."""
+
+    processes: tuple[Process, ...] = ()
+    sizes: Mapping[str, int] = {}
+    judged: tuple[Process, ...] = ()
+
+
+# Desktop programs have mostly lost their parent, and the processes rarely change from one tick to the next.
+_last = JudgedProcesses()
+
+
 def with_orphans(processes: tuple[Process, ...], sizes: Mapping[str, int]) -> tuple[Process, ...]:
     """Decide by the size of their device memory which of the processes without a parent are orphans."""
+    global _last
     if not any(process.orphan for process in processes):
         return processes
-    return tuple(_judge_orphan(process, sizes) if process.orphan else process for process in processes)
+    if _last.processes is not processes or _last.sizes != sizes:
+        judged = tuple(_judge_orphan(process, sizes) if process.orphan else process for process in processes)
+        _last = JudgedProcesses(processes, sizes, judged)
+    return _last.judged
 
 
 def _judge_orphan(process: Process, sizes: Mapping[str, int]) -> Process:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from memwatch import units
-from memwatch.model import Absent, Process
+from memwatch.model import Absent, Bytes, Pool, PoolKind, Process, sum_figures
 from memwatch.snapshot import EndedProcess, NotReturned, Snapshot
 
 # Drivers free memory in the background for some seconds.
@@ -27,6 +27,8 @@ ALIVE_SECONDS = 120.0
 MAX_GAP_SECONDS = 60.0
 
 Key = tuple[int, float | Absent]
+# Processes with the bytes of one pool that they hold.
+Holders = Mapping[Key, tuple[Process, int]]
 
 
 class Leaver(Struct, frozen=True):
@@ -46,7 +48,7 @@ class PoolWatch(Struct, frozen=True):
 
     seen_at: float
     rest: int
-    holders: Mapping[Key, EndedProcess] = field(default_factory=dict)
+    holders: Holders = field(default_factory=dict)
     leavers: tuple[Leaver, ...] = ()
     base: int = 0
     reported: NotReturned | None = None
@@ -56,8 +58,19 @@ class PoolReading(Struct, frozen=True):
     """Facts of one pool at one tick: unattributed bytes, holders, and memory of PIDs that only the driver lists."""
 
     rest: int
-    holders: Mapping[Key, EndedProcess]
+    holders: Holders
     ghosts: Mapping[int, int]
+
+
+class Held(Struct, frozen=True):
+    """Memory of visible processes by pool, and of PIDs that only a driver lists.
+
+    `unknown` are the pools with a process whose memory is not known.
+    """
+
+    visible: Mapping[str, Holders]
+    ghosts: Mapping[str, Mapping[int, int]]
+    unknown: frozenset[str]
 
 
 class ReturnChanges(Struct, frozen=True):
@@ -76,6 +89,7 @@ class ReturnTracker:
 
     def __init__(self) -> None:
         self._watches: dict[str, PoolWatch] = {}
+        self._last: tuple[tuple[Process, ...], Held] = (), Held({}, {}, frozenset())
 
     def add(self, boottime: float, snapshot: Snapshot) -> ReturnChanges:
         """Add a snapshot and return the memory that did not come back."""
@@ -88,16 +102,24 @@ class ReturnTracker:
         if not holders and not self._watches:
             return NOTHING
         before = {name: watch.reported for name, watch in self._watches.items() if watch.reported}
-        listed = {(process.pid, process.start_time) for process in snapshot.processes if process.visible}
-        shift = snapshot.unix - boottime
-        for name, reading in read_pools(snapshot, holders).items():
+        for name, reading in self._read_pools(snapshot, holders).items():
             watch = self._watches.get(name)
-            if watch is None:
+            if watch is None or (not watch.leavers and watch.holders.keys() <= reading.holders.keys()):
                 self._watches[name] = PoolWatch(boottime, reading.rest, reading.holders)
             else:
-                label = snapshot.labels[name]
+                listed = {(process.pid, process.start_time) for process in snapshot.processes if process.visible}
+                shift, label = snapshot.unix - boottime, snapshot.labels[name]
                 self._watches[name] = step(watch, reading, listed, boottime, shift, (name, label))
         return self._compare(before)
+
+    def _read_pools(self, snapshot: Snapshot, holders: Sequence[Process]) -> Mapping[str, PoolReading]:
+        """Sum the processes only if they changed."""
+        if isinstance(snapshot.process_scan, Absent):
+            return {}
+        pool_of = find_pools(snapshot)
+        if self._last[0] is not snapshot.processes:
+            self._last = snapshot.processes, sum_holders(holders, pool_of)
+        return read_pools(snapshot, holders, self._last[1], pool_of)
 
     def _compare(self, before: Mapping[str, NotReturned]) -> ReturnChanges:
         now = {name: watch.reported for name, watch in self._watches.items() if watch.reported}
@@ -110,31 +132,53 @@ class ReturnTracker:
         )
 
 
-def read_pools(snapshot: Snapshot, holders: Iterable[Process]) -> Mapping[str, PoolReading]:
+def read_pools(
+    snapshot: Snapshot, holders: Sequence[Process], held: Held, pool_of: Mapping[str, str]
+) -> Mapping[str, PoolReading]:
     """Return the pools whose unattributed memory is known, and whose devices list all their processes."""
-    if isinstance(snapshot.process_scan, Absent):
-        return {}
-    pool_of = find_pools(snapshot)
-    left_out = find_unlisted(snapshot, pool_of)
-    held: dict[str, dict[Key, EndedProcess]] = {}
+    left_out = held.unknown | find_unlisted(snapshot, pool_of)
+    rests = {pool.id: find_rest(pool, snapshot, holders) for pool in snapshot.pools if pool.id not in left_out}
+    return {
+        name: PoolReading(rest, held.visible.get(name, {}), held.ghosts.get(name, {}))
+        for name, rest in rests.items()
+        if isinstance(rest, int)
+    }
+
+
+def sum_holders(holders: Iterable[Process], pool_of: Mapping[str, str]) -> Held:
+    visible: dict[str, dict[Key, tuple[Process, int]]] = {}
     ghosts: dict[str, dict[int, int]] = {}
+    unknown = set()
     for process in holders:
+        key = process.pid, process.start_time
         for place, figure in process.device_bytes.items():
             pool = pool_of.get(place, "")
             if isinstance(figure, Absent):
-                left_out.add(pool)
+                unknown.add(pool)
             elif process.visible:
-                key = process.pid, process.start_time
-                before = held.setdefault(pool, {}).get(key)
-                held[pool][key] = _describe(process, figure + (before.held_bytes if before else 0))
+                known = visible.setdefault(pool, {})
+                known[key] = process, figure + (known[key][1] if key in known else 0)
             else:
                 sums = ghosts.setdefault(pool, {})
                 sums[process.pid] = sums.get(process.pid, 0) + figure
-    return {
-        pool.id: PoolReading(pool.unattributed_bytes, held.get(pool.id, {}), ghosts.get(pool.id, {}))
-        for pool in snapshot.pools
-        if isinstance(pool.unattributed_bytes, int) and pool.id not in left_out
-    }
+    return Held(visible, ghosts, frozenset(unknown))
+
+
+def find_rest(pool: Pool, snapshot: Snapshot, holders: Sequence[Process]) -> Bytes:
+    """Return the bytes of a pool without a known process.
+
+    A driver's total (AMD's GTT, NvMap) explains System RAM as the driver's memory: its part that no process holds
+    belongs to the rest.
+    """
+    if pool.kind is not PoolKind.SYSTEM_RAM:
+        return pool.unattributed_bytes
+    rests = [pool.unattributed_bytes]
+    for share in snapshot.shares:
+        if share.within == pool.id and share.device:
+            held = sum_figures([one.device_bytes[share.id] for one in holders if share.id in one.device_bytes])
+            used = share.used_bytes
+            rests.append(max(0, used - held) if isinstance(used, int) and isinstance(held, int) else Absent.STALE)
+    return sum_figures(rests)
 
 
 def find_pools(snapshot: Snapshot) -> Mapping[str, str]:
@@ -182,8 +226,8 @@ def step(
 ) -> PoolWatch:
     """Return the next state. `listed`: visible processes; `shift`: boot time to Unix time; `pool`: id and label."""
     gone = [
-        Leaver(process, start, boottime)
-        for (pid, start), process in watch.holders.items()
+        Leaver(_describe(*held), start, boottime)
+        for (pid, start), held in watch.holders.items()
         if (pid, start) not in now.holders
     ]
     base = watch.base if watch.leavers else watch.rest

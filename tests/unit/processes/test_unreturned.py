@@ -11,7 +11,7 @@ from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, 
 from memwatch.processes.unreturned import MAX_GAP_SECONDS, ReturnChanges, ReturnTracker
 from memwatch.snapshot import ProcessScan, Snapshot
 from support.fakes import GIB
-from support.sample_snapshots import discrete_gpu
+from support.sample_snapshots import discrete_gpu, many_owners
 
 BOOT = 1_700_000_000.0
 OTHER = Process(60, 2.0, "other", GIB, GIB, "rss")
@@ -214,3 +214,23 @@ def test_machine_without_gpu_processes_costs_nothing() -> None:
     card = Card()
 
     assert card.show(GIB) == ReturnChanges()
+
+
+def test_memory_in_a_total_of_the_driver_is_found() -> None:
+    """System RAM of an APU: GTT is the driver's, and no unattributed memory."""
+    base = many_owners()
+    share = replace(base.shares[0], used_bytes=20 * GIB, device="gpu0")
+    ram = replace(base.pools[0], unattributed_bytes=GIB)
+    device = Device(
+        "gpu0", "AMD", "APU", Architecture.UNIFIED, allocates_from=("gpu0.gtt",), process_list="complete"
+    )
+    user = replace(base.processes[0], device_bytes={"gpu0.gtt": 19 * GIB})
+    scan = ProcessScan(1, 0)
+    holding = replace(base, pools=(ram,), shares=(share,), devices=(device,), processes=(user,), process_scan=scan)
+    tracker = ReturnTracker()
+
+    tracker.add(0.0, holding)
+    for at in range(10, 70, 10):
+        changes = tracker.add(float(at), replace(holding, processes=()))
+
+    assert [one.held_bytes for one in changes.current] == [19 * GIB]
