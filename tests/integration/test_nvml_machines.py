@@ -15,7 +15,7 @@ from support.nvml_machine import Simulator
 from support.nvml_probe import Raised, probe
 from support.nvml_state import Gpu, Holder, Machine, Memory, Mig
 from support.paths import MACHINES
-from support.sample_nvml import GB10_AVAILABLE, GB10_RAM, GH200_NUMA, H200_MIG, MIB, READY
+from support.sample_nvml import GB10_AVAILABLE, GB10_RAM, GH200_NUMA, H200_MIG, MIB, READY, WITH_MISSING_PIDS
 
 NOT_SUPPORTED = Raised("NVMLError_NotSupported", 3)
 NOT_FOUND = Raised("NVMLError_NotFound", 6)
@@ -137,10 +137,6 @@ def test_binding_reads_every_fact_as_defined(name: str, tmp_path: Path) -> None:
         assert asked.ask("nvmlInit()") is None
         for call, answer in facts(machine):
             assert asked.ask(call) == (NOT_SUPPORTED if answer is None else answer), call
-
-
-# Their drivers list a process of another PID namespace, or one that has ended.
-WITH_MISSING_PIDS = {"a40-docker-470", "gb10-ended-container"}
 
 
 def pids_of(machine: Machine) -> set[int]:
