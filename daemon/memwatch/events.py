@@ -17,7 +17,7 @@ MARK = "mark"
 
 class Event(Struct, frozen=True):
     """`kind`: started, reloaded, level, alert, oom_kill, driver, suspend, clock, late, collector, release,
-    silence, test, unclean, history, replay, leak, mark."""
+    silence, test, unclean, history, replay, leak, memory.not_returned, memory.returned, process.orphaned, mark."""
 
     seq: int
     unix: float

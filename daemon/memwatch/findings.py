@@ -26,7 +26,8 @@ class Findings(Struct, frozen=True):
 
     `pci_gpus` counts the GPUs on the PCI bus by vendor. `rejected` counts inconsistent figures of this run, which
     were left out. `hwmon` has the GPUs with kernel sensors, by PCI address. `stale` names the readings (`READINGS`)
-    that are too old to show: only their identities are used.
+    that are too old to show: only their identities are used. `missing_pids` hold device memory according to a
+    driver, and are not in /proc.
     """
 
     pools: tuple[Pool, ...] = ()
@@ -34,6 +35,7 @@ class Findings(Struct, frozen=True):
     devices: tuple[Device, ...] = ()
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | None = None
+    missing_pids: frozenset[int] = frozenset()
     owners: tuple[Owner, ...] = ()
     kernel_held: tuple[KernelHeld, ...] = ()
     container_names: Mapping[str, str] | None = None

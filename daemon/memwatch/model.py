@@ -287,6 +287,10 @@ class Device(Struct, frozen=True):
         )
 
 
+# Shown in place of the name of a process that is not visible.
+NAMELESS = "(not visible)"
+
+
 class Process(Struct, frozen=True):
     """One process. `device_bytes` is keyed by share or pool id; `footprint_basis` names the parts of the sum.
 
@@ -294,11 +298,14 @@ class Process(Struct, frozen=True):
     number is unknown; `footprint_bytes` is absent then. `start_time` is seconds since the Unix epoch. `unit`,
     `container`, `pod` (Kubernetes) and `job` (Slurm) are None if the process has none. `command` is None unless
     command lines are read.
+
+    `visible` is false for a process that only a driver lists: /proc does not have its PID, so that its name is
+    absent. `orphan` is true if its parent has ended and it holds a large part of a pool. `note` explains both.
     """
 
     pid: int
-    start_time: float
-    name: str
+    start_time: float | Absent
+    name: Words
     rss_bytes: Bytes
     footprint_bytes: Bytes
     footprint_basis: str
@@ -311,6 +318,14 @@ class Process(Struct, frozen=True):
     job: Words | None = None
     command: Words | None = None
     footprint_range: tuple[int, Bytes] | None = None
+    visible: bool = True
+    orphan: bool = False
+    note: str | None = None
+
+    @property
+    def title(self) -> str:
+        """Return the name for display."""
+        return NAMELESS if isinstance(self.name, Absent) else self.name
 
     @property
     def footprint_low_bytes(self) -> Bytes:

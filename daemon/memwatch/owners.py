@@ -47,12 +47,13 @@ class OwnerTotal(Struct, frozen=True):
     """An owner with the device memory of its processes.
 
     `cgroup_note`: what `cgroup_bytes` does or does not include. `cgroup_device_bytes`: the kernel's own count of
-    device memory, for comparison with `device_bytes`, which are sums over processes.
+    device memory, for comparison with `device_bytes`, which are sums over processes. `visible` is false for the
+    processes that only a driver lists, together: their owners are not known.
     """
 
     name: Words | None
     processes: int
-    rss_bytes: int
+    rss_bytes: Bytes
     footprint_bytes: Bytes
     footprint_low_bytes: int
     footprint_high_bytes: Bytes
@@ -60,6 +61,7 @@ class OwnerTotal(Struct, frozen=True):
     cgroup_bytes: Bytes | None = None
     cgroup_note: str | None = None
     cgroup_device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
+    visible: bool = True
 
 
 def sum_owners(processes: Iterable[Process]) -> tuple[Owner, ...]:
@@ -95,14 +97,18 @@ def build_totals(
         one.name: one.device_bytes for one in kernel_held if one.kind == kind
     }
     holders: dict[Words | None, list[Process]] = {}
+    ghosts = []
     for process in processes:
-        if process.device_bytes:
+        if not process.visible:
+            ghosts.append(process)
+        elif process.device_bytes:
             holders.setdefault(getattr(process, kind), []).append(process)
     totals = [
         _build_total(owner, holders.get(owner.name, ()), by_kernel.get(owner.name, {}), is_charged)
         for owner in owners
         if owner.kind == kind
     ]
+    totals += [_build_ghost_total(ghosts)] if ghosts else []
     return sorted(totals, key=lambda total: (total.name is None, -total.footprint_low_bytes, str(total.name)))
 
 
@@ -126,6 +132,20 @@ def _build_total(
         cgroup_bytes=owner.cgroup_bytes,
         cgroup_note=_build_note(holders, is_charged) if isinstance(owner.cgroup_bytes, int) and held else None,
         cgroup_device_bytes=by_kernel,
+    )
+
+
+def _build_ghost_total(ghosts: Sequence[Process]) -> OwnerTotal:
+    lows = [process.footprint_low_bytes for process in ghosts]
+    return OwnerTotal(
+        Absent.NOT_AVAILABLE,
+        len(ghosts),
+        Absent.NOT_AVAILABLE,
+        footprint_bytes=Absent.NOT_AVAILABLE,
+        footprint_low_bytes=sum(low for low in lows if isinstance(low, int)),
+        footprint_high_bytes=Absent.NOT_AVAILABLE,
+        device_bytes=_device_bytes(ghosts),
+        visible=False,
     )
 
 

@@ -236,6 +236,26 @@ class ProcessScan(Struct, frozen=True):
     note: str | None = None
 
 
+class EndedProcess(Struct, frozen=True):
+    """A process that ended, with the device memory that it held last."""
+
+    pid: int
+    name: str
+    held_bytes: int
+    unit: Words | None = None
+    container: Words | None = None
+
+
+class NotReturned(Struct, frozen=True):
+    """Memory of a pool that is still used 30 s after the processes ended that held it, and since when."""
+
+    pool: str
+    held_bytes: int
+    since_unix: float
+    processes: tuple[EndedProcess, ...]
+    text: str
+
+
 class CollectorStatus(Struct, frozen=True):
     """The state of one collector. Ages and durations are seconds; `errors` counts by reason."""
 
@@ -301,6 +321,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     pressure: tuple[Pressure, ...] = ()
     collectors: tuple[CollectorStatus, ...] = ()
     claims: tuple[AllocatorReport, ...] = ()
+    not_returned: tuple[NotReturned, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.labels) != len(self.pools) + len(self.shares):

@@ -32,7 +32,7 @@ from support.sample_snapshots import calm_workstation, many_owners
 
 def names(snapshot: Snapshot, view: ListView, growth: GrowthTracker | None = None) -> list[str]:
     rows = build_listing(snapshot, growth or GrowthTracker(), view).rows
-    return [row.of.process.name for row in rows if isinstance(row.of, ProcessRow) and row.is_shown]
+    return [row.of.process.title for row in rows if isinstance(row.of, ProcessRow) and row.is_shown]
 
 
 def test_columns_sort_in_both_orders() -> None:

@@ -168,7 +168,7 @@ def test_unreadable_processes_are_a_hint() -> None:
         (CollectorStatus("nvml", "ok"), None),
         (CollectorStatus("nvml", "unavailable", error="no NVIDIA GPU and no NVIDIA driver found"), None),
         (
-            CollectorStatus("nvml", "unavailable", error="…: no NVIDIA driver is installed (NVML error 12)"),
+            CollectorStatus("nvml", "unavailable", error="…: no NVIDIA driver is installed (NVML_ERROR_…)"),
             "install NVIDIA's driver, and its library in a container",
         ),
         (CollectorStatus("meminfo", "failing", error="[Errno 5] Input/output error"), None),

@@ -39,6 +39,9 @@ SIZES: dict[str, tuple[str, dict[str, int]]] = {
     "container-hidden-pids": ("discrete", {"gpu0": 46068}),
     "container-hidden-pids-partition": ("discrete", {}),
     "rtx-4090-limits": ("discrete", {"gpu0": 24564}),
+    "a40-docker-470": ("discrete", {"gpu0": 45634}),
+    "gb10-ended-container": ("unified", {}),
+    "gb10-orphaned-engine": ("unified", {}),
 }
 
 

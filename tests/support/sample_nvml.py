@@ -411,6 +411,31 @@ THREE_MAKERS_DMEM = Machine(
     ),
 )
 
+# Drivers of 2021 report PIDs of the host's namespace, which a container does not have (nvidia-docker#179).
+A40_DOCKER_470 = Machine(
+    host="a40-docker-470",
+    driver="470.256.02",
+    nvml="11.470.256.02",
+    cuda=11040,
+    gpus=(
+        Gpu(
+            name="NVIDIA A40",
+            uuid=uuid(0xA40),
+            bus_id="00000000:01:00.0",
+            device_id=0x223510DE,
+            subsystem_id=0x145A10DE,
+            brand=NVIDIA,
+            architecture=AMPERE,
+            cuda=(8, 6),
+            memory=mib(45634, used=40100, reserved=565),
+            bar1=window(65536, 5),
+            compute=(Holder(48213, 39402 * MIB),),
+            ecc=Ecc(),
+            event_types=DATACENTER_EVENTS,
+        ),
+    ),
+)
+
 # The driver itself keeps the limits on kernels without dmem.
 RTX_4090_LIMITS = replace(
     RTX_4090.with_gpu(
@@ -435,7 +460,17 @@ CONTAINER_PARTITION = replace(
     cuda=13040,
 )
 
+# The container of process 3921 has ended; the driver still lists it (memory came back after 3 to 4 minutes).
+GB10_ENDED_CONTAINER = replace(GB10, host="gb10-ended-container")
+# The API server was killed and left its engine behind, with 104,277 MiB.
+GB10_ORPHANED_ENGINE = replace(
+    GB10.with_gpu(0, compute=(Holder(41877, 104277 * MIB),)), host="gb10-orphaned-engine"
+)
+
 READY = {
+    "a40-docker-470": A40_DOCKER_470,
+    "gb10-ended-container": GB10_ENDED_CONTAINER,
+    "gb10-orphaned-engine": GB10_ORPHANED_ENGINE,
     "rtx-4090": RTX_4090,
     "8x-h100": EIGHT_H100,
     "h100-mig": H100_MIG,
@@ -458,3 +493,5 @@ READY = {
     "rtx-4090-limits": RTX_4090_LIMITS,
     "container-hidden-pids-partition": CONTAINER_PARTITION,
 }
+# Their drivers list a process of another PID namespace, or one that has ended.
+WITH_MISSING_PIDS = {"a40-docker-470", "gb10-ended-container"}

@@ -6,16 +6,19 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from memwatch.accounting.large_holders import GONE, ORPHAN, build_ghost, with_partial_lists
 from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Process, Share, ShareKind
 from memwatch.owners import Owner
 from memwatch.printable import printable
 from memwatch.snapshot import (
     CollectorStatus,
+    EndedProcess,
     Kernel,
     Level,
     Machine,
     MemoryPsi,
     Node,
+    NotReturned,
     Pressure,
     ProcessScan,
     PsiLine,
@@ -362,6 +365,35 @@ def many_owners() -> Snapshot:
     )
 
 
+def left_behind() -> Snapshot:
+    """GB10 with a process that only the driver lists, an orphan, and memory that was not given back."""
+    base = critical_gb10()
+    orphan = Process(
+        41877,
+        UNIX - 9000,
+        "VLLM::EngineCor",
+        5 * GIB,
+        25 * GIB,
+        "rss + device",
+        user="ada",
+        unit="session-7.scope",
+        container=None,
+        device_bytes={"cuda0": 20 * GIB},
+        orphan=True,
+        note=ORPHAN.format(pid=41877),
+    )
+    ghost = build_ghost(3921, {"cuda0": 62 * GIB}, GONE)
+    ended = EndedProcess(3880, "python3", 9 * GIB, "docker-1f6b.scope", "1f6bd2a9e2c7")
+    text = "8.0 GiB of System RAM did not come back after python3 (PID 3880) ended"
+    return replace(
+        base,
+        processes=(orphan, *(one for one in base.processes if not one.device_bytes), ghost),
+        devices=with_partial_lists(base.devices, (ghost,), base.shares),
+        owners=(Owner("unit", "session-7.scope", 3, 5 * GIB),),
+        not_returned=(NotReturned("ram", 8 * GIB, UNIX - 200, (ended,), text),),
+    )
+
+
 def simulated() -> Snapshot:
     """Simulated machine; its values must be marked as such."""
     return replace(critical_gb10(), simulated=True)
@@ -382,6 +414,7 @@ SAMPLES: dict[str, Callable[[], Snapshot]] = {
         no_psi,
         hostile_names,
         many_owners,
+        left_behind,
         simulated,
     )
 }

@@ -14,6 +14,7 @@ from memwatch.accounting.device_memory import DeviceMemory
 from memwatch.accounting.driver_errors import with_logged
 from memwatch.accounting.gpu_limits import with_gpu_limits
 from memwatch.accounting.hwmon import with_sensors
+from memwatch.accounting.large_holders import with_large_holders
 from memwatch.accounting.lxcfs import with_both_scopes
 from memwatch.accounting.relations import with_device_memories
 from memwatch.accounting.zram import with_zram
@@ -100,7 +101,9 @@ def filled_fields(found: Findings) -> Mapping[str, Any]:
 def relate(whole: Findings) -> Findings:
     """Combine the merged findings with each other."""
     whole = with_both_scopes(whole)
-    whole = with_device_memories(whole, build_device_memories(whole), npu.build_npus(whole))
+    device_memories, npus = build_device_memories(whole), npu.build_npus(whole)
+    whole = with_device_memories(whole, device_memories, npus)
+    whole = with_large_holders(whole, [*device_memories, *npus], whole.process_scan)
     whole = with_gpu_limits(whole)
     devices = with_sensors(whole.devices, whole)
     devices = with_logged(devices, whole.kernel_log) if whole.kernel_log else devices

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from memwatch.drivers.nvml.errors import name_of
 from memwatch.drivers.nvml.records import GpuMemory, GpuReading
 from memwatch.model import Absent, Architecture
 from memwatch.snapshot import Node
@@ -40,7 +41,7 @@ def decide_architecture(
         return ArchitectureDecision(
             Architecture.DISCRETE, (f"NVML memory info is {memory.value}", "MIG instances have their own memory")
         )
-    codes = ", ".join(f"{call} returned {code}" for call, code in gpu.codes.items())
+    codes = ", ".join(f"{call} returned {name_of(code)}" for call, code in gpu.codes.items())
     return ArchitectureDecision(
         Architecture.UNKNOWN, tuple(filter(None, (f"NVML memory info is {memory.value}", codes)))
     )

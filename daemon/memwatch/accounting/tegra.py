@@ -16,6 +16,7 @@ from memwatch.accounting import nvidia_gpu
 from memwatch.accounting.device_memory import DeviceMemory
 from memwatch.accounting.nvidia_architecture import ArchitectureDecision, decide_architecture, is_integrated
 from memwatch.drivers.nvml.records import GpuReading, NvmlReading
+from memwatch.drivers.tegra.detect import SOME_TEGRA
 from memwatch.drivers.tegra.nvmap import KERNEL_PID
 from memwatch.drivers.tegra.records import NvMapClient, NvMapReading, TegraReading
 from memwatch.drivers.tegra.vitals import find_rail, read_vitals
@@ -31,6 +32,7 @@ NAMES = {
     "tegra234": "NVIDIA Orin",
     "tegra264": "NVIDIA Thor",
 }
+UNKNOWN_CHIP = "the device tree with the chip's name is not visible here; the GPU of every Tegra shares System RAM"
 NVMAPS = ("meminfo:NvMapMemUsed", "nvmap:total")
 EVERY_BUFFER = "all NvMap buffers (including camera, codec and display)"
 OVERLAP = "Shared buffers count for each process, so the sum of the processes exceeds the CUDA Pool."
@@ -72,7 +74,7 @@ def build_device_memory(
         device_memory = device_memory.as_stale()
     device = replace(
         device_memory.device,
-        name=NAMES.get(tegra.soc, f"NVIDIA {tegra.soc}"),
+        name=choose_name(tegra, own),
         busy_ratio=first_known(_busy(found, "gr3d"), device_memory.device.busy_ratio),
         memory_busy_ratio=_busy(found, "emc"),
         details={**device_memory.device.details, **_rail_of(found)},
@@ -80,11 +82,20 @@ def build_device_memory(
     return replace(device_memory, device=device, explanation=EXPLANATION)
 
 
+def choose_name(tegra: TegraReading, own: GpuReading | None) -> str:
+    """Return the chip's name, else that of NVML's stub, such as "Orin (nvgpu)"."""
+    if tegra.soc != SOME_TEGRA:
+        return NAMES.get(tegra.soc, f"NVIDIA {tegra.soc}")
+    name = own.name if own and isinstance(own.name, str) else "Tegra"
+    return name if name.startswith("NVIDIA") else f"NVIDIA {name}"
+
+
 def _decide_architecture(
     found: Findings, tegra: TegraReading, own: GpuReading | None, place: nvidia_gpu.GpuContext
 ) -> ArchitectureDecision:
     """The chip decides, regardless of the driver's answers: there is no other memory."""
-    evidence: tuple[str, ...] = (f"the chip is {tegra.soc}, whose GPU shares System RAM",)
+    chip = f"the chip is {tegra.soc}, whose GPU shares System RAM"
+    evidence: tuple[str, ...] = (tegra.sign, UNKNOWN_CHIP) if tegra.sign else (chip,)
     if own is not None:
         size = place.ram.size_bytes if place.ram else None
         evidence += decide_architecture(own, size, found.nodes, place.machine.in_container).evidence
@@ -225,6 +236,7 @@ def with_board_names(machine: Machine | None, tegra: TegraReading | None) -> Mac
     """Add the names of board, chip and release to the machine."""
     if machine is None or tegra is None:
         return machine
-    words = {"board": tegra.board, "soc": tegra.soc, "l4t": tegra.l4t, "jetpack": tegra.jetpack}
+    soc = Absent.NOT_AVAILABLE if tegra.soc == SOME_TEGRA else tegra.soc
+    words = {"board": tegra.board, "soc": soc, "l4t": tegra.l4t, "jetpack": tegra.jetpack}
     known = {name: word for name, word in words.items() if isinstance(word, str)}
     return replace(machine, details={**machine.details, **known})

@@ -54,10 +54,16 @@ def unattributed_bytes(share: Share, snapshot: Snapshot) -> Bytes:
 
 
 def hides_processes(snapshot: Snapshot) -> bool:
-    """Check if some processes may be hidden."""
+    """Check if memory of hidden processes may be unattributed.
+
+    A process that only a driver lists is a known holder, although it makes the list of its device partial.
+    """
     scan = snapshot.process_scan
-    partial = isinstance(scan, ProcessScan) and scan.process_list == "partial"
-    return partial or any(device.process_list == "partial" for device in snapshot.devices)
+    if isinstance(scan, ProcessScan) and scan.process_list == "partial":
+        return True
+    known = {place for process in snapshot.processes if not process.visible for place in process.device_bytes}
+    known |= {share.device for share in snapshot.shares if share.id in known and share.device}
+    return any(device.process_list == "partial" and device.id not in known for device in snapshot.devices)
 
 
 def _device_causes(pool: Pool, snapshot: Snapshot) -> list[str]:

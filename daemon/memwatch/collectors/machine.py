@@ -9,9 +9,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from memwatch.collectors.base import BaseCollector
+from memwatch.drivers.tegra.detect import find_sign
 from memwatch.findings import Findings
 from memwatch.linux.cgroup_mounts import charges_gpu, find_unified_tree
 from memwatch.linux.cgroups import in_container, sees_all_processes
+from memwatch.linux.container_kind import describe_container
 from memwatch.linux.device_tree import device_tree
 from memwatch.linux.files import Roots, SourceUnavailable, read_once
 from memwatch.linux.pci import PciGpu, read_gpu
@@ -106,7 +108,9 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         contained, procfs = in_container(self._roots), self._roots.procfs
-        details = {"virtualization": "WSL2"} if is_wsl2(read_once(procfs / "sys/kernel/osrelease")) else {}
+        wsl2 = is_wsl2(read_once(procfs / "sys/kernel/osrelease"))
+        kind = describe_container(self._roots) if contained else None
+        details = ({"virtualization": "WSL2"} if wsl2 else {}) | ({"container": kind} if kind else {})
         machine = replace(
             build_machine(self._name(), self._gpus(), contained),
             sees_all_processes=sees_all_processes(read_once(procfs / "2/stat"), contained),
@@ -126,6 +130,8 @@ class Collector(BaseCollector):
     def _gpus(self) -> list[str] | None:
         compatible = device_tree(self._roots, "compatible")
         tegra = [decode(token) for token in compatible.split(b"\0") if b",tegra" in token]
+        if not tegra and find_sign(self._roots):
+            tegra = ["NVIDIA Tegra"]
         bus = self._roots.sysfs / "bus"
         if not tegra and not bus.is_dir():
             return None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from operator import attrgetter
 
 from memwatch.collectors.base import BaseCollector, Host, ScanOptions
 from memwatch.findings import Findings
 from memwatch.linux.cgroup_mounts import CgroupUsage
-from memwatch.linux.cgroups import in_container
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.linux.cgroups import in_container, sees_all_processes
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable, read_once
+from memwatch.linux.missing_pids import MissingPids
+from memwatch.linux.parentage import has_lost_parent
 from memwatch.linux.process_files import (
     STAT_BYTES,
     Passwd,
@@ -34,6 +37,10 @@ COMMAND_CHARACTERS = 256
 # Mounts, boot time and hidden processes rarely change. The mounts of many containers, and the interrupts in
 # /proc/stat on machines with many CPUs, take longer to read than the processes.
 RESCAN_TURNS = 6
+# A process that freed its device memory is listed for some scans more, to tell it from one that ended.
+RECENT_SCANS = 6
+# Time until the scan that confirms a missing PID: longer than the period of the drivers' lists.
+CONFIRM_SECONDS = 3.0
 _SIZE = attrgetter("pages", "pid")
 
 
@@ -55,7 +62,7 @@ class Collector(BaseCollector):
         """`wanted`: processes to list regardless of size, because they hold device memory. `commands`: read command
         lines."""
         self._wanted = wanted
-        self.period_seconds = period_seconds
+        self._usual_seconds = self.period_seconds = period_seconds
         self._top = top
         self._page_size = page_size
         self._clock_ticks = clock_ticks
@@ -65,6 +72,9 @@ class Collector(BaseCollector):
         self._usage = CgroupUsage(roots)
         self._boot_time = 0
         self._hidden: str | None = None
+        self._in_namespace = False
+        self._missing = MissingPids()
+        self._recent: dict[int, int] = {}
         self._turn = self._around_due = 0
         try:
             self._folder = os.open(roots.procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -85,7 +95,7 @@ class Collector(BaseCollector):
         self._passwd.refresh()
         if self._turn >= self._around_due:
             self._rescan()
-        listed = self._select_entries()
+        listed, missing = self._select_entries()
         processes = [process for entry in listed if (process := self._show(entry))]
         self._attribution.refresh(self._table)
         return Findings(
@@ -96,6 +106,7 @@ class Collector(BaseCollector):
                 "partial" if self._hidden else "complete",
                 self._hidden,
             ),
+            missing_pids=missing,
             owners=sum_owners(self._table, self._passwd.name, self._page_size, self._usage),
             rejected=tally.rejected,
         )
@@ -108,17 +119,42 @@ class Collector(BaseCollector):
         """Read boot time, cgroup mounts and process visibility. If that fails, it is due again at the next run."""
         self._follow_boot_time()
         self._usage.refresh()
-        self._hidden = describe_hidden(self._roots, in_container(self._roots))
+        contained = in_container(self._roots)
+        self._hidden = describe_hidden(self._roots, contained)
+        self._in_namespace = not sees_all_processes(read_once(self._roots.procfs / "2/stat"), contained)
         self._around_due = self._turn + RESCAN_TURNS
 
-    def _select_entries(self) -> list[ProcessEntry]:
-        """Select the largest processes, and all that hold device memory."""
+    def _select_entries(self) -> tuple[list[ProcessEntry], frozenset[int]]:
+        """Select the largest processes and all that hold device memory. Return also which of these are missing."""
         pages = sorted([entry.pages for entry in self._table])
         least = pages[-self._top] if 0 < self._top < len(pages) else 0
         large = [entry for entry in self._table if entry.pages >= least]
         listed = sorted(large, key=_SIZE, reverse=True)[: self._top]
-        wanted = set(self._wanted()) - {entry.pid for entry in listed}
-        return listed + [entry for entry in self._table if entry.pid in wanted] if wanted else listed
+        wanted = self._wanted()
+        self._recent = {pid: left - 1 for pid, left in self._recent.items() if left > 1} | dict.fromkeys(
+            wanted, RECENT_SCANS
+        )
+        others = self._recent.keys() - {entry.pid for entry in listed}
+        if others:
+            listed += [entry for entry in self._table if entry.pid in others]
+        return listed, self._find_missing(wanted, listed)
+
+    def _find_missing(self, wanted: Collection[int], listed: Iterable[ProcessEntry]) -> frozenset[int]:
+        """Return the PIDs that hold device memory and are not in /proc. A new one is checked again soon."""
+        starts = {entry.pid: entry.start_ticks for entry in listed if entry.pid in wanted}
+        missing = [pid for pid in wanted if pid not in starts and not self._exists(pid)]
+        newest = max((entry.start_ticks for entry in self._table), default=0) if missing else 0
+        confirmed = self._missing.update(missing, starts, newest)
+        soon = min(CONFIRM_SECONDS, self._usual_seconds)
+        self.period_seconds = soon if self._missing.are_unconfirmed else self._usual_seconds
+        return confirmed
+
+    def _exists(self, pid: int) -> bool:
+        """Check if /proc has a PID that is not in the table: that of a kernel thread, or a new process."""
+        with contextlib.suppress(OSError):
+            os.stat(str(pid), dir_fd=self._folder)
+            return True
+        return False
 
     def _show(self, entry: ProcessEntry) -> Process | None:
         """Return the cached record if the process is unchanged. Refreshes are spread over runs by PID."""
@@ -164,7 +200,15 @@ class Collector(BaseCollector):
             pod=home.owner("pod"),
             job=home.owner("job"),
             command=self._command(folder) if self._commands else None,
+            orphan=has_lost_parent(stat, home, self._in_namespace, self._read_name),
         )
+
+    def _read_name(self, pid: int) -> bytes | None:
+        with contextlib.suppress(ParseError):
+            data = read_at(self._folder, f"{pid}/stat", STAT_BYTES)
+            stat = parse_stat(data) if data else None
+            return stat.name if stat else None
+        return None
 
     def _command(self, folder: int) -> Words:
         data = read_at(folder, "cmdline", 4 * COMMAND_CHARACTERS)

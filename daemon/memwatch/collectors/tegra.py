@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.tegra.board import parse_release
-from memwatch.drivers.tegra.detect import AUTO, TegraOptions, detect_soc
+from memwatch.drivers.tegra.detect import AUTO, SOME_TEGRA, TegraOptions, detect_soc, find_sign
 from memwatch.drivers.tegra.nvmap import parse_meminfo
 from memwatch.drivers.tegra.records import TegraReading
 from memwatch.findings import Findings
@@ -30,7 +32,8 @@ class Collector(BaseCollector):
             raise SourceUnavailable("no Tegra: /proc/device-tree/compatible does not name one")
         model = decode(device_tree(roots, "model").split(b"\0")[0].strip())
         l4t, jetpack = parse_release(read_once(roots.rootfs / "etc/nv_tegra_release"))
-        self._board = TegraReading(soc, model or Absent.NOT_AVAILABLE, l4t, jetpack)
+        sign = find_sign(roots) if soc == SOME_TEGRA else None
+        self._board = TegraReading(soc, model or Absent.NOT_AVAILABLE, l4t, jetpack, sign=sign or "")
         self._meminfo = kept_file(roots.procfs / "meminfo")
 
     @classmethod
@@ -42,11 +45,7 @@ class Collector(BaseCollector):
             memory = parse_meminfo(self._meminfo.read())
         except DecodeError as error:
             raise ParseError(str(error)) from None
-        board = self._board
-        reading = TegraReading(
-            board.soc, board.board, board.l4t, board.jetpack, memory.used_bytes, memory.free_bytes
-        )
-        return Findings(tegra=reading)
+        return Findings(tegra=replace(self._board, gpu_bytes=memory.used_bytes, free_bytes=memory.free_bytes))
 
     def close(self) -> None:
         self._meminfo.close()

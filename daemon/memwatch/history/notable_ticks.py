@@ -137,7 +137,7 @@ def _held(process: Process) -> int:
 def _build_holder(process: Process) -> Holder:
     return Holder(
         process.pid,
-        process.name,
+        process.title,
         process.user,
         process.unit,
         process.container,

@@ -159,16 +159,25 @@ def in_container(roots: Roots) -> bool:
     """Return True if the machine under these roots is a container.
 
     Docker, Podman and systemd-nspawn create a marker file. Kubernetes with containerd does not: there process 1 is
-    in a container's cgroup, or, in a cgroup namespace, the root file system consists of image layers.
+    in a container's cgroup, or, in a cgroup namespace, the root file system consists of image layers. LXC without
+    systemd has neither, but its files in /proc are those of lxcfs.
     """
     markers = ("run/systemd/container", ".dockerenv", "run/.containerenv")
     if any((roots.rootfs / marker).exists() for marker in markers):
         return True
     if parse_owners(parse_cgroup(read_once(roots.procfs / "1/cgroup") or b"")).container:
         return True
+    if is_on_lxcfs(roots):
+        return True
     # Only the mount at `rootfs` counts: a daemon in a container may be given the host's root.
     mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
     return any(_is_image(mount) for mount in mounts if Path(mount.point) == roots.rootfs)
+
+
+def is_on_lxcfs(roots: Roots) -> bool:
+    """Return True if lxcfs is mounted over files in /proc, as in LXC containers and never on their host."""
+    mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
+    return any(mount.kind == "fuse.lxcfs" and mount.point.startswith("/proc/") for mount in mounts)
 
 
 def _is_image(mount: Mount) -> bool:

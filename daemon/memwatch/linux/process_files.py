@@ -43,6 +43,8 @@ class Stat(NamedTuple):
     pid: int
     start_ticks: int
     name: bytes
+    parent: int = 0
+    group: int = 0
 
 
 def parse_stat(data: bytes) -> Stat | None:
@@ -53,16 +55,17 @@ def parse_stat(data: bytes) -> Stat | None:
     try:
         if not closing or len(columns) < 22 or not data.endswith(b"\n"):
             raise ValueError
-        # Columns in proc(5), here from the third on: 9 flags, 22 starttime, 24 rss. int() would parse 1_0 as 10.
-        figures = (columns[6], columns[19], columns[21], pid)
+        # Columns in proc(5), here from the third on: 4 ppid, 5 pgrp, 9 flags, 22 starttime, 24 rss. int() would
+        # parse 1_0 as 10.
+        figures = (columns[6], columns[19], columns[21], pid, columns[1], columns[2])
         if not b"".join(figures).isdigit() or max(map(len, figures)) > _MAX_DIGITS:
             raise ValueError
-        flags, start, rss, number = map(int, figures)
+        flags, start, rss, number, parent, group = map(int, figures)
         if flags & KERNEL_THREAD:
             return None
         if number < 1:
             raise ValueError
-        return Stat(rss, number, start, name)
+        return Stat(rss, number, start, name, parent, group)
     except ValueError:
         raise ParseError(f"stat: {data[:80]!r} is not a valid line of /proc/<pid>/stat") from None
 

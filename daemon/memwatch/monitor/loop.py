@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.accounting.tegra import build_tegrastats
 from memwatch.alerts.rules import EVENT_KINDS, AlertRules, evaluate_rules
@@ -42,6 +43,7 @@ from memwatch.pressure.rules import PressureRules
 from memwatch.processes.allocator_reports import AllocatorReports
 from memwatch.processes.growth import GrowthTracker
 from memwatch.processes.leaks import LeakRules
+from memwatch.processes.unreturned import ReturnTracker
 from memwatch.runtime.failure_log import FailureLog
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
 
@@ -108,6 +110,7 @@ class Monitor:
         self.ticks = NotableTicks()
         self.history_writer: HistoryWriter | None = None
         self.growth = GrowthTracker()
+        self._returns = ReturnTracker()
         self.self_usage = SelfUsageReader()
         self.reports = reports or AllocatorReports()
         self.alert_states: Mapping[Key, AlertState] = {}
@@ -187,7 +190,11 @@ class Monitor:
         self._pacing.on_pressure(live, now.monotonic, rules.interval_seconds, rules.pressure)
         self._sampler.set_fast(self._pacing.is_restless)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
+        returns = self._returns.add(now.boottime, snapshot)
+        if returns.current:
+            snapshot = replace(snapshot, not_returned=returns.current)
         self._event_writer.on_tick(self.latest, snapshot, kills)
+        self._event_writer.on_returns(snapshot, returns)
         self._event_writer.on_leak_suspects(
             now.wall, self.growth.add(now.boottime, snapshot.processes, rules.leaks)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -17,7 +18,9 @@ from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.kernel_log import KNOWN, DriverError
 from memwatch.model import Absent
 from memwatch.pressure.oom_kills import NO_KILLS, NewKills
+from memwatch.processes.growth import ProcessKey, key_of
 from memwatch.processes.leaks import LeakSuspect
+from memwatch.processes.unreturned import ReturnChanges
 from memwatch.render import words as wording
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Snapshot
 
@@ -28,6 +31,8 @@ _STATE = attrgetter("name", "state")
 # The OOM killer may kill many processes at once, and a failing driver may log a thousand errors a second.
 MAX_KILLS = 5
 REPEAT_SECONDS = 60.0
+# Orphans that were reported: more than a machine has.
+MAX_ORPHANS = 100
 
 
 class ReportedCount(NamedTuple):
@@ -54,6 +59,7 @@ class EventWriter:
         self._levels: dict[str, Level] = {}
         self._reported: dict[tuple[str, str], ReportedCount] = {}
         self._missed_ticks = MissedTicks()
+        self._orphans: deque[ProcessKey] = deque(maxlen=MAX_ORPHANS)
 
     def on_tick(self, before: Snapshot | None, now: Snapshot, kills: NewKills = NO_KILLS) -> None:
         if before is None:
@@ -64,6 +70,7 @@ class EventWriter:
         self._record_levels(now)
         self._record_kills(now, kills, first=before is None)
         self._record_drivers(now, first=before is None)
+        self._record_orphans(now)
 
     def on_alerts(self, now: Snapshot, notifications: tuple[Notification, ...]) -> None:
         for notification in notifications:
@@ -104,8 +111,27 @@ class EventWriter:
     def on_leak_suspects(self, unix: float, suspects: Iterable[LeakSuspect]) -> None:
         for suspect in suspects:
             process = suspect.process
-            what = f"suspected leak: {process.name} (PID {process.pid}) {suspect.evidence}"
+            what = f"suspected leak: {process.title} (PID {process.pid}) {suspect.evidence}"
             self._record(unix, "leak", what)
+
+    def on_returns(self, now: Snapshot, changes: ReturnChanges) -> None:
+        """Record memory that was not returned after its process ended, and memory that was returned later."""
+        for one in changes.began:
+            self._record(now.unix, "memory.not_returned", one.text, one.pool)
+        for one in changes.returned:
+            after = units.duration(now.unix - one.since_unix)
+            names = ", ".join(f"{process.name} (PID {process.pid})" for process in one.processes[:3])
+            text = f"{units.size(one.held_bytes)} of {now.labels.get(one.pool, one.pool)} came back {after} after"
+            self._record(now.unix, "memory.returned", f"{text} {names} ended", one.pool)
+
+    def _record_orphans(self, now: Snapshot) -> None:
+        """Report each orphan once, even if it is not one for a while because its driver is not read."""
+        for process in now.processes:
+            if process.orphan and key_of(process) not in self._orphans:
+                self._orphans.append(key_of(process))
+                held = sum(figure for figure in process.device_bytes.values() if isinstance(figure, int))
+                what = f"{process.title} (PID {process.pid}) lost its parent process and holds {units.size(held)}"
+                self._record(now.unix, "process.orphaned", f"{what} of GPU memory")
 
     def _record_missed(self, now: Snapshot) -> None:
         """Report missed samples at most once a minute: a machine too busy for one is too busy for many."""

@@ -40,7 +40,7 @@ def _figures(notification: Notification, snapshot: Snapshot) -> str:
 
 def _holders(snapshot: Snapshot) -> str:
     named = [
-        f"{process.name} ({process.pid}) {size(process.footprint_bytes)}"
+        f"{process.title} ({process.pid}) {size(process.footprint_bytes)}"
         for process in select_top(snapshot.processes)
         if not isinstance(process.footprint_bytes, Absent)
     ]

@@ -229,7 +229,7 @@ def _footprint(process: Process) -> int:
 def top_json(process: Process, length: int) -> Json:
     return known(
         pid=process.pid,
-        name=cut(process.name, length),
+        name=_cut_if_known(process.name, length),
         user=_cut_if_known(process.user, length),
         unit=_cut_if_known(process.unit, length),
         container=_cut_if_known(process.container, length),

@@ -115,7 +115,7 @@ def _needs_reclaim(need: int, verdict: FitVerdict) -> bool | Absent:
 def _advice_for(holders: Sequence[Holder], missing: int) -> str:
     """Name the largest holders. Promise that it fits only if their known memory covers the missing bytes."""
     named = holders[:NAMED_HOLDERS]
-    words = ", ".join(f"{one.process.name} ({one.process.pid}) {size(one.held_bytes)}" for one in named)
+    words = ", ".join(f"{one.process.title} ({one.process.pid}) {size(one.held_bytes)}" for one in named)
     if not words:
         return "it fits if other processes free memory"
     if sum(one.held_bytes for one in named) >= missing:

@@ -19,12 +19,13 @@ WINDOWS = (60.0, 600.0, 3600.0)
 SHORT_SECONDS, HOUR_SECONDS = 10.0, 60.0
 # 2.5 KiB per process: readings of ten minutes, of an hour, and of the leak rule's window.
 READINGS, LEAK_READINGS = 61, 26
+UNKNOWN_START = -1.0
 # Tracks of processes that are temporarily not listed are kept, up to the larger of 100 and twice the listed ones.
 MIN_TRACKS, TRACKS_PER_PROCESS = 100, 2
 
 
 class ProcessKey(NamedTuple):
-    """Identity of a process. The process id alone may be reused."""
+    """Identity of a process. The process id alone may be reused; of one that is not visible only that is known."""
 
     pid: int
     start_time: float
@@ -197,7 +198,8 @@ class GrowthTracker:
 
 
 def key_of(process: Process) -> ProcessKey:
-    return ProcessKey(process.pid, process.start_time)
+    start_time = process.start_time
+    return ProcessKey(process.pid, UNKNOWN_START if isinstance(start_time, Absent) else start_time)
 
 
 def _grown_in(track: ProcessTrack | None, window: float) -> Bytes:
@@ -213,7 +215,8 @@ def _grown_in(track: ProcessTrack | None, window: float) -> Bytes:
 def _grown_since(track: ProcessTrack, boottime: float, unix: float) -> ProcessGrowth:
     newest, size = track.newest
     at, before = track.at(boottime)
-    began = boottime + track.process.start_time - unix
+    start_time = track.process.start_time
+    began = -inf if isinstance(start_time, Absent) else boottime + start_time - unix
     if at > boottime and began >= boottime:
         return ProcessGrowth(track.process, min(began, newest), 0, newest, size, whole=True)
     return ProcessGrowth(track.process, at, before, newest, size, whole=at <= boottime)

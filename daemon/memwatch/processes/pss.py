@@ -81,14 +81,14 @@ class PssReader:
             os.close(folder)
 
     def _check_identity(self, process: Process, folder: int) -> None:
-        """Raise PssError if the process id now belongs to another process."""
+        """Raise PssError if the process id now belongs to another process, or if the process is not visible."""
         data = read_at(folder, "stat", STAT_BYTES)
         stat = parse_stat(data) if data else None
         if stat is None:
             raise _process_ended(process)
         boot_time = parse_boot_time((self._roots.procfs / "stat").read_bytes())
         start_time = boot_time + stat.start_ticks / os.sysconf("SC_CLK_TCK")
-        if abs(start_time - process.start_time) > _SAME_START_SECONDS:
+        if isinstance(process.start_time, Absent) or abs(start_time - process.start_time) > _SAME_START_SECONDS:
             raise _process_ended(process)
 
 
@@ -127,4 +127,4 @@ def _read(folder: int, name: str) -> bytes:
 
 
 def _process_ended(process: Process) -> PssError:
-    return PssError(f"process {process.pid} ({process.name}) has ended")
+    return PssError(f"process {process.pid} ({process.title}) has ended")

@@ -112,6 +112,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         pressure=pressure_json(snapshot),
         collectors=collectors_json(snapshot),
         claims=[record_json(claim) for claim in snapshot.claims],
+        not_returned=[record_json(one) for one in snapshot.not_returned],
         self=self_usage,
     )
 

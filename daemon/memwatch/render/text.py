@@ -87,7 +87,10 @@ def _processes(snapshot: Snapshot) -> Iterator[str]:
     yield f"{'largest processes':<22} {'pid':>8} {'footprint':>{width}} {'rss':>11}  owner"
     for process, footprint in zip(listed, footprints, strict=True):
         sizes = f"{footprint:>{width}} {wording.size(process.rss_bytes):>11}"
-        yield f"{process.name[:22]:<22} {process.pid:>8} {sizes}  {_owner(process)}"
+        yield f"{process.title[:22]:<22} {process.pid:>8} {sizes}  {_owner(process)}"
+    for process in snapshot.processes:
+        if process.note:
+            yield f"PID {process.pid}: {process.note}"
     if not isinstance(snapshot.process_scan, Absent) and snapshot.process_scan.note:
         yield snapshot.process_scan.note
 

@@ -45,6 +45,8 @@ def render_lines(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
         yield ""
     for device in snapshot["devices"]:
         yield from device_lines(device)
+    noted = [*_unreturned(snapshot), *process_notes(snapshot["processes"])]
+    yield from ["", *noted] if noted else []
     yield from _troubles(snapshot)
 
 
@@ -153,6 +155,20 @@ def device_lines(device: Json) -> Iterator[str]:
         yield f"  {known}"
     for note in device.get("notes", ()):  # daemons before 0.1 have none
         yield f"  {note}"
+
+
+def _unreturned(snapshot: Json) -> Iterator[str]:
+    for one in snapshot.get("not_returned", ()):  # older daemons do not report it
+        yield f"{one['text']}, since {wording.when(one['since_unix'], snapshot['unix'])}."
+
+
+def process_notes(processes: Sequence[Json]) -> Iterator[str]:
+    """Yield a line about each process that is not visible or an orphan. Older daemons do not send notes."""
+    for process in processes:
+        if process.get("note"):
+            held = [count for count in process["device_bytes"].values() if isinstance(count, int)]
+            name = process["name"] or "Process"
+            yield f"{name} (PID {process['pid']}) holds {wording.size(sum(held))}. {process['note']}"
 
 
 def _troubles(snapshot: Json) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from memwatch.model import NAMELESS
 from memwatch.printable import printable
 from memwatch.render import words as wording
 from memwatchd.client import tree
@@ -29,6 +30,7 @@ from memwatchd.client.context import (
 )
 from memwatchd.client.figures import figure, size
 from memwatchd.client.tables import columns
+from memwatchd.client.tree import process_notes
 
 Json = dict[str, Any]
 TOP = 10
@@ -144,20 +146,35 @@ def picture(snapshot: Json) -> Iterator[str]:
     yield from tree.render_lines(snapshot, age if age > 5 else None)
     yield ""
     rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "rss", "owner")]
-    known = [one for one in snapshot["processes"] if one["footprint_bytes"] is not None]
-    known.sort(key=lambda one: -one["footprint_bytes"])
-    unknown = [one for one in snapshot["processes"] if one["footprint_bytes"] is None]
-    rows += [_process_row(process) for process in [*known, *unknown][:TOP]]
+    listed = sorted(snapshot["processes"], key=lambda one: -_least_footprint(one))[:TOP]
+    rows += [_process_row(process) for process in listed]
     yield from columns(rows, right=frozenset({0, 2, 3}))
+    yield from process_notes(listed)
     scan = snapshot.get("process_scan")
     if scan and scan.get("note"):  # some processes are hidden
         yield scan["note"]
 
 
+def _least_footprint(process: Json) -> int:
+    """Return the footprint or its lower bound; -1 if unknown. Older daemons do not send the bound."""
+    known = process["footprint_bytes"], process.get("footprint_low_bytes")
+    return next((one for one in known if one is not None), -1)
+
+
 def _process_row(process: Json) -> tuple[str, ...]:
     owner = process["container"] or process["unit"] or process["user"] or wording.DASH
-    footprint, resident = size(process, "footprint_bytes"), size(process, "rss_bytes")
-    return str(process["pid"]), process["name"][:24], footprint, resident, str(owner)[:40]
+    resident = size(process, "rss_bytes")
+    return str(process["pid"]), _name(process)[:24], _footprint(process), resident, str(owner)[:40]
+
+
+def _name(process: Json) -> str:
+    return str(process["name"] or NAMELESS)
+
+
+def _footprint(process: Json) -> str:
+    if process["footprint_bytes"] is None and process.get("footprint_low_bytes") is not None:
+        return wording.between(process["footprint_low_bytes"], figure(process, "footprint_high_bytes"))
+    return size(process, "footprint_bytes")
 
 
 def _draw(lines: list[str]) -> None:

@@ -29,6 +29,8 @@ PROGRAMS = {"processes": "process", "kills": "process", "claims": "allocator"}
 REASONS = "absent"
 # The log line of a driver error: it may name programs that are no longer listed.
 COMPLAINTS, LINE, HIDDEN_LINE = "driver_errors", "text", "(hidden)"
+# A PID in a sentence.
+PID = re.compile(r"\b(PID|kill) (\d{1,10})\b")
 # Shorter names occur in too many unrelated words.
 MIN_NAME_LENGTH = 4
 
@@ -64,7 +66,9 @@ class Redactor:
 
     def _program(self, record: Json, kind: str) -> Json:
         pid = self._pids.setdefault(record["pid"], len(self._pids) + 1)
-        return {**self._walk(record), "name": self._word(kind, record["name"]), "pid": pid}
+        # A process that only a driver lists has no name.
+        name = self._word(kind, record["name"]) if isinstance(record["name"], str) else record["name"]
+        return {**self._walk(record), "name": name, "pid": pid}
 
     def _word(self, kind: str, value: str) -> str:
         word = self._words.get((kind, value))
@@ -76,12 +80,16 @@ class Redactor:
         return word
 
     def _without_secrets(self, value: Json) -> Json:
-        """Replace redacted names in sentences as well (errors, reasons)."""
+        """Replace redacted names and PIDs in sentences as well (errors, reasons, notes)."""
         if not self._secrets:
             return value
         longest_first = sorted(self._secrets, key=len, reverse=True)
         pattern = re.compile("|".join(rf"(?<![\w-]){re.escape(one)}(?![\w-])" for one in longest_first))
-        return _in_sentences(value, lambda text: pattern.sub(lambda found: self._secrets[found[0]], text))
+        hidden = _in_sentences(value, lambda text: pattern.sub(lambda found: self._secrets[found[0]], text))
+        return _in_sentences(hidden, lambda text: PID.sub(self._replaced_pid, text))
+
+    def _replaced_pid(self, found: re.Match[str]) -> str:
+        return f"{found[1]} {self._pids.get(int(found[2]), found[2])}"
 
 
 def _in_sentences(value: Json, change: Callable[[str], str]) -> Json:

@@ -36,7 +36,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "free_",
         "tegrastats_",
     ),
-    "Processes": ("process_",),
+    "Processes": ("process_", "processes_", "memory_not_returned"),
     "Collectors": ("collector_",),
     "History": ("history_",),
     "Alerts": ("alerts_", "notifications", "outbox_"),

@@ -247,7 +247,7 @@ def test_failing_card_is_never_counted_as_system_ram(reason: Absent) -> None:
     assert found.shares == ()
     assert found.devices[0].architecture is Architecture.UNKNOWN
     assert found.devices[0].state == "lost"
-    assert "memory_info returned 15" in found.devices[0].evidence
+    assert "memory_info returned NVML_ERROR_GPU_IS_LOST" in found.devices[0].evidence
 
 
 def test_restricted_container_is_not_classified_as_unified() -> None:

@@ -26,7 +26,7 @@ def nano(tmp_path: Path) -> Roots:
 
 
 def test_chip_in_the_settings_replaces_a_hidden_device_tree(nano: Roots) -> None:
-    """Settings also override the device tree; without either there is no Tegra."""
+    """Settings also override the device tree; without either there is a Tegra whose chip is not known."""
     named = tegra.Collector(nano, "tegra186").collect().tegra
     shutil.rmtree(nano.procfs / "device-tree")
     hidden = tegra.Collector(nano, "tegra210").collect().tegra
@@ -35,9 +35,48 @@ def test_chip_in_the_settings_replaces_a_hidden_device_tree(nano: Roots) -> None
     assert hidden is not None
     assert named.soc == "tegra186"
     assert (hidden.soc, hidden.board, hidden.l4t) == ("tegra210", Absent.NOT_AVAILABLE, "32.7.1")
+    unnamed = tegra.Collector(nano).collect().tegra
+    assert unnamed is not None
+    assert unnamed.soc == "tegra"
+
+
+SIGNS = ("NvMapMemUsed", "nv_tegra_release", "/dev/nvhost-ctrl", "/dev/nvmap")
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_each_sign_shows_a_tegra_without_a_device_tree(nano: Roots, sign: str) -> None:
+    """Docker hides /proc/device-tree and /sys/firmware; what the runtime mounts differs (ultralytics#18449)."""
+    hide_all_signs(nano)
+    if sign == "NvMapMemUsed":
+        with (nano.procfs / "meminfo").open("a") as meminfo:
+            meminfo.write("NvMapMemUsed:     740388 kB\n")
+    else:
+        path = nano.rootfs / ("etc/nv_tegra_release" if sign == "nv_tegra_release" else sign.lstrip("/"))
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("# R36 (release), REVISION: 4.3, GCID: 1, BOARD: generic, EABI: aarch64, DATE: x\n")
+
+    found = tegra.Collector(nano).collect().tegra
+
+    assert found is not None
+    assert found.soc == "tegra"
+    assert sign in found.sign
+
+
+def test_machine_without_any_sign_is_no_tegra(nano: Roots) -> None:
+    """Neither the collector of the board nor that of NvMap is available."""
+    hide_all_signs(nano)
+
     for collector in (tegra.Collector, lambda roots: nvmap.Collector(roots, GpuPids())):
         with pytest.raises(SourceUnavailable, match="no Tegra"):
             collector(nano)
+
+
+def hide_all_signs(roots: Roots) -> None:
+    shutil.rmtree(roots.procfs / "device-tree")
+    (roots.rootfs / "etc/nv_tegra_release").unlink()
+    meminfo = roots.procfs / "meminfo"
+    lines = meminfo.read_text().splitlines(keepends=True)
+    meminfo.write_text("".join(line for line in lines if not line.startswith("NvMap")))
 
 
 def test_board_without_a_release_file_is_recognized(nano: Roots) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.drivers.amd.architecture import decide_architecture
+from memwatch.drivers.amd.architecture import decide_architecture, find_chips
 from memwatch.drivers.amd.records import AmdCard, KfdNode
 from memwatch.model import Absent, Architecture
 
@@ -37,6 +37,7 @@ UNIFIED, DISCRETE, UNKNOWN = Architecture.UNIFIED, Architecture.DISCRETE, Archit
         (replace(BARE, vram_bytes=GIB, nodes=(NODE,)), UNIFIED, "more than its VRAM"),
         (replace(BARE, nodes=(NODE,)), UNKNOWN, "no observation distinguishes"),
         (replace(BARE, device_id="163f"), UNIFIED, "1002:163f, an APU's"),
+        (replace(BARE, device_id="67df"), DISCRETE, "1002:67df, a discrete GPU's (Tahiti, Hawaii, Polaris"),
         (replace(BARE, vram_bytes=GIB), UNKNOWN, "as is common for APUs"),
         (BARE, UNKNOWN, "no observation distinguishes"),
     ],
@@ -67,6 +68,26 @@ def test_large_carve_out_is_an_apu() -> None:
 
     assert verdict.is_apu
     assert "firmware reserves 96.0 GiB" in verdict.evidence[-1]
+
+
+# One id of each family that libdrm's amdgpu.ids names, Radeon RX 400 to 9000, Radeon Pro and Instinct.
+CARDS = (
+    *("67df", "67ef", "699f", "6860", "687f", "66af", "731f", "7340", "73bf", "73df", "73ff", "743f"),
+    *("744c", "747e", "7480", "7550", "7551", "7590"),
+    *("67c4", "6868", "7312", "73a3", "7448", "7470", "7489"),
+    *("66a1", "738c", "7408", "740c", "740f", "74a1", "74a2", "74a5", "74b5", "75a0", "75a3"),
+)
+APUS = ("1309", "13fe", "15dd", "15e7", "1586", "163f", "164e", "1681", "74a0", "9874", "98e4", "")
+
+
+@pytest.mark.parametrize("device_id", CARDS)
+def test_pci_id_of_a_card_decides_where_nothing_else_is_known(device_id: str) -> None:
+    assert decide_architecture(replace(BARE, device_id=device_id)).architecture is DISCRETE
+
+
+@pytest.mark.parametrize("device_id", APUS)
+def test_no_range_of_cards_contains_the_id_of_an_apu(device_id: str) -> None:
+    assert find_chips(device_id) is None
 
 
 def test_sizes_alone_do_not_make_an_apu() -> None:

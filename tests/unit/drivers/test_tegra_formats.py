@@ -19,7 +19,7 @@ from memwatch.model import Absent
 from support.machine_folders import NAMES, machine_folder
 from support.tegra_lines import LINES, Sample
 
-JETSONS = [name for name in NAMES if "tegra" in machine_folder(name).expected]
+JETSONS = [name for name in NAMES if (machine_folder(name).roots.procfs.parent / "tegrastats").exists()]
 MIB, KIB, MHZ = 1 << 20, 1 << 10, 1_000_000
 HEADER = f"{'CLIENT':<18} {'PROCESS':>18} {'PID':>8} {'SIZE':>11}\n"
 

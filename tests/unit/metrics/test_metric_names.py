@@ -16,7 +16,7 @@ from memwatch.runtime.worker import ThreadState
 from memwatch.snapshot import CollectorStatus, Snapshot, Tegrastats
 from memwatch_web.metrics.families import Exporter, ProcessFigures
 from memwatch_web.metrics.samples import PREFIX
-from support.sample_snapshots import critical_gb10
+from support.sample_snapshots import critical_gb10, left_behind
 
 # Changing a name or a label breaks users' queries: add to the list, and remove nothing.
 NAMES = {
@@ -52,6 +52,7 @@ NAMES = {
     "largest_free_block_bytes": {"node"},
     "log_lines_dropped_total": set(),
     "memory_locked": set(),
+    "memory_not_returned_bytes": {"pool"},
     "notifications_pending": {"receiver"},
     "notifications_total": {"receiver", "outcome"},
     "outbox_durable": set(),
@@ -66,6 +67,7 @@ NAMES = {
     "pressure_level": {"target"},
     "pressure_ratio": {"target"},
     "pressure_reason": {"target", "signal"},
+    "processes_not_visible_bytes": {"where"},
     "process_memory_bytes": {"pid", "name", "unit", "container", "where"},
     "psi_stall_ratio": {"kind", "window"},
     "psi_stalled_seconds_total": {"kind"},
@@ -102,7 +104,17 @@ def with_every_value() -> Snapshot:
     gpu = gpu.with_vitals(Vitals(61.0, 287.4, {"sm": 2_715_000_000}, ("power_cap",)))
     limited = replace(base.shares[0], limit_bytes=base.pools[0].size_bytes)
     nvml = CollectorStatus("nvml", "ok", 0.1, 0.001, base.unix, errors={"deadline": 1})
-    return replace(base, devices=(gpu,), shares=(limited,), collectors=(nvml,), tegrastats=Tegrastats(3, 4 << 20))
+    behind = left_behind()
+    ghosts = tuple(process for process in behind.processes if not process.visible)
+    return replace(
+        base,
+        devices=(gpu,),
+        shares=(limited,),
+        collectors=(nvml,),
+        tegrastats=Tegrastats(3, 4 << 20),
+        processes=(*base.processes, *ghosts),
+        not_returned=behind.not_returned,
+    )
 
 
 def test_metrics_keep_their_names_and_labels() -> None:

@@ -15,9 +15,10 @@ from memwatch.findings import Findings
 from memwatch.history.notable_ticks import NotableTick, NotableTicks, unpack
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.linux.files import ParseError
+from memwatch.model import Process
 from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
-from memwatch.snapshot import Kernel, Level, Snapshot
+from memwatch.snapshot import Kernel, Level, ProcessScan, Snapshot
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 
 QUICK = MonitorRules(interval_seconds=0.01)
@@ -357,3 +358,31 @@ def test_failing_listener_does_not_repeat_notices() -> None:
             monitor.tick()
 
     assert delivered == [1, 0, 0]
+
+
+def test_memory_that_does_not_come_back_is_in_the_snapshot_and_the_events() -> None:
+    """It is still used 30 s after its process ended; an event tells when it came back, and how long that took."""
+    clock, found = FakeClock(), FakeCollector("meminfo")
+    monitor = monitor_of(found, clock)
+
+    def run(rest: int, held: int, seconds: int) -> Snapshot:
+        pool = replace(ram(60 * GIB), unattributed_bytes=rest)
+        process = Process(50, 1.0, "python3", GIB, GIB, "rss", device_bytes={"ram": held})
+        scan, processes = ProcessScan(1, 0), (process,) if held else ()
+        found.findings = Findings(pools=(pool,), processes=processes, process_scan=scan)
+        for _ in range(seconds):
+            clock.now += 1.0
+            snapshot = monitor.tick()
+        return snapshot
+
+    run(GIB, 40 * GIB, 3)
+    early = run(41 * GIB, 0, 25)
+    late = run(41 * GIB, 0, 175)
+    after = run(GIB, 0, 1)
+
+    assert (early.not_returned, after.not_returned) == ((), ())
+    assert [one.held_bytes for one in late.not_returned] == [40 * GIB]
+    assert [(event.kind, event.text) for event in monitor.events.since(0) if event.kind.startswith("memory")] == [
+        ("memory.not_returned", "40.0 GiB of System RAM did not come back after python3 (PID 50) ended"),
+        ("memory.returned", "40.0 GiB of System RAM came back 3 min 20 s after python3 (PID 50) ended"),
+    ]

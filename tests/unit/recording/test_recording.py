@@ -392,3 +392,12 @@ def test_recording_to_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
 
     assert ("belongs to another user (uid 65534)" in refused) is as_root
     assert (path.read_bytes() == before) is as_root
+
+
+def test_redaction_hides_the_pids_in_notes() -> None:
+    """Process ids have placeholders, in sentences as well."""
+    text = str(Redactor().redact(snapshot_json(SAMPLES["left_behind"]())))
+
+    for word in ("41877", "3880", "3921", "EngineCor", "session-7", "1f6bd2a9e2c7"):
+        assert word not in text
+    assert "kill 1" in text

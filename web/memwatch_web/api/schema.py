@@ -132,8 +132,8 @@ class Device(Figures):
 
 class Process(Figures):
     pid: int
-    start_time: float
-    name: str
+    start_time: float | None
+    name: str | None = Field(description="Null for a process that is not visible.")
     user: str | None
     unit: str | None
     container: str | None
@@ -150,6 +150,31 @@ class Process(Figures):
     footprint_low_bytes: int | None
     footprint_high_bytes: int | None
     footprint_basis: str
+    visible: bool = Field(
+        description="False if only a driver lists the process: it is in another PID namespace, or has ended."
+    )
+    orphan: bool = Field(
+        description="True if its parent has ended, nothing supervises it, and it holds at least 10% of a pool."
+    )
+    note: str | None = Field(description="Explains a process that is not visible or an orphan.")
+
+
+class EndedProcess(Figures):
+    pid: int
+    name: str
+    held_bytes: int = Field(description="Memory of the pool that it held last.")
+    unit: str | None
+    container: str | None
+
+
+class NotReturned(Answer):
+    """Memory of a pool that is still used 30 s after the processes ended that held it."""
+
+    pool: str
+    held_bytes: int
+    since_unix: float = Field(description="Time when the first of the processes ended.")
+    processes: list[EndedProcess]
+    text: str
 
 
 class ProcessScan(Answer):
@@ -338,6 +363,7 @@ class Snapshot(Figures):
     pressure: list[Pressure]
     collectors: list[Collector]
     claims: list[AllocatorReport]
+    not_returned: list[NotReturned]
     self_: SelfUsage = Field(alias="self")
 
 

@@ -12,10 +12,10 @@ from memwatch_web.api.schema import Answer, Figures, Reason
 class Owner(Figures):
     """All processes of one unit, container, pod, job or user, whether listed or not."""
 
-    name: str | None = Field(description="Null: processes without such an owner.")
+    name: str | None = Field(description="Null: processes without such an owner, or that are not visible.")
     container_name: str | None = Field(description="Name of the container if a container runtime is configured.")
     processes: int
-    rss_bytes: int
+    rss_bytes: int | None
     device_bytes: dict[str, int | dict[str, Reason] | None]
     footprint_bytes: int | None
     footprint_low_bytes: int
@@ -27,6 +27,7 @@ class Owner(Figures):
     cgroup_device_bytes: dict[str, int | dict[str, Reason] | None] = Field(
         description="Device memory that the kernel charges to the owner's cgroup, by pool or share (dmem)."
     )
+    visible: bool = Field(description="False for the processes that only a driver lists, together.")
 
 
 class Remainder(Figures):
@@ -60,8 +61,8 @@ class Owners(Figures):
 
 class ProcessIdentity(Figures):
     pid: int
-    start_time: float
-    name: str
+    start_time: float | None
+    name: str | None
     user: str | None
     unit: str | None
     container: str | None

@@ -18,7 +18,7 @@ from memwatch.accounting.driver_errors import unassigned_errors
 from memwatch.alerts.rules import CRITICAL, SEVERITY
 from memwatch.alerts.state import AlertState, Key
 from memwatch.history.disk.files import FilesStatus
-from memwatch.model import STALLED, Absent, Process
+from memwatch.model import STALLED, Absent, Process, sum_figures
 from memwatch.notify.outbox.outbox import OutboxFigures
 from memwatch.runtime.worker import ThreadState
 from memwatch.snapshot import CollectorStatus, Level, PsiLine, Snapshot
@@ -204,6 +204,7 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
     ]
     text = "1 if all processes that hold memory of a device are visible, 0 if some are hidden."
     yield gauge("device_process_list_complete", text, complete, ("device",))
+    yield from ghost_families(snapshot)
     busy = [((device.id,), device.busy_ratio) for device in snapshot.devices]
     yield gauge("device_busy_ratio", "Fraction of time a device was busy, 0–1.", busy, ("device",))
     moving = [((device.id,), device.memory_busy_ratio) for device in snapshot.devices]
@@ -334,6 +335,21 @@ def psi_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield counter("psi_stalled_seconds", text, totals, ("kind",))
 
 
+def ghost_families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield the memory of processes that only a driver lists. At most one sample for each pool and share."""
+    ghosts = [process for process in snapshot.processes if not process.visible]
+    places = dict.fromkeys(place for ghost in ghosts for place in ghost.device_bytes)
+    kept = [((one.pool,), one.held_bytes) for one in snapshot.not_returned]
+    text = "Memory in bytes that is still used 30 s after the processes ended that held it."
+    yield gauge("memory_not_returned_bytes", text, kept, ("pool",))
+    rows = [
+        ((place,), sum_figures([ghost.device_bytes[place] for ghost in ghosts if place in ghost.device_bytes]))
+        for place in places
+    ]
+    text = "Device memory in bytes of processes that a driver lists and /proc does not have, by pool or share."
+    yield gauge("processes_not_visible_bytes", text, rows, ("where",))
+
+
 def process_families(snapshot: Snapshot, max_processes: int) -> Iterator[Metric]:
     """Yield the largest processes. A snapshot has more: it includes every process that holds GPU memory."""
 
@@ -352,7 +368,7 @@ def process_rows(process: Process) -> list[Row]:
     def word(value: str | Absent | None) -> str:
         return value if isinstance(value, str) else ""
 
-    who = (str(process.pid), process.name, word(process.unit), word(process.container))
+    who = (str(process.pid), word(process.name), word(process.unit), word(process.container))
     return [((*who, where), size) for where, size in (("rss", process.rss_bytes), *process.device_bytes.items())]
 
 

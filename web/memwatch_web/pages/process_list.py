@@ -165,7 +165,7 @@ def process_keys(one: ProcessRow) -> Mapping[str, Key]:
     process = one.process
     return {
         "pid": process.pid,
-        "name": process.name.lower(),
+        "name": _text(process.name),
         "user": _text(process.user),
         "home": _text(process.container) or _text(process.unit),
         "footprint": _known(process.footprint_low_bytes),
@@ -179,11 +179,15 @@ def process_words(one: ProcessRow, snapshot: Snapshot) -> str:
     process = one.process
     homes = [word for word in (process.user, process.unit, process.container) if isinstance(word, str)]
     names = [snapshot.container_names.get(home, "") for home in homes]
-    return " ".join([str(process.pid), process.name, *homes, *names]).lower()
+    return " ".join([str(process.pid), process.title, *homes, *names]).lower()
 
 
 def build_group(total: OwnerTotal, kind: OwnerKind, processes: Iterable[Process]) -> OwnerGroup:
-    members = by_footprint(process for process in processes if getattr(process, kind) == total.name)
+    members = by_footprint(
+        process
+        for process in processes
+        if process.visible == total.visible and getattr(process, kind) == total.name
+    )
     return OwnerGroup(total, tuple(members[:MAX_MEMBERS]), total.processes - min(len(members), MAX_MEMBERS))
 
 
@@ -193,7 +197,7 @@ def group_keys(one: OwnerGroup) -> Mapping[str, Key]:
         "name": _text(total.name),
         "processes": total.processes,
         "footprint": total.footprint_low_bytes,
-        "rss": total.rss_bytes,
+        "rss": _known(total.rss_bytes),
         "cgroup": None if total.cgroup_bytes is None else _known(total.cgroup_bytes),
     }
 
@@ -201,7 +205,7 @@ def group_keys(one: OwnerGroup) -> Mapping[str, Key]:
 def group_words(one: OwnerGroup, container_names: Mapping[str, str]) -> str:
     name = one.total.name
     words = [name, container_names.get(name, "")] if isinstance(name, str) else []
-    return " ".join([*words, *(f"{process.pid} {process.name}" for process in one.members)]).lower()
+    return " ".join([*words, *(f"{process.pid} {process.title}" for process in one.members)]).lower()
 
 
 def _known(figure: Bytes) -> int | None:

@@ -82,7 +82,7 @@ def _cache_label(pool: Pool) -> str:
 
 def processes(grown: Iterable[ProcessGrowth]) -> Iterator[Change]:
     for one in grown:
-        yield Change(one.process.name, one.from_bytes, one.to_bytes, one.process.pid)
+        yield Change(one.process.title, one.from_bytes, one.to_bytes, one.process.pid)
 
 
 def _change(label: str, before: float | None, after: Bytes) -> Iterator[Change]:

@@ -16,7 +16,31 @@ APU_IDS = frozenset(
         *("15dd", "15d8", "1636", "1638", "164c", "164d", "164e", "1681", "13c0", "1506"),  # Raven to Granite Ridge
         *("15bf", "15c8", "1900", "1901", "150e", "1114", "1586"),  # Phoenix, Hawk Point, Strix, Krackan
         *("163f", "1435", "74a0"),  # Steam Decks, MI300A
+        *("9870", "9874", "9875", "9876", "9877", "98e4", "15e7", "13fe"),  # Carrizo, Stoney, Barcelo, BC-250
     }
+)
+# Chips of discrete GPUs: first and last PCI device id. Each chip has a block of ids (amdgpu_drv.c of Linux 6.1);
+# since Navi 31 the driver has no list, and the ids are those that libdrm's amdgpu.ids names.
+CARD_IDS: tuple[tuple[int, int, str], ...] = (
+    (0x6600, 0x66AF, "Oland, Hainan, Bonaire, Vega 20"),
+    (0x6780, 0x67FF, "Tahiti, Hawaii, Polaris 10 and 11"),
+    (0x6800, 0x683F, "Pitcairn, Cape Verde"),
+    (0x6860, 0x687F, "Vega 10"),
+    (0x6900, 0x6939, "Topaz, Tonga"),
+    (0x694C, 0x694F, "Vega M"),
+    (0x6980, 0x69AF, "Polaris 12, Vega 12"),
+    (0x6FDF, 0x6FDF, "Polaris 20"),
+    (0x7300, 0x731F, "Fiji, Navi 10"),
+    (0x7340, 0x7362, "Navi 14, Navi 12"),
+    (0x7388, 0x7390, "MI100"),
+    (0x73A0, 0x73FF, "Navi 21, 22 and 23"),
+    (0x7408, 0x7410, "MI200"),
+    (0x7420, 0x743F, "Navi 24"),
+    (0x7440, 0x749F, "Navi 31, 32 and 33"),
+    (0x74A1, 0x74BD, "MI300X, MI308X, MI325X"),
+    (0x7550, 0x7551, "Navi 48"),
+    (0x7590, 0x7590, "Navi 44"),
+    (0x75A0, 0x75A3, "MI350X, MI355X"),
 )
 # Since Linux 6.12 at the latest every discrete GPU has a file board_info.
 BOARD_INFO_SINCE = (6, 12)
@@ -118,9 +142,17 @@ def _by_bank(card: AmdCard) -> Observation | None:
 
 
 def _by_id(card: AmdCard) -> Observation | None:
-    return (
-        Observation(True, f"its PCI id is 1002:{card.device_id}, an APU's") if card.device_id in APU_IDS else None
-    )
+    text = f"its PCI id is 1002:{card.device_id}"
+    if card.device_id in APU_IDS:
+        return Observation(True, f"{text}, an APU's")
+    chips = find_chips(card.device_id)
+    return Observation(False, f"{text}, a discrete GPU's ({chips})") if chips else None
+
+
+def find_chips(device_id: str) -> str | None:
+    """Return the chips of discrete GPUs to which a PCI device id belongs."""
+    number = int(device_id, 16) if device_id else -1
+    return next((chips for first, last, chips in CARD_IDS if first <= number <= last), None)
 
 
 def _by_size(card: AmdCard) -> Observation | None:

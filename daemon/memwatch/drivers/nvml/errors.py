@@ -9,28 +9,42 @@ from memwatch.model import Absent
 
 
 class Code(IntEnum):
-    """Return codes that are handled individually. All others mean "not available"."""
+    """Return codes of nvml.h (API v13). Those that are not handled individually mean "not available"."""
 
     UNINITIALIZED = 1
     INVALID_ARGUMENT = 2
     NOT_SUPPORTED = 3
     NO_PERMISSION = 4
+    ALREADY_INITIALIZED = 5
     NOT_FOUND = 6
     INSUFFICIENT_SIZE = 7
+    INSUFFICIENT_POWER = 8
     DRIVER_NOT_LOADED = 9
     TIMEOUT = 10
+    IRQ_ISSUE = 11
     LIBRARY_NOT_FOUND = 12
     FUNCTION_NOT_FOUND = 13
+    CORRUPTED_INFOROM = 14
     GPU_IS_LOST = 15
     RESET_REQUIRED = 16
     OPERATING_SYSTEM = 17
     LIB_RM_VERSION_MISMATCH = 18
+    IN_USE = 19
+    MEMORY = 20
+    NO_DATA = 21
+    VGPU_ECC_NOT_SUPPORTED = 22
+    INSUFFICIENT_RESOURCES = 23
+    FREQ_NOT_SUPPORTED = 24
     ARGUMENT_VERSION_MISMATCH = 25
     DEPRECATED = 26
+    NOT_READY = 27
     GPU_NOT_FOUND = 28
+    INVALID_STATE = 29
+    RESET_TYPE_NOT_SUPPORTED = 30
     UNKNOWN = 999
 
 
+_CODES = frozenset(Code)
 # The whole library is unusable.
 LIBRARY_WIDE = frozenset((Code.UNINITIALIZED, Code.LIB_RM_VERSION_MISMATCH))
 # One GPU is unusable, for every call.
@@ -60,8 +74,13 @@ class NvmlError(Exception):
     """An NVML call failed with `code`."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(f"NVML error {code}")
+        super().__init__(name_of(code))
         self.code = code
+
+
+def name_of(code: int) -> str:
+    """Return the name of a return code in nvml.h: "NVML_ERROR_NOT_SUPPORTED"."""
+    return f"NVML_ERROR_{Code(code).name}" if code in _CODES else f"NVML error {code}"
 
 
 def absent_reason(code: int) -> Absent:
@@ -72,4 +91,4 @@ def absent_reason(code: int) -> Absent:
 def build_failure(code: int) -> NvmlFailure:
     """Return the failure for a code that concerns the library as a whole."""
     reason, text = _FAILURES.get(code, ("failed", "NVML failed"))
-    return NvmlFailure(reason, f"{text} (NVML error {code})", code)
+    return NvmlFailure(reason, f"{text} ({name_of(code)})", code)

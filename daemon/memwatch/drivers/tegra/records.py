@@ -12,8 +12,9 @@ from memwatch.model import Absent, Bytes, Words
 class TegraReading(Struct, frozen=True):
     """The board, and its GPU's memory as far as it can be read without root.
 
-    `soc` is the chip's token in the device tree, such as "tegra234". `gpu_bytes` is NvMapMemUsed, the System RAM
-    in use by the GPU. `free_bytes` is NvMapMemFree, pages that the allocator keeps for the next request.
+    `soc` is the chip's token in the device tree, such as "tegra234". Without a device tree it is "tegra", and
+    `sign` is the observation that shows a Tegra. `gpu_bytes` is NvMapMemUsed, the System RAM in use by the GPU.
+    `free_bytes` is NvMapMemFree, pages that the allocator keeps for the next request.
     """
 
     soc: str
@@ -22,6 +23,7 @@ class TegraReading(Struct, frozen=True):
     jetpack: Words = Absent.NOT_AVAILABLE
     gpu_bytes: Bytes = Absent.NOT_SUPPORTED
     free_bytes: Bytes = Absent.NOT_SUPPORTED
+    sign: str = ""
 
 
 class NvMapClient(Struct, frozen=True):
