@@ -27,7 +27,7 @@ def test_device_is_followed_by_its_known_sensors() -> None:
     text = render_text(replace(critical_gb10(), devices=(gpu.with_vitals(vitals),)))
     cool = render_text(replace(critical_gb10(), devices=(gpu.with_vitals(replace(vitals, throttled=())),)))
 
-    assert "can allocate 4.3 GiB now\n  67 °C, 41 W, SM clock 2,405 MHz, throttled: power cap\n" in text
+    assert "up to 4.3 GiB after reclaim\n  67 °C, 41 W, SM clock 2,405 MHz, throttled: power cap\n" in text
     assert "\n  67 °C, 41 W, SM clock 2,405 MHz\n" in cool
     assert " °C" not in render_text(critical_gb10())
 
