@@ -129,6 +129,16 @@ class Zram(Struct, frozen=True):
         refuse_negative(self, ("stored_bytes", "memory_bytes"), "zram")
 
 
+class ZfsCache(Struct, frozen=True):
+    """ZFS's cache (ARC): its size, and the size below which it does not shrink."""
+
+    size_bytes: int
+    minimum_bytes: int
+
+    def __post_init__(self) -> None:
+        refuse_negative(self, ("size_bytes", "minimum_bytes"), "ZFS cache")
+
+
 class PsiLine(Struct, frozen=True):
     """One line of pressure stall information (PSI): fraction of each window, 0 to 1, in which tasks stalled."""
 
@@ -310,8 +320,10 @@ class Snapshot(Struct, frozen=True, dict=True):
     owners: tuple[Owner, ...] = ()
     kernel_held: tuple[KernelHeld, ...] = ()
     container_names: Mapping[str, str] = field(default_factory=dict)
+    pod_names: Mapping[str, str] = field(default_factory=dict)
     swap: Swap | Absent = Absent.NOT_AVAILABLE
     zram: Zram | Absent = Absent.NOT_AVAILABLE
+    zfs_cache: ZfsCache | Absent = Absent.NOT_SUPPORTED
     psi: MemoryPsi | Absent = Absent.NOT_AVAILABLE
     cgroup_pressure: CgroupPressure | Absent = Absent.NOT_AVAILABLE
     nodes: tuple[Node, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import socket
 import time
 from collections.abc import Sequence
@@ -204,9 +205,17 @@ def build_subscription(receiver: ReceiverSection) -> Subscription:
 
 
 def read_identity(roots: Roots) -> Identity:
-    """Return the host name and boot id from procfs, else the host name of this process."""
+    """Return host name, boot id and kernel from procfs, else the host name and CPU of this process.
+
+    Linux has `arch` since 6.1.
+    """
     host = _word(roots, "sys/kernel/hostname") or printable(socket.gethostname())
-    return Identity(host, _word(roots, "sys/kernel/random/boot_id") or UNKNOWN_BOOT)
+    return Identity(
+        host,
+        _word(roots, "sys/kernel/random/boot_id") or UNKNOWN_BOOT,
+        kernel=_word(roots, "sys/kernel/osrelease"),
+        cpu=_word(roots, "sys/kernel/arch") or platform.machine(),
+    )
 
 
 def replay_identity(player: Player) -> Identity:

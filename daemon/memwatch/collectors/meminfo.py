@@ -15,7 +15,7 @@ from memwatch.findings import Findings
 from memwatch.linux.files import KeptFile, ParseError, Roots, kept_file, read_once
 from memwatch.linux.lxcfs import LXCFS, is_container_limited
 from memwatch.model import Absent, Bytes, Content, Pool, PoolKind, Quality
-from memwatch.snapshot import Swap
+from memwatch.snapshot import Swap, ZfsCache
 
 _KERNEL = ("SUnreclaim", "KernelStack", "PageTables", "SecPageTables", "Percpu", "Zswap")
 _CACHE = ("Active(file)", "Inactive(file)", "KReclaimable", "SReclaimable")
@@ -267,11 +267,13 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         kib = self._last = self._meminfo.parse(self._file.read())
-        pool = build_pool(kib, self._low_watermark_kib, self._read_arc())
+        arc = self._read_arc()
+        pool = build_pool(kib, self._low_watermark_kib, arc)
         if self._is_of_container:
             pool = replace(pool, source=LXCFS + pool.source.removeprefix("meminfo:"))
         swap = build_swap(kib)
-        return Findings(pools=(pool,), swap=swap)
+        cache = None if arc is None else ZfsCache(arc.size_bytes, arc.floor_bytes)
+        return Findings(pools=(pool,), swap=swap, zfs_cache=cache)
 
     def moved_bytes(self) -> int:
         """Return the fall of MemAvailable since the last result. Takes 25 µs; a whole tick takes 900 µs."""
