@@ -34,19 +34,29 @@ _SHARING = (
     "integration/test_history_page",
     "integration/test_replay_daemon",
 )
-TOGETHER = tuple(f"tests/{name}.py::" for name in _SHARING)
+# The same for tests that measure: they stay together at the end.
+_MEASURING = ("integration/test_history_queries",)
+FIRST, LAST = (tuple(f"tests/{name}.py::" for name in names) for names in (_SHARING, _MEASURING))
 
 
 class Scheduling(LoadScopeScheduling):
-    """Give each idle worker the next test, or the next of the files that stay together, these first."""
+    """Give each idle worker the next test, or the next of the files that stay together, in collection order."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid.partition("::")[0] if nodeid.startswith(TOGETHER) else nodeid
+        return nodeid.partition("::")[0] if nodeid.startswith(FIRST + LAST) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    # Otherwise xdist starts with the scopes of the most tests, among them those that belong at the end.
+    config.option.loadscopereorder = False
     return Scheduling(config, log)
+
+
+def _rank(item: pytest.Item) -> int:
+    if item.get_closest_marker("alone") or item.nodeid.startswith(LAST):
+        return 2
+    return 0 if item.nodeid.startswith(FIRST) else 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     A measurement above its limit is repeated, at most four times and in a quieter moment if possible: the machine
     and its host may have other work.
     """
-    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
+    items.sort(key=_rank)
     for item in items:
         if item.get_closest_marker("alone"):
             item.add_marker(pytest.mark.flaky(reruns=4, reruns_delay=5))
