@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from memwatch import units
-from memwatch.kernel_log import FAILED_ALLOCATIONS, describe_kind
+from memwatch.drivers.error_words import describe_kind
+from memwatch.kernel_log import FAILED_ALLOCATIONS
 from memwatch.model import Absent
 from memwatch.pressure.activity import AT_REST, Activity
 from memwatch.pressure.inputs import DriverErrors, PressureInputs, Target
