@@ -108,6 +108,7 @@ class Daemon:
             ),
             self.monitor.between_scrapes,
             self.monitor.identity,
+            lambda: self.web_options().owner_metrics,
         )
 
     def start(self) -> None:

@@ -145,7 +145,13 @@ def build_live_settings(settings: Settings, started: Settings, player: Player | 
     speaks_tls = started.web.tls.cert_file is not None
     return LiveSettings(
         rules=build_rules(settings, player),
-        web_options=WebOptions(hosts=web.hosts, process_metrics=named, login=web.login, patterns=web.patterns),
+        web_options=WebOptions(
+            hosts=web.hosts,
+            process_metrics=named,
+            owner_metrics=settings.processes.owners,
+            login=web.login,
+            patterns=web.patterns,
+        ),
         receivers=settings.alerts.receivers if player is None else (),
         dashboard_url=web.url,
         max_streams=web.max_streams,

@@ -20,6 +20,7 @@ from memwatch_web.metrics.families import Exporter
 from scripts.golden import with_help
 from support.daemon_process import RunningDaemon, running_daemon
 from support.fakes import GIB, ram
+from support.mutable_machine import MutableMachine
 from support.paths import MACHINES
 
 CLASSIC = "text/plain;version=0.0.4"
@@ -227,3 +228,34 @@ def test_openmetrics_names_the_unit_of_every_family(daemon: RunningDaemon) -> No
     assert {name for name in units if name.endswith(("_bytes", "_seconds", "_ratio"))} == {
         name for name, unit in units.items() if unit
     }
+
+
+def test_peak_between_two_scrapes_is_exported(tmp_path: Path) -> None:
+    """Memory fills up and empties again before the next scrape: only gauges of that moment miss it."""
+    machine = MutableMachine.of("workstation", tmp_path / "machine")
+    machine.use(0.3)
+    config = '[pressure]\nclear_after = "0s"\n'
+    with running_daemon(tmp_path, "--interval", "100ms", *machine.arguments, config=config) as daemon:
+        before = scraped(daemon)
+        machine.use(0.97)
+        daemon.wait_for("/api/v1/pressure", lambda found: found[0]["level"] == "critical")
+        machine.use(0.3)
+        daemon.wait_for("/api/v1/pressure", lambda found: found[0]["level"] == "low")
+        after = scraped(daemon)
+
+    size, changed = after["memwatch_pool_size_bytes"], "memwatch_pressure_changes_total"
+    critical = 'memwatch_pressure_seconds_total{device="",level="critical",target="ram"}'
+    assert after["memwatch_pool_used_bytes"] < 0.4 * size
+    assert after["memwatch_pool_used_bytes_max"] > 0.95 * size
+    assert after["memwatch_pool_available_bytes_min"] < 0.05 * size
+    assert (before[critical], before[changed]) == (0, 0)
+    assert after[critical] > 0
+    assert after[changed] >= 2
+    assert after["memwatch_tick_run_seconds_count"] > before["memwatch_tick_run_seconds_count"]
+
+
+def scraped(daemon: RunningDaemon) -> dict[str, float]:
+    """Return the last sample of each name, and each sample by name and labels."""
+    lines = [line for line in daemon.get("/metrics", Accept=CLASSIC).text.splitlines() if line[0] != "#"]
+    samples = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+    return {name.partition("{")[0]: value for name, value in samples.items()} | samples

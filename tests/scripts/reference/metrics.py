@@ -12,7 +12,7 @@ from memwatch.owners import OWNER_KINDS
 from memwatch.render.words import CONTENT_WORDS
 from memwatch.snapshot import Level
 from memwatch_web.metrics.families import MAX_SERIES
-from memwatch_web.metrics.owner_families import KEEP_SECONDS, MAX_OWNERS
+from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, KEEP_SECONDS
 from memwatch_web.metrics.samples import PREFIX
 from scripts.reference.markdown import code, codes, page, prose, table
 from support.exported_metrics import exported_families, name_of
@@ -198,7 +198,7 @@ def other_names() -> str:
 
 def render() -> str:
     """Return the page."""
-    intro = INTRO.format(owners=MAX_OWNERS, minutes=f"{KEEP_SECONDS / 60:.0f}")
+    intro = INTRO.format(owners=DEFAULT_OWNERS, minutes=f"{KEEP_SECONDS / 60:.0f}")
     rows: dict[str, list[tuple[str, ...]]] = {subject: [] for subject in SUBJECTS}
     for family in exported_families():
         name = name_of(family)

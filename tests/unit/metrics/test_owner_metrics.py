@@ -14,7 +14,7 @@ from memwatch.model import Absent, Process
 from memwatch.owners import Owner
 from memwatch.snapshot import Snapshot
 from memwatch_web.metrics.families import Exporter
-from memwatch_web.metrics.owner_families import KEEP_SECONDS, MAX_OWNERS
+from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, KEEP_SECONDS
 from support.sample_snapshots import critical_gb10, left_behind
 
 MIB = 1 << 20
@@ -52,7 +52,7 @@ def test_owners_of_one_kind_add_up_to_all_processes() -> None:
 
     found = by_name(samples(machine(owners), "resident"))
 
-    assert len(found) == MAX_OWNERS + 2
+    assert len(found) == DEFAULT_OWNERS + 2
     assert found["u000.service"] == 500 * MIB
     assert found["(none)"] == 7 * MIB
     assert sum(found.values()) == sum(owner.rss_bytes for owner in owners)
@@ -80,11 +80,11 @@ def test_owner_series_are_bounded_while_the_largest_change() -> None:
         sizes: dict[str | Absent | None, int] = {
             f"u{past}-{number}.service": 900 * MIB if past == turn else MIB
             for past in range(turn + 1)
-            for number in range(MAX_OWNERS)
+            for number in range(DEFAULT_OWNERS)
         }
         found = samples(machine(owners_of(sizes), float(turn)), "resident", exporter)
 
-    assert len(found) <= 2 * MAX_OWNERS + 1
+    assert len(found) <= 2 * DEFAULT_OWNERS + 1
 
 
 def test_device_memory_of_an_owner_is_exported_by_place_with_its_device() -> None:
@@ -153,3 +153,13 @@ def test_no_two_samples_of_owners_have_the_same_labels() -> None:
 
     keys = re.findall(r"^(memwatch_owner_\S+\{.*\}) ", text, re.MULTILINE)
     assert len(keys) == len(set(keys))
+
+
+def test_number_of_owners_can_be_set_and_zero_exports_none() -> None:
+    shot = machine(owners_of(MANY))
+
+    few = by_name(samples(shot, "resident", Exporter("1", dict, max_owners=lambda: 2)))
+    none = samples(shot, "resident", Exporter("1", dict, max_owners=lambda: 0))
+
+    assert (len(few), none) == (3, [])
+    assert sum(few.values()) == sum(MANY.values())

@@ -30,7 +30,7 @@ from memwatch_web.metrics.daemon_families import (
 )
 from memwatch_web.metrics.device_families import device_families
 from memwatch_web.metrics.extreme_families import extreme_families
-from memwatch_web.metrics.owner_families import OwnerSelection, owner_families
+from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, OwnerSelection, owner_families
 from memwatch_web.metrics.pool_families import pinned_families, pool_families, share_families, swap_families
 from memwatch_web.metrics.pressure_families import kernel_families, pressure_families
 from memwatch_web.metrics.process_families import ghost_families, process_families
@@ -54,6 +54,7 @@ class Exporter(Collector):
         process: Callable[[], ProcessFigures | None] = lambda: None,
         between_scrapes: BetweenScrapes | None = None,
         identity: Identity | None = None,
+        max_owners: Callable[[], int] = lambda: DEFAULT_OWNERS,
     ) -> None:
         self.snapshot: Snapshot | None = None
         self._version = version
@@ -65,6 +66,7 @@ class Exporter(Collector):
         self._process = process
         self._between = between_scrapes
         self._identity = identity
+        self._max_owners = max_owners
         self._owners = OwnerSelection()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -104,7 +106,8 @@ class Exporter(Collector):
             yield from extreme_families(snapshot, between.recent)
         yield from share_families(snapshot)
         yield from pressure_families(snapshot, between.levels if between else None)
-        yield from owner_families(snapshot, self._owners)
+        if most := self._max_owners():
+            yield from owner_families(snapshot, self._owners, most)
         if most := self._max_processes():
             yield from process_families(snapshot, most)
 

@@ -14,7 +14,7 @@ from memwatch.snapshot import Snapshot
 from memwatch_web.metrics.places import find_devices
 from memwatch_web.metrics.samples import PREFIX
 
-MAX_OWNERS = 8
+DEFAULT_OWNERS = 8
 # An owner that was among the largest keeps its series for this long, so that series do not come and go.
 KEEP_SECONDS = 600.0
 # Names of the samples that are not one owner. No unit, container, pod, job or user has a name in parentheses.
@@ -49,17 +49,17 @@ class OwnerSelection:
         return self._totals
 
     def select(
-        self, kind: OwnerKind, totals: Sequence[OwnerTotal], now: float
+        self, kind: OwnerKind, totals: Sequence[OwnerTotal], now: float, most: int
     ) -> tuple[list[OwnerTotal], list[OwnerTotal]]:
-        """Return the owners to export one by one, and the others. At most 2 × MAX_OWNERS are exported.
+        """Return the owners to export one by one, and the others. At most 2 × `most` are exported.
 
         `totals`: the largest first. `now`: monotonic seconds.
         """
         named = [total for total in totals if isinstance(total.name, str)]
-        for total in named[:MAX_OWNERS]:
+        for total in named[:most]:
             self._among_largest[kind, str(total.name)] = now
-        kept = [total for total in named[MAX_OWNERS:] if self._is_recent(kind, total, now)][:MAX_OWNERS]
-        exported = {str(total.name) for total in (*named[:MAX_OWNERS], *kept)}
+        kept = [total for total in named[most:] if self._is_recent(kind, total, now)][:most]
+        exported = {str(total.name) for total in (*named[:most], *kept)}
         shown = [total for total in totals if not isinstance(total.name, str) or total.name in exported]
         return shown, [total for total in named if total.name not in exported]
 
@@ -71,12 +71,13 @@ class OwnerSelection:
         return now - self._among_largest.get((kind, str(total.name)), -math.inf) <= KEEP_SECONDS
 
 
-def owner_families(snapshot: Snapshot, selection: OwnerSelection) -> Iterator[Metric]:
+def owner_families(snapshot: Snapshot, selection: OwnerSelection, most: int) -> Iterator[Metric]:
+    """Yield the memory of owners, of each kind the `most` largest one by one."""
     selection.forget(snapshot.monotonic)
     samples = [
         sample
         for kind, totals in selection.totals(snapshot).items()
-        for sample in owner_samples(snapshot, kind, totals, selection)
+        for sample in owner_samples(snapshot, kind, totals, selection, most)
     ]
     text = "Resident memory (RSS) of the processes of an owner, in bytes. Sum over one kind only."
     yield _family("resident", text, [(one.labels, one.resident_bytes) for one in samples])
@@ -95,11 +96,11 @@ def owner_families(snapshot: Snapshot, selection: OwnerSelection) -> Iterator[Me
 
 
 def owner_samples(
-    snapshot: Snapshot, kind: OwnerKind, totals: Sequence[OwnerTotal], selection: OwnerSelection
+    snapshot: Snapshot, kind: OwnerKind, totals: Sequence[OwnerTotal], selection: OwnerSelection, most: int
 ) -> list[OwnerSample]:
     if not any(total.visible for total in totals):  # the processes have no owners of this kind
         return []
-    shown, others = selection.select(kind, totals, snapshot.monotonic)
+    shown, others = selection.select(kind, totals, snapshot.monotonic, most)
     samples, taken = [], {OTHERS}
     for total in shown:
         labels = _labels(snapshot, kind, total)
