@@ -21,8 +21,8 @@ from support.machine_kinds import KINDS
 INTRO = """
 `/metrics` serves these in the Prometheus text format, or in OpenMetrics if the `Accept` header asks for it,
 gzipped if the client accepts that. Units are base units: bytes, seconds, ratios from 0 to 1. A figure that is
-not known has no sample; it is never exported as 0. Only the `memwatch_pool_*` metrics may be summed over a machine:
-shares lie inside pools.
+not known has no sample; it is never exported as 0. Only the `memwatch_pool_*` metrics may be summed over a machine,
+without `_max` and `_min`: shares lie inside pools.
 
 - The samples of `memwatch_pool_contents_bytes` add up to `memwatch_pool_size_bytes`, to the byte.
 - Samples of `memwatch_owner_*_bytes` may be summed over one `kind`. The {owners} largest owners of a kind have
@@ -167,7 +167,8 @@ a name such as `psi_stalled_seconds_total`, which has both kinds, would be misre
 `devices_bytes` in JSON.
 
 `FB_USED`, `FB_FREE` and `FB_TOTAL` are in MiB, `GPU_UTIL` and `gpu_busy_percent` in percent; ours are bytes and
-fractions. `node_drm_*` needs node_exporter's drm collector, which is off by default and reads AMD cards only.
+fractions. `memwatch_pool_used_bytes` includes what the driver reserves (`FB_RESERVED`), `FB_USED` does not.
+`node_drm_*` needs node_exporter's drm collector, which is off by default and reads AMD cards only.
 """
 
 
@@ -179,8 +180,9 @@ def series_part() -> str:
 
 SERIES = """
 
-With default settings, without `process_*` of the daemon itself. A webhook receiver adds 13, a state folder seven.
-With `metrics = true` under `[processes]`, each of the `top` processes has two, and one for each GPU that it uses.
+With default settings, without `process_*` of the daemon itself. A receiver adds 13, the first one 18, a state
+folder seven. With `metrics = true` under `[processes]`, each of the `top` processes has two, and one for each GPU
+that it uses.
 
 A scrape has at most {limit} series. A family that does not fit is left out, single processes first, and
 `memwatch_series_dropped` counts its series.
@@ -193,7 +195,7 @@ def other_names() -> str:
         (code(PREFIX + ours), *(code(name) if name else "" for name in others)) for ours, *others in OTHER_NAMES
     ]
     head = ("memwatchd", "node_exporter", "dcgm-exporter", "OpenTelemetry")
-    return "## Names elsewhere\n\n" + table(head, rows) + "\n" + WHY.strip()
+    return "## Names elsewhere\n\n" + table(head, rows) + "\n\n" + WHY.strip()
 
 
 def render() -> str:

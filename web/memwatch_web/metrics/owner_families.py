@@ -14,6 +14,7 @@ from memwatch.snapshot import Snapshot
 from memwatch_web.metrics.places import find_devices
 from memwatch_web.metrics.samples import PREFIX
 
+OWNER = ("kind", "name")
 DEFAULT_OWNERS = 8
 # An owner that was among the largest keeps its series for this long, so that series do not come and go.
 KEEP_SECONDS = 600.0
@@ -88,7 +89,7 @@ def owner_families(snapshot: Snapshot, selection: OwnerSelection, most: int) -> 
         for place, figure in one.device_bytes.items()
     ]
     text = "Device memory of an owner by pool or share, in bytes. It may also be resident."
-    yield _family("device", text, held)
+    yield _family("device", text, held, (*OWNER, "within", "device"))
     # Equal to the resident memory on a machine without devices.
     footprints = samples if snapshot.devices else ()
     text = "Memory of an owner in bytes: resident and device memory, no byte counted twice. Only with devices."
@@ -137,10 +138,12 @@ def _sum_others(kind: OwnerKind, others: Iterable[OwnerTotal]) -> OwnerSample:
     )
 
 
-def _family(what: str, text: str, rows: Iterable[tuple[Mapping[str, str], Bytes]]) -> Metric:
-    """Return a gauge whose samples need not have the same labels."""
+def _family(
+    what: str, text: str, rows: Iterable[tuple[Mapping[str, str], Bytes]], labels: Sequence[str] = OWNER
+) -> Metric:
+    """Return a gauge with these labels. Samples of Kubernetes have more."""
     name = f"{PREFIX}owner_{what}_bytes"
-    family = GaugeMetricFamily(name, text, unit="bytes")
+    family = GaugeMetricFamily(name, text, labels=labels, unit="bytes")
     for labels, figure in rows:
         if not isinstance(figure, Absent):
             family.add_sample(name, dict(labels), figure)
