@@ -44,9 +44,9 @@ def test_sample_pages_have_no_serious_fault(browser: Browser, sample: str) -> No
     page.close()
 
 
-@pytest.mark.parametrize("path", ["/patterns", "/docs"])
+@pytest.mark.parametrize("path", ["/patterns", "/docs", "/runbooks"])
 @pytest.mark.parametrize("theme", THEMES)
-def test_patterns_and_api_reference_have_no_serious_fault(
+def test_patterns_runbooks_and_api_reference_have_no_serious_fault(
     browser: Browser, path: str, theme: Literal["light", "dark"]
 ) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=theme)
