@@ -57,7 +57,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Owners and processes": ("owner_", "process_", "processes_", "memory_not_returned"),
     "Collectors": ("collector_",),
     "History": ("history_",),
-    "Alerts": ("alerts_", "notification", "outbox_"),
+    "Alerts": ("alert_", "alerts_", "notification", "outbox_"),
     "The daemon": (
         "snapshot_",
         "tick_",

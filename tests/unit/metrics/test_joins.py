@@ -73,3 +73,13 @@ def test_unknown_parts_of_the_machine_are_empty_labels() -> None:
     (labels,) = samples(critical_gb10(), ("machine_info",))
 
     assert (labels["architecture"], labels["kernel"]) == ("", "")
+
+
+def test_labels_of_the_configuration_are_in_machine_info() -> None:
+    """They reach any series by a join on instance."""
+    exporter = Exporter("1", dict, labels=lambda: {"cluster": "blue", "rack": "7"})
+
+    text = exporter.render(critical_gb10(), generate_latest).decode()
+
+    assert 'memwatch_machine_info{architecture="",cluster="blue",' in text
+    assert ',rack="7"}' in text

@@ -15,6 +15,7 @@ from memwatch.history.disk.files import FilesStatus
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.loop import Identity
 from memwatch.notify.outbox.outbox import OutboxFigures
+from memwatch.notify.receiver import Subscription
 from memwatch.runtime.histogram import Histogram
 from memwatch.runtime.worker import ThreadState
 from memwatch.snapshot import CollectorStatus, Snapshot
@@ -32,6 +33,8 @@ class Notifier(Protocol):
     def counts(self) -> Mapping[str, int]: ...
 
     def pending(self) -> int: ...
+
+    def in_place_of_prometheus(self) -> Subscription | None: ...
 
 
 class ProcessFigures(Struct, frozen=True):
@@ -98,12 +101,16 @@ def daemon_families(process: ProcessFigures | None) -> Iterator[Metric]:
     yield gauge("thread_up", text, up, ("thread",))
 
 
-def machine_families(snapshot: Snapshot, identity: Identity | None) -> Iterator[Metric]:
+def machine_families(
+    snapshot: Snapshot, identity: Identity | None, own_labels: Mapping[str, str]
+) -> Iterator[Metric]:
+    """Yield the identity of the machine. `own_labels`: those of [labels]."""
     kernel, cpu = (identity.kernel, identity.cpu) if identity else ("", "")
     machine = snapshot.machine
-    labels = ("hostname", "model", "architecture", "kernel", "memory")
-    text = "Identity of the machine: CPU architecture, kernel release, and how its devices use memory."
-    yield info("machine", text, [(snapshot.host, machine.name, cpu, kernel, machine.architecture)], labels)
+    labels = ("hostname", "model", "architecture", "kernel", "memory", *own_labels)
+    values = (snapshot.host, machine.name, cpu, kernel, machine.architecture, *own_labels.values())
+    text = "Identity of the machine: CPU architecture, kernel release, memory of its devices, and your own labels."
+    yield info("machine", text, [values], labels)
 
 
 def tick_families(snapshot: Snapshot, between: BetweenScrapes | None) -> Iterator[Metric]:

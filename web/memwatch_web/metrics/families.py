@@ -34,6 +34,7 @@ from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, OwnerSelection, 
 from memwatch_web.metrics.pool_families import pinned_families, pool_families, share_families, swap_families
 from memwatch_web.metrics.pressure_families import kernel_families, pressure_families
 from memwatch_web.metrics.process_families import ghost_families, process_families
+from memwatch_web.metrics.pushed_alerts import pushed_family
 from memwatch_web.metrics.samples import PREFIX, gauge
 
 # More than any machine has: a limit on what one machine can cost a Prometheus server.
@@ -55,6 +56,7 @@ class Exporter(Collector):
         between_scrapes: BetweenScrapes | None = None,
         identity: Identity | None = None,
         max_owners: Callable[[], int] = lambda: DEFAULT_OWNERS,
+        labels: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.snapshot: Snapshot | None = None
         self._version = version
@@ -67,6 +69,7 @@ class Exporter(Collector):
         self._between = between_scrapes
         self._identity = identity
         self._max_owners = max_owners
+        self._labels = labels
         self._owners = OwnerSelection()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -87,7 +90,7 @@ class Exporter(Collector):
     def families(self, snapshot: Snapshot) -> Iterator[Metric]:
         """Yield all families, including those without samples. The last ones are dropped first."""
         between = self._between
-        yield from machine_families(snapshot, self._identity)
+        yield from machine_families(snapshot, self._identity, self._labels())
         yield from pool_families(snapshot)
         yield from swap_families(snapshot)
         yield from pinned_families(snapshot)
@@ -96,6 +99,7 @@ class Exporter(Collector):
         yield from alert_families(self._watches())
         notifiers = self._notifiers()
         yield from notification_families(notifiers, self._outbox() if notifiers else None)
+        yield pushed_family(snapshot, filter(None, (one.in_place_of_prometheus() for one in notifiers)))
         yield from collector_families(snapshot)
         yield from history_families(self._files())
         yield from daemon_families(self._process())

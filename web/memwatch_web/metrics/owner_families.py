@@ -144,7 +144,7 @@ def _family(
     """Return a gauge with these labels. Samples of Kubernetes have more."""
     name = f"{PREFIX}owner_{what}_bytes"
     family = GaugeMetricFamily(name, text, labels=labels, unit="bytes")
-    for labels, figure in rows:
+    for values, figure in rows:
         if not isinstance(figure, Absent):
-            family.add_sample(name, dict(labels), figure)
+            family.add_sample(name, dict(values), figure)
     return family
