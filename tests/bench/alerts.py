@@ -73,13 +73,12 @@ def collapses_of(machine: CollapsingMachine) -> dict[str, Collapse]:
     """Return the collapses by name. The first three are too short for a forecast."""
     line = machine.critical_gib
     falls = {
-        f"{slope} GiB/s": Collapse(line + 1.3 * slope, slope, line - 0.25 * slope, hold_seconds=2.5)
+        f"{slope} GiB/s": Collapse(line + 1.1 * slope, slope, line - 0.25 * slope, hold_seconds=2.5)
         for slope in (1.0, 4.0, 14.0)
     }
     return falls | {
         "14 GiB/s from 60 GiB available": Collapse(RESTING_GIB, 14.0),
         "one step from 65 to 97 % used": Collapse(0.35 * machine.size_gib, 0.0, 0.03 * machine.size_gib, 2.5),
-        "one step from 51 to 97 % used": Collapse(RESTING_GIB, 0.0, 0.03 * machine.size_gib),
     }
 
 

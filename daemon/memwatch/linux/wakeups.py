@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import threading
@@ -18,6 +19,8 @@ from msgspec import Struct
 MIN_REST_SECONDS, MAX_REST_SECONDS = 0.005, 0.05
 # Time between news and the tick: collectors with a thread read them, and a report becomes complete.
 HURRY_SECONDS = 0.01
+# Interval of looking for new watches: a collector may become available.
+LOOK_SECONDS = 1.0
 # Maximum fraction of one CPU for reading the events of one watch.
 MAX_CPU_RATIO = 0.05
 
@@ -90,15 +93,16 @@ class Wakeups:
         self._poll.register(self._woken, select.POLLIN)
         self._polled: dict[int, Source] = {}
         self._resting: list[Source] = []
+        self._is_woken = False
+        self._look_at = -math.inf
 
     def wait(self, seconds: float, stop: threading.Event) -> Wake:
         """Sleep for up to `seconds`. Return early after an event, and `DUE` early after `stop` and `wake`."""
-        self._add_new()
         wake = self._wait(seconds, stop)
-        if wake is not Wake.NEWS:
-            return wake
-        self._on_news()
-        return max(wake, self._wait(HURRY_SECONDS, stop))
+        if wake is Wake.NEWS:
+            self._on_news()
+            wake = max(wake, self._wait(HURRY_SECONDS, stop))
+        return wake
 
     def wake(self) -> None:
         with suppress(OSError):
@@ -109,18 +113,21 @@ class Wakeups:
         os.close(self._waker)
 
     def _wait(self, seconds: float, stop: threading.Event) -> Wake:
-        until = time.monotonic() + seconds
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self._add_new()
+        until = now + seconds
         while not stop.is_set():
+            wait_until = self._end_rests(now, until) if self._resting else until
+            happened = self._poll.poll(max(0.0, (wait_until - now) * 1000))
+            if happened:
+                wake = max([self._read(file, events) for file, events in happened])
+                if wake or self._is_woken:
+                    return wake
+            elif wait_until == until:
+                break
             now = time.monotonic()
-            wait_until = min([until, *[source.rests_until for source in self._end_rests(now)]])
-            happened = dict(self._poll.poll(max(0.0, (wait_until - now) * 1000)))
-            if self._woken in happened:
-                break
-            wakes = [self._read(file, events) for file, events in happened.items()]
-            if any(wakes):
-                return max(wakes)
-            if time.monotonic() >= until:
-                break
         return Wake.DUE
 
     def _add_new(self) -> None:
@@ -133,18 +140,21 @@ class Wakeups:
         self._polled[source.file] = source
         self._poll.register(source.file, source.watch.event_mask)
 
-    def _end_rests(self, now: float) -> list[Source]:
-        """Poll the sources again whose rest is over. Return the others."""
-        if self._resting:
-            resting, self._resting = self._resting, []
-            for source in resting:
-                if source.rests_until > now:
-                    self._resting.append(source)
-                else:
-                    self._start(source)
-        return self._resting
+    def _end_rests(self, now: float, until: float) -> float:
+        """Poll the sources again whose rest is over. Return `until`, or the earlier end of another rest."""
+        resting, self._resting = self._resting, []
+        for source in resting:
+            if source.rests_until <= now:
+                self._start(source)
+            else:
+                self._resting.append(source)
+                until = min(until, source.rests_until)
+        return until
 
     def _read(self, file: int, happened: int) -> Wake:
+        if file == self._woken:
+            self._is_woken = True
+            return Wake.DUE
         source = self._polled.pop(file)
         self._poll.unregister(file)
         wake = source.read_event(happened)

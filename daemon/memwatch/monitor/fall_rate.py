@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 # Less than 5 % of the available memory is gone at the next reading. The rest of the 5 % is for the reading itself,
@@ -17,53 +16,45 @@ MIN_FALL_SECONDS = 0.005
 
 
 class Remaining(NamedTuple):
-    """Size of a target, its available bytes, and how many of them are above the next level's threshold."""
+    """Available bytes of a target, its least movement, and the available bytes above the next level's threshold.
 
-    size_bytes: int
+    `margin_bytes` may go until the next reading: 4 % of the available bytes, or all above the threshold.
+    """
+
     available_bytes: int
-    above_threshold_bytes: float = math.inf
-
-    @property
-    def min_move(self) -> float:
-        return MIN_MOVE_RATIO * self.size_bytes
-
-    @property
-    def margin_bytes(self) -> float:
-        """Return the bytes that may go until the next reading: 4 % of the available, or all above the threshold."""
-        return max(1.0, min(MARGIN_RATIO * max(self.available_bytes, self.min_move), self.above_threshold_bytes))
+    min_move: float
+    above_threshold_bytes: float
+    margin_bytes: float
 
     def after(self, fall_bytes: float) -> Remaining:
         """Return the state after this fall, which is negative for a rise."""
         left = self.available_bytes - round(fall_bytes)
-        return Remaining(self.size_bytes, left, self.above_threshold_bytes - fall_bytes)
+        return remaining(left, self.min_move, self.above_threshold_bytes - fall_bytes)
+
+
+def remaining(available_bytes: int, min_move: float, above_threshold_bytes: float = math.inf) -> Remaining:
+    margin = MARGIN_RATIO * (available_bytes if available_bytes > min_move else min_move)
+    if above_threshold_bytes < margin:
+        margin = max(1.0, above_threshold_bytes)
+    return Remaining(available_bytes, min_move, above_threshold_bytes, margin)
 
 
 class FallRate:
-    """Fall of each target between its last two readings, in bytes per second.
+    """Fall of one target between its last two readings, and the seconds until its margin is gone at that rate.
 
-    A rate decays by half at each reading, since memory falls in steps: a pause between two allocations is no end.
+    The rate decays by half at each reading, since memory falls in steps: a pause between two allocations is no end.
     """
 
     def __init__(self) -> None:
+        self.seconds_to_margin = math.inf
+        self._bytes_per_second = 0.0
         self._read_at = -math.inf
-        self._remaining: Mapping[str, Remaining] = {}
-        self._rates: Mapping[str, float] = {}
+        self._available: int | None = None
 
-    def update(self, now: float, remaining: Mapping[str, Remaining]) -> None:
-        seconds = min(max(now - self._read_at, MIN_FALL_SECONDS), MAX_FALL_SECONDS)
-        self._rates = {
-            name: max(self._fall_bytes(name, one) / seconds, self._rates.get(name, 0.0) / 2)
-            for name, one in remaining.items()
-        }
-        self._read_at, self._remaining = now, remaining
-
-    def seconds_to_margin(self) -> float:
-        """Return the seconds until the margin of a target is gone at its rate; infinity if nothing falls."""
-        return min(
-            (one.margin_bytes / self._rates[name] for name, one in self._remaining.items() if self._rates[name]),
-            default=math.inf,
-        )
-
-    def _fall_bytes(self, name: str, now: Remaining) -> int:
-        before = self._remaining.get(name)
-        return 0 if before is None else before.available_bytes - now.available_bytes
+    def update(self, now: float, state: Remaining) -> None:
+        rate = 0.0
+        if self._available is not None:
+            seconds = min(max(now - self._read_at, MIN_FALL_SECONDS), MAX_FALL_SECONDS)
+            rate = max((self._available - state.available_bytes) / seconds, self._bytes_per_second / 2)
+        self._read_at, self._available, self._bytes_per_second = now, state.available_bytes, rate
+        self.seconds_to_margin = state.margin_bytes / rate if rate else math.inf

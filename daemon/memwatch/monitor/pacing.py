@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from memwatch.model import Absent
-from memwatch.monitor.fall_rate import FallRate, Remaining
+from memwatch.monitor.fall_rate import MIN_MOVE_RATIO, FallRate, Remaining, remaining
 from memwatch.monitor.schedule import FAST_KINDS, FAST_SECONDS, SLOW_RATIO, Pace, needs_fast_ticks, next_pace
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level, Pressure
@@ -23,6 +23,7 @@ MIN_TICK_PAUSE_RATIO = 3.0
 # Without movement for this time, collectors also return to their usual period.
 RESTLESS_SECONDS = 10.0
 DEFAULT_RULES = PressureRules()
+RAM = "ram"
 
 
 class Pacing:
@@ -35,12 +36,13 @@ class Pacing:
         self.pace = Pace()
         self.ticked_at: float | None = None
         self.is_restless = False
-        self._tick_seconds = 0.0
-        self._is_quiet = False
-        self._near: Mapping[str, Remaining] = {}
-        self._remaining: Mapping[str, Remaining] = {}
-        self._ram = ""
-        self._fall_rate = FallRate()
+        self._soonest = MIN_SECONDS
+        self._max_age = 0.0
+        self._ram: tuple[FallRate, Remaining] | None = None
+        self._min_move = self._margin = 0.0
+        self._fall_rates: dict[str, FallRate] = {}
+        self._seconds_to_margin = math.inf
+        self._probed: tuple[float, float] | None = None  # time and fall since the tick
         self._moved: Mapping[str, Remaining] = {}  # state at the last movement
         self._moved_at = -math.inf
 
@@ -49,19 +51,25 @@ class Pacing:
     ) -> None:
         """Update the pace during a tick. `usual`: seconds between two ticks at the usual pace."""
         self._keep(next_pace(self.pace, pressure, now), now, usual)
-        self._remaining = find_remaining(pressure, rules)
-        self._ram = next((one.target for one in pressure if one.kind == "system_ram"), "")
-        self._fall_rate.update(now, self._remaining)
-        names = near_its_end(pressure) if self.pace.fast else frozenset()
-        self._near = {name: one for name, one in self._remaining.items() if name in names}
-        self._is_quiet = bool(self._near) and not any(is_eventful(one) for one in pressure if one.target in names)
-        if has_moved(self._moved, self._near):
-            self._moved, self._moved_at = self._near, now
+        states = find_remaining(pressure, rules)
+        self._update_rates(now, states)
+        self._max_age, near = FAST_SECONDS, {}
+        if self.pace.fast:
+            names = near_its_end(pressure)
+            near = {name: one for name, one in states.items() if name in names}
+            if near and not any(is_eventful(one) for one in pressure if one.target in names):
+                self._max_age = STILL_SECONDS
+        targets = (near or states).values()
+        self._min_move = min([one.min_move for one in targets], default=0.0)
+        self._margin = min([one.margin_bytes for one in targets], default=0.0)
+        if has_moved(self._moved, near):
+            self._moved, self._moved_at = near, now
         self.is_restless = self.pace.fast and now - self._moved_at < RESTLESS_SECONDS
 
     def on_tick(self, started: float, seconds: float) -> None:
         """Record a successful tick and its duration."""
-        self.ticked_at, self._tick_seconds = started, seconds
+        self.ticked_at = started
+        self._soonest = max(MIN_SECONDS, min(FAST_SECONDS, MIN_TICK_PAUSE_RATIO * seconds))
 
     def on_stall(self, now: float, usual: float) -> None:
         """Switch to fast ticks: a PSI trigger fired."""
@@ -69,8 +77,7 @@ class Pacing:
 
     def interval(self, usual: float) -> float:
         """Return the seconds until memory must be read again. A fall shortens them."""
-        soonest = max(MIN_SECONDS, min(FAST_SECONDS, MIN_TICK_PAUSE_RATIO * self._tick_seconds))
-        return min(self.pace.interval(usual), max(soonest, self._fall_rate.seconds_to_margin()))
+        return min(self.pace.interval(usual), max(self._soonest, self._seconds_to_margin))
 
     def is_still(self, now: float, usual: float, moved_bytes: Callable[[], float]) -> bool:
         """Check that no tick is needed now: the last is recent, and nothing moved since.
@@ -78,18 +85,38 @@ class Pacing:
         A server that holds 90% of its memory all day costs little more than at one tick a second this way. If use
         is not the only signal, the last tick is a tenth of a second old at most. `moved_bytes`: fall of System RAM.
         """
-        if self.ticked_at is None or not self._remaining:
+        if self.ticked_at is None:
             return False
-        age = min(usual, STILL_SECONDS if self._is_quiet else FAST_SECONDS)
-        if now + self.interval(usual) / 2 >= self.ticked_at + age:
+        if now + self.interval(usual) / 2 >= self.ticked_at + min(usual, self._max_age):
             return False
         fall = moved_bytes()
-        targets = (self._near or self._remaining).values()
-        if abs(fall) >= min(one.min_move for one in targets) or fall >= min(one.margin_bytes for one in targets):
+        if fall >= self._margin or fall >= self._min_move or fall <= -self._min_move:
             return False
-        read = {name: one.after(fall) if name == self._ram else one for name, one in self._remaining.items()}
-        self._fall_rate.update(now, read)
+        self._probed = now, fall
+        if self._seconds_to_margin < STILL_SECONDS + FAST_SECONDS:  # not at rest
+            self._update_ram()
+            self._seconds_to_margin = self._find_seconds()
         return True
+
+    def _update_rates(self, now: float, states: Mapping[str, Remaining]) -> None:
+        self._update_ram()
+        if self._fall_rates.keys() != states.keys():
+            self._fall_rates = {name: self._fall_rates.get(name) or FallRate() for name in states}
+        for name, state in states.items():
+            self._fall_rates[name].update(now, state)
+        self._ram = (self._fall_rates[RAM], states[RAM]) if RAM in states else None
+        self._seconds_to_margin = self._find_seconds()
+
+    def _update_ram(self) -> None:
+        """Add the last reading that was no tick."""
+        if self._ram is not None and self._probed is not None:
+            rate, at_tick = self._ram
+            now, fall = self._probed
+            rate.update(now, at_tick.after(fall))
+        self._probed = None
+
+    def _find_seconds(self) -> float:
+        return min([one.seconds_to_margin for one in self._fall_rates.values()], default=math.inf)
 
     def _keep(self, pace: Pace, now: float, usual: float) -> None:
         if pace.fast != self.pace.fast:
@@ -100,21 +127,26 @@ class Pacing:
 
 def find_remaining(pressure: Iterable[Pressure], rules: PressureRules) -> dict[str, Remaining]:
     """Return the targets in system RAM by name. Targets without size or available memory are left out."""
-    return {
-        one.target: Remaining(one.size_bytes, one.available_bytes, count_above_threshold(one, rules))
-        for one in pressure
-        if one.kind in FAST_KINDS and isinstance(one.size_bytes, int) and isinstance(one.available_bytes, int)
-    }
+    states = {}
+    for one in pressure:
+        size, left = one.size_bytes, one.available_bytes
+        if one.kind in FAST_KINDS and isinstance(size, int) and isinstance(left, int):
+            states[one.target] = remaining(left, MIN_MOVE_RATIO * size, count_above_threshold(one, left, rules))
+    return states
 
 
-def count_above_threshold(verdict: Pressure, rules: PressureRules) -> float:
-    """Return the bytes that may go before the level rises to high or critical by use; infinity if it cannot."""
-    if verdict.level >= Level.CRITICAL or isinstance(verdict.available_bytes, Absent):
+def count_above_threshold(verdict: Pressure, left: int, rules: PressureRules) -> float:
+    """Return the available bytes that may go before use makes the level high or critical.
+
+    Infinity if it is critical already.
+    """
+    if verdict.level >= Level.CRITICAL:
         return math.inf
-    entry = rules.thresholds_for(verdict.target).entry(max(Level.HIGH, Level(verdict.level + 1)))
+    thresholds = rules.thresholds_for(verdict.target)
+    entry = thresholds.critical if verdict.level >= Level.HIGH else thresholds.high
     if verdict.ratio >= entry:  # critical starts above its threshold
         return 0.0
-    return verdict.available_bytes * (entry - verdict.ratio) / (1 - verdict.ratio)
+    return left * (entry - verdict.ratio) / (1 - verdict.ratio)
 
 
 def near_its_end(pressure: Iterable[Pressure]) -> frozenset[str]:

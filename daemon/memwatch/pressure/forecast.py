@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -18,6 +19,9 @@ class Point(NamedTuple):
 
     at: float
     available: int
+
+
+AVAILABLE = attrgetter("available")
 
 
 class Fall(NamedTuple):
@@ -178,8 +182,10 @@ def find_fall(points: Sequence[Point], horizon: Horizon, size: int) -> Fall:
     if not points or not size:
         return NO_FALL
     available = points[-1].available
-    lost = max(point.available for point in points) - available
-    if 1 - available / size < horizon.min_used_ratio or lost < horizon.min_fall_ratio * size:
+    if 1 - available / size < horizon.min_used_ratio:
+        return NO_FALL
+    lost = max(map(AVAILABLE, points)) - available
+    if lost < horizon.min_fall_ratio * size:
         return NO_FALL
     falling = since_fall(points, available + lost * (1 - FALL_BEGINS_RATIO))
     is_short = points[-1].at - points[0].at < horizon.short_seconds

@@ -10,6 +10,9 @@ from msgspec import Struct, field
 from memwatch import units
 from memwatch.model import Absent, Bytes
 from memwatch.pressure.activity import (
+    AT_REST,
+    SPACING_SECONDS,
+    Activity,
     ActivityPoint,
     ErrorKey,
     compute_activity,
@@ -76,6 +79,7 @@ class JudgeState(Struct, frozen=True):
     targets: Mapping[str, TargetState] = field(default_factory=dict)
     psi_points: tuple[PsiPoint, ...] = ()
     activity_points: tuple[ActivityPoint, ...] = ()
+    activity: Activity = AT_REST
     driver_errors: Mapping[ErrorKey, int] | None = None
     cgroup_oom_kills_total: int | None = None
 
@@ -89,14 +93,13 @@ def judge(
     """Return the pressure of every target and the next state. A target without data keeps its state."""
     psi_points = with_psi_point(() if inputs.resumed else state.psi_points, inputs.at, inputs.psi)
     errors = count_errors(inputs, state.driver_errors)
-    now = activity_point(inputs, errors or {})
-    activity_points = with_activity_point(() if inputs.resumed else state.activity_points, now)
+    activity_points, activity = update_activity(inputs, state, errors or {})
     new_errors = {} if state.driver_errors is None else count_new_errors(state.driver_errors, errors or {})
     changes = TickChanges(
         compute_stall_ratios(psi_points, inputs.psi),
         count_rise(state.cgroup_oom_kills_total, inputs.cgroup_oom_kills_total),
         tuple(one for one in inputs.driver_errors or () if (one.device, one.kind) in new_errors),
-        compute_activity(activity_points, now),
+        activity,
     )
     after, verdicts = dict(state.targets), []
     for target in inputs.targets:
@@ -104,7 +107,9 @@ def judge(
         target_state, verdict = judge_target(target, target_state, inputs, changes, rules)
         after[target.id] = target_state
         verdicts.append(verdict)
-    return tuple(verdicts), JudgeState(after, psi_points, activity_points, errors, inputs.cgroup_oom_kills_total)
+    return tuple(verdicts), JudgeState(
+        after, psi_points, activity_points, activity, errors, inputs.cgroup_oom_kills_total
+    )
 
 
 def count_errors(inputs: PressureInputs, before: Mapping[ErrorKey, int] | None) -> Mapping[ErrorKey, int] | None:
@@ -231,8 +236,14 @@ def compute_stall_ratios(points: tuple[PsiPoint, ...], psi: MemoryPsi | Absent) 
     return StallRatios(min(1.0, max(0.0, some)), min(1.0, max(0.0, full)))
 
 
-def activity_point(inputs: PressureInputs, errors: Mapping[ErrorKey, int]) -> ActivityPoint:
-    return ActivityPoint(
+def update_activity(
+    inputs: PressureInputs, state: JudgeState, errors: Mapping[ErrorKey, int]
+) -> tuple[tuple[ActivityPoint, ...], Activity]:
+    """Return the points and the activity. Between two readings of the counters both stay, unless errors come."""
+    before = () if inputs.resumed else state.activity_points
+    if before and is_current(before[-1], inputs, errors):
+        return before, state.activity
+    now = ActivityPoint(
         inputs.at,
         inputs.kernel,
         inputs.free_bytes,
@@ -241,3 +252,10 @@ def activity_point(inputs: PressureInputs, errors: Mapping[ErrorKey, int]) -> Ac
         inputs.failed_allocations,
         errors,
     )
+    points = with_activity_point(before, now)
+    return points, compute_activity(points, now)
+
+
+def is_current(last: ActivityPoint, inputs: PressureInputs, errors: Mapping[ErrorKey, int]) -> bool:
+    is_same_reading = inputs.kernel is last.kernel and inputs.at - last.at < SPACING_SECONDS
+    return is_same_reading and errors == last.errors and inputs.failed_allocations == last.failed_allocations

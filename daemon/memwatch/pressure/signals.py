@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from memwatch import units
-from memwatch.kernel_log import FAILED_ALLOCATIONS, describe_kind
+from memwatch.drivers.error_words import describe_kind
+from memwatch.kernel_log import FAILED_ALLOCATIONS
 from memwatch.model import Absent
 from memwatch.pressure.activity import AT_REST, Activity
 from memwatch.pressure.inputs import DriverErrors, PressureInputs, Target
@@ -193,7 +194,7 @@ def _kills(inputs: PressureInputs) -> Iterator[Signal]:
 
 def _fragmentation(target: Target, inputs: PressureInputs, changes: TickChanges) -> Iterator[Signal]:
     """No free large block is the normal state of a serving machine (138 to 891 MB free, none of 4 MiB, on four of
-    four DGX Sparks). It matters while devices allocate, compaction fails, and somebody waits for it.
+    four DGX Sparks). It matters while devices allocate, compaction fails, and tasks wait for it.
     """
     activity, stalled = changes.activity, changes.stalled
     grows = activity.device_growth_bytes >= MIN_DEVICE_GROWTH * target.size_bytes

@@ -143,10 +143,11 @@ def test_devices_are_printed_as_a_table(daemon: RunningDaemon) -> None:
     """The columns are id, name, architecture, headroom and state."""
     done = memwatch("devices", "--url", daemon.url)
 
-    head, row, note = done.stdout.splitlines()
+    head, row, sensors, note = done.stdout.splitlines()
     assert done.returncode == 0
     assert head.split() == ["id", "name", "architecture", "can", "allocate", "state"]
     assert row.split() == ["gpu0", "NVIDIA", "GB10", "unified", "memory", "13.4", "–", "44.3", "GiB", "ok"]
+    assert " °C, " in sensors
     assert note.startswith("A range is what is free at once")
 
 

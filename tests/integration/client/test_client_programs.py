@@ -287,7 +287,7 @@ def test_wait_rejects_more_than_the_total_memory(spark: RunningDaemon, device: l
 
 
 def test_gpu_capacity_is_its_limit() -> None:
-    """As for its headroom. If the daemon does not report it, it is None, and `wait` waits."""
+    """As for its headroom, also where the pool is not known. If the daemon reports none, it is None."""
     snapshot = json.loads(to_bytes(snapshot_json(critical_gb10())))
     (device,) = snapshot["devices"]
     limited = {**snapshot["shares"][0], "id": "working_set", "within": "ram", "limit_bytes": 27 << 30}
@@ -297,7 +297,7 @@ def test_gpu_capacity_is_its_limit() -> None:
     assert find_capacity(snapshot, device["id"]) == 27 << 30
     assert find_capacity(snapshot, None) == snapshot["pools"][0]["size_bytes"]
     assert find_capacity({**snapshot, "pools": []}, None) is None
-    assert find_capacity({**snapshot, "pools": []}, device["id"]) is None
+    assert find_capacity({**snapshot, "pools": []}, device["id"]) == 27 << 30
     assert find_capacity(snapshot, "gpu7") is None
     assert find_capacity({}, None) is None
 

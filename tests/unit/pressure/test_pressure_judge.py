@@ -210,7 +210,10 @@ def test_memory_error_of_the_driver_is_medium_for_a_minute() -> None:
     medium = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.MEDIUM]
     assert (medium[0], medium[-1]) == (3, 62)
     assert max(verdict.level for verdict in verdicts) is Level.MEDIUM
-    assert verdicts[3].reasons[0].text == "the driver of gpu0 reported XID 94"
+    assert (
+        verdicts[3].reasons[0].text
+        == "the driver of gpu0 reported XID 94: contained memory error: one program is affected"
+    )
     assert beside.level is Level.LOW
 
 
