@@ -117,10 +117,7 @@ def relate(whole: Findings) -> Findings:
 def with_holders(whole: Findings, device_memories: Sequence[DeviceMemory], npus: Sequence[NpuMemory]) -> Findings:
     """Add the device memory of processes to the related findings."""
     sizes = find_sizes(whole.pools, whole.shares)
-    memories: list[DeviceMemory | NpuMemory] = [
-        *(bound_held(one, sizes) for one in device_memories),
-        *(bound_held(one, sizes) for one in npus),
-    ]
+    memories = bound_held((*device_memories, *npus), sizes)
     if memories:
         whole = replace(whole, processes=with_device_bytes(whole.processes, *memories))
     return with_large_holders(whole, memories, sizes, whole.process_scan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -28,8 +28,6 @@ from memwatch.model import (
 )
 from memwatch.snapshot import Machine, Node
 from memwatch.units import size
-
-M = TypeVar("M", DeviceMemory, NpuMemory)
 
 # Buffers of a process's own pages (userptr) may count both here and in its resident set.
 PERHAPS_IN_RSS = frozenset({ShareKind.GTT, ShareKind.GPU_BUFFERS, ShareKind.NPU_BUFFERS})
@@ -57,7 +55,7 @@ def with_device_memories(
         ]
         ram = with_devices(ram, beyond)
     others = [pool for pool in found.pools if pool.kind is not PoolKind.SYSTEM_RAM]
-    held = sum_held(memories)
+    held = measure_held(*memories).sums
     pools = (
         *([ram] if ram else []),
         *others,
@@ -186,15 +184,24 @@ def clamp(share: Share, sizes: Mapping[str, int]) -> Share:
     return replace(share, limit_bytes=most, note="; ".join(filter(None, (share.note, note))))
 
 
-def sum_held(memories: Sequence[DeviceMemory | NpuMemory]) -> Mapping[str, int]:
-    """Return the known bytes of all processes by pool or share."""
+class HeldBytes(NamedTuple):
+    """Known bytes of processes by pool or share: the sum of all processes, and the largest one's."""
+
+    sums: Mapping[str, int]
+    largest: Mapping[str, int]
+
+
+@memoize
+def measure_held(*memories: DeviceMemory | NpuMemory) -> HeldBytes:
     sums: Counter[str] = Counter()
+    largest: dict[str, int] = {}
     for memory in memories:
         for places in memory.held.values():
             for place, figure in places.items():
                 if isinstance(figure, int):
                     sums[place] += figure
-    return sums
+                    largest[place] = max(figure, largest.get(place, 0))
+    return HeldBytes(sums, largest)
 
 
 def mark_pool(pool: Pool, held: Mapping[str, int]) -> Pool:
@@ -213,22 +220,26 @@ def _holds_more(place: Pool | Share, held: Mapping[str, int]) -> bool:
     return isinstance(place.used_bytes, int) and held.get(place.id, 0) > place.used_bytes
 
 
-def bound_held(memory: M, sizes: Mapping[str, int]) -> M:
+def bound_held(
+    memories: Sequence[DeviceMemory | NpuMemory], sizes: Mapping[str, int]
+) -> Sequence[DeviceMemory | NpuMemory]:
     """Reject bytes of a process that exceed the pool in which they are: `sizes` by pool or share."""
-    if all(
-        isinstance(figure, Absent) or figure <= sizes.get(place, figure)
-        for places in memory.held.values()
-        for place, figure in places.items()
-    ):
-        return memory
-    held = {
+    largest = measure_held(*memories).largest
+    if all(figure <= sizes.get(place, figure) for place, figure in largest.items()):
+        return memories
+    return [replace(memory, held=_bounded(memory.held, sizes)) for memory in memories]
+
+
+def _bounded(
+    held: Mapping[int, Mapping[str, Bytes]], sizes: Mapping[str, int]
+) -> Mapping[int, Mapping[str, Bytes]]:
+    return {
         pid: {
             place: Absent.INCONSISTENT if isinstance(figure, int) and figure > sizes.get(place, figure) else figure
             for place, figure in places.items()
         }
-        for pid, places in memory.held.items()
+        for pid, places in held.items()
     }
-    return replace(memory, held=held)
 
 
 def find_sizes(pools: Iterable[Pool], shares: Iterable[Share]) -> Mapping[str, int]:

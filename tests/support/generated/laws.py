@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from memwatch.accounting.compose import Composer
 from memwatch.drivers.nvml.records import GpuMemory, GpuReading, NvmlReading
 from memwatch.findings import Findings
 from memwatch.linux.dmem import DmemReading
-from memwatch.model import Absent, Bytes, Pool, PoolKind, Process, ShareKind, Words, find_system_ram
+from memwatch.model import (
+    Absent,
+    Bytes,
+    Pool,
+    PoolKind,
+    Process,
+    Share,
+    ShareKind,
+    Words,
+    find_system_ram,
+    sum_figures,
+)
 from memwatch.render.json import owners_json, snapshot_json, to_bytes
 from memwatch.render.json_decode import snapshot_from
 from memwatch.snapshot import Machine, Node, Snapshot
@@ -86,6 +97,15 @@ class Places:
             outer, place = share.limit_bytes if isinstance(share.limit_bytes, int) else None, share.within
         return None
 
+    def left(self, place: str) -> Bytes:
+        """Return the smallest known remainder from a place to its pool."""
+        found = []
+        while place in self.shares:
+            found.append(left_of(self.shares[place]))
+            place = self.shares[place].within
+        found += [left_of(self.pools[place])] if place in self.pools else []
+        return min((figure for figure in found if isinstance(figure, int)), default=Absent.NOT_AVAILABLE)
+
     def used(self, place: str) -> Bytes:
         return (self.pools.get(place) or self.shares[place]).used_bytes
 
@@ -105,10 +125,10 @@ def pool_complaints(machine: GeneratedMachine, snapshot: Snapshot) -> Iterator[s
         yield from pool_figure_complaints(pool)
         if pool.kind in (PoolKind.VRAM, PoolKind.CARVEOUT):
             own = claims.get(card_key(devices[pool.id].pci, devices[pool.id].uuid), [])
-            if not own or pool.size_bytes > max(own):
-                yield f"pool {pool.id} has {pool.size_bytes} bytes, and the cards there {own}"
+            if (pool.size_bytes, pool.used_bytes) not in own:
+                yield f"pool {pool.id} has {pool.used_bytes} of {pool.size_bytes} used, and the cards there {own}"
             else:
-                own.remove(max(own))
+                own.remove(Claim(pool.size_bytes, pool.used_bytes))
 
 
 def system_ram_complaints(machine: GeneratedMachine, snapshot: Snapshot) -> Iterator[str]:
@@ -137,33 +157,46 @@ def card_key(pci: Words, uuid: Words) -> str:
     return f"{pci} {uuid}"
 
 
-def claims_of(machine: GeneratedMachine) -> dict[str, list[int]]:
-    """Return the bytes of the cards' own memory, as their drivers report them.
+class Claim(NamedTuple):
+    """A card's own memory, as its driver reports it."""
+
+    size_bytes: int
+    used_bytes: Bytes
+
+
+def claims_of(machine: GeneratedMachine) -> dict[str, list[Claim]]:
+    """Return the own memory of all cards by their address and UUID.
 
     A GPU whose memory is a NUMA node has no other: MemTotal contains it, although the node may not be visible.
     """
     nodes = nodes_of(machine)
-    claims: dict[str, list[int]] = {}
+    claims: dict[str, list[Claim]] = {}
+
+    def add(pci: Words, uuid: Words, size: Bytes, used: Bytes, stale: bool) -> None:
+        claim = Claim(size if isinstance(size, int) else 0, Absent.STALE if stale else used)
+        claims.setdefault(card_key(pci, uuid), []).append(claim)
+
     for found in machine.findings:
         for gpu in found.nvml.gpus if found.nvml else ():
             node = nodes.get(gpu.numa_node) if isinstance(gpu.numa_node, int) else None
             is_unseen = node is None or isinstance(node.size_bytes, Absent) or isinstance(node.has_cpus, Absent)
             if isinstance(gpu.numa_node, Absent) or not is_unseen:
-                claims.setdefault(card_key(gpu.pci, gpu.uuid), []).append(_claim(gpu))
+                add(gpu.pci, gpu.uuid, *_claim(gpu), "nvml" in found.stale)
         for card in found.amdgpu.gpus if found.amdgpu else ():
-            size = card.vram.total_bytes
-            key = card_key(card.card.pci, card.card.unique_id)
-            claims.setdefault(key, []).append(size if isinstance(size, int) else 0)
+            vram = card.vram
+            add(card.card.pci, card.card.unique_id, vram.total_bytes, vram.used_bytes, "amdgpu" in found.stale)
         for one in found.drm.cards if found.drm else ():
-            key = card_key(one.pdev or Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED)
-            claims.setdefault(key, []).append(sum(region.size_bytes for region in one.regions))
+            size = sum(region.size_bytes for region in one.regions)
+            used = sum_figures(region.used_bytes for region in one.regions)
+            add(one.pdev or Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED, size, used, "drm" in found.stale)
     return claims
 
 
-def _claim(gpu: GpuReading) -> int:
+def _claim(gpu: GpuReading) -> Claim:
     if isinstance(gpu.memory, GpuMemory):
-        return gpu.memory.total_bytes
-    return sum(one.memory.total_bytes for one in gpu.instances if isinstance(one.memory, GpuMemory))
+        return Claim(gpu.memory.total_bytes, gpu.memory.total_bytes - gpu.memory.free_bytes)
+    known = [one.memory.total_bytes for one in gpu.instances if isinstance(one.memory, GpuMemory)]
+    return Claim(sum(known), gpu.memory)
 
 
 def pool_figure_complaints(pool: Pool) -> Iterator[str]:
@@ -212,17 +245,21 @@ def headroom_complaints(snapshot: Snapshot, places: Places) -> Iterator[str]:
             yield f"{device.id}: a certain headroom of {certain}, and none at all"
         if isinstance(certain, int) and isinstance(most, int) and certain > most:
             yield f"{device.id}: {certain} bytes are certain, of a headroom of {most}"
-        roots = {places.root(place) for place in device.allocates_from} & places.pools.keys()
-        bounds = [_available(places.pools[root]) for root in roots]
-        known = [bound for bound in bounds if isinstance(bound, int)]
-        if isinstance(most, int) and bounds and len(known) == len(bounds) and most > sum(known):
-            yield f"{device.id}: headroom {most} exceeds the {known} that its pools have available"
+        known = [figure for figure in map(places.left, device.allocates_from) if isinstance(figure, int)]
+        is_bounded = known and len(known) == len(device.allocates_from)
+        if isinstance(most, int) and is_bounded and most > sum(known):
+            yield f"{device.id}: headroom {most} exceeds the {known} that are left where it allocates"
 
 
-def _available(pool: Pool) -> Bytes:
-    if isinstance(pool.available_bytes, Absent) or isinstance(pool.set_aside_free_bytes, Absent):
-        return pool.available_bytes
-    return max(pool.available_bytes, pool.set_aside_free_bytes)
+def left_of(place: Pool | Share) -> Bytes:
+    """Return what is left of a pool, or of the limit of a share. Free huge pages are used, and left for CUDA."""
+    if isinstance(place, Pool):
+        if isinstance(place.available_bytes, Absent) or isinstance(place.set_aside_free_bytes, Absent):
+            return place.available_bytes
+        return max(place.available_bytes, place.set_aside_free_bytes)
+    if isinstance(place.limit_bytes, Absent) or isinstance(place.used_bytes, Absent):
+        return Absent.NOT_AVAILABLE
+    return max(0, place.limit_bytes - place.used_bytes)
 
 
 def process_complaints(snapshot: Snapshot, places: Places) -> Iterator[str]:
