@@ -289,9 +289,9 @@ class SelfUsage(Struct, frozen=True):
 
 
 class Total(Struct, frozen=True):
-    """Sum over all pools: the only sum that is allowed."""
+    """Sum over all pools: the only sum that is allowed. Absent if no pool is known."""
 
-    size_bytes: int
+    size_bytes: Bytes
     used_bytes: Bytes
     available_bytes: Bytes
 
@@ -373,6 +373,8 @@ class Snapshot(Struct, frozen=True, dict=True):
 
     @cached_property
     def total(self) -> Total:
+        if not self.pools:
+            return Total(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
         return Total(
             sum(pool.size_bytes for pool in self.pools),
             sum_figures([pool.used_bytes for pool in self.pools]),

@@ -88,7 +88,7 @@ class Share(Figures):
 class Total(Figures):
     """Sum of all pools, the only valid sum."""
 
-    size_bytes: int
+    size_bytes: int | None
     used_bytes: int | None
     available_bytes: int | None
 
