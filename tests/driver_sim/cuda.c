@@ -1,7 +1,5 @@
 /* libcuda.so.1: the functions that tests/hardware calls, with the driver's types and error codes. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernel.h"
 

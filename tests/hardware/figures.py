@@ -26,6 +26,7 @@ class GpuPlace(Struct, frozen=True):
     title: str
 
     has_pool: bool = True
+    is_partitioned: bool = False
 
     @property
     def is_unified(self) -> bool:
@@ -67,8 +68,14 @@ def find_place(snapshot: Any, device: Any) -> GpuPlace:
     own = [place for place in device["allocates_from"] if place in labels or place in shares]
     own += [name for name, share in shares.items() if share["kind"] in SHARE_KINDS and name not in own]
     titles = [labels.get(name) or shares[name]["relation"] for name in own]
-    title = " + ".join(titles) or "GPU memory"
-    return GpuPlace(device["id"], device["architecture"], tuple(own), title, any(name in labels for name in own))
+    return GpuPlace(
+        device["id"],
+        device["architecture"],
+        tuple(own),
+        " + ".join(titles) or "GPU memory",
+        has_pool=any(name in labels or shares[name]["within"] != "ram" for name in own),
+        is_partitioned=any(name in shares and shares[name]["kind"] == "mig_instance" for name in own),
+    )
 
 
 def read_figures(snapshot: Any, place: GpuPlace, pid: int) -> Figures:
@@ -89,12 +96,10 @@ def read_figures(snapshot: Any, place: GpuPlace, pid: int) -> Figures:
 
 def process_bytes(snapshot: Any, device: Any, place: GpuPlace, pid: int) -> Figure:
     """Return the device memory of a process; 0 if a complete list does not have it."""
-    found = next((one for one in snapshot["processes"] if one["pid"] == pid), None)
-    if found is None:
-        listed = figure_in(device, "process_list")
-        return 0 if listed == "complete" else f"process list: {listed}"
-    held = found["device_bytes"]
-    return sum_figures([figure_in(held, name) for name in place.targets if name in held])
+    held: Any = next((one["device_bytes"] for one in snapshot["processes"] if one["pid"] == pid), {})
+    figures = [figure_in(held, name) for name in place.targets if name in held]
+    listed = figure_in(device, "process_list")
+    return sum_figures(figures) if figures or listed == "complete" else f"process list: {listed}"
 
 
 def figure_in(part: Any, name: str) -> Figure:

@@ -43,7 +43,8 @@ class Sampler(Struct):
         free, certain = self._free(reading, meminfo, holder)
         found = {
             MEMORY: self._used_on_gpu(reading, meminfo, holder),
-            PROCESS: None if reading.processes is None else reading.processes.get(holder.pid, 0),
+            # A tool may list no process at all, as on WSL or an Orin: that is no figure, and not 0.
+            PROCESS: (reading.processes or {}).get(holder.pid),
             HEADROOM: free,
             CERTAIN: certain,
             # Where the GPU's memory is a NUMA node, MemTotal contains it.

@@ -141,9 +141,10 @@ class Host:
             (proc / str(pid)).symlink_to(f"/proc/{pid}")
         self._pids = set(pids)
         text = self._before
-        for name in ("MemFree", "MemAvailable"):
-            left = (self.meminfo(name) - used_bytes) >> 10
-            text = re.sub(rf"({name}:\s+)\d+", rf"\g<1>{left}", text)
+        changes = {"MemFree": -used_bytes, "MemAvailable": -used_bytes, "NvMapMemUsed": used_bytes}
+        for name in changes.keys() & set(re.findall(r"^\w+", text, re.MULTILINE)):
+            size = (self.meminfo(name) + changes[name]) >> 10
+            text = re.sub(rf"({name}:\s+)\d+", rf"\g<1>{size}", text)
         overwrite(proc / "meminfo", text)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from support.amd_machine import GIB, PCI, AmdMachine, discrete
+from support.amd_machine import GIB, PCI, AmdMachine, discrete, memory
 from support.driver_sim import (
     ALL,
     ON_CARD,
@@ -87,31 +87,36 @@ def _with_holdings(gpu: Gpu, holdings: Holdings) -> Mapping[str, object]:
     """Return what changes of a GPU. Managed memory is in no process; without a card pinned memory is."""
     listed = ("context", "device") if gpu.memory else ("context", "device", "pinned")
     holders = tuple(Holder(pid, held_by(holdings, pid, *listed)) for pid in holdings)
-    memory = gpu.memory and replace(gpu.memory, used=gpu.memory.used + held(holdings, *ON_CARD))
-    return {"memory": memory, "compute": (*(gpu.compute or ()), *holders)}
+    in_use = gpu.memory and replace(gpu.memory, used=gpu.memory.used + held(holdings, *ON_CARD))
+    return {"memory": in_use, "compute": None if gpu.compute is None else (*gpu.compute, *holders)}
 
 
 @contextmanager
-def simulated_hip(tmp_path: Path, vram: int = 24 * GIB) -> Iterator[dict[str, str]]:
-    """Yield the environment of programs on a machine with an AMD card. Pinned memory is in its GTT."""
-    machine = AmdMachine(tmp_path / "host")
+def simulated_hip(tmp_path: Path, is_apu: bool = False) -> Iterator[dict[str, str]]:
+    """Yield the environment of programs on a machine with an AMD card or an APU.
+
+    Pinned memory is in the GTT, and on the APU all of it: its driver prefers GTT to a small carve-out.
+    """
+    machine, vram = AmdMachine(tmp_path / "host"), (1 if is_apu else 24) * GIB
+    in_gtt = ALL if is_apu else ("pinned",)
     machine.host(64 * GIB, 50 * GIB)
-    machine.gpu(discrete(vram=vram, used=GIB))
-    machine.node(1, KFD_GPU, 0x300, vram)
+    machine.gpu(memory(vram, GIB // 2, 48 * GIB, 0) if is_apu else discrete(vram=vram, used=GIB // 2))
+    machine.node(1, KFD_GPU, 0x300, 48 * GIB if is_apu else vram)
     host = Host(machine.folder)
 
     def free(holdings: Holdings) -> tuple[int, int]:
-        return vram - GIB - held(holdings, *ON_CARD), vram
+        return (48 * GIB if is_apu else vram - GIB // 2) - held(holdings, *ON_CARD), vram
 
     def show(holdings: Holdings) -> None:
-        overwrite(machine.device() / "mem_info_vram_used", f"{GIB + held(holdings, *ON_CARD)}\n")
-        overwrite(machine.device() / "mem_info_gtt_used", f"{held(holdings, 'pinned')}\n")
+        on_card = 0 if is_apu else held(holdings, *ON_CARD)
+        overwrite(machine.device() / "mem_info_vram_used", f"{GIB // 2 + on_card}\n")
+        overwrite(machine.device() / "mem_info_gtt_used", f"{held(holdings, *in_gtt)}\n")
         for folder in (machine.folder / "sys/class/kfd/kfd/proc").glob("*"):
             if int(folder.name) not in holdings:
                 shutil.rmtree(folder)
         for pid in holdings:
             machine.held(pid, KFD_GPU, held_by(holdings, pid, *ON_CARD))
-        host.show(set(holdings), held(holdings, "pinned"))
+        host.show(set(holdings), held(holdings, *in_gtt))
 
     environ = installed(tmp_path, built_driver("libamdhip64.so", "hip.c"), SOURCES / "rocm-smi")
     with serving({"name": "AMD Radeon RX 7900 XTX", "pci": PCI}, free, show) as kernel:

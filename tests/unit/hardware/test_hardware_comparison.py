@@ -152,9 +152,22 @@ def test_tegra_gpu_without_an_address_is_found_by_its_vendor() -> None:
     assert find_device(snapshot(own), "0000:00:00.0", "NVIDIA") is own
 
 
+def test_headroom_of_mig_instances_is_not_compared() -> None:
+    """The headroom is that of the emptiest instance, and a program allocates from one of them."""
+    pools = [{"id": "ram", "label": "System RAM"}, {"id": "gpu0", "label": "VRAM"}]
+    relation = {"kind": "mig_instance", "device": "gpu0", "within": "gpu0", "relation": "MIG instance 2 ⊂ VRAM"}
+    device = {"id": "gpu0", "architecture": "discrete", "allocates_from": ["gpu0.mig2"]}
+    both = figures(256 * MIB, 256 * MIB, 0, 0)
+
+    place = find_place(snapshot(device, pools=pools, shares=[{"id": "gpu0.mig2", **relation}]), device)
+
+    assert place == GpuPlace("gpu0", "discrete", ("gpu0.mig2",), "MIG instance 2 ⊂ VRAM", is_partitioned=True)
+    assert verdicts(place, Sample(both, both)).keys() == {"MIG instance 2 ⊂ VRAM", "process", "System RAM"}
+
+
 def test_place_of_an_apu_is_its_carve_out_and_its_share() -> None:
     pools = [{"id": "ram", "label": "System RAM"}, {"id": "gpu0", "label": "GPU carve-out"}]
-    gtt = {"id": "gpu0.gtt", "kind": "gtt", "device": "gpu0", "relation": "GTT ⊂ System RAM"}
+    gtt = {"id": "gpu0.gtt", "kind": "gtt", "device": "gpu0", "within": "ram", "relation": "GTT ⊂ System RAM"}
     limit = {"id": "gpu0.limit", "kind": "gpu_limit", "device": "gpu0", "relation": "limit ⊂ GTT"}
     device = {"id": "gpu0", "architecture": "unified", "allocates_from": ["gpu0", "gpu0.gtt"]}
 
