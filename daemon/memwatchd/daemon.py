@@ -49,7 +49,8 @@ class Daemon:
         self.settings = self._started = settings
         self.roots = wiring.build_roots(settings)
         self.player = wiring.open_player(settings, time.time())
-        self.live = wiring.build_live_settings(settings, settings, self.player)
+        self._host = "" if self.player else wiring.read_identity(self.roots).host
+        self.live = wiring.build_live_settings(settings, settings, self.player, self._host)
         self.monitor, self.sampler = (
             self._monitor_machine(self.roots) if self.player is None else self._monitor_recording(self.player)
         )
@@ -88,6 +89,10 @@ class Daemon:
     def web_options(self) -> WebOptions:
         """Return the current web options. Called for every request, so a reload takes effect at once."""
         return self.live.web_options
+
+    def labels(self) -> Mapping[str, str]:
+        """Return the labels of [labels], which a reload may change."""
+        return self.live.sender.labels
 
     def user_name(self, uid: int) -> str:
         """Return the name of a user, or the id as text. Root's own files only: a directory service may hang."""
@@ -195,11 +200,11 @@ class Daemon:
         outbox = Outbox(opened.store, opened.stored) if opened else Outbox(None)
         receivers = wiring.create_receivers(self.live.receivers, outbox)
         recovered = int(opened.recovered) if opened else 0
-        return NotificationManager(self.monitor, outbox, receivers, lambda: self.live.dashboard_url, recovered)
+        return NotificationManager(self.monitor, outbox, receivers, lambda: self.live.sender, recovered)
 
     def _use(self, settings: Settings) -> None:
         """Apply new settings. If a resource is unavailable, raise before anything has changed."""
-        live = wiring.build_live_settings(settings, self._started, self.player)
+        live = wiring.build_live_settings(settings, self._started, self.player, self._host)
         if self.tls is not None and live.certificate is not None:
             load_certificate(self.tls, *live.certificate)
         receivers = wiring.update_receivers(live.receivers, self.live.receivers, self.alerting)

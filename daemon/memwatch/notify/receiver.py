@@ -35,10 +35,14 @@ RESOLVED_AGAIN_SECONDS = 300.0
 
 
 class Subscription(Struct, frozen=True):
-    """Events and targets of a receiver; no targets means any. Resolved notifications follow firing ones."""
+    """Events and targets of a receiver; no targets means any. Resolved notifications follow firing ones.
+
+    `instead_of_prometheus`: Prometheus's shipped rules leave out what the receiver gets while it works.
+    """
 
     events: frozenset[str] = frozenset({CRITICAL})
     targets: frozenset[str] = frozenset()
+    instead_of_prometheus: bool = False
 
     def wants(self, notification: Notification) -> bool:
         return self.covers(notification.rule, notification.target)
@@ -116,6 +120,11 @@ class Receiver:
     def pending(self) -> int:
         with self.queue.changed:
             return len(self.queue.queue)
+
+    def in_place_of_prometheus(self) -> Subscription | None:
+        """Return the subscription if Prometheus's rules may leave it out: it is meant so, and delivery works."""
+        works = not self.disabled and not self._failure and self.thread_state() is ThreadState.OK
+        return self.subscription if works and self.subscription.instead_of_prometheus else None
 
     def status(self) -> ReceiverStatus:
         with self.queue.changed:

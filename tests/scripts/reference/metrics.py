@@ -39,7 +39,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Processes": ("process_", "processes_", "memory_not_returned"),
     "Collectors": ("collector_",),
     "History": ("history_",),
-    "Alerts": ("alerts_", "notifications", "outbox_"),
+    "Alerts": ("alert_", "alerts_", "notifications", "outbox_"),
     "The daemon": (
         "snapshot_",
         "tick_",

@@ -20,8 +20,10 @@ from memwatch.alerts.state import AlertState, Key
 from memwatch.history.disk.files import FilesStatus
 from memwatch.model import STALLED, Absent, Process, sum_figures
 from memwatch.notify.outbox.outbox import OutboxFigures
+from memwatch.notify.receiver import Subscription
 from memwatch.runtime.worker import ThreadState
 from memwatch.snapshot import CollectorStatus, Level, PsiLine, Snapshot
+from memwatch_web.metrics.pushed_alerts import pushed_family
 from memwatch_web.metrics.samples import PREFIX, Row, Value, counter, gauge
 
 
@@ -33,6 +35,8 @@ class Notifier(Protocol):
     def counts(self) -> Mapping[str, int]: ...
 
     def pending(self) -> int: ...
+
+    def in_place_of_prometheus(self) -> Subscription | None: ...
 
 
 class ProcessFigures(Struct, frozen=True):
@@ -92,6 +96,8 @@ class Exporter(Collector):
         yield from collector_families(snapshot)
         yield from self._self_families(snapshot)
         yield from self._alert_families()
+        subscriptions = (notifier.in_place_of_prometheus() for notifier in self._notifiers())
+        yield pushed_family(snapshot, filter(None, subscriptions))
         yield from history_families(self._files())
         yield from daemon_families(self._process())
 
