@@ -14,6 +14,8 @@ PYTHONS ?= 3.10 3.14
 # Time for each target of `make fuzz`, and the targets; empty means all.
 SECONDS ?= 600
 TARGETS ?=
+# Number of generated machines of `make machines`.
+COUNT ?= 100000
 # The build for the CPU is enough; set its index with TORCH="torch --index-url …".
 TORCH ?= torch
 
@@ -23,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace screenshots test-lowest test-pins test-pythons test-torch test-hardware soak faults crash scale \
+.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace screenshots test-lowest test-pins test-pythons test-torch test-hardware soak faults crash machines scale \
 	reference docs shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
@@ -47,6 +49,7 @@ help:
 	@echo "make test-image   run the steps of deploy/Dockerfile without a container engine (root, Debian; 3 minutes)"
 	@echo "make faults       inject faults and write docs/quality/faults.md (10 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, 200 times: at most one tick may be lost"
+	@echo "make machines     check the laws of the accounting on generated machines (COUNT=1000000 MACHINES_ARGS='--processes 2')"
 	@echo "make test-pythons run the tests on every installed Python, 3.10 to 3.14"
 	@echo "make test-pins    check that the pinned versions exist for each of these Pythons"
 	@echo "make test-lowest  run the tests with the oldest allowed dependencies"
@@ -123,6 +126,9 @@ test-image: $(VENV)/.test
 
 faults: $(VENV)/.test tools
 	PYTHONPATH=tests $(BIN)/python tests/faults/fault_table.py $(CASES)
+
+machines: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m scripts.machines --count $(COUNT) $(MACHINES_ARGS)
 
 crash: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.crash_loop $(CRASH_ARGS)

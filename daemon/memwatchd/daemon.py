@@ -24,7 +24,8 @@ from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.failed_logins import FailedLogins
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.sse import Broker
-from memwatch_web.metrics.families import Exporter, ProcessFigures
+from memwatch_web.metrics.daemon_families import ProcessFigures
+from memwatch_web.metrics.families import Exporter
 from memwatchd import wiring
 from memwatchd.first_tick import first_tick
 from memwatchd.liveness import find_ill
@@ -110,6 +111,10 @@ class Daemon:
             lambda: ProcessFigures(
                 self._log_lines_dropped(), self.alerting.thread_states(), self.failed_logins.total
             ),
+            self.monitor.between_scrapes,
+            self.monitor.identity,
+            lambda: self.web_options().owner_metrics,
+            self.labels,
         )
 
     def start(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import socket
 import time
 from collections.abc import Sequence
@@ -148,7 +149,13 @@ def build_live_settings(
     speaks_tls = started.web.tls.cert_file is not None
     return LiveSettings(
         rules=build_rules(settings, player),
-        web_options=WebOptions(hosts=web.hosts, process_metrics=named, login=web.login, patterns=web.patterns),
+        web_options=WebOptions(
+            hosts=web.hosts,
+            process_metrics=named,
+            owner_metrics=settings.processes.owners,
+            login=web.login,
+            patterns=web.patterns,
+        ),
         receivers=settings.alerts.receivers if player is None else (),
         sender=build_sender(settings, web, host),
         max_streams=web.max_streams,
@@ -221,9 +228,17 @@ def build_subscription(receiver: ReceiverSection) -> Subscription:
 
 
 def read_identity(roots: Roots) -> Identity:
-    """Return the host name and boot id from procfs, else the host name of this process."""
+    """Return host name, boot id and kernel from procfs, else the host name and CPU of this process.
+
+    Linux has `arch` since 6.1.
+    """
     host = _word(roots, "sys/kernel/hostname") or printable(socket.gethostname())
-    return Identity(host, _word(roots, "sys/kernel/random/boot_id") or UNKNOWN_BOOT)
+    return Identity(
+        host,
+        _word(roots, "sys/kernel/random/boot_id") or UNKNOWN_BOOT,
+        kernel=_word(roots, "sys/kernel/osrelease"),
+        cpu=_word(roots, "sys/kernel/arch") or platform.machine(),
+    )
 
 
 def replay_identity(player: Player) -> Identity:

@@ -15,6 +15,7 @@ from memwatch.notify.channel import Channel, Reminder
 from memwatch.notify.http_post import PostResult
 from memwatch.notify.outbox.outbox import ReceiverQueue
 from memwatch.notify.outbox.queue import Kind, Message, Outcome
+from memwatch.runtime.histogram import Histogram
 from memwatch.runtime.worker import ThreadState, Worker
 from memwatch.units import duration
 
@@ -107,6 +108,10 @@ class Receiver:
     def start(self) -> bool:
         """Start the thread. Returns False if no thread can be created now; call it again later."""
         return self._thread.begin()
+
+    @property
+    def latency(self) -> Histogram:
+        return self.queue.latency
 
     def counts(self) -> Mapping[str, int]:
         with self.queue.changed:
@@ -239,6 +244,8 @@ class Receiver:
             self.queue.queue.mark_delivered(entry)
             self.queue.count([Outcome.DELIVERED])
             self._delivered_unix = time.time()
+            if entry.queued_at is not None:
+                self.queue.latency.observe(time.monotonic() - entry.queued_at)
             self._schedule_repeat(entry)
             self._log_recovery()
         elif answer.status == HTTP_GONE:

@@ -156,6 +156,7 @@ class Processes(Section, frozen=True, kw_only=True):
     top: Annotated[int, Bounds(1, 1000), AT_START] = 50
     interval: Annotated[Duration, Bounds(seconds(1), seconds(300)), AT_START] = seconds(10)
     metrics: Annotated[bool, ON_RELOAD] = False
+    owners: Annotated[int, Bounds(0, 50), ON_RELOAD] = 8
     command_lines: Annotated[bool, AT_START] = False
     leak_window: Annotated[Duration, Bounds(seconds(60), seconds(604_800)), ON_RELOAD] = seconds(3600)
     leak_least: Annotated[Size, Converter(parse_size), ON_RELOAD] = Size(64 << 20)
