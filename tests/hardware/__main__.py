@@ -95,7 +95,6 @@ def run(options: argparse.Namespace, holder: HolderProcess) -> Report:
         state.mkdir(mode=0o700)
         with running_daemon(Path(folder), "--state-dir", str(state), config=SETTINGS, environ=environ) as daemon:
             cost = Cost.since_now(daemon.pid)
-            doctor = start_doctor(daemon)
             device = wait_for_device(daemon, facts.pci, vendor, options.wait)
             snapshot = daemon.snapshot()
             tool = find_tool(vendor, facts.pci)
@@ -103,9 +102,10 @@ def run(options: argparse.Namespace, holder: HolderProcess) -> Report:
             bench = Bench(
                 sampler, lambda: HolderProcess(holder.api, options.gpu), sampler.sample(holder), options.sizes
             )
-            sections = [run_check(name, bench) for name in options.check or CHECKS]
+            with start_doctor(daemon) as doctor:  # it runs while the first check waits for the driver
+                sections = [run_check(name, bench) for name in options.check or CHECKS]
+                text = doctor.communicate()[0]
             found = daemon.snapshot()
-            text = doctor.communicate()[0]
             return Report(describe_machine(found, device, facts, tool), text, sections, cost.describe(found))
 
 
