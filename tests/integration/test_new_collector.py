@@ -84,4 +84,5 @@ def test_section_of_an_unknown_collector_is_refused(tmp_path: Path) -> None:
 def test_new_collector_gets_a_section_in_the_configuration_file() -> None:
     text = with_collectors(SHIPPED.read_text(), (*COLLECTORS, Magic))
 
-    assert "\n\n[collectors.magic]\n#enabled = true\n\n\n[log]\n" in text
+    assert "\n\n[collectors.magic]\n#enabled = true\n\n\n" in text
+    assert text.index("[collectors.drm]") < text.index("[collectors.magic]") < text.index("[labels]")

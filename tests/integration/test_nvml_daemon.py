@@ -58,7 +58,7 @@ def test_allocated_and_freed_gpu_memory_is_seen_within_two_ticks(tmp_path: Path)
         'memwatch_share_used_bytes{device="gpu0",kind="cuda_pool",share="cuda0",within="ram"} 1.073741824e+09'
         in metrics
     )
-    assert 'memwatch_pool_size_bytes{kind="system_ram",pool="ram"}' in metrics
+    assert 'memwatch_pool_size_bytes{device="",kind="system_ram",pool="ram"}' in metrics
     assert metrics.count("\nmemwatch_pool_size_bytes{") == 1
 
 
