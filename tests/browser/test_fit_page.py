@@ -148,7 +148,7 @@ def test_invalid_query_shows_an_error_and_the_form(daemon: RunningDaemon, query:
         ("config={}", "no readable hidden_size"),
         ("config=" + "[" * 30_000, "is not readable JSON"),
         ("config=%7B%22a%22:" + "9" * 5000 + "%7D", "config.json"),
-        ("config={%22kv_lora_rank%22: 512}", "is not supported"),
+        ("config={%22model_type%22: %22novel%22}", "the model_type &#39;novel&#39; is not known"),
         ("config=%ff%fe", "is not readable JSON"),
         ("&".join(f"a{i}=1" for i in range(50)), "more than 40 fields"),
     ],

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.planning import gguf, safetensors
-from memwatch.planning.huggingface import Config, parse_config
+from memwatch.planning import gguf, gguf_shape, safetensors
+from memwatch.planning.huggingface import Config, UnknownFamilyError, parse_config
 from memwatch.planning.sizes import InvalidInputError, bits_per_weight, regular_size
 from memwatch.planning.transformer import Transformer
 
@@ -22,7 +22,7 @@ PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf")
 class Checkpoint(Struct, frozen=True):
     """A model's size and shape. `weights_bytes`: size of its tensors, None if only its config.json is known.
 
-    `source`: the format that was read.
+    `source`: the format that was read. `note`: why the shape is not known, a clause.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Checkpoint(Struct, frozen=True):
     weights_bytes: int | None
     context: int
     dtype_bytes: float
+    note: str = ""
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -54,14 +55,13 @@ def _read_folder(path: Path) -> Checkpoint:
     if (path / INDEX).exists():
         return _read_index(path / INDEX)
     shards = sorted(path.glob("*.safetensors"))
-    config = _config(path / CONFIG) if (path / CONFIG).exists() else None
     if shards:
-        return _build_checkpoint(path, config, _sum_tensor_bytes(shards), "safetensors")
+        return _build_checkpoint(path, _config_beside(path / CONFIG), _sum_tensor_bytes(shards), "safetensors")
     files = sorted(path.glob("*.gguf"))
     if files and _are_parts(files):
         return _read_gguf(files)
-    if config:
-        return _build_checkpoint(path, config, None, CONFIG)
+    if (path / CONFIG).exists():
+        return _build_checkpoint(path, _config(path / CONFIG), None, CONFIG)
     if files:
         raise InvalidInputError(
             f"{path}: has {len(files)} GGUF files; name one of them, for example {files[0].name}"
@@ -78,9 +78,8 @@ def _read_index(path: Path) -> Checkpoint:
     for name in names:
         if Path(name).name != name:
             raise InvalidInputError(f"{path}: names the file {name[:80]!r}, which is not in the same folder")
-    config = path.parent / CONFIG
     weights = _sum_tensor_bytes([path.parent / name for name in sorted(names)])
-    return _build_checkpoint(path.parent, _config(config) if config.exists() else None, weights, "safetensors")
+    return _build_checkpoint(path.parent, _config_beside(path.parent / CONFIG), weights, "safetensors")
 
 
 def _are_names(weight_map: dict[str, Any]) -> bool:
@@ -95,9 +94,8 @@ def _read_file(path: Path) -> Checkpoint:
     if path.suffix == ".gguf":
         return _read_gguf([path])
     if path.suffix == ".safetensors":
-        config = path.parent / CONFIG
-        known_config = _config(config) if config.exists() else None
-        return _build_checkpoint(path, known_config, safetensors.read_tensor_bytes(path), "safetensors")
+        known = _config_beside(path.parent / CONFIG)
+        return _build_checkpoint(path, known, safetensors.read_tensor_bytes(path), "safetensors")
     if not path.exists():
         raise InvalidInputError(
             f'"{path}" is neither a size nor a file; for example 20GiB, or a folder with safetensors'
@@ -119,18 +117,31 @@ def _read_gguf(files: list[Path]) -> Checkpoint:
     bytes_each = min(16.0, max(0.125, weights / numbers)) if numbers else 2.0
     context = heads[0].keys.get(f"{heads[0].keys.get('general.architecture')}.context_length")
     known = context if isinstance(context, int) else 0
-    return Checkpoint(str(files[0]), "GGUF", gguf.parse_transformer(heads[0]), weights, known, bytes_each)
+    shape, note = None, ""
+    try:
+        shape = gguf_shape.parse_shape(heads[0].keys)
+    except (InvalidInputError, OverflowError) as error:
+        note = str(error)
+    return Checkpoint(str(files[0]), "GGUF", shape, weights, known, bytes_each, note)
 
 
-def _build_checkpoint(path: Path, config: Config | None, weights: int | None, source: str) -> Checkpoint:
-    if config is None:
-        return Checkpoint(str(path), source, None, weights, 0, 2.0)
+def _build_checkpoint(path: Path, config: Config | str | None, weights: int | None, source: str) -> Checkpoint:
+    if config is None or isinstance(config, str):
+        return Checkpoint(str(path), source, None, weights, 0, 2.0, config or "")
     dtype_bytes = bits_per_weight(config.dtype) / 8
     return Checkpoint(str(path), source, config.transformer, weights, config.context, dtype_bytes)
 
 
 def _config(path: Path) -> Config:
     return parse_config(_object(path), str(path))
+
+
+def _config_beside(path: Path) -> Config | str | None:
+    """Return the config of a folder whose tensors are known, or why its family is not."""
+    try:
+        return _config(path) if path.exists() else None
+    except UnknownFamilyError as error:
+        return str(error).removeprefix(f"{path}: ").split(", and ")[0]
 
 
 def _object(path: Path) -> dict[str, Any]:

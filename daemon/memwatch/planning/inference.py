@@ -81,18 +81,18 @@ def compute_weights(model: Transformer, dtype_bytes: float) -> int:
 
 
 def compute_kv_cache(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float) -> int:
+    """Return the bytes of keys and values, and of the state of layers without them."""
     tokens = check_count(seq_len, "max_seq_len", 8192, 1, MAX_TOKENS)
-    kept = min(tokens, model.sliding_window or tokens)
     batch = check_count(batch_size, "batch_size", 1, 1, MAX_TOKENS)
-    return math.ceil(
-        2 * model.n_layers * model.kv_width * kept * batch * check_dtype_bytes(dtype_bytes, "kv_dtype_bytes")
-    )
+    number = check_dtype_bytes(dtype_bytes, "kv_dtype_bytes")
+    state = model.linear_layers * model.state_bytes
+    return batch * (math.ceil(model.count_cached_numbers(tokens) * number) + state)
 
 
 def compute_activations(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float) -> int:
     """Estimate the activations of one layer for one chunk, and the logits of the last token in 32 bits."""
     tokens = min(seq_len, PIECE_TOKENS) * batch_size
-    width = 4 * model.hidden_size + 3 * model.intermediate_size
+    width = 4 * model.hidden_size + 3 * model.active_width
     return math.ceil(tokens * width * dtype_bytes) + batch_size * model.vocab_size * 4
 
 

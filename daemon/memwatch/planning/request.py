@@ -78,9 +78,11 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use) -> MemoryNeed:
     if shape is None:
         if use.training or checkpoint.weights_bytes is None:
             raise InvalidInputError(
-                f"{checkpoint.name}: its shape is not known; put its config.json in the same folder"
+                f"{checkpoint.name}: its shape is not known{_clause(checkpoint)}; "
+                "put its config.json in the same folder"
             )
-        note = "The model's shape is not known: its KV cache and activations are not counted."
+        why = _clause(checkpoint)
+        note = f"The model's shape is not known{why}: its KV cache and activations are not counted."
         return replace(_need(checkpoint.name, {"weights": checkpoint.weights_bytes}), note=note)
     own = checkpoint.weights_bytes if not use.dtype else None
     dtype_bytes = bits_per_weight(use.dtype) / 8 if use.dtype else checkpoint.dtype_bytes
@@ -100,6 +102,10 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use) -> MemoryNeed:
         "activations": found.activations_bytes,
     }
     return _need(checkpoint.name, parts)
+
+
+def _clause(checkpoint: Checkpoint) -> str:
+    return f" ({checkpoint.note})" if checkpoint.note else ""
 
 
 def _training_need(name: str, shape: Transformer, plan: TrainingPlan) -> MemoryNeed:

@@ -101,7 +101,7 @@ def estimate_training_memory(model: Transformer, plan: TrainingPlan = TrainingPl
 
 def lora_parameters(model: Transformer, rank: int) -> int:
     """Return the number of parameters of LoRA adapters on every matrix of every layer."""
-    return model.n_layers * rank * sum(inputs + outputs for inputs, outputs in model.matrices)
+    return rank * sum(count * (inputs + outputs) for _, count, inputs, outputs in model.list_matrices())
 
 
 def compute_activations(model: Transformer, plan: TrainingPlan) -> int:
@@ -137,5 +137,4 @@ def numbers_of_layer(model: Transformer) -> int:
     gate, input, activation and product.
     """
     attention = 2 * model.n_heads * model.head_dim + 2 * model.kv_width
-    used = 1 if model.n_experts == 1 else 2  # each token is routed to two experts, as in Mixtral
-    return 4 * model.hidden_size + attention + (4 if model.gated_mlp else 2) * model.intermediate_size * used
+    return 4 * model.hidden_size + attention + (4 if model.gated_mlp else 2) * model.active_width

@@ -24,17 +24,7 @@ from memwatch.snapshot import Snapshot
 
 SHAPE = ("hidden_size", "intermediate_size", "n_layers", "vocab_size", "n_heads", "n_kv_heads")
 # Details that most models do not have. The defaults describe a plain model.
-DETAILS = (
-    "head_dim",
-    "tied_embeddings",
-    "gated_mlp",
-    "n_experts",
-    "biases",
-    "qk_norm",
-    "norms_per_layer",
-    "learned_positions",
-    "sliding_window",
-)
+DETAILS = tuple(name for name in Transformer.__struct_fields__ if name not in SHAPE)
 # Parameters that require train. The form on the page always sends its optimizer.
 TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "swap_blocks")
 
@@ -68,6 +58,23 @@ class FitRequest(BaseModel):
     norms_per_layer: int = 2
     learned_positions: int = Field(0, description="Rows of the learned position table; 0: none.")
     sliding_window: int = Field(0, description="Attention window in tokens; 0: unlimited.")
+    full_layers: int = Field(0, description="Layers without the window; 0: none.")
+    full_kv_width: int = Field(0, description="Numbers of a token's keys in those, if other than in the others.")
+    shared_kv_layers: int = Field(0, description="Layers that read the KV cache of another.")
+    attention_layers: int = Field(0, description="Layers with attention; 0: all but linear_layers.")
+    linear_layers: int = Field(0, description="Layers without a KV cache: linear attention, state-space.")
+    linear_parameters: int = Field(0, description="Parameters of each of those.")
+    state_bytes: int = Field(0, description="State of each of those, for one sequence.")
+    kv_lora_rank: int = Field(0, description="MLA: rank of the cached vector; 0: no MLA.")
+    q_lora_rank: int = Field(0, description="MLA: rank of the queries; 0: one matrix.")
+    qk_rope_head_dim: int = Field(0, description="MLA: cached numbers with positions.")
+    v_head_dim: int = Field(0, description="Head dimension of values; 0: head_dim.")
+    mlp_layers: int = Field(0, description="Layers with an MLP; 0: all.")
+    moe_layers: int = Field(0, description="Layers with experts; 0: all with an MLP.")
+    dense_intermediate_size: int = Field(0, description="Width of layers without experts.")
+    shared_intermediate_size: int = Field(0, description="Width of the shared experts.")
+    active_experts: int = Field(0, description="Experts of a token; 0: two.")
+    extra_parameters: int = Field(0, description="Parameters of a vision tower and others, not quantized.")
     context: int = Field(DEFAULT_CONTEXT, ge=1, le=1 << 30, description="Context length in tokens per sequence.")
     batch: int = Field(1, ge=1, le=1 << 20, description="Batch size in sequences.")
     dtype: str = Field("bfloat16", max_length=40, description="Type of the weights: bfloat16, int8, nf4, q4_k, …")
