@@ -13,6 +13,8 @@ import pytest
 
 from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
+from memwatch.planning.inference import compute_weights
+from memwatch.planning.number_formats import parse_format
 from memwatch_web.api.fit_request import build_fields
 from memwatch_web.pages.fit_page import EXAMPLES, build_bars
 from scripts.published_models import MODELS, Published
@@ -97,11 +99,12 @@ def test_config_json_redirects_to_a_query(daemon: RunningDaemon, model: Publishe
     """The query has the exact shape of every published checkpoint."""
     status, location, _ = sent(daemon, urlencode({"config": json.dumps(model.config)}).encode())
 
-    shape = parse_config(model.config, model.name).transformer
+    config = parse_config(model.config, model.name)
+    shape, form = config.transformer, parse_format(config.dtype)
     found = daemon.get("/api/v1/" + location).json
 
     assert status == 303
-    assert found["parts"]["weights"] == 2 * shape.parameters
+    assert found["parts"]["weights"] == compute_weights(shape, form.bytes, form.scope)
 
 
 def test_examples_have_the_published_shapes() -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.planning import gguf, gguf_shape, safetensors
 from memwatch.planning.huggingface import Config, UnknownFamilyError, parse_config
-from memwatch.planning.sizes import InvalidInputError, bits_per_weight, regular_size
+from memwatch.planning.number_formats import Scope, parse_format
+from memwatch.planning.sizes import InvalidInputError, regular_size
 from memwatch.planning.transformer import Transformer
 
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
@@ -22,7 +24,8 @@ PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf")
 class Checkpoint(Struct, frozen=True):
     """A model's size and shape. `weights_bytes`: size of its tensors, None if only its config.json is known.
 
-    `source`: the format that was read. `note`: why the shape is not known, a clause.
+    `source`: the format that was read. `note`: why the shape is not known, a clause. `dtype_bytes`: bytes per
+    weight of the parts in `scope`. `problem`: why its config.json does not give these, empty if it does.
     """
 
     name: str
@@ -32,6 +35,8 @@ class Checkpoint(Struct, frozen=True):
     context: int
     dtype_bytes: float
     note: str = ""
+    scope: Scope = "layers"
+    problem: str = ""
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -128,8 +133,14 @@ def _read_gguf(files: list[Path]) -> Checkpoint:
 def _build_checkpoint(path: Path, config: Config | str | None, weights: int | None, source: str) -> Checkpoint:
     if config is None or isinstance(config, str):
         return Checkpoint(str(path), source, None, weights, 0, 2.0, config or "")
-    dtype_bytes = bits_per_weight(config.dtype) / 8
-    return Checkpoint(str(path), source, config.transformer, weights, config.context, dtype_bytes)
+    return replace(describe_config(config), name=str(path), source=source, weights_bytes=weights)
+
+
+def describe_config(config: Config) -> Checkpoint:
+    """Return what a config.json alone tells of a model."""
+    form = parse_format(config.dtype)
+    shape, context, problem = config.transformer, config.context, config.problem
+    return Checkpoint(CONFIG, CONFIG, shape, None, context, form.bytes, scope=form.scope, problem=problem)
 
 
 def _config(path: Path) -> Config:

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.planning.families import FAMILIES, Family, Fields, Json, layer_types, number
+from memwatch.planning.quantization import parse_quantization
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import LAYER_COUNTS, Biases, Transformer
 
@@ -33,12 +34,14 @@ class UnknownFamilyError(InvalidInputError):
 
 
 class Config(Struct, frozen=True):
-    """Contents of a config.json. `context`: the model's longest context, 0 if not given. `dtype`: as written."""
+    """Contents of a config.json. `context`: the model's longest context, 0 if not given. `dtype`: format of the
+    weights, from `quantization_config` or as written. `problem`: why that is not known."""
 
     family: str
     transformer: Transformer
     context: int
     dtype: str
+    problem: str = ""
 
 
 def parse_config(found: Json, name: str) -> Config:
@@ -59,7 +62,12 @@ def parse_config(found: Json, name: str) -> Config:
             f"{name}: the model_type {family!r} is not known, and its layers may differ from those of others; "
             "give its GGUF file, its folder with safetensors files (weights only), or a size, for example 20GiB"
         )
-    return Config(family, _transformer(text, family, known, numbers), numbers["context"], _dtype(text))
+    shape, problem = _transformer(text, family, known, numbers), ""
+    try:
+        dtype = parse_quantization(text, shape.n_layers) or _dtype(text)
+    except InvalidInputError as error:
+        dtype, problem = _dtype(text), str(error)
+    return Config(family, shape, numbers["context"], dtype, problem)
 
 
 def _transformer(text: Json, family: str, known: Family, numbers: Mapping[str, int]) -> Transformer:

@@ -10,8 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
-from memwatch.planning.inference import estimate_inference
-from memwatch.planning.sizes import SIZE, InvalidInputError, bits_per_weight, parse_bytes
+from memwatch.planning.inference import compute_weights, estimate_inference
+from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
+from memwatch.planning.sizes import SIZE, InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan, estimate_training_memory
 from memwatch.planning.transformer import Transformer
 
@@ -84,18 +85,23 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use) -> MemoryNeed:
         why = _clause(checkpoint)
         note = f"The model's shape is not known{why}: its KV cache and activations are not counted."
         return replace(_need(checkpoint.name, {"weights": checkpoint.weights_bytes}), note=note)
-    own = checkpoint.weights_bytes if not use.dtype else None
-    dtype_bytes = bits_per_weight(use.dtype) / 8 if use.dtype else checkpoint.dtype_bytes
+    form = parse_format(use.dtype) if use.dtype else NumberFormat(checkpoint.dtype_bytes * 8, checkpoint.scope)
+    weights = None if use.dtype else checkpoint.weights_bytes
+    if weights is None:
+        if checkpoint.problem and not use.dtype:
+            raise InvalidInputError(f"{checkpoint.name}: {checkpoint.problem}")
+        weights = compute_weights(shape, form.bytes, form.scope)
     if use.training:
         plan = replace(
             use.training,
-            dtype_bytes=dtype_bytes,
+            dtype_bytes=form.bytes,
             batch_size=use.batch_size,
             seq_len=choose_context(checkpoint, use),
         )
-        return _training_need(checkpoint.name, shape, plan)
-    kv_bytes = bits_per_weight(use.kv_dtype) / 8 if use.kv_dtype else None
-    found = estimate_inference(shape, choose_context(checkpoint, use), dtype_bytes, use.batch_size, kv_bytes, own)
+        return _training_need(checkpoint.name, shape, plan, weights if plan.lora_rank else None)
+    kv_bytes = bits_per_cached_number(use.kv_dtype) / 8 if use.kv_dtype else None
+    context = choose_context(checkpoint, use)
+    found = estimate_inference(shape, context, form.bytes, use.batch_size, kv_bytes, weights)
     parts = {
         "weights": found.weights_bytes,
         "kv_cache": found.kv_cache_bytes,
@@ -108,8 +114,8 @@ def _clause(checkpoint: Checkpoint) -> str:
     return f" ({checkpoint.note})" if checkpoint.note else ""
 
 
-def _training_need(name: str, shape: Transformer, plan: TrainingPlan) -> MemoryNeed:
-    found = estimate_training_memory(shape, plan)
+def _training_need(name: str, shape: Transformer, plan: TrainingPlan, weights: int | None) -> MemoryNeed:
+    found = estimate_training_memory(shape, plan, weights)
     parts = {
         "weights": found.weights_bytes,
         "gradients": found.gradients_bytes,

@@ -69,8 +69,13 @@ class TrainingEstimate(Struct, frozen=True):
     total_bytes: int
 
 
-def estimate_training_memory(model: Transformer, plan: TrainingPlan = TrainingPlan()) -> TrainingEstimate:
-    """Estimate the memory of a training run. Raises InvalidInputError if the plan does not match the model."""
+def estimate_training_memory(
+    model: Transformer, plan: TrainingPlan = TrainingPlan(), weights_bytes: int | None = None
+) -> TrainingEstimate:
+    """Estimate the memory of a training run. Raises InvalidInputError if the plan does not match the model.
+
+    `weights_bytes`: the size of the checkpoint's tensors, if known, without adapters.
+    """
     if plan.swapped_blocks > model.n_layers:
         raise InvalidInputError(
             f"swapped_blocks is {plan.swapped_blocks}, but the model has {model.n_layers} layers; "
@@ -78,7 +83,8 @@ def estimate_training_memory(model: Transformer, plan: TrainingPlan = TrainingPl
         )
     trained = lora_parameters(model, plan.lora_rank) if plan.lora_rank else model.parameters
     adapters = math.ceil(trained * UNQUANTIZED_BYTES) if plan.lora_rank else 0
-    weights = compute_weights(model, plan.dtype_bytes) + adapters
+    stored = compute_weights(model, plan.dtype_bytes) if weights_bytes is None else weights_bytes
+    weights = stored + adapters
     gradients = math.ceil(trained * max(plan.dtype_bytes, UNQUANTIZED_BYTES))
     copies = MASTER_BYTES if plan.master_weights and plan.dtype_bytes < MASTER_BYTES else 0.0
     states = math.ceil(trained * (OPTIMIZER_BYTES[plan.optimizer] + copies))

@@ -9,8 +9,9 @@ import click
 from click.core import ParameterSource
 
 from memwatch.planning.checkpoint import read_checkpoint
+from memwatch.planning.number_formats import bits_per_cached_number, bits_per_weight
 from memwatch.planning.request import PARTS, MemoryNeed, Reduction, Use, cheapest_reduction, compute_need, is_size
-from memwatch.planning.sizes import InvalidInputError, bits_per_weight
+from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
 from memwatch.render import words as wording
 from memwatchd.client.address import Address
@@ -88,9 +89,9 @@ def parse_use(options: dict[str, object]) -> Use:
     values = {name: value for name, value in options.items() if value is not None}
     try:
         plan = _parse_plan(values) if values["train"] else None
-        for name in ("dtype", "kv_dtype"):
+        for name, check in (("dtype", bits_per_weight), ("kv_dtype", bits_per_cached_number)):
             if values[name]:
-                bits_per_weight(values[name])
+                check(values[name])
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
     context, batch = values.get("context", 0), values["batch"]

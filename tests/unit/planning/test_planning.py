@@ -17,7 +17,8 @@ from memwatch.planning.inference import (
     estimate_inference_memory,
     estimate_kv_cache,
 )
-from memwatch.planning.sizes import InvalidInputError, bits_per_weight, parse_bytes
+from memwatch.planning.number_formats import bits_per_weight
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan, estimate_training_memory, layer_bytes, lora_parameters
 from memwatch.planning.transformer import Transformer
 from scripts.published_models import MODELS, Published, rows

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.fit import Fit, compute_fit
+from memwatch.planning.number_formats import parse_format
 from memwatch.planning.request import (
     DEFAULT_CONTEXT,
     MemoryNeed,
@@ -17,7 +18,7 @@ from memwatch.planning.request import (
     cheapest_reduction,
     compute_checkpoint_need,
 )
-from memwatch.planning.sizes import InvalidInputError, bits_per_weight, parse_bytes
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
 from memwatch.planning.transformer import Biases, Transformer
 from memwatch.snapshot import Snapshot
@@ -118,7 +119,8 @@ class FitRequest(BaseModel):
         if unused:
             raise InvalidInputError(f"{', '.join(unused)}: for training only; add train=true, or leave it out")
         transformer = Transformer(**shape, **{name: getattr(self, name) for name in DETAILS})
-        return Checkpoint("model", "shape", transformer, None, self.context, bits_per_weight(self.dtype) / 8)
+        form = parse_format(self.dtype)
+        return Checkpoint("model", "shape", transformer, None, self.context, form.bytes, scope=form.scope)
 
     def _refuse_all_but_bytes(self) -> None:
         others = [name for name in type(self).model_fields if name in self.model_fields_set and name != "bytes"]

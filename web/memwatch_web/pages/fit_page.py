@@ -13,9 +13,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from memwatch.model import Absent
 from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
+from memwatch.planning.number_formats import NAMES
 from memwatch.planning.request import PARTS
 from memwatch.planning.safetensors import parse_object
-from memwatch.planning.sizes import BITS, InvalidInputError
+from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import OPTIMIZER_BYTES
 from memwatch.planning.transformer import Transformer
 from memwatch.snapshot import Snapshot
@@ -52,8 +53,13 @@ class FitForm(Struct, frozen=True):
     fields: Mapping[str, str]
     answered: FitResult | None = None
     problem: str = ""
-    dtypes: tuple[str, ...] = tuple(BITS)
     optimizers: tuple[str, ...] = tuple(OPTIMIZER_BYTES)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Return the formats to choose from, with that of a config."""
+        given = self.fields.get("dtype", "")
+        return NAMES if not given or given in NAMES else (*NAMES, given)
 
     @property
     def examples(self) -> tuple[tuple[str, str], ...]:
@@ -137,6 +143,8 @@ def parse_config_fields(text: str) -> dict[str, str]:
     if not text.strip():
         raise InvalidInputError("config.json is empty: paste the text of a model's config.json")
     config = parse_config(parse_object(text.encode(), "config.json"), "config.json")
+    if config.problem:
+        raise InvalidInputError(f"config.json: {config.problem}")
     return build_fields(config.transformer) | {"dtype": config.dtype}
 
 
