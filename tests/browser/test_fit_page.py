@@ -15,7 +15,7 @@ from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_weights
 from memwatch.planning.number_formats import parse_format
-from memwatch_web.api.fit_request import build_fields
+from memwatch.planning.query import shape_fields
 from memwatch_web.pages.fit_page import EXAMPLES, build_bars
 from scripts.published_models import MODELS, Published
 from scripts.screenshots import chromium
@@ -25,7 +25,7 @@ from support.nvml_machine import Simulator
 from support.waiting import MAX_WAIT_SECONDS
 
 GIB = 1 << 30
-LLAMA_70B = urlencode(build_fields(dict(EXAMPLES)["Llama 3 70B"]))
+LLAMA_70B = urlencode(shape_fields(dict(EXAMPLES)["Llama 3 70B"]))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_api_returns_parts_and_change(daemon: RunningDaemon) -> None:
 
 def test_training_includes_optimizer_states(daemon: RunningDaemon) -> None:
     """Full training of 8 billion parameters does not fit. A fitting change is shown."""
-    shape = urlencode(build_fields(dict(EXAMPLES)["Llama 3 8B"]) | {"train": "true", "context": "2048"})
+    shape = urlencode(shape_fields(dict(EXAMPLES)["Llama 3 8B"]) | {"train": "true", "context": "2048"})
 
     text = text_of(daemon, f"/fit?{shape}")
 
@@ -165,8 +165,8 @@ def test_invalid_config_json_shows_an_error(daemon: RunningDaemon, body: str, wo
 
 def test_bars_have_the_scale_of_the_device() -> None:
     """Memory in use, then the need. If that is too much, the scale is wider than the device."""
-    fits = FitVerdict("gpu0", "GPU", True, 100 * GIB, 60 * GIB, 20 * GIB, "")
-    over = FitVerdict("gpu1", "GPU", False, 40 * GIB, 10 * GIB, -30 * GIB, "")
+    fits = FitVerdict("gpu0", "GPU", True, 100 * GIB, 60 * GIB, 20 * GIB, "", need_bytes=40 * GIB)
+    over = FitVerdict("gpu1", "GPU", False, 40 * GIB, 10 * GIB, -30 * GIB, "", need_bytes=40 * GIB)
 
     wide, narrow = build_bars(Fit(40 * GIB, "gpu0", (fits, over)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -20,7 +21,8 @@ class TrainingPlan(Struct, frozen=True):
     """Options of a training run. `lora_rank` 0 trains all weights. `dtype_bytes`: bytes per stored weight.
 
     `master_weights` adds a 32-bit copy of the trained weights. `swapped_blocks`: number of layers whose weights are
-    offloaded to System RAM. `offload_optimizer` offloads the optimizer states and the 32-bit copy as well.
+    offloaded to System RAM. `offload_optimizer` offloads the optimizer states and the 32-bit copy as well,
+    `offload_parameters` all weights except those of one layer.
     """
 
     batch_size: int = 1
@@ -33,6 +35,7 @@ class TrainingPlan(Struct, frozen=True):
     lora_rank: int = 0
     offload_optimizer: bool = False
     swapped_blocks: int = 0
+    offload_parameters: bool = False
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size", 1, 1, 1 << 30)
@@ -53,7 +56,8 @@ class TrainingPlan(Struct, frozen=True):
 
 
 class TrainingEstimate(Struct, frozen=True):
-    """Sizes in bytes. `device_bytes`: the peak on the GPU; `ram_bytes`: the part offloaded to System RAM.
+    """Sizes in bytes. `device_bytes`: the peak on the GPU; `ram_bytes`: the part offloaded to System RAM, in
+    `moves` by part.
 
     On a machine with unified memory both come from the same pool.
     """
@@ -67,6 +71,7 @@ class TrainingEstimate(Struct, frozen=True):
     device_bytes: int
     ram_bytes: int
     total_bytes: int
+    moves: Mapping[str, int] = {}
 
 
 def estimate_training_memory(
@@ -90,7 +95,9 @@ def estimate_training_memory(
     states = math.ceil(trained * (OPTIMIZER_BYTES[plan.optimizer] + copies))
     activations = compute_activations(model, plan)
     layer = math.ceil(model.matrix_parameters * plan.dtype_bytes / model.n_layers)
-    offloaded = layer * plan.swapped_blocks + (states if plan.offload_optimizer else 0)
+    swapped = weights - layer if plan.offload_parameters else layer * plan.swapped_blocks
+    moved_weights, moved_states = max(0, min(swapped, weights)), states if plan.offload_optimizer else 0
+    offloaded = moved_weights + moved_states
     total = weights + gradients + states + activations
     return TrainingEstimate(
         parameters=model.parameters,
@@ -102,6 +109,7 @@ def estimate_training_memory(
         device_bytes=total - offloaded,
         ram_bytes=offloaded,
         total_bytes=total,
+        moves={"weights": moved_weights, "optimizer": moved_states},
     )
 
 
