@@ -7,11 +7,15 @@ INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 	--constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS)
 TESTS := $(BIN)/python -m pytest -n 6
 RUN_ARGS ?=
+# Options of `make test-hardware`, such as '--gpu 1'.
+HARDWARE_ARGS ?=
 # `make lint` checks the types for these versions, .ci/run for all five.
 PYTHONS ?= 3.10 3.14
 # Time for each target of `make fuzz`, and the targets; empty means all.
 SECONDS ?= 600
 TARGETS ?=
+# Number of generated machines of `make machines`.
+COUNT ?= 100000
 # The build for the CPU is enough; set its index with TORCH="torch --index-url …".
 TORCH ?= torch
 
@@ -21,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace screenshots test-lowest test-pins test-pythons test-torch soak faults crash scale \
+.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace screenshots test-lowest test-pins test-pythons test-torch test-hardware soak faults crash machines scale \
 	reference docs shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
@@ -45,9 +49,11 @@ help:
 	@echo "make test-image   run the steps of deploy/Dockerfile without a container engine (root, Debian; 3 minutes)"
 	@echo "make faults       inject faults and write docs/quality/faults.md (10 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, 200 times: at most one tick may be lost"
+	@echo "make machines     check the laws of the accounting on generated machines (COUNT=1000000 MACHINES_ARGS='--processes 2')"
 	@echo "make test-pythons run the tests on every installed Python, 3.10 to 3.14"
 	@echo "make test-pins    check that the pinned versions exist for each of these Pythons"
 	@echo "make test-lowest  run the tests with the oldest allowed dependencies"
+	@echo "make test-hardware  on a machine with a GPU: allocate known amounts, compare with the vendor's tool"
 	@echo "make test-torch   install PyTorch and call the whole library in a training run"
 	@echo "make fuzz         coverage-guided fuzzing of every parser (TARGETS='psi kmsg' SECONDS=600 each)"
 	@echo "make deb          build a Debian package in dist/ (DEB_ARGS='--arch arm64')"
@@ -121,6 +127,9 @@ test-image: $(VENV)/.test
 faults: $(VENV)/.test tools
 	PYTHONPATH=tests $(BIN)/python tests/faults/fault_table.py $(CASES)
 
+machines: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m scripts.machines --count $(COUNT) $(MACHINES_ARGS)
+
 crash: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.crash_loop $(CRASH_ARGS)
 
@@ -132,6 +141,9 @@ test-pins:
 
 test-lowest:
 	@sh tests/tools/lowest.sh
+
+test-hardware: $(VENV)/.run
+	@PYTHONPATH=tests $(BIN)/python -m hardware $(HARDWARE_ARGS)
 
 test-torch:
 	@test -d $(VENV)-torch || $(PYTHON) -m venv $(VENV)-torch

@@ -18,7 +18,7 @@ from memwatch.kernel_log import KernelLog
 from memwatch.linux.dmem import DmemReading
 from memwatch.model import STALLED, Absent, Device, Pool, Process, Share, Vitals
 from memwatch.owners import KernelHeld, Owner
-from memwatch.snapshot import CgroupPressure, Kernel, Machine, MemoryPsi, Node, ProcessScan, Swap, Zram
+from memwatch.snapshot import CgroupPressure, Kernel, Machine, MemoryPsi, Node, ProcessScan, Swap, ZfsCache, Zram
 
 
 class Findings(Struct, frozen=True):
@@ -39,9 +39,11 @@ class Findings(Struct, frozen=True):
     owners: tuple[Owner, ...] = ()
     kernel_held: tuple[KernelHeld, ...] = ()
     container_names: Mapping[str, str] | None = None
+    pod_names: Mapping[str, str] | None = None
     machine: Machine | None = None
     swap: Swap | None = None
     zram: Zram | None = None
+    zfs_cache: ZfsCache | None = None
     psi: MemoryPsi | None = None
     cgroup_pressure: CgroupPressure | None = None
     nodes: tuple[Node, ...] = ()
@@ -69,6 +71,7 @@ class Findings(Struct, frozen=True):
         return Findings(
             machine=self.machine,
             container_names=self.container_names,
+            pod_names=self.pod_names,
             pci_gpus=self.pci_gpus,
             pools=tuple(stale_pool(pool) for pool in self.pools),
             shares=tuple(stale_share(share) for share in self.shares),

@@ -129,6 +129,16 @@ class Zram(Struct, frozen=True):
         refuse_negative(self, ("stored_bytes", "memory_bytes"), "zram")
 
 
+class ZfsCache(Struct, frozen=True):
+    """ZFS's cache (ARC): its size, and the size below which it does not shrink."""
+
+    size_bytes: int
+    minimum_bytes: int
+
+    def __post_init__(self) -> None:
+        refuse_negative(self, ("size_bytes", "minimum_bytes"), "ZFS cache")
+
+
 class PsiLine(Struct, frozen=True):
     """One line of pressure stall information (PSI): fraction of each window, 0 to 1, in which tasks stalled."""
 
@@ -279,9 +289,9 @@ class SelfUsage(Struct, frozen=True):
 
 
 class Total(Struct, frozen=True):
-    """Sum over all pools: the only sum that is allowed."""
+    """Sum over all pools: the only sum that is allowed. Absent if no pool is known."""
 
-    size_bytes: int
+    size_bytes: Bytes
     used_bytes: Bytes
     available_bytes: Bytes
 
@@ -310,8 +320,10 @@ class Snapshot(Struct, frozen=True, dict=True):
     owners: tuple[Owner, ...] = ()
     kernel_held: tuple[KernelHeld, ...] = ()
     container_names: Mapping[str, str] = field(default_factory=dict)
+    pod_names: Mapping[str, str] = field(default_factory=dict)
     swap: Swap | Absent = Absent.NOT_AVAILABLE
     zram: Zram | Absent = Absent.NOT_AVAILABLE
+    zfs_cache: ZfsCache | Absent = Absent.NOT_SUPPORTED
     psi: MemoryPsi | Absent = Absent.NOT_AVAILABLE
     cgroup_pressure: CgroupPressure | Absent = Absent.NOT_AVAILABLE
     nodes: tuple[Node, ...] = ()
@@ -361,6 +373,8 @@ class Snapshot(Struct, frozen=True, dict=True):
 
     @cached_property
     def total(self) -> Total:
+        if not self.pools:
+            return Total(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
         return Total(
             sum(pool.size_bytes for pool in self.pools),
             sum_figures([pool.used_bytes for pool in self.pools]),

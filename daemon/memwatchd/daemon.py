@@ -24,7 +24,8 @@ from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.failed_logins import FailedLogins
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.sse import Broker
-from memwatch_web.metrics.families import Exporter, ProcessFigures
+from memwatch_web.metrics.daemon_families import ProcessFigures
+from memwatch_web.metrics.families import Exporter
 from memwatchd import wiring
 from memwatchd.first_tick import first_tick
 from memwatchd.liveness import find_ill
@@ -49,7 +50,8 @@ class Daemon:
         self.settings = self._started = settings
         self.roots = wiring.build_roots(settings)
         self.player = wiring.open_player(settings, time.time())
-        self.live = wiring.build_live_settings(settings, settings, self.player)
+        self._host = "" if self.player else wiring.read_identity(self.roots).host
+        self.live = wiring.build_live_settings(settings, settings, self.player, self._host)
         self.monitor, self.sampler = (
             self._monitor_machine(self.roots) if self.player is None else self._monitor_recording(self.player)
         )
@@ -89,6 +91,10 @@ class Daemon:
         """Return the current web options. Called for every request, so a reload takes effect at once."""
         return self.live.web_options
 
+    def labels(self) -> Mapping[str, str]:
+        """Return the labels of [labels], which a reload may change."""
+        return self.live.sender.labels
+
     def user_name(self, uid: int) -> str:
         """Return the name of a user, or the id as text. Root's own files only: a directory service may hang."""
         self._passwd.refresh()
@@ -105,6 +111,10 @@ class Daemon:
             lambda: ProcessFigures(
                 self._log_lines_dropped(), self.alerting.thread_states(), self.failed_logins.total
             ),
+            self.monitor.between_scrapes,
+            self.monitor.identity,
+            lambda: self.web_options().owner_metrics,
+            self.labels,
         )
 
     def start(self) -> None:
@@ -195,11 +205,11 @@ class Daemon:
         outbox = Outbox(opened.store, opened.stored) if opened else Outbox(None)
         receivers = wiring.create_receivers(self.live.receivers, outbox)
         recovered = int(opened.recovered) if opened else 0
-        return NotificationManager(self.monitor, outbox, receivers, lambda: self.live.dashboard_url, recovered)
+        return NotificationManager(self.monitor, outbox, receivers, lambda: self.live.sender, recovered)
 
     def _use(self, settings: Settings) -> None:
         """Apply new settings. If a resource is unavailable, raise before anything has changed."""
-        live = wiring.build_live_settings(settings, self._started, self.player)
+        live = wiring.build_live_settings(settings, self._started, self.player, self._host)
         if self.tls is not None and live.certificate is not None:
             load_certificate(self.tls, *live.certificate)
         receivers = wiring.update_receivers(live.receivers, self.live.receivers, self.alerting)

@@ -10,6 +10,7 @@ from memwatch.notify.manager import build_test_notification
 from memwatch.printable import printable
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.render.text import render_text
+from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.first_tick import read_machine
 from memwatchd.http_server import server
@@ -60,8 +61,9 @@ def test_alert(settings: Settings) -> int:
         )
         return EXIT_CONFIGURATION
     notification, snapshot, failed = build_test_notification(), read_machine(settings), 0
+    sender = wiring.build_sender(settings, settings.web, snapshot.host)
     for channel in channels:
-        answer = channel.send(notification.id, channel.body(notification, snapshot, settings.web.url))
+        answer = channel.send(notification.id, channel.body(notification, snapshot, sender))
         failed += not answer.success
         print(printable(f"{channel.title}: {'delivered' if answer.success else answer.failure}"), flush=True)
     return EXIT_FAILURE if failed else EXIT_OK

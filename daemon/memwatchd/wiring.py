@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import socket
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from memwatch.notify.channel import Channel
 from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.notify.receiver import Receiver, Subscription
+from memwatch.notify.sender import Sender
 from memwatch.options import InvalidValueError
 from memwatch.printable import decode, printable
 from memwatch.snapshot import UNKNOWN_BOOT, Snapshot
@@ -114,7 +116,7 @@ class LiveSettings(Struct, frozen=True):
     rules: MonitorRules
     web_options: WebOptions
     receivers: tuple[ReceiverSection, ...]
-    dashboard_url: str | None
+    sender: Sender
     max_streams: int
     log_level: str
     certificate: tuple[str, str | None] | None
@@ -134,9 +136,12 @@ def effective_web(web: Web, started: Web) -> Web:
         raise SettingsError([Problem(why)]) from None
 
 
-def build_live_settings(settings: Settings, started: Settings, player: Player | None = None) -> LiveSettings:
+def build_live_settings(
+    settings: Settings, started: Settings, player: Player | None = None, host: str = ""
+) -> LiveSettings:
     """Return the live part of `settings` for a daemon that was started with the settings `started`.
 
+    `host`: name of this machine.
     Raises SettingsError if the settings are not safe with the addresses of the start.
     """
     web, cert_file = effective_web(settings.web, started.web), settings.web.tls.cert_file
@@ -144,14 +149,33 @@ def build_live_settings(settings: Settings, started: Settings, player: Player | 
     speaks_tls = started.web.tls.cert_file is not None
     return LiveSettings(
         rules=build_rules(settings, player),
-        web_options=WebOptions(hosts=web.hosts, process_metrics=named, login=web.login, patterns=web.patterns),
+        web_options=WebOptions(
+            hosts=web.hosts,
+            process_metrics=named,
+            owner_metrics=settings.processes.owners,
+            login=web.login,
+            patterns=web.patterns,
+        ),
         receivers=settings.alerts.receivers if player is None else (),
-        dashboard_url=web.url,
+        sender=build_sender(settings, web, host),
         max_streams=web.max_streams,
         log_level=settings.log.level,
         certificate=(cert_file, settings.web.tls.key_file) if speaks_tls and cert_file is not None else None,
         is_open=web.is_open,
         exposure=describe_exposure(web),
+    )
+
+
+def build_sender(settings: Settings, web: Web, host: str) -> Sender:
+    """Return the identity of this daemon in alerts, with the instance that Prometheus most likely uses."""
+    address = web.address_for_others(host)
+    scheme = "http" if web.tls.cert_file is None else "https"
+    own = f"{host}:{web.tcp_port}" if web.tcp_port else host
+    return Sender(
+        url=web.url or (f"{scheme}://{address}" if address else None),
+        instance=settings.alerts.instance or address or own,
+        job=settings.alerts.job,
+        labels=settings.labels,
     )
 
 
@@ -200,13 +224,21 @@ def create_receiver(receiver: ReceiverSection, outbox: Outbox, channel: Channel)
 
 
 def build_subscription(receiver: ReceiverSection) -> Subscription:
-    return Subscription(frozenset(receiver.events), frozenset(receiver.targets))
+    return Subscription(frozenset(receiver.events), frozenset(receiver.targets), receiver.instead_of_prometheus)
 
 
 def read_identity(roots: Roots) -> Identity:
-    """Return the host name and boot id from procfs, else the host name of this process."""
+    """Return host name, boot id and kernel from procfs, else the host name and CPU of this process.
+
+    Linux has `arch` since 6.1.
+    """
     host = _word(roots, "sys/kernel/hostname") or printable(socket.gethostname())
-    return Identity(host, _word(roots, "sys/kernel/random/boot_id") or UNKNOWN_BOOT)
+    return Identity(
+        host,
+        _word(roots, "sys/kernel/random/boot_id") or UNKNOWN_BOOT,
+        kernel=_word(roots, "sys/kernel/osrelease"),
+        cpu=_word(roots, "sys/kernel/arch") or platform.machine(),
+    )
 
 
 def replay_identity(player: Player) -> Identity:

@@ -76,8 +76,11 @@ def inside(built: dashboard.Dashboard) -> None:
     }
     text = "On unified machines CUDA reports only MemFree as free; page cache can be reclaimed."
     built.with_panel(lines("Headroom of devices", text, queries, missing="no GPU"))
-    queries = {"{{name}} {{pid}} {{where}}": f"topk(10, memwatch_process_memory_bytes{M})"}
-    text = "The 10 largest. Needs `metrics = true` under `[processes]`."
+    queries = {
+        "{{name}} {{pid}} resident": f"topk(10, memwatch_process_resident_bytes{M})",
+        "{{name}} {{pid}} ⊂ {{within}}": f"topk(10, memwatch_process_device_bytes{M})",
+    }
+    text = "The 10 largest of each kind, which may overlap. Needs `metrics = true` under `[processes]`."
     built.with_panel(lines("Processes", text, queries, missing="processes are not exported"))
     queries = {"used": f"memwatch_swap_used_bytes{M}", "size": f"memwatch_swap_size_bytes{M}"}
     built.with_panel(dashed(lines("Swap", "Not counted as memory.", queries, missing="no data"), "^size$"))

@@ -60,10 +60,10 @@ def test_patterns_and_api_reference_have_no_serious_fault(
     page.close()
 
 
-def test_fit_answers_and_error_pages_have_no_serious_fault(browser: Browser, tmp_path: Path) -> None:
-    """A fitting and an oversized model and a missing page, from a daemon, in both themes."""
+def test_fit_answers_runbooks_and_error_pages_have_no_serious_fault(browser: Browser, tmp_path: Path) -> None:
+    """A fitting and an oversized model, the runbooks and a missing page, from a daemon, in both themes."""
     with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        for question in ("fit", "fit?bytes=20GiB", "fit?bytes=2TiB", "no/such/page"):
+        for question in ("fit", "fit?bytes=20GiB", "fit?bytes=2TiB", "runbooks", "no/such/page"):
             for theme in THEMES:
                 page = browser.new_page(color_scheme=theme)
                 page.goto(f"{daemon.url}/{question}")

@@ -94,7 +94,7 @@ def test_pod_mounts_the_node_read_only(overlay: str) -> None:
     mounts = {one["name"]: one for one in container["volumeMounts"]}
 
     assert spec["hostPID"] is True
-    assert set(host.values()) == {"/proc", "/sys", "/etc/passwd"}
+    assert set(host.values()) == {"/proc", "/sys", "/etc/passwd", "/var/log/containers"}
     assert all(mounts[name]["readOnly"] for name in host)
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["allowPrivilegeEscalation"] is False

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 
 from scripts.golden import roots_arguments
-from support.daemon_process import running_daemon
+from support.daemon_process import RunningDaemon, free_port, running_daemon
 from support.mutable_machine import MutableMachine
 from support.nvml_machine import Simulator
 from support.nvml_state import Trouble
@@ -18,6 +20,21 @@ from support.webhook_receiver import receiving
 
 # Levels fall at once, so that tests need not wait for 30 s.
 FORGETFUL = '[pressure]\nclear_after = "0s"\n'
+ONE_INCIDENT = """
+[web]
+url = "http://gpu1.example.org:6360"
+[pressure]
+clear_after = "0s"
+[alerts]
+instance = "127.0.0.1:{port}"
+pending_for = "400ms"
+resolve_after = "400ms"
+keep_firing_for = "0s"
+again_after = "0s"
+[[alerts.alertmanagers]]
+name = "am"
+url = "{url}"
+"""
 FAST = {"127.0.0.1:6360": "", "127.0.0.1:9093": "127.0.0.1:1", "15s": "1s", "10s": "1s"}
 
 
@@ -104,6 +121,58 @@ def test_full_memory_reaches_a_receiver_through_alertmanager(tmp_path: Path) -> 
     )
     assert alert["annotations"]["summary"] == f"ram of 127.0.0.1:{daemon.port} is critical"
     assert last["alerts"][0]["fingerprint"] == alert["fingerprint"]
+
+
+def test_one_incident_gives_one_notification(tmp_path: Path) -> None:
+    """Own alerts and Prometheus's rules in one Alertmanager: the daemon's alert comes, and later its end.
+
+    While its deliveries fail, the alert of the rules comes instead, with the same labels.
+    """
+    machine = MutableMachine.of("workstation", tmp_path / "machine")
+    rules, port = tmp_path / "rules", free_port()
+    rules.mkdir()
+    short = {"for: 10s": "for: 0s", "keep_firing_for: 2m": "keep_firing_for: 0s"}
+    (rules / "alerts.yml").write_text(shipped("prometheus/rules/alerts.yml", short))
+    waits = {"group_wait: 5s": "group_wait: 2s", "group_interval: 5m": "group_interval: 1s"}
+    listen = ("--listen", f"127.0.0.1:{port}")
+    with receiving() as receiver:
+        routes = shipped("alertmanager/alertmanager.yml", {"http://127.0.0.1:9095/alerts": receiver.url} | waits)
+        with alertmanager(tmp_path, routes) as manager:
+            own = ONE_INCIDENT.format(port=port, url=f"http://{manager.address}")
+            text = configuration(f"127.0.0.1:{port}", manager.address)
+            with (
+                prometheus(tmp_path, text.replace(f"{DEPLOY}/prometheus/rules/", f"{rules}/")) as server,
+                running_daemon(tmp_path, "--interval", "200ms", *machine.arguments, *listen, config=own) as daemon,
+            ):
+                server.wait_for('memwatch_alert_pushed{event="pressure.critical",target="ram"}')
+                machine.use(0.97)
+                server.wait_for('memwatch_pressure_level{target="ram"} == 3')
+                wait_until(lambda: bool(receiver.deliveries))
+                time.sleep(3.0)  # the rule is evaluated each second, and would notify after two more
+                listed = manager.ask("/api/v2/alerts")
+                fired = server.query('ALERTS{alertname="MemoryCritical"}')
+                machine.use(0.3)
+                wait_until(lambda: b'"status":"resolved"' in receiver.deliveries[-1].body)
+                told = [json.loads(delivery.body) for delivery in receiver.deliveries]
+
+                reload(daemon, tmp_path, own.replace(manager.address, "127.0.0.1:1"))
+                machine.use(0.97)
+                server.wait_for('ALERTS{alertname="MemoryCritical",alertstate="firing"}')
+                wait_until(lambda: len(receiver.deliveries) > len(told))
+                taken_over = json.loads(receiver.deliveries[-1].body)
+
+    (alert,) = listed
+    assert fired == []
+    assert [one["status"] for one in told] == ["firing", "resolved"]
+    assert alert["annotations"]["runbook_url"].endswith("/runbooks#memorycritical")
+    assert alert["labels"]["instance"] == f"127.0.0.1:{port}"
+    assert [one["labels"] for one in taken_over["alerts"]] == [alert["labels"]]
+
+
+def reload(daemon: RunningDaemon, folder: Path, config: str) -> None:
+    (folder / "memwatchd.toml").write_text(config)
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.wait_for_log("alerts.alertmanagers.am.url")
 
 
 def test_series_of_a_lost_gpu_end_at_once(tmp_path: Path) -> None:

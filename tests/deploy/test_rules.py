@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from memwatch.alerts.naming import runbook_anchor
+from memwatch.alerts.rules import EVENTS
+from scripts.reference.runbooks import SOURCE, TEMPLATE, anchors
 from support.exported_metrics import exported_names
 from support.paths import ROOT
 
 PROMETHEUS = ROOT / "deploy/prometheus"
 RULES = sorted((PROMETHEUS / "rules").glob("*.yml"))
-RUNBOOKS = (ROOT / "docs/howto/runbooks.md").read_text()
 
 
 def rules() -> list[dict[str, Any]]:
@@ -51,18 +53,20 @@ def test_each_alert_is_tested_firing_and_not_firing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_each_alert_has_a_severity_and_a_runbook(name: str) -> None:
-    """It has a severity, a summary, a description and an existing runbook."""
+    """It has a severity, a summary, a description and the absolute URL of a section that the daemon serves."""
     alert = ALERTS[name]
 
     assert alert["labels"]["severity"] in {"critical", "warning", "info"}
-    assert {"summary", "description", "runbook"} <= alert["annotations"].keys()
-    assert alert["annotations"]["runbook"] == f"docs/howto/runbooks.md#{name.lower()}"
-    assert re.search(rf"^## {name}$", RUNBOOKS, re.MULTILINE)
+    assert {"summary", "description", "runbook_url"} <= alert["annotations"].keys()
+    assert re.fullmatch(r"(http://|\{\{ range ).+/runbooks#" + name.lower(), alert["annotations"]["runbook_url"])
+    assert f' id="{name.lower()}" ' in TEMPLATE.read_text()
 
 
 def test_each_runbook_belongs_to_an_alert() -> None:
-    """Each heading is an alert."""
-    assert set(re.findall(r"^## (\w+)$", RUNBOOKS, re.MULTILINE)) == ALERTS.keys()
+    """Each heading is an alert of Prometheus's rules or of memwatchd itself."""
+    own = {runbook_anchor(event, "ram") for event in EVENTS}
+
+    assert set(anchors(SOURCE.read_text())) == {name.lower() for name in ALERTS} | own
 
 
 def test_rules_use_existing_metrics() -> None:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from memwatch.notify.alertmanager import AlertmanagerChannel, alert_name, alerts_endpoint
+from memwatch.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
 from memwatch.notify.http_post import Poster
 from memwatch.notify.webhook_payload import parse_endpoint
 from support.alert_machine import QUICK, AlertMachine
@@ -84,6 +84,7 @@ def test_alert_and_resolve_reach_the_webhook_behind_alertmanager(tmp_path: Path)
     with receiving(200) as site, alertmanager(tmp_path, site.url) as port:
         config = QUICK.format(pending="400ms") + (
             f'[[alerts.alertmanagers]]\nname = "am"\nurl = "http://127.0.0.1:{port}/"\nresend = "1s"\n'
+            '[labels]\ncluster = "west"\n'
         )
         with running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
             machine.fill()
@@ -97,8 +98,9 @@ def test_alert_and_resolve_reach_the_webhook_behind_alertmanager(tmp_path: Path)
     assert firing["status"] == "firing"
     assert firing["labels"] == resolved["labels"] == listed["labels"]
     assert firing["labels"] == {
-        "alertname": "MemwatchPressureCritical",
-        "instance": daemon_host(machine),
+        "alertname": "MemoryCritical",
+        "cluster": "west",
+        "instance": f"{daemon_host(machine)}:{daemon.port}",
         "job": "memwatchd",
         "severity": "critical",
         "target": "ram",
@@ -179,7 +181,7 @@ def test_late_one_off_event_fires_and_expires(tmp_path: Path) -> None:
         made.close()
 
     first = alerts_in(site)[0]
-    assert (first["status"], first["labels"]["alertname"]) == ("firing", "MemwatchKernelOomKill")
+    assert (first["status"], first["labels"]["alertname"]) == ("firing", "MemoryOOMKill")
 
 
 @pytest.mark.parametrize("corrected", [False, True])
@@ -219,8 +221,3 @@ def test_firing_alerts_are_repeated_in_one_request() -> None:
         ("vram0", False),
         ("vram1", True),
     ]
-
-
-def test_alert_name_is_camel_case() -> None:
-    """Prometheus alert names are camel case."""
-    assert alert_name("kernel.oom_kill") == "MemwatchKernelOomKill"

@@ -228,7 +228,7 @@ def test_missing_parameter_error_shows_an_example(daemon: RunningDaemon) -> None
 
 
 def test_every_page_is_html(daemon: RunningDaemon) -> None:
-    for path in ("/", "/processes", "/about", "/docs"):
+    for path in ("/", "/processes", "/about", "/docs", "/runbooks"):
         answer = daemon.get(path)
 
         assert answer.status == 200

@@ -33,6 +33,7 @@ def paths_of(daemon: RunningDaemon) -> list[str]:
         "/about",
         "/live?page=overview",
         "/docs",
+        "/runbooks",
         "/openapi.json",
         "/static/app.css",
         "/nothing",

@@ -69,3 +69,13 @@ def test_gtt_above_system_ram_is_inconsistent(tmp_path: Path) -> None:
     assert share["absent"] == {"used_bytes": "inconsistent", "limit_bytes": "inconsistent"}
     assert device["absent"]["headroom_bytes"] == "inconsistent"
     assert {one["level"] for one in snapshot["pressure"]} == {"low"}
+
+
+def test_arc_of_the_host_is_not_available_in_the_container(tmp_path: Path) -> None:
+    """arcstats is the host's: 5 GiB that can be reclaimed there would have left 1 of 8 GiB in use, and not 6."""
+    machine = lxc_container(tmp_path)
+    machine.host(8 * GIB, 2 * GIB)
+    machine.write("proc/spl/kstat/zfs/arcstats", f"size 4 {6 * GIB}\nc_min 4 {GIB}\n")
+    (ram, _) = snapshot_of(tmp_path, *machine.arguments)["pools"]
+
+    assert (ram["used_bytes"], ram["source"]) == (6 * GIB, "lxcfs:MemAvailable")

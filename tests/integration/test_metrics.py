@@ -20,6 +20,7 @@ from memwatch_web.metrics.families import Exporter
 from scripts.golden import with_help
 from support.daemon_process import RunningDaemon, running_daemon
 from support.fakes import GIB, ram
+from support.mutable_machine import MutableMachine
 from support.paths import MACHINES
 
 CLASSIC = "text/plain;version=0.0.4"
@@ -179,19 +180,82 @@ def test_pressure_is_exported_as_number_state_and_reasons() -> None:
 
     text = rendered(snapshot_of(pressure=(pressure,)))
 
-    assert 'memwatch_pressure_level{target="ram"} 2.0' in text
-    assert 'memwatch_pressure{level="high",target="ram"} 1.0' in text
-    assert 'memwatch_pressure{level="critical",target="ram"} 0.0' in text
-    assert 'memwatch_pressure_reason{signal="util",target="ram"} 1.0' in text
+    assert 'memwatch_pressure_level{device="",target="ram"} 2.0' in text
+    assert 'memwatch_pressure{device="",level="high",target="ram"} 1.0' in text
+    assert 'memwatch_pressure{device="",level="critical",target="ram"} 0.0' in text
+    assert 'memwatch_pressure_reason{device="",signal="util",target="ram"} 1.0' in text
     assert "memwatch_time_to_full_seconds{" not in text
 
 
 def test_process_metrics_are_exported_only_if_enabled() -> None:
     """One series per process is expensive to store."""
-    process = Process(42, 0.0, 'py"thon\n', GIB, GIB, "rss", unit="x.service", container=None)
+    held: dict[str, int | Absent] = {"gpu0": 2 * GIB, "gpu1": Absent.NOT_PERMITTED}
+    process = Process(
+        42, 0.0, 'py"thon\n', GIB, 3 * GIB, "rss + device", unit="x.service", device_bytes=held, swap_bytes=0
+    )
     shot = snapshot_of(processes=(process,))
 
-    assert "process_memory" not in rendered(shot)
+    assert "process_" not in rendered(shot)
     text = rendered(shot, most_processes=1)
-    labels = 'container="",name="py\\"thon\\n",pid="42",unit="x.service",where="rss"'
-    assert f"memwatch_process_memory_bytes{{{labels}}} 1.073741824e+09" in text
+    labels = 'container="",name="py\\"thon\\n",pid="42",unit="x.service"'
+    assert f"memwatch_process_resident_bytes{{{labels}}} 1.073741824e+09" in text
+    assert f'memwatch_process_device_bytes{{{labels},within="gpu0"}} 2.147483648e+09' in text
+    assert f"memwatch_process_swap_bytes{{{labels}}} 0.0" in text
+    assert "gpu1" not in text
+
+
+def test_resident_and_device_memory_of_processes_have_separate_names() -> None:
+    """Bytes on a device may also be resident: each family can be summed, the two together cannot."""
+    one = Process(1, 0.0, "a", GIB, GIB, "rss", device_bytes={"cuda0": GIB})
+    two = Process(2, 0.0, "b", GIB, GIB, "rss", device_bytes={"cuda0": GIB})
+
+    text = rendered(snapshot_of(processes=(one, two)), most_processes=2)
+
+    for name in ("process_resident_bytes", "process_device_bytes"):
+        figures = re.findall(rf"^memwatch_{name}\{{.*\}} (.*)$", text, re.MULTILINE)
+        assert sum(map(float, figures)) == 2 * GIB
+
+
+def test_openmetrics_names_the_unit_of_every_family(daemon: RunningDaemon) -> None:
+    """Each family whose name ends in a unit has a UNIT line; the parser rejects a unit that the name lacks."""
+    text = daemon.get("/metrics", Accept=OPENMETRICS).text
+
+    families = {family.name: family for family in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
+    units = {name: family.unit for name, family in families.items() if name.startswith("memwatch_")}
+    assert units["memwatch_pool_used_bytes"] == "bytes"
+    assert units["memwatch_psi_stalled_seconds"] == "seconds"
+    assert units["memwatch_tick_run_seconds"] == "seconds"
+    assert {name for name in units if name.endswith(("_bytes", "_seconds", "_ratio"))} == {
+        name for name, unit in units.items() if unit
+    }
+
+
+def test_peak_between_two_scrapes_is_exported(tmp_path: Path) -> None:
+    """Memory fills up and empties again before the next scrape: only gauges of that moment miss it."""
+    machine = MutableMachine.of("workstation", tmp_path / "machine")
+    machine.use(0.3)
+    config = '[pressure]\nclear_after = "0s"\n'
+    with running_daemon(tmp_path, "--interval", "100ms", *machine.arguments, config=config) as daemon:
+        before = scraped(daemon)
+        machine.use(0.97)
+        daemon.wait_for("/api/v1/pressure", lambda found: found[0]["level"] == "critical")
+        machine.use(0.3)
+        daemon.wait_for("/api/v1/pressure", lambda found: found[0]["level"] == "low")
+        after = scraped(daemon)
+
+    size, changed = after["memwatch_pool_size_bytes"], "memwatch_pressure_changes_total"
+    critical = 'memwatch_pressure_seconds_total{device="",level="critical",target="ram"}'
+    assert after["memwatch_pool_used_bytes"] < 0.4 * size
+    assert after["memwatch_pool_used_bytes_max"] > 0.95 * size
+    assert after["memwatch_pool_available_bytes_min"] < 0.05 * size
+    assert (before[critical], before[changed]) == (0, 0)
+    assert after[critical] > 0
+    assert after[changed] >= 2
+    assert after["memwatch_tick_run_seconds_count"] > before["memwatch_tick_run_seconds_count"]
+
+
+def scraped(daemon: RunningDaemon) -> dict[str, float]:
+    """Return the last sample of each name, and each sample by name and labels."""
+    lines = [line for line in daemon.get("/metrics", Accept=CLASSIC).text.splitlines() if line[0] != "#"]
+    samples = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+    return {name.partition("{")[0]: value for name, value in samples.items()} | samples

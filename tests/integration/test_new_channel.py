@@ -27,7 +27,7 @@ class FileChannel:
         self.title, self.path, self.secret = f"file {name}", path, secret
     def prepare(self): pass
     def abort(self): pass
-    def body(self, notice, snapshot, dashboard_url):
+    def body(self, notice, snapshot, sender):
         return f"{notice.rule} {notice.target}".encode()
     def send(self, message_id, body):
         with open(self.path, "ab") as file:

@@ -249,3 +249,33 @@ def test_process_started_in_the_window_grew_by_all_its_memory(tmp_path: Path) ->
     assert mine["whole"] is True
     assert answer["processes"] == sorted(answer["processes"], key=lambda one: (-one["grown_bytes"], one["pid"]))
     assert answer["suspects"] == []
+
+
+def test_pods_of_a_kubernetes_node_have_names(tmp_path: Path) -> None:
+    """In the API, on the page and in /metrics, from the kubelet's links to logs."""
+    identity, uid = "c0ffee" * 10 + "beef", "1a" * 16
+    arguments = simulated(tmp_path / "node")
+    logs = tmp_path / "node/root/var/log/containers"
+    logs.mkdir(parents=True)
+    (logs / f"vllm-0_ml_server-{identity}.log").symlink_to(f"/var/log/pods/ml_vllm-0_{uid}/server/0.log")
+    with running_daemon(tmp_path, *arguments, config=OFTEN) as daemon:
+        daemon.wait_until_ok("kubernetes")
+        (process,) = daemon.wait_for("/api/v1/processes", lambda found: found and found[0]["pod_name"])
+        (owner,) = daemon.get("/api/v1/owners?by=pod").json["owners"]
+        page = daemon.get("/processes?by=pod").text
+        text = daemon.get("/metrics").text
+
+    assert (process["pod_name"], process["container_name"]) == ("ml/vllm-0", "ml/vllm-0/server")
+    assert (owner["name"], owner["pod_name"]) == (uid, "ml/vllm-0")
+    assert "ml/vllm-0" in page
+    pod = 'kind="pod",name="ml/vllm-0",namespace="ml",pod="vllm-0"'
+    assert f"memwatch_owner_resident_bytes{{{pod}}} 5.36870912e+08" in text
+    assert 'container="server",kind="container",name="ml/vllm-0/server",namespace="ml",pod="vllm-0"' in text
+
+
+def test_owners_in_metrics_are_turned_off_by_a_setting(tmp_path: Path) -> None:
+    arguments = simulated(tmp_path / "node")
+    with running_daemon(tmp_path, *arguments, config=OFTEN + "owners = 0\n") as daemon:
+        daemon.wait_for("/api/v1/processes", bool)
+
+        assert "memwatch_owner_" not in daemon.get("/metrics").text

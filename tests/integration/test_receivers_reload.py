@@ -69,6 +69,7 @@ def test_added_receiver_is_notified_and_removed_one_is_not(tmp_path: Path) -> No
         wait_for_deliveries(second, 1)
         counted = 'memwatch_notifications_total{outcome="delivered",receiver="site0"} 2.0'
         wait_until(lambda: counted in daemon.get("/metrics").text)
+        assert 'memwatch_notification_latency_seconds_count{receiver="site0"} 2.0' in daemon.get("/metrics").text
         reload_with(daemon, tmp_path, quick_config(second).replace("site0", "site1"))
         assert notified_by_test() == ["site1"]
         wait_for_deliveries(second, 2)

@@ -7,18 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from memwatch.monitor.between_scrapes import WITH_THREAD
+from memwatch.snapshot import Level
 from scripts.golden import RUN_HERE, VOLATILE, host_of
 from support.daemon_process import running_daemon
 from support.paths import MACHINES
 
 GOLDEN = sorted(MACHINES.glob("*/metrics*.txt"))
-NO_GPU, ONE_GPU = 80, 150
-HOST, PER_GPU = 60, 40
+NO_GPU, ONE_GPU = 150, 240
+HOST, PER_GPU = 130, 60
 # A limit of a cgroup is a share and a pressure target; there are 64 at most.
-PER_LIMIT = 8
-# Series about the daemon itself and process_*, the same on every machine: VOLATILE without the two per collector.
-OWN = 6 + 6
-PER_COLLECTOR = 2
+PER_LIMIT = 14
+# Series about the daemon itself and process_*, the same on every machine: VOLATILE without those counted below.
+OWN = 6 + 6 + 1 + 7
+PER_COLLECTOR, PER_THREAD = 2, 6
+PER_TARGET = len(Level)
 LIMITS = re.compile(r'^memwatch_share_limit_bytes\{.*kind="gpu_limit"', re.MULTILINE)
 CHANGING = ("#", "memwatch_pressure_reason", "memwatch_time_to_full_seconds")
 
@@ -27,18 +30,24 @@ def series_of(metrics: str) -> int:
     return sum(not line.startswith("#") for line in metrics.splitlines())
 
 
+def threads_of(metrics: str) -> int:
+    """Return the number of collectors with a histogram."""
+    return len(WITH_THREAD.intersection(re.findall(r'memwatch_collector_up{collector="(\w+)"', metrics)))
+
+
 def budget(metrics: str) -> tuple[int, int]:
     """Return the total number of series of a machine with this golden file, and the permitted number."""
     gpus = metrics.count("memwatch_device_info{")
     collectors = metrics.count("memwatch_collector_up{")
-    found = series_of(metrics) + OWN + PER_COLLECTOR * collectors
+    found = series_of(metrics) + OWN + PER_COLLECTOR * collectors + PER_THREAD * threads_of(metrics)
+    found += PER_TARGET * metrics.count("memwatch_pressure_level{")
     limits = len(LIMITS.findall(metrics))
     return found, {0: NO_GPU, 1: ONE_GPU}.get(gpus, HOST + PER_GPU * gpus) + PER_LIMIT * limits
 
 
 @pytest.mark.parametrize("file", GOLDEN, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_machine_is_within_its_series_budget(file: Path) -> None:
-    """At most 80 series without a GPU, 150 with one, and 60 plus 40 per GPU with more; 8 per cgroup limit."""
+    """At most 150 series without a GPU, 240 with one, and 130 plus 60 per GPU with more; 14 per cgroup limit."""
     found, allowed = budget(file.read_text())
 
     assert found <= allowed
@@ -54,12 +63,14 @@ def test_budget_counts_all_series_of_the_daemon(tmp_path: Path) -> None:
 
     golden = host.golden.read_text()
     extra = [line for line in text.splitlines() if line.startswith(VOLATILE) and not line.startswith("#")]
-    assert len(extra) == OWN + PER_COLLECTOR * golden.count("memwatch_collector_up{")
+    per_target = PER_TARGET * golden.count("memwatch_pressure_level{")
+    per_collector = PER_COLLECTOR * golden.count("memwatch_collector_up{") + PER_THREAD * threads_of(golden)
+    assert len(extra) == OWN + per_collector + per_target
     assert series_of(text) == budget(golden)[0]
 
 
 def test_process_series_are_bounded_by_top(tmp_path: Path) -> None:
-    """Each process has at most one series for RAM and one for each device's share or pool."""
+    """Each process has at most two series for RAM and swap, and one for each device's share or pool."""
     config = '[processes]\ntop = 5\ninterval = "1s"\nmetrics = true\n'
     host = host_of("8x-h100", tmp_path)
     with running_daemon(tmp_path, *host.roots, environ=host.environ, config=config) as daemon:
@@ -68,9 +79,9 @@ def test_process_series_are_bounded_by_top(tmp_path: Path) -> None:
         daemon.wait_for("/api/v1/processes", bool)
         text = daemon.get("/metrics").text
 
-    processes = re.findall(r'^memwatch_process_memory_bytes\{.*pid="(\d+)".*where="(\w+)"', text, re.MULTILINE)
-    assert 0 < len({pid for pid, _ in processes}) <= 5
-    assert len(processes) == len(set(processes)) <= 5 * (1 + text.count("memwatch_device_info{"))
+    processes = re.findall(r'^memwatch_process_(\w+)_bytes\{.*pid="(\d+)"(.*)\}', text, re.MULTILINE)
+    assert 0 < len({pid for _, pid, _ in processes}) <= 5
+    assert len(processes) == len(set(processes)) <= 5 * (2 + text.count("memwatch_device_info{"))
 
 
 def test_labels_do_not_change_with_time(tmp_path: Path) -> None:

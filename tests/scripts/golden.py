@@ -29,12 +29,16 @@ RUN_HERE = tuple(name for name in dict.fromkeys((*NAMES, *READY)) if name not in
 VOLATILE = (
     "memwatch_collector_duration_seconds{",
     "memwatch_collector_last_success_timestamp_seconds{",
+    "memwatch_collector_run_seconds",
     "memwatch_failed_logins_total ",
     "memwatch_log_lines_dropped_total ",
+    "memwatch_machine_info{",
     "memwatch_memory_locked ",
+    "memwatch_pressure_seconds_total{",
     "memwatch_snapshot_timestamp_seconds ",
     "memwatch_tick_duration_seconds ",
     "memwatch_tick_lag_seconds ",
+    "memwatch_tick_run_seconds",
     "process_",
 )
 # Every daemon exports these families; no golden file has their samples.

@@ -9,10 +9,23 @@ from prometheus_client.core import Metric
 
 from memwatch.history.disk.files import FilesStatus
 from memwatch.model import Absent, Process
+from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.notify.outbox.outbox import OutboxFigures
 from memwatch.runtime.worker import ThreadState
-from memwatch.snapshot import Kernel, Machine, MemoryPsi, PsiLine, SelfUsage, Snapshot, Swap, Tegrastats
-from memwatch_web.metrics.families import Exporter, ProcessFigures
+from memwatch.snapshot import (
+    Kernel,
+    Machine,
+    MemoryPsi,
+    PsiLine,
+    SelfUsage,
+    Snapshot,
+    Swap,
+    Tegrastats,
+    ZfsCache,
+    Zram,
+)
+from memwatch_web.metrics.daemon_families import ProcessFigures
+from memwatch_web.metrics.families import Exporter, limit_series
 from memwatch_web.metrics.samples import PREFIX
 from support.fakes import GIB, ram
 
@@ -28,7 +41,9 @@ def exported_families() -> list[Metric]:
     full = replace(
         snapshot,
         psi=MemoryPsi(line, line),
-        swap=Swap(1, 0),
+        swap=Swap(1, 0, 0, 0),
+        zram=Zram(0, 0),
+        zfs_cache=ZfsCache(1, 1),
         tegrastats=Tegrastats(1, 1),
         kernel=Kernel(0, 0),
         processes=(process,),
@@ -36,15 +51,23 @@ def exported_families() -> list[Metric]:
     files = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), "")
     outbox = OutboxFigures(True, 0, 0)
     process_figures = ProcessFigures(0, {"outbox": ThreadState.OK}, 0)
-    exporter = Exporter("1", dict, tuple, lambda: 1, lambda: outbox, lambda: files, lambda: process_figures)
-    return list(exporter.families(full))
+    exporter = Exporter(
+        "1", dict, tuple, lambda: 1, lambda: outbox, lambda: files, lambda: process_figures, BetweenScrapes()
+    )
+    return list(limit_series(exporter.families(full)))
 
 
 def name_of(family: Metric) -> str:
-    """Return the name of a family's samples."""
+    """Return the name of a family's samples; of a histogram, that of the family."""
     return family.name + SUFFIXES.get(family.type, "")
+
+
+def sample_names(family: Metric) -> list[str]:
+    """Return the names of a family's samples."""
+    parts = ("_bucket", "_count", "_sum") if family.type == "histogram" else ("",)
+    return [name_of(family) + part for part in parts]
 
 
 def exported_names() -> set[str]:
     """Return the names of all samples, without the prefix."""
-    return {name_of(family).removeprefix(PREFIX) for family in exported_families()}
+    return {name.removeprefix(PREFIX) for family in exported_families() for name in sample_names(family)}

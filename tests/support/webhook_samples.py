@@ -16,6 +16,7 @@ from memwatch.notify.http_post import Poster
 from memwatch.notify.manager import kind_of
 from memwatch.notify.outbox.outbox import NewMessage, Outbox
 from memwatch.notify.receiver import Receiver, close_all
+from memwatch.notify.sender import Sender
 from memwatch.notify.webhook_payload import parse_endpoint, parse_secret
 from memwatch.snapshot import Level, Reason
 from support.sample_snapshots import critical_gb10
@@ -100,7 +101,7 @@ def receiver(url: str, schedule: Sequence[float] = QUICK, **options: object) -> 
 
 def put_notices(made: QueuedReceiver, *notices: Notification) -> None:
     for one in notices:
-        body = made.receiver.channel.body(one, critical_gb10(), None)
+        body = made.receiver.channel.body(one, critical_gb10(), Sender())
         made.outbox.put([(made.receiver.queue, NewMessage(one.id, one.alert, kind_of(one), body))], {})
 
 

@@ -99,6 +99,7 @@ PAGES = (
     Route("GET",    "/fit",                         fit_page.fit,                 "text/html"),
     Route("POST",   "/fit",                         fit_page.fit_config,          "text/html"),
     Route("GET",    "/last-words",                  handlers.last_words,          "text/html"),
+    Route("GET",    "/runbooks",                    handlers.runbooks,            "text/html"),
     Route("GET",    "/docs",                        handlers.docs,                "text/html"),
     Route("GET",    "/patterns",                    handlers.patterns,            "text/html"),
     Route("GET",    "/live",                        handlers.live,                "text/event-stream"),

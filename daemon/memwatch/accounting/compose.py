@@ -10,13 +10,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from memwatch.accounting import amd, apple, drm, npu, nvidia, tegra
-from memwatch.accounting.device_memory import DeviceMemory
+from memwatch.accounting.device_memory import DeviceMemory, NpuMemory
 from memwatch.accounting.driver_errors import with_logged
 from memwatch.accounting.gpu_limits import with_gpu_limits
 from memwatch.accounting.hwmon import with_sensors
 from memwatch.accounting.large_holders import with_large_holders
 from memwatch.accounting.lxcfs import with_both_scopes
-from memwatch.accounting.relations import with_device_memories
+from memwatch.accounting.relations import bound_held, find_sizes, with_device_bytes, with_device_memories
 from memwatch.accounting.zram import with_zram
 from memwatch.findings import Findings
 from memwatch.model import Share
@@ -80,6 +80,8 @@ class Composer:
             return
         if name == "stale":
             self._sums[name] = frozenset(chain.from_iterable(values))
+        elif name == "container_names":  # of the container runtime and of Kubernetes
+            self._sums[name] = {key: title for names in values for key, title in names.items()}
         else:
             self._sums[name] = tuple(chain.from_iterable(values)) if name in LISTS else values[0]
 
@@ -103,7 +105,7 @@ def relate(whole: Findings) -> Findings:
     whole = with_both_scopes(whole)
     device_memories, npus = build_device_memories(whole), npu.build_npus(whole)
     whole = with_device_memories(whole, device_memories, npus)
-    whole = with_large_holders(whole, [*device_memories, *npus], whole.process_scan)
+    whole = with_holders(whole, device_memories, npus)
     whole = with_gpu_limits(whole)
     devices = with_sensors(whole.devices, whole)
     devices = with_logged(devices, whole.kernel_log) if whole.kernel_log else devices
@@ -112,6 +114,15 @@ def relate(whole: Findings) -> Findings:
     if (devices, shares) == (whole.devices, whole.shares):
         return whole
     return replace(whole, devices=devices, shares=shares)
+
+
+def with_holders(whole: Findings, device_memories: Sequence[DeviceMemory], npus: Sequence[NpuMemory]) -> Findings:
+    """Add the device memory of processes to the related findings."""
+    sizes = find_sizes(whole.pools, whole.shares)
+    memories = bound_held((*device_memories, *npus), sizes)
+    if memories:
+        whole = replace(whole, processes=with_device_bytes(whole.processes, *memories))
+    return with_large_holders(whole, memories, sizes, whole.process_scan)
 
 
 def build_device_memories(found: Findings) -> list[DeviceMemory]:

@@ -168,17 +168,21 @@ def in_system_ram(gpu: Gpu, place: GpuContext) -> ClientSum | None:
 
 
 def sum_clients(gpu: Gpu, place: GpuContext) -> ClientSum:
-    """Sum the clients. The sum is exact unless clients share buffers, which each of them counts."""
+    """Sum the clients. The sum is exact unless clients share buffers, which each of them counts.
+
+    A sum of 0 says nothing if some processes cannot be read.
+    """
     bases = sorted({client.basis for client in gpu.clients if client.basis})
     sharing = [client for client in gpu.clients if any(is_in_ram(key) and n for key, n in client.shared.items())]
+    is_unseen = not gpu.in_ram.total and not place.reading.is_complete
     notes = {
-        "a lower bound: this user cannot read some processes": not place.reading.is_complete,
+        "a lower bound: this user cannot read some processes": not place.reading.is_complete and not is_unseen,
         "shared buffers are counted for each client": len(sharing) > 1,
         "requested sizes, with or without memory behind them": "total" in bases,
     }
     exact = len(sharing) < 2 and "total" not in bases
     return ClientSum(
-        bytes=gpu.in_ram.total,
+        bytes=Absent.NOT_PERMITTED if is_unseen else gpu.in_ram.total,
         source="fdinfo:" + "+".join(KEYS[basis] for basis in bases or ["resident"]),
         quality=Quality.DERIVED if exact else Quality.ESTIMATED,
         note="; ".join(text for text, holds in notes.items() if holds) or None,

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.accounting.relations import left_of
+from memwatch.accounting.relations import bound_headroom, left_of
 from memwatch.drivers.nvml.records import NvmlReading
 from memwatch.findings import Findings
 from memwatch.linux.cgroups import OwnerNames, owner_folders, parse_owners
 from memwatch.linux.dmem import DmemReading, is_within, nearest, region_address
 from memwatch.linux.pci import pci_numbers
-from memwatch.model import Absent, Architecture, Bytes, Device, Quality, Share, ShareKind
+from memwatch.model import Absent, Architecture, Bytes, Device, Quality, Share, ShareKind, sum_figures
 from memwatch.owners import OWNER_KINDS, KernelHeld
 from memwatch.printable import printable
 from memwatch.snapshot import Machine
@@ -150,15 +150,21 @@ def build_places(found: Findings) -> tuple[Place, ...]:
     """Return the place of each GPU's memory: its pool, its limit inside a partition, or its CUDA Pool."""
     sizes = {pool.id: pool.size_bytes for pool in found.pools}
     shares = {share.device: share for share in found.shares if share.kind in WHOLE_DEVICE}
-    return tuple(_build_place(device, sizes.get(device.id), shares.get(device.id)) for device in found.devices)
+    wholes = {share.device: sizes.get(share.within) for share in shares.values()}
+    return tuple(
+        _build_place(device, sizes.get(device.id), shares.get(device.id), wholes.get(device.id))
+        for device in found.devices
+    )
 
 
-def _build_place(device: Device, size_bytes: int | None, share: Share | None) -> Place:
+def _build_place(device: Device, size_bytes: int | None, share: Share | None, around: int | None) -> Place:
+    """`size_bytes`: size of the GPU's pool; `around`: that of the pool around `share`."""
     address = pci_numbers(device.pci)
     if size_bytes is not None or share is None:
         return Place(device.id, address, device.uuid, device.id if size_bytes is not None else None, size_bytes)
-    limit = share.limit_bytes if isinstance(share.limit_bytes, int) else None
-    return Place(device.id, address, device.uuid, share.id, limit, limit is not None)
+    if isinstance(share.limit_bytes, int):
+        return Place(device.id, address, device.uuid, share.id, share.limit_bytes, is_partition=True)
+    return Place(device.id, address, device.uuid, share.id, around)
 
 
 def _list_kernel_limits(
@@ -200,9 +206,9 @@ def _split_matched(found: Iterable[GroupLimit | str]) -> tuple[list[GroupLimit],
 
 def _list_driver_limits(nvml: NvmlReading | None, places: Sequence[Place], stale: bool) -> Iterator[GroupLimit]:
     """Yield the limits that NVIDIA's driver enforces itself. These do not nest."""
-    by_uuid = {place.uuid: place for place in places}
+    by_uuid = {place.uuid: place for place in places if isinstance(place.uuid, str)}
     for gpu in nvml.gpus if nvml else ():
-        place = by_uuid.get(gpu.uuid)
+        place = by_uuid.get(gpu.uuid) if isinstance(gpu.uuid, str) else None
         if place is None or place.id is None or isinstance(gpu.limits, Absent):
             continue
         for one in gpu.limits:
@@ -236,22 +242,24 @@ def build_shares(limits: Sequence[GroupLimit]) -> list[Share]:
     for limit in limits:
         if limit.nests:
             inside.setdefault((limit.place.device, limit.region), []).append(limit.cgroup)
-    sizes = {ids[_key(limit)]: limit.limit_bytes for limit in limits}
-    shares = []
-    for limit in limits:
+    sizes: dict[str, int] = {}
+    shares: dict[str, Share] = {}
+    for limit in sorted(limits, key=lambda limit: len(limit.cgroup)):  # outer cgroups first
         outer = nearest(limit.cgroup, inside.get((limit.place.device, limit.region), ())) if limit.nests else None
         parent = ids[limit.place.device, limit.region, outer] if outer else str(limit.place.id)
-        shares.append(_build_share(limit, ids[_key(limit)], parent, sizes.get(parent, limit.place.size_bytes)))
-    return shares
+        most, its_id = sizes.get(parent, limit.place.size_bytes), ids[_key(limit)]
+        shares[its_id] = _build_share(limit, its_id, parent, most)
+        sizes[its_id] = limit.limit_bytes if most is None else min(limit.limit_bytes, most)
+    return [shares[ids[_key(limit)]] for limit in limits]
 
 
 def _build_share(limit: GroupLimit, its_id: str, within: str, most: int | None) -> Share:
     protected = min(limit.protected_bytes, limit.limit_bytes)
-    exceeds = most is not None and limit.limit_bytes > most
+    exceeds, peak = most is not None and limit.limit_bytes > most, _bounded(limit.peak_bytes, limit.place)
     notes = {
         f"its limit of {size(limit.limit_bytes)} exceeds its parent": exceeds,
         f"{size(protected)} guaranteed": protected > 0,
-        f"peak {size(limit.peak_bytes)}" if isinstance(limit.peak_bytes, int) else "": True,
+        f"peak {size(peak)}" if isinstance(peak, int) else "": True,
         f"memory of {limit.region}": limit.region not in MAIN_REGIONS,
     }
     return Share(
@@ -259,14 +267,20 @@ def _build_share(limit: GroupLimit, its_id: str, within: str, most: int | None) 
         kind=ShareKind.GPU_LIMIT,
         label=f"{_label_of(limit.cgroup)} limit",
         within=within,
-        used_bytes=limit.used_bytes,
+        used_bytes=_bounded(limit.used_bytes, limit.place),
         limit_bytes=most if exceeds and most is not None else limit.limit_bytes,
         source=limit.source,
         quality=Quality.MEASURED,
         device=limit.place.device,
         note="; ".join(text for text, holds in notes.items() if text and holds) or None,
-        peak_bytes=limit.peak_bytes,
+        peak_bytes=peak,
     )
+
+
+def _bounded(figure: Bytes, place: Place) -> Bytes:
+    """Reject a figure that exceeds the memory of the GPU."""
+    exceeds = isinstance(figure, int) and place.size_bytes is not None and figure > place.size_bytes
+    return Absent.INCONSISTENT if exceeds else figure
 
 
 def _key(limit: GroupLimit) -> tuple[str, str, str]:
@@ -317,8 +331,9 @@ def _sum_held(dmem: DmemReading | None, places: Sequence[Place], stale: bool) ->
             for one in group.regions:
                 place = _find_place(one.region, places)
                 if place is not None and place.id is not None:
-                    before, used = held.get(place.id, 0), Absent.STALE if stale else one.used_bytes
-                    held[place.id] = before + used if isinstance(before, int) and isinstance(used, int) else used
+                    used = Absent.STALE if stale else one.used_bytes
+                    total = sum_figures((held.get(place.id, 0), used))
+                    held[place.id] = _bounded(total, place)
     for kind in OWNER_KINDS:
         yield from (KernelHeld(kind, name, held) for (one, name), held in sums.items() if one == kind and held)
 
@@ -332,10 +347,9 @@ def _owners_of(cgroup: str) -> list[tuple[str, str]]:
 
 def _with_limit(device: Device, own: Share | None, notes: Sequence[str]) -> Device:
     """Bound the headroom by the limit of the container that memwatchd runs in, and add notes."""
-    left = device.headroom_bytes
     bound = left_of(own) if own else Absent.NOT_SUPPORTED
-    if isinstance(bound, int) and isinstance(left, int) and bound < left:
-        device = replace(device, headroom_bytes=bound)
+    if isinstance(bound, int):
+        device = bound_headroom(device, bound)
     return replace(device, notes=(*device.notes, *notes)) if notes else device
 
 
@@ -359,6 +373,4 @@ def _with_charged_headroom(found: Findings) -> Findings:
 
 def _charged(device: Device, left: int) -> Device:
     uses_ram = device.architecture is Architecture.UNIFIED and device.vendor in CHARGED_VENDORS
-    headroom = device.headroom_bytes
-    fits = not uses_ram or not isinstance(headroom, int) or headroom <= left
-    return device if fits else replace(device, headroom_bytes=left)
+    return bound_headroom(device, left) if uses_ram else device

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from memwatch.accounting.device_memory import DeviceMemory, NpuMemory
 from memwatch.accounting.memoize import memoize
 from memwatch.findings import Findings
-from memwatch.model import Absent, Bytes, Device, Pool, Process, Share, sum_figures
+from memwatch.model import Absent, Bytes, Device, Process, Share, sum_figures
 from memwatch.snapshot import ProcessScan
 from memwatch.units import size
 
@@ -32,14 +32,17 @@ UNKNOWN = Absent.NOT_AVAILABLE
 
 
 def with_large_holders(
-    found: Findings, memories: Sequence[DeviceMemory | NpuMemory], scan: ProcessScan | None
+    found: Findings,
+    memories: Sequence[DeviceMemory | NpuMemory],
+    sizes: Mapping[str, int],
+    scan: ProcessScan | None,
 ) -> Findings:
     """Add a row for each process that only a driver lists, and decide which processes are orphans.
 
-    `found` is related: its processes have their device memory.
+    `found` is related: its processes have their device memory. `sizes`: by pool or share.
     """
     processes = with_ghosts(found.processes, found.missing_pids, scan, *memories)
-    processes = with_orphans(processes, find_sizes(found.pools, found.shares))
+    processes = with_orphans(processes, sizes)
     devices = with_partial_lists(found.devices, processes, found.shares)
     if processes is found.processes and devices is found.devices:
         return found
@@ -87,18 +90,6 @@ def build_ghost(pid: int, held: Mapping[str, Bytes], note: str) -> Process:
 def _without_device(process: Process) -> Process:
     rss = process.rss_bytes
     return replace(process, device_bytes={}, footprint_bytes=rss, footprint_basis="rss", footprint_range=None)
-
-
-def find_sizes(pools: Iterable[Pool], shares: Iterable[Share]) -> Mapping[str, int]:
-    """Return the size of the pool in which each pool and share lies."""
-    sizes = {pool.id: pool.size_bytes for pool in pools}
-    within = {share.id: share.within for share in shares}
-    for share in within:
-        place = share
-        while place in within:
-            place = within[place]
-        sizes[share] = sizes.get(place, 0)
-    return sizes
 
 
 class JudgedProcesses(NamedTuple):

@@ -85,7 +85,19 @@ def _build_device_memories(
     contexts = [
         GpuContext(name, "" if len(gpus) == 1 else f" {name.removeprefix('gpu')}", ram, machine) for name in numbers
     ]
-    return [_build_one(gpu, place, found, reading, size) for gpu, place in zip(gpus, contexts, strict=True)]
+    built: list[DeviceMemory] = []
+    nodes = found.nodes
+    for gpu, place in zip(gpus, contexts, strict=True):
+        built.append(_build_one(gpu, place, replace(found, nodes=nodes), reading, size))
+        nodes = _without_node(nodes, built[-1].node)
+    return built
+
+
+def _without_node(nodes: tuple[Node, ...], taken: Node | None) -> tuple[Node, ...]:
+    """Make the size of a node unknown that is a GPU's memory already: it cannot be that of another one."""
+    if taken is None:
+        return nodes
+    return tuple(replace(node, size_bytes=Absent.INCONSISTENT) if node is taken else node for node in nodes)
 
 
 def _build_one(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from msgspec import Struct
 
@@ -27,7 +27,7 @@ class ArchitectureDecision(Struct, frozen=True):
 
 
 def decide_architecture(
-    gpu: GpuReading, ram_bytes: int | None, nodes: Iterable[Node], contained: bool
+    gpu: GpuReading, ram_bytes: int | None, nodes: Collection[Node], contained: bool
 ) -> ArchitectureDecision:
     """Decide by the driver's answers. A failing card is `unknown`, never unified."""
     memory = gpu.memory
@@ -48,12 +48,17 @@ def decide_architecture(
 
 
 def _with_memory(
-    gpu: GpuReading, memory: GpuMemory, ram_bytes: int | None, nodes: Iterable[Node]
+    gpu: GpuReading, memory: GpuMemory, ram_bytes: int | None, nodes: Collection[Node]
 ) -> ArchitectureDecision:
     node = _find_node(gpu, nodes)
     if node is not None:
         text = f"NVML reports NUMA node {node.id}, which has memory and no CPUs"
         return ArchitectureDecision(Architecture.COHERENT, (text,), node)
+    if _is_node_unknown(gpu, nodes):
+        text = (
+            f"NVML reports NUMA node {gpu.numa_node}, whose memory is not visible here, or is that of another GPU"
+        )
+        return ArchitectureDecision(Architecture.UNKNOWN, (text,))
     if is_integrated(gpu):
         if ram_bytes and abs(memory.total_bytes - ram_bytes) <= SAME_SIZE * ram_bytes:
             return ArchitectureDecision(
@@ -84,7 +89,7 @@ def _without_memory(gpu: GpuReading, observed: str, contained: bool) -> Architec
     return ArchitectureDecision(Architecture.UNKNOWN, tuple(evidence))
 
 
-def _find_node(gpu: GpuReading, nodes: Iterable[Node]) -> Node | None:
+def _find_node(gpu: GpuReading, nodes: Collection[Node]) -> Node | None:
     """Return the node that NVML reports, if it has memory and no CPUs."""
     if isinstance(gpu.numa_node, Absent) or gpu.numa_node < 0:
         return None
@@ -92,6 +97,19 @@ def _find_node(gpu: GpuReading, nodes: Iterable[Node]) -> Node | None:
         if node.id == gpu.numa_node and isinstance(node.size_bytes, int) and node.size_bytes and not node.has_cpus:
             return node
     return None
+
+
+def _is_node_unknown(gpu: GpuReading, nodes: Collection[Node]) -> bool:
+    """Check if MemTotal may contain the GPU's memory: NVML reports a node, and the kernel's files do not show it.
+
+    A node that they do not list, or without memory, is not online: MemTotal does not contain it.
+    """
+    if isinstance(gpu.numa_node, Absent) or gpu.numa_node < 0:
+        return False
+    node = next((node for node in nodes if node.id == gpu.numa_node), None)
+    if node is None:
+        return not nodes
+    return isinstance(node.size_bytes, Absent) or isinstance(node.has_cpus, Absent)
 
 
 def is_integrated(gpu: GpuReading) -> bool:

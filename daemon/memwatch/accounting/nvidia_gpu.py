@@ -74,7 +74,7 @@ def build_device_memory(
         explanation=EXPLANATIONS[verdict.architecture],
         pools=(pool,) if pool else (),
         shares=shares,
-        held=held_by_pid(gpu, holds, instances) if holds else {},
+        held=held_by_pid(gpu, place.name, holds, instances),
         node=verdict.node,
         beyond_meminfo=shares[0].used_bytes if unified and shares else None,
     )
@@ -143,14 +143,13 @@ def _build_memory(
     if verdict.node is not None:
         pool = hbm_pool(gpu, name, verdict.node, number)
         return pool, (nvml_share(gpu, pool),) if isinstance(gpu.memory, GpuMemory) else ()
+    if verdict.architecture is Architecture.UNKNOWN and isinstance(gpu.memory, GpuMemory):
+        return None, tuple(mig_share(instance, name) for instance in gpu.instances)  # perhaps in System RAM
     if isinstance(gpu.memory, GpuMemory) and gpu.memory.total_bytes:
         kind = PoolKind.CARVEOUT if verdict.architecture is Architecture.CARVEOUT else PoolKind.VRAM
         pool = vram_pool(gpu, gpu.memory, name, kind, number)
-        return pool, tuple(mig_share(instance, pool) for instance in gpu.instances)
-    if gpu.instances:
-        hidden = hidden_pool(gpu, name, number)
-        return hidden, tuple(mig_share(instance, hidden) for instance in gpu.instances)
-    return None, ()
+        return pool, tuple(mig_share(instance, name) for instance in gpu.instances)
+    return hidden_pool(gpu, name, number), tuple(mig_share(instance, name) for instance in gpu.instances)
 
 
 def cuda_bytes(gpu: GpuReading) -> Bytes:
@@ -195,19 +194,19 @@ def nvml_share(gpu: GpuReading, pool: Pool) -> Share:
     )
 
 
-def mig_share(instance: GpuInstance, pool: Pool) -> Share:
+def mig_share(instance: GpuInstance, device: str) -> Share:
     memory = instance.memory
     known = isinstance(memory, GpuMemory)
     return Share(
-        id=f"{pool.id}.mig{instance.id}",
+        id=f"{device}.mig{instance.id}",
         kind=ShareKind.MIG_INSTANCE,
         label=f"MIG instance {instance.id}",
-        within=pool.id,
+        within=device,
         used_bytes=memory.used_bytes if isinstance(memory, GpuMemory) else memory,
         limit_bytes=memory.total_bytes if isinstance(memory, GpuMemory) else memory,
         source="nvml:memory_info_v2" if known else "nvml",
         quality=Quality.MEASURED,
-        device=pool.id,
+        device=device,
     )
 
 
@@ -231,9 +230,14 @@ def vram_pool(gpu: GpuReading, memory: GpuMemory, name: str, kind: PoolKind, num
     )
 
 
-def hidden_pool(gpu: GpuReading, name: str, number: str) -> Pool:
-    """Build the pool of a GPU in MIG mode whose figures need privileges: at least the sum of its instances."""
+def hidden_pool(gpu: GpuReading, name: str, number: str) -> Pool | None:
+    """Build the pool of a GPU in MIG mode whose figures need privileges: at least the sum of its instances.
+
+    Without the size of each instance, the size of the pool is unknown, and there is no pool.
+    """
     known = [one.memory.total_bytes for one in gpu.instances if isinstance(one.memory, GpuMemory)]
+    if not known or len(known) < len(gpu.instances):
+        return None
     absent = gpu.memory if isinstance(gpu.memory, Absent) else Absent.NOT_PERMITTED
     return Pool(
         id=name,
@@ -301,10 +305,19 @@ def count_errors(gpu: GpuReading, xids: Sequence[Xid]) -> Mapping[str, int]:
     return known | {f"xid_{xid.code}": xid.count for xid in xids}
 
 
-def held_by_pid(gpu: GpuReading, place: str, instances: Collection[str]) -> Mapping[int, Mapping[str, Bytes]]:
-    """Return bytes by process: in its MIG instance if the GPU has instances, otherwise in `place`."""
+def held_by_pid(
+    gpu: GpuReading, device: str, place: str | None, instances: Collection[str]
+) -> Mapping[int, Mapping[str, Bytes]]:
+    """Return bytes by process: in its MIG instance if the GPU has instances, otherwise in `place`, if there is one.
+
+    A process in several instances has several rows, which may all be in `place`.
+    """
     held: dict[int, dict[str, Bytes]] = {}
     for process in () if isinstance(gpu.processes, Absent) else gpu.processes:
-        instance = f"{place}.mig{process.instance}"
-        held.setdefault(process.pid, {})[instance if instance in instances else place] = process.used_bytes
+        instance = f"{device}.mig{process.instance}"
+        there = instance if instance in instances else place
+        if there is None:
+            continue
+        places = held.setdefault(process.pid, {})
+        places[there] = sum_figures((places[there], process.used_bytes)) if there in places else process.used_bytes
     return held

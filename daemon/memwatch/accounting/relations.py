@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -31,6 +32,7 @@ from memwatch.units import size
 # Buffers of a process's own pages (userptr) may count both here and in its resident set.
 PERHAPS_IN_RSS = frozenset({ShareKind.GTT, ShareKind.GPU_BUFFERS, ShareKind.NPU_BUFFERS})
 RAM = "ram"
+OVERLAP = "the sum of its processes exceeds it: they share buffers, or were read at another time"
 MIXED = "GPUs of different kinds: each pool below is separate memory, and each share is part of a pool."
 
 
@@ -39,9 +41,9 @@ def with_device_memories(
 ) -> Findings:
     """Add the devices to the findings. Each byte is in one pool only, and each share within its parent."""
     memories: tuple[DeviceMemory | NpuMemory, ...] = (*device_memories, *npus)
-    if not memories:
-        return found
     ram = find_system_ram(found.pools)
+    if not memories:
+        return _with_clamped(found, ram)
     if ram is not None:
         ram = without_nodes(
             ram, [device_memory.node for device_memory in device_memories if device_memory.node is not None]
@@ -53,13 +55,17 @@ def with_device_memories(
         ]
         ram = with_devices(ram, beyond)
     others = [pool for pool in found.pools if pool.kind is not PoolKind.SYSTEM_RAM]
+    held = measure_held(*memories).sums
     pools = (
         *([ram] if ram else []),
         *others,
-        *(pool for device_memory in device_memories for pool in device_memory.pools),
+        *(mark_pool(pool, held) for device_memory in device_memories for pool in device_memory.pools),
     )
     sizes = {pool.id: pool.size_bytes for pool in pools}
-    shares = (*found.shares, *(clamp(share, sizes) for one in memories for share in one.shares))
+    shares = (
+        *(clamp(share, sizes) for share in found.shares),
+        *(mark_share(clamp(share, sizes), held) for one in memories for share in one.shares),
+    )
     chains = HeadroomCalculator(pools, shares)
     return replace(
         found,
@@ -69,25 +75,32 @@ def with_device_memories(
             *found.devices,
             *(chains.with_headroom(device_memory.device) for device_memory in device_memories),
         ),
-        processes=with_device_bytes(found.processes, *memories),
         machine=with_architecture(found.machine, *device_memories) if device_memories else found.machine,
     )
 
 
 def without_nodes(ram: Pool, nodes: Sequence[Node]) -> Pool:
-    """Subtract the GPU nodes, which MemTotal contains, from System RAM."""
+    """Subtract the GPU nodes, which MemTotal contains, from System RAM.
+
+    A MemTotal that is not larger than they are is not that of the machine, and does not contain them.
+    """
     sizes = sum_figures([node.size_bytes for node in nodes])
-    if not nodes or isinstance(sizes, Absent):
+    if not nodes or isinstance(sizes, Absent) or sizes >= ram.size_bytes:
         return ram
-    size = max(0, ram.size_bytes - sizes)
+    size = ram.size_bytes - sizes
     available = _less(ram.available_bytes, [node.available_bytes for node in nodes])
     available = available if isinstance(available, Absent) else min(size, available)
+    free, aside = _less(ram.free_bytes, [node.free_bytes for node in nodes]), min(size, ram.set_aside_bytes)
     rest = replace(
         ram,
         size_bytes=size,
         used_bytes=available if isinstance(available, Absent) else size - available,
         available_bytes=available,
-        free_bytes=_less(ram.free_bytes, [node.free_bytes for node in nodes]),
+        free_bytes=free if isinstance(free, Absent) else min(size, free),
+        set_aside_bytes=aside,
+        set_aside_free_bytes=ram.set_aside_free_bytes
+        if isinstance(ram.set_aside_free_bytes, Absent)
+        else min(aside, ram.set_aside_free_bytes),
         unattributed_bytes=Absent.NOT_SUPPORTED,
         contents=(),
         source=f"{ram.source} less GPU nodes",
@@ -149,19 +162,110 @@ def with_devices(ram: Pool, beyond: Sequence[Bytes]) -> Pool:
     return replace(ram, unattributed_bytes=rest - explained, overlap=ram.overlap or known > rest, contents=contents)
 
 
-def clamp(share: Share, sizes: Mapping[str, int]) -> Share:
-    """Reduce a driver's limit to the size of the parent.
+def _with_clamped(found: Findings, ram: Pool | None) -> Findings:
+    if ram is None or not found.shares:
+        return found
+    shares = tuple(clamp(share, {ram.id: ram.size_bytes}) for share in found.shares)
+    return found if shares == found.shares else replace(found, shares=shares)
 
-    If more is used than System RAM has, both figures are rejected: one of them is not this machine's (such as a
-    container's meminfo).
+
+def clamp(share: Share, sizes: Mapping[str, int]) -> Share:
+    """Reduce a driver's limit to the size of the pool.
+
+    If more is used than the pool has, both figures are rejected: one of them is not this machine's (such as a
+    container's meminfo), or the driver contradicts itself.
     """
     most = sizes.get(share.within)
-    if most is not None and share.within == RAM and isinstance(share.used_bytes, int) and share.used_bytes > most:
+    if most is not None and isinstance(share.used_bytes, int) and share.used_bytes > most:
         return replace(share, used_bytes=Absent.INCONSISTENT, limit_bytes=Absent.INCONSISTENT)
     if most is None or isinstance(share.limit_bytes, Absent) or share.limit_bytes <= most:
         return share
     note = f"the driver's limit of {size(share.limit_bytes)} exceeds its parent and is reduced to the parent's size"
     return replace(share, limit_bytes=most, note="; ".join(filter(None, (share.note, note))))
+
+
+class HeldBytes(NamedTuple):
+    """Known bytes of processes by pool or share: the sum of all processes, and the largest one's."""
+
+    sums: Mapping[str, int]
+    largest: Mapping[str, int]
+
+
+@memoize
+def measure_held(*memories: DeviceMemory | NpuMemory) -> HeldBytes:
+    sums: Counter[str] = Counter()
+    largest: dict[str, int] = {}
+    for memory in memories:
+        for places in memory.held.values():
+            for place, figure in places.items():
+                if isinstance(figure, int):
+                    sums[place] += figure
+                    largest[place] = max(figure, largest.get(place, 0))
+    return HeldBytes(sums, largest)
+
+
+def mark_pool(pool: Pool, held: Mapping[str, int]) -> Pool:
+    """Mark a pool of which processes hold more than is used."""
+    return replace(pool, overlap=True) if not pool.overlap and _holds_more(pool, held) else pool
+
+
+def mark_share(share: Share, held: Mapping[str, int]) -> Share:
+    """Note that processes hold more of a share than is used."""
+    if not _holds_more(share, held):
+        return share
+    return replace(share, note="; ".join(filter(None, (share.note, OVERLAP))))
+
+
+def _holds_more(place: Pool | Share, held: Mapping[str, int]) -> bool:
+    return isinstance(place.used_bytes, int) and held.get(place.id, 0) > place.used_bytes
+
+
+def bound_held(
+    memories: Sequence[DeviceMemory | NpuMemory], sizes: Mapping[str, int]
+) -> Sequence[DeviceMemory | NpuMemory]:
+    """Reject bytes of a process that exceed the pool in which they are: `sizes` by pool or share."""
+    largest = measure_held(*memories).largest
+    if all(figure <= sizes.get(place, figure) for place, figure in largest.items()):
+        return memories
+    return [replace(memory, held=_bounded(memory.held, sizes)) for memory in memories]
+
+
+def _bounded(
+    held: Mapping[int, Mapping[str, Bytes]], sizes: Mapping[str, int]
+) -> Mapping[int, Mapping[str, Bytes]]:
+    return {
+        pid: {
+            place: Absent.INCONSISTENT if isinstance(figure, int) and figure > sizes.get(place, figure) else figure
+            for place, figure in places.items()
+        }
+        for pid, places in held.items()
+    }
+
+
+def find_sizes(pools: Iterable[Pool], shares: Iterable[Share]) -> Mapping[str, int]:
+    """Return the size of the pool in which each pool and share lies.
+
+    Without a pool, as inside a memory partition, that is the outermost limit, if it is known.
+    """
+    sizes = {pool.id: pool.size_bytes for pool in pools}
+    by_id = {share.id: share for share in shares}
+    for name in by_id:
+        share = by_id[name]
+        while share.within in by_id:
+            share = by_id[share.within]
+        size = sizes.get(share.within, share.limit_bytes)
+        if isinstance(size, int):
+            sizes[name] = size
+    return sizes
+
+
+def bound_headroom(device: Device, bound: int) -> Device:
+    """Reduce both bounds of the headroom to what a further limit leaves."""
+    most, certain = device.headroom_bytes, device.headroom_certain_bytes
+    if isinstance(most, Absent) or most <= bound:
+        return device
+    least = certain if isinstance(certain, Absent) else min(certain, bound)
+    return replace(device, headroom_bytes=bound, headroom_certain_bytes=least)
 
 
 class HeadroomCalculator:
@@ -203,8 +307,8 @@ class HeadroomCalculator:
         unknown = [bound for bound in bounds if isinstance(bound, Absent)]
         if unknown:
             return place, unknown[0], unknown[0]
-        if place not in self._pools and bounds:  # inside a memory partition only the limit is known
-            left = _least(*bounds)
+        if place not in self._pools:  # inside a memory partition only the limit is known
+            left = _least(*bounds) if bounds else Absent.NOT_AVAILABLE
             return place, left, left
         left, free = _left_in(self._pools[place], device, bool(bounds))
         is_unknown = isinstance(free, Absent) and _holds_cache(self._pools[place])

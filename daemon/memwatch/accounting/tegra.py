@@ -144,7 +144,7 @@ def _with_nvmap(
         device_memory,
         device=device,
         shares=(cuda_share(figure, place),) if place.ram else (),
-        held=held_by_pid(clients, share) if seen and not isinstance(clients, Absent) else {},
+        held=held_by_pid(clients, share) if place.ram and seen and not isinstance(clients, Absent) else {},
         beyond_meminfo=figure.bytes,
     )
 

@@ -71,12 +71,17 @@ Evaluate = Callable[[str, Snapshot, Sequence[Event], AlertRules], Iterator[Condi
 
 
 class Rule(Struct, frozen=True):
-    """An alert rule: its name for subscriptions, its severity and text, and the function that evaluates it."""
+    """An alert rule: its name for subscriptions, its severity and text, and the function that evaluates it.
+
+    `alert`: its name in Alertmanager. `runbook`: the section of the runbooks, by default the one of that name.
+    """
 
     name: str
     severity: Severity
     words: str
     evaluate: Evaluate
+    alert: str
+    runbook: str = ""
 
 
 def evaluate_rules(snapshot: Snapshot, events: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
@@ -140,19 +145,46 @@ def evaluate_events(kind: str, target: str) -> Evaluate:
 
 
 RULES = (
-    Rule(CRITICAL, "critical", "memory is critical", evaluate_level(Level.CRITICAL)),
-    Rule("pressure.high", "warning", "memory is high or critical", evaluate_level(Level.HIGH)),
-    Rule("pressure.medium", "info", "memory is medium or worse", evaluate_level(Level.MEDIUM)),
-    Rule("pressure.forecast", "warning", "memory will be full soon", evaluate_forecast),
-    Rule("collector.failing", "warning", "a collector has failed", evaluate_collectors),
-    Rule("device.lost", "critical", "a GPU is lost or needs a reset", evaluate_devices),
-    Rule("kernel.oom_kill", "critical", "the OOM killer killed a process", evaluate_events("oom_kill", "kernel")),
-    Rule("driver.error", "warning", "a GPU driver reported an error", evaluate_events("driver", "driver")),
+    Rule(CRITICAL, "critical", "memory is critical", evaluate_level(Level.CRITICAL), "MemoryCritical"),
+    Rule(
+        "pressure.high",
+        "warning",
+        "memory is high or critical",
+        evaluate_level(Level.HIGH),
+        "MemoryHigh",
+        "MemoryHighForLong",
+    ),
+    Rule(
+        "pressure.medium",
+        "info",
+        "memory is medium or worse",
+        evaluate_level(Level.MEDIUM),
+        "MemoryMedium",
+        "MemoryHighForLong",
+    ),
+    Rule("pressure.forecast", "warning", "memory will be full soon", evaluate_forecast, "MemoryFullSoon"),
+    Rule("collector.failing", "warning", "a collector has failed", evaluate_collectors, "MemwatchCollectorDown"),
+    Rule("device.lost", "critical", "a GPU is lost or needs a reset", evaluate_devices, "GPULost"),
+    Rule(
+        "kernel.oom_kill",
+        "critical",
+        "the OOM killer killed a process",
+        evaluate_events("oom_kill", "kernel"),
+        "MemoryOOMKill",
+    ),
+    Rule(
+        "driver.error",
+        "warning",
+        "a GPU driver reported an error",
+        evaluate_events("driver", "driver"),
+        "GPUMemoryErrors",
+    ),
     Rule(
         "daemon.unclean_restart",
         "warning",
         "memwatchd ended unexpectedly",
         evaluate_events("unclean", "memwatchd"),
+        "MemwatchRestarted",
     ),
 )
 SEVERITY = {rule.name: rule.severity for rule in RULES}

@@ -15,7 +15,7 @@ from memwatch.findings import Findings
 from memwatch.linux.files import KeptFile, ParseError, Roots, kept_file, read_once
 from memwatch.linux.lxcfs import LXCFS, is_container_limited
 from memwatch.model import Absent, Bytes, Content, Pool, PoolKind, Quality
-from memwatch.snapshot import Swap
+from memwatch.snapshot import Swap, ZfsCache
 
 _KERNEL = ("SUnreclaim", "KernelStack", "PageTables", "SecPageTables", "Percpu", "Zswap")
 _CACHE = ("Active(file)", "Inactive(file)", "KReclaimable", "SReclaimable")
@@ -25,6 +25,9 @@ WANTED = frozenset(_TOTALS + _CACHE + _KERNEL + _HUGE)
 
 # Number of ticks between two checks for a ZFS module that was loaded after the daemon started.
 ARC_RETRY_TICKS = 60
+
+# No machine has an exbibyte of memory.
+MAX_KIB = 1 << 50
 
 _NUMBER = re.compile(rb"( *\d{1,19} ?)(?:kB)?")
 _MAX_COLUMN_WIDTH = 20
@@ -143,12 +146,13 @@ def build_pool(kib: Mapping[str, int], low_watermark_kib: int | None = None, arc
     source, quality = available_memory.source, available_memory.quality
     size, free = kib["MemTotal"] << 10, kib["MemFree"] << 10
     available = min(size, available_memory.kib << 10)
-    if arc and arc.reclaimable_bytes:
+    if arc and arc.reclaimable_bytes and arc.size_bytes <= size:  # else it is not this machine's
         # The two files are not read at the same instant, so their sum may briefly exceed the size.
         available = min(size, available + arc.reclaimable_bytes)
         source, quality = f"{source} + arcstats:size-c_min", Quality.ESTIMATED
     contents, unattributed, overlap = _contents(kib, size, available, available_memory.kib << 10)
-    page = kib.get("Hugepagesize", 0) << 10
+    page, huge = kib.get("Hugepagesize", 0) << 10, _huge_pages(kib)
+    left = max(0, kib.get("HugePages_Free", 0) - kib.get("HugePages_Rsvd", 0)) * page
     return Pool(
         id="ram",
         kind=PoolKind.SYSTEM_RAM,
@@ -161,8 +165,8 @@ def build_pool(kib: Mapping[str, int], low_watermark_kib: int | None = None, arc
         free_bytes=free,
         unattributed_bytes=unattributed,
         overlap=overlap,
-        set_aside_bytes=_huge_pages(kib),
-        set_aside_free_bytes=max(0, kib.get("HugePages_Free", 0) - kib.get("HugePages_Rsvd", 0)) * page,
+        set_aside_bytes=huge,
+        set_aside_free_bytes=min(huge, left),
         contents=contents,
     )
 
@@ -184,6 +188,8 @@ def build_swap(kib: Mapping[str, int]) -> Swap | None:
 
 def _refuse_nonsense(kib: Mapping[str, int]) -> None:
     size = kib.get("MemTotal", 0)
+    if (most := max(kib.values(), default=0)) > MAX_KIB:
+        raise ParseError(f"meminfo: {most} kB is more than any machine has")
     if size == 0 or "MemFree" not in kib:
         raise ParseError("meminfo has no MemTotal above 0 or no MemFree")
     for key in ("MemFree", "MemAvailable"):
@@ -267,11 +273,14 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         kib = self._last = self._meminfo.parse(self._file.read())
-        pool = build_pool(kib, self._low_watermark_kib, self._read_arc())
+        # Containers of LXC see the ARC of the host, which is no part of their limit.
+        arc = None if self._is_of_container else self._read_arc()
+        pool = build_pool(kib, self._low_watermark_kib, arc)
         if self._is_of_container:
             pool = replace(pool, source=LXCFS + pool.source.removeprefix("meminfo:"))
         swap = build_swap(kib)
-        return Findings(pools=(pool,), swap=swap)
+        cache = None if arc is None else ZfsCache(arc.size_bytes, arc.floor_bytes)
+        return Findings(pools=(pool,), swap=swap, zfs_cache=cache)
 
     def moved_bytes(self) -> int:
         """Return the fall of MemAvailable since the last result. Takes 25 µs; a whole tick takes 900 µs."""

@@ -16,6 +16,8 @@ from memwatch.model import Absent, Content
 from memwatch.snapshot import Node
 
 _NODE_LINE = re.compile(rb"^Node \d+ ([^:\n]+):[ \t]*(\d{1,19})( kB)?\n", re.MULTILINE)
+# No machine has an exbibyte of memory.
+MAX_BYTES = 1 << 60
 # Periods of nodes that may be a GPU's, and of all others.
 GPU_PERIOD_SECONDS = 1.0
 PERIOD_SECONDS = 10.0
@@ -35,6 +37,8 @@ def parse_node(number: int, meminfo: bytes, cpulist: bytes | None) -> Node:
         size, free = figures["MemTotal"], figures["MemFree"]
     except KeyError as missing:
         raise ParseError(f"node{number}/meminfo has no line {missing.args[0]}") from None
+    if max(figures.values()) > MAX_BYTES:
+        raise ParseError(f"node{number}/meminfo: {max(figures.values())} bytes are more than any machine has")
     if free > size:
         raise ParseError(f"node{number}/meminfo: MemFree {free} is more than MemTotal {size}")
     has_cpus = Absent.NOT_AVAILABLE if cpulist is None else bool(cpulist.strip())

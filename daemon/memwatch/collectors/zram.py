@@ -10,6 +10,9 @@ from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.snapshot import Zram
 
+# No machine has an exbibyte of memory.
+MAX_BYTES = 1 << 60
+
 
 def parse_mm_stat(data: bytes) -> Zram:
     """Parse the first and third column: bytes stored, and bytes of RAM used, metadata and waste included."""
@@ -20,8 +23,8 @@ def parse_mm_stat(data: bytes) -> Zram:
 
 
 def _figure(column: bytes) -> int:
-    if len(column) > 20:
-        raise ParseError(f"mm_stat: {column[:40]!r}… is not a number of bytes")
+    if len(column) > 20 or int(column) > MAX_BYTES:
+        raise ParseError(f"mm_stat: {column[:40]!r} is no size that a device can have")
     return int(column)
 
 

@@ -30,6 +30,7 @@ from memwatch.history.tiers import TIER_SPECS, History
 from memwatch.linux.wakeups import Sleep, Wake
 from memwatch.model import Absent
 from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
+from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.pacing import Pacing
 from memwatch.monitor.publisher import Publisher
 from memwatch.monitor.sampler import Gatherer
@@ -78,11 +79,13 @@ class MonitorRules(Struct, frozen=True):
 
 
 class Identity(Struct, frozen=True):
-    """Identity of the machine and its boot."""
+    """Identity of the machine and its boot. `kernel` (its release) and `cpu` (aarch64) are empty if not known."""
 
     host: str
     boot_id: str
     simulated: bool = False
+    kernel: str = ""
+    cpu: str = ""
 
 
 Listener = Callable[[Snapshot, tuple[Notification, ...]], None]
@@ -112,6 +115,7 @@ class Monitor:
         self.growth = GrowthTracker()
         self._returns = ReturnTracker()
         self.self_usage = SelfUsageReader()
+        self.between_scrapes = BetweenScrapes()
         self.reports = reports or AllocatorReports()
         self.alert_states: Mapping[Key, AlertState] = {}
         self.silences: tuple[Silence, ...] = ()
@@ -200,6 +204,7 @@ class Monitor:
         )
         self._update_alerts(now, snapshot, rules.alerts)
         try:
+            self.between_scrapes.on_tick(snapshot)
             self._record(now, snapshot)
         finally:
             # Publish the snapshot even if there is not enough memory to record it.

@@ -6,11 +6,14 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+from memwatch.alerts.naming import alert_name, target_labels
 from memwatch.alerts.state import Notification
 from memwatch.notify.channel import Reminder
 from memwatch.notify.http_post import Poster, PostResult, WallClock
 from memwatch.notify.message_text import build_text, build_title
+from memwatch.notify.sender import Sender
 from memwatch.notify.webhook_payload import Endpoint, cut
 from memwatch.render.json import Json, rfc3339, to_bytes
 from memwatch.snapshot import Snapshot
@@ -51,8 +54,8 @@ class AlertmanagerChannel:
     def prepare(self) -> None:
         self._poster.prepare()
 
-    def body(self, notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
-        return to_bytes([alert_json(notification, snapshot, dashboard_url)])
+    def body(self, notification: Notification, snapshot: Snapshot, sender: Sender) -> bytes:
+        return to_bytes([alert_json(notification, snapshot, sender)])
 
     def send(self, message_id: str, body: bytes) -> PostResult:  # noqa: ARG002  labels identify an alert
         return self._post(body)
@@ -84,33 +87,44 @@ def alerts_endpoint(base: Endpoint) -> Endpoint:
     return base if base.path.endswith(PATH) else replace(base, path=base.path.rstrip("/") + PATH)
 
 
-def alert_json(notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> Json:
+def alert_json(notification: Notification, snapshot: Snapshot, sender: Sender) -> Json:
     """Render one alert. Its labels, which identify it, are the same when it fires and when it resolves.
+
+    They are also those of the same alert in Prometheus's shipped rules: Alertmanager then joins the two.
 
     A one-off event has no `endsAt`: Alertmanager ends it `resolve_timeout` after it arrives. An explicit end could
     be in the past if the event arrives late, and Alertmanager does not notify about ended alerts.
     """
-    started = notification.started_unix or notification.unix
-    alert = {
-        "labels": {
-            "alertname": alert_name(notification.rule),
-            "instance": cut(snapshot.host, LABEL_LENGTH),
-            "job": "memwatchd",
-            "target": cut(notification.target, LABEL_LENGTH),
-            "severity": notification.severity,
-        },
-        "annotations": {
-            "summary": build_title(notification, snapshot),
-            "description": build_text(notification, snapshot, None),
-        },
+    started, rule, target = notification.started_unix or notification.unix, notification.rule, notification.target
+    annotations = {
+        "summary": build_title(notification, snapshot),
+        "description": build_text(notification, snapshot, None),
+    }
+    if runbook_url := sender.runbook_url(rule, target):
+        annotations["runbook_url"] = runbook_url
+    alert: dict[str, Any] = {
+        "labels": labels_json(notification, snapshot, sender),
+        "annotations": annotations,
         "startsAt": rfc3339(started),
     }
     if not notification.firing:
         # Alertmanager rejects an end before the start, which a clock that was set back would cause.
         alert["endsAt"] = rfc3339(max(notification.unix, started + 0.001))
-    if dashboard_url:
-        alert["generatorURL"] = dashboard_url
+    if sender.url:
+        alert["generatorURL"] = sender.url
     return alert
+
+
+def labels_json(notification: Notification, snapshot: Snapshot, sender: Sender) -> dict[str, str]:
+    rule, target = notification.rule, cut(notification.target, LABEL_LENGTH)
+    return {
+        **sender.labels,
+        "alertname": alert_name(rule, target),
+        "instance": cut(sender.instance or snapshot.host, LABEL_LENGTH),
+        "job": sender.job,
+        "severity": notification.severity,
+        **target_labels(rule, target, notification.fact),
+    }
 
 
 def not_later(body: bytes, unix: float) -> bytes:
@@ -120,8 +134,3 @@ def not_later(body: bytes, unix: float) -> bytes:
     for alert, name in late:
         alert[name] = latest
     return to_bytes(alerts) if late else body
-
-
-def alert_name(rule: str) -> str:
-    """Return the alert's name: MemwatchPressureCritical for pressure.critical."""
-    return "Memwatch" + "".join(part.capitalize() for part in rule.replace(".", "_").split("_"))

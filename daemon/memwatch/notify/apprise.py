@@ -14,6 +14,7 @@ from memwatch.alerts.state import Notification
 from memwatch.notify.channel import Reminder
 from memwatch.notify.http_post import PostResult
 from memwatch.notify.message_text import build_text, build_title
+from memwatch.notify.sender import Sender
 from memwatch.render.json import to_bytes
 from memwatch.snapshot import Snapshot
 
@@ -44,9 +45,9 @@ class AppriseChannel:
     def prepare(self) -> None:
         """Do nothing: the plug-in is loaded when the service is created."""
 
-    def body(self, notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
+    def body(self, notification: Notification, snapshot: Snapshot, sender: Sender) -> bytes:
         kind = TYPES[notification.severity] if notification.firing else "success"
-        text = build_text(notification, snapshot, dashboard_url)
+        text = build_text(notification, snapshot, sender)
         return to_bytes({"title": build_title(notification, snapshot), "text": text, "type": kind})
 
     def send(self, message_id: str, body: bytes) -> PostResult:  # noqa: ARG002  Apprise has no field for the id

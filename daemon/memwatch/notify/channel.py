@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from memwatch.alerts.state import Notification
 from memwatch.notify.http_post import Poster, PostResult, WallClock
+from memwatch.notify.sender import Sender
 from memwatch.notify.webhook_payload import Endpoint, Secret, build_body, build_headers
 from memwatch.snapshot import Snapshot
 
@@ -39,7 +40,7 @@ class Channel(Protocol):
         """Load everything needed to send. Called once, in the sending thread, before the first notification."""
         ...
 
-    def body(self, notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
+    def body(self, notification: Notification, snapshot: Snapshot, sender: Sender) -> bytes:
         """Render the body to send, the same in every attempt."""
         ...
 
@@ -69,8 +70,8 @@ class WebhookChannel:
     def prepare(self) -> None:
         self._poster.prepare()
 
-    def body(self, notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
-        return build_body(notification, snapshot, dashboard_url)
+    def body(self, notification: Notification, snapshot: Snapshot, sender: Sender) -> bytes:
+        return build_body(notification, snapshot, sender)
 
     def send(self, message_id: str, body: bytes) -> PostResult:
         return self._poster.post(build_headers(self._secret, message_id, int(self._wall()), body), body)

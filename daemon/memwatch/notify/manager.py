@@ -22,6 +22,7 @@ from memwatch.monitor.loop import Monitor, new_notification_id
 from memwatch.notify.outbox.outbox import NewMessage, Outbox, OutboxFigures, ReceiverQueue
 from memwatch.notify.outbox.queue import Kind
 from memwatch.notify.receiver import Receiver, close_all
+from memwatch.notify.sender import Sender
 from memwatch.notify.webhook_payload import cut
 from memwatch.printable import printable
 from memwatch.runtime.worker import ThreadState
@@ -47,14 +48,14 @@ class NotificationManager:
         monitor: Monitor,
         outbox: Outbox,
         receivers: Sequence[Receiver] = (),
-        dashboard_url: Callable[[], str | None] = lambda: None,
+        sender: Callable[[], Sender] = Sender,
         recovered: int = 0,
     ) -> None:
         self.receivers = tuple(receivers)
         self.outbox = outbox
         self.recovered = recovered
         self._monitor = monitor
-        self.dashboard_url = dashboard_url
+        self.sender = sender
         self._new = deque(self.receivers)
         self._unstarted: list[Receiver] = []
         self._written: tuple[Mapping[Key, AlertState], float, bytes] | None = None
@@ -245,7 +246,7 @@ class NotificationManager:
         for receiver in wanting:
             channel = receiver.channel
             if channel.kind not in bodies:
-                bodies[channel.kind] = channel.body(notification, snapshot, self.dashboard_url())
+                bodies[channel.kind] = channel.body(notification, snapshot, self.sender())
             new_messages.append(
                 (
                     receiver.queue,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memwatch.alerts.rules import RULES
 from memwatch.alerts.state import Notification
 from memwatch.model import Absent
+from memwatch.notify.sender import Sender
 from memwatch.notify.webhook_payload import MAX_REASONS, cut, select_top
 from memwatch.render.words import ratio, size
 from memwatch.snapshot import Snapshot
@@ -22,12 +23,21 @@ def build_title(notification: Notification, snapshot: Snapshot) -> str:
     return _clean(f"{snapshot.host}: {state}{again}{words} ({where})")
 
 
-def build_text(notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> str:
-    """Render the text, one line each: reasons, usage, largest processes, link to the dashboard."""
+def build_text(notification: Notification, snapshot: Snapshot, sender: Sender | None) -> str:
+    """Render the text, one line each: reasons, usage, largest processes.
+
+    With a `sender` also its labels, and the links to its dashboard and to the runbook.
+    """
     lines = [reason.text for reason in notification.reasons[:MAX_REASONS]]
-    lines += [line for line in (_figures(notification, snapshot), _holders(snapshot)) if line]
-    lines = [_clean(line) for line in lines]
-    return "\n".join([*lines, dashboard_url] if dashboard_url else lines)
+    lines += [_figures(notification, snapshot), _holders(snapshot), *(_labels(sender) if sender else ())]
+    lines = [_clean(line) for line in lines if line]
+    runbook = sender.runbook_url(notification.rule, notification.target) if sender else None
+    links = [runbook and f"Runbook: {runbook}", sender.url if sender else None]
+    return "\n".join([*lines, *(link for link in links if link)])
+
+
+def _labels(sender: Sender) -> list[str]:
+    return [f"{name}: {value}" for name, value in sender.labels.items()]
 
 
 def _figures(notification: Notification, snapshot: Snapshot) -> str:

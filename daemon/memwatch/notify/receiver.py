@@ -15,6 +15,7 @@ from memwatch.notify.channel import Channel, Reminder
 from memwatch.notify.http_post import PostResult
 from memwatch.notify.outbox.outbox import ReceiverQueue
 from memwatch.notify.outbox.queue import Kind, Message, Outcome
+from memwatch.runtime.histogram import Histogram
 from memwatch.runtime.worker import ThreadState, Worker
 from memwatch.units import duration
 
@@ -35,10 +36,14 @@ RESOLVED_AGAIN_SECONDS = 300.0
 
 
 class Subscription(Struct, frozen=True):
-    """Events and targets of a receiver; no targets means any. Resolved notifications follow firing ones."""
+    """Events and targets of a receiver; no targets means any. Resolved notifications follow firing ones.
+
+    `instead_of_prometheus`: Prometheus's shipped rules leave out what the receiver gets while it works.
+    """
 
     events: frozenset[str] = frozenset({CRITICAL})
     targets: frozenset[str] = frozenset()
+    instead_of_prometheus: bool = False
 
     def wants(self, notification: Notification) -> bool:
         return self.covers(notification.rule, notification.target)
@@ -104,6 +109,10 @@ class Receiver:
         """Start the thread. Returns False if no thread can be created now; call it again later."""
         return self._thread.begin()
 
+    @property
+    def latency(self) -> Histogram:
+        return self.queue.latency
+
     def counts(self) -> Mapping[str, int]:
         with self.queue.changed:
             return {outcome.value: self.queue.counts[outcome] for outcome in Outcome}
@@ -116,6 +125,11 @@ class Receiver:
     def pending(self) -> int:
         with self.queue.changed:
             return len(self.queue.queue)
+
+    def in_place_of_prometheus(self) -> Subscription | None:
+        """Return the subscription if Prometheus's rules may leave it out: it is meant so, and delivery works."""
+        works = not self.disabled and not self._failure and self.thread_state() is ThreadState.OK
+        return self.subscription if works and self.subscription.instead_of_prometheus else None
 
     def status(self) -> ReceiverStatus:
         with self.queue.changed:
@@ -230,6 +244,8 @@ class Receiver:
             self.queue.queue.mark_delivered(entry)
             self.queue.count([Outcome.DELIVERED])
             self._delivered_unix = time.time()
+            if entry.queued_at is not None:
+                self.queue.latency.observe(time.monotonic() - entry.queued_at)
             self._schedule_repeat(entry)
             self._log_recovery()
         elif answer.status == HTTP_GONE:

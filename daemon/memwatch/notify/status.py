@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from memwatch.alerts.naming import runbook_anchor
 from memwatch.alerts.rules import EVENTS, SEVERITY, possible_targets
 from memwatch.alerts.silences import Silence, in_force, is_silenced
 from memwatch.alerts.state import AlertState
@@ -32,6 +33,11 @@ class AlertRow(Struct, frozen=True):
     since_unix: float | None
     silenced: bool
     reasons: tuple[Reason, ...]
+
+    @property
+    def runbook(self) -> str | None:
+        """Anchor of the alert's section on /runbooks."""
+        return runbook_anchor(self.rule, self.target)
 
 
 class ReceiverRow(Struct, frozen=True):

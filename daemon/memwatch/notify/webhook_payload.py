@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from memwatch.alerts.state import Notification
 from memwatch.model import Absent, Pool, Process, Share, Words
+from memwatch.notify.sender import Sender
 from memwatch.render.json import SCHEMA, Json, known, rfc3339, to_bytes
 from memwatch.snapshot import Snapshot
 
@@ -137,16 +138,16 @@ def build_headers(secret: Secret, notice_id: str, timestamp: int, body: bytes) -
     }
 
 
-def build_body(notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
+def build_body(notification: Notification, snapshot: Snapshot, sender: Sender) -> bytes:
     """Render the JSON to send, at most 20 kB regardless of process names."""
     for length in TEXT_LENGTHS:
-        body = to_bytes(body_json(notification, snapshot, dashboard_url, length))
+        body = to_bytes(body_json(notification, snapshot, sender, length))
         if len(body) <= MAX_BODY_BYTES:
             break
     return body
 
 
-def body_json(notification: Notification, snapshot: Snapshot, dashboard_url: str | None, length: int) -> Json:
+def body_json(notification: Notification, snapshot: Snapshot, sender: Sender, length: int) -> Json:
     """Render the body, with all external texts cut to `length` characters."""
     return {
         "schema": SCHEMA,
@@ -167,7 +168,9 @@ def body_json(notification: Notification, snapshot: Snapshot, dashboard_url: str
         ],
         "values": values_json(notification, snapshot, length),
         "top": [top_json(process, length) for process in select_top(snapshot.processes)],
-        "dashboard_url": dashboard_url,
+        "labels": dict(sender.labels),
+        "dashboard_url": sender.url,
+        "runbook_url": sender.runbook_url(notification.rule, notification.target),
     }
 
 

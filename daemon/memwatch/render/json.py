@@ -106,6 +106,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         process_scan=_plain(snapshot.process_scan),
         swap=_plain(snapshot.swap),
         zram=_plain(snapshot.zram),
+        zfs_cache=_plain(snapshot.zfs_cache),
         psi=_plain(snapshot.psi),
         cgroup_pressure=_plain(snapshot.cgroup_pressure),
         nodes=[_with_contents(node) for node in snapshot.nodes],
@@ -142,13 +143,14 @@ def devices_json(snapshot: Snapshot) -> list[Json]:
 
 
 def processes_json(snapshot: Snapshot) -> list[Json]:
-    return [process_json(process, snapshot.container_names) for process in snapshot.processes]
+    return [process_json(process, snapshot.container_names, snapshot.pod_names) for process in snapshot.processes]
 
 
-def process_json(process: Process, names: Mapping[str, str]) -> Json:
+def process_json(process: Process, names: Mapping[str, str], pods: Mapping[str, str]) -> Json:
     found = record_json(
         process,
         container_name=names.get(str(process.container)),
+        pod_name=pods.get(str(process.pod)),
         footprint_low_bytes=process.footprint_low_bytes,
         footprint_high_bytes=process.footprint_high_bytes,
     )
@@ -162,6 +164,7 @@ def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
     if snapshot.processes and not snapshot.owners and not isinstance(scan, Absent):
         scan = replace(scan, process_list="partial", note=scan.note or NOT_RECORDED)
     names = snapshot.container_names if kind == "container" else {}
+    pods = snapshot.pod_names if kind == "pod" else {}
     rests = [
         partial_record_json(pool, ("id", "label", "used_bytes", "unattributed_bytes", "overlap"))
         | {"unattributed_note": describe_causes(pool, snapshot)}
@@ -182,7 +185,8 @@ def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
         process_list=scan if isinstance(scan, Absent) else scan.process_list,
         note=None if isinstance(scan, Absent) else scan.note,
         owners=[
-            record_json(total, container_name=names.get(str(total.name))) for total in list_totals(snapshot, kind)
+            record_json(total, container_name=names.get(str(total.name)), pod_name=pods.get(str(total.name)))
+            for total in list_totals(snapshot, kind)
         ],
         pools=rests,
         shares=shares,

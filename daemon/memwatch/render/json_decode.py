@@ -71,13 +71,17 @@ def _refuse_impossible_times(snapshot: Snapshot) -> None:
 
 
 def _with_derived(snapshot: Snapshot, listed: list[dict[str, Any]]) -> Snapshot:
-    """Restore fields that JSON names differently: footprint ranges and container names."""
+    """Restore fields that JSON names differently: footprint ranges, names of containers and pods."""
     ranged = tuple(
         _add_footprint_range(process, one) for process, one in zip(snapshot.processes, listed, strict=True)
     )
-    named = [one for one in listed if one.get("container_name")]
-    names = {printable(str(one["container"])): printable(str(one["container_name"])) for one in named}
-    return replace(snapshot, processes=ranged, container_names=names)
+    names = _collect_names(listed, "container")
+    return replace(snapshot, processes=ranged, container_names=names, pod_names=_collect_names(listed, "pod"))
+
+
+def _collect_names(listed: list[dict[str, Any]], kind: str) -> dict[str, str]:
+    named = [one for one in listed if one.get(f"{kind}_name")]
+    return {printable(str(one[kind])): printable(str(one[f"{kind}_name"])) for one in named}
 
 
 def _add_footprint_range(process: Process, listed: dict[str, Any]) -> Process:

@@ -8,8 +8,10 @@ from typing import Annotated, TypeVar, cast
 from msgspec import defstruct
 
 from memwatch.alerts.rules import CRITICAL, AlertRules
+from memwatch.notify.sender import JOB
 from memwatch.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
 from memwatchd.settings.channels import ReceiverSection
+from memwatchd.settings.labels import parse_label_value
 from memwatchd.settings.section import ON_RELOAD_OF_MACHINE
 from memwatchd.settings.values import parse_tuple
 
@@ -27,6 +29,10 @@ class Alerts(Section, frozen=True, kw_only=True):
     keep_firing_for: Annotated[Duration, Bounds(seconds(0), seconds(86_400))] = seconds(120)
     repeat_every: Annotated[Duration, Bounds(seconds(0), seconds(604_800))] = seconds(14_400)
     again_after: Annotated[Duration, Bounds(seconds(0), seconds(86_400))] = seconds(300)
+    instance: Annotated[
+        str | None, Converter(parse_label_value), Accepts("an instance", '"gpu1.example.com:6360"')
+    ] = None
+    job: Annotated[str, Converter(parse_label_value), Accepts("the name of a job")] = JOB
 
     @property
     def channels(self) -> tuple[str, ...]:

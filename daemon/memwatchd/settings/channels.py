@@ -38,7 +38,11 @@ EventName = Annotated[str, Converter(parse_event)]
 
 
 class ReceiverSection(Section, frozen=True, kw_only=True):
-    """Settings of one receiver. Each kind of channel has a subclass that adds keys and builds the channel."""
+    """Settings of one receiver. Each kind of channel has a subclass that adds keys and builds the channel.
+
+    `instead_of_prometheus`: Prometheus's shipped rules leave out what this receiver gets. By default true for an
+    Alertmanager, which Prometheus sends to as well. Other receivers may be programs.
+    """
 
     name: Annotated[str, Converter(parse_receiver_name), Accepts("made of a to z, 0 to 9, - and _", '"operators"')]
     events: Annotated[
@@ -50,6 +54,7 @@ class ReceiverSection(Section, frozen=True, kw_only=True):
     targets: Annotated[
         tuple[str, ...], Converter(parse_tuple), Accepts("an id as in /api/v1/snapshot", '["ram"]')
     ] = ()
+    instead_of_prometheus: bool = False
 
     def create_channel(self) -> Channel:
         """Build the channel. TLS files are read here."""
@@ -80,6 +85,7 @@ class Webhook(ReceiverSection, frozen=True, kw_only=True):
 
 
 class Alertmanager(ReceiverSection, frozen=True, kw_only=True):
+    instead_of_prometheus: bool = True
     url: Annotated[
         Endpoint,
         Converter(checked_endpoint),

@@ -27,6 +27,7 @@ from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatch.processes.leaks import LeakRules
 from memwatchd.settings.alerts import Alerts, alerts_section
 from memwatchd.settings.channels import CHANNELS
+from memwatchd.settings.labels import MAX_VALUE_LENGTH, parse_label_name, parse_label_value, parse_labels
 from memwatchd.settings.section import AT_START, ON_RELOAD, ON_RELOAD_OF_MACHINE
 from memwatchd.settings.values import parse_folder, parse_new_folder, parse_resident
 from memwatchd.settings.web import Web
@@ -155,6 +156,7 @@ class Processes(Section, frozen=True, kw_only=True):
     top: Annotated[int, Bounds(1, 1000), AT_START] = 50
     interval: Annotated[Duration, Bounds(seconds(1), seconds(300)), AT_START] = seconds(10)
     metrics: Annotated[bool, ON_RELOAD] = False
+    owners: Annotated[int, Bounds(0, 50), ON_RELOAD] = 8
     command_lines: Annotated[bool, AT_START] = False
     leak_window: Annotated[Duration, Bounds(seconds(60), seconds(604_800)), ON_RELOAD] = seconds(3600)
     leak_least: Annotated[Size, Converter(parse_size), ON_RELOAD] = Size(64 << 20)
@@ -183,6 +185,14 @@ def collectors_section(kinds: Iterable[type[BaseCollector]]) -> Collectors:
     return cast("Collectors", section())
 
 
+LabelName = Annotated[str, Converter(parse_label_name)]
+LabelValue = Annotated[
+    str,
+    Converter(parse_label_value),
+    Accepts(f"a text of 1 to {MAX_VALUE_LENGTH} printable characters", '"west"'),
+]
+
+
 class Log(Section, frozen=True, kw_only=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -200,6 +210,7 @@ class Sections(Section, frozen=True, kw_only=True):
     processes: Processes = Processes()
     alerts: Annotated[Alerts, ON_RELOAD] = alerts_section(CHANNELS)
     collectors: Annotated[Collectors, AT_START] = collectors_section(COLLECTORS)
+    labels: Annotated[dict[LabelName, LabelValue], Converter(parse_labels), ON_RELOAD] = field(default_factory=dict)
     log: Annotated[Log, ON_RELOAD] = Log()
 
 

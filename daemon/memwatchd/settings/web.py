@@ -137,6 +137,20 @@ class Web(Section, frozen=True, kw_only=True):
         """Addresses that other machines can reach."""
         return tuple(str(address) for address in self.listen if not is_local(address))
 
+    def address_for_others(self, host: str) -> str | None:
+        """Return HOST:PORT by which other machines reach the pages, None if they cannot. `host`: own name."""
+        for address in self.listen:
+            if isinstance(address, TcpAddress) and address.port and not is_local(address):
+                name = host if address.host in ("0.0.0.0", "::") else address.host  # noqa: S104  compared
+                return str(TcpAddress(next(iter(self.hosts), name), address.port))
+        return None
+
+    @property
+    def tcp_port(self) -> int | None:
+        """Port of the first TCP address, None if there is none or the kernel chooses it."""
+        ports = (address.port for address in self.listen if isinstance(address, TcpAddress))
+        return next(ports, 0) or None
+
     @property
     def is_open(self) -> bool:
         """True if other machines have access without authentication."""

@@ -40,6 +40,7 @@ PAGES = {
 }
 OTHER_PAGES = {
     "/last-words": "the last two minutes of a run that did not end cleanly",
+    "/runbooks": "what to check and do for each alert; `runbook_url` in notifications leads there",
     "/docs": "this API, to try out",
     "/openapi.json": "the description of this API (OpenAPI 3.1)",
     "/patterns": "each component of the pages in each state, if `patterns = true` under `[web]`",

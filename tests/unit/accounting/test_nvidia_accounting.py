@@ -388,5 +388,5 @@ def test_unchanged_reading_is_accounted_again_after_other_changes() -> None:
                 fresh = Composer().compose([place, Findings(nvml=replace(reading), stale=stale)])
                 assert got == replace(fresh, nvml=got.nvml)
 
-    twice = [composer.compose([places[3], Findings(nvml=discrete)]).pools[1] for _ in range(2)]
+    twice = [composer.compose([places[4], Findings(nvml=discrete)]).pools[1] for _ in range(2)]
     assert twice[0] is twice[1]

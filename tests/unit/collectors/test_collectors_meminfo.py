@@ -266,7 +266,7 @@ def test_arc_below_its_floor_changes_nothing() -> None:
 def test_available_with_arc_is_bounded_by_the_size() -> None:
     """Two files read at different moments cannot make more available than the pool's size."""
     kib = Meminfo().parse(meminfo_of("zfs-box"))
-    pool = build_pool(kib, None, ArcStats(size_bytes=1 << 50, floor_bytes=0))
+    pool = build_pool(kib, None, ArcStats(size_bytes=kib["MemTotal"] << 10, floor_bytes=0))
 
     assert pool.available_bytes == pool.size_bytes
 

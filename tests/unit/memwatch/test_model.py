@@ -93,6 +93,13 @@ def test_total_sums_pools_and_is_unknown_if_one_is() -> None:
     assert snapshot((ram(GIB), stale)).total.size_bytes == 88 * GIB
 
 
+def test_total_is_unknown_without_a_pool() -> None:
+    """As before the first reading of meminfo: unknown, and not 0."""
+    total = snapshot(()).total
+
+    assert total.size_bytes is total.used_bytes is total.available_bytes is Absent.NOT_AVAILABLE
+
+
 def test_memory_set_aside_is_left_out_of_the_judged_ratio() -> None:
     """62.5 GiB with 48 GiB of huge pages and 9.9 GiB available is calm, not 84 % full."""
     size, available = int(62.5 * GIB), int(9.9 * GIB)

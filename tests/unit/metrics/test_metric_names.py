@@ -11,25 +11,34 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from memwatch.history.disk.files import FilesStatus
 from memwatch.model import Vitals
+from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.notify.outbox.outbox import OutboxFigures
+from memwatch.notify.receiver import Subscription
+from memwatch.runtime.histogram import Histogram
 from memwatch.runtime.worker import ThreadState
-from memwatch.snapshot import CollectorStatus, Snapshot, Tegrastats
-from memwatch_web.metrics.families import Exporter, ProcessFigures
+from memwatch.snapshot import CollectorStatus, Kernel, Snapshot, Swap, Tegrastats, ZfsCache, Zram
+from memwatch_web.metrics.daemon_families import ProcessFigures
+from memwatch_web.metrics.families import Exporter
 from memwatch_web.metrics.samples import PREFIX
 from support.sample_snapshots import critical_gb10, left_behind
 
 # Changing a name or a label breaks users' queries: add to the list, and remove nothing.
 NAMES = {
+    "alert_pushed": {"event", "target"},
     "alerts_firing": {"rule", "severity"},
     "build_info": {"version", "simulated"},
     "collector_duration_seconds": {"collector"},
     "collector_errors_total": {"collector", "reason"},
     "collector_last_success_timestamp_seconds": {"collector"},
+    "collector_run_seconds_bucket": {"collector", "le"},
+    "collector_run_seconds_count": {"collector"},
+    "collector_run_seconds_sum": {"collector"},
     "collector_up": {"collector"},
     "device_api_free_bytes": {"device", "api"},
     "device_busy_ratio": {"device"},
     "device_clock_hertz": {"device", "clock"},
     "device_headroom_bytes": {"device"},
+    "device_headroom_bytes_min": {"device", "window"},
     "device_headroom_certain_bytes": {"device"},
     "device_info": {"device", "vendor", "name", "uuid", "pci", "driver", "architecture"},
     "device_memory_busy_ratio": {"device"},
@@ -51,26 +60,42 @@ NAMES = {
     "kernel_oom_kills_total": set(),
     "largest_free_block_bytes": {"node"},
     "log_lines_dropped_total": set(),
+    "machine_info": {"hostname", "model", "architecture", "kernel", "memory"},
     "memory_locked": set(),
     "memory_not_returned_bytes": {"pool"},
+    "mlocked_bytes": set(),
+    "notification_latency_seconds_bucket": {"receiver", "le"},
+    "notification_latency_seconds_count": {"receiver"},
+    "notification_latency_seconds_sum": {"receiver"},
     "notifications_pending": {"receiver"},
     "notifications_total": {"receiver", "outcome"},
     "outbox_durable": set(),
     "outbox_errors_total": set(),
     "outbox_recovered_total": set(),
-    "pool_available_bytes": {"pool", "kind"},
-    "pool_free_bytes": {"pool", "kind"},
-    "pool_size_bytes": {"pool", "kind"},
-    "pool_unattributed_bytes": {"pool", "kind"},
-    "pool_used_bytes": {"pool", "kind"},
-    "pressure": {"target", "level"},
-    "pressure_level": {"target"},
-    "pressure_ratio": {"target"},
-    "pressure_reason": {"target", "signal"},
+    "owner_device_bytes": {"kind", "name", "within", "device"},
+    "owner_footprint_bytes": {"kind", "name"},
+    "owner_resident_bytes": {"kind", "name"},
+    "pool_available_bytes": {"pool", "kind", "device"},
+    "pool_available_bytes_min": {"pool", "kind", "device", "window"},
+    "pool_contents_bytes": {"pool", "content", "device"},
+    "pool_free_bytes": {"pool", "kind", "device"},
+    "pool_size_bytes": {"pool", "kind", "device"},
+    "pool_unattributed_bytes": {"pool", "kind", "device"},
+    "pool_used_bytes": {"pool", "kind", "device"},
+    "pool_used_bytes_max": {"pool", "kind", "device", "window"},
+    "pressure": {"target", "device", "level"},
+    "pressure_changes_total": {"target", "device"},
+    "pressure_level": {"target", "device"},
+    "pressure_ratio": {"target", "device"},
+    "pressure_reason": {"target", "device", "signal"},
+    "pressure_seconds_total": {"target", "device", "level"},
     "processes_not_visible_bytes": {"where"},
-    "process_memory_bytes": {"pid", "name", "unit", "container", "where"},
+    "process_device_bytes": {"pid", "name", "unit", "container", "within"},
+    "process_resident_bytes": {"pid", "name", "unit", "container"},
+    "process_swap_bytes": {"pid", "name", "unit", "container"},
     "psi_stall_ratio": {"kind", "window"},
     "psi_stalled_seconds_total": {"kind"},
+    "series_dropped": set(),
     "share_limit_bytes": {"share", "kind", "within", "device"},
     "share_used_bytes": {"share", "kind", "within", "device"},
     "snapshot_timestamp_seconds": set(),
@@ -81,19 +106,33 @@ NAMES = {
     "thread_up": {"thread"},
     "tick_duration_seconds": set(),
     "tick_lag_seconds": set(),
+    "tick_run_seconds_bucket": {"le"},
+    "tick_run_seconds_count": set(),
+    "tick_run_seconds_sum": set(),
+    "unevictable_bytes": set(),
+    "zfs_cache_bytes": set(),
+    "zfs_cache_minimum_bytes": set(),
+    "zram_memory_bytes": set(),
+    "zram_stored_bytes": set(),
+    "zswap_memory_bytes": set(),
+    "zswap_stored_bytes": set(),
     "failed_logins_total": set(),
-    "time_to_full_seconds": {"target"},
+    "time_to_full_seconds": {"target", "device"},
 }
 
 
 class Receiver:
     name = "ops"
+    latency = Histogram((1.0,))
 
     def counts(self) -> Mapping[str, int]:
         return {"delivered": 1}
 
     def pending(self) -> int:
         return 0
+
+    def in_place_of_prometheus(self) -> Subscription:
+        return Subscription()
 
 
 def with_every_value() -> Snapshot:
@@ -106,14 +145,20 @@ def with_every_value() -> Snapshot:
     nvml = CollectorStatus("nvml", "ok", 0.1, 0.001, base.unix, errors={"deadline": 1})
     behind = left_behind()
     ghosts = tuple(process for process in behind.processes if not process.visible)
+    swapped = replace(behind.processes[0], swap_bytes=1)
     return replace(
         base,
         devices=(gpu,),
         shares=(limited,),
         collectors=(nvml,),
         tegrastats=Tegrastats(3, 4 << 20),
-        processes=(*base.processes, *ghosts),
+        processes=(*base.processes, swapped, *ghosts),
+        owners=behind.owners,
         not_returned=behind.not_returned,
+        swap=Swap(1, 0, 0, 0),
+        zram=Zram(0, 0),
+        zfs_cache=ZfsCache(1, 1),
+        kernel=Kernel(0, mlocked_bytes=0, unevictable_bytes=0),
     )
 
 
@@ -121,9 +166,13 @@ def test_metrics_keep_their_names_and_labels() -> None:
     """A machine with every value exports exactly these."""
     files, outbox = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), ""), OutboxFigures(True, 0, 0)
     process = ProcessFigures(0, {"outbox": ThreadState.OK}, 0)
-    exporter = Exporter("1", dict, lambda: [Receiver()], lambda: 5, lambda: outbox, lambda: files, lambda: process)
+    snapshot, between = with_every_value(), BetweenScrapes()
+    between.on_tick(snapshot)
+    exporter = Exporter(
+        "1", dict, lambda: [Receiver()], lambda: 5, lambda: outbox, lambda: files, lambda: process, between
+    )
 
-    text = exporter.render(with_every_value(), generate_latest).decode()
+    text = exporter.render(snapshot, generate_latest).decode()
 
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     found = {s.name.removeprefix(PREFIX): set(s.labels) for s in samples if s.name.startswith(PREFIX)}

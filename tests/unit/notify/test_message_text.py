@@ -16,6 +16,7 @@ from memwatch.notify.manager import NotificationManager, build_test_notification
 from memwatch.notify.message_text import build_text, build_title
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.notify.receiver import Receiver, Subscription
+from memwatch.notify.sender import Sender
 from memwatch.snapshot import Reason
 from support.sample_snapshots import critical_gb10, hostile_names, simulated
 from support.waiting import wait_until
@@ -32,7 +33,7 @@ def alerting_to(**wanted: tuple[str, Subscription]) -> Iterator[NotificationMana
         for name, (url, subscription) in wanted.items()
     ]
     monitor = Monitor(Sampler([], SystemClock()), SystemClock(), MonitorRules(), Identity("host", "boot"))
-    made = NotificationManager(monitor, outbox, receivers, lambda: "https://spark/memory")
+    made = NotificationManager(monitor, outbox, receivers, lambda: Sender("https://spark/memory"))
     made.start()
     try:
         yield made
@@ -81,12 +82,16 @@ def test_hostile_names_are_escaped() -> None:
     """Bidirectional controls are escaped, and long texts are cut."""
     alert = replace(notice(), reasons=(Reason("util", "x" * 5000),))
 
-    text = build_text(alert, hostile_names(), "https://spark/memory")
+    text = build_text(alert, hostile_names(), Sender("https://spark/memory", labels={"cluster": "west"}))
 
     lines = text.split("\n")
     assert max(map(len, lines)) < 1000
     assert "\u202e" not in text
-    assert lines[-1] == "https://spark/memory"
+    assert lines[-3:] == [
+        "cluster: west",
+        "Runbook: https://spark/memory/runbooks#memorycritical",
+        "https://spark/memory",
+    ]
 
 
 def test_test_message_is_marked_as_a_test() -> None:

@@ -52,6 +52,16 @@ def test_retries_keep_id_and_body_and_change_the_timestamp() -> None:
         Webhook(SECRET).verify(delivery.body, delivery.headers)
 
 
+def test_latency_runs_from_the_alert_to_its_delivery() -> None:
+    """Failed attempts and the pauses between them are part of it, and each notification counts once."""
+    with receiving(500, 200) as site, receiver(site.url, schedule=(0.0, 0.3)) as made:
+        put_notices(made, notice())
+        wait_until(lambda: made.counts()["delivered"] == 1)
+
+        assert made.receiver.latency.cumulative()[-1] == 1
+        assert made.receiver.latency.total >= 0.25
+
+
 def test_schedule_lasts_a_day() -> None:
     """The pauses are the documented ones, and the last attempt is within 24 hours of the first."""
     assert SCHEDULE[:8] == (0, 5, 30, 120, 300, 900, 1800, 3600)

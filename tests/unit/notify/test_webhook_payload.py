@@ -13,8 +13,10 @@ from msgspec.structs import replace
 from standardwebhooks.webhooks import Webhook
 
 from memwatch.model import Absent, Process
+from memwatch.notify.sender import Sender
 from memwatch.notify.webhook_payload import MAX_BODY_BYTES, build_body, parse_endpoint, parse_secret, sign
 from memwatch.snapshot import Reason
+from memwatchd.settings.labels import MAX_LABELS, MAX_VALUE_LENGTH
 from support.sample_snapshots import calm_workstation, container_with_limit, critical_gb10
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
@@ -25,11 +27,11 @@ def test_body_has_alert_target_and_largest_processes() -> None:
     """The body has the alert, the target's values in bytes, the five largest processes, and the dashboard's URL."""
     snapshot = critical_gb10()
 
-    body = json.loads(build_body(notice(), snapshot, "https://spark/memory"))
+    body = json.loads(build_body(notice(), snapshot, Sender("https://spark/memory", labels={"cluster": "west"})))
 
     assert list(body) == [
         "schema", "id", "event", "time", "unix", "host", "target", "rule", "severity", "started", "repeated",
-        "level", "previous", "reasons", "values", "top", "dashboard_url",
+        "level", "previous", "reasons", "values", "top", "labels", "dashboard_url", "runbook_url",
     ]  # fmt: skip
     assert (body["schema"], body["id"], body["event"]) == (1, "msg_1", "pressure.critical")
     assert (body["time"], body["unix"]) == ("2026-11-21T10:22:33.250Z", 1_795_256_553.25)
@@ -45,18 +47,20 @@ def test_body_has_alert_target_and_largest_processes() -> None:
     assert len(footprints) <= 5
     assert footprints == sorted(footprints, reverse=True)
     assert body["dashboard_url"] == "https://spark/memory"
+    assert body["runbook_url"] == "https://spark/memory/runbooks#memorycritical"
+    assert body["labels"] == {"cluster": "west"}
 
 
 def test_alert_of_a_share_has_its_relation_and_limit() -> None:
     """An alert about a limit has the limit and the relation, and absent values have their reason."""
     snapshot = container_with_limit()
 
-    values = json.loads(build_body(notice(target="cgroup"), snapshot, None))["values"]
+    values = json.loads(build_body(notice(target="cgroup"), snapshot, Sender()))["values"]
 
     assert values["relation"] == "This container ⊂ System RAM"
     assert values["limit_bytes"] == 4 << 30
     assert "absent" not in values
-    gone = json.loads(build_body(notice(target="gpu7"), snapshot, None))["values"]
+    gone = json.loads(build_body(notice(target="gpu7"), snapshot, Sender()))["values"]
     assert gone == {
         "used_bytes": None,
         "ratio": None,
@@ -78,7 +82,8 @@ def test_body_is_bounded_for_any_names(names: list[str], reasons: list[str]) -> 
     snapshot = replace(calm_workstation(), processes=processes)
     alert = replace(notice(), reasons=tuple(Reason("util", reason * 10) for reason in reasons))
 
-    body = build_body(alert, snapshot, "https://example.com/" + "x" * 1900)
+    labels = {f"{number:0{64}}": "\U0001f525" * MAX_VALUE_LENGTH for number in range(MAX_LABELS)}
+    body = build_body(alert, snapshot, Sender("https://example.com/" + "x" * 1900, labels=labels))
 
     assert len(body) <= MAX_BODY_BYTES
     assert json.loads(body)["id"] == "msg_1"
@@ -89,7 +94,7 @@ def test_processes_of_unknown_size_are_not_ranked() -> None:
     unknown = Process(7, 0.0, "hidden", Absent.NOT_PERMITTED, Absent.NOT_PERMITTED, "rss")
     known = Process(8, 0.0, "known", 5, 5, "rss")
 
-    body = json.loads(build_body(notice(), replace(calm_workstation(), processes=(unknown, known)), None))
+    body = json.loads(build_body(notice(), replace(calm_workstation(), processes=(unknown, known)), Sender()))
 
     assert [process["name"] for process in body["top"]] == ["known"]
 

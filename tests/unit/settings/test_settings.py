@@ -113,6 +113,17 @@ def test_variables_can_set_every_type(tmp_path: Path) -> None:
         (WEBHOOK + "targets = [1]", "targets[0] is 1, which is not an id as in"),
         (WEBHOOK + '[[alerts.alertmanagers]]\nname = "ops"\nurl = "http://a"', 'another receiver is named "ops"'),
         (WEBHOOK + WEBHOOK, 'line 6: alerts.webhooks[1].name: another receiver is named "ops"'),
+        ("labels = 3", "labels is 3, which is not a table; use for example [labels]"),
+        ("[labels]\ncluster = 3", "line 2: labels.cluster is 3, which is not a text of 1 to 128 printable"),
+        ('[labels]\ncluster = ""', 'labels.cluster is "", which is not a text of 1 to 128 printable characters'),
+        ('[labels]\n"a-b" = "c"', "line 2: labels.a-b is not a label name: letters, digits and _, 64 at most"),
+        ('[labels]\n__name__ = "c"', "labels.__name__ begins with __, which Prometheus reserves for itself"),
+        (
+            '[labels]\ninstance = "c"',
+            "line 2: labels.instance is reserved: this label comes from the scrape, or from instance under "
+            "[alerts]; use a name such as cluster or rack",
+        ),
+        ("[labels]\n" + "".join(f'l{i} = "x"\n' for i in range(17)), "labels has 17 labels; leave 16 at most"),
         ("[web", "is not valid TOML"),
         ("a = " + "[\n" * 5000, "memwatchd.toml is not valid TOML"),
         ("a" + ".a" * 2000 + " = 1", "line 1 is longer than 2000 characters"),

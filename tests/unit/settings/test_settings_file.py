@@ -40,6 +40,7 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
         ("replay", "demo"),
         ("replay", "file"),
         ("recording", "file"),
+        ("alerts", "instance"),
         ("alerts", "webhooks"),
         ("alerts", "alertmanagers"),
         ("alerts", "apprise"),

@@ -123,13 +123,13 @@ def test_daemon_uses_every_field_that_a_reload_applies(tmp_path: Path, root_leve
     config = (
         "[web]\nhosts = ['b']\nurl = 'https://b/'\nmax_streams = 7\n[log]\nlevel = 'error'\n"
         "[sampling]\ninterval = '3s'\n[pressure.targets.ram]\nlimit = '1GiB'\n"
-        "[[alerts.alertmanagers]]\nname = 'am'\nurl = 'http://127.0.0.1:9'\n"
+        "[[alerts.alertmanagers]]\nname = 'am'\nurl = 'http://127.0.0.1:9'\n[labels]\ncluster = 'west'\n"
     )
     second = settings_from(tmp_path, config)
     daemon = Daemon(first, lambda: second)
     before = in_use(daemon)
     daemon.reload()
-    after, live = in_use(daemon), wiring.build_live_settings(second, first)
+    after, live = in_use(daemon), wiring.build_live_settings(second, first, host=daemon.monitor.identity.host)
     daemon.stop()
 
     expected = {name: getattr(live, name) for name in live.__struct_fields__}
@@ -161,7 +161,7 @@ def in_use(daemon: Daemon) -> Mapping[str, Any]:
         "rules": daemon.monitor.rules,
         "web_options": daemon.web_options(),
         "receivers": [one.name for one in daemon.alerting.receivers],
-        "dashboard_url": daemon.alerting.dashboard_url(),
+        "sender": daemon.alerting.sender(),
         "max_streams": daemon.broker.max_streams,
         "log_level": logging.getLevelName(logging.getLogger().level).lower(),
         "certificate": None,

@@ -88,7 +88,7 @@ class Share(Figures):
 class Total(Figures):
     """Sum of all pools, the only valid sum."""
 
-    size_bytes: int
+    size_bytes: int | None
     used_bytes: int | None
     available_bytes: int | None
 
@@ -137,7 +137,10 @@ class Process(Figures):
     user: str | None
     unit: str | None
     container: str | None
-    container_name: str | None = Field(description="Null unless a configured container runtime reports it.")
+    container_name: str | None = Field(
+        description="Null unless a configured container runtime or the kubelet's links to logs have it."
+    )
+    pod_name: str | None = Field(description="Namespace and name of the pod, from the kubelet's links to logs.")
     pod: str | None = Field(description="UID of the Kubernetes pod.")
     job: str | None = Field(description="Number of the Slurm job.")
     command: str | None = Field(description="Null unless command_lines is set.")
@@ -194,6 +197,11 @@ class Swap(Figures):
 class Zram(Figures):
     stored_bytes: int
     memory_bytes: int
+
+
+class ZfsCache(Figures):
+    size_bytes: int
+    minimum_bytes: int
 
 
 class PsiLine(Answer):
@@ -354,6 +362,7 @@ class Snapshot(Figures):
     process_scan: ProcessScan | None
     swap: Swap | None
     zram: Zram | None
+    zfs_cache: ZfsCache | None
     psi: MemoryPsi | None
     cgroup_pressure: CgroupPressure | None
     nodes: list[Node]

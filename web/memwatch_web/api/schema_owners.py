@@ -13,7 +13,10 @@ class Owner(Figures):
     """All processes of one unit, container, pod, job or user, whether listed or not."""
 
     name: str | None = Field(description="Null: processes without such an owner, or that are not visible.")
-    container_name: str | None = Field(description="Name of the container if a container runtime is configured.")
+    container_name: str | None = Field(
+        description="Name of the container if a container runtime is configured, or on a Kubernetes node."
+    )
+    pod_name: str | None = Field(description="Namespace and name of the pod on a Kubernetes node.")
     processes: int
     rss_bytes: int | None
     device_bytes: dict[str, int | dict[str, Reason] | None]

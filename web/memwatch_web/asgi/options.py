@@ -11,10 +11,12 @@ class WebOptions(Struct, frozen=True):
     """Options that may change while the server runs.
 
     `hosts`: additional host names of this machine. `process_metrics`: number of processes in /metrics.
+    `owner_metrics`: number of owners of each kind there.
     `patterns`: serve /patterns.
     """
 
     hosts: tuple[str, ...] = ()
     process_metrics: int = 0
+    owner_metrics: int = 0
     login: Login = Login()
     patterns: bool = False

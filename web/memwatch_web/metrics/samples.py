@@ -4,22 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.utils import floatToGoString
 
 from memwatch.model import Absent
+from memwatch.runtime.histogram import Histogram
 
 PREFIX = "memwatch_"
+# OpenMetrics requires that the name of a family with a unit ends with it.
+UNITS = ("bytes", "seconds", "ratio", "celsius", "watts", "hertz")
 
 Value = float | int | Absent
 Row = tuple[Sequence[str], Value]
 
 
 def gauge(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
-    return _fill(GaugeMetricFamily(PREFIX + name, text, labels=labels), rows)
+    return _fill(GaugeMetricFamily(PREFIX + name, text, labels=labels, unit=unit_of(name)), rows)
 
 
 def counter(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
-    return _fill(CounterMetricFamily(PREFIX + name, text, labels=labels), rows)
+    return _fill(CounterMetricFamily(PREFIX + name, text, labels=labels, unit=unit_of(name)), rows)
+
+
+def info(name: str, text: str, rows: Iterable[Sequence[str | Absent]], labels: Sequence[str]) -> Metric:
+    """Return a family whose samples are 1. An unknown label is empty."""
+    family = InfoMetricFamily(PREFIX + name, text, labels=labels)
+    for values in rows:
+        family.add_metric(["" if isinstance(value, Absent) else value for value in values], {})
+    return family
+
+
+def histogram(
+    name: str, text: str, found: Iterable[tuple[Sequence[str], Histogram]], labels: Sequence[str] = ()
+) -> Metric:
+    family = HistogramMetricFamily(PREFIX + name, text, labels=labels, unit=unit_of(name))
+    for values, one in found:
+        limits = (*map(floatToGoString, one.bounds), "+Inf")
+        family.add_metric(values, list(zip(limits, one.cumulative(), strict=True)), one.total)
+    return family
+
+
+def unit_of(name: str) -> str:
+    """Return the unit at the end of a name, empty without one."""
+    last = name.rpartition("_")[2]
+    return last if last in UNITS else ""
 
 
 def _fill(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> Metric:
@@ -27,3 +61,8 @@ def _fill(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) 
         if not isinstance(figure, Absent):
             family.add_metric(values, figure)
     return family
+
+
+def words(value: str | Absent | None) -> str:
+    """Return the value of a label, empty if it is unknown or does not apply."""
+    return value if isinstance(value, str) else ""

@@ -63,6 +63,10 @@ async def docs(services: PageServices) -> Response:
     return HTMLResponse(services.pages.docs(services.monitor.simulated))
 
 
+async def runbooks(services: PageServices) -> Response:
+    return HTMLResponse(services.pages.runbooks(services.monitor.simulated))
+
+
 async def last_words(services: PageServices) -> Response:
     monitor = services.monitor
     return HTMLResponse(services.pages.last_words(monitor.unclean_shutdown, monitor.simulated))

@@ -135,7 +135,7 @@ def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> 
     totals = list_totals(snapshot, view.by)
     figures = any(total.cgroup_bytes is not None for total in totals)
     owners = [build_group(total, view.by, snapshot.processes) for total in totals[:MAX_OWNERS]]
-    names = snapshot.container_names
+    names = snapshot.pod_names if view.by == "pod" else snapshot.container_names
     rows_of_groups = [_row(one, group_keys(one), group_words(one, names), view) for one in owners]
     return Listing(view, sort_rows(rows_of_groups, view), groups, len(totals) - len(owners), figures)
 
@@ -202,9 +202,9 @@ def group_keys(one: OwnerGroup) -> Mapping[str, Key]:
     }
 
 
-def group_words(one: OwnerGroup, container_names: Mapping[str, str]) -> str:
+def group_words(one: OwnerGroup, names: Mapping[str, str]) -> str:
     name = one.total.name
-    words = [name, container_names.get(name, "")] if isinstance(name, str) else []
+    words = [name, names.get(name, "")] if isinstance(name, str) else []
     return " ".join([*words, *(f"{process.pid} {process.title}" for process in one.members)]).lower()
 
 

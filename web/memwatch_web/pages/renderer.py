@@ -163,6 +163,10 @@ class Pages:
         picture = build_chart(words) if words and words.samples else None
         return template.render(page="last-words", words=words, picture=picture, simulated=simulated).encode()
 
+    def runbooks(self, simulated: bool = False) -> bytes:
+        """Render the runbooks of this version."""
+        return self._environment.get_template("runbooks.html").render(page="runbooks", simulated=simulated).encode()
+
     def refused(self, heading: str, sentence: str, up: str = "", simulated: bool = False) -> bytes:
         """Render an error page. `up`: relative path to the pages, such as "../"."""
         template = self._environment.get_template("refused.html")

@@ -19,6 +19,9 @@ _UEVENT = re.compile(r"^([A-Z_0-9]{1,40})=([^\n]{0,200})\n", re.MULTILINE)
 _SIZE = re.compile(rb"^ *size: (\d{1,19})\n", re.MULTILINE)
 _USAGE = re.compile(rb"^ *usage: (\d{1,19})\n", re.MULTILINE)
 
+# No card has an exbibyte of memory.
+MAX_BYTES = 1 << 60
+
 # NVIDIA's driver (covered by NVML), Tegra's drivers, and displays without a GPU.
 NOT_HERE = frozenset({"nvidia", "nvidia-drm", "simple-framebuffer", "tegra-drm", "tegra-udrm", "vkms"})
 # Drivers whose fdinfo has no memory statistics. No descriptors are searched for their clients.
@@ -83,14 +86,14 @@ def build_regions(
 ) -> Iterator[DrmRegion]:
     """Return a card's own memory from the dmem controller. The root cgroup's counter covers the whole device."""
     for (owner, name), size in sorted(capacity.items()):
-        if owner == device and size:
+        if owner == device and 0 < size <= MAX_BYTES:
             yield build_region(name, size, current.get((owner, name), Absent.NOT_SUPPORTED), "cgroup:dmem.current")
 
 
 def parse_vram_mm(name: str, data: bytes | None) -> DrmRegion | None:
     """Parse `size` and `usage` of a memory manager of xe in debugfs, both in bytes."""
     size, usage = _SIZE.search(data or b""), _USAGE.search(data or b"")
-    if not size or not usage or not int(size[1]):
+    if not size or not usage or not 0 < int(size[1]) <= MAX_BYTES:
         return None
     return build_region(name, int(size[1]), int(usage[1]), "debugfs:vram_mm")
 
@@ -98,7 +101,7 @@ def parse_vram_mm(name: str, data: bytes | None) -> DrmRegion | None:
 def parse_lmem(data: bytes | None) -> DrmRegion | None:
     """Parse the memory size of a discrete card with Intel's out-of-tree i915, which does not report its use."""
     text = (data or b"").strip()
-    if not re.fullmatch(rb"\d{1,19}", text) or not int(text):
+    if not re.fullmatch(rb"\d{1,19}", text) or not 0 < int(text) <= MAX_BYTES:
         return None
     return build_region("local0", int(text), Absent.NOT_PERMITTED, "sysfs:lmem_total_bytes")
 

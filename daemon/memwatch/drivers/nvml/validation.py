@@ -14,6 +14,8 @@ T = TypeVar("T")
 Row = tuple[int, int, int]  # pid, bytes, GPU instance, as in a process list
 
 NVML_VALUE_NOT_AVAILABLE = 0xFFFFFFFF_FFFFFFFF
+# No GPU has an exbibyte of memory.
+MAX_BYTES = 1 << 60
 NO_INSTANCE = 0xFFFFFFFF
 
 
@@ -33,7 +35,9 @@ class Limits(Struct, frozen=True):
 
 
 def plausible_memory(memory: GpuMemory) -> GpuMemory:
-    """Return `memory`, or raise `ImplausibleAnswerError` if a part exceeds the total."""
+    """Return `memory`, or raise `ImplausibleAnswerError` if a part exceeds the total, or that any GPU's size."""
+    if memory.total_bytes > MAX_BYTES:
+        raise ImplausibleAnswerError("memory")
     reserved = 0 if isinstance(memory.reserved_bytes, Absent) else memory.reserved_bytes
     if max(memory.free_bytes, memory.used_bytes, reserved) > memory.total_bytes:
         raise ImplausibleAnswerError("memory")
@@ -60,7 +64,7 @@ def merge_rows(rows: Iterable[Row], limits: Limits, capacity: int | None) -> tup
     of them: drivers 535.54 to 535.98 shift every record after the first.
     """
     greatest: dict[tuple[int, int], int] = {}
-    most = NVML_VALUE_NOT_AVAILABLE if capacity is None else capacity
+    most = MAX_BYTES if capacity is None else capacity
     for pid, used, instance in rows:
         if not 0 < pid <= limits.pid_max or most < used != NVML_VALUE_NOT_AVAILABLE:
             raise ImplausibleAnswerError("process_list")

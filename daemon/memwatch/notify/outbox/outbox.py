@@ -16,6 +16,7 @@ from memwatch.notify.outbox.queue import MAX_WAITING, Kind, Message, Outcome, Qu
 from memwatch.notify.outbox.rows import Batch, StoredOutbox, delivered_row, message_row, value_row
 from memwatch.runtime.backoff import Backoff
 from memwatch.runtime.failure_log import FailureLog
+from memwatch.runtime.histogram import Histogram
 from memwatch.runtime.worker import ThreadState, Worker
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ RETRY_FIRST_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 # A write that takes longer is reported as a hanging disk. Storage that recovers by itself takes up to 30 s for one
 # attempt (the default timeout of a SCSI command in Linux).
 HANG_SECONDS = 30.0
+# Seconds from an alert to its delivery: at once, after the first retries, and later.
+LATENCY_BOUNDS = (1.0, 10.0, 60.0, 600.0)
 FULL = (
     "receiver %s: notifications are dropped: %d are queued and it accepts none; repair it or remove it from the "
     "configuration. Tests and one-off events are dropped first, the newest notification of an alert never"
@@ -61,6 +64,7 @@ class ReceiverQueue:
         self.changed = changed
         self.queue = Queue()
         self.counts: Counter[Outcome] = Counter()
+        self.latency = Histogram(LATENCY_BOUNDS)
         self.fresh: list[Message] = []
         self._dirty = dirty
         self._is_dropping = False
@@ -186,6 +190,7 @@ class Outbox:
                     new_message.kind,
                     new_message.body,
                     due=now + backoff,
+                    queued_at=now,
                 )
                 if queue.add(message):
                     full.append(queue.name)

@@ -37,6 +37,7 @@ ABOUT_ALERTS = frozenset({Kind.FIRING, Kind.RESOLVED})
 class Message(Struct, eq=False):
     """A notification for one receiver. `due`: monotonic seconds; `attempts`: number of failed ones.
 
+    `queued_at`: monotonic seconds; None for a message of an earlier run.
     `seq` orders messages and is their key on disk. Messages about one `alert` are delivered in order.
     """
 
@@ -48,6 +49,7 @@ class Message(Struct, eq=False):
     attempts: int = 0
     due: float = 0.0
     in_flight: bool = False
+    queued_at: float | None = None
 
     @property
     def firing(self) -> bool:

@@ -1,0 +1,51 @@
+"""Names and runbooks of memwatchd's own alerts, compared with Prometheus's shipped rules and the runbooks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from memwatch.alerts.naming import alert_name, runbook_anchor, target_labels
+from memwatch.alerts.rules import EVENTS
+from support.paths import DEPLOY, ROOT
+
+RULES = yaml.safe_load((DEPLOY / "prometheus/rules/alerts.yml").read_text())["groups"]
+HEADINGS = {name.lower() for name in re.findall(r"^## (\w+)$", (ROOT / "docs/howto/runbooks.md").read_text(), re.M)}
+
+
+@pytest.mark.parametrize("target", ["ram", "gpu0", "gpu0.mig3", "gpu0.gtt"])
+@pytest.mark.parametrize("event", EVENTS)
+def test_each_own_alert_has_a_runbook(event: str, target: str) -> None:
+    assert runbook_anchor(event, target) in HEADINGS
+
+
+def test_test_notification_has_no_runbook() -> None:
+    assert runbook_anchor("test", "test") is None
+
+
+def test_alerts_that_prometheus_also_has_are_named_as_there() -> None:
+    """Routes, silences and inhibitions in Alertmanager then apply to both."""
+    named = {rule["alert"] for group in RULES for rule in group["rules"]}
+    shared = {
+        ("pressure.critical", "ram"): "MemoryCritical",
+        ("pressure.critical", "gpu0.gtt"): "MemoryCritical",
+        ("pressure.critical", "gpu0"): "GPUMemoryCritical",
+        ("pressure.critical", "gpu1.mig2"): "GPUMemoryCritical",
+        ("pressure.forecast", "ram"): "MemoryFullSoon",
+        ("collector.failing", "nvml"): "MemwatchCollectorDown",
+        ("device.lost", "gpu0"): "GPULost",
+        ("kernel.oom_kill", "kernel"): "MemoryOOMKill",
+        ("driver.error", "driver"): "GPUMemoryErrors",
+    }
+
+    assert {key: alert_name(*key) for key in shared} == shared
+    assert set(shared.values()) <= named
+
+
+def test_target_of_an_alert_has_the_label_of_the_rule() -> None:
+    assert target_labels("pressure.critical", "ram", fact=False) == {"target": "ram"}
+    assert target_labels("device.lost", "gpu0", fact=False) == {"device": "gpu0"}
+    assert target_labels("collector.failing", "nvml", fact=False) == {"collector": "nvml"}
+    assert target_labels("kernel.oom_kill", "kernel", fact=True) == {}

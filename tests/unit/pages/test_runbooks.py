@@ -1,0 +1,49 @@
+"""The page of runbooks: generated from the documentation, complete, and safe."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from memwatch.alerts.naming import runbook_anchor
+from memwatch.alerts.rules import EVENTS
+from memwatch_web.pages.renderer import Pages
+from scripts.reference.runbooks import SOURCE, TEMPLATE, RunbookError, anchors, inline, render, render_sections
+from support.html_reader import Reader
+
+
+def test_template_is_that_of_the_documentation() -> None:
+    assert TEMPLATE.read_text() == render(), "run: make reference"
+
+
+def test_page_has_every_section_and_loads_nothing() -> None:
+    """Anchors are unique, and the page needs no script and no other machine."""
+    page = Reader(Pages().runbooks())
+
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    links = [attrs["href"] for tag, attrs in page.tags if tag == "a"]
+    assert page.open == []
+    assert set(anchors(SOURCE.read_text())) <= set(ids)
+    assert len(ids) == len(set(ids))
+    assert [tag for tag, _ in page.tags if tag == "script"] == []
+    assert [link for link in links if re.match(r"https?:|//", link or "")] == []
+
+
+def test_own_alerts_link_to_sections_of_the_page() -> None:
+    ids = {attrs.get("id") for _, attrs in Reader(Pages().runbooks()).tags}
+
+    assert {runbook_anchor(event, target) for event in EVENTS for target in ("ram", "gpu0")} <= ids
+
+
+def test_text_is_escaped_and_own_paths_are_links() -> None:
+    assert inline("a < b & `<i>` **<b>**") == "a &lt; b &amp; <code>&lt;i&gt;</code> <b>&lt;b&gt;</b>"
+    assert inline("`/processes`") == '<a href="processes"><code>/processes</code></a>'
+    assert inline("see [drop-ins](../start/install.md#drop-ins)") == "see drop-ins (docs/start/install.md#drop-ins)"
+    assert inline("[`x`](#memoryleak)") == '<a href="runbooks#memoryleak"><code>x</code></a>'
+
+
+@pytest.mark.parametrize("line", ["- a list", "| a | table |", "```sh", "<script>", "### Deeper", "{{ template }}"])
+def test_unknown_markdown_is_an_error(line: str) -> None:
+    with pytest.raises(RunbookError, match="cannot be shown at /runbooks"):
+        list(render_sections(f"## Name\n\ntext\n\n{line}\n"))

@@ -1,0 +1,69 @@
+"""The identity of the daemon in notifications: address, instance, labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.notify.sender import Sender
+from memwatchd import wiring
+from memwatchd.daemon import Daemon
+from memwatchd.settings.values import TcpAddress
+from support.full_settings import full_text
+from support.settings_sample import settings_from
+
+OPEN = "[web]\ninsecure = true\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "url", "instance"),
+    [
+        ("", None, "spark:6360"),
+        ('[web]\nlisten = ["127.0.0.1:0"]', None, "spark"),
+        ('[web]\nlisten = ["unix:/run/x/socket"]', None, "spark"),
+        (OPEN + 'listen = ["0.0.0.0:6360"]', "http://spark:6360", "spark:6360"),
+        (OPEN + 'listen = ["[::]:6360"]', "http://spark:6360", "spark:6360"),
+        (OPEN + 'listen = ["127.0.0.1:1", "192.0.2.1:6361"]', "http://192.0.2.1:6361", "192.0.2.1:6361"),
+        (OPEN + 'listen = ["0.0.0.0:6360"]\nhosts = ["a.b", "c"]', "http://a.b:6360", "a.b:6360"),
+        (OPEN + 'listen = ["0.0.0.0:6360"]\nurl = "https://a.b/memory/"', "https://a.b/memory", "spark:6360"),
+        ('[alerts]\ninstance = "10.0.0.1:6360"', None, "10.0.0.1:6360"),
+    ],
+)
+def test_address_and_instance_are_those_of_other_machines(
+    tmp_path: Path, config: str, url: str | None, instance: str
+) -> None:
+    settings = settings_from(tmp_path, config)
+
+    sender = wiring.build_sender(settings, settings.web, "spark")
+
+    assert (sender.url, sender.instance, sender.job) == (url, instance, "memwatchd")
+
+
+def test_url_of_a_daemon_with_a_certificate_is_https(tmp_path: Path) -> None:
+    settings = settings_from(tmp_path, full_text(tmp_path))
+    web = replace(settings.web, url=None, hosts=("a.b",), listen=(TcpAddress("0.0.0.0", 6360),))
+
+    assert wiring.build_sender(settings, web, "spark").url == "https://a.b:6360"
+
+
+def test_runbook_needs_an_address_and_an_alert() -> None:
+    assert Sender("https://a/memory").runbook_url("device.lost", "gpu0") == "https://a/memory/runbooks#gpulost"
+    assert Sender().runbook_url("device.lost", "gpu0") is None
+    assert Sender("https://a").runbook_url("test", "test") is None
+
+
+def test_reload_changes_the_labels(tmp_path: Path) -> None:
+    """SIGHUP applies [labels]; with invalid ones the old stay in force."""
+    texts = iter(('[labels]\ncluster = "west"\n', '[labels]\njob = "x"\n'))
+    daemon = Daemon(settings_from(tmp_path), lambda: settings_from(tmp_path, next(texts)))
+    before = daemon.labels()
+    daemon.reload()
+    after = daemon.labels()
+    daemon.reload()
+    kept = daemon.labels()
+    daemon.stop()
+
+    assert (before, after, kept) == ({}, {"cluster": "west"}, {"cluster": "west"})
+    assert daemon.alerting.sender().labels == after
