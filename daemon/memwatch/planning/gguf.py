@@ -17,12 +17,15 @@ from msgspec import Struct
 from memwatch.planning.sizes import InvalidInputError, regular_size
 from memwatch.printable import decode
 
-MAX_KEYS = 65_536
-MAX_TENSORS = 65_536
+# Published files have up to 100 keys, 2,500 tensors, 550,000 strings.
+MAX_KEYS = 4096
+MAX_TENSORS = 16_384
 MAX_HEAD_BYTES = 64 << 20
 MAX_TEXTS = 1_000_000
-MAX_KEPT_NUMBERS = 4096
+MAX_KEPT_NUMBERS = 16_384
+MAX_LAYERS = 1024
 BLOCK_BYTES = 1 << 18
+LENGTH = struct.Struct("<Q")
 MAX_KEPT_TEXT_LENGTH = 256
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
@@ -61,6 +64,7 @@ class GgufReader:
     def __init__(self, file: BinaryIO, size: int, name: str) -> None:
         self._file = file
         self._left = min(size, MAX_HEAD_BYTES)
+        self._texts_left, self._numbers_left = MAX_TEXTS, MAX_KEPT_NUMBERS
         self.name = name
 
     def take(self, count: int) -> bytes:
@@ -75,19 +79,30 @@ class GgufReader:
         (found,) = struct.unpack(f"<{code}", self.take(struct.calcsize(code)))
         return found  # type: ignore[no-any-return]
 
+    def may_keep(self, count: int) -> bool:
+        """Return True for an array as short as one for each layer, within a limit for all."""
+        kept = count <= MAX_LAYERS and count <= self._numbers_left
+        self._numbers_left -= count if kept else 0
+        return kept
+
     def skip_texts(self, count: int) -> None:
         """Skip strings, each with its length before it. A tokenizer has up to 500,000 of them."""
-        block, at = b"", 0
+        self._texts_left -= count
+        if self._texts_left < 0:
+            raise InvalidInputError(f"{self.name}: has arrays with more than {MAX_TEXTS} strings in all")
+        block, at, length_of = b"", 0, LENGTH.unpack_from
         for _ in range(count):
             if at + 8 > len(block):
-                self._file.seek(at - len(block), 1)
+                self._leave(block, at)
                 block, at = self._file.read(BLOCK_BYTES), 0
-            end = at + 8 + int.from_bytes(block[at : at + 8], "little")
-            self._spend(end - at)
-            at = end
-            if end > len(block):
-                self._file.seek(end - len(block), 1)
-                block, at = b"", 0
+                if len(block) < LENGTH.size:
+                    self._spend(self._left + 1)
+            at += 8 + length_of(block, at)[0]
+        self._leave(block, at)
+
+    def _leave(self, block: bytes, at: int) -> None:
+        """Go on at a position in or behind a block that was read."""
+        self._spend(at)
         self._file.seek(at - len(block), 1)
 
     def count(self, code: str, maximum: int, what: str) -> int:
@@ -168,7 +183,7 @@ def _array(reader: GgufReader) -> Value:
     kind, length = int(reader.scalar("I")), int(reader.scalar("Q"))
     if kind in WIDTHS:
         width = struct.calcsize(WIDTHS[kind]) * length
-        if length <= MAX_KEPT_NUMBERS:
+        if reader.may_keep(length):
             return struct.unpack(f"<{length}{WIDTHS[kind]}", reader.take(width))
         reader.skip(width)
     elif kind == TEXT:
