@@ -143,7 +143,7 @@ def fit_lines(found: Json) -> Iterator[str]:
     moved = sum(found.get("moves", {}).values())
     beside = f" on a GPU and {size({'moved': moved}, 'moved')} in System RAM" if moved else ""
     yield f"{found['subject']} needs {size(found, 'bytes')}{beside}"
-    parts = found["parts"]
+    parts = found.get("parts", {})
     if parts:
         rows = [(f"  {PARTS[name]}", size({"part": part}, "part")) for name, part in parts.items() if part > 0]
         rows += [
@@ -172,7 +172,7 @@ def _conclusion(found: Json) -> str:
         return f"Fits{how}: use {found['best']}."
     if split := found.get("split"):
         return f"Fits on {len(split['devices'])} GPUs, {', '.join(split['devices'])}: {split['reason']}."
-    if change := found["change"]:
+    if change := found.get("change"):
         beside = f" and {size(change, 'ram_bytes')} in System RAM" if change["ram_bytes"] else ""
         needed = size(change, "bytes") + beside
         return f"Does not fit right now. It would fit with {change['words']} ({change['flags']}): {needed}."

@@ -59,9 +59,9 @@ class FitForm(Struct, frozen=True):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Return the formats to choose from, with that of a config."""
+        """Return the formats to choose from, with that of a config if it is a valid one."""
         given = self.fields.get("dtype", "")
-        return NAMES if not given or given in NAMES else (*NAMES, given)
+        return NAMES if self.answered is None or not given or given in NAMES else (*NAMES, given)
 
     @property
     def examples(self) -> tuple[tuple[str, str], ...]:
