@@ -13,7 +13,9 @@ import pytest
 
 from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
-from memwatch_web.api.fit_request import build_fields
+from memwatch.planning.inference import compute_weights
+from memwatch.planning.number_formats import parse_format
+from memwatch.planning.query import shape_fields
 from memwatch_web.pages.fit_page import EXAMPLES, build_bars
 from scripts.published_models import MODELS, Published
 from scripts.screenshots import chromium
@@ -23,7 +25,7 @@ from support.nvml_machine import Simulator
 from support.waiting import MAX_WAIT_SECONDS
 
 GIB = 1 << 30
-LLAMA_70B = urlencode(build_fields(dict(EXAMPLES)["Llama 3 70B"]))
+LLAMA_70B = urlencode(shape_fields(dict(EXAMPLES)["Llama 3 70B"]))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def test_api_returns_parts_and_change(daemon: RunningDaemon) -> None:
 
 def test_training_includes_optimizer_states(daemon: RunningDaemon) -> None:
     """Full training of 8 billion parameters does not fit. A fitting change is shown."""
-    shape = urlencode(build_fields(dict(EXAMPLES)["Llama 3 8B"]) | {"train": "true", "context": "2048"})
+    shape = urlencode(shape_fields(dict(EXAMPLES)["Llama 3 8B"]) | {"train": "true", "context": "2048"})
 
     text = text_of(daemon, f"/fit?{shape}")
 
@@ -97,11 +99,12 @@ def test_config_json_redirects_to_a_query(daemon: RunningDaemon, model: Publishe
     """The query has the exact shape of every published checkpoint."""
     status, location, _ = sent(daemon, urlencode({"config": json.dumps(model.config)}).encode())
 
-    shape = parse_config(model.config, model.name).transformer
+    config = parse_config(model.config, model.name)
+    shape, form = config.transformer, parse_format(config.dtype)
     found = daemon.get("/api/v1/" + location).json
 
     assert status == 303
-    assert found["parts"]["weights"] == 2 * shape.parameters
+    assert found["parts"]["weights"] == compute_weights(shape, form.bytes, form.scope)
 
 
 def test_examples_have_the_published_shapes() -> None:
@@ -148,7 +151,7 @@ def test_invalid_query_shows_an_error_and_the_form(daemon: RunningDaemon, query:
         ("config={}", "no readable hidden_size"),
         ("config=" + "[" * 30_000, "is not readable JSON"),
         ("config=%7B%22a%22:" + "9" * 5000 + "%7D", "config.json"),
-        ("config={%22kv_lora_rank%22: 512}", "is not supported"),
+        ("config={%22model_type%22: %22novel%22}", "the model_type &#39;novel&#39; is not known"),
         ("config=%ff%fe", "is not readable JSON"),
         ("&".join(f"a{i}=1" for i in range(50)), "more than 40 fields"),
     ],
@@ -162,8 +165,8 @@ def test_invalid_config_json_shows_an_error(daemon: RunningDaemon, body: str, wo
 
 def test_bars_have_the_scale_of_the_device() -> None:
     """Memory in use, then the need. If that is too much, the scale is wider than the device."""
-    fits = FitVerdict("gpu0", "GPU", True, 100 * GIB, 60 * GIB, 20 * GIB, "")
-    over = FitVerdict("gpu1", "GPU", False, 40 * GIB, 10 * GIB, -30 * GIB, "")
+    fits = FitVerdict("gpu0", "GPU", True, 100 * GIB, 60 * GIB, 20 * GIB, "", need_bytes=40 * GIB)
+    over = FitVerdict("gpu1", "GPU", False, 40 * GIB, 10 * GIB, -30 * GIB, "", need_bytes=40 * GIB)
 
     wide, narrow = build_bars(Fit(40 * GIB, "gpu0", (fits, over)))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from memwatch.planning.checkpoint import CONFIG, Checkpoint
+from memwatch.planning.checkpoint import CONFIG, describe_config
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.request import MemoryNeed, Use, compute_checkpoint_need, list_reductions
 from memwatch.planning.safetensors import parse_object
-from memwatch.planning.sizes import InvalidInputError, bits_per_weight
+from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
 
 USES = (
@@ -22,8 +22,7 @@ USES = (
 def check(data: bytes) -> None:
     with suppress(InvalidInputError):
         config = parse_config(parse_object(data, CONFIG), CONFIG)
-        dtype_bytes = bits_per_weight(config.dtype) / 8
-        checkpoint = Checkpoint(CONFIG, CONFIG, config.transformer, None, config.context, dtype_bytes)
+        checkpoint = describe_config(config)
         assert config.transformer.parameters > 0
         for use in USES:
             with suppress(InvalidInputError):

@@ -45,6 +45,10 @@ def _text(text: str) -> bytes:
 def _value(value: Any) -> bytes:
     if isinstance(value, str):
         return struct.pack("<I", 8) + _text(value)
+    if isinstance(value, list) and isinstance(value[0], bool):
+        return struct.pack(f"<IIQ{len(value)}?", 9, 7, len(value), *value)
+    if isinstance(value, list) and isinstance(value[0], int):
+        return struct.pack(f"<IIQ{len(value)}i", 9, 5, len(value), *value)
     if isinstance(value, list):
         return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_text, value))
     return struct.pack("<II", 4, value)

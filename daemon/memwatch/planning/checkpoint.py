@@ -6,15 +6,20 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from memwatch.planning import gguf, safetensors
-from memwatch.planning.huggingface import Config, parse_config
-from memwatch.planning.sizes import InvalidInputError, bits_per_weight, regular_size
+from memwatch.planning import gguf, gguf_shape, safetensors
+from memwatch.planning.huggingface import Config, UnknownFamilyError, parse_config
+from memwatch.planning.number_formats import Scope, parse_format
+from memwatch.planning.sizes import InvalidInputError, regular_size
 from memwatch.planning.transformer import Transformer
 
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
-MAX_JSON_BYTES = 16 << 20
+# Published files: config.json up to 0.1 MB, an index of 90,000 tensors 9 MB.
+MAX_JSON_BYTES = 1 << 20
+MAX_INDEX_BYTES = 16 << 20
 MAX_SHARDS = 4096
 PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf")
 
@@ -22,7 +27,8 @@ PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf")
 class Checkpoint(Struct, frozen=True):
     """A model's size and shape. `weights_bytes`: size of its tensors, None if only its config.json is known.
 
-    `source`: the format that was read.
+    `source`: the format that was read. `note`: why the shape is not known, a clause. `dtype_bytes`: bytes per
+    weight of the parts in `scope`. `problem`: why its config.json does not give these, empty if it does.
     """
 
     name: str
@@ -31,6 +37,9 @@ class Checkpoint(Struct, frozen=True):
     weights_bytes: int | None
     context: int
     dtype_bytes: float
+    note: str = ""
+    scope: Scope = "layers"
+    problem: str = ""
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -54,14 +63,13 @@ def _read_folder(path: Path) -> Checkpoint:
     if (path / INDEX).exists():
         return _read_index(path / INDEX)
     shards = sorted(path.glob("*.safetensors"))
-    config = _config(path / CONFIG) if (path / CONFIG).exists() else None
     if shards:
-        return _build_checkpoint(path, config, _sum_tensor_bytes(shards), "safetensors")
+        return _build_checkpoint(path, _config_beside(path / CONFIG), _sum_tensor_bytes(shards), "safetensors")
     files = sorted(path.glob("*.gguf"))
     if files and _are_parts(files):
         return _read_gguf(files)
-    if config:
-        return _build_checkpoint(path, config, None, CONFIG)
+    if (path / CONFIG).exists():
+        return _build_checkpoint(path, _config(path / CONFIG), None, CONFIG)
     if files:
         raise InvalidInputError(
             f"{path}: has {len(files)} GGUF files; name one of them, for example {files[0].name}"
@@ -71,20 +79,27 @@ def _read_folder(path: Path) -> Checkpoint:
 
 def _read_index(path: Path) -> Checkpoint:
     # The index only lists the shards; sizes come from the shards' headers.
-    weight_map = _object(path).get("weight_map")
-    names = set(weight_map.values()) if isinstance(weight_map, dict) and _are_names(weight_map) else set()
+    names = _shard_names(path)
     if not names or len(names) > MAX_SHARDS:
         raise InvalidInputError(f"{path}: has no readable weight_map from tensors to files")
     for name in names:
         if Path(name).name != name:
             raise InvalidInputError(f"{path}: names the file {name[:80]!r}, which is not in the same folder")
-    config = path.parent / CONFIG
     weights = _sum_tensor_bytes([path.parent / name for name in sorted(names)])
-    return _build_checkpoint(path.parent, _config(config) if config.exists() else None, weights, "safetensors")
+    return _build_checkpoint(path.parent, _config_beside(path.parent / CONFIG), weights, "safetensors")
 
 
-def _are_names(weight_map: dict[str, Any]) -> bool:
-    return all(isinstance(name, str) and name.endswith(".safetensors") for name in weight_map.values())
+class _Index(Struct):
+    weight_map: dict[str, str] = {}
+
+
+def _shard_names(path: Path) -> set[str]:
+    try:
+        found = msgspec.json.decode(_read_json(path, MAX_INDEX_BYTES), type=_Index)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return set()
+    names = set(found.weight_map.values())
+    return names if all(name.endswith(".safetensors") for name in names) else set()
 
 
 def _sum_tensor_bytes(shards: list[Path]) -> int:
@@ -95,9 +110,8 @@ def _read_file(path: Path) -> Checkpoint:
     if path.suffix == ".gguf":
         return _read_gguf([path])
     if path.suffix == ".safetensors":
-        config = path.parent / CONFIG
-        known_config = _config(config) if config.exists() else None
-        return _build_checkpoint(path, known_config, safetensors.read_tensor_bytes(path), "safetensors")
+        known = _config_beside(path.parent / CONFIG)
+        return _build_checkpoint(path, known, safetensors.read_tensor_bytes(path), "safetensors")
     if not path.exists():
         raise InvalidInputError(
             f'"{path}" is neither a size nor a file; for example 20GiB, or a folder with safetensors'
@@ -119,22 +133,45 @@ def _read_gguf(files: list[Path]) -> Checkpoint:
     bytes_each = min(16.0, max(0.125, weights / numbers)) if numbers else 2.0
     context = heads[0].keys.get(f"{heads[0].keys.get('general.architecture')}.context_length")
     known = context if isinstance(context, int) else 0
-    return Checkpoint(str(files[0]), "GGUF", gguf.parse_transformer(heads[0]), weights, known, bytes_each)
+    shape, note = None, ""
+    try:
+        shape = gguf_shape.parse_shape(heads[0].keys)
+    except (InvalidInputError, OverflowError) as error:
+        note = str(error)
+    return Checkpoint(str(files[0]), "GGUF", shape, weights, known, bytes_each, note)
 
 
-def _build_checkpoint(path: Path, config: Config | None, weights: int | None, source: str) -> Checkpoint:
-    if config is None:
-        return Checkpoint(str(path), source, None, weights, 0, 2.0)
-    dtype_bytes = bits_per_weight(config.dtype) / 8
-    return Checkpoint(str(path), source, config.transformer, weights, config.context, dtype_bytes)
+def _build_checkpoint(path: Path, config: Config | str | None, weights: int | None, source: str) -> Checkpoint:
+    if config is None or isinstance(config, str):
+        return Checkpoint(str(path), source, None, weights, 0, 2.0, config or "")
+    return replace(describe_config(config), name=str(path), source=source, weights_bytes=weights)
+
+
+def describe_config(config: Config) -> Checkpoint:
+    """Return what a config.json alone tells of a model."""
+    form = parse_format(config.dtype)
+    shape, context, problem = config.transformer, config.context, config.problem
+    return Checkpoint(CONFIG, CONFIG, shape, None, context, form.bytes, scope=form.scope, problem=problem)
 
 
 def _config(path: Path) -> Config:
     return parse_config(_object(path), str(path))
 
 
+def _config_beside(path: Path) -> Config | str | None:
+    """Return the config of a folder whose tensors are known, or why its family is not."""
+    try:
+        return _config(path) if path.exists() else None
+    except UnknownFamilyError as error:
+        return str(error).removeprefix(f"{path}: ").split(", and ")[0]
+
+
 def _object(path: Path) -> dict[str, Any]:
-    if regular_size(path) > MAX_JSON_BYTES:
-        raise InvalidInputError(f"{path}: is larger than {MAX_JSON_BYTES} bytes, the most that is read")
+    return safetensors.parse_object(_read_json(path, MAX_JSON_BYTES), str(path))
+
+
+def _read_json(path: Path, most: int) -> bytes:
+    if regular_size(path) > most:
+        raise InvalidInputError(f"{path}: is larger than {most} bytes, the most that is read")
     with path.open("rb") as file:
-        return safetensors.parse_object(file.read(MAX_JSON_BYTES), str(path))
+        return file.read(most)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from memwatch.accounting.relations import PERHAPS_IN_RSS
 from memwatch.backends.devices import certain_part, compute_capacity, describe_state, read_system_ram
 from memwatch.model import Absent, Bytes, Device, Process, find_system_ram
+from memwatch.planning.demand import Demand
 from memwatch.snapshot import Snapshot
 from memwatch.units import size
 
@@ -24,7 +25,8 @@ class FitVerdict(Struct, frozen=True):
     """Result for one device or the CPU. `spare_bytes`: bytes left over, negative if short. `reason`: a sentence.
 
     `headroom_bytes` decides. `needs_reclaim` is True if it fits only after the kernel has reclaimed page cache:
-    `headroom_certain_bytes`, what is free already, is less than the need.
+    `headroom_certain_bytes`, what is free already, is less than the need. `need_bytes`: bytes from this device;
+    `ram_need_bytes`: bytes that the plan moves to System RAM, which on unified memory are part of the former.
     """
 
     device: str
@@ -36,6 +38,8 @@ class FitVerdict(Struct, frozen=True):
     reason: str
     headroom_certain_bytes: Bytes = Absent.NOT_AVAILABLE
     needs_reclaim: bool | Absent = False
+    need_bytes: int = 0
+    ram_need_bytes: int = 0
 
 
 class Holder(NamedTuple):
@@ -45,65 +49,173 @@ class Holder(NamedTuple):
     held_bytes: int
 
 
+class Split(Struct, frozen=True):
+    """Several GPUs that hold a plan together. `bytes` on each; `spare_bytes`: what is left on the fullest."""
+
+    devices: tuple[str, ...]
+    bytes: int
+    spare_bytes: int
+    reason: str
+
+
 class Fit(Struct, frozen=True):
-    """Verdicts for all devices. `best`: the id of the device to use, None if it fits nowhere."""
+    """Verdicts for all devices. `best`: the id of the device to use alone, None if no single one is best."""
 
     bytes: int
     best: str | None
     verdicts: tuple[FitVerdict, ...]
+    split: Split | None = None
 
 
-def compute_fit(need: int, snapshot: Snapshot) -> Fit:
-    """Check every GPU and the CPU. The best is the GPU with the most spare bytes, or the CPU if no GPU fits."""
-    verdicts = (*(_on_device(need, device, snapshot) for device in snapshot.devices), _on_cpu(need, snapshot))
+def compute_fit(
+    need: int | Demand,
+    snapshot: Snapshot,
+    reserve: int = 0,
+    splits: Iterable[tuple[int, str, Demand]] = (),
+    together: bool = False,
+) -> Fit:
+    """Check every GPU and the CPU. The best is the GPU with the most spare bytes, or the CPU if no GPU fits.
+
+    `splits`: (number of GPUs, kind, demand on each); the first with room is taken where no single GPU fits, before
+    the CPU, or in place of all others if `together`. `reserve` bytes stay free in each pool.
+    """
+    demand = need if isinstance(need, Demand) else Demand(need)
+    gpus = (_on_device(demand, device, snapshot, reserve) for device in snapshot.devices)
+    verdicts = (*gpus, _on_cpu(demand, snapshot, reserve))
     fitting = [one for one in verdicts if one.fits is True]
-    gpus = [one for one in fitting if one.device != CPU]
-    best = max(gpus, key=_spare, default=fitting[0] if fitting else None)
-    return Fit(need, best.device if best else None, verdicts)
+    alone = max((one for one in fitting if one.device != CPU), key=_spare, default=None)
+    split = None if alone and not together else find_split(splits, snapshot, reserve)
+    best = None if together else alone or (fitting[0] if fitting and not split else None)
+    return Fit(demand.device_bytes + demand.runtime_bytes, best.device if best else None, verdicts, split)
 
 
 def _spare(verdict: FitVerdict) -> int:
     return verdict.spare_bytes if isinstance(verdict.spare_bytes, int) else -1
 
 
-def _on_device(need: int, device: Device, snapshot: Snapshot) -> FitVerdict:
+def find_split(splits: Iterable[tuple[int, str, Demand]], snapshot: Snapshot, reserve: int) -> Split | None:
+    """Return the first of `splits` that has room on the GPUs with the most headroom and memory of their own."""
+    whole = read_system_ram(snapshot)[1]
+    own = [(device.headroom_bytes, device.id) for device in snapshot.devices if _is_own(device, snapshot)]
+    known = [(room, name) for room, name in own if isinstance(room, int)]
+    rooms = sorted(known, key=lambda one: (-one[0], one[1]))
+    for count, how, demand in splits:
+        each = demand.device_bytes + demand.runtime_bytes
+        if count > len(rooms):
+            continue
+        chosen = rooms[:count]
+        spare = chosen[-1][0] - reserve - each
+        beside = count * demand.ram_bytes
+        fits_ram = not beside or (isinstance(whole, int) and beside + reserve <= whole)
+        if spare >= 0 and fits_ram:
+            moved = f"; {size(beside)} in System RAM" if beside else ""
+            reason = f"{how} on {count} GPUs, {size(each)} on each; leaves {size(spare)} on the fullest{moved}"
+            return Split(tuple(name for _, name in chosen), each, spare, reason)
+    return None
+
+
+def _is_own(device: Device, snapshot: Snapshot) -> bool:
+    """Return True for a usable GPU that shares its memory neither with the CPU nor with another GPU."""
+    own = _pools(device.allocates_from, snapshot)
+    others = {
+        pool for one in snapshot.devices if one is not device for pool in _pools(one.allocates_from, snapshot)
+    }
+    ram = find_system_ram(snapshot.pools)
+    shared = own & (others | ({ram.id} if ram else set()))
+    return device.state == "ok" and not shared
+
+
+def _pools(places: Iterable[str], snapshot: Snapshot) -> set[str]:
+    within = {share.id: share.within for share in snapshot.shares}
+    return {tuple(_way_out(place, within))[-1] for place in places}
+
+
+def has_context(device: Device) -> bool:
+    """Return True if a process on the GPU has a CUDA or HIP context, whose cost is in no allocation."""
+    return device.vendor.upper() in ("NVIDIA", "AMD")
+
+
+def _on_device(demand: Demand, device: Device, snapshot: Snapshot, reserve: int) -> FitVerdict:
     whole, certain = compute_capacity(device, snapshot), device.headroom_certain_bytes
-    blank = FitVerdict(device.id, device.name, False, whole, device.headroom_bytes, 0, "", certain)
+    need = demand.device_bytes + demand.runtime_bytes * has_context(device)
+    blank = FitVerdict(device.id, device.name, False, whole, device.headroom_bytes, 0, "", certain, need_bytes=need)
     if device.state != "ok":
         reason = f"{device.id} {describe_state(device)}"
         return replace(blank, spare_bytes=Absent.NOT_AVAILABLE, reason=reason)
     holders = _holders(snapshot, {_narrowest(place, snapshot) for place in device.allocates_from})
-    return _judge(need, blank, holders)
+    on_gpu = _judge(need, blank, holders, reserve)
+    if not demand.ram_bytes:
+        return on_gpu
+    within = _bytes_in_ram(need, device, snapshot)
+    in_ram = _in_system_ram(within + demand.ram_bytes, snapshot, reserve)
+    verdict = _join(on_gpu, in_ram)
+    unified = within > 0
+    gained = f"; {SAME_MEMORY.format(size(demand.ram_bytes))}" if unified else ""
+    total = need + demand.ram_bytes if unified else need
+    return replace(verdict, reason=verdict.reason + gained, need_bytes=total, ram_need_bytes=demand.ram_bytes)
 
 
-def _on_cpu(need: int, snapshot: Snapshot) -> FitVerdict:
+SAME_MEMORY = "the {} moved to System RAM stay in the same memory, so nothing is gained"
+
+
+def _bytes_in_ram(need: int, device: Device, snapshot: Snapshot) -> int:
+    """Return the part of a need on a GPU that is in System RAM: what its own pools cannot take."""
+    ram = find_system_ram(snapshot.pools)
+    pools = _pools(device.allocates_from, snapshot)
+    if ram is None or ram.id not in pools:
+        return 0
+    own = [pool.available_bytes for pool in snapshot.pools if pool.id in pools - {ram.id}]
+    return max(0, need - sum(one for one in own if isinstance(one, int)))
+
+
+def _join(on_gpu: FitVerdict, in_ram: FitVerdict) -> FitVerdict:
+    """Return the verdict of the pool with less to spare, under the name of the GPU."""
+    left, right = on_gpu.spare_bytes, in_ram.spare_bytes
+    if isinstance(left, Absent) or (isinstance(right, int) and left <= right):
+        return on_gpu
+    reason = f"System RAM: {in_ram.reason}"
+    return replace(
+        on_gpu,
+        fits=in_ram.fits,
+        spare_bytes=in_ram.spare_bytes,
+        reason=reason,
+        needs_reclaim=in_ram.needs_reclaim,
+    )
+
+
+def _on_cpu(demand: Demand, snapshot: Snapshot, reserve: int) -> FitVerdict:
+    return _in_system_ram(demand.cpu_bytes, snapshot, reserve)
+
+
+def _in_system_ram(need: int, snapshot: Snapshot, reserve: int) -> FitVerdict:
     ram = find_system_ram(snapshot.pools)
     if ram is None:
         reason = "no data for System RAM"
         return FitVerdict(CPU, "CPU", Absent.NOT_AVAILABLE, *(Absent.NOT_AVAILABLE,) * 3, reason)
     whole, room = read_system_ram(snapshot)
     certain = certain_part(room, ram.free_bytes)
-    blank = FitVerdict(CPU, ram.label, False, whole, room, 0, "", certain)
-    return _judge(need, blank, _holders(snapshot, {ram.id}))
+    blank = FitVerdict(CPU, ram.label, False, whole, room, 0, "", certain, need_bytes=need)
+    return _judge(need, blank, _holders(snapshot, {ram.id}), reserve)
 
 
-def _judge(need: int, blank: FitVerdict, holders: Sequence[Holder]) -> FitVerdict:
+def _judge(need: int, blank: FitVerdict, holders: Sequence[Holder], reserve: int) -> FitVerdict:
     room, whole = blank.headroom_bytes, blank.size_bytes
     if isinstance(room, Absent):
         why = f"its headroom is not known ({room.value.replace('_', ' ')})"
         return replace(blank, fits=room, spare_bytes=room, reason=why)
-    spare = room - need
+    spare = room - reserve - need
+    beside = f" beside the reserve of {size(reserve)}" if reserve else ""
     if spare >= 0:
         tight = isinstance(whole, int) and whole > 0 and spare < whole * (1 - CRITICAL_RATIO)
         warning = f", which is critical: less than {1 - CRITICAL_RATIO:.0%} of {size(whole)}" if tight else ""  # type: ignore[arg-type]
         reclaim = _needs_reclaim(need, blank)
         how = f"; only {size(blank.headroom_certain_bytes)} is free before reclaim" if reclaim is True else ""  # type: ignore[arg-type]
-        reason = f"leaves {size(spare)}{warning}{how}"
+        reason = f"leaves {size(spare)}{beside}{warning}{how}"
         return replace(blank, fits=True, spare_bytes=spare, reason=reason, needs_reclaim=reclaim)
-    if isinstance(whole, int) and need > whole:
-        reason = f"short by {size(need - whole)}: its total is {size(whole)}"
+    if isinstance(whole, int) and need + reserve > whole:
+        reason = f"short by {size(need + reserve - whole)}{beside}: its total is {size(whole)}"
         return replace(blank, spare_bytes=spare, reason=reason)
-    reason = f"short by {size(-spare)} now; {_advice_for(holders, -spare)}"
+    reason = f"short by {size(-spare)} now{beside}; {_advice_for(holders, -spare)}"
     return replace(blank, spare_bytes=spare, reason=reason)
 
 

@@ -1,4 +1,4 @@
-"""Sizes of tensors and the shape of a model from the header of a GGUF file. No tensor is read.
+"""Sizes of tensors and the keys of a model from the header of a GGUF file. No tensor is read.
 
 Format, little endian: "GGUF", version, number of tensors, number of keys. Then the keys with their typed values,
 and each tensor's name, dimensions, type and offset. Then the tensors, each at a multiple of the alignment.
@@ -15,13 +15,17 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from memwatch.planning.sizes import InvalidInputError, regular_size
-from memwatch.planning.transformer import Transformer
 from memwatch.printable import decode
 
-MAX_KEYS = 65_536
-MAX_TENSORS = 1_000_000
+# Published files have up to 100 keys, 2,500 tensors, 550,000 strings.
+MAX_KEYS = 4096
+MAX_TENSORS = 16_384
 MAX_HEAD_BYTES = 64 << 20
-MAX_TEXTS = 2_000_000
+MAX_TEXTS = 1_000_000
+MAX_KEPT_NUMBERS = 16_384
+MAX_LAYERS = 1024
+BLOCK_BYTES = 1 << 18
+LENGTH = struct.Struct("<Q")
 MAX_KEPT_TEXT_LENGTH = 256
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
@@ -37,15 +41,17 @@ BLOCKS = {
     34: (256, 54), 35: (256, 66), 39: (32, 17),
 }  # fmt: skip
 
-Value = int | float | str | bool
+Numbers = tuple[int | float, ...]
+Value = int | float | str | bool | Numbers
 
 
 class ArrayLength(int):
-    """Number of elements of an array, kept in place of the elements."""
+    """Number of elements of a long array or one of strings, kept in place of the elements."""
 
 
 class GgufHeader(Struct, frozen=True):
-    """The header of a GGUF file. `keys`: metadata by name; of arrays only their lengths."""
+    """The header of a GGUF file. `keys`: metadata by name; of long arrays and those of strings only their
+    lengths."""
 
     keys: Mapping[str, Value]
     tensor_bytes: int
@@ -58,6 +64,7 @@ class GgufReader:
     def __init__(self, file: BinaryIO, size: int, name: str) -> None:
         self._file = file
         self._left = min(size, MAX_HEAD_BYTES)
+        self._texts_left, self._numbers_left = MAX_TEXTS, MAX_KEPT_NUMBERS
         self.name = name
 
     def take(self, count: int) -> bytes:
@@ -68,19 +75,45 @@ class GgufReader:
         self._spend(count)
         self._file.seek(count, 1)
 
-    def number(self, code: str) -> Value:
+    def scalar(self, code: str) -> int | float:
         (found,) = struct.unpack(f"<{code}", self.take(struct.calcsize(code)))
         return found  # type: ignore[no-any-return]
 
+    def may_keep(self, count: int) -> bool:
+        """Return True for an array as short as one for each layer, within a limit for all."""
+        kept = count <= MAX_LAYERS and count <= self._numbers_left
+        self._numbers_left -= count if kept else 0
+        return kept
+
+    def skip_texts(self, count: int) -> None:
+        """Skip strings, each with its length before it. A tokenizer has up to 500,000 of them."""
+        self._texts_left -= count
+        if self._texts_left < 0:
+            raise InvalidInputError(f"{self.name}: has arrays with more than {MAX_TEXTS} strings in all")
+        block, at, length_of = b"", 0, LENGTH.unpack_from
+        for _ in range(count):
+            if at + 8 > len(block):
+                self._leave(block, at)
+                block, at = self._file.read(BLOCK_BYTES), 0
+                if len(block) < LENGTH.size:
+                    self._spend(self._left + 1)
+            at += 8 + length_of(block, at)[0]
+        self._leave(block, at)
+
+    def _leave(self, block: bytes, at: int) -> None:
+        """Go on at a position in or behind a block that was read."""
+        self._spend(at)
+        self._file.seek(at - len(block), 1)
+
     def count(self, code: str, maximum: int, what: str) -> int:
-        found = int(self.number(code))
+        found = int(self.scalar(code))
         if found > maximum:
             raise InvalidInputError(f"{self.name}: has {found} {what}; at most {maximum} are read")
         return found
 
     def text(self) -> str:
         """Read a string and return its first `MAX_KEPT_TEXT_LENGTH` bytes, decoded."""
-        length = int(self.number("Q"))
+        length = int(self.scalar("Q"))
         kept = self.take(min(length, MAX_KEPT_TEXT_LENGTH))
         self.skip(length - len(kept))
         return decode(kept)
@@ -102,7 +135,7 @@ def read_head(path: Path) -> GgufHeader:
         reader = GgufReader(file, size, str(path))
         if reader.take(4) != b"GGUF":
             raise InvalidInputError(f"{path}: is not a GGUF file: it does not begin with GGUF")
-        version = int(reader.number("I"))
+        version = int(reader.scalar("I"))
         if version not in VERSIONS:
             raise InvalidInputError(f"{path}: is GGUF version {version}; versions 2 and 3 are read")
         tensors = reader.count("Q", MAX_TENSORS, "tensors")
@@ -132,31 +165,33 @@ def _find_end(spans: Iterable[tuple[int, int, int]], name: str) -> int:
 
 def _key(reader: GgufReader) -> tuple[str, Value]:
     name = reader.text()
-    return name, _value(reader, int(reader.number("I")))
+    return name, _value(reader, int(reader.scalar("I")))
 
 
 def _value(reader: GgufReader, kind: int) -> Value:
     if kind == TEXT:
         return reader.text()
     if kind == ARRAY:
-        return _array_length(reader)
+        return _array(reader)
     if kind not in WIDTHS:
         raise InvalidInputError(f"{reader.name}: has a value of type {kind}, which is not a GGUF type")
-    return reader.number(WIDTHS[kind])
+    return reader.scalar(WIDTHS[kind])
 
 
-def _array_length(reader: GgufReader) -> ArrayLength:
-    """Skip the elements of an array and return its length. A tokenizer's array has about 100,000 elements."""
-    kind, length = int(reader.number("I")), int(reader.number("Q"))
+def _array(reader: GgufReader) -> Value:
+    """Return the numbers of a short array, such as one for each layer, else its length."""
+    kind, length = int(reader.scalar("I")), int(reader.scalar("Q"))
     if kind in WIDTHS:
-        reader.skip(struct.calcsize(WIDTHS[kind]) * length)
+        width = struct.calcsize(WIDTHS[kind]) * length
+        if reader.may_keep(length):
+            return struct.unpack(f"<{length}{WIDTHS[kind]}", reader.take(width))
+        reader.skip(width)
     elif kind == TEXT:
         if length > MAX_TEXTS:
             raise InvalidInputError(
                 f"{reader.name}: has an array of {length} strings; at most {MAX_TEXTS} are read"
             )
-        for _ in range(length):
-            reader.skip(int(reader.number("Q")))
+        reader.skip_texts(length)
     else:
         raise InvalidInputError(f"{reader.name}: has an array of type {kind}, which is not read")
     return ArrayLength(length)
@@ -165,8 +200,8 @@ def _array_length(reader: GgufReader) -> ArrayLength:
 def _tensor(reader: GgufReader) -> tuple[int, int, int]:
     """Return the offset, the size in bytes and the number of weights of one tensor."""
     name = reader.text()
-    dimensions = [int(reader.number("Q")) for _ in range(reader.count("I", 4, "dimensions of a tensor"))]
-    kind, offset = int(reader.number("I")), int(reader.number("Q"))
+    dimensions = [int(reader.scalar("Q")) for _ in range(reader.count("I", 4, "dimensions of a tensor"))]
+    kind, offset = int(reader.scalar("I")), int(reader.scalar("Q"))
     if kind not in BLOCKS:
         raise InvalidInputError(f"{reader.name}: the tensor {name[:80]!r} has the unknown type {kind}")
     numbers, (block, width) = math.prod(dimensions), BLOCKS[kind]
@@ -182,32 +217,3 @@ def _align(position: int, keys: Mapping[str, Value], name: str) -> int:
     if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
         raise InvalidInputError(f"{name}: general.alignment is {alignment!r}; for example {DEFAULT_ALIGNMENT}")
     return -(-position // alignment) * alignment
-
-
-def parse_transformer(head: GgufHeader) -> Transformer | None:
-    """Return the shape that the keys describe. None if they describe none, or use MLA (`kv_lora_rank`)."""
-    family = head.keys.get("general.architecture")
-
-    def number(name: str, otherwise: int = 0) -> int:
-        found = head.keys.get(f"{family}.{name}")
-        if isinstance(found, ArrayLength):
-            raise InvalidInputError(f"{name} differs from layer to layer")
-        return found if type(found) is int else otherwise
-
-    try:
-        heads = number("attention.head_count")
-        if number("attention.kv_lora_rank"):
-            return None
-        return Transformer(
-            hidden_size=number("embedding_length"),
-            intermediate_size=number("expert_feed_forward_length") or number("feed_forward_length"),
-            n_layers=number("block_count"),
-            vocab_size=number("vocab_size") or int(head.keys.get("tokenizer.ggml.tokens", 0)),
-            n_heads=heads,
-            n_kv_heads=number("attention.head_count_kv", heads),
-            head_dim=number("attention.key_length"),
-            n_experts=number("expert_count") or 1,
-            sliding_window=number("attention.sliding_window"),
-        )
-    except (InvalidInputError, ValueError, OverflowError):
-        return None

@@ -7,101 +7,155 @@ from typing import Any
 
 from msgspec import Struct
 
+from memwatch.planning.families import FAMILIES, Family, Fields, Json, layer_types, number
+from memwatch.planning.quantization import parse_quantization
 from memwatch.planning.sizes import InvalidInputError
-from memwatch.planning.transformer import Biases, Transformer
+from memwatch.planning.transformer import LAYER_COUNTS, Biases, Transformer
 
-Json = Mapping[str, Any]
 # Key names in config.json, in order of preference: current names, then GPT-2's.
 WORDS = {
     "hidden_size": ("hidden_size", "n_embd"),
-    "n_layers": ("num_hidden_layers", "n_layer"),
+    "n_layers": ("num_hidden_layers", "n_layer", "num_layers"),
     "n_heads": ("num_attention_heads", "n_head"),
     "n_kv_heads": ("num_key_value_heads",),
     "vocab_size": ("vocab_size",),
-    "head_dim": ("head_dim",),
+    "head_dim": ("head_dim", "attention_head_dim"),
     "context": ("max_position_embeddings", "n_positions"),
 }
-# Keys of models whose parameter count or cache differs (MLA, linear attention, state-space layers): unsupported.
-UNSUPPORTED_KEYS = (
-    "kv_lora_rank",
-    "ssm_cfg",
-    "state_size",
-    "linear_num_value_heads",
-    "layer_types_mamba",
-    "mamba_d_state",
-)
-TIED = frozenset({"gemma", "gemma2", "gemma3_text", "gpt2"})
-QKV_BIASES = frozenset({"qwen2", "qwen2_moe"})
-QK_NORMS = frozenset({"qwen3", "qwen3_moe", "gemma3_text"})
-# Families with a sliding window in every layer; Gemma and Qwen use it in some layers or none.
-WINDOWED = frozenset({"mistral", "mixtral", "phi3"})
+REQUIRED_KEYS = frozenset({"hidden_size", "n_layers", "n_heads", "vocab_size"})
+# The text model of one that also sees or hears.
+INNER = ("text_config", "llm_config", "language_config")
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+EXPERTS_OF_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
+
+
+class UnknownFamilyError(InvalidInputError):
+    """A config.json of a family whose layers are not known."""
 
 
 class Config(Struct, frozen=True):
-    """Contents of a config.json. `context`: the model's longest context, 0 if not given. `dtype`: as written."""
+    """Contents of a config.json. `context`: the model's longest context, 0 if not given. `dtype`: format of the
+    weights, from `quantization_config` or as written. `problem`: why that is not known."""
 
     family: str
     transformer: Transformer
     context: int
     dtype: str
+    problem: str = ""
 
 
 def parse_config(found: Json, name: str) -> Config:
-    """Read a model's shape. Raises InvalidInputError for missing numbers and for unsupported kinds of attention."""
-    inner = found.get("text_config")
-    text: Json = {**found, **inner} if isinstance(inner, dict) else found
-    family = str(text.get("model_type", ""))[:40]
-    strange = next((key for key in UNSUPPORTED_KEYS if text.get(key)), None)
-    if strange:
-        raise InvalidInputError(
-            f"{name}: model_type {family!r} with {strange} is not supported; "
-            "give its safetensors folder or its size, for example 20GiB"
-        )
-    numbers = {key: _number(text, words) for key, words in WORDS.items()}
+    """Read a model's shape. Raises InvalidInputError for missing numbers, UnknownFamilyError for an unknown
+    family."""
+    outer = str(found.get("model_type", ""))[:40]
+    inner = next((part for word in INNER if isinstance(part := found.get(word), dict)), {})
+    family = str(inner.get("model_type", outer))[:40]
+    known = FAMILIES.get(family, FAMILIES.get(outer))
+    given = {key: value for key, value in {**found, **inner}.items() if value is not None}
+    text: Json = {**(known.defaults if known else {}), **given}
+    numbers = {key: number(text, *words) for key, words in WORDS.items()}
     missing = [words[0] for key, words in WORDS.items() if not numbers[key] and key in REQUIRED_KEYS]
-    if missing:
+    if missing and (known or not family):
         raise InvalidInputError(f"{name}: does not describe a transformer: no readable {', '.join(missing)}")
-    return Config(family, _transformer(text, family, numbers), numbers["context"], _dtype(text))
+    if not known:
+        raise UnknownFamilyError(
+            f"{name}: the model_type {family!r} is not known, and its layers may differ from those of others; "
+            "give its GGUF file, its folder with safetensors files (weights only), or a size, for example 20GiB"
+        )
+    shape, problem = _transformer(text, family, known, numbers), ""
+    try:
+        dtype = parse_quantization(text, shape.n_layers) or _dtype(text)
+    except InvalidInputError as error:
+        dtype, problem = _dtype(text), str(error)
+    return Config(family, shape, numbers["context"], dtype, problem)
 
 
-REQUIRED_KEYS = frozenset({"hidden_size", "n_layers", "n_heads", "vocab_size"})
-
-
-def _transformer(text: Json, family: str, numbers: Mapping[str, int]) -> Transformer:
-    experts = _number(text, ("num_local_experts", "num_experts", "n_routed_experts")) or 1
-    wide = _number(text, ("moe_intermediate_size",)) if experts > 1 else 0
-    old = family == "gpt2"
+def _transformer(text: Json, family: str, known: Family, numbers: Mapping[str, int]) -> Transformer:
+    experts = number(text, *EXPERTS) or 1
+    wide = number(text, "moe_intermediate_size", "expert_ffn_hidden_size") if experts > 1 else 0
+    kv_heads = 1 if text.get("multi_query") is True else numbers["n_kv_heads"]
+    fields: dict[str, int] = {
+        "hidden_size": numbers["hidden_size"],
+        "intermediate_size": wide or _width(text) or 4 * numbers["hidden_size"],
+        "n_layers": numbers["n_layers"],
+        "vocab_size": numbers["vocab_size"],
+        "n_heads": numbers["n_heads"],
+        "n_kv_heads": kv_heads or numbers["n_heads"],
+        "head_dim": numbers["head_dim"],
+        "n_experts": experts,
+        "active_experts": number(text, *EXPERTS_OF_TOKEN) if experts > 1 else 0,
+        "learned_positions": numbers["context"] if family == "gpt2" or not known.cached else 0,
+        **_windows(text, known, numbers["n_layers"]),
+        **(known.details(text) if known.details else {}),
+    }
+    extra = fields.pop("extra_parameters", 0) + count_tower(text, numbers["hidden_size"])
+    if known.wide_qk_norm:
+        heads = fields["n_heads"] + fields["n_kv_heads"]
+        extra += numbers["n_layers"] * heads * (numbers["head_dim"] or numbers["hidden_size"] // fields["n_heads"])
     return Transformer(
-        hidden_size=numbers["hidden_size"],
-        intermediate_size=wide or _number(text, ("intermediate_size", "n_inner")) or 4 * numbers["hidden_size"],
-        n_layers=numbers["n_layers"],
-        vocab_size=numbers["vocab_size"],
-        n_heads=numbers["n_heads"],
-        n_kv_heads=numbers["n_kv_heads"] or numbers["n_heads"],
-        head_dim=numbers["head_dim"],
-        tied_embeddings=bool(text.get("tie_word_embeddings", family in TIED)),
-        gated_mlp=not old,
-        n_experts=experts,
-        biases=_biases(text, family),
-        qk_norm=family in QK_NORMS,
-        norms_per_layer=4 if family in ("gemma2", "gemma3_text") else 2,
-        learned_positions=numbers["context"] if old else 0,
-        sliding_window=_number(text, ("sliding_window",)) if family in WINDOWED else 0,
+        **_checked(fields),
+        tied_embeddings=bool(text.get("tie_word_embeddings", known.tied)),
+        gated_mlp=known.gated,
+        biases=_biases(text, known),
+        qk_norm=known.qk_norm or text.get("use_qk_norm") is True,
+        norms_per_layer=known.norms,
+        extra_parameters=extra,
+        **({} if known.cached else {"shared_kv_layers": numbers["n_layers"]}),
     )
 
 
-def _biases(text: Json, family: str) -> Biases:
-    if family == "gpt2":
-        return "all"
-    return "qkv" if family in QKV_BIASES or text.get("attention_bias") is True else "none"
+def _checked(fields: Fields) -> Fields:
+    """Leave out what a model with experts in all layers does not need, and negative counts of layers."""
+    if fields.get("moe_layers") == fields["n_layers"]:
+        fields = fields | {"moe_layers": 0, "dense_intermediate_size": 0}
+    return {name: max(0, value) if name in LAYER_COUNTS else value for name, value in fields.items()}
 
 
-def _number(text: Json, words: tuple[str, ...]) -> int:
-    """Return the first positive integer among `words`, else 0. The user of the value checks the upper limit."""
-    found = (text.get(word) for word in words)
-    return next((one for one in found if type(one) is int and one > 0), 0)
+def _width(text: Json) -> int:
+    found = text.get("intermediate_size")
+    if isinstance(found, list):  # Gemma 3n writes one for each layer
+        return max((one for one in found if type(one) is int and one > 0), default=0)
+    return number(text, "intermediate_size", "n_inner", "ffn_hidden_size")
 
 
-def _dtype(text: Json) -> str:
+def _windows(text: Json, known: Family, layers: int) -> Fields:
+    """Return the window, and how many layers look back on all tokens. Newer files list the type of each layer."""
+    window = number(text, "sliding_window", "attention_chunk_size")
+    types = layer_types(text)
+    near = sum(one in ("sliding_attention", "chunked_attention") for one in types)
+    if types:
+        return {"sliding_window": window, "full_layers": types.count("full_attention")} if near else {}
+    if text.get("use_sliding_window") is False or not window:
+        return {}
+    if text.get("use_sliding_window") is True:
+        return {"sliding_window": window, "full_layers": min(layers, number(text, "max_window_layers"))}
+    pattern = number(text, "sliding_window_pattern", "_sliding_window_pattern") or known.pattern
+    if not known.windowed:
+        return {}
+    return {"sliding_window": window, "full_layers": layers // pattern if pattern else 0}
+
+
+def count_tower(text: Json, hidden: int) -> int:
+    """Return the parameters of a vision tower like ViT, and of a projection to the text model."""
+    found = text.get("vision_config")
+    vision: Json = found if isinstance(found, dict) else {}
+    wide = number(vision, "hidden_size", "embed_dim")
+    layers = number(vision, "num_hidden_layers", "depth")
+    if not wide or not layers:
+        return 0
+    between = number(vision, "intermediate_size") or 4 * wide
+    patch, image = number(vision, "patch_size") or 14, number(vision, "image_size")
+    each = 4 * (wide * wide + wide) + 2 * wide * between + between + wide + 4 * wide
+    positions = (image // patch) ** 2 * wide
+    return layers * each + 3 * patch * patch * wide + positions + 3 * wide + wide * hidden + wide
+
+
+def _biases(text: Json, known: Family) -> Biases:
+    if known.biases != "none":
+        return known.biases
+    return "attention" if text.get("attention_bias") is True else "none"
+
+
+def _dtype(text: Mapping[str, Any]) -> str:
     found = text.get("dtype", text.get("torch_dtype"))
     return found if isinstance(found, str) and len(found) < 40 else "bfloat16"

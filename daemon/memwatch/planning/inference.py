@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from msgspec import Struct
 
+from memwatch.planning.number_formats import Scope
 from memwatch.planning.sizes import check_count, check_dtype_bytes
 from memwatch.planning.transformer import Transformer
 
@@ -14,6 +16,11 @@ PIECE_TOKENS = 2048
 MAX_TOKENS = 1 << 30
 # Embeddings, the output matrix and norms stay at 16 bits when the other matrices are quantized further.
 UNQUANTIZED_BYTES = 2.0
+PARTS_OF: Mapping[Scope, tuple[str, ...]] = {
+    "layers": (),
+    "mlp": ("mlp", "shared", "experts"),
+    "experts": ("experts",),
+}
 
 
 class InferenceEstimate(Struct, frozen=True):
@@ -75,24 +82,26 @@ def estimate_inference(
     return InferenceEstimate(model.parameters, weights, cache, working, weights + cache + working)
 
 
-def compute_weights(model: Transformer, dtype_bytes: float) -> int:
+def compute_weights(model: Transformer, dtype_bytes: float, scope: Scope = "layers") -> int:
+    """Return the bytes of all weights, of which the parts in `scope` have `dtype_bytes`."""
+    inside = model.parameters if scope == "file" else model.count_parameters(*PARTS_OF[scope])
     rest = max(dtype_bytes, UNQUANTIZED_BYTES)
-    return math.ceil(model.matrix_parameters * dtype_bytes + model.other_parameters * rest)
+    return math.ceil(inside * dtype_bytes + (model.parameters - inside) * rest)
 
 
 def compute_kv_cache(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float) -> int:
+    """Return the bytes of keys and values, and of the state of layers without them."""
     tokens = check_count(seq_len, "max_seq_len", 8192, 1, MAX_TOKENS)
-    kept = min(tokens, model.sliding_window or tokens)
     batch = check_count(batch_size, "batch_size", 1, 1, MAX_TOKENS)
-    return math.ceil(
-        2 * model.n_layers * model.kv_width * kept * batch * check_dtype_bytes(dtype_bytes, "kv_dtype_bytes")
-    )
+    number = check_dtype_bytes(dtype_bytes, "kv_dtype_bytes")
+    state = model.linear_layers * model.state_bytes
+    return batch * (math.ceil(model.count_cached_numbers(tokens) * number) + state)
 
 
 def compute_activations(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float) -> int:
     """Estimate the activations of one layer for one chunk, and the logits of the last token in 32 bits."""
     tokens = min(seq_len, PIECE_TOKENS) * batch_size
-    width = 4 * model.hidden_size + 3 * model.intermediate_size
+    width = 4 * model.hidden_size + 3 * model.active_width
     return math.ceil(tokens * width * dtype_bytes) + batch_size * model.vocab_size * 4
 
 

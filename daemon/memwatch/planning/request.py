@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,9 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
-from memwatch.planning.inference import estimate_inference
-from memwatch.planning.sizes import SIZE, InvalidInputError, bits_per_weight, parse_bytes
-from memwatch.planning.training import TrainingPlan, estimate_training_memory
+from memwatch.planning.demand import Demand
+from memwatch.planning.inference import compute_weights, estimate_inference
+from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
+from memwatch.planning.parallel import PARALLEL, choose_parallel_kind, shares_of
+from memwatch.planning.sizes import SIZE, InvalidInputError, check_count, parse_bytes
+from memwatch.planning.training import TrainingEstimate, TrainingPlan, estimate_training_memory
 from memwatch.planning.transformer import Transformer
 
 DEFAULT_CONTEXT = 8192
@@ -24,30 +28,64 @@ PARTS = {
     "activations": "activations",
     "gradients": "gradients",
     "optimizer": "optimizer states",
-    "waits_in_ram": "offloaded to System RAM",
-    "runtime": "runtime (CUDA context and kernels)",
+    "waits_in_ram": "moved to System RAM",
+    "runtime": "runtime (GPU context and kernels)",
 }
-# Overhead of a process on a GPU beyond its allocations: CUDA context and kernels, 0.3 to 0.6 GiB.
+# Overhead of a process on a GPU beyond its allocations: CUDA or HIP context and kernels, 0.3 to 0.6 GiB.
 RUNTIME_BYTES = 512 << 20
+MAX_GPUS = 1024
+MAX_ZERO_STAGE = 3
 
 
 class Use(Struct, frozen=True):
-    """Options of a request. `context` 0: the model's own, at most 8,192 tokens. `dtype` empty: the checkpoint's."""
+    """Options of a request. `context` 0: the model's own, at most 8,192 tokens. `dtype` empty: the checkpoint's.
+
+    `offload_kv` and `cpu_layers` move the KV cache, or layers with their part of it, to System RAM. `gpus` 0: the
+    smallest number. `parallel`: tensor or pipeline, empty for the better. `zero`: stage of ZeRO in training on
+    several GPUs, 3 is FSDP. `reserve_bytes` stay free in each pool.
+    """
 
     context: int = 0
     batch_size: int = 1
     dtype: str = ""
     kv_dtype: str = ""
     training: TrainingPlan | None = None
+    offload_kv: bool = False
+    cpu_layers: int = 0
+    gpus: int = 0
+    parallel: str = ""
+    zero: int = MAX_ZERO_STAGE
+    reserve_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        check_count(self.gpus, "gpus", 8, 0, MAX_GPUS)
+        check_count(self.zero, "zero", 3, 0, MAX_ZERO_STAGE)
+        check_count(self.cpu_layers, "cpu_layers", 8, 0, 1 << 20)
+        if self.parallel not in ("", *PARALLEL):
+            raise InvalidInputError(f'parallel is "{self.parallel}", which is not one of {", ".join(PARALLEL)}')
+        if self.training and (self.offload_kv or self.cpu_layers):
+            raise InvalidInputError(
+                "offload_kv and cpu_layers are for inference; use offload_parameters in training"
+            )
 
 
 class MemoryNeed(Struct, frozen=True):
-    """Bytes needed and their parts; no parts if only a size was given. `note`: parts that are not counted."""
+    """Bytes needed on one GPU and their parts; no parts if only a size was given. `note`: parts not counted.
+
+    `moves`: bytes of each part that the plan puts into System RAM in place of the GPU; the part `waits_in_ram` is
+    their sum, negative. `bytes` is what remains on the GPU.
+    """
 
     subject: str
     bytes: int
     parts: Mapping[str, int]
     note: str = ""
+    moves: Mapping[str, int] = {}
+
+    @property
+    def demand(self) -> Demand:
+        runtime = self.parts.get("runtime", 0)
+        return Demand(self.bytes - runtime, sum(self.moves.values()), runtime)
 
 
 class Reduction(Struct, frozen=True):
@@ -68,64 +106,107 @@ def compute_need(subject: str, use: Use) -> MemoryNeed:
     """Return the need of `subject`, a size or a path. Raises InvalidInputError."""
     if is_size(subject):
         return MemoryNeed(subject, parse_bytes(subject), {})
+    return compute_checkpoint_need(read_subject(subject), use)
+
+
+def read_subject(subject: str) -> Checkpoint:
+    """Read the model at a path. Raises InvalidInputError."""
     if not subject.strip() or subject.startswith("-") or (subject[:1].isdigit() and " " in subject):
         parse_bytes(subject)
-    return compute_checkpoint_need(read_checkpoint(Path(subject)), use)
+    return read_checkpoint(Path(subject))
 
 
-def compute_checkpoint_need(checkpoint: Checkpoint, use: Use) -> MemoryNeed:
+def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> MemoryNeed:
+    """Return the need on the fullest of `gpus` GPUs. Raises InvalidInputError."""
     shape = checkpoint.transformer
     if shape is None:
         if use.training or checkpoint.weights_bytes is None:
             raise InvalidInputError(
-                f"{checkpoint.name}: its shape is not known; put its config.json in the same folder"
+                f"{checkpoint.name}: its shape is not known{_clause(checkpoint)}; "
+                "put its config.json in the same folder"
             )
-        note = "The model's shape is not known: its KV cache and activations are not counted."
-        return replace(_need(checkpoint.name, {"weights": checkpoint.weights_bytes}), note=note)
-    own = checkpoint.weights_bytes if not use.dtype else None
-    dtype_bytes = bits_per_weight(use.dtype) / 8 if use.dtype else checkpoint.dtype_bytes
+        why = _clause(checkpoint)
+        note = f"The model's shape is not known{why}: its KV cache and activations are not counted."
+        part = -(-checkpoint.weights_bytes // gpus)
+        return replace(_need(checkpoint.name, {"weights": part}, {}), note=note)
+    form = parse_format(use.dtype) if use.dtype else NumberFormat(checkpoint.dtype_bytes * 8, checkpoint.scope)
+    weights = None if use.dtype else checkpoint.weights_bytes
+    if weights is None:
+        if checkpoint.problem and not use.dtype:
+            raise InvalidInputError(f"{checkpoint.name}: {checkpoint.problem}")
+        weights = compute_weights(shape, form.bytes, form.scope)
     if use.training:
         plan = replace(
             use.training,
-            dtype_bytes=dtype_bytes,
+            dtype_bytes=form.bytes,
             batch_size=use.batch_size,
             seq_len=choose_context(checkpoint, use),
         )
-        return _training_need(checkpoint.name, shape, plan)
-    kv_bytes = bits_per_weight(use.kv_dtype) / 8 if use.kv_dtype else None
-    found = estimate_inference(shape, choose_context(checkpoint, use), dtype_bytes, use.batch_size, kv_bytes, own)
+        found = estimate_training_memory(shape, plan, weights if plan.lora_rank else None)
+        return _training_need(checkpoint.name, found, shape.n_layers, gpus, use.zero)
+    kv_bytes = bits_per_cached_number(use.kv_dtype) / 8 if use.kv_dtype else None
+    context = choose_context(checkpoint, use)
+    served = estimate_inference(shape, context, form.bytes, use.batch_size, kv_bytes, weights)
     parts = {
-        "weights": found.weights_bytes,
-        "kv_cache": found.kv_cache_bytes,
-        "activations": found.activations_bytes,
+        "weights": served.weights_bytes,
+        "kv_cache": served.kv_cache_bytes,
+        "activations": served.activations_bytes,
     }
-    return _need(checkpoint.name, parts)
+    moves = _inference_moves(shape, use, parts)
+    how = choose_parallel_kind(shape, use.parallel, gpus)
+    shares = shares_of(shape, how, gpus, served.weights_bytes)
+    return _need(checkpoint.name, _scaled(parts, shares), _scaled(moves, shares))
 
 
-def _training_need(name: str, shape: Transformer, plan: TrainingPlan) -> MemoryNeed:
-    found = estimate_training_memory(shape, plan)
+def _inference_moves(shape: Transformer, use: Use, parts: Mapping[str, int]) -> dict[str, int]:
+    if use.cpu_layers > shape.n_layers:
+        raise InvalidInputError(
+            f"cpu_layers is {use.cpu_layers}, but the model has {shape.n_layers} layers; "
+            f"for example {shape.n_layers // 2}"
+        )
+    part = use.cpu_layers / shape.n_layers
+    layers = parts["weights"] * shape.matrix_parameters / shape.parameters
+    cache = 1 if use.offload_kv else part
+    return {"weights": int(layers * part), "kv_cache": int(parts["kv_cache"] * cache)}
+
+
+def _clause(checkpoint: Checkpoint) -> str:
+    return f" ({checkpoint.note})" if checkpoint.note else ""
+
+
+def _training_need(name: str, found: TrainingEstimate, layers: int, gpus: int, zero: int) -> MemoryNeed:
+    """Return the need on each GPU. ZeRO 1 divides the optimizer states, 2 also gradients, 3 also weights, of which
+    one layer is gathered (arXiv 1910.02054)."""
     parts = {
         "weights": found.weights_bytes,
         "gradients": found.gradients_bytes,
         "optimizer": found.optimizer_bytes,
         "activations": found.activations_bytes,
-        "waits_in_ram": -found.ram_bytes,
     }
-    return _need(name, {key: value for key, value in parts.items() if value})
+    divided = {"optimizer": 1, "gradients": 2, "weights": 3}
+    shares = {part: 1 / gpus for part, stage in divided.items() if zero >= stage}
+    if gpus > 1 and "weights" in shares:
+        shares["weights"] += (1 - 1 / gpus) / layers
+    return _need(name, _scaled(parts, shares), _scaled(found.moves, shares))
 
 
-def _need(subject: str, parts: Mapping[str, int]) -> MemoryNeed:
-    whole = {**parts, "runtime": RUNTIME_BYTES}
-    return MemoryNeed(subject, sum(whole.values()), whole)
+def _scaled(parts: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
+    return {name: math.ceil(size * shares.get(name, 1)) for name, size in parts.items() if size}
+
+
+def _need(subject: str, parts: Mapping[str, int], moves: Mapping[str, int]) -> MemoryNeed:
+    moved = sum(moves.values())
+    whole = {**parts, **({"waits_in_ram": -moved} if moved else {}), "runtime": RUNTIME_BYTES}
+    return MemoryNeed(subject, sum(whole.values()), whole, moves=moves)
 
 
 def choose_context(checkpoint: Checkpoint, use: Use) -> int:
     return use.context or min(checkpoint.context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
 
 
-def cheapest_reduction(checkpoint: Checkpoint, use: Use, room: int) -> Reduction | None:
-    """Return the least costly change with which the need fits into `room` bytes, or None."""
-    return next((change for change in list_reductions(checkpoint, use) if change.need.bytes <= room), None)
+def cheapest_reduction(checkpoint: Checkpoint, use: Use, has_room: Callable[[Use], bool]) -> Reduction | None:
+    """Return the least costly change after which there is room, or None."""
+    return next((change for change in list_reductions(checkpoint, use) if has_room(change.use)), None)
 
 
 def list_reductions(checkpoint: Checkpoint, use: Use) -> Iterator[Reduction]:

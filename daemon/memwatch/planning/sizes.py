@@ -1,4 +1,4 @@
-"""Validation of user input: sizes, counts and number formats."""
+"""Validation of user input: sizes and counts."""
 
 from __future__ import annotations
 
@@ -8,42 +8,6 @@ from pathlib import Path
 
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(i?)B?|B)?", re.ASCII | re.IGNORECASE)
 MAX_BYTES = 1 << 60
-
-# Bits per weight including its block's scales. Block layouts: ggml (super-blocks of 256, blocks of 32),
-# bitsandbytes NF4 (one fp32 scale per 64 weights), GPTQ and AWQ (a 16-bit scale, a 4-bit zero per 128 weights).
-BITS = {
-    "float64": 64.0,
-    "float32": 32.0,
-    "bfloat16": 16.0,
-    "float16": 16.0,
-    "fp8": 8.0,
-    "int8": 8.0,
-    "nf4": 4.5,
-    "int4": 4.15625,
-    "q8_0": 8.5,
-    "q6_k": 6.5625,
-    "q5_k": 5.5,
-    "q4_k": 4.5,
-    "q4_0": 4.5,
-    "q3_k": 3.4375,
-    "q2_k": 2.625,
-}
-ALIASES = {
-    "fp64": "float64",
-    "fp32": "float32",
-    "f32": "float32",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "f16": "float16",
-    "half": "float16",
-    "float8": "fp8",
-    "float8_e4m3fn": "fp8",
-    "q8": "int8",
-    "fp4": "nf4",
-    "q4": "int4",
-    "q4_k_m": "q4_k",
-    "q5_k_m": "q5_k",
-}
 
 
 class InvalidInputError(ValueError):
@@ -57,7 +21,7 @@ def parse_bytes(value: object, name: str = "size") -> int:
         power = "KMGT".index(match[2].upper()) + 1 if match[2] else 0
         found = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < MAX_BYTES:
-        raise InvalidInputError(f'{name} is {_quote(value)}, which is not a size above zero; for example "20GiB"')
+        raise InvalidInputError(f'{name} is {quote(value)}, which is not a size above zero; for example "20GiB"')
     return found
 
 
@@ -65,26 +29,15 @@ def check_count(value: object, name: str, example: int, minimum: int = 1, maximu
     """Return `value` if it is a whole number within bounds. Raises InvalidInputError."""
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
         words = f"a whole number from {minimum} to {maximum}"
-        raise InvalidInputError(f"{name} is {_quote(value)}, which is not {words}; for example {example}")
+        raise InvalidInputError(f"{name} is {quote(value)}, which is not {words}; for example {example}")
     return value
-
-
-def bits_per_weight(dtype: object) -> float:
-    """Return the bits per weight of a number format, scales included. Raises InvalidInputError."""
-    word = str(dtype).lower().removeprefix("torch.") if isinstance(dtype, str) else ""
-    word = ALIASES.get(word, word)
-    if word not in BITS:
-        raise InvalidInputError(
-            f"dtype is {_quote(dtype)}, which is not one of {', '.join(BITS)}; for example bfloat16"
-        )
-    return BITS[word]
 
 
 def check_dtype_bytes(value: object, name: str = "dtype_bytes") -> float:
     """Return `value` as bytes per number (2 for bfloat16, 0.5 for 4 bits). Raises InvalidInputError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.125 <= value <= 16:
         raise InvalidInputError(
-            f"{name} is {_quote(value)}, which is not from 0.125 to 16 bytes; for example 2 (bfloat16)"
+            f"{name} is {quote(value)}, which is not from 0.125 to 16 bytes; for example 2 (bfloat16)"
         )
     return float(value)
 
@@ -97,7 +50,8 @@ def regular_size(path: Path) -> int:
     return status.st_size
 
 
-def _quote(value: object) -> str:
+def quote(value: object) -> str:
+    """Return a value as it is shown in a message, of bounded length."""
     text = f'"{value}"' if isinstance(value, str) else _number(value)
     return text if len(text) <= 60 else text[:57] + "…"
 

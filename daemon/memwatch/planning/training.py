@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -20,7 +21,8 @@ class TrainingPlan(Struct, frozen=True):
     """Options of a training run. `lora_rank` 0 trains all weights. `dtype_bytes`: bytes per stored weight.
 
     `master_weights` adds a 32-bit copy of the trained weights. `swapped_blocks`: number of layers whose weights are
-    offloaded to System RAM. `offload_optimizer` offloads the optimizer states and the 32-bit copy as well.
+    offloaded to System RAM. `offload_optimizer` offloads the optimizer states and the 32-bit copy as well,
+    `offload_parameters` all weights except those of one layer.
     """
 
     batch_size: int = 1
@@ -33,6 +35,7 @@ class TrainingPlan(Struct, frozen=True):
     lora_rank: int = 0
     offload_optimizer: bool = False
     swapped_blocks: int = 0
+    offload_parameters: bool = False
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size", 1, 1, 1 << 30)
@@ -53,7 +56,8 @@ class TrainingPlan(Struct, frozen=True):
 
 
 class TrainingEstimate(Struct, frozen=True):
-    """Sizes in bytes. `device_bytes`: the peak on the GPU; `ram_bytes`: the part offloaded to System RAM.
+    """Sizes in bytes. `device_bytes`: the peak on the GPU; `ram_bytes`: the part offloaded to System RAM, in
+    `moves` by part.
 
     On a machine with unified memory both come from the same pool.
     """
@@ -67,10 +71,16 @@ class TrainingEstimate(Struct, frozen=True):
     device_bytes: int
     ram_bytes: int
     total_bytes: int
+    moves: Mapping[str, int] = {}
 
 
-def estimate_training_memory(model: Transformer, plan: TrainingPlan = TrainingPlan()) -> TrainingEstimate:
-    """Estimate the memory of a training run. Raises InvalidInputError if the plan does not match the model."""
+def estimate_training_memory(
+    model: Transformer, plan: TrainingPlan = TrainingPlan(), weights_bytes: int | None = None
+) -> TrainingEstimate:
+    """Estimate the memory of a training run. Raises InvalidInputError if the plan does not match the model.
+
+    `weights_bytes`: the size of the checkpoint's tensors, if known, without adapters.
+    """
     if plan.swapped_blocks > model.n_layers:
         raise InvalidInputError(
             f"swapped_blocks is {plan.swapped_blocks}, but the model has {model.n_layers} layers; "
@@ -78,13 +88,16 @@ def estimate_training_memory(model: Transformer, plan: TrainingPlan = TrainingPl
         )
     trained = lora_parameters(model, plan.lora_rank) if plan.lora_rank else model.parameters
     adapters = math.ceil(trained * UNQUANTIZED_BYTES) if plan.lora_rank else 0
-    weights = compute_weights(model, plan.dtype_bytes) + adapters
+    stored = compute_weights(model, plan.dtype_bytes) if weights_bytes is None else weights_bytes
+    weights = stored + adapters
     gradients = math.ceil(trained * max(plan.dtype_bytes, UNQUANTIZED_BYTES))
     copies = MASTER_BYTES if plan.master_weights and plan.dtype_bytes < MASTER_BYTES else 0.0
     states = math.ceil(trained * (OPTIMIZER_BYTES[plan.optimizer] + copies))
     activations = compute_activations(model, plan)
     layer = math.ceil(model.matrix_parameters * plan.dtype_bytes / model.n_layers)
-    offloaded = layer * plan.swapped_blocks + (states if plan.offload_optimizer else 0)
+    swapped = weights - layer if plan.offload_parameters else layer * plan.swapped_blocks
+    moved_weights, moved_states = max(0, min(swapped, weights)), states if plan.offload_optimizer else 0
+    offloaded = moved_weights + moved_states
     total = weights + gradients + states + activations
     return TrainingEstimate(
         parameters=model.parameters,
@@ -96,12 +109,13 @@ def estimate_training_memory(model: Transformer, plan: TrainingPlan = TrainingPl
         device_bytes=total - offloaded,
         ram_bytes=offloaded,
         total_bytes=total,
+        moves={"weights": moved_weights, "optimizer": moved_states},
     )
 
 
 def lora_parameters(model: Transformer, rank: int) -> int:
     """Return the number of parameters of LoRA adapters on every matrix of every layer."""
-    return model.n_layers * rank * sum(inputs + outputs for inputs, outputs in model.matrices)
+    return rank * sum(count * (inputs + outputs) for _, count, inputs, outputs in model.list_matrices())
 
 
 def compute_activations(model: Transformer, plan: TrainingPlan) -> int:
@@ -137,5 +151,4 @@ def numbers_of_layer(model: Transformer) -> int:
     gate, input, activation and product.
     """
     attention = 2 * model.n_heads * model.head_dim + 2 * model.kv_width
-    used = 1 if model.n_experts == 1 else 2  # each token is routed to two experts, as in Mixtral
-    return 4 * model.hidden_size + attention + (4 if model.gated_mlp else 2) * model.intermediate_size * used
+    return 4 * model.hidden_size + attention + (4 if model.gated_mlp else 2) * model.active_width

@@ -1,4 +1,4 @@
-"""Shape of a decoder-only transformer, and its exact number of parameters by kind."""
+"""Shape of a decoder-only transformer: its number of parameters by kind, and the numbers that its layers cache."""
 
 from __future__ import annotations
 
@@ -22,18 +22,45 @@ EXAMPLES = {
     "norms_per_layer": 2,
 }
 MAX_DIMENSION = 1 << 28
-# Limited because `matrices` lists each expert's matrices; the largest models have some hundreds of experts.
+# The largest models have some hundreds of experts.
 MAX_EXPERTS = 1 << 14
 
-Biases = Literal["none", "qkv", "all"]
+MAX_PARAMETERS = 1 << 46
+# Counts of layers, at most `n_layers`, and other numbers that a plain model does not have.
+LAYER_COUNTS = ("full_layers", "shared_kv_layers", "attention_layers", "linear_layers", "mlp_layers", "moe_layers")
+OPTIONAL = (
+    "full_kv_width",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "dense_intermediate_size",
+    "shared_intermediate_size",
+    "active_experts",
+)
+
+Biases = Literal["none", "qkv", "attention", "all"]
 
 
 class Transformer(Struct, frozen=True):
     """Shape of a model. `n_kv_heads` below `n_heads`: grouped-query attention. `head_dim` 0: hidden_size / n_heads.
 
     `gated_mlp`: three matrices (SwiGLU, GeGLU) instead of two. `n_experts` above 1 adds a router.
-    `biases`: of no matrix; of queries, keys and values; or of all matrices and norms. `learned_positions`: rows of
-    the position table. `sliding_window`: most tokens that attention looks back, 0 for all.
+    `biases`: of no matrix; of queries, keys and values; of all of attention; or of all matrices and norms.
+    `learned_positions`: rows of the position table. `sliding_window`: most tokens that attention looks back, 0 for
+    all. Everything after it is 0 in a plain model:
+
+    `full_layers`: layers that look back on all tokens in spite of `sliding_window`. `full_kv_width`: numbers of a
+    token's keys in those, if other than in windowed layers. `shared_kv_layers`: layers that read the cache of
+    another. `attention_layers`: layers with attention, 0 for all but `linear_layers`, whose state does not grow
+    with the context: `linear_parameters` and `state_bytes` for each.
+
+    MLA: `kv_lora_rank`, `q_lora_rank`, `qk_rope_head_dim`; `head_dim` is that of a query, `v_head_dim` that of a
+    value. `mlp_layers`: layers with an MLP, 0 for all. `moe_layers`: those of them with experts, 0 for all; the
+    others are `dense_intermediate_size` wide, 0 for `intermediate_size`. `shared_intermediate_size`: width of the
+    experts that every token passes. `active_experts`: experts of a token, 0 for two.
+
+    `extra_parameters`: vision tower and everything else, which is not quantized.
     """
 
     hidden_size: int
@@ -51,18 +78,44 @@ class Transformer(Struct, frozen=True):
     norms_per_layer: int = 2
     learned_positions: int = 0
     sliding_window: int = 0
+    full_layers: int = 0
+    full_kv_width: int = 0
+    shared_kv_layers: int = 0
+    attention_layers: int = 0
+    linear_layers: int = 0
+    linear_parameters: int = 0
+    state_bytes: int = 0
+    kv_lora_rank: int = 0
+    q_lora_rank: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+    mlp_layers: int = 0
+    moe_layers: int = 0
+    dense_intermediate_size: int = 0
+    shared_intermediate_size: int = 0
+    active_experts: int = 0
+    extra_parameters: int = 0
 
     def __post_init__(self) -> None:
         for name, example in EXAMPLES.items():
-            minimum = 0 if name == "head_dim" else 1
+            minimum = 0 if name in ("head_dim", "norms_per_layer") else 1
             maximum = MAX_EXPERTS if name == "n_experts" else MAX_DIMENSION
             check_count(getattr(self, name), name, example, minimum, maximum)
-        for name in ("learned_positions", "sliding_window"):
+        for name in ("learned_positions", "sliding_window", *OPTIONAL):
             check_count(getattr(self, name), name, 1024, 0, MAX_DIMENSION)
+        for name in ("linear_parameters", "state_bytes", "extra_parameters"):
+            check_count(getattr(self, name), name, 1024, 0, MAX_PARAMETERS)
+        for name in LAYER_COUNTS:
+            check_count(getattr(self, name), name, self.n_layers, 0, self.n_layers)
         if self.n_heads % self.n_kv_heads:
             raise InvalidInputError(
                 f"n_kv_heads is {self.n_kv_heads}, which does not divide n_heads ({self.n_heads}); "
                 f"for example {_divisor(self.n_heads, self.n_kv_heads)}"
+            )
+        if self.shared_kv_layers + self.full_layers > self.with_attention:
+            raise InvalidInputError(
+                f"full_layers and shared_kv_layers are {self.full_layers} and {self.shared_kv_layers}, but "
+                f"{self.with_attention} layers have attention; for example full_layers {self.with_attention // 6}"
             )
         if not self.head_dim:
             self._derive_head_dim()
@@ -81,26 +134,90 @@ class Transformer(Struct, frozen=True):
         return self.n_kv_heads * self.head_dim
 
     @property
-    def matrices(self) -> tuple[tuple[int, int], ...]:
-        """The matrices of one layer, including all experts, as (inputs, outputs)."""
-        hidden, wide = self.hidden_size, self.n_heads * self.head_dim
-        attention = ((hidden, wide), (hidden, self.kv_width), (hidden, self.kv_width), (wide, hidden))
-        into = ((hidden, self.intermediate_size),) * (2 if self.gated_mlp else 1)
-        return attention + (*into, (self.intermediate_size, hidden)) * self.n_experts
+    def with_attention(self) -> int:
+        return self.attention_layers or self.n_layers - self.linear_layers
+
+    @property
+    def cached_numbers(self) -> int:
+        """Numbers per token in one layer's cache. MLA keeps one latent vector in place of keys and values."""
+        if self.kv_lora_rank:
+            return self.kv_lora_rank + self.qk_rope_head_dim
+        return self.n_kv_heads * (self.head_dim + (self.v_head_dim or self.head_dim))
+
+    def count_cached_numbers(self, tokens: int) -> int:
+        """Return the numbers that all layers keep of one sequence."""
+        owners = self.with_attention - self.shared_kv_layers
+        full = self.full_layers if self.sliding_window else owners
+        wide = 2 * self.full_kv_width or self.cached_numbers
+        kept = min(tokens, self.sliding_window or tokens)
+        return full * wide * tokens + (owners - full) * self.cached_numbers * kept
+
+    @property
+    def attention_matrices(self) -> tuple[tuple[int, int], ...]:
+        """The matrices of one layer's attention, as (inputs, outputs)."""
+        hidden, wide, values = self.hidden_size, self.n_heads * self.head_dim, self.v_head_dim or self.head_dim
+        back = (self.n_heads * values, hidden)
+        if not self.kv_lora_rank:
+            return (hidden, wide), (hidden, self.kv_width), (hidden, self.n_kv_heads * values), back
+        rank, queries = self.q_lora_rank, (hidden, wide)
+        into = ((hidden, rank), (rank, wide)) if rank else (queries,)
+        latent = self.kv_lora_rank
+        outputs = self.n_heads * (self.head_dim - self.qk_rope_head_dim + values)
+        return (*into, (hidden, latent + self.qk_rope_head_dim), (latent, outputs), back)
+
+    def mlp_matrices(self, width: int) -> tuple[tuple[int, int], ...]:
+        into = ((self.hidden_size, width),) * (2 if self.gated_mlp else 1)
+        return (*into, (width, self.hidden_size)) if width else ()
+
+    @property
+    def with_experts(self) -> int:
+        return (self.moe_layers or self.with_mlp) if self.n_experts > 1 else 0
+
+    @property
+    def with_mlp(self) -> int:
+        return self.mlp_layers or self.n_layers
+
+    @property
+    def active_width(self) -> int:
+        """Width of the MLP that one token passes: of its experts together, or of the widest dense layer."""
+        used = (self.active_experts or 2) if self.n_experts > 1 else 1
+        return max(used * self.intermediate_size + self.shared_intermediate_size, self.dense_intermediate_size)
+
+    def list_matrices(self) -> tuple[tuple[str, int, int, int], ...]:
+        """Return (part of the model, count in the whole model, inputs, outputs) of all matrices."""
+        dense, width = self.with_mlp - self.with_experts, self.dense_intermediate_size or self.intermediate_size
+        groups = (
+            ("attention", self.with_attention, self.attention_matrices),
+            ("mlp", dense, self.mlp_matrices(width)),
+            ("shared", self.with_experts, self.mlp_matrices(self.shared_intermediate_size)),
+            ("experts", self.with_experts * self.n_experts, self.mlp_matrices(self.intermediate_size)),
+        )
+        return tuple((part, count, *matrix) for part, count, matrices in groups if count for matrix in matrices)
+
+    def count_parameters(self, *parts: str) -> int:
+        """Return the parameters in matrices of these parts of the model, of all parts if none is named."""
+        linear = self.linear_layers * self.linear_parameters if not parts or "linear" in parts else 0
+        return linear + sum(
+            count * rows * columns
+            for part, count, rows, columns in self.list_matrices()
+            if not parts or part in parts
+        )
 
     @property
     def matrix_parameters(self) -> int:
         """Parameters in the matrices of all layers, which quantization reduces."""
-        return self.n_layers * sum(inputs * outputs for inputs, outputs in self.matrices)
+        return self.count_parameters()
 
     @property
     def other_parameters(self) -> int:
-        """Parameters of embeddings, the output matrix, norms, biases and routers."""
+        """Parameters of embeddings, the output matrix, norms, biases, routers and the vision tower."""
         tables = self.vocab_size * (1 if self.tied_embeddings else 2) + self.learned_positions
         norm = self.hidden_size * (2 if self.biases == "all" else 1)
-        router = self.hidden_size * self.n_experts if self.n_experts > 1 else 0
-        layer = self.norms_per_layer * norm + 2 * self.head_dim * self.qk_norm + router + self._biases()
-        return tables * self.hidden_size + norm + self.n_layers * layer
+        routers = self.hidden_size * self.n_experts * self.with_experts
+        latents = (self.q_lora_rank + self.kv_lora_rank) * self.with_attention
+        attention = self.with_attention * (2 * self.head_dim * self.qk_norm) + latents + self._biases()
+        layers = self.n_layers * self.norms_per_layer * norm
+        return tables * self.hidden_size + norm + layers + attention + routers + self.extra_parameters
 
     @property
     def parameters(self) -> int:
@@ -109,8 +226,10 @@ class Transformer(Struct, frozen=True):
     def _biases(self) -> int:
         if self.biases == "none":
             return 0
-        matrices = self.matrices[:3] if self.biases == "qkv" else self.matrices
-        return sum(outputs for _, outputs in matrices)
+        if self.biases == "all":
+            return sum(count * outputs for _, count, _, outputs in self.list_matrices())
+        matrices = self.attention_matrices[:3] if self.biases == "qkv" else self.attention_matrices
+        return self.with_attention * sum(outputs for _, outputs in matrices)
 
 
 def _divisor(number: int, near: int) -> int:

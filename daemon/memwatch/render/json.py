@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -22,6 +22,9 @@ from memwatch.processes.growth import ProcessGrowth
 from memwatch.processes.leaks import LeakSuspect
 from memwatch.processes.pss import Pss
 from memwatch.snapshot import Level, Node, Snapshot
+
+if TYPE_CHECKING:
+    from memwatch.planning.answer import FitAnswer
 
 SCHEMA = 1
 
@@ -281,3 +284,20 @@ def backends_json(found: Backends) -> Json:
 
 def examination_json(found: Examination) -> Json:
     return {"worst": found.worst.value, "checks": [record_json(check) for check in found.checks]}
+
+
+def fit_json(found: FitAnswer) -> Json:
+    """Return the answer of /api/v1/fit and of `memwatch fit --json`."""
+    change, need = found.change, found.need
+    reduction = None
+    if change:
+        moved = change.need.demand.ram_bytes
+        sizes = {"bytes": change.need.bytes, "ram_bytes": moved}
+        reduction = {"words": change.words, "flags": change.flags, **sizes}
+    return {
+        **record_json(found.fit),
+        "parts": dict(need.parts),
+        "moves": {part: moved for part, moved in need.moves.items() if moved},
+        "change": reduction,
+        "greatest": record_json(found.greatest) if found.greatest else None,
+    }

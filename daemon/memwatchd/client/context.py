@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
@@ -18,6 +18,10 @@ from memwatch.printable import printable
 from memwatchd.client.address import DEFAULT, Address, default_address, parse_url
 from memwatchd.client.errors import EXIT_FAILURE, CommandError
 from memwatchd.client.http import SECONDS, DaemonResponse, DaemonUnreachableError, ask
+
+if TYPE_CHECKING:
+    from memwatch.planning.answer import FitAnswer
+    from memwatch.snapshot import Snapshot
 
 EXIT_OK, EXIT_USAGE = 0, 2
 # Driver queries time out after 10 s. Their results are cached for one minute.
@@ -71,8 +75,8 @@ class ClientContext(Struct, frozen=True):
             time.sleep(interval_seconds)
             yield ask(self.address, "/api/v1/snapshot").json
 
-    def fit(self, need: int) -> DaemonResponse:
-        return self._or_local(f"/api/v1/fit?bytes={need}", SECONDS, lambda: _fit_here(need))
+    def fit(self, query: str, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:
+        return self._or_local(f"/api/v1/fit?{query}", SECONDS, lambda: _fit_here(answer))
 
     def show(self, found: Json, lines: Callable[[], Iterable[str]], is_simulated: bool = False) -> int:
         """Print JSON, or lines with control characters escaped, with a warning on stderr if `is_simulated`."""
@@ -161,10 +165,10 @@ def _snapshots_here(interval_seconds: float) -> Iterator[Json]:
     return direct.snapshots(interval_seconds)
 
 
-def _fit_here(need: int) -> Json:
+def _fit_here(answer: Callable[[Snapshot], FitAnswer]) -> Json:
     from memwatchd.client import local as direct
 
-    return direct.fit(need)
+    return direct.fit(answer)
 
 
 def _doctor_here() -> Json:

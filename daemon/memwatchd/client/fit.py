@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from urllib.parse import urlencode
 
 import click
 from click.core import ParameterSource
 
-from memwatch.planning.checkpoint import read_checkpoint
-from memwatch.planning.request import PARTS, MemoryNeed, Reduction, Use, cheapest_reduction, compute_need, is_size
-from memwatch.planning.sizes import InvalidInputError, bits_per_weight
+from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
+from memwatch.planning.number_formats import bits_per_cached_number, bits_per_weight
+from memwatch.planning.query import model_fields
+from memwatch.planning.request import PARTS, Use, compute_checkpoint_need, is_size, read_subject
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
 from memwatch.render import words as wording
+from memwatch.snapshot import Snapshot
 from memwatchd.client.address import Address
 from memwatchd.client.context import EXIT_OK, Number, build_context, check_shape, common
 from memwatchd.client.errors import EXIT_FAILURE
@@ -20,7 +23,7 @@ from memwatchd.client.figures import Json, certain_headroom, figure, size
 from memwatchd.client.tables import MARKS, columns
 
 # Options that need --train.
-TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "swap_blocks")
+TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "offload_parameters", "swap_blocks", "zero")
 
 
 @click.command(short_help="Check if a model or a size fits, and where.")
@@ -37,6 +40,13 @@ TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "swap_blo
 @click.option(
     "--swap-blocks", type=Number(0, 1 << 20, 10), default=0, help="With --train: layers offloaded to CPU."
 )
+@click.option("--offload-parameters", is_flag=True, help="With --train: weights in System RAM.")
+@click.option("--zero", type=Number(0, 3, 3), default=3, help="With --train: ZeRO stage.  [default: 3, FSDP]")
+@click.option("--offload-kv", is_flag=True, help="KV cache in System RAM.")
+@click.option("--cpu-layers", type=Number(0, 1 << 20, 10), default=0, help="Layers on the CPU, with their cache.")
+@click.option("--gpus", type=Number(0, 1024, 8), default=0, help="Number of GPUs.  [default: as few as possible]")
+@click.option("--parallel", type=click.Choice(["tensor", "pipeline"]), help="Split over several GPUs.")
+@click.option("--reserve", default="", help="Size that stays free in each pool: 4GiB.")
 @common
 def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> int:
     """Show how much memory MODEL_OR_BYTES needs, where it fits now, and the cheapest change to make it fit.
@@ -47,18 +57,28 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     use = parse_use(options)
     refuse_unused(subject, bool(options["train"]))
     try:
-        need = compute_need(subject, use)
+        query, note, answer = prepare(subject, use)
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
     context = build_context(url, as_json)
-    response = context.fit(need.bytes)
-    found = response.json
+    response = context.fit(query, answer)
+    found = {**response.json, "subject": subject, "note": note}
     with check_shape(context.address):
-        change = None if found["best"] else change_for(found, subject, use)
-        code = EXIT_OK if found["best"] else EXIT_FAILURE
-    extra = {"parts": dict(need.parts), "note": need.note, "change": _change_json(change)}
-    answer = {"subject": need.subject, **found, **extra}
-    return context.show(answer, lambda: fit_lines(need, found, change), response.is_simulated) or code
+        code = EXIT_OK if found["best"] or found.get("split") else EXIT_FAILURE
+    return context.show(found, lambda: fit_lines(found), response.is_simulated) or code
+
+
+def prepare(subject: str, use: Use) -> tuple[str, str, Callable[[Snapshot], FitAnswer]]:
+    """Return the request to a daemon, a note about the need, and the same answer without a daemon."""
+    reserve = use.reserve_bytes
+    if is_size(subject):
+        need = parse_bytes(subject)
+        query = {"bytes": str(need), **({"reserve": str(reserve)} if reserve else {})}
+        return urlencode(query), "", lambda snapshot: answer_size(need, subject, snapshot, reserve)
+    checkpoint = read_subject(subject)
+    note = compute_checkpoint_need(checkpoint, use).note
+    query = model_fields(checkpoint, use)
+    return urlencode(query), note, lambda snapshot: answer_model(checkpoint, use, snapshot)
 
 
 def refuse_unused(subject: str, is_trained: bool) -> None:
@@ -69,7 +89,7 @@ def refuse_unused(subject: str, is_trained: bool) -> None:
         for option in ctx.command.params
         if isinstance(option, click.Option)
         and option.expose_value
-        and option.name not in ("url", "as_json")
+        and option.name not in ("url", "as_json", *(("reserve",) if is_size(subject) else ()))
         and ctx.get_parameter_source(str(option.name)) is not ParameterSource.DEFAULT
     ]
     flags = ", ".join(option.opts[0] for option in chosen)
@@ -88,13 +108,24 @@ def parse_use(options: dict[str, object]) -> Use:
     values = {name: value for name, value in options.items() if value is not None}
     try:
         plan = _parse_plan(values) if values["train"] else None
-        for name in ("dtype", "kv_dtype"):
+        for name, check in (("dtype", bits_per_weight), ("kv_dtype", bits_per_cached_number)):
             if values[name]:
-                bits_per_weight(values[name])
+                check(values[name])
+        return Use(
+            context=int(str(values.get("context", 0))),
+            batch_size=int(str(values["batch"])),
+            dtype=str(values["dtype"]),
+            kv_dtype=str(values["kv_dtype"]),
+            training=plan,
+            offload_kv=bool(values["offload_kv"]),
+            cpu_layers=int(str(values["cpu_layers"])),
+            gpus=int(str(values["gpus"])),
+            parallel=str(values.get("parallel", "")),
+            zero=int(str(values["zero"])),
+            reserve_bytes=parse_bytes(values["reserve"], "reserve") if values["reserve"] else 0,
+        )
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
-    context, batch = values.get("context", 0), values["batch"]
-    return Use(int(str(context)), int(str(batch)), str(values["dtype"]), str(values["kv_dtype"]), plan)
 
 
 def _parse_plan(values: dict[str, object]) -> TrainingPlan:
@@ -104,34 +135,23 @@ def _parse_plan(values: dict[str, object]) -> TrainingPlan:
         checkpointing=bool(values["checkpointing"]),
         offload_optimizer=bool(values["offload_optimizer"]),
         swapped_blocks=int(str(values["swap_blocks"])),
+        offload_parameters=bool(values["offload_parameters"]),
     )
 
 
-def change_for(found: Json, subject: str, use: Use) -> Reduction | None:
-    """Return the cheapest change after which the model would fit on some device."""
-    if is_size(subject):
-        return None
-    rooms = [one["headroom_bytes"] for one in found["verdicts"] if one["headroom_bytes"] is not None]
-    return cheapest_reduction(read_checkpoint(Path(subject)), use, max(rooms, default=0))
-
-
-def _change_json(change: Reduction | None) -> Json | None:
-    return None if change is None else {"words": change.words, "flags": change.flags, "bytes": change.need.bytes}
-
-
-def fit_lines(need: MemoryNeed, found: Json, change: Reduction | None) -> Iterator[str]:
-    whole = {"bytes": need.bytes}
-    yield f"{need.subject} needs {size(whole, 'bytes')}"
-    if need.parts:
-        rows = [(f"  {PARTS[name]}", size({"part": part}, "part")) for name, part in need.parts.items() if part > 0]
+def fit_lines(found: Json) -> Iterator[str]:
+    moved = sum(found.get("moves", {}).values())
+    beside = f" on a GPU and {size({'moved': moved}, 'moved')} in System RAM" if moved else ""
+    yield f"{found['subject']} needs {size(found, 'bytes')}{beside}"
+    parts = found.get("parts", {})
+    if parts:
+        rows = [(f"  {PARTS[name]}", size({"part": part}, "part")) for name, part in parts.items() if part > 0]
         rows += [
-            (f"  {PARTS[name]}", f"−{size({'part': -part}, 'part')}")
-            for name, part in need.parts.items()
-            if part < 0
+            (f"  {PARTS[name]}", f"−{size({'part': -part}, 'part')}") for name, part in parts.items() if part < 0
         ]
         yield from columns(rows, right=frozenset({1}))
-    if need.note:
-        yield need.note
+    if found["note"]:
+        yield found["note"]
     yield ""
     for verdict in found["verdicts"]:
         mark = MARKS[verdict["fits"]]
@@ -139,15 +159,21 @@ def fit_lines(need: MemoryNeed, found: Json, change: Reduction | None) -> Iterat
         room = f" ({headroom} available)" if verdict["headroom_bytes"] is not None else ""
         yield f"{mark} {verdict['device']}, {verdict['name']}{room}: {verdict['reason']}"
     yield ""
-    yield _conclusion(found, change)
+    yield _conclusion(found)
+    greatest = found.get("greatest")
+    if greatest and (sentence := greatest_sentence(Greatest(**greatest))):
+        yield sentence
 
 
-def _conclusion(found: Json, change: Reduction | None) -> str:
+def _conclusion(found: Json) -> str:
     if found["best"]:
         best = next(one for one in found["verdicts"] if one["device"] == found["best"])
         how = " after reclaim of page cache" if best.get("needs_reclaim") else ""  # older daemons do not send it
         return f"Fits{how}: use {found['best']}."
-    if change:
-        needed = size({"need": change.need.bytes}, "need")
-        return f"Does not fit right now. It would fit with {change.words} ({change.flags}): {needed}."
+    if split := found.get("split"):
+        return f"Fits on {len(split['devices'])} GPUs, {', '.join(split['devices'])}: {split['reason']}."
+    if change := found.get("change"):
+        beside = f" and {size(change, 'ram_bytes')} in System RAM" if change["ram_bytes"] else ""
+        needed = size(change, "bytes") + beside
+        return f"Does not fit right now. It would fit with {change['words']} ({change['flags']}): {needed}."
     return "Does not fit right now."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from memwatch.backends.finder import Finder
@@ -12,8 +12,9 @@ from memwatch.clock import SystemClock
 from memwatch.doctor.examiner import Examiner
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.sampler import Sampler
-from memwatch.planning.fit import compute_fit
-from memwatch.render.json import backends_json, examination_json, record_json, snapshot_json
+from memwatch.planning.answer import FitAnswer
+from memwatch.render.json import backends_json, examination_json, fit_json, snapshot_json
+from memwatch.snapshot import Snapshot
 from memwatchd import wiring
 from memwatchd.client.errors import CommandError
 from memwatchd.first_tick import first_tick, read_machine
@@ -51,8 +52,8 @@ def snapshots(interval_seconds: float) -> Iterator[Json]:
         sampler.stop()
 
 
-def fit(need: int) -> Json:
-    return record_json(compute_fit(need, read_machine(settings_here())))
+def fit(answer: Callable[[Snapshot], FitAnswer]) -> Json:
+    return fit_json(answer(read_machine(settings_here())))
 
 
 def doctor() -> Json:

@@ -12,6 +12,8 @@ from memwatchd import cli as daemon
 from memwatchd.client import cli as client
 from memwatchd.install import install_service
 from memwatchd.settings.environment import CONFIG, FLAGS, PREFIX, SYSTEMD_STATE
+from scripts.published_models import HEADER
+from scripts.published_models import rows as rows_of_models
 from scripts.reference.markdown import block, code, page, table
 
 WIDTH = 100
@@ -23,6 +25,10 @@ file or in the environment. [Configuration](configuration.md) lists them all.
 CLIENT_INTRO = """
 `memwatch` shows the data of a daemon, on this machine or another. Without a daemon on this machine, most commands
 read the machine directly and report that on stderr.
+"""
+MODELS_INTRO = """
+Figures of `memwatch fit` from a `config.json` alone, beside the parameters in the published files. The cache is
+that of one sequence at 16 bits. A test compares this table.
 """
 SIGNALS = (
     ("SIGHUP", "reload the settings; [Configuration](configuration.md) lists the keys that need a restart"),
@@ -76,4 +82,5 @@ def client_page() -> str:
         block(help_of(group, "memwatch")),
         "## Environment variables\n\n" + table(("variable", "meaning"), rows),
         *commands,
+        "## Published models\n\n" + MODELS_INTRO.strip() + "\n\n" + "\n".join((HEADER, *rows_of_models())),
     )

@@ -17,28 +17,34 @@ from memwatch.planning.inference import (
     estimate_inference_memory,
     estimate_kv_cache,
 )
-from memwatch.planning.sizes import InvalidInputError, bits_per_weight, parse_bytes
+from memwatch.planning.number_formats import bits_per_weight
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan, estimate_training_memory, layer_bytes, lora_parameters
 from memwatch.planning.transformer import Transformer
 from scripts.published_models import MODELS, Published, rows
 from support import paths
 
-PAGE = (paths.ROOT / "docs" / "howto" / "training.md").read_text()
+PAGE = (paths.ROOT / "docs" / "reference" / "memwatch.md").read_text()
 MISTRAL = Transformer(4096, 14336, 32, 32000, 32, 8)
 GIB = 1 << 30
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_parameters_equal_those_of_the_published_files(model: Published) -> None:
-    """The requirement is 2 %; the result is exact to the last parameter."""
+    """The requirement is 2 %; the result is exact to the last parameter, except for Llama 4's projector."""
     shape = parse_config(model.config, model.name).transformer
+    exact = model.config["model_type"] != "llama4"
 
-    assert shape.parameters == model.parameters
-    assert compute_weights(shape, 2) == 2 * model.parameters
+    assert shape.parameters == pytest.approx(model.parameters, rel=0 if exact else 0.001)
+    assert compute_weights(shape, 2) == 2 * shape.parameters
+
+
+def test_table_has_at_least_forty_published_models() -> None:
+    assert len({model.name for model in MODELS}) == len(MODELS) >= 40
 
 
 def test_documented_table_equals_the_estimates() -> None:
-    """`PYTHONPATH=tests python -m scripts.published_models` prints it."""
+    """`python -m scripts.reference` writes it."""
     assert "\n".join(rows()) in PAGE
 
 
@@ -160,10 +166,10 @@ def test_unknown_dtype_is_rejected() -> None:
         bits_per_weight("int3")
 
 
-def test_unsupported_architecture_is_rejected() -> None:
-    """Compressed attention has another cache and other matrices."""
-    with pytest.raises(InvalidInputError, match="kv_lora_rank"):
-        parse_config({**MODELS[0].config, "model_type": "deepseek_v3", "kv_lora_rank": 512}, "config.json")
+def test_unknown_family_is_rejected_by_name() -> None:
+    """Its layers may be of any kind. The message says what would help."""
+    with pytest.raises(InvalidInputError, match=r"model_type 'novel' is not known.*give its GGUF file, its folder"):
+        parse_config({**MODELS[0].config, "model_type": "novel"}, "config.json")
 
 
 def test_training_of_quantized_weights_is_rejected() -> None:

@@ -8,8 +8,8 @@ from fastapi import Query
 from starlette.responses import Response
 
 from memwatch.planning.sizes import InvalidInputError
-from memwatch.render.json import Json, record_json
-from memwatch_web.api.fit_request import FitRequest, FitResult
+from memwatch.render.json import fit_json
+from memwatch_web.api.fit_request import FitRequest
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
 
@@ -21,9 +21,3 @@ async def fit(services: Services, question: Annotated[FitRequest, Query()]) -> R
     except InvalidInputError as error:
         raise ProblemError(422, f"{error}.") from None
     return services.json(fit_json(found))
-
-
-def fit_json(found: FitResult) -> Json:
-    change = found.change
-    reduction = {"words": change.words, "bytes": change.need.bytes} if change else None
-    return {**record_json(found.fit), "parts": dict(found.need.parts), "change": reduction}

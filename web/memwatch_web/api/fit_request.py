@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
-from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 
+from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import Checkpoint
-from memwatch.planning.fit import Fit, compute_fit
-from memwatch.planning.request import (
-    DEFAULT_CONTEXT,
-    MemoryNeed,
-    Reduction,
-    Use,
-    cheapest_reduction,
-    compute_checkpoint_need,
-)
-from memwatch.planning.sizes import InvalidInputError, bits_per_weight, parse_bytes
+from memwatch.planning.number_formats import parse_format
+from memwatch.planning.query import DETAILS, SHAPE, use_fields
+from memwatch.planning.request import DEFAULT_CONTEXT, Use
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
 from memwatch.planning.transformer import Biases, Transformer
 from memwatch.snapshot import Snapshot
 
-SHAPE = ("hidden_size", "intermediate_size", "n_layers", "vocab_size", "n_heads", "n_kv_heads")
-# Details that most models do not have. The defaults describe a plain model.
-DETAILS = (
-    "head_dim",
-    "tied_embeddings",
-    "gated_mlp",
-    "n_experts",
-    "biases",
-    "qk_norm",
-    "norms_per_layer",
-    "learned_positions",
-    "sliding_window",
-)
 # Parameters that require train. The form on the page always sends its optimizer.
-TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "swap_blocks")
-
-
-class FitResult(Struct, frozen=True):
-    """Memory need, verdicts, and the cheapest change that makes it fit if it fits nowhere."""
-
-    need: MemoryNeed
-    fit: Fit
-    change: Reduction | None
+TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "offload_parameters", "swap_blocks", "zero")
 
 
 class FitRequest(BaseModel):
@@ -68,6 +42,23 @@ class FitRequest(BaseModel):
     norms_per_layer: int = 2
     learned_positions: int = Field(0, description="Rows of the learned position table; 0: none.")
     sliding_window: int = Field(0, description="Attention window in tokens; 0: unlimited.")
+    full_layers: int = Field(0, description="Layers without the window; 0: none.")
+    full_kv_width: int = Field(0, description="Numbers of a token's keys in those, if other than in the others.")
+    shared_kv_layers: int = Field(0, description="Layers that read the KV cache of another.")
+    attention_layers: int = Field(0, description="Layers with attention; 0: all but linear_layers.")
+    linear_layers: int = Field(0, description="Layers without a KV cache: linear attention, state-space.")
+    linear_parameters: int = Field(0, description="Parameters of each of those.")
+    state_bytes: int = Field(0, description="State of each of those, for one sequence.")
+    kv_lora_rank: int = Field(0, description="MLA: rank of the cached vector; 0: no MLA.")
+    q_lora_rank: int = Field(0, description="MLA: rank of the queries; 0: one matrix.")
+    qk_rope_head_dim: int = Field(0, description="MLA: cached numbers with positions.")
+    v_head_dim: int = Field(0, description="Head dimension of values; 0: head_dim.")
+    mlp_layers: int = Field(0, description="Layers with an MLP; 0: all.")
+    moe_layers: int = Field(0, description="Layers with experts; 0: all with an MLP.")
+    dense_intermediate_size: int = Field(0, description="Width of layers without experts.")
+    shared_intermediate_size: int = Field(0, description="Width of the shared experts.")
+    active_experts: int = Field(0, description="Experts of a token; 0: two.")
+    extra_parameters: int = Field(0, description="Parameters of a vision tower and others, not quantized.")
     context: int = Field(DEFAULT_CONTEXT, ge=1, le=1 << 30, description="Context length in tokens per sequence.")
     batch: int = Field(1, ge=1, le=1 << 20, description="Batch size in sequences.")
     dtype: str = Field("bfloat16", max_length=40, description="Type of the weights: bfloat16, int8, nf4, q4_k, …")
@@ -81,18 +72,27 @@ class FitRequest(BaseModel):
         0, ge=0, le=1 << 20, description="With train: number of layers offloaded to system RAM."
     )
 
-    def answer(self, snapshot: Snapshot) -> FitResult:
+    offload_parameters: bool = Field(False, description="With train: offload all weights to system RAM.")
+    zero: int = Field(3, ge=0, le=3, description="With train, on several GPUs: stage of ZeRO; 3 is FSDP.")
+    offload_kv: bool = Field(False, description="KV cache in system RAM.")
+    cpu_layers: int = Field(0, ge=0, le=1 << 20, description="Layers on the CPU, with their part of the KV cache.")
+    gpus: int = Field(0, ge=0, le=1024, description="Number of GPUs; 0: the smallest that holds it.")
+    parallel: Literal["", "tensor", "pipeline"] = Field("", description="Split over several GPUs.")
+    reserve: str = Field("", max_length=40, description="Size that stays free in each pool, for example 4GiB.")
+    weights_bytes: int | None = Field(None, ge=1, le=1 << 60, description="Size of the model's tensors, if known.")
+    weight_bits: float | None = Field(None, ge=1, le=128, description="Bits per weight, in place of dtype.")
+    weight_scope: Literal["layers", "mlp", "experts", "file"] = Field(
+        "layers", description="Parts of the model that have weight_bits; the others have 16."
+    )
+    max_context: int = Field(0, ge=0, le=1 << 30, description="Longest context of the model; 0: not known.")
+
+    def answer(self, snapshot: Snapshot) -> FitAnswer:
         """Check the request against a snapshot. Raises InvalidInputError."""
         checkpoint, use = self._checkpoint(), self._use()
         if checkpoint is None:
-            need = MemoryNeed(str(self.bytes), parse_bytes(self.bytes, "bytes"), {})
-        else:
-            need = compute_checkpoint_need(checkpoint, use)
-        found = compute_fit(need.bytes, snapshot)
-        rooms = [one.headroom_bytes for one in found.verdicts if isinstance(one.headroom_bytes, int)]
-        helps = checkpoint is not None and found.best is None
-        change = cheapest_reduction(checkpoint, use, max(rooms, default=0)) if checkpoint and helps else None
-        return FitResult(need, found, change)
+            need = parse_bytes(self.bytes, "bytes")
+            return answer_size(need, str(self.bytes), snapshot, use.reserve_bytes)
+        return answer_model(checkpoint, use, snapshot)
 
     def _checkpoint(self) -> Checkpoint | None:
         """Return the model, or None if a size was given."""
@@ -101,6 +101,8 @@ class FitRequest(BaseModel):
         if self.bytes is not None and not set_fields:
             self._refuse_all_but_bytes()
             return None
+        if self.weights_bytes is not None and not set_fields:
+            return Checkpoint("model", "size", None, self.weights_bytes, 0, 2.0)
         missing = [name for name in SHAPE if name not in set_fields]
         if self.bytes is not None or missing:
             lacking = f"; {', '.join(missing)} are missing" if set_fields and missing else ""
@@ -111,10 +113,15 @@ class FitRequest(BaseModel):
         if unused:
             raise InvalidInputError(f"{', '.join(unused)}: for training only; add train=true, or leave it out")
         transformer = Transformer(**shape, **{name: getattr(self, name) for name in DETAILS})
-        return Checkpoint("model", "shape", transformer, None, self.context, bits_per_weight(self.dtype) / 8)
+        form = parse_format(self.dtype)
+        bits, scope = (self.weight_bits, self.weight_scope) if self.weight_bits else (form.bits, form.scope)
+        return Checkpoint(
+            "model", "shape", transformer, self.weights_bytes, self.max_context, bits / 8, scope=scope
+        )
 
     def _refuse_all_but_bytes(self) -> None:
-        others = [name for name in type(self).model_fields if name in self.model_fields_set and name != "bytes"]
+        given = self.model_fields_set - {"bytes", "reserve"}
+        others = [name for name in type(self).model_fields if name in given]
         if others:
             raise InvalidInputError(
                 f"bytes is a size, to which {', '.join(others)} does not apply; leave that out, or describe a "
@@ -130,29 +137,27 @@ class FitRequest(BaseModel):
                 checkpointing=self.checkpointing,
                 offload_optimizer=self.offload_optimizer,
                 swapped_blocks=self.swap_blocks,
+                offload_parameters=self.offload_parameters,
             )
-        return Use(self.context, self.batch, self.dtype, self.kv_dtype, plan)
-
-
-def build_fields(transformer: Transformer) -> dict[str, str]:
-    """Return a shape as request fields, without details that equal those of a plain model."""
-    shape = {name: str(getattr(transformer, name)) for name in SHAPE}
-    for name in DETAILS:
-        value = getattr(transformer, name)
-        plain = transformer.hidden_size // transformer.n_heads if name == "head_dim" else _default(name)
-        if value != plain:
-            shape[name] = str(value).lower()
-    return shape
+        own = self.weight_bits is not None and "dtype" not in self.model_fields_set
+        return Use(
+            self.context,
+            self.batch,
+            "" if own else self.dtype,
+            self.kv_dtype,
+            plan,
+            self.offload_kv,
+            self.cpu_layers,
+            self.gpus,
+            self.parallel,
+            self.zero,
+            parse_bytes(self.reserve, "reserve") if self.reserve else 0,
+        )
 
 
 def changed_fields(fields: Mapping[str, str], use: Use) -> dict[str, str]:
     """Return request fields with the use of a proposed change."""
-    changed = {**fields, "context": str(use.context), "batch": str(use.batch_size), "dtype": use.dtype}
-    if use.training:
-        plan = use.training
-        changed |= {"optimizer": plan.optimizer, "lora": str(plan.lora_rank)}
-        changed |= {"checkpointing": str(plan.checkpointing).lower()}
-    return changed
+    return {**fields, "context": str(use.context), "batch": str(use.batch_size), **use_fields(use)}
 
 
 def _default(name: str) -> object:

@@ -54,21 +54,47 @@ class FitVerdict(Figures):
     needs_reclaim: bool | None = Field(
         description="True if it fits only after the kernel has reclaimed page cache; null if that is unknown."
     )
+    need_bytes: int = Field(description="Bytes that it needs from this device.")
+    ram_need_bytes: int = Field(
+        description="Bytes moved to system RAM; on unified memory they are part of need_bytes."
+    )
 
 
 class FitChange(Figures):
     """A change that reduces the need; `words` continue the sentence "it would fit with"."""
 
     words: str
+    flags: str = Field(description="Options of memwatch fit for it.")
     bytes: int
+    ram_bytes: int = Field(description="Bytes moved to system RAM with it.")
+
+
+class FitSplit(Answer):
+    """Several GPUs that hold the model together."""
+
+    devices: list[str]
+    bytes: int = Field(description="Bytes on each of them.")
+    spare_bytes: int = Field(description="What is left on the fullest.")
+    reason: str
+
+
+class FitGreatest(Answer):
+    """The greatest that fits, each with the other parameters as given; null if nothing does."""
+
+    context: int | None
+    batch: int | None
+    dtype: str | None = Field(description="Widest format of the weights, if their own does not fit.")
 
 
 class Fit(Answer):
-    bytes: int
-    best: str | None = Field(description="Device to use; null if it fits nowhere.")
+    bytes: int = Field(description="Bytes on one GPU, without what is moved to system RAM.")
+    best: str | None = Field(description="Device to use alone; null if none fits alone, see split.")
     verdicts: list[FitVerdict]
+    split: FitSplit | None = Field(description="GPUs to use together, if no single one has room.")
     parts: dict[str, int] = Field(description="Breakdown of a model's bytes; empty for a size.")
+    moves: dict[str, int] = Field(description="Bytes of each part that are moved to system RAM.")
     change: FitChange | None = Field(description="Cheapest change that makes the model fit, if it fits nowhere.")
+    greatest: FitGreatest | None = Field(description="The greatest that fits; null for a size.")
 
 
 class Check(Answer):

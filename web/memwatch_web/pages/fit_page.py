@@ -11,15 +11,18 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from memwatch.model import Absent
+from memwatch.planning.answer import FitAnswer, greatest_sentence
 from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
+from memwatch.planning.number_formats import NAMES
+from memwatch.planning.query import DETAILS, shape_fields
 from memwatch.planning.request import PARTS
 from memwatch.planning.safetensors import parse_object
-from memwatch.planning.sizes import BITS, InvalidInputError
+from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import OPTIMIZER_BYTES
 from memwatch.planning.transformer import Transformer
 from memwatch.snapshot import Snapshot
-from memwatch_web.api.fit_request import DETAILS, FitRequest, FitResult, build_fields, changed_fields
+from memwatch_web.api.fit_request import FitRequest, changed_fields
 from memwatch_web.asgi.problems import describe_error
 from memwatch_web.pages.services import PageServices
 
@@ -50,10 +53,15 @@ class FitForm(Struct, frozen=True):
     """The query and its answer or problem. `change`: the query of the cheapest change that fits."""
 
     fields: Mapping[str, str]
-    answered: FitResult | None = None
+    answered: FitAnswer | None = None
     problem: str = ""
-    dtypes: tuple[str, ...] = tuple(BITS)
     optimizers: tuple[str, ...] = tuple(OPTIMIZER_BYTES)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Return the formats to choose from, with that of a config if it is a valid one."""
+        given = self.fields.get("dtype", "")
+        return NAMES if self.answered is None or not given or given in NAMES else (*NAMES, given)
 
     @property
     def examples(self) -> tuple[tuple[str, str], ...]:
@@ -74,6 +82,11 @@ class FitForm(Struct, frozen=True):
         return [(PARTS[name], size) for name, size in need.items() if size]
 
     @property
+    def greatest(self) -> str:
+        found = self.answered.greatest if self.answered else None
+        return greatest_sentence(found) if found else ""
+
+    @property
     def change(self) -> str:
         change = self.answered.change if self.answered else None
         return urlencode(changed_fields(self.fields, change.use)) if change else ""
@@ -86,8 +99,8 @@ def build_bars(fit: Fit) -> Iterator[VerdictBar]:
             yield VerdictBar(verdict, 1.0, Absent.NOT_AVAILABLE, 0.0)
         else:
             used = max(0, size - room)
-            scale = max(size, used + fit.bytes)
-            yield VerdictBar(verdict, size / scale, used / scale, fit.bytes / scale)
+            scale = max(size, used + verdict.need_bytes)
+            yield VerdictBar(verdict, size / scale, used / scale, verdict.need_bytes / scale)
 
 
 async def fit(services: PageServices, request: Request) -> Response:
@@ -137,7 +150,9 @@ def parse_config_fields(text: str) -> dict[str, str]:
     if not text.strip():
         raise InvalidInputError("config.json is empty: paste the text of a model's config.json")
     config = parse_config(parse_object(text.encode(), "config.json"), "config.json")
-    return build_fields(config.transformer) | {"dtype": config.dtype}
+    if config.problem:
+        raise InvalidInputError(f"config.json: {config.problem}")
+    return shape_fields(config.transformer) | {"dtype": config.dtype}
 
 
-EXAMPLE_QUERIES = tuple((name, urlencode(build_fields(shape))) for name, shape in EXAMPLES)
+EXAMPLE_QUERIES = tuple((name, urlencode(shape_fields(shape))) for name, shape in EXAMPLES)

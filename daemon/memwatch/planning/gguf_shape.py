@@ -1,0 +1,188 @@
+"""The shape of a model from the keys of a GGUF file, as llama.cpp reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from memwatch.planning.families import FLOAT32_BYTES, Fields
+from memwatch.planning.gguf import ArrayLength, Value
+from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.transformer import Transformer
+
+# Every n-th layer looks back on all tokens, in files without `sliding_window_pattern` (llama-model.cpp, November
+# 2025: `set_swa_pattern`). 0: no layer uses the window, though the file has one.
+PATTERNS = {
+    "gemma2": 2,
+    "gemma3": 6,
+    "gemma3n": 5,
+    "gpt-oss": 2,
+    "cohere2": 4,
+    "llama4": 4,
+    "exaone4": 4,
+    "olmo2": 4,
+    "smallthinker": 4,
+    "gemma-embedding": 6,
+    "phi3": 0,
+    "llama": 0,
+    "qwen2": 0,
+    "qwen2moe": 0,
+    "qwen3": 0,
+    "qwen3moe": 0,
+    "starcoder2": 0,
+}
+LLAMA4_CHUNK = 8192
+# Recurrent state of other layers: llama.cpp keeps it in 32 bits. qwen3next writes no list of its attention layers.
+DEFAULT_INTERVAL = 4
+ENCODERS = frozenset(
+    {"bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert", "t5encoder"}
+)
+NEEDED = ("block_count", "embedding_length", "attention.head_count")
+
+
+class Keys:
+    """The keys of a file's architecture. `layered`: a value for each layer."""
+
+    def __init__(self, keys: Mapping[str, Value]) -> None:
+        self.family = str(keys.get("general.architecture", ""))[:40]
+        self._keys = keys
+        self.layers = self.number("block_count")
+
+    def has(self, name: str) -> bool:
+        return f"{self.family}.{name}" in self._keys
+
+    def number(self, name: str, otherwise: int = 0) -> int:
+        """Return a number. Of a list with one for each layer the largest."""
+        found = self._keys.get(f"{self.family}.{name}")
+        if isinstance(found, ArrayLength):
+            raise InvalidInputError(f"{name} is not readable: a list of {found} values")
+        if isinstance(found, tuple):
+            return max((int(one) for one in found if isinstance(one, int)), default=otherwise)
+        return found if type(found) is int else otherwise
+
+    def layered(self, name: str) -> Sequence[int]:
+        found = self._keys.get(f"{self.family}.{name}")
+        return [int(one) for one in found if isinstance(one, int)] if isinstance(found, tuple) else []
+
+    @property
+    def vocabulary(self) -> int:
+        found = self._keys.get("tokenizer.ggml.tokens", 0)
+        return self.number("vocab_size") or (int(found) if isinstance(found, int) else 0)
+
+
+def parse_shape(found: Mapping[str, Value]) -> Transformer:
+    """Return the shape that the keys describe. Raises InvalidInputError, which names the architecture."""
+    keys = Keys(found)
+    missing = [name for name in NEEDED if not keys.number(name)]
+    if missing:
+        raise InvalidInputError(f"architecture {keys.family!r}: no readable {', '.join(missing)}")
+    try:
+        return Transformer(**_fields(keys))  # type: ignore[arg-type]
+    except InvalidInputError as error:
+        raise InvalidInputError(f"architecture {keys.family!r}: {error}") from None
+
+
+def _fields(keys: Keys) -> Fields:
+    heads = keys.number("attention.head_count")
+    experts = keys.number("expert_count") or 1
+    key_length = keys.number("attention.key_length")
+    value_length = keys.number("attention.value_length")
+    fields = {
+        "hidden_size": keys.number("embedding_length"),
+        "intermediate_size": keys.number("expert_feed_forward_length") or keys.number("feed_forward_length"),
+        "n_layers": keys.layers,
+        "vocab_size": keys.vocabulary,
+        "n_heads": heads,
+        "n_kv_heads": keys.number("attention.head_count_kv", heads) or heads,
+        "head_dim": key_length,
+        "v_head_dim": value_length if value_length != key_length else 0,
+        "n_experts": experts,
+        "active_experts": keys.number("expert_used_count"),
+        **_windows(keys),
+        **_recurrent(keys),
+        **_latent(keys),
+        **(_experts(keys) if experts > 1 else {}),
+    }
+    if keys.family in ENCODERS:
+        fields["shared_kv_layers"] = keys.layers
+    return fields
+
+
+def _experts(keys: Keys) -> Fields:
+    width, shared = keys.number("expert_feed_forward_length"), keys.number("expert_shared_feed_forward_length")
+    step = keys.number("interleave_moe_layer_step") or 1
+    return {
+        "moe_layers": max(0, keys.layers - keys.number("leading_dense_block_count")) // step,
+        "dense_intermediate_size": keys.number("feed_forward_length"),
+        "shared_intermediate_size": shared or keys.number("expert_shared_count") * width,
+    }
+
+
+def _windows(keys: Keys) -> Fields:
+    """Return the window and how many layers with a cache of their own look back on all tokens."""
+    window = keys.number("attention.sliding_window") or LLAMA4_CHUNK * (keys.family == "llama4")
+    shared = keys.number("attention.shared_kv_layers")
+    flags = keys.layered("attention.sliding_window_pattern")
+    if not window:
+        return {"shared_kv_layers": shared}
+    owners = max(0, keys.layers - shared)
+    if flags:
+        wide = keys.number("attention.key_length"), keys.number("attention.key_length_swa")
+        own = {"full_kv_width": _global_width(keys, flags, wide[0])} if wide[1] else {}
+        narrow = {"head_dim": wide[1], "v_head_dim": 0} if wide[1] else {}
+        full = sum(not one for one in flags[:owners])
+        return {"sliding_window": window, "full_layers": full, "shared_kv_layers": shared, **own, **narrow}
+    pattern = keys.number("attention.sliding_window_pattern", PATTERNS.get(keys.family, -1))
+    if pattern < 0:
+        raise InvalidInputError(
+            f"has a sliding window of {window} tokens, and which layers use it is not known; "
+            "its config.json in the same folder would help"
+        )
+    if pattern == 0:
+        return {"shared_kv_layers": shared}
+    return {"sliding_window": window, "full_layers": owners // pattern, "shared_kv_layers": shared}
+
+
+def _global_width(keys: Keys, flags: Sequence[int], head: int) -> int:
+    """Return the width of keys in layers without a window, which may have other heads (Gemma 4)."""
+    heads = keys.layered("attention.head_count_kv")
+    full = [count for count, near in zip(heads, flags, strict=False) if not near]
+    return head * (max(full) if full else keys.number("attention.head_count_kv"))
+
+
+def _recurrent(keys: Keys) -> Fields:
+    """Return the layers without a KV cache: zero KV heads, or all but every n-th, and the state of each."""
+    heads = keys.layered("attention.head_count_kv")
+    inner, state = keys.number("ssm.inner_size"), keys.number("ssm.state_size")
+    channels = inner + 2 * keys.number("ssm.group_count") * state
+    kernel = keys.number("ssm.conv_kernel")
+    size = (inner * state + channels * kernel) * FLOAT32_BYTES
+    if 0 in heads:
+        short = keys.number("embedding_length") * keys.number("shortconv.l_cache") * FLOAT32_BYTES
+        widths = keys.layered("feed_forward_length")
+        # Nemotron-H: a layer is Mamba, attention or an MLP; those with an MLP have no state.
+        without = sum(count == 0 and not width for count, width in zip(heads, widths, strict=False))
+        linear = without if widths and 0 in widths else heads.count(0)
+        full = sum(count > 0 for count in heads)
+        return {"attention_layers": full, "linear_layers": linear, "state_bytes": size or short}
+    if not inner:
+        return {}
+    if keys.family == "falcon-h1":
+        return {"attention_layers": keys.layers, "linear_layers": keys.layers, "state_bytes": size}
+    interval = keys.number("full_attention_interval", DEFAULT_INTERVAL)
+    full = keys.layers // interval
+    return {"attention_layers": full, "linear_layers": keys.layers - full, "state_bytes": size}
+
+
+def _latent(keys: Keys) -> Fields:
+    """MLA. Newer files give the latent vector's length as `key_length`, and a head's as `key_length_mla`."""
+    rank = keys.number("attention.kv_lora_rank")
+    if not rank:
+        return {}
+    return {
+        "kv_lora_rank": rank,
+        "q_lora_rank": keys.number("attention.q_lora_rank"),
+        "qk_rope_head_dim": keys.number("rope.dimension_count"),
+        "head_dim": keys.number("attention.key_length_mla") or keys.number("attention.key_length"),
+        "v_head_dim": keys.number("attention.value_length_mla") or keys.number("attention.value_length"),
+        "n_kv_heads": keys.number("attention.head_count"),
+    }

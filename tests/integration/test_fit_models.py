@@ -1,0 +1,144 @@
+"""Fit of models: command, API and page give the same answer, on one GPU and on eight."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.planning.checkpoint import read_checkpoint
+from memwatch.planning.query import model_fields
+from memwatch.planning.request import Use
+from memwatch.planning.training import TrainingPlan
+from memwatch_web.api.schema_inquiries import Fit
+from scripts.published_models import MODELS
+from support import sample_nvml
+from support.checkpoint_files import LLAMA_KEYS, gguf
+from support.client_process import memwatch
+from support.daemon_process import RunningDaemon, running_daemon
+from support.nvml_machine import Simulator
+from support.nvml_state import Machine
+
+CONFIGS = {model.name: model.config for model in MODELS}
+Daemons = dict[str, RunningDaemon]
+
+
+def idle(machine: Machine) -> Machine:
+    """Return a machine whose GPUs hold only what the driver reserves."""
+    memory = sample_nvml.mib(81559, used=485, reserved=479)
+    return replace(machine, gpus=tuple(replace(gpu, memory=memory, compute=()) for gpu in machine.gpus))
+
+
+@pytest.fixture(scope="module")
+def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemons]:
+    """Daemons with a simulated GB10 and with eight idle H100."""
+    with ExitStack() as stack:
+        found = {}
+        for name, machine in (("gb10", sample_nvml.READY["gb10"]), ("8x-h100", idle(sample_nvml.EIGHT_H100))):
+            folder = tmp_path_factory.mktemp(name)
+            simulator = Simulator.of(folder, machine)
+            running = stack.enter_context(running_daemon(folder, *simulator.roots, environ=simulator.environ))
+            running.wait_for(
+                "/api/v1/devices", lambda devices: devices and {one["state"] for one in devices} == {"ok"}
+            )
+            found[name] = running
+        yield found
+
+
+def folder_of(tmp_path: Path, name: str) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]))
+    return tmp_path
+
+
+def ask(daemon: RunningDaemon, path: Path, *options: str) -> dict[str, Any]:
+    done = memwatch("--url", daemon.url, "fit", str(path), "--json", *options)
+    assert done.stderr == ""
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_eight_idle_h100_hold_llama_3_70b(daemons: Daemons, tmp_path: Path) -> None:
+    """The smallest number of GPUs, and what is left on the fullest, in all three places."""
+    daemon, path = daemons["8x-h100"], folder_of(tmp_path, "Llama 3 70B")
+    query = urlencode(model_fields(read_checkpoint(path), Use()))
+
+    printed = memwatch("--url", daemon.url, "fit", str(path))
+    answer = daemon.get(f"/api/v1/fit?{query}").json
+    page = daemon.get(f"/fit?{query}").text
+    split = Fit.model_validate(answer).split
+
+    assert split is not None
+    assert (printed.returncode, len(split.devices)) == (0, 2)
+    assert f"Fits on 2 GPUs, {', '.join(split.devices)}: {split.reason}." in printed.stdout
+    assert split.reason in page
+    assert f"Fits on 2 GPUs: {', '.join(split.devices)}" in page
+
+
+def test_command_and_api_give_the_same_answer(daemons: Daemons, tmp_path: Path) -> None:
+    """For training with an offloaded optimizer, and for inference with a reserve."""
+    path = folder_of(tmp_path, "gpt-oss-20b")
+    plan = TrainingPlan(lora_rank=16, offload_optimizer=True)
+    for daemon in daemons.values():
+        for use, options in (
+            (
+                Use(training=plan, context=2048),
+                ["--train", "--lora", "16", "--offload-optimizer", "--context", "2048"],
+            ),
+            (Use(reserve_bytes=4 << 30, cpu_layers=4), ["--reserve", "4GiB", "--cpu-layers", "4"]),
+        ):
+            query = urlencode(model_fields(read_checkpoint(path), use))
+            asked, found = daemon.get(f"/api/v1/fit?{query}").json, ask(daemon, path, *options)
+
+            assert {name: found[name] for name in ("bytes", "parts", "moves", "split", "best")} == {
+                name: asked[name] for name in ("bytes", "parts", "moves", "split", "best")
+            }
+
+
+def test_offloaded_optimizer_frees_nothing_on_a_gb10(daemons: Daemons, tmp_path: Path) -> None:
+    """`--offload-optimizer` promised 89.7 GiB that the machine does not have."""
+    path = folder_of(tmp_path, "Llama 3 8B")
+    done = memwatch("--url", daemons["gb10"].url, "fit", str(path), "--train", "--offload-optimizer")
+
+    assert done.returncode == 1
+    assert "in System RAM\n" in done.stdout.splitlines(keepends=True)[0]
+    assert "stay in the same memory, so nothing is gained" in done.stdout
+
+
+def test_weights_of_a_file_are_counted_by_the_daemon_too(daemons: Daemons, tmp_path: Path) -> None:
+    """The daemon does not read the file: the command sends its figures."""
+    path = gguf(tmp_path / "model.gguf", LLAMA_KEYS, {"t": (12, [256, 4], 0)}, 576)
+
+    found = ask(daemons["gb10"], path)
+
+    assert found["parts"]["weights"] == 576
+    assert found["greatest"]["context"] == 4096
+
+
+def test_answer_shows_the_greatest_that_fits(daemons: Daemons, tmp_path: Path) -> None:
+    path = folder_of(tmp_path, "gpt-oss-20b")
+    done = memwatch("--url", daemons["gb10"].url, "fit", str(path))
+
+    assert done.returncode == 0
+    assert "Greatest that fits, other options as asked: a context of 131072 tokens, or a batch of " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["./model", "--zero", "2"], "--zero: only for training; add --train"),
+        (["1GiB", "--gpus", "2"], "which --gpus cannot change"),
+        (["1GiB", "--reserve", "much"], 'reserve is "much", which is not a size'),
+        (["./model", "--parallel", "magic"], "'magic' is not one of"),
+    ],
+)
+def test_invalid_options_are_refused(arguments: list[str], words: str) -> None:
+    done = memwatch("fit", *arguments)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr

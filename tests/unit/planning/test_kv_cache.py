@@ -1,0 +1,212 @@
+"""KV caches by kind of attention, against published figures, from config.json and from GGUF keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memwatch.planning.checkpoint import read_checkpoint
+from memwatch.planning.huggingface import parse_config
+from memwatch.planning.inference import compute_kv_cache
+from memwatch.planning.request import Use, compute_checkpoint_need
+from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.transformer import Transformer
+from scripts.published_models import MODELS, config
+from support.checkpoint_files import LLAMA_KEYS, gguf, safetensors
+
+GIB = 1 << 30
+LONG = 131_072
+CONFIGS = {model.name: model.config for model in MODELS}
+
+
+def cache_of(model_config: dict[str, Any], tokens: int) -> int:
+    return compute_kv_cache(parse_config(model_config, "config.json").transformer, tokens, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "published"),
+    [
+        ("Llama 3 8B", 8192, 1.07e9),
+        ("gpt-oss-20b", LONG, 3.05 * GIB),  # gpustack/gguf-parser-go#32
+        ("Gemma 3 27B", LONG, 10.4 * GIB),  # unslothai/unsloth#4757
+    ],
+)
+def test_cache_equals_the_published_figure(name: str, tokens: int, published: float) -> None:
+    assert cache_of(CONFIGS[name], tokens) == pytest.approx(published, rel=0.03)
+
+
+def test_mla_keeps_one_latent_vector_per_token() -> None:
+    """512 + 64 numbers in 61 layers, once, not for keys and values. 68.6 KiB a token at 16 bits."""
+    assert cache_of(CONFIGS["DeepSeek V3"], 1000) == 61 * 576 * 2 * 1000
+
+
+def test_chunked_attention_is_bounded_in_three_of_four_layers() -> None:
+    """Llama 4: 12 layers see all tokens, 36 their chunk of 8,192."""
+    per_layer = 2 * 8 * 128 * 2
+
+    assert cache_of(CONFIGS["Llama 4 Scout"], LONG) == per_layer * (12 * LONG + 36 * 8192)
+
+
+@pytest.mark.parametrize(
+    ("name", "full", "width"), [("Qwen3-Next 80B-A3B", 12, 2 * 2 * 256), ("Jamba v0.1", 4, 2 * 8 * 128)]
+)
+def test_hybrid_models_cache_only_in_attention_layers(name: str, full: int, width: int) -> None:
+    """The state of the other layers does not grow with the context."""
+    state = cache_of(CONFIGS[name], 1) - full * width * 2
+
+    assert cache_of(CONFIGS[name], LONG) == full * width * 2 * LONG + state
+    assert 0 < state < GIB // 8
+
+
+def test_state_is_kept_for_each_sequence() -> None:
+    shape = parse_config(CONFIGS["Jamba v0.1"], "").transformer
+
+    assert compute_kv_cache(shape, 100, 8, 2) == 8 * compute_kv_cache(shape, 100, 1, 2)
+
+
+def test_layers_that_share_a_cache_are_counted_once() -> None:
+    """Gemma 3n E4B: 20 of 35 layers own a cache, 4 of those see all tokens."""
+    text = {"model_type": "gemma3n_text", "sliding_window": 512, "num_kv_shared_layers": 15}
+
+    assert (
+        cache_of({"model_type": "gemma3n", "text_config": text}, 32_768) == 2048 * 2 * (4 * 32_768 + 16 * 512) // 2
+    )
+
+
+def test_nemotron_h_counts_its_layers_by_letter() -> None:
+    """4 attention, 24 Mamba 2 and 24 MLP layers: 16 KiB a token."""
+    pattern = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+    found = config(
+        "nemotron_h", 4096, 21504, 52, 131072, 32, 8, attention_head_dim=128, hybrid_override_pattern=pattern,
+        mamba_num_heads=128, mamba_head_dim=64, ssm_state_size=128, n_groups=8, conv_kernel=4,
+    )  # fmt: skip
+
+    assert cache_of(found, 1001) - cache_of(found, 1) == 4 * 2 * 8 * 128 * 2 * 1000
+    assert parse_config(found, "").transformer.parameters == pytest.approx(8.1e9, rel=0.02)
+
+
+def test_encoder_has_no_cache() -> None:
+    """BERT base: 110 million parameters."""
+    bert = config("bert", 768, 3072, 12, 30522, 12, 12, max_position_embeddings=512)
+
+    assert cache_of(bert, 512) == 0
+    assert parse_config(bert, "").transformer.parameters == pytest.approx(1.095e8, rel=0.02)
+
+
+def test_layer_types_win_over_the_pattern_of_the_class() -> None:
+    """Newer files list them. Here one layer in two looks back on all tokens."""
+    text = {**CONFIGS["Gemma 3 27B"]["text_config"], "layer_types": ["sliding_attention", "full_attention"] * 31}
+    found = {**CONFIGS["Gemma 3 27B"], "text_config": text}
+
+    assert cache_of(found, LONG) == 2 * 16 * 128 * 2 * 31 * (LONG + 1024)
+
+
+def keys(family: str, **numbers: Any) -> dict[str, Any]:
+    own = {f"{family}.{name.replace('__', '.')}": value for name, value in numbers.items()}
+    return {"general.architecture": family, "tokenizer.ggml.tokens": ["a"] * 8, **own}
+
+
+def attention(layers: int, hidden: int, wide: int, heads: int, kv: int, **more: Any) -> dict[str, Any]:
+    return {
+        "block_count": layers, "embedding_length": hidden, "feed_forward_length": wide,
+        "attention__head_count": heads, "attention__head_count_kv": kv, **more,
+    }  # fmt: skip
+
+
+# Keys as convert_hf_to_gguf.py of llama.cpp writes them for these models.
+GGUF_KEYS = {
+    "Llama 3 8B": keys("llama", **attention(32, 4096, 14336, 32, 8)),
+    "Gemma 3 27B": keys(
+        "gemma3", **attention(62, 5376, 21504, 32, 16), attention__key_length=128, attention__value_length=128,
+        attention__sliding_window=1024,
+    ),
+    "gpt-oss-20b": keys(
+        "gpt-oss", **attention(24, 2880, 2880, 64, 8), attention__key_length=64, attention__value_length=64,
+        attention__sliding_window=128, expert_count=32, expert_used_count=4, expert_feed_forward_length=2880,
+    ),
+    "DeepSeek V3": keys(
+        "deepseek2", **attention(61, 7168, 18432, 128, 1), attention__key_length=576, attention__value_length=512,
+        attention__key_length_mla=192, attention__value_length_mla=128, attention__kv_lora_rank=512,
+        attention__q_lora_rank=1536, rope__dimension_count=64, leading_dense_block_count=3, expert_count=256,
+        expert_used_count=8, expert_shared_count=1, expert_feed_forward_length=2048,
+    ),
+    "Llama 4 Scout": keys(
+        "llama4", **attention(48, 5120, 16384, 40, 8), attention__key_length=128, attention__value_length=128,
+        expert_count=16, expert_used_count=1, expert_feed_forward_length=8192, interleave_moe_layer_step=1,
+    ),
+    "Qwen3-Next 80B-A3B": keys(
+        "qwen3next", **attention(48, 2048, 5120, 16, 2), attention__key_length=256, attention__value_length=256,
+        ssm__inner_size=4096, ssm__state_size=128, ssm__group_count=16, ssm__conv_kernel=4, expert_count=512,
+        expert_used_count=10, expert_feed_forward_length=512, expert_shared_feed_forward_length=512,
+    ),
+    "Jamba v0.1": keys(
+        "jamba", **{**attention(32, 4096, 14336, 32, 8), "attention__head_count_kv": [0, 0, 0, 0, 8, 0, 0, 0] * 4},
+        ssm__inner_size=8192, ssm__state_size=16, ssm__conv_kernel=4, expert_count=16, expert_used_count=2,
+    ),
+}  # fmt: skip
+
+
+def read_gguf(tmp_path: Path, given: dict[str, Any]) -> Transformer:
+    shape = read_checkpoint(gguf(tmp_path / "model.gguf", given, {"t": (0, [8], 0)}, 32)).transformer
+    assert shape is not None
+    return shape
+
+
+@pytest.mark.parametrize("name", GGUF_KEYS)
+def test_gguf_and_config_agree_on_the_cache(name: str, tmp_path: Path) -> None:
+    """Within 2 %, at two lengths."""
+    shape = read_gguf(tmp_path, GGUF_KEYS[name])
+
+    for tokens in (8192, LONG):
+        assert compute_kv_cache(shape, tokens, 1, 2) == pytest.approx(cache_of(CONFIGS[name], tokens), rel=0.02)
+
+
+def test_gguf_with_a_flag_for_each_layer_is_read(tmp_path: Path) -> None:
+    """`sliding_window_pattern` as a list wins over the pattern of the architecture."""
+    given = {**GGUF_KEYS["Gemma 3 27B"], "gemma3.attention.sliding_window_pattern": [True, False] * 31}
+
+    assert read_gguf(tmp_path, given).full_layers == 31
+
+
+def test_gguf_with_an_unknown_window_is_named(tmp_path: Path) -> None:
+    """The weights are counted, and the note names the architecture and what would help."""
+    given = keys("novel", **attention(2, 64, 128, 4, 2), attention__sliding_window=64)
+    found = read_checkpoint(gguf(tmp_path / "model.gguf", given, {"t": (0, [8], 0)}, 32))
+
+    assert (found.transformer, found.weights_bytes) == (None, 32)
+    assert "'novel': has a sliding window of 64 tokens" in compute_checkpoint_need(found, Use()).note
+
+
+def test_llama_cpp_ignores_the_window_of_other_architectures(tmp_path: Path) -> None:
+    """Its Mistral files are of the architecture llama, which caches all tokens."""
+    shape = read_gguf(tmp_path, {**LLAMA_KEYS, "llama.attention.sliding_window": 64})
+
+    assert shape.sliding_window == 0
+
+
+def test_folder_of_deepseek_is_read(tmp_path: Path) -> None:
+    """Index, shards and config with MLA."""
+    safetensors(tmp_path / "model-1.safetensors", {"a": ("BF16", [3, 5])})
+    index = {"metadata": {}, "weight_map": {"a": "model-1.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["DeepSeek V3"]))
+
+    need = compute_checkpoint_need(read_checkpoint(tmp_path), Use(context=1000))
+
+    assert (need.parts["weights"], need.parts["kv_cache"]) == (30, 61 * 576 * 2 * 1000)
+
+
+def test_folder_of_an_unknown_family_is_counted_with_a_note(tmp_path: Path) -> None:
+    """Its weights are known. config.json alone is refused by name."""
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIGS["Llama 3 8B"], "model_type": "novel"}))
+    with pytest.raises(InvalidInputError, match="the model_type 'novel' is not known"):
+        read_checkpoint(tmp_path)
+    safetensors(tmp_path / "model.safetensors", {"a": ("BF16", [3, 5])})
+
+    need = compute_checkpoint_need(read_checkpoint(tmp_path), Use())
+
+    assert need.parts["weights"] == 30
+    assert "(the model_type 'novel' is not known)" in need.note
