@@ -28,7 +28,8 @@ read the machine directly and report that on stderr.
 """
 MODELS_INTRO = """
 Figures of `memwatch fit` from a `config.json` alone, beside the parameters in the published files. The cache is
-that of one sequence at 16 bits. A test compares this table.
+that of one sequence at 16 bits. A test compares this table. It is a selection: a model whose difference could not
+be explained is not in it. The published counts were written down by hand, not downloaded by the test.
 """
 SIGNALS = (
     ("SIGHUP", "reload the settings; [Configuration](configuration.md) lists the keys that need a restart"),
