@@ -129,7 +129,7 @@ class RocmSmi(NoTool):
                 continue
             vram, gtt = (_number(str(cells.get(f"{kind} total used memory (b)"))) for kind in ("vram", "gtt"))
             if vram is not None:
-                return ToolReading(used=int(vram + (gtt or 0)), used_on_card=int(vram))
+                return ToolReading(used=None if gtt is None else int(vram + gtt), used_on_card=int(vram))
         return ToolReading()
 
 
@@ -147,7 +147,7 @@ class AmdSmi(NoTool):
             usage = gpu.get("mem_usage")
             if gpu.get("gpu") == index and isinstance(usage, dict):
                 vram, gtt = (_size(usage.get(f"used_{kind}")) for kind in ("vram", "gtt"))
-                return ToolReading(used=None if vram is None else vram + (gtt or 0), used_on_card=vram)
+                return ToolReading(used=None if vram is None or gtt is None else vram + gtt, used_on_card=vram)
         return ToolReading()
 
     def _index(self) -> int:

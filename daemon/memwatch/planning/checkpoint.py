@@ -148,7 +148,7 @@ def _build_checkpoint(path: Path, config: Config | str | None, weights: int | No
 
 
 def describe_config(config: Config) -> Checkpoint:
-    """Return what a config.json alone tells of a model."""
+    """Return the model of a config.json without weights."""
     form = parse_format(config.dtype)
     shape, context, problem = config.transformer, config.context, config.problem
     return Checkpoint(CONFIG, CONFIG, shape, None, context, form.bytes, scope=form.scope, problem=problem)
