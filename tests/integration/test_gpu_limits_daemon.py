@@ -181,6 +181,9 @@ def test_partition_is_explained_on_the_devices_page_and_in_status(tmp_path: Path
 
     assert all("GPU memory limit ⊂ NVIDIA L40S" in page for page in pages[1:2])
     assert "inside a GPU memory partition" in pages[0]
+    overview = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", pages[0]))
+    assert "GPU memory limit ⊂ NVIDIA L40S medium 75.0% used 15.0 GiB of a limit of 20.0 GiB" in overview
+    assert "left within the limit 5.0 GiB size of the card — not available" in overview
     assert "└─ of which GPU memory limit" in status
     sizes = {device["id"]: device["size_bytes"] for one in backends["backends"] for device in one["devices"]}
     assert sizes.get("gpu0", 20 * GIB) == 20 * GIB
