@@ -195,7 +195,7 @@ def _size(count: int | None) -> str:
 
 @click.command(short_help="Wait for free memory, then run a program.", context_settings=PASS_THROUGH)
 @click.option("--free", "size", required=True, metavar="SIZE", help="Amount, such as 20GiB.")
-@click.option("--device", metavar="ID", help="Wait for this GPU, such as gpu0, instead of System RAM.")
+@click.option("--device", metavar="ID", help="Wait for this GPU instead of System RAM: gpu0, cuda:0 or a UUID.")
 @click.option("--certain", is_flag=True, help="Count only memory that is free without reclaim of page cache.")
 @click.option("--timeout", callback=seconds_within("1s", "366d", "10m"), help="Give up after this time.")
 @COMMAND
