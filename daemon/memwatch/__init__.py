@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from memwatch.library.frameworks import unregister_pool as unregister_pool
     from memwatch.library.guard import Usage as Usage
     from memwatch.library.guard import guard as guard
-    from memwatch.library.machine import Machine as Machine
-    from memwatch.library.machine import MemoryInfo as MemoryInfo
     from memwatch.library.machine import get_device_memory_bytes as get_device_memory_bytes
     from memwatch.library.machine import is_unified_memory_gpu as is_unified_memory_gpu
     from memwatch.library.machine import machine as machine
     from memwatch.library.machine import memory_info as memory_info
+    from memwatch.library.machine_record import Machine as Machine
+    from memwatch.library.machine_record import MemoryInfo as MemoryInfo
     from memwatch.library.memory_pool import MemoryPool as MemoryPool
     from memwatch.library.memory_pool import PoolStats as PoolStats
     from memwatch.library.oom_retry import is_out_of_memory as is_out_of_memory
@@ -64,7 +64,8 @@ _HOME = {
     "library.oom_retry": "is_out_of_memory retry_on_oom",
     "library.stage_log": "log_memory_usage",
     "library.track": "MemoryStats track",
-    "library.machine": "Machine MemoryInfo get_device_memory_bytes is_unified_memory_gpu machine memory_info",
+    "library.machine": "get_device_memory_bytes is_unified_memory_gpu machine memory_info",
+    "library.machine_record": "Machine MemoryInfo",
     "library.wait": "wait_for",
     "planning.checkpoint": "read_checkpoint",
     "planning.inference": "InferenceEstimate estimate_inference_memory estimate_kv_cache",

@@ -198,3 +198,18 @@ def test_wait_names_the_gpu_as_its_command_does(eight: tuple[RunningDaemon, Simu
     assert wait("100GiB", "cuda:0")[2].startswith('memwatch: --free is "100GiB", but gpu5 has 79.6 GiB in total')
     assert wait("10GiB", "cuda:2")[2].startswith('memwatch: --device is "cuda:2", and this program sees with CUDA_')
     assert wait("64MiB", "cpu")[0] == 0
+
+
+def test_reading_again_and_again_keeps_no_files(eight: tuple[RunningDaemon, Simulator]) -> None:
+    """System RAM alone needs neither a thread nor a helper process afterwards."""
+    code = """
+import json, memwatch, os, threading
+from memwatch.library.machine import machine_cache
+def read():
+    machine_cache.forget()
+    memwatch.memory_info("cpu")
+    return len(os.listdir("/proc/self/fd"))
+read()
+print(json.dumps([read() - read(), [one.name for one in threading.enumerate()]]))
+"""
+    assert run_json(code, **environment(eight[1])) == [0, ["MainThread"]]

@@ -10,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.library.device_selection import hidden_devices
-from memwatch.library.machine import Machine, machine
+from memwatch.library.machine import machine
+from memwatch.library.machine_record import Machine
 from memwatch.model import Architecture, Device
 from memwatch.units import size
 

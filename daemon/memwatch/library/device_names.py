@@ -38,6 +38,10 @@ class DeviceName(NamedTuple):
     number: int | None = None
 
 
+def is_cpu(wanted: object) -> bool:
+    return wanted is None or parse_name(wanted).kind == CPU
+
+
 def parse_name(wanted: object) -> DeviceName:
     """Parse a name, a number or a framework's device object. None is the CPU."""
     text = "cpu" if wanted is None else str(wanted).strip()[:MAX_SHOWN]

@@ -59,8 +59,12 @@ class LocalReader:
             return self._monitor.tick()
 
     def close(self) -> None:
-        """End the threads and the helper process."""
+        """End the threads and the helper process, and close all files."""
         self._sampler.stop()
+        for runner in self._sampler.runners:
+            if not runner.entry.may_block:  # the others are closed by their threads
+                runner.close()
+        self._monitor.self_usage.close()
 
 
 def read_machine() -> Snapshot:

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.accounting.relations import left_of
 from memwatch.backends.devices import UNIFIED, certain_part, compute_capacity
 from memwatch.findings import stale_pool, stale_share
-from memwatch.library.daemon_client import Daemon, Json, daemon, read_roots
-from memwatch.library.decode import ResponseDecodeError, decode_devices, decode_pools, decode_shares
-from memwatch.library.device_names import DeviceError
-from memwatch.library.device_selection import find_target
+from memwatch.library.daemon_client import Daemon, daemon
+from memwatch.library.decode import ResponseDecodeError
+from memwatch.library.device_names import DeviceError, is_cpu
 from memwatch.library.framework_pools import TorchPool
 from memwatch.library.frameworks import pools
 from memwatch.library.host import Ram, host
+from memwatch.library.machine_record import Machine, MemoryInfo, decode_machine, from_snapshot
 from memwatch.library.never_raise import log_once, never_raise
-from memwatch.library.visible_gpus import Program, Target
-from memwatch.linux.files import Roots
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, find_system_ram
-from memwatch.printable import printable
+from memwatch.library.visible_gpus import Target
+from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share
 
 if TYPE_CHECKING:
     from memwatch.library.local_reading import LocalReader
-    from memwatch.snapshot import Snapshot
 
 # A thread requests new data from the daemon, or reads the machine, at this interval.
 FRESH_SECONDS = 1.0
@@ -38,67 +33,6 @@ IDLE_SECONDS, LOCAL_IDLE_SECONDS = 10.0, 60.0
 # Figures read without a daemon are shown for this long.
 LOCAL_STALE_SECONDS = 5.0
 RAM = "ram"
-ROOTS = Roots(*read_roots(os.environ))
-
-
-class Machine(Struct, frozen=True):
-    """This machine. Pools add up; shares are parts of pools and must not be added. `from_daemon`: the source."""
-
-    host: str
-    name: str | Absent
-    architecture: str
-    explanation: str
-    pools: tuple[Pool, ...]
-    shares: tuple[Share, ...]
-    devices: tuple[Device, ...]
-    from_daemon: bool
-    monotonic: float
-
-    @property
-    def ram(self) -> Pool | None:
-        return find_system_ram(self.pools)
-
-    def device(self, wanted: object) -> Device | None:
-        """Return the GPU that `find` returns, None for the CPU or if there is no such GPU."""
-        try:
-            target = self.find(wanted)
-        except DeviceError:
-            return None
-        return None if target is None else target.device
-
-    def find(self, wanted: object) -> Target | None:
-        """Return the GPU or MIG instance that this program means by a name, None for the CPU. Raises DeviceError.
-
-        By id (gpu0), UUID or PCI address it is any GPU of the machine. By a framework's name (cuda:0, xpu:0, mps,
-        torch.device("cuda", 0)) or by number it is the framework's: a running PyTorch is asked, else the
-        environment decides (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, NVIDIA_VISIBLE_DEVICES in a container,
-        ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ZE_AFFINITY_MASK). A number without a name counts the GPUs of the
-        first of CUDA, ROCm, XPU and Metal that has any.
-        """
-        return find_target(wanted, self.devices, self.program)
-
-    @property
-    def program(self) -> Program:
-        """This process, as it decides which GPUs are visible."""
-        return Program(os.environ, sys.modules, ROOTS, self.from_daemon)
-
-
-class MemoryInfo(Struct, frozen=True):
-    """Memory of one pool, and the headroom of a device that allocates from it.
-
-    Inside a GPU memory partition the size of the card is not known: `pool` and `total_bytes` are the limit's. On a
-    unified machine the GPU's pool is System RAM, so the two must not be added. `headroom_certain_bytes` is the part
-    of the headroom that is free before the kernel reclaims page cache.
-    """
-
-    pool: str
-    label: str
-    total_bytes: int
-    used_bytes: Bytes
-    available_bytes: Bytes
-    headroom_bytes: Bytes
-    unified: bool
-    headroom_certain_bytes: Bytes = Absent.NOT_AVAILABLE
 
 
 class MachineCache:
@@ -128,7 +62,7 @@ class MachineCache:
         now = self._asked_at = time.monotonic()
         found = self._with_daemon()
         if found is None or now - found.monotonic > _idle_seconds(found):
-            found = self._look()
+            found = self._look(keeps_reader=True)
         if self._thread is None:
             self._thread = threading.Thread(target=self._follow, name="memwatch-machine", daemon=True)
             self._thread.start()
@@ -155,10 +89,12 @@ class MachineCache:
             found = self._machine = from_daemon(self._of) or found
         return found
 
-    def _look(self) -> Machine:
+    def _look(self, keeps_reader: bool = False) -> Machine:
         with self._lock:
-            self._machine = from_daemon(self._of) or self._read_here()
-            return self._machine
+            found = self._machine = from_daemon(self._of) or self._read_here()
+            if not keeps_reader and self._thread is None:
+                self._close()
+            return found
 
     def _read_here(self) -> Machine:
         from memwatch.library.local_reading import LocalReader
@@ -204,36 +140,6 @@ def from_daemon(of: Daemon) -> Machine | None:
     except (ResponseDecodeError, TypeError, KeyError) as error:
         log_once(f"the response of {of.url} cannot be decoded: {error}")
         return None
-
-
-def decode_machine(found: Json) -> Machine:
-    """Decode a snapshot of the daemon. Raises ResponseDecodeError, TypeError or KeyError."""
-    of_machine = found["machine"]
-    return Machine(
-        host=printable(str(found["host"])),
-        name=Absent.NOT_AVAILABLE if of_machine["name"] is None else printable(str(of_machine["name"])),
-        architecture=printable(str(of_machine["architecture"])),
-        explanation=printable(str(of_machine["explanation"])),
-        pools=decode_pools(found["pools"]),
-        shares=decode_shares(found["shares"]),
-        devices=decode_devices(found["devices"]),
-        from_daemon=True,
-        monotonic=time.monotonic(),
-    )
-
-
-def from_snapshot(found: Snapshot) -> Machine:
-    return Machine(
-        found.host,
-        found.machine.name,
-        found.machine.architecture,
-        found.machine.explanation,
-        found.pools,
-        found.shares,
-        found.devices,
-        False,
-        time.monotonic(),
-    )
 
 
 machine_cache = MachineCache(daemon)
@@ -320,7 +226,7 @@ def memory_info(device: object = None) -> MemoryInfo | None:
 
 @never_raise(None)
 def _memory_info(device: object) -> MemoryInfo | None:
-    here = machine_cache.with_ram() if device is None else machine_cache.fresh()
+    here = machine_cache.with_ram() if is_cpu(device) else machine_cache.fresh()
     try:
         target = here.find(device)
     except DeviceError as error:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from memwatch.library.cgroup_limit import CgroupLimit, own_limit
-from memwatch.library.device_names import CPU, parse_name
-from memwatch.library.machine import MemoryInfo, get_device_memory_bytes, machine_cache, memory_info
+from memwatch.library.device_names import is_cpu
+from memwatch.library.machine import get_device_memory_bytes, machine_cache, memory_info
+from memwatch.library.machine_record import MemoryInfo
 from memwatch.model import Absent, Bytes
 from memwatch.planning.sizes import MAX_BYTES, InvalidInputError, parse_bytes
 
@@ -35,10 +36,10 @@ def wait_for(
     if not 0.01 <= interval <= 3600:
         raise InvalidInputError(f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 1")
     began = known_at = time.monotonic()
-    machine_cache.fresh().find(device)
+    machine_cache.any().find(device)
     whole = get_device_memory_bytes(device, default=MAX_BYTES)
     while True:
-        found, limit = memory_info(device), own_limit() if _is_cpu(device) else None
+        found, limit = memory_info(device), own_limit() if is_cpu(device) else None
         left = _left_of(found, limit, certain)
         if isinstance(left, int) and left >= need:
             return True
@@ -49,10 +50,6 @@ def wait_for(
         if timeout is not None and now + interval > began + timeout:
             return False
         time.sleep(interval)
-
-
-def _is_cpu(device: object) -> bool:
-    return parse_name(device).kind == CPU
 
 
 def _left_of(found: MemoryInfo | None, limit: CgroupLimit | None, certain: bool) -> Bytes:

@@ -21,7 +21,7 @@ def advise(url: Address | None, as_json: bool) -> int:
     are marked "try both". No setting is changed.
     """
     from memwatch.library.advice import advice_for, select_environment, with_visible_gpus
-    from memwatch.library.machine import decode_machine
+    from memwatch.library.machine_record import decode_machine
 
     context = build_context(url, as_json)
     response = context.snapshot()

@@ -84,7 +84,7 @@ def find_headroom(snapshot: Json, device: str | None) -> PlaceHeadroom:
 def find_capacity(snapshot: Json, device: str | None) -> int | None:
     """Return the total capacity, None if unknown."""
     from memwatch.backends.devices import compute_capacity
-    from memwatch.library.machine import decode_machine
+    from memwatch.library.machine_record import decode_machine
 
     try:
         here = decode_machine(snapshot)
@@ -104,7 +104,7 @@ def _find_place(snapshot: Json, device: str) -> str | None:
         return device
     from memwatch.library.device_names import DeviceError
     from memwatch.library.device_selection import find_target
-    from memwatch.library.machine import ROOTS, decode_machine
+    from memwatch.library.machine_record import ROOTS, decode_machine
     from memwatch.library.visible_gpus import Program
 
     environ = os.environ if _is_this_machine(snapshot) else {}

@@ -43,7 +43,7 @@ is opened in a helper process, which ends a minute after the last call.
 
 # Public names by subject, by the module that they come from.
 SUBJECTS: dict[str, tuple[str, ...]] = {
-    "The machine": ("machine", "device_names", "host"),
+    "The machine": ("machine", "machine_record", "device_names", "host"),
     "Measuring": ("stage_log", "track", "profiler", "allocation_tracker"),
     "Allocators": ("frameworks", "memory_pool"),
     "Limits and pressure": ("guard", "pressure_watch", "oom_retry", "wait"),
