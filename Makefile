@@ -32,7 +32,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 help:
 	@echo "make run          set up and start memwatchd at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
 	@echo "make test         set up and run the tests"
-	@echo "make test-long    run the long tests: every sample in a browser, a day of ticks, overhead"
+	@echo "make test-long    run the long tests: every sample in a browser, a day of ticks, faults by the hundred, overhead"
 	@echo "make coverage     run all of these and report uncovered lines (a third slower)"
 	@echo "make lint         check formatting, types (also of the tests), layers and language"
 	@echo "make format       fix lint findings and format the code"
