@@ -25,6 +25,7 @@ from support import sample_nvml
 from support.checkpoint_files import LLAMA_KEYS, gguf
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
+from support.library_process import run_json
 from support.nvml_machine import Simulator
 from support.nvml_state import Machine
 
@@ -195,3 +196,32 @@ def test_page_without_a_model_has_placeholders(daemons: Daemons) -> None:
     assert "vllm serve MODEL " in page
     assert 'id="launch"' not in size
     assert all(f"<summary>{ENGINES[name].title}</summary>" in page for name in ("vllm", "sglang", "transformers"))
+
+
+LIBRARY = """
+import json, memwatch
+from memwatch.render.json import fit_json
+answer = memwatch.fit({path!r}, launch="all", context=4096)
+print(json.dumps([fit_json(answer), answer.fits]))
+"""
+
+
+@pytest.mark.parametrize("name", ["gb10", "8x-h100"])
+def test_library_gives_the_answer_of_the_api(name: str, daemons: Daemons, tmp_path: Path) -> None:
+    """Also of several GPUs, and with launch lines."""
+    daemon, path = daemons[name], folder_of(tmp_path, "Llama 3 70B")
+    query = model_fields(read_checkpoint(path), Use(context=4096), "all")
+    asked = daemon.get(f"/api/v1/fit?{urlencode(query)}").json
+    found, fits = run_json(LIBRARY.format(path=str(path)), daemon.url)
+
+    same = ("bytes", "parts", "best", "split", "change", "greatest", "launch", "launch_refused")
+    assert fits is (name == "8x-h100")
+    if name == "8x-h100":  # a GB10's System RAM is that of the host at this moment
+        assert {one: found[one] for one in same} == {one: asked[one] for one in same}
+    assert found["parts"] == asked["parts"]
+
+
+def test_library_reads_the_machine_without_a_daemon() -> None:
+    code = "import json, memwatch; print(json.dumps([memwatch.fit('1MiB').fits, memwatch.fit('900TB').fits]))"
+
+    assert run_json(code) == [True, False]
