@@ -76,10 +76,10 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     refuse_unused(subject, bool(options["train"]))
     try:
         query, note, answer = prepare(subject, use, str(options["launch"]))
+        context = build_context(url, as_json)
+        response = context.fit(query, answer)
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
-    context = build_context(url, as_json)
-    response = context.fit(query, answer)
     found = {**response.json, "subject": subject, "note": note}
     with check_shape(context.address):
         code = EXIT_OK if found["best"] or found.get("split") else EXIT_FAILURE
