@@ -7,6 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # importing typing would take 30 ms
 if TYPE_CHECKING:
+    from memwatch.backends.cuda_context import ContextNotMeasuredError as ContextNotMeasuredError
     from memwatch.library.advice import Advice as Advice
     from memwatch.library.advice import advise as advise
     from memwatch.library.advice import recommended_env as recommended_env
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "backends.cuda_context": "ContextNotMeasuredError",
     "library.advice": "Advice advise recommended_env",
     "library.allocation_tracker": "AllocationTracker",
     "library.backend_selection": "NoBackendError best_available_backend discover_backends select_backend_for",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from memwatch.backends.cuda_context import measure_context
 from memwatch.library.daemon_client import daemon
 from memwatch.library.never_raise import log_once
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
@@ -29,19 +30,22 @@ def fit(
     parallel: str = "",
     zero: int = MAX_ZERO_STAGE,
     reserve: str | int = 0,
+    measure: bool = False,
     launch: str = "",
 ) -> FitAnswer:
     """Return where a model or a size fits now: on one GPU, on several, or on the CPU. Raises InvalidInputError.
 
     `model`: a size such as "20GiB", the path of a model, or what `read_checkpoint` returned. `context` 0: the
-    model's own, at most 8,192 tokens. `gpus` 0: as few as possible. `parallel`: tensor or pipeline. `launch`: an
-    engine for its launch line, or all. Without a daemon, reads the machine, which takes up to two seconds.
+    model's own, at most 8,192 tokens. `gpus` 0: as few as possible. `parallel`: tensor or pipeline. `measure`:
+    opens a GPU context in another process for its cost, and raises ContextNotMeasuredError. `launch`: an engine for
+    its launch line, or all. Without a daemon, reads the machine, which takes up to two seconds.
     """
     left = parse_bytes(reserve, "reserve") if reserve else 0
     if isinstance(model, int) or (isinstance(model, str) and is_size(model)):
         return answer_size(parse_bytes(model), str(model), read_snapshot(), left)
+    runtime = measure_context().bytes if measure else 0
     use = Use(
-        context, batch, dtype, kv_dtype, training, offload_kv, cpu_layers, gpus, parallel, zero, reserve_bytes=left
+        context, batch, dtype, kv_dtype, training, offload_kv, cpu_layers, gpus, parallel, zero, left, runtime
     )
     engines = select_engines(launch)
     return answer_model(_checkpoint(model), use, read_snapshot(), engines)

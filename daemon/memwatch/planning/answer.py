@@ -113,7 +113,7 @@ def without_context(need: MemoryNeed, snapshot: Snapshot) -> MemoryNeed:
     if any(has_context(device) for device in snapshot.devices) or "runtime" not in need.parts:
         return need
     parts = {name: part for name, part in need.parts.items() if name != "runtime"}
-    return replace(need, bytes=sum(parts.values()), parts=parts)
+    return replace(need, bytes=sum(parts.values()), parts=parts, runtime_source="")
 
 
 def list_splits(checkpoint: Checkpoint, use: Use, devices: int) -> Iterator[tuple[int, str, Demand]]:

@@ -53,6 +53,7 @@ def use_fields(use: Use) -> dict[str, str]:
         "gpus": use.gpus,
         "parallel": use.parallel,
         "reserve": use.reserve_bytes,
+        "runtime": use.runtime_bytes,
         **(_plan_fields(plan) if plan else {}),
     }
     kept = {name: str(value).lower() for name, value in found.items() if value}

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 import click
 from click.core import ParameterSource
+from msgspec.structs import replace
 
 from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
 from memwatch.planning.launch import ALL, ENGINES, select_engines
@@ -18,7 +19,7 @@ from memwatch.planning.training import TrainingPlan
 from memwatch.render import words as wording
 from memwatch.snapshot import Snapshot
 from memwatchd.client.address import Address
-from memwatchd.client.context import EXIT_OK, Number, build_context, check_shape, common
+from memwatchd.client.context import EXIT_OK, Number, build_context, check_shape, common, print_errors
 from memwatchd.client.errors import EXIT_FAILURE
 from memwatchd.client.figures import Json, certain_headroom, figure, size
 from memwatchd.client.tables import MARKS, columns
@@ -56,6 +57,7 @@ def check_engine(_ctx: click.Context, _option: click.Parameter, value: str) -> s
 @click.option("--gpus", type=Number(0, 1024, 8), default=0, help="Number of GPUs.  [default: as few as possible]")
 @click.option("--parallel", type=click.Choice(["tensor", "pipeline"]), help="Split over several GPUs.")
 @click.option("--reserve", default="", help="Size that stays free in each pool: 4GiB.")
+@click.option("--measure", is_flag=True, help="Measure the cost of a GPU context here, in a short-lived process.")
 @click.option(
     "--launch",
     metavar="[ENGINE]",
@@ -75,8 +77,10 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     use = parse_use(options)
     refuse_unused(subject, bool(options["train"]))
     try:
-        query, note, answer = prepare(subject, use, str(options["launch"]))
         context = build_context(url, as_json)
+        if options["measure"]:
+            use = replace(use, runtime_bytes=measure_here(context.address))
+        query, note, answer = prepare(subject, use, str(options["launch"]))
         response = context.fit(query, answer)
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
@@ -84,6 +88,21 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     with check_shape(context.address):
         code = EXIT_OK if found["best"] or found.get("split") else EXIT_FAILURE
     return context.show(found, lambda: fit_lines(found), response.is_simulated) or code
+
+
+def measure_here(address: Address) -> int:
+    """Return the cost of a GPU context on this machine, 0 with a message if it cannot be measured."""
+    from memwatch.backends.cuda_context import ContextNotMeasuredError, measure_context
+
+    if not address.is_here:
+        raise click.UsageError(
+            f"--measure opens a GPU context on this machine, and {address} is another one; run the command there"
+        )
+    try:
+        return measure_context().bytes
+    except ContextNotMeasuredError as error:
+        print_errors([f"the cost of a GPU context was not measured: {error}; counting a typical value"])
+        return 0
 
 
 def prepare(subject: str, use: Use, launch: str) -> tuple[str, str, Callable[[Snapshot], FitAnswer]]:
@@ -169,6 +188,9 @@ def fit_lines(found: Json) -> Iterator[str]:
             (f"  {PARTS[name]}", f"−{size({'part': -part}, 'part')}") for name, part in parts.items() if part < 0
         ]
         yield from columns(rows, right=frozenset({1}))
+    source = found.get("runtime_source")  # older daemons do not send it
+    if source and not source.startswith("typical"):
+        yield f"Runtime {source}."
     if found["note"]:
         yield found["note"]
     yield ""

@@ -80,6 +80,7 @@ class FitRequest(BaseModel):
     gpus: int = Field(0, ge=0, le=1024, description="Number of GPUs; 0: the smallest that holds it.")
     parallel: Literal["", "tensor", "pipeline"] = Field("", description="Split over several GPUs.")
     reserve: str = Field("", max_length=40, description="Size that stays free in each pool, for example 4GiB.")
+    runtime: int = Field(0, ge=0, le=16 << 30, description="Measured bytes of a GPU context; 0: a typical value.")
     weights_bytes: int | None = Field(None, ge=1, le=1 << 60, description="Size of the model's tensors, if known.")
     weight_bits: float | None = Field(None, ge=1, le=128, description="Bits per weight, in place of dtype.")
     weight_scope: Literal["layers", "mlp", "experts", "file"] = Field(
@@ -158,6 +159,7 @@ class FitRequest(BaseModel):
             self.parallel,
             self.zero,
             parse_bytes(self.reserve, "reserve") if self.reserve else 0,
+            self.runtime,
         )
 
 

@@ -107,6 +107,7 @@ class Fit(Answer):
     verdicts: list[FitVerdict]
     split: FitSplit | None = Field(description="GPUs to use together, if no single one has room.")
     parts: dict[str, int] = Field(description="Breakdown of a model's bytes; empty for a size.")
+    runtime_source: str | None = Field(description="Source of the part runtime; null without one.")
     moves: dict[str, int] = Field(description="Bytes of each part that are moved to system RAM.")
     change: FitChange | None = Field(description="Cheapest change that makes the model fit, if it fits nowhere.")
     greatest: FitGreatest | None = Field(description="The greatest that fits; null for a size.")
