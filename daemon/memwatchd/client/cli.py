@@ -46,6 +46,7 @@ EXAMPLES = (
     ("memwatch backends", "availability of CPU, CUDA, ROCm, Metal, OpenCL and Vulkan"),
     ("memwatch doctor", "diagnose missing data"),
     ("memwatch fit ./Mistral-7B --context 32768", "check if a model fits, and where"),
+    ("memwatch fit ./Mistral-7B --launch vllm", "add the command that starts it"),
     ("memwatch watch --interval 0.5 --csv", "print samples as CSV"),
     ("memwatch run -- python train.py", "report the peak memory of a program and its children"),
     ("memwatch wait --free 20GiB -- python train.py", "start a program when memory is available"),

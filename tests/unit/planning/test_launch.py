@@ -322,6 +322,36 @@ def test_format_of_the_file_itself_is_no_option() -> None:
     assert "quantization" not in launch.command
 
 
+@pytest.mark.parametrize(
+    ("engine", "gguf", "kv_dtype", "flag"),
+    [
+        ("vllm", False, "BF16", ""),
+        ("vllm", False, "float8_e4m3fn", "--kv-cache-dtype fp8"),
+        ("sglang", False, "fp8", "--kv-cache-dtype fp8_e4m3"),
+        ("tensorrt-llm", False, "fp8", "dtype: fp8"),
+        ("llama.cpp", True, "fp16", ""),
+        ("llama.cpp", True, "bf16", "-ctk bf16 -ctv bf16"),
+        ("ollama", True, "q8_0", "OLLAMA_KV_CACHE_TYPE=q8_0"),
+        ("transformers", False, "half", ""),
+    ],
+)
+def test_format_of_the_cache_has_the_name_of_the_engine(engine: str, gguf: bool, kv_dtype: str, flag: str) -> None:
+    command = line(machine("rtx4090"), model("Llama 3 8B", gguf), engine, kv_dtype=kv_dtype).command
+
+    assert flag in command
+    assert bool(flag) is any(word in command for word in ("cache-dtype", "dtype: ", "-ctk", "KV_CACHE_TYPE"))
+
+
+def test_sglang_has_memory_for_all_tokens_of_windowed_layers_if_it_fits() -> None:
+    """It knows the windows of some families only. A note says so if there is no room."""
+    small = line(machine("rtx4090"), model("gpt-oss-20b"), "sglang")
+    large = line(machine("dgx-spark"), model("Gemma 3 27B"), "sglang", context=131_072)
+
+    assert small.notes == ()
+    assert option(small, "--mem-fraction-static") * 24 * GIB > 13_761_264_768 + 2 * 8 * 64 * 2 * 24 * 8192
+    assert "for other families this memory holds fewer tokens" in large.notes[0]
+
+
 def test_files_beside_a_config_are_its_folder() -> None:
     beside = replace(model("Llama 3 8B"), name="/models/llama/config.json")
     part = replace(model("Llama 3 8B"), name="/models/llama/model.safetensors", source="safetensors")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memwatch.planning.engines.placement import Flag, Launch, NoLaunchError, Placement, select_gpus, shell_line
-from memwatch.planning.number_formats import ALIASES, CACHE_BITS
+from memwatch.planning.number_formats import CACHE_BITS
 
 CACHE_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", **{name: name for name in CACHE_BITS}}
 
@@ -29,7 +29,7 @@ def refuse_conversion(dtype: str) -> None:
 
 def cache_format(plan: Placement) -> str:
     """Return the cache's format as llama.cpp names it, empty for its default, f16."""
-    word = ALIASES.get(plan.use.kv_dtype.lower(), plan.use.kv_dtype.lower())
+    word = plan.cache_dtype
     if word and word not in CACHE_DTYPES:
         raise NoLaunchError(f"llama.cpp has no {plan.use.kv_dtype} cache; use q8_0")
     return CACHE_DTYPES.get(word, "")

@@ -12,7 +12,7 @@ from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.fit import CPU, Fit
 from memwatch.planning.inference import compute_kv_cache
-from memwatch.planning.number_formats import FILE_BITS, bits_per_cached_number, parse_format
+from memwatch.planning.number_formats import FILE_BITS, bits_per_cached_number, canonical_name, parse_format
 from memwatch.planning.parallel import choose_parallel_kind
 from memwatch.planning.request import Use, choose_context, compute_checkpoint_need
 from memwatch.planning.transformer import Transformer
@@ -84,6 +84,10 @@ class Placement(Struct, frozen=True):
     @property
     def need(self) -> int:
         return sum(self.parts.values())
+
+    @property
+    def cache_dtype(self) -> str:
+        return canonical_name(self.use.kv_dtype)
 
     def part(self, name: str) -> int:
         return self.parts.get(name, 0)
@@ -163,9 +167,9 @@ def describe_total(device: Device, snapshot: Snapshot) -> str:
 
 
 def round_fraction(part: float, whole: float, digits: int = 3) -> float:
-    """Return `part` / `whole`, rounded up so that the part fits into the fraction."""
+    """Return `part` / `whole`, rounded up so that the part fits into the fraction, at most 1."""
     scale: int = 10**digits
-    return max(1, math.ceil(part / whole * scale)) / scale
+    return min(scale, max(1, math.ceil(part / whole * scale))) / scale if whole > part else 1.0
 
 
 def select_gpus(plan: Placement) -> tuple[list[Flag], list[str]]:
@@ -207,9 +211,8 @@ def file_kind(checkpoint: Checkpoint, dtype: str) -> str:
     """Return the kind of a model's files. A format of llama.cpp is only in GGUF files."""
     if checkpoint.source == "GGUF":
         return GGUF
-    named = dtype.lower() in FILE_BITS or dtype.lower().removesuffix("_m") in FILE_BITS
-    in_file = checkpoint.source != "safetensors" and (named or checkpoint.scope == "file")
-    return GGUF if in_file else SAFETENSORS
+    in_file = canonical_name(dtype) in FILE_BITS or checkpoint.scope == "file"
+    return GGUF if in_file and checkpoint.source != "safetensors" else SAFETENSORS
 
 
 def converted_dtype(checkpoint: Checkpoint, use: Use) -> str:
@@ -218,7 +221,7 @@ def converted_dtype(checkpoint: Checkpoint, use: Use) -> str:
         return ""
     form = parse_format(use.dtype)
     same = abs(form.bytes - checkpoint.dtype_bytes) < 1e-6 and form.scope == checkpoint.scope
-    return "" if same else use.dtype.lower().removeprefix("torch.")
+    return "" if same else canonical_name(use.dtype)
 
 
 def shared_flags(plan: Placement, tensor: str, pipeline: str) -> Iterator[Flag]:

@@ -22,9 +22,13 @@ from memwatch.planning.engines.placement import (
     shell_line,
 )
 from memwatch.planning.inference import PIECE_TOKENS
+from memwatch.planning.transformer import MAX_DIMENSION
 from memwatch.units import size
 
 PAGE_TOKENS = 64
+WINDOWS = (
+    "SGLang knows the windows of gpt-oss, Llama 4 and Gemma 4; for other families this memory holds fewer tokens."
+)
 DTYPES = ("bfloat16", "float16", "float32")
 CACHE_DTYPES = {"fp8": "fp8_e4m3", "bfloat16": "auto", "float16": "auto"}
 
@@ -35,6 +39,7 @@ def build(plan: Placement, dtype: str) -> Launch:
         raise NoLaunchError("the free memory that SGLang reads on this GPU is not known")
     variables, notes = select_gpus(plan)
     flags = [*_sizes(plan), *_formats(plan, dtype), *_memory(plan), *shared_flags(plan, "--tp-size", "--pp-size")]
+    notes += [] if _keeps_all(plan) else [WINDOWS]
     words = ["python", "-m", "sglang.launch_server", "--model-path", plan.model]
     return Launch("sglang", shell_line(words, flags, variables), (*variables, *flags), (*notes,))
 
@@ -54,23 +59,39 @@ def _formats(plan: Placement, dtype: str) -> Iterator[Flag]:
         yield Flag("--quantization fp8", "the plan counts fp8 weights, converted at load")
     elif dtype:
         raise NoLaunchError(f"SGLang does not convert weights to {dtype} at load; give files in that format")
-    cached = plan.use.kv_dtype
+    cached = plan.cache_dtype
     if cached and cached not in CACHE_DTYPES:
         raise NoLaunchError(f"SGLang has no {cached} cache; use fp8")
     if CACHE_DTYPES.get(cached, "auto") != "auto":
         yield Flag(f"--kv-cache-dtype {CACHE_DTYPES[cached]}", "the plan counts a cache of this format")
 
 
+def _tokens(plan: Placement) -> int:
+    return -(-plan.context // PAGE_TOKENS) * PAGE_TOKENS + PAGE_TOKENS
+
+
+def _whole_cache(plan: Placement) -> int:
+    """Return the bytes of a cache in which all layers keep all tokens, as in families without known windows."""
+    return plan.cache_of(replace(plan.shape, sliding_window=0), _tokens(plan))
+
+
+def _keeps_all(plan: Placement) -> bool:
+    """Return True if that cache fits too, so that the family does not matter."""
+    windowed = plan.shape.sliding_window > 0
+    return not windowed or plan.need - plan.part("kv_cache") + _whole_cache(plan) <= plan.room
+
+
 def _memory(plan: Placement) -> Iterator[Flag]:
-    shape, each = plan.shape, -(-plan.context // PAGE_TOKENS) * PAGE_TOKENS + PAGE_TOKENS
+    shape, each = plan.shape, _tokens(plan)
     if shape.sliding_window:
-        ratio = min(1.0, round_fraction(shape.sliding_window + PIECE_TOKENS + PAGE_TOKENS, each, 2))
-        shape = replace(shape, sliding_window=math.ceil(ratio * each))
+        ratio = round_fraction(shape.sliding_window + PIECE_TOKENS + PAGE_TOKENS, each, 2)
+        if not _keeps_all(plan):
+            shape = replace(shape, sliding_window=min(MAX_DIMENSION, math.ceil(ratio * each)))
         yield Flag(
             f"--swa-full-tokens-ratio {ratio:.2f}",
             "windowed layers keep their window and one chunk; by default 0.8 of all tokens",
         )
-    cache = plan.cache_of(shape, each)
+    cache = _whole_cache(plan) if _keeps_all(plan) else plan.cache_of(shape, each)
     plan.check_room(cache, "SGLang")
     if not shape.linear_layers:
         yield Flag(

@@ -53,7 +53,7 @@ def _sizes(plan: Placement) -> Iterator[Flag]:
 
 def _settings(plan: Placement) -> Iterator[Flag]:
     varies = bool(plan.shape.sliding_window or plan.shape.linear_layers)
-    cached = plan.use.kv_dtype
+    cached = plan.cache_dtype
     if cached and cached not in CACHE_DTYPES:
         raise NoLaunchError(f"TensorRT-LLM has no {cached} cache; use fp8")
     if varies and plan.is_unified:

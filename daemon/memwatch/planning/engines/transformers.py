@@ -19,7 +19,7 @@ QUANTIZATIONS = {
 
 def build(plan: Placement, dtype: str) -> Launch:
     """Return the lines of Python that load the model for a plan."""
-    if plan.use.kv_dtype not in ("", "bfloat16", "float16"):
+    if plan.cache_dtype not in ("", "bfloat16", "float16"):
         raise NoLaunchError(f"the cache of Transformers has the dtype of the model, not {plan.use.kv_dtype}")
     variables, notes = select_gpus(plan)
     arguments = [*_formats(dtype), *_devices(plan)]
