@@ -119,12 +119,21 @@ def test_vllm_starts_and_has_the_cache_of_the_plan(name: str, what: str, use: di
     assert option(launch, "--max-num-seqs") == use.get("batch_size", 1)
 
 
-def test_vllm_keeps_window_and_step_of_windowed_layers() -> None:
-    """gpt-oss: 12 of 24 layers keep 128 tokens and those of one step, 2,048, in blocks of 16."""
-    launch = line(machine("dgx-spark"), model("gpt-oss-20b"), "vllm", context=131_072)
-    token = 2 * 8 * 64 * 2
+@pytest.mark.parametrize(
+    ("what", "page", "layers", "blocks"),
+    [
+        # 12 full layers and 12 of 128 tokens: one group each.
+        ("gpt-oss-20b", 16 * 2 * 8 * 64 * 2, 12, 8192 + (136 + 1)),
+        # 10 full layers and 52 of 1,024 tokens: one group, and six of 10 layers, the last with 8 that are unused.
+        ("Gemma 3 27B", 16 * 2 * 16 * 128 * 2, 10, 8192 + 6 * (192 + 1)),
+    ],
+)
+def test_vllm_has_the_blocks_of_its_groups_of_layers(what: str, page: int, layers: int, blocks: int) -> None:
+    """Of 16 tokens for 131,072, and for the window and the 2,048 tokens of a step."""
+    launch = line(machine("h100x8-mig"), model(what), "vllm", context=131_072)
+    whole = (blocks + 1) * layers * page
 
-    assert option(launch, "--kv-cache-memory-bytes") >= 12 * token * (131_072 + 127 + 2048)
+    assert whole <= option(launch, "--kv-cache-memory-bytes") <= 1.005 * whole
 
 
 def test_cache_that_vllm_rounds_beyond_the_room_is_refused() -> None:

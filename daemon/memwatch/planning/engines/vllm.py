@@ -108,15 +108,21 @@ def count_cache(plan: Placement) -> int | None:
         return plan.cache_of(shape, tokens)
     step = max(PIECE_TOKENS, plan.batch)
     window = min(shape.sliding_window + step + BLOCK_TOKENS, MAX_DIMENSION)
-    whole = plan.cache_of(replace(shape, sliding_window=window), tokens)
-    return math.ceil(whole * _padding(shape))
+    full = plan.cache_of(replace(shape, sliding_window=1), tokens)
+    near = plan.cache_of(replace(shape, sliding_window=window), tokens) - full
+    more_full, more_near = _padding(shape)
+    return math.ceil(full * more_full + near * more_near)
 
 
-def _padding(shape: Transformer) -> float:
-    """Return by how much whole groups of layers are more than the layers: at most one group of windowed ones."""
+def _padding(shape: Transformer) -> tuple[float, float]:
+    """Return by how much whole groups of full and of windowed layers are more than these layers.
+
+    Groups are as large as the smaller number of both, or the larger if it is less than 1.25 times that.
+    """
     full, owners = shape.full_layers, shape.with_attention - shape.shared_kv_layers
     near = owners - full
     if not full or not near:
-        return 1.0
-    group = max(full, near) if max(full, near) < 1.25 * min(full, near) else min(full, near)
-    return (-(-full // group) + -(-near // group)) * group / owners
+        return 1.0, 1.0
+    small, large = sorted((full, near))
+    group = large if large < 1.25 * small else small
+    return -(-full // group) * group / full, -(-near // group) * group / near
