@@ -70,6 +70,10 @@ class ShareKind(str, Enum):
     GPU_LIMIT = "gpu_limit"
 
 
+# Buffers of a process's own pages (userptr) may count both here and in its resident set.
+PERHAPS_IN_RSS = frozenset({ShareKind.GTT, ShareKind.GPU_BUFFERS, ShareKind.NPU_BUFFERS})
+
+
 class Architecture(str, Enum):
     """Relation of a device's memory to the machine's memory."""
 

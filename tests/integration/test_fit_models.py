@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,7 +13,9 @@ from urllib.parse import urlencode
 import pytest
 from msgspec.structs import replace
 
-from memwatch.planning.checkpoint import read_checkpoint
+from memwatch.planning.checkpoint import describe_config, read_checkpoint
+from memwatch.planning.huggingface import parse_config
+from memwatch.planning.launch import ENGINES
 from memwatch.planning.query import model_fields
 from memwatch.planning.request import Use
 from memwatch.planning.training import TrainingPlan
@@ -22,10 +25,12 @@ from support import sample_nvml
 from support.checkpoint_files import LLAMA_KEYS, gguf
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
+from support.library_process import run_json
 from support.nvml_machine import Simulator
 from support.nvml_state import Machine
 
 CONFIGS = {model.name: model.config for model in MODELS}
+LLAMA_8B = parse_config(CONFIGS["Llama 3 8B"], "Llama 3 8B")
 Daemons = dict[str, RunningDaemon]
 
 
@@ -142,3 +147,81 @@ def test_invalid_options_are_refused(arguments: list[str], words: str) -> None:
 
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
+
+
+def test_command_api_and_page_have_the_same_launch_lines(daemons: Daemons, tmp_path: Path) -> None:
+    """The path of the model reaches the daemon, which gives the lines ready to copy."""
+    daemon, path = daemons["8x-h100"], folder_of(tmp_path, "Llama 3 70B")
+    query = model_fields(read_checkpoint(path), Use(), "all")
+    answer, page = daemon.get(f"/api/v1/fit?{urlencode(query)}").json, daemon.get(f"/fit?{urlencode(query)}").text
+    found, printed = (
+        ask(daemon, path, "--launch"),
+        memwatch("--url", daemon.url, "fit", str(path), "--launch").stdout,
+    )
+    lines = Fit.model_validate(answer).launch
+
+    assert [line.engine for line in lines] == ["vllm", "sglang", "tensorrt-llm", "transformers"]
+    assert set(answer["launch_refused"]) == {"llama.cpp", "ollama"}
+    assert found["launch"] == answer["launch"]
+    assert f"serve {tmp_path} \\\n  --max-model-len 8192" in lines[0].command
+    for line in lines:
+        assert line.command in printed
+        assert html.escape(line.command) in page.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
+
+
+def test_engine_that_cannot_run_the_plan_is_an_answer(daemons: Daemons, tmp_path: Path) -> None:
+    path = folder_of(tmp_path, "Llama 3 70B")
+    gguf_only, too_large, unknown = (
+        memwatch("--url", daemons[name].url, "fit", str(path), "--launch", engine)
+        for name, engine in (("8x-h100", "ollama"), ("gb10", "vllm"), ("gb10", "tgi"))
+    )
+
+    assert "No launch line for Ollama: Ollama loads a GGUF file" in gguf_only.stdout
+    assert "No launch line for vLLM: the plan does not fit." in too_large.stdout
+    assert (gguf_only.returncode, too_large.returncode, unknown.returncode) == (0, 1, 2)
+    assert 'launch is "tgi", which is not one of all, vllm' in unknown.stderr
+
+
+def test_api_refuses_an_unknown_engine(daemons: Daemons) -> None:
+    answer = daemons["gb10"].get("/api/v1/fit?weights_bytes=1000&launch=tgi")
+
+    assert answer.status == 422
+    assert "not one of all" in answer.json["detail"]
+
+
+def test_page_without_a_model_has_placeholders(daemons: Daemons) -> None:
+    page = daemons["gb10"].get("/fit?" + urlencode(model_fields(describe_config(LLAMA_8B), Use()))).text
+    size = daemons["gb10"].get("/fit?bytes=1GiB").text
+
+    assert "vllm serve MODEL " in page
+    assert 'id="launch"' not in size
+    assert all(f"<summary>{ENGINES[name].title}</summary>" in page for name in ("vllm", "sglang", "transformers"))
+
+
+LIBRARY = """
+import json, memwatch
+from memwatch.render.json import fit_json
+answer = memwatch.fit({path!r}, launch="all", context=4096)
+print(json.dumps([fit_json(answer), answer.fits]))
+"""
+
+
+@pytest.mark.parametrize("name", ["gb10", "8x-h100"])
+def test_library_gives_the_answer_of_the_api(name: str, daemons: Daemons, tmp_path: Path) -> None:
+    """Also of several GPUs, and with launch lines."""
+    daemon, path = daemons[name], folder_of(tmp_path, "Llama 3 70B")
+    query = model_fields(read_checkpoint(path), Use(context=4096), "all")
+    asked = daemon.get(f"/api/v1/fit?{urlencode(query)}").json
+    found, fits = run_json(LIBRARY.format(path=str(path)), daemon.url)
+
+    same = ("bytes", "parts", "best", "split", "change", "greatest", "launch", "launch_refused")
+    assert fits is (name == "8x-h100")
+    if name == "8x-h100":  # a GB10's System RAM is that of the host at this moment
+        assert {one: found[one] for one in same} == {one: asked[one] for one in same}
+    assert found["parts"] == asked["parts"]
+
+
+def test_library_reads_the_machine_without_a_daemon() -> None:
+    code = "import json, memwatch; print(json.dumps([memwatch.fit('1MiB').fits, memwatch.fit('900TB').fits]))"
+
+    assert run_json(code) == [True, False]

@@ -8,9 +8,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.accounting.relations import PERHAPS_IN_RSS
 from memwatch.backends.devices import certain_part, compute_capacity, describe_state, read_system_ram
-from memwatch.model import Absent, Bytes, Device, Process, find_system_ram
+from memwatch.model import PERHAPS_IN_RSS, Absent, Bytes, Device, Process, find_system_ram
 from memwatch.planning.demand import Demand
 from memwatch.snapshot import Snapshot
 from memwatch.units import size

@@ -26,16 +26,18 @@ def shape_fields(transformer: Transformer) -> dict[str, str]:
     return shape
 
 
-def model_fields(checkpoint: Checkpoint, use: Use) -> dict[str, str]:
-    """Return the request fields of a model and its use."""
+def model_fields(checkpoint: Checkpoint, use: Use, launch: str = "") -> dict[str, str]:
+    """Return the request fields of a model and its use. `launch`: an engine for its launch line, or all."""
     given = shape_fields(checkpoint.transformer) if checkpoint.transformer else {}
     found: dict[str, object] = {**given, **use_fields(use)}
     if checkpoint.weights_bytes is not None:
         found["weights_bytes"] = checkpoint.weights_bytes
-    if not use.dtype:
+    if not use.dtype or launch:
         found |= {"weight_bits": checkpoint.dtype_bytes * 8, "weight_scope": checkpoint.scope}
     if checkpoint.transformer:
         found |= {"context": choose_context(checkpoint, use), "max_context": checkpoint.context}
+    if launch:
+        found |= {"launch": launch, "model": checkpoint.name, "source": checkpoint.source}
     return {name: str(value) for name, value in found.items()}
 
 
@@ -51,6 +53,7 @@ def use_fields(use: Use) -> dict[str, str]:
         "gpus": use.gpus,
         "parallel": use.parallel,
         "reserve": use.reserve_bytes,
+        "runtime": use.runtime_bytes,
         **(_plan_fields(plan) if plan else {}),
     }
     kept = {name: str(value).lower() for name, value in found.items() if value}

@@ -31,8 +31,11 @@ PARTS = {
     "waits_in_ram": "moved to System RAM",
     "runtime": "runtime (GPU context and kernels)",
 }
-# Overhead of a process on a GPU beyond its allocations: CUDA or HIP context and kernels, 0.3 to 0.6 GiB.
+# Overhead of a process on a GPU beyond its allocations: CUDA or HIP context and kernels.
 RUNTIME_BYTES = 512 << 20
+RUNTIME_SOURCE = "typical value: a context takes 107 to 555 MiB, by GPU (llama.cpp#23604), and kernels more"
+MEASURED_SOURCE = "measured: a context without kernels"
+MAX_RUNTIME_BYTES = 16 << 30
 MAX_GPUS = 1024
 MAX_ZERO_STAGE = 3
 
@@ -42,7 +45,8 @@ class Use(Struct, frozen=True):
 
     `offload_kv` and `cpu_layers` move the KV cache, or layers with their part of it, to System RAM. `gpus` 0: the
     smallest number. `parallel`: tensor or pipeline, empty for the better. `zero`: stage of ZeRO in training on
-    several GPUs, 3 is FSDP. `reserve_bytes` stay free in each pool.
+    several GPUs, 3 is FSDP. `reserve_bytes` stay free in each pool. `runtime_bytes`: measured cost of a context on
+    a GPU, 0 for a typical value.
     """
 
     context: int = 0
@@ -56,11 +60,13 @@ class Use(Struct, frozen=True):
     parallel: str = ""
     zero: int = MAX_ZERO_STAGE
     reserve_bytes: int = 0
+    runtime_bytes: int = 0
 
     def __post_init__(self) -> None:
         check_count(self.gpus, "gpus", 8, 0, MAX_GPUS)
         check_count(self.zero, "zero", 3, 0, MAX_ZERO_STAGE)
         check_count(self.cpu_layers, "cpu_layers", 8, 0, 1 << 20)
+        check_count(self.runtime_bytes, "runtime", RUNTIME_BYTES, 0, MAX_RUNTIME_BYTES)
         if self.parallel not in ("", *PARALLEL):
             raise InvalidInputError(f'parallel is "{self.parallel}", which is not one of {", ".join(PARALLEL)}')
         if self.training and (self.offload_kv or self.cpu_layers):
@@ -73,7 +79,7 @@ class MemoryNeed(Struct, frozen=True):
     """Bytes needed on one GPU and their parts; no parts if only a size was given. `note`: parts not counted.
 
     `moves`: bytes of each part that the plan puts into System RAM in place of the GPU; the part `waits_in_ram` is
-    their sum, negative. `bytes` is what remains on the GPU.
+    their sum, negative. `bytes` is what remains on the GPU. `runtime_source`: source of the part `runtime`.
     """
 
     subject: str
@@ -81,6 +87,7 @@ class MemoryNeed(Struct, frozen=True):
     parts: Mapping[str, int]
     note: str = ""
     moves: Mapping[str, int] = {}
+    runtime_source: str = ""
 
     @property
     def demand(self) -> Demand:
@@ -128,7 +135,7 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
         why = _clause(checkpoint)
         note = f"The model's shape is not known{why}: its KV cache and activations are not counted."
         part = -(-checkpoint.weights_bytes // gpus)
-        return replace(_need(checkpoint.name, {"weights": part}, {}), note=note)
+        return replace(_need(checkpoint.name, {"weights": part}, {}, use), note=note)
     form = parse_format(use.dtype) if use.dtype else NumberFormat(checkpoint.dtype_bytes * 8, checkpoint.scope)
     weights = None if use.dtype else checkpoint.weights_bytes
     if weights is None:
@@ -143,7 +150,7 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
             seq_len=choose_context(checkpoint, use),
         )
         found = estimate_training_memory(shape, plan, weights if plan.lora_rank else None)
-        return _training_need(checkpoint.name, found, shape.n_layers, gpus, use.zero)
+        return _training_need(checkpoint.name, found, shape.n_layers, gpus, use)
     kv_bytes = bits_per_cached_number(use.kv_dtype) / 8 if use.kv_dtype else None
     context = choose_context(checkpoint, use)
     served = estimate_inference(shape, context, form.bytes, use.batch_size, kv_bytes, weights)
@@ -155,7 +162,7 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
     moves = _inference_moves(shape, use, parts)
     how = choose_parallel_kind(shape, use.parallel, gpus)
     shares = shares_of(shape, how, gpus, served.weights_bytes)
-    return _need(checkpoint.name, _scaled(parts, shares), _scaled(moves, shares))
+    return _need(checkpoint.name, _scaled(parts, shares), _scaled(moves, shares), use)
 
 
 def _inference_moves(shape: Transformer, use: Use, parts: Mapping[str, int]) -> dict[str, int]:
@@ -174,7 +181,7 @@ def _clause(checkpoint: Checkpoint) -> str:
     return f" ({checkpoint.note})" if checkpoint.note else ""
 
 
-def _training_need(name: str, found: TrainingEstimate, layers: int, gpus: int, zero: int) -> MemoryNeed:
+def _training_need(name: str, found: TrainingEstimate, layers: int, gpus: int, use: Use) -> MemoryNeed:
     """Return the need on each GPU. ZeRO 1 divides the optimizer states, 2 also gradients, 3 also weights, of which
     one layer is gathered (arXiv 1910.02054)."""
     parts = {
@@ -184,20 +191,22 @@ def _training_need(name: str, found: TrainingEstimate, layers: int, gpus: int, z
         "activations": found.activations_bytes,
     }
     divided = {"optimizer": 1, "gradients": 2, "weights": 3}
-    shares = {part: 1 / gpus for part, stage in divided.items() if zero >= stage}
+    shares = {part: 1 / gpus for part, stage in divided.items() if use.zero >= stage}
     if gpus > 1 and "weights" in shares:
         shares["weights"] += (1 - 1 / gpus) / layers
-    return _need(name, _scaled(parts, shares), _scaled(found.moves, shares))
+    return _need(name, _scaled(parts, shares), _scaled(found.moves, shares), use)
 
 
 def _scaled(parts: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
     return {name: math.ceil(size * shares.get(name, 1)) for name, size in parts.items() if size}
 
 
-def _need(subject: str, parts: Mapping[str, int], moves: Mapping[str, int]) -> MemoryNeed:
+def _need(subject: str, parts: Mapping[str, int], moves: Mapping[str, int], use: Use) -> MemoryNeed:
     moved = sum(moves.values())
-    whole = {**parts, **({"waits_in_ram": -moved} if moved else {}), "runtime": RUNTIME_BYTES}
-    return MemoryNeed(subject, sum(whole.values()), whole, moves=moves)
+    runtime = use.runtime_bytes or RUNTIME_BYTES
+    whole = {**parts, **({"waits_in_ram": -moved} if moved else {}), "runtime": runtime}
+    source = MEASURED_SOURCE if use.runtime_bytes else RUNTIME_SOURCE
+    return MemoryNeed(subject, sum(whole.values()), whole, moves=moves, runtime_source=source)
 
 
 def choose_context(checkpoint: Checkpoint, use: Use) -> int:

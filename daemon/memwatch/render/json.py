@@ -303,7 +303,10 @@ def fit_json(found: FitAnswer) -> Json:
     return {
         **record_json(found.fit),
         "parts": dict(need.parts),
+        "runtime_source": need.runtime_source or None,
         "moves": {part: moved for part, moved in need.moves.items() if moved},
         "change": reduction,
         "greatest": record_json(found.greatest) if found.greatest else None,
+        "launch": [record_json(line) for line in found.launches.lines],
+        "launch_refused": dict(found.launches.refused),
     }

@@ -14,8 +14,6 @@ import click
 
 from memwatch import __version__
 from memwatchd.client.address import DEFAULT, Address
-from memwatchd.client.advise import advise
-from memwatchd.client.completion import completion
 from memwatchd.client.context import (
     EXIT_OK,
     EXIT_USAGE,
@@ -28,12 +26,8 @@ from memwatchd.client.context import (
     to_address,
 )
 from memwatchd.client.errors import EXIT_FAILURE, CommandError
-from memwatchd.client.fit import fit
 from memwatchd.client.help import DocumentedGroup
-from memwatchd.client.history import history
 from memwatchd.client.http import ask
-from memwatchd.client.run import run, wait
-from memwatchd.client.watch import top, watch
 from memwatchd.standard_files import open_standard_files
 
 ABOUT = """Shows memory usage of hosts and GPUs from memwatchd: pools, their contents, pressure, and available
@@ -52,6 +46,7 @@ EXAMPLES = (
     ("memwatch backends", "availability of CPU, CUDA, ROCm, Metal, OpenCL and Vulkan"),
     ("memwatch doctor", "diagnose missing data"),
     ("memwatch fit ./Mistral-7B --context 32768", "check if a model fits, and where"),
+    ("memwatch fit ./Mistral-7B --launch vllm", "add the command that starts it"),
     ("memwatch watch --interval 0.5 --csv", "print samples as CSV"),
     ("memwatch run -- python train.py", "report the peak memory of a program and its children"),
     ("memwatch wait --free 20GiB -- python train.py", "start a program when memory is available"),
@@ -215,8 +210,18 @@ def record(file: Path, seconds: float, redact: bool, url: Address | None, as_jso
     return context.show(found, lambda: [line])
 
 
-for command in (fit, advise, history, watch, top, run, wait, completion):
-    memwatch.add_command(command)
+memwatch.deferred = {
+    name: f"memwatchd.client.{module}"
+    for module, names in {
+        "advise": ("advise",),
+        "completion": ("completion",),
+        "fit": ("fit",),
+        "history": ("history",),
+        "run": ("run", "wait"),
+        "watch": ("top", "watch"),
+    }.items()
+    for name in names
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -37,7 +37,11 @@ class DaemonUnreachableError(CommandError):
 
 
 class RequestDeclinedError(CommandError):
-    """The server rejected the request or sent an unusable response."""
+    """The server rejected the request or sent an unusable response. `status`: its HTTP status, 0 without one."""
+
+    def __init__(self, why: str, status: int = 0) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 class DaemonResponse(Struct, frozen=True):
@@ -111,7 +115,7 @@ def _read(address: Address, response: http.client.HTTPResponse, body: bytes) -> 
     except (ValueError, RecursionError):
         found = None
     if response.status != http.client.OK:
-        raise RequestDeclinedError(refusal(address, response, found))
+        raise RequestDeclinedError(refusal(address, response, found), response.status)
     if found is None:
         raise RequestDeclinedError(
             f"{address} is not a memwatchd: it sent {kind}, not valid JSON; check the address"

@@ -72,10 +72,12 @@ def daemon_page() -> str:
 def client_page() -> str:
     """Return the page of the client: the command, then each of its commands."""
     group = client.memwatch
+    ctx = click.Context(group)
     rows = [(code(name), text) for name, text in CLIENT_VARIABLES]
     commands = [
         f"## memwatch {name}\n\n" + block(help_of(command, f"memwatch {name}", group))
-        for name, command in sorted(group.commands.items())
+        for name in group.list_commands(ctx)
+        if (command := group.get_command(ctx, name))
     ]
     return page(
         "memwatch",

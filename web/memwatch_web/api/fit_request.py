@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import Checkpoint
+from memwatch.planning.launch import select_engines
 from memwatch.planning.number_formats import parse_format
 from memwatch.planning.query import DETAILS, SHAPE, use_fields
 from memwatch.planning.request import DEFAULT_CONTEXT, Use
@@ -79,20 +80,26 @@ class FitRequest(BaseModel):
     gpus: int = Field(0, ge=0, le=1024, description="Number of GPUs; 0: the smallest that holds it.")
     parallel: Literal["", "tensor", "pipeline"] = Field("", description="Split over several GPUs.")
     reserve: str = Field("", max_length=40, description="Size that stays free in each pool, for example 4GiB.")
+    runtime: int = Field(0, ge=0, le=16 << 30, description="Measured bytes of a GPU context; 0: a typical value.")
     weights_bytes: int | None = Field(None, ge=1, le=1 << 60, description="Size of the model's tensors, if known.")
     weight_bits: float | None = Field(None, ge=1, le=128, description="Bits per weight, in place of dtype.")
     weight_scope: Literal["layers", "mlp", "experts", "file"] = Field(
         "layers", description="Parts of the model that have weight_bits; the others have 16."
     )
     max_context: int = Field(0, ge=0, le=1 << 30, description="Longest context of the model; 0: not known.")
+    launch: str = Field("", max_length=40, description="Engine whose launch line is wanted, or all.")
+    model: str = Field("model", min_length=1, max_length=4096, description="With launch: path of the model.")
+    source: Literal["shape", "config.json", "safetensors", "GGUF"] = Field(
+        "shape", description="With launch: the model's files; shape: not known."
+    )
 
-    def answer(self, snapshot: Snapshot) -> FitAnswer:
-        """Check the request against a snapshot. Raises InvalidInputError."""
+    def answer(self, snapshot: Snapshot, launch: str = "") -> FitAnswer:
+        """Check the request against a snapshot. `launch`: in place of none. Raises InvalidInputError."""
         checkpoint, use = self._checkpoint(), self._use()
         if checkpoint is None:
             need = parse_bytes(self.bytes, "bytes")
             return answer_size(need, str(self.bytes), snapshot, use.reserve_bytes)
-        return answer_model(checkpoint, use, snapshot)
+        return answer_model(checkpoint, use, snapshot, select_engines(self.launch or launch))
 
     def _checkpoint(self) -> Checkpoint | None:
         """Return the model, or None if a size was given."""
@@ -102,7 +109,7 @@ class FitRequest(BaseModel):
             self._refuse_all_but_bytes()
             return None
         if self.weights_bytes is not None and not set_fields:
-            return Checkpoint("model", "size", None, self.weights_bytes, 0, 2.0)
+            return Checkpoint(self.model, self.source, None, self.weights_bytes, 0, 2.0)
         missing = [name for name in SHAPE if name not in set_fields]
         if self.bytes is not None or missing:
             lacking = f"; {', '.join(missing)} are missing" if set_fields and missing else ""
@@ -116,7 +123,7 @@ class FitRequest(BaseModel):
         form = parse_format(self.dtype)
         bits, scope = (self.weight_bits, self.weight_scope) if self.weight_bits else (form.bits, form.scope)
         return Checkpoint(
-            "model", "shape", transformer, self.weights_bytes, self.max_context, bits / 8, scope=scope
+            self.model, self.source, transformer, self.weights_bytes, self.max_context, bits / 8, scope=scope
         )
 
     def _refuse_all_but_bytes(self) -> None:
@@ -152,6 +159,7 @@ class FitRequest(BaseModel):
             self.parallel,
             self.zero,
             parse_bytes(self.reserve, "reserve") if self.reserve else 0,
+            self.runtime,
         )
 
 

@@ -14,6 +14,7 @@ from memwatch.model import Absent
 from memwatch.planning.answer import FitAnswer, greatest_sentence
 from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
+from memwatch.planning.launch import ALL, ENGINES, Launches
 from memwatch.planning.number_formats import NAMES
 from memwatch.planning.query import DETAILS, shape_fields
 from memwatch.planning.request import PARTS
@@ -87,6 +88,15 @@ class FitForm(Struct, frozen=True):
         return greatest_sentence(found) if found else ""
 
     @property
+    def launches(self) -> Launches:
+        return self.answered.launches if self.answered else Launches()
+
+    @property
+    def engines(self) -> Mapping[str, str]:
+        """Return the engines' titles by name."""
+        return {name: engine.title for name, engine in ENGINES.items()}
+
+    @property
     def change(self) -> str:
         change = self.answered.change if self.answered else None
         return urlencode(changed_fields(self.fields, change.use)) if change else ""
@@ -137,7 +147,7 @@ def build_form(fields: Mapping[str, str], snapshot: Snapshot) -> FitForm:
     if not fields:
         return FitForm(fields)
     try:
-        return FitForm(fields, FitRequest.model_validate(fields).answer(snapshot))
+        return FitForm(fields, FitRequest.model_validate(fields).answer(snapshot, ALL))
     except ValidationError as error:
         problems = [describe_error({**one, "loc": ("query", *one["loc"])}) for one in error.errors()]
         return FitForm(fields, problem="; ".join(problems[:3]))
