@@ -65,7 +65,6 @@ class GpuSensors:
             temperature_celsius=millidegrees if isinstance(millidegrees, Absent) else millidegrees / 1000,
             power_watts=self._power(now),
             clock_hertz=self._read_clocks(),
-            throttled=Absent.NOT_SUPPORTED,
         )
 
     def _power(self, now: float) -> float | Absent:

@@ -26,7 +26,7 @@ AMDGPU: dict[str, str | int] = {
     "freq2_label": "mclk",
     "freq2_input": 1249000000,
 }
-NAVI = Vitals(61.0, 287.0, {"graphics": 2_371_000_000, "memory": 1_249_000_000}, Absent.NOT_SUPPORTED)
+NAVI = Vitals(61.0, 287.0, {"graphics": 2_371_000_000, "memory": 1_249_000_000}, Absent.NOT_READ)
 XE: dict[str, str | int] = {
     "name": "xe",
     "temp2_label": "pkg",
@@ -82,7 +82,7 @@ def test_intel_power_is_the_energy_between_two_readings(tmp_path: Path) -> None:
     machine.write("hwmon/hwmon3/energy1_input", 1_000)
     machine.clock.now += 5
 
-    assert first == Vitals(48.0, Absent.NOT_AVAILABLE, Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED)
+    assert first == Vitals(48.0, Absent.NOT_AVAILABLE, Absent.NOT_SUPPORTED, Absent.NOT_READ)
     assert second.power_watts == 80.0
     assert machine.read().power_watts is Absent.NOT_AVAILABLE  # the counter started over
 
@@ -132,5 +132,5 @@ def test_added_and_removed_gpus_are_found(tmp_path: Path) -> None:
     machine.clock.now += RESCAN_SECONDS
 
     assert machine.collector.collect().hwmon == {
-        other: Vitals(*[Absent.NOT_SUPPORTED] * 4)  # no file but the name
+        other: Vitals(*[Absent.NOT_SUPPORTED] * 3)  # no file but the name
     }

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Reason = Literal["not_supported", "not_permitted", "not_available", "stale", "inconsistent"]
+Reason = Literal["not_supported", "not_permitted", "not_available", "not_read", "stale", "inconsistent"]
 LevelWord = Literal["low", "medium", "high", "critical"]
 
 
