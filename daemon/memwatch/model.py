@@ -250,9 +250,9 @@ class Device(Struct, frozen=True):
     vendor: str
     name: str
     architecture: Architecture
-    uuid: Words = Absent.NOT_SUPPORTED
+    uuid: Words = Absent.NOT_READ
     pci: Words = Absent.NOT_SUPPORTED
-    driver: Words = Absent.NOT_SUPPORTED
+    driver: Words = Absent.NOT_READ
     allocates_from: tuple[str, ...] = ()
     headroom_bytes: Bytes = Absent.NOT_AVAILABLE
     headroom_certain_bytes: Bytes = Absent.NOT_AVAILABLE
