@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Reason = Literal["not_supported", "not_permitted", "not_available", "stale", "inconsistent"]
+Reason = Literal["not_supported", "not_permitted", "not_available", "not_read", "stale", "inconsistent"]
 LevelWord = Literal["low", "medium", "high", "critical"]
 
 
@@ -384,6 +384,10 @@ class Alert(Answer):
     since: str | None = Field(description="Start of firing; null while pending.")
     since_unix: float | None
     silenced: bool
+    runbook: str | None = Field(
+        description="Section of the runbooks: a URL, or a path if no address of the pages is known.",
+        examples=["http://gpu1.example.org:6360/runbooks#memorycritical"],
+    )
     reasons: list[PressureReason]
 
 
