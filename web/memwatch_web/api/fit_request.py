@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import Checkpoint
+from memwatch.planning.leased import answer_beside_leases
 from memwatch.planning.number_formats import parse_format
 from memwatch.planning.query import DETAILS, SHAPE, use_fields
 from memwatch.planning.request import DEFAULT_CONTEXT, Use
@@ -85,9 +86,13 @@ class FitRequest(BaseModel):
         "layers", description="Parts of the model that have weight_bits; the others have 16."
     )
     max_context: int = Field(0, ge=0, le=1 << 30, description="Longest context of the model; 0: not known.")
+    lease: str = Field("", max_length=40, description="Own lease: its bytes count as available.")
 
     def answer(self, snapshot: Snapshot) -> FitAnswer:
-        """Check the request against a snapshot. Raises InvalidInputError."""
+        """Check the request against a snapshot, beside the leases of others. Raises InvalidInputError."""
+        return answer_beside_leases(snapshot, self.lease, self._answer)
+
+    def _answer(self, snapshot: Snapshot) -> FitAnswer:
         checkpoint, use = self._checkpoint(), self._use()
         if checkpoint is None:
             need = parse_bytes(self.bytes, "bytes")
@@ -120,7 +125,7 @@ class FitRequest(BaseModel):
         )
 
     def _refuse_all_but_bytes(self) -> None:
-        given = self.model_fields_set - {"bytes", "reserve"}
+        given = self.model_fields_set - {"bytes", "reserve", "lease"}
         others = [name for name in type(self).model_fields if name in given]
         if others:
             raise InvalidInputError(
