@@ -32,7 +32,8 @@ from memwatchd.client.fit import fit
 from memwatchd.client.help import DocumentedGroup
 from memwatchd.client.history import history
 from memwatchd.client.http import ask
-from memwatchd.client.run import run, wait
+from memwatchd.client.run import run
+from memwatchd.client.wait import wait
 from memwatchd.client.watch import top, watch
 from memwatchd.standard_files import open_standard_files
 
@@ -55,6 +56,7 @@ EXAMPLES = (
     ("memwatch watch --interval 0.5 --csv", "print samples as CSV"),
     ("memwatch run -- python train.py", "report the peak memory of a program and its children"),
     ("memwatch wait --free 20GiB -- python train.py", "start a program when memory is available"),
+    ("memwatch wait --free 20GiB --lease 2m -- python train.py", "reserve it until the program has it"),
     ("memwatch --url http://gpu7:6360 devices", "the GPUs of another machine"),
     ("memwatch record box.memwatch --for 10m --redact", "record for a bug report, with names hidden"),
     ("memwatch release --for 60s", "release the GPUs, to reset one or change its MIG mode"),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import click
 from msgspec import Struct
 
 from memwatch import __version__
+from memwatch.leases import OWN_LEASE
 from memwatch.options import InvalidValueError, parse_duration
 from memwatch.printable import printable
 from memwatchd.client.address import DEFAULT, Address, default_address, parse_url
@@ -76,7 +79,9 @@ class ClientContext(Struct, frozen=True):
             yield ask(self.address, "/api/v1/snapshot").json
 
     def fit(self, query: str, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:
-        return self._or_local(f"/api/v1/fit?{query}", SECONDS, lambda: _fit_here(answer))
+        own = os.environ.get(OWN_LEASE, "")
+        lease = f"&{urlencode({'lease': own})}" if own else ""
+        return self._or_local(f"/api/v1/fit?{query}{lease}", SECONDS, lambda: _fit_here(answer))
 
     def show(self, found: Json, lines: Callable[[], Iterable[str]], is_simulated: bool = False) -> int:
         """Print JSON, or lines with control characters escaped, with a warning on stderr if `is_simulated`."""
