@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from memwatch.model import Absent, Content, Pool, PoolKind
 from memwatch.pressure.rules import Thresholds
 from memwatch_web.pages.bars import build_bars, build_segments
+from memwatch_web.pages.pattern_samples import leased
 from support.sample_parts import GIB, MEASURED, system_ram, vram
 from support.sample_snapshots import (
     SAMPLES,
@@ -148,3 +149,25 @@ def test_marks_exclude_reserved_huge_pages() -> None:
     aside = bar.pool.set_aside_bytes / bar.pool.size_bytes
 
     assert bar.marks[0].position == pytest.approx(aside + 0.6 * (1 - aside))
+
+
+def test_leases_follow_used_memory_and_are_no_segment() -> None:
+    """They lie in available memory, side by side, and never beyond the pool."""
+    snapshot = leased()
+    (bar,) = build_bars(snapshot, {})
+    pool, (one, other) = bar.pool, bar.leases
+    more = replace(snapshot.leases[1], held={"leased": pool.size_bytes})
+    (full,) = build_bars(replace(snapshot, leases=(more,)), {})
+
+    assert isinstance(pool.used_bytes, int)
+    assert one.start == pool.used_bytes / pool.size_bytes
+    assert one.width == 14 * GIB / pool.size_bytes
+    assert other.start == pytest.approx(one.start + one.width)
+    assert sum(segment.size_bytes for segment in bar.segments) == pool.size_bytes
+    assert full.leases[0].start + full.leases[0].width == pytest.approx(1.0)
+
+
+def test_leases_of_another_pool_are_not_shown() -> None:
+    snapshot = replace(mig_server(), leases=leased().leases)
+
+    assert [bar.leases for bar in build_bars(snapshot, {})] == [()] * len(snapshot.pools)

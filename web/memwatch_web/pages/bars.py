@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
+from memwatch.accounting.leased import held_by_pool
+from memwatch.leases import Lease
 from memwatch.model import Absent, Content, Pool, Share
 from memwatch.pressure.rules import Thresholds
 from memwatch.snapshot import Snapshot
@@ -45,6 +47,15 @@ class Lane(Struct, frozen=True):
     around: tuple[float, ...]
 
 
+class LeaseSegment(Struct, frozen=True):
+    """Bytes of a lease in the available part of a bar. They are not a segment: the pool has them available."""
+
+    lease: Lease
+    held_bytes: int
+    start: float
+    width: float
+
+
 class Mark(Struct, frozen=True):
     """The threshold of a level."""
 
@@ -60,6 +71,7 @@ class Bar(Struct, frozen=True):
     segments: tuple[Segment, ...]
     lanes: tuple[Lane, ...]
     marks: tuple[Mark, ...]
+    leases: tuple[LeaseSegment, ...] = ()
 
 
 def build_bars(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tuple[Bar, ...]:
@@ -71,6 +83,7 @@ def build_bars(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tupl
             build_segments(pool),
             tuple(build_lanes(pool, inside)),
             build_marks(pool, thresholds.get(pool.id, Thresholds())),
+            tuple(build_leases(pool, snapshot)) if snapshot.leases else (),
         )
         for pool in snapshot.pools
     )
@@ -118,6 +131,19 @@ def build_marks(pool: Pool, thresholds: Thresholds) -> tuple[Mark, ...]:
     aside = pool.set_aside_bytes / pool.size_bytes
     lines = (("medium", thresholds.medium), ("high", thresholds.high), ("critical", thresholds.critical))
     return tuple(Mark(level, line, aside + line * (1 - aside)) for level, line in lines)
+
+
+def build_leases(pool: Pool, snapshot: Snapshot) -> Iterator[LeaseSegment]:
+    """Yield the leases of a pool, from the end of used memory on. More than is available has no width."""
+    if isinstance(pool.used_bytes, Absent) or not pool.size_bytes:
+        return
+    start = pool.used_bytes
+    for lease in snapshot.leases:
+        held = held_by_pool([lease], snapshot.shares).get(pool.id, 0)
+        width = min(held, pool.size_bytes - start)
+        if held:
+            yield LeaseSegment(lease, held, start / pool.size_bytes, width / pool.size_bytes)
+        start += width
 
 
 def build_lanes(
