@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from memwatch.accounting.relations import HeadroomCalculator
 from memwatch.backends.devices import certain_part, compute_capacity, read_system_ram
 from memwatch.leases import Lease
-from memwatch.model import Absent, Bytes, Device, Pool, PoolKind, Share
+from memwatch.model import Absent, Bytes, Device, Pool, PoolKind, Share, ShareKind
 
 
 class LeasedMachine(Protocol):
@@ -71,7 +71,8 @@ def with_leases_used(here: M, leases: Iterable[Lease]) -> M:
     ids = {pool.id for pool in here.pools}
     of_devices = sum_around([lease for lease in leases if lease.target not in ids], here.shares)
     pools = tuple(_used_pool(pool, taken.get(pool.id, 0), of_devices.get(pool.id, 0)) for pool in here.pools)
-    shares = tuple(_used_share(share, taken.get(share.id, 0)) for share in here.shares)
+    of_pools = sum_around([lease for lease in leases if lease.target in ids], here.shares)
+    shares = tuple(_used_share(share, taken, of_pools) for share in here.shares)
     before, after = HeadroomCalculator(here.pools, here.shares), HeadroomCalculator(pools, shares)
     devices = tuple(_used_device(device, before, after) for device in here.devices)
     return replace(here, pools=pools, shares=shares, devices=devices)  # type: ignore[type-var]
@@ -96,8 +97,11 @@ def _used_pool(pool: Pool, count: int, of_devices: int) -> Pool:
     )
 
 
-def _used_share(share: Share, count: int) -> Share:
-    used = share.used_bytes
+def _used_share(share: Share, taken: Mapping[str, int], of_pools: Mapping[str, int]) -> Share:
+    """A container's limit of System RAM bounds what its programs lease, so that is used there as well."""
+    used, count = share.used_bytes, taken.get(share.id, 0)
+    if share.kind is ShareKind.CGROUP:
+        count += of_pools.get(share.within, 0)
     return share if isinstance(used, Absent) or not count else replace(share, used_bytes=used + count)
 
 

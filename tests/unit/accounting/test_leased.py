@@ -13,7 +13,7 @@ from memwatch.accounting.leased import (
     with_leases_used,
 )
 from memwatch.leases import Lease, still_held
-from memwatch.model import Absent
+from memwatch.model import Absent, Quality, Share, ShareKind
 from memwatch.snapshot import Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
@@ -135,3 +135,14 @@ def test_bytes_that_arrive_fill_places_in_their_order() -> None:
     assert still_held({"a": 3, "b": 5}, 0) == {"a": 3, "b": 5}
     assert still_held({"a": 3, "b": 5}, 4) == {"a": 0, "b": 4}
     assert still_held({"a": 3, "b": 5}, 99) == {"a": 0, "b": 0}
+
+
+def test_lease_of_system_ram_counts_against_a_containers_limit() -> None:
+    """`fit` there counts what the limit leaves. GPU memory is not charged to the container."""
+    here = demo("dgx-spark")
+    limit = Share("cgroup", ShareKind.CGROUP, "limit", "ram", 2 * GIB, "", Quality.MEASURED, limit_bytes=16 * GIB)
+    here = replace(here, shares=(*here.shares, limit))
+    by_pool, by_device = (with_leases_used(here, [lease(here, name, 5 * GIB)]) for name in ("ram", "gpu0"))
+    rooms = [find_room(one, "ram") for one in (here, by_pool, by_device)]
+
+    assert [room and room.left for room in rooms] == [14 * GIB, 9 * GIB, 14 * GIB]
