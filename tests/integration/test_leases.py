@@ -102,6 +102,14 @@ def test_lease_is_listed_until_it_is_ended(daemon: RunningDaemon) -> None:
     assert "leased" not in daemon.log.read_text()
 
 
+def test_name_cannot_change_the_page_or_a_line(daemon: RunningDaemon) -> None:
+    _, granted = post(daemon, LEASES, wanted(1, name="<script>\nx"))
+
+    assert granted["name"] == "<script>\\u000ax"
+    assert "&lt;script&gt;" in daemon.get("/").text
+    assert "\n" not in daemon.get("/api/v1/events?limit=1").json[0]["text"]
+
+
 def ask_together(daemon: RunningDaemon, *pids: int) -> list[tuple[int, Any]]:
     """Ask for a lease of 25 GiB for each process at the same moment."""
     gate = threading.Barrier(len(pids))

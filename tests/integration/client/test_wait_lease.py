@@ -19,6 +19,7 @@ from support import sample_nvml
 from support.client_process import SCRIPT, memwatch
 from support.daemon_process import RunningDaemon, clean_environment, free_port, running_daemon
 from support.gpu_programs import simulated_cuda
+from support.library_process import run_json
 from support.mutable_machine import MutableMachine
 from support.paths import TESTS
 from support.waiting import MAX_WAIT_SECONDS
@@ -53,9 +54,7 @@ def waiting(
         procfs = daemon.log.parent / "machine/proc"
         if procfs.exists():
             (procfs / str(child.pid)).symlink_to(f"/proc/{child.pid}")
-        assert child.stdin is not None
-        child.stdin.write("\n")
-        child.stdin.flush()
+        press_enter(child)
         try:
             yield child
         finally:
@@ -65,6 +64,16 @@ def waiting(
 def first_line(child: subprocess.Popen[str]) -> str:
     assert child.stdout is not None
     return child.stdout.readline()
+
+
+def press_enter(child: subprocess.Popen[str]) -> None:
+    assert child.stdin is not None
+    child.stdin.write("\n")
+    child.stdin.flush()
+
+
+def has_device_memory(processes: Any, pid: int) -> bool:
+    return any(one["pid"] == pid and one["device_bytes"] for one in processes)
 
 
 def leases(daemon: RunningDaemon) -> Any:
@@ -122,6 +131,21 @@ def test_program_has_the_lease_in_its_environment(daemon: RunningDaemon) -> None
     assert [one.returncode for one in fit] == [0, 1]
     assert f"30.0 GiB is leased to {granted['name']} ({pid})" in fit[1].stdout
     assert wait.returncode == 0
+
+
+def test_library_waits_beside_leases(daemon: RunningDaemon) -> None:
+    """wait_for does not count what others have leased; the program's own lease counts as available."""
+    code = "import json, memwatch; print(json.dumps(memwatch.wait_for('20GiB', timeout=0.02, interval=0.01)))"
+    machine = {
+        f"MEMWATCHD_{one.upper()}FS": str(daemon.log.parent / "machine" / one) for one in ("proc", "sys", "root")
+    }
+    before = run_json(code, daemon.url, **machine)
+    with waiting(daemon, "--free", "30GiB", "--lease", "1m", "--", *PRINT_LEASE) as child:
+        lease_id, _ = first_line(child).split()
+        others = run_json(code, daemon.url, **machine)
+        own = run_json(code, daemon.url, **machine, MEMWATCH_LEASE=lease_id)
+
+    assert (before, others, own) == (True, False, True)
 
 
 def test_exit_code_is_that_of_the_program(daemon: RunningDaemon) -> None:
@@ -190,6 +214,7 @@ def test_gpu_memory_of_a_program_ends_its_lease(tmp_path: Path) -> None:
         "import json, os, sys, urllib.request as web\n"
         "from hardware.cuda import Cuda\n"
         "gpu = Cuda(0)\n"
+        "input()\n"
         "body = {'bytes': 4 << 30, 'target': 'gpu0', 'seconds': 600, 'pid': os.getpid()}\n"
         "request = web.Request(sys.argv[1], json.dumps(body).encode(), {'Content-Type': 'application/json'})\n"
         "print(web.urlopen(request).read().decode(), flush=True)\n"
@@ -209,11 +234,11 @@ def test_gpu_memory_of_a_program_ends_its_lease(tmp_path: Path) -> None:
         with subprocess.Popen(
             command, stdin=pipe, stdout=pipe, text=True, env={**clean_environment(), **environ, "PYTHONPATH": paths}
         ) as child:
-            assert child.stdin is not None
+            daemon.wait_for("/api/v1/processes", lambda found: has_device_memory(found, child.pid))
+            press_enter(child)
             granted = json.loads(first_line(child))
             before = daemon.get("/api/v1/fit?bytes=8GiB").json["verdicts"][0]
-            child.stdin.write("\n")
-            child.stdin.flush()
+            press_enter(child)
             assert first_line(child) == "held\n"
             daemon.wait_for(LEASES, lambda found: found == [])
             after = daemon.get("/api/v1/fit?bytes=1GiB").json["verdicts"][0]
