@@ -26,6 +26,7 @@ class FitVerdict(Struct, frozen=True):
     `headroom_bytes` decides. `needs_reclaim` is True if it fits only after the kernel has reclaimed page cache:
     `headroom_certain_bytes`, what is free already, is less than the need. `need_bytes`: bytes from this device;
     `ram_need_bytes`: bytes that the plan moves to System RAM, which on unified memory are part of the former.
+    `leased_bytes`: bytes that leases of others take from the headroom.
     """
 
     device: str
@@ -39,6 +40,7 @@ class FitVerdict(Struct, frozen=True):
     needs_reclaim: bool | Absent = False
     need_bytes: int = 0
     ram_need_bytes: int = 0
+    leased_bytes: int = 0
 
 
 class Holder(NamedTuple):

@@ -50,6 +50,7 @@ EXAMPLES = (
     ("memwatch watch --interval 0.5 --csv", "print samples as CSV"),
     ("memwatch run -- python train.py", "report the peak memory of a program and its children"),
     ("memwatch wait --free 20GiB -- python train.py", "start a program when memory is available"),
+    ("memwatch wait --free 20GiB --lease 2m -- python train.py", "reserve it until the program has it"),
     ("memwatch --url http://gpu7:6360 devices", "the GPUs of another machine"),
     ("memwatch record box.memwatch --for 10m --redact", "record for a bug report, with names hidden"),
     ("memwatch release --for 60s", "release the GPUs, to reset one or change its MIG mode"),
@@ -217,7 +218,8 @@ memwatch.deferred = {
         "completion": ("completion",),
         "fit": ("fit",),
         "history": ("history",),
-        "run": ("run", "wait"),
+        "run": ("run",),
+        "wait": ("wait",),
         "watch": ("top", "watch"),
     }.items()
     for name in names

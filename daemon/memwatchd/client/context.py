@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import click
 from msgspec import Struct
 
 from memwatch import __version__
+from memwatch.leases import OWN_LEASE
 from memwatch.options import InvalidValueError, parse_duration
 from memwatch.printable import printable
 from memwatchd.client.address import DEFAULT, Address, default_address, parse_url
@@ -78,8 +81,10 @@ class ClientContext(Struct, frozen=True):
 
     def fit(self, query: str, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:
         """Ask the daemon. If it is of a version that does not know the request, answer from its snapshot."""
+        own = os.environ.get(OWN_LEASE, "")
+        lease = f"&{urlencode({'lease': own})}" if own else ""
         try:
-            return self._or_local(f"/api/v1/fit?{query}", SECONDS, lambda: _fit_here(answer))
+            return self._or_local(f"/api/v1/fit?{query}{lease}", SECONDS, lambda: _fit_here(answer))
         except RequestDeclinedError as error:
             if error.status != http.client.UNPROCESSABLE_ENTITY:
                 raise

@@ -61,7 +61,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "History and events": ("/api/v1/events", "/api/v1/history", "/api/v1/ticks", "/api/v1/last-words"),
     "Alerts and silences": ("/api/v1/alerts", "/api/v1/receivers", "/api/v1/silences"),
     "Planning and diagnosis": ("/api/v1/fit", "/api/v1/backends", "/api/v1/doctor"),
-    "From programs": ("/api/v1/marks", "/api/v1/reports", "/api/v1/release"),
+    "From programs": ("/api/v1/marks", "/api/v1/reports", "/api/v1/leases", "/api/v1/release"),
     "Probes": ("/healthz", "/readyz"),
 }
 ORDER = (

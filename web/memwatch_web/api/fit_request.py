@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.launch import select_engines
+from memwatch.planning.leased import answer_beside_leases
 from memwatch.planning.number_formats import parse_format
 from memwatch.planning.query import DETAILS, SHAPE, use_fields
 from memwatch.planning.request import DEFAULT_CONTEXT, Use
@@ -92,9 +93,16 @@ class FitRequest(BaseModel):
     source: Literal["shape", "config.json", "safetensors", "GGUF"] = Field(
         "shape", description="With launch: the model's files; shape: not known."
     )
+    lease: str = Field("", max_length=40, description="Own lease: its bytes count as available.")
 
     def answer(self, snapshot: Snapshot, launch: str = "") -> FitAnswer:
-        """Check the request against a snapshot. `launch`: in place of none. Raises InvalidInputError."""
+        """Check the request against a snapshot, beside the leases of others. `launch`: in place of none.
+
+        Raises InvalidInputError.
+        """
+        return answer_beside_leases(snapshot, self.lease, lambda seen: self._answer(seen, launch))
+
+    def _answer(self, snapshot: Snapshot, launch: str) -> FitAnswer:
         checkpoint, use = self._checkpoint(), self._use()
         if checkpoint is None:
             need = parse_bytes(self.bytes, "bytes")
@@ -127,7 +135,7 @@ class FitRequest(BaseModel):
         )
 
     def _refuse_all_but_bytes(self) -> None:
-        given = self.model_fields_set - {"bytes", "reserve"}
+        given = self.model_fields_set - {"bytes", "reserve", "lease"}
         others = [name for name in type(self).model_fields if name in given]
         if others:
             raise InvalidInputError(

@@ -180,6 +180,25 @@ class NotReturned(Answer):
     text: str
 
 
+class Lease(Answer):
+    """Memory reserved for a process. Pools count it as available; `fit` and `wait` of others do not."""
+
+    id: str
+    name: str
+    target: str = Field(description="Pool or device of the request.")
+    pid: int
+    bytes: int
+    held: dict[str, int] = Field(
+        description="Bytes still reserved, by pool or share.", examples=[{"gpu0": 1 << 34}]
+    )
+    held_bytes: int
+    arrived_bytes: int = Field(description="Bytes that the process and its descendants have allocated since.")
+    until: str
+    until_unix: float
+    created_unix: float
+    made_by: str = Field(description="User of this machine, user or token of the login, or client certificate.")
+
+
 class ProcessScan(Answer):
     seen: int
     unreadable: int
@@ -373,6 +392,7 @@ class Snapshot(Figures):
     collectors: list[Collector]
     claims: list[AllocatorReport]
     not_returned: list[NotReturned]
+    leases: list[Lease]
     self_: SelfUsage = Field(alias="self")
 
 

@@ -55,6 +55,7 @@ class FitVerdict(Figures):
         description="True if it fits only after the kernel has reclaimed page cache; null if that is unknown."
     )
     need_bytes: int = Field(description="Bytes that it needs from this device.")
+    leased_bytes: int = Field(description="Bytes that leases of others take from the headroom.")
     ram_need_bytes: int = Field(
         description="Bytes moved to system RAM; on unified memory they are part of need_bytes."
     )
