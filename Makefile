@@ -55,7 +55,7 @@ help:
 	@echo "make test-lowest  run the tests with the oldest allowed dependencies"
 	@echo "make test-hardware  on a machine with a GPU: allocate known amounts, compare with the vendor's tool"
 	@echo "make test-torch   install PyTorch, call the whole library in a training run, and compare plans with real models"
-	@echo "make test-llama   build llama.cpp and compare plans with what it allocates (30 minutes)"
+	@echo "make test-llama   build llama.cpp and compare plans with what it allocates (45 minutes)"
 	@echo "make fuzz         coverage-guided fuzzing of every parser (TARGETS='psi kmsg' SECONDS=600 each)"
 	@echo "make deb          build a Debian package in dist/ (DEB_ARGS='--arch arm64')"
 	@echo "make test-system  test the package in a systemd container: install, kill, hang, upgrade, purge (root)"
@@ -152,6 +152,7 @@ test-torch:
 		transformers diffusers gguf safetensors
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.torch_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.model_run
+	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.image_run
 
 test-llama:
 	@test -d $(VENV)-llama || $(PYTHON) -m venv $(VENV)-llama

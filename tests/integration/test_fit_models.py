@@ -7,19 +7,21 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import pytest
 from msgspec.structs import replace
 
 from memwatch.planning.checkpoint import read_checkpoint
+from memwatch.planning.pipeline import ImageUse
 from memwatch.planning.query import model_fields
 from memwatch.planning.request import Use
 from memwatch.planning.training import TrainingPlan
 from memwatch_web.api.schema_inquiries import Fit
+from memwatch_web.pages.fit_page import EXAMPLE_QUERIES
 from scripts.golden import roots_arguments
 from scripts.published_models import MODELS
-from support import sample_nvml
+from support import diffusers_folders, sample_nvml
 from support.checkpoint_files import LLAMA_KEYS, gguf
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
@@ -138,6 +140,71 @@ def test_command_and_api_agree_on_every_machine(case: Case, daemons: Daemons, tm
 def holders(answer: dict[str, Any]) -> tuple[str, ...]:
     alone = (answer["best"],) if answer["best"] else ()
     return tuple(answer["split"]["devices"]) if answer["split"] else alone
+
+
+@pytest.mark.parametrize(
+    ("options", "use", "fits"),
+    [
+        ("", Use(), ("cpu",)),
+        (
+            "--offload model --width 512 --height 512",
+            Use(images=ImageUse(512, 512, offload="model")),
+            ("gpu0",),
+        ),
+        ("--dtype fp8 --width 512", Use(dtype="fp8", images=ImageUse(width=512)), ("gpu0",)),
+        (
+            "--train --lora 16 --checkpointing --offload model --dtype nf4",
+            Use(
+                dtype="nf4",
+                images=ImageUse(offload="model"),
+                training=TrainingPlan(lora_rank=16, checkpointing=True),
+            ),
+            ("gpu0",),
+        ),
+    ],
+)
+def test_flux_gets_the_same_answer_everywhere(
+    options: str, use: Use, fits: tuple[str, ...], daemons: Daemons, tmp_path: Path
+) -> None:
+    """In bfloat16 it does not fit on 24 GiB. The page has the options that were asked for."""
+    daemon, path = daemons["rtx-4090"], diffusers_folders.flux(tmp_path / "flux")
+    query = urlencode(model_fields(read_checkpoint(path), use))
+    asked, found = daemon.get(f"/api/v1/fit?{query}").json, ask(daemon, path, *options.split())
+    page = daemon.get(f"/fit?{query}").text
+
+    for name in ("bytes", "parts", "moves", "best"):
+        assert found[name] == asked[name]
+    assert holders(found) == holders(asked) == fits
+    assert "text encoders" in page
+    assert ('<option value="model" selected>' in page) is ("model" in options)
+
+
+def test_example_pipelines_of_the_page_are_those_of_the_files(tmp_path: Path) -> None:
+    """Except the largest tensor and the adapters, which the sample files do not have."""
+    for name, query in EXAMPLE_QUERIES:
+        if name not in ("SDXL", "Flux.1-dev"):
+            continue
+        folder = getattr(diffusers_folders, name.split(".")[0].lower())(tmp_path / name)
+        own = dict(parse_qsl(query))
+        written = model_fields(read_checkpoint(folder), Use())
+        differing = {key for key in own | written if own.get(key) != written.get(key)}
+
+        assert differing == {"largest_tensor_bytes", "lora_per_rank"}
+
+
+def test_options_for_images_need_a_diffusion_model(daemons: Daemons, tmp_path: Path) -> None:
+    daemon, path = daemons["rtx-4090"], folder_of(tmp_path, "Llama 3 8B")
+    done = memwatch("--url", daemon.url, "fit", str(path), "--width", "512")
+    answer = daemon.get("/api/v1/fit?bytes=1GiB&width=512")
+    alone = daemon.get("/api/v1/fit?width=512")
+    partly = daemon.get("/api/v1/fit?denoiser=unet")
+
+    assert done.returncode == 2
+    assert "is not a diffusion model, for which --width" in done.stderr
+    assert (answer.status, alone.status, partly.status) == (422, 422, 422)
+    assert "width does not apply" in answer.json["detail"] or "width" in answer.json["detail"]
+    assert "width: for diffusion models only" in alone.json["detail"]
+    assert "a diffusion model also needs denoiser_parameters" in partly.json["detail"]
 
 
 def test_eight_idle_h100_hold_llama_3_70b(daemons: Daemons, tmp_path: Path) -> None:

@@ -298,6 +298,7 @@ def fit_json(found: FitAnswer) -> Json:
         **record_json(found.fit),
         "parts": dict(need.parts),
         "moves": {part: moved for part, moved in need.moves.items() if moved},
+        "ram_bytes": need.demand.ram_bytes,
         "change": reduction,
         "greatest": record_json(found.greatest) if found.greatest else None,
     }

@@ -93,6 +93,7 @@ class Fit(Answer):
     split: FitSplit | None = Field(description="GPUs to use together, if no single one has room.")
     parts: dict[str, int] = Field(description="Breakdown of a model's bytes; empty for a size.")
     moves: dict[str, int] = Field(description="Bytes of each part that are moved to system RAM.")
+    ram_bytes: int = Field(description="Most bytes in system RAM at one time beside the GPU.")
     change: FitChange | None = Field(description="Cheapest change that makes the model fit, if it fits nowhere.")
     greatest: FitGreatest | None = Field(description="The greatest that fits; null for a size.")
 
