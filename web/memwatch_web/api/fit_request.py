@@ -27,13 +27,6 @@ class FitRequest(ImageRequest):
 
     model_config = ConfigDict(extra="forbid")
 
-    bytes: str | None = Field(None, max_length=40, description="Size such as 20GiB, or a number of bytes.")
-    hidden_size: int | None = None
-    intermediate_size: int | None = None
-    n_layers: int | None = None
-    vocab_size: int | None = None
-    n_heads: int | None = None
-    n_kv_heads: int | None = None
     head_dim: int = Field(0, description="0: hidden_size / n_heads.")
     tied_embeddings: bool = False
     gated_mlp: bool = Field(True, description="Three MLP matrices, as in SwiGLU, instead of two.")

@@ -23,7 +23,19 @@ PIPELINE = tuple(field.name for field in fields(Pipeline))
 IMAGES = tuple(field.name for field in fields(ImageUse))
 
 
-class ImageRequest(BaseModel):
+class SizeRequest(BaseModel):
+    """A size, or the six numbers that every language model has. They are the first that an error message names."""
+
+    bytes: str | None = Field(None, max_length=40, description="Size such as 20GiB, or a number of bytes.")
+    hidden_size: int | None = None
+    intermediate_size: int | None = None
+    n_layers: int | None = None
+    vocab_size: int | None = None
+    n_heads: int | None = None
+    n_kv_heads: int | None = None
+
+
+class ImageRequest(SizeRequest):
     """A diffusion pipeline and the images that it makes."""
 
     denoiser: Literal["", "unet", "transformer"] = Field("", description="A diffusion model with this denoiser.")
