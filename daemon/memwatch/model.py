@@ -348,4 +348,7 @@ class Process(Struct, frozen=True):
 
 def find_system_ram(pools: Iterable[Pool]) -> Pool | None:
     """Return the pool of System RAM, None if there is none."""
-    return next((pool for pool in pools if pool.kind is PoolKind.SYSTEM_RAM), None)
+    for pool in pools:
+        if pool.kind is PoolKind.SYSTEM_RAM:
+            return pool
+    return None

@@ -15,7 +15,10 @@ from support import sample_nvml
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.library_process import roots_environment, run_json
+from support.mutable_machine import MutableMachine
 from support.nvml_machine import Simulator
+from support.nvml_state import Holder
+from support.waiting import Stopwatch
 
 MIB = 1 << 20
 OFTEN = '[processes]\ninterval = "1s"\n'
@@ -76,6 +79,30 @@ def test_ended_process_that_the_driver_lists_is_shown_until_it_is_dropped(tmp_pa
     assert found["devices"][0]["process_list"] == "partial"
     assert after["devices"][0]["process_list"] == "complete"
     assert after["devices"][0]["notes"] == []
+
+
+def test_new_process_of_the_gpu_is_listed_within_seconds(tmp_path: Path) -> None:
+    """The driver lists it after 1 s. Processes are read every 10 s otherwise."""
+    machine = MutableMachine.of("rtx-4090", tmp_path / "machine")
+    simulator = Simulator.of(tmp_path, sample_nvml.RTX_4090)
+    before = sample_nvml.RTX_4090.gpus[0].compute or ()
+    with running_daemon(tmp_path, *machine.arguments, environ=simulator.environ) as daemon:
+        daemon.wait_for("/api/v1/processes", lambda found: any(one["device_bytes"] for one in found))
+        copy_process(machine.folder / "proc", 31337, 31400)
+        simulator.show(sample_nvml.RTX_4090.with_gpu(0, compute=(*before, Holder(31400, 512 * MIB))))
+        watch = Stopwatch(daemon.pid)
+        found = daemon.wait_for("/api/v1/processes", lambda found: any(one["pid"] == 31400 for one in found))
+        took = watch.seconds
+
+    (new,) = (one for one in found if one["pid"] == 31400)
+    assert new["device_bytes"] == {"gpu0": 512 * MIB}
+    assert took <= 5
+
+
+def copy_process(proc: Path, pid: int, new: int) -> None:
+    shutil.copytree(proc / str(pid), proc / str(new), symlinks=True)
+    stat = proc / str(new) / "stat"
+    stat.write_text(stat.read_text().replace(str(pid), str(new)))
 
 
 def test_visible_processes_are_never_marked(tmp_path: Path) -> None:

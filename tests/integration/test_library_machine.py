@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -54,6 +55,45 @@ def test_unified_gpu_has_the_memory_of_its_pool(spark: tuple[RunningDaemon, Simu
         assert found["architecture"] == "unified"
         assert (found["unified"], found["no_such"], found["missing"], found["pool"]) == (True, False, 5, "ram")
         assert found["size"] == found["total"] == found["ram"] == found["sum"]
+
+
+PARTITION = """
+import json, memwatch
+gpu = memwatch.memory_info("cuda:0")
+print(json.dumps({
+    "pool": gpu.pool, "label": gpu.label, "total": gpu.total_bytes, "unified": gpu.unified,
+    "figures": [one if isinstance(one, int) else one.value for one in
+                (gpu.used_bytes, gpu.available_bytes, gpu.headroom_bytes, gpu.headroom_certain_bytes)],
+    "size": memwatch.get_device_memory_bytes(0), "sum": sum(pool.size_bytes for pool in memwatch.machine().pools),
+}))
+"""
+
+
+def test_partitioned_gpu_has_the_memory_of_its_limit(tmp_path: Path) -> None:
+    """Inside a memory partition the driver reports a limit of 20 GiB, and not the size of the card."""
+    simulator = Simulator.of(tmp_path, sample_nvml.CONTAINER_PARTITION)
+    host = str(sample_nvml.CONTAINER_PARTITION.host)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
+        daemon.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok"])
+        ram = next(pool["size_bytes"] for pool in daemon.snapshot()["pools"])
+        by_daemon = run_json(PARTITION, daemon.url, **roots_environment(host))
+    alone = run_json(PARTITION, **roots_environment(host), **simulator.environ)
+
+    limit = {"pool": "gpu0.limit", "label": "GPU memory limit", "total": 20 * GIB, "unified": False}
+    limit |= {"size": 20 * GIB, "sum": ram}
+    assert by_daemon == alone == {**limit, "figures": [15 * GIB, 5 * GIB, 5 * GIB, 5 * GIB]}
+
+
+def test_gpu_of_unknown_memory_has_none_and_a_reason(tmp_path: Path) -> None:
+    gpu = sample_nvml.RTX_4090.with_gpu(0, memory=None)
+    simulator = Simulator.of(tmp_path, gpu)
+    code = "import memwatch; print(memwatch.memory_info(0), memwatch.memory_info(7))"
+
+    done = run_program(code, **roots_environment(str(gpu.host)), **simulator.environ)
+
+    assert done.stdout == "None None\n"
+    assert "the memory of gpu0 (NVIDIA GeForce RTX 4090) is not known" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_machine_without_gpu_has_system_ram() -> None:

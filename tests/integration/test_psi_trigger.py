@@ -212,7 +212,10 @@ def stalled_seconds() -> float:
 
 
 def test_cgroup_under_pressure_is_named_without_an_alert(tmp_path: Path) -> None:
-    """With a real limit, real stalls and a calm machine: level high, the trigger fires, nothing is critical."""
+    """With a real limit and real stalls the trigger fires, and nothing is critical.
+
+    The level is high if all tasks of the machine stall, and medium while others run, such as other tests.
+    """
     with thrashing(tmp_path) as cgroup:
         if cgroup is None:
             check_simulated_cgroup(tmp_path)
@@ -227,7 +230,7 @@ def test_cgroup_under_pressure_is_named_without_an_alert(tmp_path: Path) -> None
 
     assert fired == bool(armed)
     assert ram_now["base_level"] == "low"
-    assert ram_now["level"] == "high"
+    assert ram_now["level"] in ("medium", "high")
     assert not [event for event in events if event["kind"] == "alert" or "→ critical" in event["text"]]
 
 

@@ -72,3 +72,22 @@ def test_sensors_before_an_unclean_end_are_kept(tmp_path: Path) -> None:
     assert (device["temperature_celsius"], device["throttled"]) == (91, ["power_cap", "hw_thermal"])
     assert device["errors"] == {"xid_79": 1}
     assert "91 °C 450 W power cap, temperature (hardware) XID 79: GPU has fallen off the bus" in page
+
+
+def test_throttling_of_an_intel_card_is_in_api_metrics_and_page(tmp_path: Path) -> None:
+    """By the driver's own names; the files lie beside those of the card."""
+    machine = MutableMachine.of("arc-a770", tmp_path / "machine")
+    (hwmon,) = (tmp_path / "machine/sys/devices/pci0000:00/0000:00:03.1").glob("*/*/*/hwmon")
+    unit = hwmon.parent / "tile0/gt0/freq0/throttle"
+    unit.mkdir(parents=True)
+    for name, text in (("status", "1"), ("reason_pl1", "1"), ("reason_thermal", "1"), ("reason_ratl", "0")):
+        (unit / name).write_text(f"{text}\n")
+    with running_daemon(tmp_path, *machine.arguments) as daemon:
+        daemon.wait_until_ok("hwmon")
+        (device,) = daemon.wait_for("/api/v1/devices", lambda found: found and found[0]["throttled"])
+        metrics = daemon.get("/metrics").text
+        page = Reader(daemon.get("/devices").body).text
+
+    assert device["throttled"] == ["pl1", "thermal"]
+    assert 'memwatch_device_throttled{device="gpu0",reason="pl1"} 1.0' in metrics
+    assert "Throttled power limit (PL1), temperature" in page

@@ -1,14 +1,16 @@
 """Check the laws of the accounting on random machines, and stop at the first violation with a small example.
 
-    PYTHONPATH=tests python -m scripts.machines --count 1000000 [--processes 2] [--first SEED]
+    PYTHONPATH=tests python -m scripts.machines --count 1000000 [--processes 2] [--first SEED] [--seconds 3600]
 
 Each machine has a number, its seed. Exits with 1 after a violation, and prints the seed, the sentence of the law,
-and the smallest machine found that breaks the same law.
+and the smallest machine found that breaks the same law. With `--seconds` it ends before all machines are checked.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import re
 import sys
 import time
@@ -70,8 +72,8 @@ def describe(machine: GeneratedMachine) -> Iterator[str]:
             yield from (f"  {key} = {value}" for key, value in fields.items())
 
 
-def run(count: int, processes: int, first: int) -> Violation | None:
-    """Check machines and print the progress. Return the first violation that a process finds."""
+def run(count: int, processes: int, first: int, seconds: float = math.inf) -> Violation | None:
+    """Check machines and print the progress. Return the first violation that a process finds within `seconds`."""
     batches = [range(at, min(at + BATCH, first + count)) for at in range(first, first + count, BATCH)]
     started = reported = time.monotonic()
     done = 0
@@ -81,20 +83,24 @@ def run(count: int, processes: int, first: int) -> Violation | None:
             if found is not None:
                 return found
             done, now = min(count, done + BATCH), time.monotonic()
-            if now - reported > REPORT_SECONDS or done == count:
+            is_over = done == count or now - started > seconds
+            if now - reported > REPORT_SECONDS or is_over:
                 reported = now
                 rate = done / (now - started)
                 print(f"{done:,} machines, {rate:.0f} a second, no violation", flush=True)
+            if is_over:
+                return None
     return None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100_000, help="number of machines")
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one for each CPU")
     parser.add_argument("--first", type=int, default=0, help="seed of the first machine")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="end after this time")
     given = parser.parse_args(arguments)
-    found = run(given.count, given.processes, given.first)
+    found = run(given.count, given.processes, given.first, given.seconds)
     if found is None:
         return 0
     print(f"VIOLATION, seed {found.seed}: {found.text}\nlooking for a smaller machine …", flush=True)

@@ -230,6 +230,37 @@ def mig_server() -> Snapshot:
     )
 
 
+def partition() -> Snapshot:
+    """Container with a limit on a card whose size is not known there, and a limit inside that one."""
+    base = container_with_limit()
+    limit = Share(
+        "gpu0.limit",
+        ShareKind.GPU_LIMIT,
+        "GPU memory limit",
+        "gpu0",
+        15 * GIB,
+        "nvml:memory_info_v2",
+        MEASURED,
+        limit_bytes=20 * GIB,
+        device="gpu0",
+        note="the size of the card is not available here",
+    )
+    inner = replace(
+        limit,
+        id="gpu0.limit.job",
+        label="job limit",
+        within="gpu0.limit",
+        used_bytes=9 * GIB,
+        limit_bytes=12 * GIB,
+        note=None,
+    )
+    card = Device(
+        "gpu0", "NVIDIA", "NVIDIA L40S", Architecture.DISCRETE, allocates_from=(limit.id,), headroom_bytes=5 * GIB
+    )
+    verdicts = (pressure(limit.id, Level.MEDIUM, 0.75), pressure(inner.id, Level.MEDIUM, 0.75))
+    return replace(base, shares=(*base.shares, limit, inner), devices=(card,), pressure=(*base.pressure, *verdicts))
+
+
 def hugepages_host() -> Snapshot:
     """KVM host with most of its memory set aside for huge pages."""
     base = calm_workstation()
@@ -407,6 +438,7 @@ SAMPLES: dict[str, Callable[[], Snapshot]] = {
         container_with_limit,
         discrete_gpu,
         mig_server,
+        partition,
         hugepages_host,
         stale_collector,
         failing_collector,

@@ -14,7 +14,8 @@ from memwatch.accounting.device_memory import DeviceMemory, NpuMemory
 from memwatch.accounting.driver_errors import with_logged
 from memwatch.accounting.gpu_limits import with_gpu_limits
 from memwatch.accounting.hwmon import with_sensors
-from memwatch.accounting.large_holders import with_large_holders
+from memwatch.accounting.labels import with_unique_labels
+from memwatch.accounting.large_holders import has_orphans, with_large_holders
 from memwatch.accounting.lxcfs import with_both_scopes
 from memwatch.accounting.relations import bound_held, find_sizes, with_device_bytes, with_device_memories
 from memwatch.accounting.zram import with_zram
@@ -109,15 +110,19 @@ def relate(whole: Findings) -> Findings:
     whole = with_gpu_limits(whole)
     devices = with_sensors(whole.devices, whole)
     devices = with_logged(devices, whole.kernel_log) if whole.kernel_log else devices
-    places = {pool.id for pool in whole.pools} | {device.id for device in whole.devices}
-    shares = without_lost(whole.shares, places)
-    if (devices, shares) == (whole.devices, whole.shares):
+    pools, shares = whole.pools, whole.shares
+    if shares or len(pools) > 1:
+        places = {pool.id for pool in pools} | {device.id for device in whole.devices}
+        pools, shares = with_unique_labels(pools, without_lost(shares, places))
+    if (devices, pools, shares) == (whole.devices, whole.pools, whole.shares):
         return whole
-    return replace(whole, devices=devices, shares=shares)
+    return replace(whole, devices=devices, pools=pools, shares=shares)
 
 
 def with_holders(whole: Findings, device_memories: Sequence[DeviceMemory], npus: Sequence[NpuMemory]) -> Findings:
     """Add the device memory of processes to the related findings."""
+    if not (device_memories or npus or (whole.processes and has_orphans(whole.processes))):
+        return whole
     sizes = find_sizes(whole.pools, whole.shares)
     memories = bound_held((*device_memories, *npus), sizes)
     if memories:

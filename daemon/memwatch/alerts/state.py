@@ -95,7 +95,7 @@ def step(
     for condition, seen_at in chain(((one, now) for one in present.values()), vanished(states, present, now)):
         key = condition.rule, condition.target
         watch = states.get(key)
-        if watch is None and not condition.true and condition.level is None:
+        if is_calm(watch, condition):
             continue
         silenced = is_silenced(silences, *key)
         if condition.fact:
@@ -110,6 +110,16 @@ def step(
             else []
         )
     return states if after == states else after, tuple(notifications)
+
+
+def is_calm(state: AlertState | None, condition: Condition) -> bool:
+    """Return True if a condition is not true and changes nothing, as most are on most ticks."""
+    if condition.true or condition.fact:
+        return False
+    if state is None:
+        return condition.level is None
+    is_at_rest = not state.firing and not state.notified and state.since is None and not state.reasons
+    return is_at_rest and condition.level in (None, state.before)
 
 
 def vanished(

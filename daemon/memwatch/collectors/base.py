@@ -65,7 +65,8 @@ class BaseCollector:
 
     A collector that holds a device open also has `release(seconds)`, so that an administrator can reset the device.
     A collector that may run more often when memory is nearly full has `fast_seconds`, the minimum time between two
-    calls then. One that may block but rarely does can also be a `NonBlockingCollector`, one that reads System RAM a
+    calls then. One with a thread may have `has_news()`, called each tick: if true, it runs that soon as well. One
+    that may block but rarely does can also be a `NonBlockingCollector`, one that reads System RAM a
     `MovementProbe`, and one whose file reports events to poll(2) a `Watch`.
     """
 

@@ -1,4 +1,4 @@
-"""Temperature, power and clocks of AMD and Intel GPUs, from hwmon files. No suspended GPU wakes up."""
+"""Temperature, power, clocks and throttling of AMD and Intel GPUs. No suspended GPU wakes up."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class Collector(BaseCollector):
     def _rescan(self) -> None:
         self._rescan_at = self._monotonic() + RESCAN_SECONDS
         found = find_sensors(self._roots.sysfs)
-        self._gpus = {pci: self._gpus.get(pci, gpu) for pci, gpu in found.items()}
+        kept = {pci: gpu for pci, gpu in self._gpus.items() if pci in found and gpu.files == found[pci].files}
+        self._gpus = found | kept
         if not found:
             raise SourceUnavailable("no AMD or Intel GPU with sensors found")

@@ -26,6 +26,8 @@ WANTED = frozenset(_TOTALS + _CACHE + _KERNEL + _HUGE)
 # Number of ticks between two checks for a ZFS module that was loaded after the daemon started.
 ARC_RETRY_TICKS = 60
 
+# Without these lines the pool is not shown by use.
+NEEDED_BY_USE = frozenset({"AnonPages", "Shmem", "SUnreclaim"})
 # No machine has an exbibyte of memory.
 MAX_KIB = 1 << 50
 
@@ -141,7 +143,8 @@ def compute_available(kib: Mapping[str, int], low_watermark_kib: int | None) -> 
 
 
 def build_pool(kib: Mapping[str, int], low_watermark_kib: int | None = None, arc: ArcStats | None = None) -> Pool:
-    _refuse_nonsense(kib)
+    huge = _huge_pages(kib)
+    _refuse_nonsense(kib, huge)
     available_memory = compute_available(kib, low_watermark_kib)
     source, quality = available_memory.source, available_memory.quality
     size, free = kib["MemTotal"] << 10, kib["MemFree"] << 10
@@ -150,8 +153,8 @@ def build_pool(kib: Mapping[str, int], low_watermark_kib: int | None = None, arc
         # The two files are not read at the same instant, so their sum may briefly exceed the size.
         available = min(size, available + arc.reclaimable_bytes)
         source, quality = f"{source} + arcstats:size-c_min", Quality.ESTIMATED
-    contents, unattributed, overlap = _contents(kib, size, available, available_memory.kib << 10)
-    page, huge = kib.get("Hugepagesize", 0) << 10, _huge_pages(kib)
+    contents, unattributed, overlap = _contents(kib, (size, available, huge), available_memory.kib << 10)
+    page = kib.get("Hugepagesize", 0) << 10
     left = max(0, kib.get("HugePages_Free", 0) - kib.get("HugePages_Rsvd", 0)) * page
     return Pool(
         id="ram",
@@ -186,7 +189,7 @@ def build_swap(kib: Mapping[str, int]) -> Swap | None:
     )
 
 
-def _refuse_nonsense(kib: Mapping[str, int]) -> None:
+def _refuse_nonsense(kib: Mapping[str, int], huge: int) -> None:
     size = kib.get("MemTotal", 0)
     if (most := max(kib.values(), default=0)) > MAX_KIB:
         raise ParseError(f"meminfo: {most} kB is more than any machine has")
@@ -195,8 +198,8 @@ def _refuse_nonsense(kib: Mapping[str, int]) -> None:
     for key in ("MemFree", "MemAvailable"):
         if kib.get(key, 0) > size:
             raise ParseError(f"meminfo: {key} {kib[key]} kB is more than MemTotal {size} kB")
-    if (huge := _huge_pages(kib) >> 10) > size:
-        raise ParseError(f"meminfo: huge pages of {huge} kB are more than MemTotal {size} kB")
+    if huge >> 10 > size:
+        raise ParseError(f"meminfo: huge pages of {huge >> 10} kB are more than MemTotal {size} kB")
 
 
 def _huge_pages(kib: Mapping[str, int]) -> int:
@@ -207,15 +210,17 @@ def _huge_pages(kib: Mapping[str, int]) -> int:
 
 
 def _contents(
-    kib: Mapping[str, int], size: int, available: int, without_arc: int
+    kib: Mapping[str, int], sizes: tuple[int, int, int], without_arc: int
 ) -> tuple[tuple[Content, ...], Bytes, bool]:
     """Return the pool by use, its unattributed part, and True if the known parts exceed the used memory.
 
+    `sizes`: the pool, its available memory, and huge pages. `without_arc`: available memory without ZFS's cache.
     Parts that contradict the sum are not shown at all: a trimmed figure would have no source.
     """
-    if not {"AnonPages", "Shmem", "SUnreclaim"} <= kib.keys():
+    if not kib.keys() >= NEEDED_BY_USE:
         return (), Absent.NOT_SUPPORTED, False
-    anonymous, shared, huge = kib["AnonPages"] << 10, kib["Shmem"] << 10, _huge_pages(kib)
+    size, available, huge = sizes
+    anonymous, shared = kib["AnonPages"] << 10, kib["Shmem"] << 10
     kernel = _kernel(kib) + _kept_back(kib, without_arc)
     unattributed = size - available - anonymous - shared - huge - kernel
     if unattributed < 0:

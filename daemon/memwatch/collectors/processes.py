@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 from operator import attrgetter
 
 from memwatch.collectors.base import BaseCollector, Host, ScanOptions
@@ -56,7 +56,7 @@ class Collector(BaseCollector):
         period_seconds: float = 10.0,
         page_size: int = 4096,
         clock_ticks: int = 100,
-        wanted: Callable[[], Collection[int]] = frozenset,
+        wanted: Callable[[], Set[int]] = frozenset,
         commands: bool = False,
     ) -> None:
         """`wanted`: processes to list regardless of size, because they hold device memory. `commands`: read command
@@ -110,6 +110,10 @@ class Collector(BaseCollector):
             owners=sum_owners(self._table, self._passwd.name, self._page_size, self._usage),
             rejected=tally.rejected,
         )
+
+    def has_news(self) -> bool:
+        """Return True if a process that was not looked for before holds device memory now."""
+        return not self._wanted() <= self._recent.keys()
 
     def close(self) -> None:
         self._table.close()

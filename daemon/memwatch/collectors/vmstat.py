@@ -2,92 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from copy import deepcopy
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots, kept_file
-from memwatch.model import Absent, Bytes
+from memwatch.model import Absent
 from memwatch.snapshot import Kernel
 
 MAX_DIGITS = 20
 
 
 class Counter:
-    """One line of vmstat, searched first at its last position: the file has about 180 lines."""
+    """One line of vmstat, which has about 180 lines: searched first at its last position."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = b"\n" + key + b" "
-        self._at = 0
+        self._key = self._line = b"\n" + key + b" "
+        self._at = -1
+        self.was_found = False
+        self.value: int | Absent = Absent.NOT_SUPPORTED
 
-    def read(self, data: bytes) -> int | Absent:
-        """Parse the number after the key up to the end of the line."""
-        key = self._key
-        if not data.startswith(key, self._at):
-            self._at = max(0, data.find(key))
-        start = self._at + len(key)
+    def place(self) -> tuple[bytes, int]:
+        """Return the line's text and position. At position 0 an empty text, which every file has, if missing."""
+        return (self._line, self._at) if self._at >= 0 else (b"", 0)
+
+    def search(self, data: bytes) -> None:
+        """Find the line and parse the number after the key up to the end of the line."""
+        key, at = self._key, max(0, self._at)
+        if not data.startswith(key, at):
+            at = data.find(key)
+        start = at + len(key)
         end = data.find(b"\n", start)
         digits = data[start:end]
-        found = data.startswith(key, self._at) and end > 0 and digits.isdigit() and len(digits) <= MAX_DIGITS
-        return int(digits) if found else Absent.NOT_SUPPORTED
+        if at < 0 or end < 0 or not digits.isdigit() or len(digits) > MAX_DIGITS:
+            self._at, self.value = -1, Absent.NOT_SUPPORTED
+        else:
+            self._line, self._at, self.value = data[at : end + 1], at, int(digits)
+            self.was_found = True
 
 
-class Sum:
-    """Sum of the lines of vmstat that a machine has, of those that differ by zone."""
-
-    def __init__(self, *keys: bytes) -> None:
-        self._counters = [Counter(key) for key in keys]
-        self._known: list[Counter] | None = None
-
-    def read(self, data: bytes) -> int | Absent:
-        """Add the lines found in the first file: a running kernel adds and removes none."""
-        if self._known is None:
-            self._known = [counter for counter in self._counters if isinstance(counter.read(data), int)]
-        found = [counter.read(data) for counter in self._known]
-        values = [value for value in found if isinstance(value, int)]
-        return sum(values) if values and len(values) == len(found) else Absent.NOT_SUPPORTED
-
-
-# By field of Kernel. `oom_kill` exists since Linux 4.13, compaction if it is compiled in, `allocstall` by zone
-# since 4.10, `pgscan_direct` without zone since 4.8, and `workingset_refault_file` since 5.9.
-LINES: Mapping[str, Counter | Sum] = {
-    "oom_kills_total": Counter(b"oom_kill"),
-    "compact_fail_total": Counter(b"compact_fail"),
-    "compact_stall_total": Counter(b"compact_stall"),
-    "allocstall_total": Sum(
-        *(b"allocstall_" + zone for zone in (b"dma", b"dma32", b"normal", b"highmem", b"movable", b"device"))
+# By field of Kernel; several lines are added. `oom_kill` exists since Linux 4.13, compaction if it is compiled in,
+# `allocstall` by zone since 4.10, `pgscan_direct` without zone since 4.8, and `workingset_refault_file` since 5.9.
+LINES: Mapping[str, Sequence[bytes]] = {
+    "oom_kills_total": (b"oom_kill",),
+    "compact_fail_total": (b"compact_fail",),
+    "compact_stall_total": (b"compact_stall",),
+    "allocstall_total": tuple(
+        b"allocstall_" + zone for zone in (b"dma", b"dma32", b"normal", b"highmem", b"movable", b"device")
     ),
-    "pgscan_direct_total": Counter(b"pgscan_direct"),
-    "pgsteal_direct_total": Counter(b"pgsteal_direct"),
-    "workingset_refault_file_total": Counter(b"workingset_refault_file"),
-    "pswpin_total": Counter(b"pswpin"),
-    "pswpout_total": Counter(b"pswpout"),
+    "pgscan_direct_total": (b"pgscan_direct",),
+    "pgsteal_direct_total": (b"pgsteal_direct",),
+    "workingset_refault_file_total": (b"workingset_refault_file",),
+    "pswpin_total": (b"pswpin",),
+    "pswpout_total": (b"pswpout",),
 }
-
-
 # Fields in bytes; the file has pages.
-PAGES: Mapping[str, Counter] = {
-    "mlocked_bytes": Counter(b"nr_mlock"),
-    "unevictable_bytes": Counter(b"nr_unevictable"),
-}
+PAGES: Mapping[str, Sequence[bytes]] = {"mlocked_bytes": (b"nr_mlock",), "unevictable_bytes": (b"nr_unevictable",)}
 
 
 class Vmstat:
-    """Parser that keeps the positions of its lines."""
+    """Parser that returns the same object as long as none of its lines changes."""
 
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
-        self._lines, self._pages = deepcopy(LINES), deepcopy(PAGES)
+        self._counters = {
+            name: [Counter(key) for key in keys] for name, keys in chain(LINES.items(), PAGES.items())
+        }
+        self._all = list(chain.from_iterable(self._counters.values()))
+        self._places = [counter.place() for counter in self._all]
+        self._file_size = -1
+        self._kernel = Kernel()
 
     def parse(self, data: bytes) -> Kernel:
-        return Kernel(
-            **{name: line.read(data) for name, line in self._lines.items()},
-            **{name: self._bytes(line.read(data)) for name, line in self._pages.items()},
-        )
+        # A missing line is searched again when the file's size changes.
+        if len(data) != self._file_size:
+            self._search(data, range(len(self._all)))
+        elif changed := [number for number, (line, at) in enumerate(self._places) if not data.startswith(line, at)]:
+            self._search(data, changed)
+        return self._kernel
 
-    def _bytes(self, pages: int | Absent) -> Bytes:
-        return pages if isinstance(pages, Absent) else pages * self._page_size
+    def _search(self, data: bytes, numbers: Iterable[int]) -> None:
+        self._file_size = len(data)
+        for number in numbers:
+            self._all[number].search(data)
+            self._places[number] = self._all[number].place()
+        kernel = Kernel(**{name: self._read(name) for name in self._counters})
+        self._kernel = self._kernel if kernel == self._kernel else kernel
+
+    def _read(self, name: str) -> int | Absent:
+        """Add the lines of one field that this machine has. A running kernel removes none."""
+        counters = [counter for counter in self._counters[name] if counter.was_found]
+        values = [counter.value for counter in counters if isinstance(counter.value, int)]
+        unit = self._page_size if name in PAGES else 1
+        return sum(values) * unit if values and len(values) == len(counters) else Absent.NOT_SUPPORTED
 
 
 class Collector(BaseCollector):

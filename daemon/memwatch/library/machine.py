@@ -8,6 +8,7 @@ import time
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.accounting.relations import left_of
 from memwatch.backends.devices import UNIFIED, certain_part, compute_capacity
 from memwatch.findings import stale_pool, stale_share
 from memwatch.library.daemon_client import Daemon, Json, daemon
@@ -58,8 +59,9 @@ class Machine(Struct, frozen=True):
 class MemoryInfo(Struct, frozen=True):
     """Memory of one pool, and the headroom of a device that allocates from it.
 
-    On a unified machine the GPU's pool is System RAM, so the two must not be added. `headroom_certain_bytes` is the
-    part of the headroom that is free before the kernel reclaims page cache.
+    Inside a GPU memory partition the size of the card is not known: `pool` and `total_bytes` are the limit's. On a
+    unified machine the GPU's pool is System RAM, so the two must not be added. `headroom_certain_bytes` is the part
+    of the headroom that is free before the kernel reclaims page cache.
     """
 
     pool: str
@@ -225,8 +227,9 @@ def get_device_memory_bytes(device: object = 0, default: int | None = None) -> i
 def memory_info(device: object = None) -> MemoryInfo | None:
     """Return the memory of System RAM or of the pool a GPU allocates from. None without such a GPU or pool.
 
-    System RAM is current. Dedicated GPU memory is the daemon's value of the last one or two seconds, or the
-    framework's.
+    Inside a GPU memory partition it is that of the limit. A GPU without known memory is logged once. System RAM is
+    current. Dedicated GPU memory is the daemon's value of the last one or two seconds, or the framework's. Without
+    both it is known in the first second only.
     """
     return _memory_info(device)
 
@@ -235,40 +238,66 @@ def memory_info(device: object = None) -> MemoryInfo | None:
 def _memory_info(device: object) -> MemoryInfo | None:
     here = machine_cache.fresh()
     found = None if device is None else here.device(device)
-    pool = here.ram if device is None else _find_pool(here, found)
-    if pool is None:
+    place = here.ram if device is None else _find_place(here, found)
+    if place is None:
+        _log_unknown(found)
         return None
     unified = found is not None and UNIFIED.get(found.architecture, False)
-    used, available, free = _now(pool, here, found)
+    total, (used, available, free) = _size_of(place), _now(place, here, found)
     room, certain = available, certain_part(available, free)
-    if found is not None and not unified and here.from_daemon:
+    if found is not None and not unified and _is_current(here):
         room, certain = found.headroom_bytes, found.headroom_certain_bytes
-    return MemoryInfo(pool.id, pool.label, pool.size_bytes, used, available, room, unified, certain)
+    return MemoryInfo(place.id, place.label, total, used, available, room, unified, certain)
 
 
-def _find_pool(here: Machine, device: Device | None) -> Pool | None:
-    """Return the first pool a device allocates from. System RAM for a unified one if that is not known."""
+def _log_unknown(device: Device | None) -> None:
+    if device is not None:
+        why = f": {device.notes[0]}" if device.notes else ". `memwatch doctor` shows what its driver reports."
+        log_once(f"memory_info: the memory of {device.id} ({device.name}) is not known{why}")
+
+
+def _find_place(here: Machine, device: Device | None) -> Pool | Share | None:
+    """Return the first pool a device allocates from. System RAM for a unified one if that is not known.
+
+    Without a pool, return the smallest of the limits that are known of the device.
+    """
     if device is None:
         return None
-    parents = {share.id: share.within for share in here.shares}
+    shares = {share.id: share for share in here.shares}
+    limits = []
     place = device.allocates_from[0] if device.allocates_from else ""
-    while place in parents:
-        place = parents[place]
+    while place in shares:
+        limits.append(shares[place])
+        place = shares[place].within
     known = next((pool for pool in here.pools if pool.id == place), None)
-    return known or (here.ram if device.architecture is Architecture.UNIFIED else None)
+    if known is not None or device.architecture is Architecture.UNIFIED:
+        return known or here.ram
+    return min((share for share in limits if _size_of(share)), key=_size_of, default=None)
 
 
-def _now(pool: Pool, here: Machine, device: Device | None) -> tuple[Bytes, Bytes, Bytes]:
+def _size_of(place: Pool | Share) -> int:
+    """Return the size of a pool, or the limit of a share. 0 if it has none."""
+    size = place.size_bytes if isinstance(place, Pool) else place.limit_bytes
+    return size if isinstance(size, int) else 0
+
+
+def _now(place: Pool | Share, here: Machine, device: Device | None) -> tuple[Bytes, Bytes, Bytes]:
     """Return used, available and free bytes. System RAM is read again if MemTotal is exactly its size."""
-    ram = host.ram()
-    if pool.id == RAM and not isinstance(ram, Absent) and ram.total_bytes == pool.size_bytes:
+    ram, total = host.ram(), _size_of(place)
+    if place.id == RAM and not isinstance(ram, Absent) and ram.total_bytes == total:
         return ram.total_bytes - ram.available_bytes, ram.available_bytes, ram.free_bytes
-    if here.from_daemon:
-        return pool.used_bytes, pool.available_bytes, pool.free_bytes
+    if _is_current(here):
+        if isinstance(place, Pool):
+            return place.used_bytes, place.available_bytes, place.free_bytes
+        return place.used_bytes, left_of(place), left_of(place)
     if device is None:
         return Absent.STALE, Absent.STALE, Absent.STALE
     free = _free_by_framework(here.devices.index(device))
-    return (free if isinstance(free, Absent) else max(0, pool.size_bytes - free)), free, free
+    return (free if isinstance(free, Absent) else max(0, total - free)), free, free
+
+
+def _is_current(here: Machine) -> bool:
+    return here.from_daemon or time.monotonic() - here.monotonic <= FRESH_SECONDS
 
 
 def _free_by_framework(index: int) -> Bytes:

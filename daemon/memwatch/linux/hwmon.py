@@ -1,4 +1,4 @@
-"""Sensors that graphics drivers register with the kernel (hwmon), for GPUs that are awake.
+"""Sensors that graphics drivers register with the kernel (hwmon), and throttling, for GPUs that are awake.
 
 Reading one resumes a suspended GPU (amdgpu before Linux 6.13, i915, xe), and restarts the time after which an idle
 GPU is suspended. A GPU that may be suspended is therefore read only while it is active, and with pauses that let it
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from memwatch.linux.files import names_in, read_once
+from memwatch.linux.gpu_throttling import ThrottleReader
 from memwatch.model import Absent, Vitals
 
 DRIVERS = frozenset({b"amdgpu", b"i915", b"xe"})
@@ -28,10 +29,12 @@ _NUMBERS = range(1, 5)
 
 
 class GpuSensors:
-    """The sensors of one GPU. `device` is its folder under /sys/devices."""
+    """The sensors of one GPU. `device` is its folder under /sys/devices. `hwmon` may not exist."""
 
-    def __init__(self, device: Path, hwmon: Path) -> None:
-        self._device, self._hwmon = device, hwmon
+    def __init__(self, device: Path, hwmon: Path, throttling: ThrottleReader) -> None:
+        self._device, self._hwmon, self._throttling = device, hwmon, throttling
+        # Folders that differ after the driver is loaded again.
+        self.files = hwmon, throttling.units
         self._temperature = _choose(hwmon, "temp", _TEMPERATURES)
         self._energy = _choose(hwmon, "energy", _ENERGIES)
         self._clocks = {
@@ -65,7 +68,7 @@ class GpuSensors:
             temperature_celsius=millidegrees if isinstance(millidegrees, Absent) else millidegrees / 1000,
             power_watts=self._power(now),
             clock_hertz=self._read_clocks(),
-            throttled=Absent.NOT_SUPPORTED,
+            throttled=self._throttling.read(),
         )
 
     def _power(self, now: float) -> float | Absent:
@@ -93,17 +96,24 @@ class GpuSensors:
 
 
 def find_sensors(sysfs: Path) -> dict[str, GpuSensors]:
-    """Return the GPUs with sensors of their own driver, by PCI address. No file of a sensor is read."""
+    """Return the GPUs with sensors of their own driver, by PCI address. No file of a sensor is read.
+
+    Intel's integrated GPUs have no hwmon folder, and files for what throttles them.
+    """
     found: dict[str, GpuSensors] = {}
     for card in names_in(sysfs / "class/drm"):
         if not card.startswith("card") or not card[4:].isdecimal():
             continue
         device = Path(os.path.realpath(sysfs / "class/drm" / card / "device"))
-        for name in names_in(device / "hwmon"):
-            hwmon = device / "hwmon" / name
-            if (read_once(hwmon / "name") or b"").strip() in DRIVERS:
-                found[device.name] = GpuSensors(device, hwmon)
+        hwmon, throttling = _find_hwmon(device), ThrottleReader(device)
+        if hwmon is not None or throttling.units:
+            found[device.name] = GpuSensors(device, hwmon or device / "hwmon", throttling)
     return found
+
+
+def _find_hwmon(device: Path) -> Path | None:
+    folders = [device / "hwmon" / name for name in names_in(device / "hwmon")]
+    return next((one for one in folders if (read_once(one / "name") or b"").strip() in DRIVERS), None)
 
 
 def _choose(hwmon: Path, kind: str, labels: tuple[bytes, ...]) -> int:

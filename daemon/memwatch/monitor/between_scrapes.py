@@ -48,9 +48,10 @@ class RecentExtremes:
 
     def add(self, snapshot: Snapshot) -> None:
         number = int(snapshot.monotonic)
-        if not self._seconds or self._seconds[-1].number != number:
-            self._seconds.append(Second(number))
-        second = self._seconds[-1]
+        second = self._seconds[-1] if self._seconds else None
+        if second is None or second.number != number:
+            second = Second(number)
+            self._seconds.append(second)
         for pool in snapshot.pools:
             if not isinstance(used := pool.used_bytes, Absent) and used > second.used.get(pool.id, -1):
                 second.used[pool.id] = used
@@ -141,18 +142,26 @@ class CollectorRuns:
     def __init__(self) -> None:
         self.durations: Mapping[str, Histogram] = {}
         self._last: dict[str, float | Absent] = {}
+        self._times: list[float | Absent] = []
 
     def add(self, statuses: Iterable[CollectorStatus]) -> None:
-        for status in statuses:
-            at, seconds = status.last_success_unix, status.duration_seconds
-            if status.name not in WITH_THREAD or at == self._last.get(status.name):
-                continue
-            self._last[status.name] = at
-            if isinstance(seconds, Absent):
-                continue
-            if status.name not in self.durations:
-                self.durations = {**self.durations, status.name: Histogram(RUN_BOUNDS)}
-            self.durations[status.name].observe(seconds)
+        watched = [status for status in statuses if status.name in WITH_THREAD]
+        times = [status.last_success_unix for status in watched]
+        if times != self._times:
+            self._times = times
+            for status in watched:
+                self._add_run(status)
+
+    def _add_run(self, status: CollectorStatus) -> None:
+        at, seconds = status.last_success_unix, status.duration_seconds
+        if at == self._last.get(status.name):
+            return
+        self._last[status.name] = at
+        if isinstance(seconds, Absent):
+            return
+        if status.name not in self.durations:
+            self.durations = {**self.durations, status.name: Histogram(RUN_BOUNDS)}
+        self.durations[status.name].observe(seconds)
 
 
 class BetweenScrapes:

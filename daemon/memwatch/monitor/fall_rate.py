@@ -51,10 +51,14 @@ class FallRate:
         self._read_at = -math.inf
         self._available: int | None = None
 
-    def update(self, now: float, state: Remaining) -> None:
-        rate = 0.0
-        if self._available is not None:
-            seconds = min(max(now - self._read_at, MIN_FALL_SECONDS), MAX_FALL_SECONDS)
-            rate = max((self._available - state.available_bytes) / seconds, self._bytes_per_second / 2)
-        self._read_at, self._available, self._bytes_per_second = now, state.available_bytes, rate
+    def update(self, now: float, state: Remaining) -> float:
+        """Add a reading and return the seconds until the margin is gone."""
+        available = state.available_bytes
+        rate, fell = self._bytes_per_second / 2, 0 if self._available is None else self._available - available
+        if fell > 0:
+            rate = max(fell / min(max(now - self._read_at, MIN_FALL_SECONDS), MAX_FALL_SECONDS), rate)
+        # Below one byte per second it is over: halving on would take a thousand readings to end.
+        rate = rate if rate >= 1.0 else 0.0
+        self._read_at, self._available, self._bytes_per_second = now, available, rate
         self.seconds_to_margin = state.margin_bytes / rate if rate else math.inf
+        return self.seconds_to_margin

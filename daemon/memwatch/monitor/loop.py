@@ -7,6 +7,7 @@ import math
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
@@ -51,7 +52,10 @@ from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapsho
 log = logging.getLogger(__name__)
 
 # Fields that a snapshot copies from the findings.
-COMMON = tuple(name for name in Snapshot.__struct_fields__ if name in Findings.__struct_fields__)
+COMMON = tuple(
+    name for name in Snapshot.__struct_fields__ if name in Findings.__struct_fields__ and name != "tegrastats"
+)
+common_of = attrgetter(*COMMON)
 # Ticks come some milliseconds early or late: this fraction of an interval counts as a full one.
 SAME_INTERVAL = 0.9
 
@@ -356,8 +360,10 @@ class Monitor:
         lag_seconds: float,
     ) -> Snapshot:
         self._seq += 1
-        fields = {name: getattr(findings, name) for name in COMMON} | {"tegrastats": build_tegrastats(findings)}
-        found: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+        fields = zip(COMMON, common_of(findings), strict=True)
+        found: dict[str, Any] = {name: value for name, value in fields if value is not None}
+        if (tegrastats := build_tegrastats(findings)) is not None:
+            found["tegrastats"] = tegrastats
         found.setdefault("machine", Machine())
         found |= find_absent_reasons(COLLECTOR_OF.keys() - found.keys(), statuses)
         return Snapshot(
@@ -368,7 +374,7 @@ class Monitor:
             host=self.identity.host,
             interval_seconds=rules.interval_seconds,
             simulated=self.identity.simulated,
-            self_usage=self.self_usage.read(lag_seconds),
+            self_usage=self.self_usage.read(now.monotonic, lag_seconds),
             pressure=pressure,
             collectors=statuses,
             claims=self.reports.current(now.monotonic),

@@ -53,18 +53,27 @@ class Pacing:
         self._keep(next_pace(self.pace, pressure, now), now, usual)
         states = find_remaining(pressure, rules)
         self._update_rates(now, states)
-        self._max_age, near = FAST_SECONDS, {}
-        if self.pace.fast:
-            names = near_its_end(pressure)
-            near = {name: one for name, one in states.items() if name in names}
-            if near and not any(is_eventful(one) for one in pressure if one.target in names):
-                self._max_age = STILL_SECONDS
-        targets = (near or states).values()
-        self._min_move = min([one.min_move for one in targets], default=0.0)
-        self._margin = min([one.margin_bytes for one in targets], default=0.0)
-        if has_moved(self._moved, near):
+        self._max_age = FAST_SECONDS
+        near = self._find_near(pressure, states) if self.pace.fast else {}
+        self._set_limits(near or states)
+        if near and has_moved(self._moved, near):
             self._moved, self._moved_at = near, now
         self.is_restless = self.pace.fast and now - self._moved_at < RESTLESS_SECONDS
+
+    def _set_limits(self, targets: Mapping[str, Remaining]) -> None:
+        """Set the least fall that needs a tick. Loops take half the time of `min` for one or two targets."""
+        min_move = margin = math.inf if targets else 0.0
+        for one in targets.values():
+            min_move = one.min_move if one.min_move < min_move else min_move
+            margin = one.margin_bytes if one.margin_bytes < margin else margin
+        self._min_move, self._margin = min_move, margin
+
+    def _find_near(self, pressure: Sequence[Pressure], states: Mapping[str, Remaining]) -> Mapping[str, Remaining]:
+        """Return the targets near exhaustion. If nothing but their use speaks for fast ticks, they may be older."""
+        verdicts = [one for one in pressure if one.target in states and needs_fast_ticks(one, SLOW_RATIO)]
+        if verdicts and not any(is_eventful(one) for one in verdicts):
+            self._max_age = STILL_SECONDS
+        return {one.target: states[one.target] for one in verdicts}
 
     def on_tick(self, started: float, seconds: float) -> None:
         """Record a successful tick and its duration."""
@@ -102,10 +111,12 @@ class Pacing:
         self._update_ram()
         if self._fall_rates.keys() != states.keys():
             self._fall_rates = {name: self._fall_rates.get(name) or FallRate() for name in states}
+        soonest = math.inf
         for name, state in states.items():
-            self._fall_rates[name].update(now, state)
+            seconds = self._fall_rates[name].update(now, state)
+            soonest = seconds if seconds < soonest else soonest
         self._ram = (self._fall_rates[RAM], states[RAM]) if RAM in states else None
-        self._seconds_to_margin = self._find_seconds()
+        self._seconds_to_margin = soonest
 
     def _update_ram(self) -> None:
         """Add the last reading that was no tick."""
@@ -147,11 +158,6 @@ def count_above_threshold(verdict: Pressure, left: int, rules: PressureRules) ->
     if verdict.ratio >= entry:  # critical starts above its threshold
         return 0.0
     return left * (entry - verdict.ratio) / (1 - verdict.ratio)
-
-
-def near_its_end(pressure: Iterable[Pressure]) -> frozenset[str]:
-    """Return the names of the targets near exhaustion."""
-    return frozenset(one.target for one in pressure if needs_fast_ticks(one, SLOW_RATIO))
 
 
 def is_eventful(verdict: Pressure) -> bool:

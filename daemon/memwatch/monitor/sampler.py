@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Protocol
 
@@ -203,6 +203,14 @@ class CollectorRunner:
         if self.result.state == "ok":
             self.due = self._fast_due = self._clock.monotonic()
 
+    def hurry_for_news(self, now: float) -> bool:
+        """Make the next run due now if the collector has news, at most as often as in fast mode."""
+        has_news: Callable[[], bool] | None = getattr(self._collector, "has_news", None)
+        if has_news is None or now < self._fast_due or not has_news():
+            return False
+        self.hurry()
+        return self.result.state == "ok"
+
     def postpone(self) -> None:
         """Schedule the next run after an out-of-memory error."""
         self._sent_at = None
@@ -312,6 +320,9 @@ class Sampler:
         soon, self._spacing, self._gathered_at = now + EARLY_SECONDS, now - self._gathered_at, now
         on_tick = [runner for runner in self._slow if runner.on_tick]
         self._check_signs(now)
+        if sum(runner.hurry_for_news(now) for runner in self._slow):  # all of them
+            with self._changed:
+                self._changed.notify_all()
         try:
             requested = [runner for runner in on_tick if runner.send_request(soon, self._spacing)]
             for runner in self._quick:

@@ -68,13 +68,20 @@ class Pace(Struct, frozen=True):
 def next_pace(before: Pace, pressure: Iterable[Pressure], now: float, stalled: bool = False) -> Pace:
     """Return the pace after a tick: fast at once, slow after SLOW_AFTER_SECONDS without a reason for fast ticks."""
     line = SLOW_RATIO if before.fast else FAST_RATIO
-    near = next((one for one in pressure if needs_fast_ticks(one, line)), None)
+    near = _find_near(pressure, line)
     if stalled or near is not None:
         return Pace(fast=True, why=before.why or _why(near))
     if not before.fast:
         return before
     calm_since = now if before.calm_since is None else before.calm_since
     return Pace() if now - calm_since >= SLOW_AFTER_SECONDS else Pace(True, calm_since, before.why)
+
+
+def _find_near(pressure: Iterable[Pressure], line: float) -> Pressure | None:
+    for one in pressure:
+        if needs_fast_ticks(one, line):
+            return one
+    return None
 
 
 def needs_fast_ticks(pressure: Pressure, line: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
+import math
 import os
 import resource
 import sys
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 # Linux mlockall(2). ONFAULT locks pages as they are touched: 40 thread stacks cost 10 MB instead of 345 MB.
 MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
 RESERVE_BYTES = 1 << 20
+# Ticks come some milliseconds early: one each second reads again.
+MAX_AGE_SECONDS = 0.9
 
 
 class SelfUsageReader:
@@ -30,12 +33,18 @@ class SelfUsageReader:
         self._page_size = os.sysconf("SC_PAGE_SIZE")
         self._statm = _own_statm()
         self._reserve: bytearray | None = bytearray(RESERVE_BYTES)
+        self._read_at = -math.inf
+        self._rss: Bytes = Absent.NOT_AVAILABLE
+        self._cpu_seconds = 0.0
 
-    def read(self, lag_seconds: float) -> SelfUsage:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
+    def read(self, now: float, lag_seconds: float) -> SelfUsage:
+        """Return the self usage at `now` (monotonic). On fast ticks memory and CPU time are up to a second old."""
+        if not 0.0 <= now - self._read_at < MAX_AGE_SECONDS:
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            self._read_at, self._rss, self._cpu_seconds = now, self._rss_bytes(), usage.ru_utime + usage.ru_stime
         return SelfUsage(
-            rss_bytes=self._rss_bytes(),
-            cpu_seconds=usage.ru_utime + usage.ru_stime,
+            rss_bytes=self._rss,
+            cpu_seconds=self._cpu_seconds,
             tick_lag_seconds=max(0.0, lag_seconds),
             tick_duration_seconds=self.tick_duration_seconds,
             memory_locked=self.memory_locked,

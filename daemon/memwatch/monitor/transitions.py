@@ -70,7 +70,8 @@ class EventWriter:
         self._record_levels(now)
         self._record_kills(now, kills, first=before is None)
         self._record_drivers(now, first=before is None)
-        self._record_orphans(now)
+        if before is None or now.processes is not before.processes:
+            self._record_orphans(now)
 
     def on_alerts(self, now: Snapshot, notifications: tuple[Notification, ...]) -> None:
         for notification in notifications:

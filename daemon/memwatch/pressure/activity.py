@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from msgspec import Struct, field
 
@@ -55,6 +56,17 @@ class Activity(Struct, frozen=True):
 
 
 AT_REST = Activity()
+COUNTERS = (
+    "allocstall_total",
+    "pgscan_direct_total",
+    "workingset_refault_file_total",
+    "compact_stall_total",
+    "compact_fail_total",
+    "pswpin_total",
+    "pswpout_total",
+)
+counters_of = attrgetter(*COUNTERS)
+NO_RATES = (0.0,) * len(COUNTERS)
 
 
 def with_activity_point(points: tuple[ActivityPoint, ...], point: ActivityPoint) -> tuple[ActivityPoint, ...]:
@@ -75,24 +87,29 @@ def compute_activity(points: tuple[ActivityPoint, ...], now: ActivityPoint) -> A
     first, last = points[0], points[-1]
     # A window that has just begun would turn one event into a high rate.
     seconds = max(WINDOW_SECONDS, last.at - first.at)
-    before, after = first.kernel, last.kernel
-
-    def rate(name: str) -> float:
-        return count_rise(getattr(before, name), getattr(after, name)) / seconds
-
+    allocstalls, scanned, refaults, stalls, fails, *swapped = _rates(first.kernel, last.kernel, seconds)
     return Activity(
-        rate("allocstall_total"),
-        rate("pgscan_direct_total"),
-        rate("workingset_refault_file_total"),
-        rate("compact_stall_total"),
-        rate("compact_fail_total"),
-        rate("pswpin_total") + rate("pswpout_total") if is_swap_counted else None,
+        allocstalls,
+        scanned,
+        refaults,
+        stalls,
+        fails,
+        sum(swapped) if is_swap_counted else None,
         _fall(points, now),
         count_rise(first.device_bytes, now.device_bytes),
         _rise_seconds(first.evicted_seconds, now.evicted_seconds) / seconds,
         count_rise(first.failed_allocations, now.failed_allocations),
         count_new_errors(first.errors, now.errors),
     )
+
+
+def _rates(before: Kernel, after: Kernel, seconds: float) -> Sequence[float]:
+    """Return the rates of `COUNTERS`. At rest both are the same object."""
+    if before is after:
+        return NO_RATES
+    return [
+        count_rise(old, new) / seconds for old, new in zip(counters_of(before), counters_of(after), strict=True)
+    ]
 
 
 def count_new_errors(before: Mapping[ErrorKey, int], now: Mapping[ErrorKey, int]) -> Mapping[ErrorKey, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -19,9 +18,6 @@ class Point(NamedTuple):
 
     at: float
     available: int
-
-
-AVAILABLE = attrgetter("available")
 
 
 class Fall(NamedTuple):
@@ -84,11 +80,15 @@ class Forecast(NamedTuple):
 
 
 class Slope(Struct, frozen=True):
-    """Points of the last `long_seconds` of one target, oldest first. `fall`: what they show."""
+    """Points of the last `long_seconds` of one target, oldest first.
+
+    `fall`: what they show; `highest`: the most that was available, kept because there are up to 200 points.
+    """
 
     horizon: Horizon
     points: tuple[Point, ...] = ()
     fall: Fall = NO_FALL
+    highest: int = 0
 
     def with_point(self, now: float, available: int, size: int) -> Slope:
         points = self.points
@@ -97,8 +97,18 @@ class Slope(Struct, frozen=True):
         first = 0
         while first < len(points) and now - points[first].at > self.horizon.long_seconds:
             first += 1
-        points = (*points[first:], Point(now, available))
-        return Slope(self.horizon, points, find_fall(points, self.horizon, size))
+        kept = points[first:] + (Point(now, available),)  # noqa: RUF005  a third of the time of unpacking
+        highest = self._find_highest(points[:first], kept)
+        return Slope(self.horizon, kept, find_fall(kept, self.horizon, size, highest), highest)
+
+    def _find_highest(self, dropped: Sequence[Point], kept: Sequence[Point]) -> int:
+        """Return the most that was available. All points are compared only if the highest one is dropped."""
+        latest = kept[-1].available
+        if not self.points or latest >= self.highest:
+            return latest
+        if any(point.available == self.highest for point in dropped):
+            return max([point.available for point in kept])
+        return self.highest
 
     @property
     def pace(self) -> float:
@@ -117,8 +127,8 @@ class Trend(Struct, frozen=True):
         """Add a reading. `is_fast`: the value is read in every tick."""
         before = Trend() if now - self.seen_at > GAP_SECONDS else self
         fast = before.fast.with_point(now, available, size) if is_fast else before.fast
-        near, far = (fall.with_point(now, available, size) for fall in (before.near, before.far))
-        return Trend(fast, near, far, now)
+        near = before.near.with_point(now, available, size)
+        return Trend(fast, near, before.far.with_point(now, available, size), now)
 
     def forecast(self, size: int) -> Forecast | None:
         """Return the forecast of the steepest horizon. None without a steady fall, or if a budget is exceeded.
@@ -177,14 +187,17 @@ def _available_at(points: Sequence[Point], at: float) -> int:
     return next((point.available for point in reversed(points) if point.at <= at), points[0].available)
 
 
-def find_fall(points: Sequence[Point], horizon: Horizon, size: int) -> Fall:
-    """Return the fall that the points show. Its pace is the slower of the two slopes, 0 if it is too short."""
+def find_fall(points: Sequence[Point], horizon: Horizon, size: int, highest: int) -> Fall:
+    """Return the fall that the points show. Its pace is the slower of the two slopes, 0 if it is too short.
+
+    `highest`: the most that was available at one of the points.
+    """
     if not points or not size:
         return NO_FALL
     available = points[-1].available
     if 1 - available / size < horizon.min_used_ratio:
         return NO_FALL
-    lost = max(map(AVAILABLE, points)) - available
+    lost = highest - available
     if lost < horizon.min_fall_ratio * size:
         return NO_FALL
     falling = since_fall(points, available + lost * (1 - FALL_BEGINS_RATIO))

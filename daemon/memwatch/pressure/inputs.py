@@ -109,7 +109,7 @@ def collect_inputs(
         free_bytes=Absent.NOT_AVAILABLE if ram is None else ram.free_bytes,
         device_bytes=Absent.NOT_AVAILABLE if ram is None else sum_device_bytes(findings.shares, ram.id),
         evicted_seconds=sum_evicted(findings),
-        failed_allocations=sum(claim.ooms for claim in claims if isinstance(claim.ooms, int)),
+        failed_allocations=sum([claim.ooms for claim in claims if isinstance(claim.ooms, int)]),
     )
 
 
@@ -127,8 +127,11 @@ def sum_evicted(findings: Findings) -> float | Absent:
 
 def sum_device_bytes(shares: Sequence[Share], pool: str) -> Bytes:
     """Return the bytes of a pool that devices hold, as far as they are known."""
-    held = [share.used_bytes for share in shares if share.within == pool and share.device is not None]
-    known = [size for size in held if isinstance(size, int)]
+    known = [
+        share.used_bytes
+        for share in shares
+        if share.within == pool and share.device is not None and isinstance(share.used_bytes, int)
+    ]
     return sum(known) if known else Absent.NOT_AVAILABLE
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -123,11 +123,9 @@ def update_target(target_state: TargetState, inputs: PressureInputs, target: Tar
     """Add this tick's point to the trend. After a suspend the trend starts over, and its signal is dropped."""
     trend = Trend() if inputs.resumed else target_state.trend
     trend = trend.with_point(inputs.at, target.available_bytes, target.size_bytes, target.is_host)
-    held = {
-        key: one
-        for key, one in target_state.held_signals.items()
-        if not (inputs.resumed and one.signal.name == "ttf")
-    }
+    held = target_state.held_signals
+    if inputs.resumed:
+        held = {key: one for key, one in held.items() if one.signal.name != "ttf"}
     return TargetState(
         target_state.level_state, trend, held, target_state.ends_soon and not inputs.resumed, target_state.resident
     )
@@ -137,8 +135,9 @@ def judge_target(
     target: Target, target_state: TargetState, inputs: PressureInputs, changes: TickChanges, rules: PressureRules
 ) -> tuple[TargetState, Pressure]:
     """Return the highest level of usage and all signals, with all reasons."""
-    resident = target_state.resident.with_use(inputs.at, target, rules.target_rules(target.id).resident_bytes)
-    resident_bytes = resident.resident_bytes(rules.target_rules(target.id).resident_bytes)
+    wanted = rules.target_rules(target.id).resident_bytes
+    resident = target_state.resident.with_use(inputs.at, target, wanted)
+    resident_bytes = resident.resident_bytes(wanted)
     ratio = judged_ratio(target, resident_bytes)
     level_state = update_level(target_state.level_state, ratio, inputs.at, target.id, rules)
     forecast = target_state.trend.forecast(target.size_bytes)
@@ -184,9 +183,11 @@ def is_near_the_end(forecast: Forecast, target: Target, ratio: float) -> bool:
 
 
 def hold(
-    before: Mapping[str, HeldSignal], signals: Iterable[Signal], now: float, clear_after: float
+    before: Mapping[str, HeldSignal], signals: Sequence[Signal], now: float, clear_after: float
 ) -> Mapping[str, HeldSignal]:
     """Return the signals that still count, by name and level. A lower level does not end a higher one early."""
+    if not before and not signals:
+        return before
     held = {key: one for key, one in before.items() if one.until > now}
     for signal in signals:
         seconds = clear_after if signal.hold_seconds is None else signal.hold_seconds
@@ -196,6 +197,8 @@ def hold(
 
 def select_reasons(held: Mapping[str, HeldSignal], now: float) -> list[tuple[Level, Reason]]:
     """Return the highest level of each signal and its reason, most severe first. Past signals show their age."""
+    if not held:
+        return []
     by_name: dict[str, HeldSignal] = {}
     for one in sorted(held.values(), key=lambda one: one.signal.level):
         by_name[one.signal.name] = one
@@ -217,7 +220,7 @@ def with_psi_point(points: tuple[PsiPoint, ...], at: float, psi: MemoryPsi | Abs
     first = 0
     while first + 1 < len(points) and at - points[first + 1].at >= PSI_WINDOW_SECONDS:
         first += 1
-    return (*points[first:], PsiPoint(at, psi.some.total_seconds, full))
+    return points[first:] + (PsiPoint(at, psi.some.total_seconds, full),)  # noqa: RUF005  as in forecast
 
 
 def compute_stall_ratios(points: tuple[PsiPoint, ...], psi: MemoryPsi | Absent) -> StallRatios | None:

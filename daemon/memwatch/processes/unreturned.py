@@ -90,17 +90,20 @@ class ReturnTracker:
     def __init__(self) -> None:
         self._watches: dict[str, PoolWatch] = {}
         self._last: tuple[tuple[Process, ...], Held] = (), Held({}, {}, frozenset())
+        self._holders: tuple[tuple[Process, ...], Sequence[Process]] = (), ()
 
     def add(self, boottime: float, snapshot: Snapshot) -> ReturnChanges:
         """Add a snapshot and return the memory that did not come back."""
-        holders = [process for process in snapshot.processes if process.device_bytes]
+        if self._holders[0] is not snapshot.processes:
+            self._holders = snapshot.processes, [one for one in snapshot.processes if one.device_bytes]
+        holders = self._holders[1]
+        if not holders and not self._watches:
+            return NOTHING
         self._watches = {
             name: watch
             for name, watch in self._watches.items()
             if name in snapshot.labels and boottime - watch.seen_at <= MAX_GAP_SECONDS
         }
-        if not holders and not self._watches:
-            return NOTHING
         before = {name: watch.reported for name, watch in self._watches.items() if watch.reported}
         for name, reading in self._read_pools(snapshot, holders).items():
             watch = self._watches.get(name)

@@ -73,7 +73,13 @@ def record_json(record: Struct, **further: Any) -> Json:  # noqa: ANN401
     return known(**{name: _plain(getattr(record, name)) for name in record.__struct_fields__}, **further)
 
 
+# Types of values that are the same in JSON: most of them, and cheaper to recognize than all others.
+SAME = frozenset({int, str, float, bool, type(None), Absent})
+
+
 def _plain(value: Any) -> Any:  # noqa: ANN401
+    if value.__class__ in SAME:
+        return value
     if isinstance(value, Level):
         return value.word
     if isinstance(value, Enum) and not isinstance(value, Absent):

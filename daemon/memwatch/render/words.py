@@ -98,6 +98,13 @@ THROTTLE_WORDS = {
     "thermal": "temperature",
     "hw_thermal": "temperature (hardware)",
     "hw_slowdown": "hardware slowdown",
+    "pl1": "power limit (PL1)",
+    "pl2": "power limit (PL2)",
+    "pl4": "current limit (PL4)",
+    "ratl": "average temperature (RATL)",
+    "prochot": "temperature (PROCHOT)",
+    "ppt0": "power limit (PPT0)",
+    "unnamed": "for a reason that the driver does not name",
 }
 BASIS_WORDS = {
     "rss": "RSS (shared pages count in each process)",

@@ -108,12 +108,16 @@ def _halves(pool: Json) -> Iterator[Branch]:
 
 
 def split_contents(pool: Json) -> dict[str, int]:
-    """Split the used part of a GPU's memory, if its driver reports the use of processes."""
+    """Split the used part of a GPU's memory, if its driver reports the use of processes.
+
+    Without any, none is a part: the driver's list may be empty because it is not complete.
+    """
     used, rest, reserved = (figure(pool, f"{name}_bytes") for name in ("used", "unattributed", "reserved"))
     if isinstance(used, Absent) or isinstance(rest, Absent):
         return {}
     kept = {} if isinstance(reserved, Absent) else {"reserved": reserved}
-    return {"processes": max(0, used - rest - sum(kept.values())), **kept, "unattributed": rest}
+    held = max(0, used - rest - sum(kept.values()))
+    return {**({"processes": held} if held else {}), **kept, "unattributed": rest}
 
 
 def _ratio(pool: Json) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -119,6 +120,9 @@ def pool_complaints(machine: GeneratedMachine, snapshot: Snapshot) -> Iterator[s
     names = [*(pool.id for pool in snapshot.pools), *(share.id for share in snapshot.shares)]
     if len(set(names)) != len(names) or len({one.id for one in snapshot.devices}) != len(snapshot.devices):
         yield "ids are not unique"
+    labels = sorted(snapshot.labels.values())
+    if len(set(labels)) != len(labels):
+        yield f"labels are not unique: {labels}"
     yield from system_ram_complaints(machine, snapshot)
     devices, claims = {device.id: device for device in snapshot.devices}, claims_of(machine)
     for pool in snapshot.pools:
@@ -315,25 +319,24 @@ def zero_complaints(machine: GeneratedMachine, snapshot: Snapshot) -> Iterator[s
 
 def json_complaints(snapshot: Snapshot) -> Iterator[str]:
     """JSON has every figure, and reads as the same snapshot."""
-    found = snapshot_json(snapshot)
-    yield from (f"{path} is {figure}" for path, figure in figures_in(found) if figure >= MAX_FIGURE)
-    again = snapshot_from(to_bytes(found))
+    found = to_bytes(snapshot_json(snapshot))
+    yield from (f"{path} is {figure}" for path, figure in figures_in(json.loads(found)) if figure >= MAX_FIGURE)
+    again = snapshot_from(found)
     for name in ("pools", "shares", "devices", "processes", "nodes", "pressure", "swap", "zram", "tegrastats"):
         if getattr(again, name) != getattr(snapshot, name):
             yield f"{name} differ after JSON: {getattr(snapshot, name)} became {getattr(again, name)}"
-    owners = owners_json(snapshot, "unit")
+    owners = json.loads(to_bytes(owners_json(snapshot, "unit")))
     yield from (f"{path} is {figure}" for path, figure in figures_in(owners) if not 0 <= figure < MAX_FIGURE)
 
 
 def figures_in(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
-    if isinstance(value, Mapping):
-        for name, part in value.items():
+    """Yield the integers of decoded JSON with their paths."""
+    for name, part in value.items() if type(value) is dict else enumerate(value):
+        kind = type(part)
+        if kind is int:
+            yield f"{path}.{name}", part
+        elif kind is dict or kind is list:
             yield from figures_in(part, f"{path}.{name}")
-    elif isinstance(value, list):
-        for number, part in enumerate(value):
-            yield from figures_in(part, f"{path}[{number}]")
-    elif isinstance(value, int):
-        yield path, value
 
 
 def metric_complaints(snapshot: Snapshot) -> Iterator[str]:

@@ -15,7 +15,7 @@ from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Snapshot
 from memwatchd.client.tables import columns, device_lines
 from memwatchd.client.tree import render_lines
-from support.sample_snapshots import SAMPLES, critical_gb10, mig_server, simulated, unknown_figures
+from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, mig_server, simulated, unknown_figures
 
 
 def sent(snapshot: Snapshot) -> Any:
@@ -88,6 +88,18 @@ def test_share_with_a_limit_shows_it() -> None:
 
     assert "of which " in text
     assert "limit " in text
+
+
+def test_gpu_without_listed_processes_has_no_part_of_theirs() -> None:
+    """A driver that lists none may not see them: 0 would be a claim."""
+    ram, card, other = discrete_gpu().pools
+    unlisted = replace(card, unattributed_bytes=card.used_bytes, reserved_bytes=0)
+
+    text = text_of(replace(discrete_gpu(), pools=(ram, unlisted, other)))
+
+    shown = text.partition(card.label)[2].partition("available")[0]
+    assert "unattributed" in shown
+    assert "processes" not in shown
 
 
 def test_absent_value_is_a_dash_with_its_reason() -> None:

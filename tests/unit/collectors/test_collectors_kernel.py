@@ -85,11 +85,22 @@ def test_counters_are_found_on_any_line() -> None:
         (whole, 3),
         (whole.replace(b"99", b"100"), 3),
         (b"\noom_kill 4\ncompact_fail 12\n", 4),
-        (whole.replace(b"oom_kill", b"oom_kist"), Absent.NOT_SUPPORTED),
+        (whole.replace(b"oom_kill", b"oom_kills"), Absent.NOT_SUPPORTED),
         (whole, 3),
     ):
         assert reader.parse(data).oom_kills_total == kills
         assert reader.parse(data).compact_fail_total == 12
+
+
+def test_unchanged_counters_are_the_same_object() -> None:
+    """Later stages skip an identical object: other lines of the file change every second, these rarely."""
+    reader = vmstat.Vmstat(4096)
+    data = b"nr_free_pages 99\noom_kill 3\ncompact_fail 12\n"
+
+    kernel = reader.parse(data)
+
+    assert reader.parse(data.replace(b"99", b"98")) is kernel
+    assert reader.parse(data.replace(b"12", b"13")).compact_fail_total == 13
 
 
 def test_largest_free_block_of_64_kib_pages() -> None:
@@ -265,4 +276,5 @@ def test_vmstat_counts_direct_reclaim_of_all_zones() -> None:
     assert (kernel[0].pswpin_total, kernel[0].pswpout_total) == (5, 6)
     assert (kernel[0].mlocked_bytes, kernel[0].unevictable_bytes) == (2 * 65536, 3 * 65536)
     assert kernel[0].workingset_refault_file_total is Absent.NOT_SUPPORTED
+    assert reader.parse(data.replace(b"allocstall_movable 300\n", b"")).allocstall_total is Absent.NOT_SUPPORTED
     assert vmstat.Vmstat(4096).parse(b"nr_free_pages 9\n").allocstall_total is Absent.NOT_SUPPORTED

@@ -1,7 +1,8 @@
-"""Temperature, power and clocks from the kernel's sensors, and GPUs that are left asleep."""
+"""Temperature, power, clocks and throttling from the kernel's files, and GPUs that are left asleep."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -38,6 +39,15 @@ XE: dict[str, str | int] = {
 }
 
 
+def gpu_metrics(revision: int, content: int, mask: int, size: int = 168) -> bytes:
+    """Build the file of amdgpu: a header, and the mask of throttlers at the offset of that format."""
+    offset = {1: 112, 2: 120}.get(revision, 120)
+    data = bytearray(max(size, offset + 8))
+    data[:4] = struct.pack("<HBB", size, revision, content)
+    data[offset : offset + 8] = struct.pack("<Q", mask)
+    return bytes(data[:size])
+
+
 class Machine:
     """One GPU with sensors, and the collector that reads it."""
 
@@ -49,7 +59,7 @@ class Machine:
             self.write(f"hwmon/hwmon3/{name}", text)
         self.collector = Collector(self.machine.roots, self.clock.monotonic)
 
-    def write(self, name: str, text: str | int) -> None:
+    def write(self, name: str, text: str | int | bytes) -> None:
         self.machine.write(f"sys/devices/pci0000:00/{PCI}/{name}", text)
 
     def remove(self, name: str) -> None:
@@ -123,6 +133,16 @@ def test_machine_without_gpu_sensors_is_unavailable(tmp_path: Path, name: str) -
         Machine(tmp_path, {**AMDGPU, "name": name})
 
 
+def test_sensors_of_a_driver_that_is_loaded_again_are_found(tmp_path: Path) -> None:
+    """The kernel gives its folder the next free number."""
+    machine = Machine(tmp_path, AMDGPU)
+    device = machine.machine.device()
+    (device / "hwmon/hwmon3").rename(device / "hwmon/hwmon5")
+    machine.clock.now += RESCAN_SECONDS
+
+    assert machine.read() == NAVI
+
+
 def test_added_and_removed_gpus_are_found(tmp_path: Path) -> None:
     machine = Machine(tmp_path, AMDGPU)
     other = "0000:2b:00.0"
@@ -134,3 +154,73 @@ def test_added_and_removed_gpus_are_found(tmp_path: Path) -> None:
     assert machine.collector.collect().hwmon == {
         other: Vitals(*[Absent.NOT_SUPPORTED] * 4)  # no file but the name
     }
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        (gpu_metrics(1, 3, 1 << 0 | 1 << 35 | 1 << 47, size=120), ("ppt0", "temp_edge", "prochot_gfx")),
+        (gpu_metrics(2, 2, 1 << 5, size=128), ("fppt",)),
+        (gpu_metrics(2, 4, 1 << 41 | 1 << 57), ("temp_vr_mem1", "fit")),
+        (gpu_metrics(1, 3, 0, size=120), ()),
+        (gpu_metrics(1, 3, 1 << 60, size=120), ("bit_60",)),  # of a newer driver
+        (gpu_metrics(1, 3, (1 << 64) - 1, size=120), Absent.NOT_SUPPORTED),
+        (gpu_metrics(1, 2, 1, size=104), Absent.NOT_SUPPORTED),  # a mask that differs by GPU
+        (gpu_metrics(2, 1, 1, size=120), Absent.NOT_SUPPORTED),
+        (gpu_metrics(3, 0, 1, size=264), Absent.NOT_SUPPORTED),  # counters of time
+        (gpu_metrics(1, 3, 1, size=112), Absent.INCONSISTENT),
+        (b"x", Absent.INCONSISTENT),
+    ],
+)
+def test_amd_reasons_are_the_bits_that_mean_the_same_on_all_gpus(
+    tmp_path: Path, metrics: bytes, expected: tuple[str, ...] | Absent
+) -> None:
+    machine = Machine(tmp_path, AMDGPU)
+    machine.write("gpu_metrics", metrics)
+
+    assert machine.read().throttled == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "prefix", "status"),
+    [
+        ("drm/card0/gt/gt0", "drm/card0/gt/gt1", "throttle_reason_", "throttle_reason_status"),
+        ("tile0/gt0/freq0/throttle", "tile1/gt2/freq0/throttle", "reason_", "status"),
+    ],
+    ids=["i915", "xe"],
+)
+def test_intel_reasons_are_those_of_all_graphics_units(
+    tmp_path: Path, first: str, second: str, prefix: str, status: str
+) -> None:
+    """An integrated GPU has these files and no hwmon folder. Reasons of a unit with status 0 are not read."""
+    machine = Machine(tmp_path, {**XE})
+    for folder in (first, second):
+        for name in ("pl1", "thermal", "prochot"):
+            machine.write(f"{folder}/{prefix}{name}", 0)
+        machine.write(f"{folder}/{status}", 0)
+    for name in XE:
+        machine.remove(f"hwmon/hwmon3/{name}")
+    machine.clock.now += RESCAN_SECONDS
+    calm = machine.read()
+    machine.write(f"{first}/{prefix}thermal", 1)
+    stale = machine.read()
+    machine.write(f"{first}/{status}", 1)
+    machine.write(f"{second}/{status}", 1)
+    machine.write(f"{second}/{prefix}pl1", 1)
+    hot = machine.read()
+    machine.write(f"{first}/{prefix}thermal", 0)
+    machine.write(f"{second}/{prefix}pl1", 0)
+    unnamed = machine.read()
+    machine.write(f"{first}/{status}", "?")
+
+    assert (calm.throttled, stale.throttled) == ((), ())
+    assert (hot.throttled, unnamed.throttled) == (("thermal", "pl1"), ("unnamed",))
+    assert machine.read().throttled is Absent.INCONSISTENT
+
+
+def test_throttling_of_a_sleeping_gpu_is_not_read(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, AMDGPU, control="auto", runtime_status="suspended")
+    machine.write("gpu_metrics", gpu_metrics(1, 3, 1, size=120))
+    (machine.machine.device() / "gpu_metrics").chmod(0)
+
+    assert machine.read() == NONE

@@ -211,6 +211,51 @@ def test_slow_collector_is_not_hurried_beyond_its_budget() -> None:
     assert left > 10.0
 
 
+class Informed(Hurried):
+    """Collector that has news until it runs."""
+
+    news = False
+
+    def has_news(self) -> bool:
+        return self.news
+
+    def collect(self) -> Findings:
+        self.news = False
+        return super().collect()
+
+
+def test_collector_with_news_runs_before_its_period_ends() -> None:
+    """Without pressure; once, and then at its period again."""
+    informed = Informed()
+    sampler = Sampler(enlist(informed), SystemClock())
+    sampler.start()
+    sampler.wait_for_first(5.0)
+    sampler.gather()
+    before = informed.calls
+
+    informed.news = True
+    wait_until(lambda: bool(sampler.gather()) and informed.calls == 2)
+    threading.Event().wait(0.1)
+    sampler.gather()
+    sampler.stop()
+
+    assert (before, informed.calls) == (1, 2)
+
+
+def test_news_do_not_exceed_the_budget_of_a_slow_collector() -> None:
+    informed = Informed(took=0.05)
+    sampler = Sampler(enlist(informed), SystemClock())
+    sampler.start()
+    sampler.wait_for_first(5.0)
+
+    informed.news = True
+    sampler.gather()
+    threading.Event().wait(0.2)
+    sampler.stop()
+
+    assert informed.calls == 1
+
+
 class Unequal(dict[str, str]):
     """Dict whose first `left` comparisons raise MemoryError."""
 

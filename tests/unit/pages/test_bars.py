@@ -7,13 +7,14 @@ from msgspec.structs import replace
 
 from memwatch.model import Absent, Content, Pool, PoolKind
 from memwatch.pressure.rules import Thresholds
-from memwatch_web.pages.bars import build_bars, build_segments
+from memwatch_web.pages.bars import build_bars, build_limit_bars, build_segments
 from support.sample_parts import GIB, MEASURED, system_ram, vram
 from support.sample_snapshots import (
     SAMPLES,
     critical_gb10,
     hugepages_host,
     mig_server,
+    partition,
     stale_collector,
     unknown_figures,
 )
@@ -148,3 +149,31 @@ def test_marks_exclude_reserved_huge_pages() -> None:
     aside = bar.pool.set_aside_bytes / bar.pool.size_bytes
 
     assert bar.marks[0].position == pytest.approx(aside + 0.6 * (1 - aside))
+
+
+def test_limit_without_a_pool_has_a_bar_of_its_own() -> None:
+    """Its full width is the limit. A limit inside has the same scale."""
+    (bar,) = build_limit_bars(partition(), {"gpu0.limit": Thresholds(medium=0.5)})
+
+    assert (bar.whole.label, bar.device, bar.whole.size_bytes) == ("GPU memory limit", "NVIDIA L40S", 20 * GIB)
+    assert [(segment.kind, segment.size_bytes) for segment in bar.segments] == [
+        ("used", 15 * GIB),
+        ("available", 5 * GIB),
+    ]
+    assert [(lane.share.id, lane.used, lane.limit) for lane in bar.lanes] == [("gpu0.limit.job", 0.45, 0.6)]
+    assert (bar.marks[0].position, bar.device_bytes) == (0.5, Absent.NOT_AVAILABLE)
+
+
+def test_limit_in_a_pool_has_no_bar_of_its_own() -> None:
+    assert build_limit_bars(mig_server(), {}) == ()
+
+
+@pytest.mark.parametrize(("used", "expected"), [(Absent.STALE, []), (25 * GIB, [1.0, 0.0])])
+def test_limit_of_unknown_or_exceeded_use_stays_in_its_bar(used: int | Absent, expected: list[float]) -> None:
+    """A limit may be lowered below the use."""
+    snapshot = partition()
+    shares = tuple(replace(one, used_bytes=used) if one.id == "gpu0.limit" else one for one in snapshot.shares)
+
+    (bar,) = build_limit_bars(replace(snapshot, shares=shares), {})
+
+    assert [segment.width for segment in bar.segments] == expected

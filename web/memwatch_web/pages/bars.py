@@ -1,4 +1,4 @@
-"""Geometry of pool bars, as fractions of the pool size (0 to 1). Pure functions."""
+"""Geometry of the bars of pools, and of limits in no pool, as fractions of their size (0 to 1). Pure functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
-from memwatch.model import Absent, Content, Pool, Share
+from memwatch.accounting.relations import left_of
+from memwatch.model import Absent, Bytes, Content, Pool, Share
 from memwatch.pressure.rules import Thresholds
 from memwatch.snapshot import Snapshot
 
@@ -61,6 +62,32 @@ class Bar(Struct, frozen=True):
     lanes: tuple[Lane, ...]
     marks: tuple[Mark, ...]
 
+    @property
+    def whole(self) -> Pool:
+        return self.pool
+
+
+class Limit(Struct, frozen=True):
+    """The full width of a share's bar: its limit."""
+
+    id: str
+    label: str
+    size_bytes: int
+    used_bytes: Bytes
+
+
+class LimitBar(Struct, frozen=True):
+    """One limit to scale, on the memory of a device, whose size is unknown. Without segments its use is unknown."""
+
+    share: Share
+    device: str
+    whole: Limit
+    available_bytes: Bytes
+    segments: tuple[Segment, ...]
+    lanes: tuple[Lane, ...]
+    marks: tuple[Mark, ...]
+    device_bytes: Bytes = Absent.NOT_AVAILABLE
+
 
 def build_bars(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tuple[Bar, ...]:
     """Return the bar of every pool. `thresholds` are by pool id, `Thresholds()` by default."""
@@ -69,11 +96,36 @@ def build_bars(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tupl
         Bar(
             pool,
             build_segments(pool),
-            tuple(build_lanes(pool, inside)),
-            build_marks(pool, thresholds.get(pool.id, Thresholds())),
+            tuple(build_lanes(pool.id, pool.size_bytes, inside)),
+            build_marks(pool.size_bytes, pool.set_aside_bytes, thresholds.get(pool.id, Thresholds())),
         )
         for pool in snapshot.pools
     )
+
+
+def build_limit_bars(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tuple[LimitBar, ...]:
+    """Return the bar of every limit that is in no pool: that of a memory partition."""
+    inside = _by_parent(snapshot.shares)
+    return tuple(
+        _build_limit_bar(share, share.limit_bytes, device.name, inside, thresholds.get(share.id, Thresholds()))
+        for device in snapshot.devices
+        for share in inside.get(device.id, ())
+        if device.id not in {pool.id for pool in snapshot.pools}
+        and isinstance(share.limit_bytes, int)
+        and share.limit_bytes
+    )
+
+
+def _build_limit_bar(
+    share: Share, limit: int, device: str, inside: Mapping[str, tuple[Share, ...]], thresholds: Thresholds
+) -> LimitBar:
+    used, left = share.used_bytes, left_of(share)
+    segments: tuple[Segment, ...] = ()
+    if not isinstance(used, Absent) and not isinstance(left, Absent):
+        part = min(1.0, used / limit)
+        segments = Segment("used", used, 0.0, part), Segment("available", left, part, 1.0 - part)
+    whole, lanes = Limit(share.id, share.label, limit, used), build_lanes(share.id, limit, inside)
+    return LimitBar(share, device, whole, left, segments, tuple(lanes), build_marks(limit, 0, thresholds))
 
 
 def build_segments(pool: Pool) -> tuple[Segment, ...]:
@@ -111,26 +163,26 @@ def _with_devices(pool: Pool, parts: tuple[Content, ...]) -> tuple[Content, ...]
     return (*rest, Content("devices", unexplained - remainder), Content("unattributed", remainder))
 
 
-def build_marks(pool: Pool, thresholds: Thresholds) -> tuple[Mark, ...]:
+def build_marks(size: int, set_aside: int, thresholds: Thresholds) -> tuple[Mark, ...]:
     """Return the threshold marks. Levels exclude reserved huge pages, so the marks are scaled to the rest."""
-    if not pool.size_bytes:
+    if not size:
         return ()
-    aside = pool.set_aside_bytes / pool.size_bytes
+    aside = set_aside / size
     lines = (("medium", thresholds.medium), ("high", thresholds.high), ("critical", thresholds.critical))
     return tuple(Mark(level, line, aside + line * (1 - aside)) for level, line in lines)
 
 
 def build_lanes(
-    pool: Pool, inside: Mapping[str, tuple[Share, ...]], within: str | None = None, around: tuple[float, ...] = ()
+    within: str, whole: int, inside: Mapping[str, tuple[Share, ...]], around: tuple[float, ...] = ()
 ) -> Iterator[Lane]:
-    """Yield the shares of a pool depth-first: each is followed by the shares inside it."""
-    if not pool.size_bytes:
+    """Yield the shares of a place depth-first, as fractions of `whole`; inner shares follow theirs."""
+    if not whole:
         return
-    for share in inside.get(within or pool.id, ()):
-        used = _part(share.used_bytes, pool.size_bytes)
-        yield Lane(share, len(around), used, _part(share.limit_bytes, pool.size_bytes), around)
+    for share in inside.get(within, ()):
+        used = _part(share.used_bytes, whole)
+        yield Lane(share, len(around), used, _part(share.limit_bytes, whole), around)
         extent = 1.0 if isinstance(used, Absent) else used
-        yield from build_lanes(pool, inside, share.id, (*around, extent))
+        yield from build_lanes(share.id, whole, inside, (*around, extent))
 
 
 def _part(figure: int | Absent, whole: int) -> float | Absent:

@@ -74,6 +74,7 @@ def pools() -> Iterator[PatternSample]:
     carve_out = Pool("carveout", PoolKind.CARVEOUT, "GPU carve-out", 512 << 20, 455 << 20, 57 << 20, "", MEASURED)
     yield PatternSample("no pressure level", machine(carve_out))
     yield PatternSample("shares inside shares", nested())
+    yield PatternSample("limit without a pool", partition())
 
 
 def sample_reasons(level: Level, ratio: float) -> tuple[Reason, ...]:
@@ -128,6 +129,18 @@ def nested() -> Snapshot:
         for name, level, ratio in (("nested", Level.MEDIUM, 0.66), ("slice", Level.HIGH, 0.83))
     )
     return machine(ram("nested", 0.66), verdicts, shares)
+
+
+def partition() -> Snapshot:
+    """Return a limit on a GPU whose size is unknown, with a limit inside, beside System RAM."""
+    shares = (
+        Share("own", ShareKind.GPU_LIMIT, "GPU memory limit", "partitioned", 15 * GIB, "", MEASURED, 20 * GIB),
+        Share("job", ShareKind.GPU_LIMIT, "trainer.service limit", "own", 9 * GIB, "", MEASURED, 12 * GIB),
+    )
+    verdicts = tuple(Pressure(name, Level.MEDIUM, Level.MEDIUM, 0.75) for name in ("own", "job"))
+    found = machine(ram("beside", 0.41), verdicts)
+    card = Device("partitioned", "NVIDIA", "NVIDIA L40S", Architecture.DISCRETE, allocates_from=("own",))
+    return replace(found, shares=shares, devices=(*found.devices, card))
 
 
 def machine(pool: Pool, pressure: tuple[Pressure, ...] = (), shares: tuple[Share, ...] = ()) -> Snapshot:

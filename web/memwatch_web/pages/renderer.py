@@ -31,7 +31,7 @@ from memwatch.render.summary import (
     has_figures,
 )
 from memwatch.snapshot import Snapshot
-from memwatch_web.pages.bars import build_bars
+from memwatch_web.pages.bars import build_bars, build_limit_bars
 from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.history_view import HistoryView, RejectedQuery
 from memwatch_web.pages.last_run_chart import build_chart
@@ -186,6 +186,7 @@ class Pages:
                 "latest": build_latest(one.snapshot, rules),
                 "pressure": {verdict.target: verdict for verdict in one.snapshot.pressure},
                 "bars": build_bars(one.snapshot, {}),
+                "limit_bars": build_limit_bars(one.snapshot, {}),
             }
             for one in exhibits.pools()
         ]
@@ -213,6 +214,7 @@ class Pages:
         rules, history_writer = self._rules(), self._history_writer()
         words = history_writer.unclean_shutdown if history_writer else None
         pressure = {verdict.target: verdict for verdict in snapshot.pressure}
+        thresholds = {target: rules.thresholds_for(target) for target in snapshot.labels}
         return {
             "page": name,
             "stream": name if view.by == "process" else f"{name}-{view.by}",
@@ -221,7 +223,8 @@ class Pages:
             "pressure": pressure,
             "worst": find_worst(snapshot),
             "latest": build_latest(snapshot, rules),
-            "bars": build_bars(snapshot, {pool.id: rules.thresholds_for(pool.id) for pool in snapshot.pools}),
+            "bars": build_bars(snapshot, thresholds),
+            "limit_bars": build_limit_bars(snapshot, thresholds) if name == "overview" else (),
             "places": sorted({place for process in snapshot.processes for place in process.device_bytes}),
             "processes": by_footprint(snapshot.processes)[: TOP_PROCESSES if name == "overview" else None],
             "who": find_memory_holders(snapshot, self._growth) if name == "processes" else None,
