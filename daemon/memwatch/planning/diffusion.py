@@ -16,6 +16,8 @@ from memwatch.planning.sizes import InvalidInputError, regular_size
 MODEL_INDEX = "model_index.json"
 MAX_JSON_BYTES = 1 << 20
 MAX_COMPONENTS = 16
+# Published single files have up to 3,000 tensors.
+MAX_TENSORS = 16_384
 DENOISERS = ("unet", "transformer")
 # Queries, keys, values and outputs of attention, where diffusers' training scripts put LoRA adapters.
 ADAPTED = (".to_q.weight", ".to_k.weight", ".to_v.weight", ".to_out.0.weight")
@@ -107,6 +109,8 @@ def _read_component(path: Path) -> Part:
     for file in small or plain:
         header, room = read_header(file)
         checked_bytes(header, room, str(file))
+        if len(tensors) + len(header) > MAX_TENSORS:
+            raise InvalidInputError(f"{path}: has more than {MAX_TENSORS} tensors, the most that are read")
         tensors |= list_tensors(header)
     return sum_tensors(tensors)
 
@@ -183,6 +187,10 @@ def read_single_file(header: Mapping[str, object]) -> Found | None:
     """Return the components of one file, None if its tensors are not those of a diffusion model."""
     if not any(name.startswith(DENOISER_PREFIXES) for name in header):
         return None
+    if len(header) > MAX_TENSORS:
+        raise InvalidInputError(
+            f"the file has {len(header)} tensors; at most {MAX_TENSORS} of a diffusion model are read"
+        )
     tensors = list_tensors(header)
     groups: dict[str, dict[str, tuple[tuple[int, ...], int]]] = {}
     for name, tensor in tensors.items():

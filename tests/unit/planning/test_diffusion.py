@@ -230,6 +230,13 @@ def test_incomplete_folder_says_what_it_lacks(tmp_path: Path) -> None:
         read_checkpoint(folder)
 
 
+def test_more_tensors_than_any_pipeline_has_are_refused(tmp_path: Path) -> None:
+    names = [f"model.diffusion_model.{at}" for at in range(16_385)]
+    path = samples.sparse_safetensors(tmp_path / "model.safetensors", {name: [1] for name in names}, "F16")
+    with pytest.raises(InvalidInputError, match="has 16385 tensors; at most 16384"):
+        read_checkpoint(path)
+
+
 @pytest.mark.parametrize("name", ["../unet", "/etc", "unet/../../x"])
 def test_index_cannot_name_folders_elsewhere(name: str, tmp_path: Path) -> None:
     folder = samples.sdxl(tmp_path / "model")
