@@ -91,7 +91,8 @@ def answer_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot, engines: 
 
     fits = has_room(use)
     change = None if fits else cheapest_reduction(checkpoint, use, has_room)
-    greatest = find_greatest(checkpoint, use, _same_place(check, found)) if checkpoint.transformer else None
+    known = checkpoint.transformer or checkpoint.pipeline
+    greatest = find_greatest(checkpoint, use, _same_place(check, found)) if known else None
     launches = build_launches(engines, checkpoint, use, snapshot, check)
     return FitAnswer(need, found, change, greatest, launches)
 
@@ -119,6 +120,8 @@ def without_context(need: MemoryNeed, snapshot: Snapshot) -> MemoryNeed:
 def list_splits(checkpoint: Checkpoint, use: Use, devices: int) -> Iterator[tuple[int, str, Demand]]:
     """Yield the demands on each of two and more GPUs, the smallest number first."""
     shape = checkpoint.transformer
+    if checkpoint.pipeline:
+        return
     for count in [use.gpus] if use.gpus else range(2, devices + 1):
         if count < 2 or count > devices:
             continue
@@ -133,6 +136,8 @@ def list_splits(checkpoint: Checkpoint, use: Use, devices: int) -> Iterator[tupl
 
 def find_greatest(checkpoint: Checkpoint, use: Use, has_room: Callable[[Use], bool]) -> Greatest:
     """Search the greatest context up to the model's own, the greatest batch, and the widest format that fit."""
+    if checkpoint.pipeline:
+        return Greatest(batch=_greatest(MAX_BATCH, lambda count: has_room(replace(use, batch_size=count))))
     most = max(checkpoint.context or MAX_TOKENS, choose_context(checkpoint, use))
     context = _greatest(most, lambda tokens: has_room(replace(use, context=tokens)))
     batch = _greatest(MAX_BATCH, lambda count: has_room(replace(use, batch_size=count)))

@@ -148,11 +148,11 @@ def _on_device(demand: Demand, device: Device, snapshot: Snapshot, reserve: int)
     if not demand.ram_bytes:
         return on_gpu
     within = _bytes_in_ram(need, device, snapshot)
-    in_ram = _in_system_ram(within + demand.ram_bytes, snapshot, reserve)
-    verdict = _join(on_gpu, in_ram)
     unified = within > 0
-    gained = f"; {SAME_MEMORY.format(size(demand.ram_bytes))}" if unified else ""
-    total = need + demand.ram_bytes if unified else need
+    beside = demand.beside_bytes if unified else demand.ram_bytes
+    verdict = _join(on_gpu, _in_system_ram(within + beside, snapshot, reserve))
+    gained = f"; {SAME_MEMORY.format(size(beside))}" if unified else ""
+    total = need + beside if unified else need
     return replace(verdict, reason=verdict.reason + gained, need_bytes=total, ram_need_bytes=demand.ram_bytes)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
 from msgspec.structs import fields
 
 from memwatch.planning.checkpoint import Checkpoint
+from memwatch.planning.pipeline import Pipeline
 from memwatch.planning.request import Use, choose_context
 from memwatch.planning.training import TrainingPlan
 from memwatch.planning.transformer import Transformer
@@ -28,6 +30,8 @@ def shape_fields(transformer: Transformer) -> dict[str, str]:
 
 def model_fields(checkpoint: Checkpoint, use: Use, launch: str = "") -> dict[str, str]:
     """Return the request fields of a model and its use. `launch`: an engine for its launch line, or all."""
+    if checkpoint.pipeline:
+        return pipeline_fields(checkpoint.pipeline) | use_fields(use)
     given = shape_fields(checkpoint.transformer) if checkpoint.transformer else {}
     found: dict[str, object] = {**given, **use_fields(use)}
     if checkpoint.weights_bytes is not None:
@@ -39,6 +43,16 @@ def model_fields(checkpoint: Checkpoint, use: Use, launch: str = "") -> dict[str
     if launch:
         found |= {"launch": launch, "model": checkpoint.name, "source": checkpoint.source}
     return {name: str(value) for name, value in found.items()}
+
+
+def pipeline_fields(pipe: Pipeline) -> dict[str, str]:
+    return {name: str(value).lower() for name, value in _changed(pipe).items()}
+
+
+def _changed(record: Struct) -> dict[str, object]:
+    """Return the fields of a record that do not have their default."""
+    named = {field.name: (getattr(record, field.name), field.default) for field in fields(type(record))}
+    return {name: value for name, (value, default) in named.items() if value != default}
 
 
 def use_fields(use: Use) -> dict[str, str]:
@@ -56,6 +70,7 @@ def use_fields(use: Use) -> dict[str, str]:
         "runtime": use.runtime_bytes,
         **(_plan_fields(plan) if plan else {}),
     }
+    found |= _changed(use.images)
     kept = {name: str(value).lower() for name, value in found.items() if value}
     return kept | ({"zero": str(use.zero)} if plan else {})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from memwatch.planning.demand import Demand
 from memwatch.planning.inference import compute_weights, estimate_inference
 from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
 from memwatch.planning.parallel import PARALLEL, choose_parallel_kind, shares_of
+from memwatch.planning.pipeline import ImageUse, Pipeline, PipelineNeed, plan_images, plan_training
 from memwatch.planning.sizes import SIZE, InvalidInputError, check_count, parse_bytes
 from memwatch.planning.training import TrainingEstimate, TrainingPlan, estimate_training_memory
 from memwatch.planning.transformer import Transformer
@@ -24,6 +25,10 @@ MIN_CONTEXT = 2048
 # Labels of the parts of a need.
 PARTS = {
     "weights": "weights",
+    "denoiser": "denoiser (UNet or transformer)",
+    "text_encoders": "text encoders",
+    "vae": "VAE",
+    "adapters": "LoRA adapters",
     "kv_cache": "KV cache",
     "activations": "activations",
     "gradients": "gradients",
@@ -46,7 +51,7 @@ class Use(Struct, frozen=True):
     `offload_kv` and `cpu_layers` move the KV cache, or layers with their part of it, to System RAM. `gpus` 0: the
     smallest number. `parallel`: tensor or pipeline, empty for the better. `zero`: stage of ZeRO in training on
     several GPUs, 3 is FSDP. `reserve_bytes` stay free in each pool. `runtime_bytes`: measured cost of a context on
-    a GPU, 0 for a typical value.
+    a GPU, 0 for a typical value. `images`: options of diffusion models.
     """
 
     context: int = 0
@@ -61,6 +66,7 @@ class Use(Struct, frozen=True):
     zero: int = MAX_ZERO_STAGE
     reserve_bytes: int = 0
     runtime_bytes: int = 0
+    images: ImageUse = ImageUse()
 
     def __post_init__(self) -> None:
         check_count(self.gpus, "gpus", 8, 0, MAX_GPUS)
@@ -80,6 +86,7 @@ class MemoryNeed(Struct, frozen=True):
 
     `moves`: bytes of each part that the plan puts into System RAM in place of the GPU; the part `waits_in_ram` is
     their sum, negative. `bytes` is what remains on the GPU. `runtime_source`: source of the part `runtime`.
+    `ram_peak_bytes`: the most that waits in System RAM, if that is not at the GPU's peak.
     """
 
     subject: str
@@ -88,11 +95,12 @@ class MemoryNeed(Struct, frozen=True):
     note: str = ""
     moves: Mapping[str, int] = {}
     runtime_source: str = ""
+    ram_peak_bytes: int = 0
 
     @property
     def demand(self) -> Demand:
-        runtime = self.parts.get("runtime", 0)
-        return Demand(self.bytes - runtime, sum(self.moves.values()), runtime)
+        runtime, moved = self.parts.get("runtime", 0), sum(self.moves.values())
+        return Demand(self.bytes - runtime, max(moved, self.ram_peak_bytes), runtime, moved)
 
 
 class Reduction(Struct, frozen=True):
@@ -126,6 +134,8 @@ def read_subject(subject: str) -> Checkpoint:
 def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> MemoryNeed:
     """Return the need on the fullest of `gpus` GPUs. Raises InvalidInputError."""
     shape = checkpoint.transformer
+    if checkpoint.pipeline:
+        return _pipeline_need(checkpoint.name, checkpoint.pipeline, use, gpus)
     if shape is None:
         if use.training or checkpoint.weights_bytes is None:
             raise InvalidInputError(
@@ -163,6 +173,35 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
     how = choose_parallel_kind(shape, use.parallel, gpus)
     shares = shares_of(shape, how, gpus, served.weights_bytes)
     return _need(checkpoint.name, _scaled(parts, shares), _scaled(moves, shares), use)
+
+
+def _pipeline_need(name: str, pipe: Pipeline, use: Use, gpus: int) -> MemoryNeed:
+    if gpus > 1:
+        raise InvalidInputError("a diffusion model is not split over several GPUs: each makes its own images")
+    refuse_text_options(use)
+    images, batch = use.images, use.batch_size
+    found: PipelineNeed = (
+        plan_training(pipe, images, batch, use.dtype, use.training)
+        if use.training
+        else plan_images(pipe, images, batch, use.dtype)
+    )
+    need = _need(name, _scaled(found.parts, {}), found.moves, use)
+    return replace(need, ram_peak_bytes=found.ram_peak_bytes)
+
+
+def refuse_text_options(use: Use) -> None:
+    """Raise InvalidInputError for options that a diffusion model does not have."""
+    given = {
+        "context": use.context,
+        "kv_dtype": use.kv_dtype,
+        "offload_kv": use.offload_kv,
+        "cpu_layers": use.cpu_layers,
+        "gpus": use.gpus > 1,
+        "parallel": use.parallel,
+    }
+    names = ", ".join(name for name, value in given.items() if value)
+    if names:
+        raise InvalidInputError(f"{names}: not for a diffusion model; use width, height, batch, offload or dtype")
 
 
 def _inference_moves(shape: Transformer, use: Use, parts: Mapping[str, int]) -> dict[str, int]:
@@ -220,9 +259,31 @@ def cheapest_reduction(checkpoint: Checkpoint, use: Use, has_room: Callable[[Use
 
 def list_reductions(checkpoint: Checkpoint, use: Use) -> Iterator[Reduction]:
     """Yield changes that reduce the need, the least costly first."""
-    for words, flags, changed in (*_training_reductions(use), *_inference_reductions(checkpoint, use)):
+    if checkpoint.pipeline:
+        options = list_image_reductions(use)
+    else:
+        options = (*_training_reductions(use), *_inference_reductions(checkpoint, use))
+    for words, flags, changed in options:
         with suppress(InvalidInputError):
             yield Reduction(words, flags, changed, compute_checkpoint_need(checkpoint, changed))
+
+
+def list_image_reductions(use: Use) -> Sequence[tuple[str, str, Use]]:
+    """Return changes that reduce the need for images, the least costly first."""
+    if use.training:
+        return [one for one in _training_reductions(use) if "4-bit" not in one[0]]
+    images, found = use.images, []
+    if use.batch_size > 1:
+        use = replace(use, batch_size=1)
+        found.append(("a batch of 1", "--batch 1", use))
+    tiled = replace(images, vae_tiling=True, vae_slicing=True)
+    found.append(("VAE tiling and slicing", "--vae-tiling --vae-slicing", replace(use, images=tiled)))
+    changes = [("model offloading", "--offload model", replace(use, images=replace(tiled, offload="model")))]
+    for words, dtype in (("fp8", "fp8"), ("4-bit", "nf4")):
+        changes.append((f"{words} weights", f"--dtype {dtype}", replace(use, dtype=dtype, images=tiled)))
+    last = replace(use, images=replace(tiled, offload="sequential"))
+    changes.append(("sequential offloading", "--offload sequential", last))
+    return [*found, *((words, f"{flags} --vae-tiling --vae-slicing", changed) for words, flags, changed in changes)]
 
 
 def _training_reductions(use: Use) -> Iterator[tuple[str, str, Use]]:

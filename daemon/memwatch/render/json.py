@@ -320,6 +320,7 @@ def fit_json(found: FitAnswer) -> Json:
         "parts": dict(need.parts),
         "runtime_source": need.runtime_source or None,
         "moves": {part: moved for part, moved in need.moves.items() if moved},
+        "ram_bytes": need.demand.ram_bytes,
         "change": reduction,
         "greatest": record_json(found.greatest) if found.greatest else None,
         "launch": [record_json(line) for line in found.launches.lines],

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
 from memwatch.planning.launch import ALL, ENGINES, select_engines
 from memwatch.planning.number_formats import bits_per_cached_number, bits_per_weight
+from memwatch.planning.pipeline import ATTENTIONS, OFFLOADS, ImageUse
 from memwatch.planning.query import model_fields
 from memwatch.planning.request import PARTS, Use, compute_checkpoint_need, is_size, read_subject
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
@@ -56,6 +57,12 @@ def check_engine(_ctx: click.Context, _option: click.Parameter, value: str) -> s
 @click.option("--cpu-layers", type=Number(0, 1 << 20, 10), default=0, help="Layers on the CPU, with their cache.")
 @click.option("--gpus", type=Number(0, 1024, 8), default=0, help="Number of GPUs.  [default: as few as possible]")
 @click.option("--parallel", type=click.Choice(["tensor", "pipeline"]), help="Split over several GPUs.")
+@click.option("--width", type=Number(64, 1 << 14, 1024), default=1024, help="Images: width.  [default: 1024]")
+@click.option("--height", type=Number(64, 1 << 14, 1024), default=1024, help="Images: height.  [default: 1024]")
+@click.option("--offload", type=click.Choice(OFFLOADS), help="Images: components or layers wait in System RAM.")
+@click.option("--attention", type=click.Choice(ATTENTIONS), default="sdpa", help="Images: kind of attention.")
+@click.option("--vae-tiling", is_flag=True, help="Images: decode in tiles.")
+@click.option("--vae-slicing", is_flag=True, help="Images: decode one image of a batch at a time.")
 @click.option("--reserve", default="", help="Size that stays free in each pool: 4GiB.")
 @click.option("--measure", is_flag=True, help="Measure the cost of a GPU context here, in a short-lived process.")
 @click.option(
@@ -71,8 +78,8 @@ def check_engine(_ctx: click.Context, _option: click.Parameter, value: str) -> s
 def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> int:
     """Show how much memory MODEL_OR_BYTES needs, where it fits now, and the cheapest change to make it fit.
 
-    MODEL_OR_BYTES is a size (20GiB), a folder with safetensors or GGUF files, one such file, or a config.json. Only
-    headers are read, no tensors. Exits with 1 if it does not fit on any device.
+    MODEL_OR_BYTES is a size (20GiB), a folder with safetensors or GGUF files or of diffusers, one such file, or a
+    config.json. Only headers are read, no tensors. Exits with 1 if it does not fit on any device.
     """
     use = parse_use(options)
     refuse_unused(subject, bool(options["train"]))
@@ -114,6 +121,11 @@ def prepare(subject: str, use: Use, launch: str) -> tuple[str, str, Callable[[Sn
         return urlencode(query), "", lambda snapshot: answer_size(need, subject, snapshot, reserve)
     engines = select_engines(launch)
     checkpoint = read_subject(subject)
+    if not checkpoint.pipeline and use.images != ImageUse():
+        raise InvalidInputError(
+            f"{subject}: is not a diffusion model, for which --width, --height, --offload, --attention, "
+            "--vae-tiling and --vae-slicing are; leave them out"
+        )
     note = compute_checkpoint_need(checkpoint, use).note
     query = model_fields(checkpoint, use, launch)
     return urlencode(query), note, lambda snapshot: answer_model(checkpoint, use, snapshot, engines)
@@ -161,9 +173,21 @@ def parse_use(options: dict[str, object]) -> Use:
             parallel=str(values.get("parallel", "")),
             zero=int(str(values["zero"])),
             reserve_bytes=parse_bytes(values["reserve"], "reserve") if values["reserve"] else 0,
+            images=_parse_images(values),
         )
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _parse_images(values: dict[str, object]) -> ImageUse:
+    return ImageUse(
+        width=int(str(values["width"])),
+        height=int(str(values["height"])),
+        offload=str(values.get("offload", "")),
+        attention=str(values["attention"]),
+        vae_tiling=bool(values["vae_tiling"]),
+        vae_slicing=bool(values["vae_slicing"]),
+    )
 
 
 def _parse_plan(values: dict[str, object]) -> TrainingPlan:
@@ -178,7 +202,7 @@ def _parse_plan(values: dict[str, object]) -> TrainingPlan:
 
 
 def fit_lines(found: Json) -> Iterator[str]:
-    moved = sum(found.get("moves", {}).values())
+    moved = found.get("ram_bytes", sum(found.get("moves", {}).values()))  # older daemons send moves only
     beside = f" on a GPU and {size({'moved': moved}, 'moved')} in System RAM" if moved else ""
     yield f"{found['subject']} needs {size(found, 'bytes')}{beside}"
     parts = found.get("parts", {})

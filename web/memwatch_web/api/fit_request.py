@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import Checkpoint
@@ -18,23 +18,17 @@ from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
 from memwatch.planning.transformer import Biases, Transformer
 from memwatch.snapshot import Snapshot
+from memwatch_web.api.image_request import ImageRequest
 
 # Parameters that require train. The form on the page always sends its optimizer.
 TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "offload_parameters", "swap_blocks", "zero")
 
 
-class FitRequest(BaseModel):
+class FitRequest(ImageRequest):
     """A size, or the shape of a model and its intended use."""
 
     model_config = ConfigDict(extra="forbid")
 
-    bytes: str | None = Field(None, max_length=40, description="Size such as 20GiB, or a number of bytes.")
-    hidden_size: int | None = None
-    intermediate_size: int | None = None
-    n_layers: int | None = None
-    vocab_size: int | None = None
-    n_heads: int | None = None
-    n_kv_heads: int | None = None
     head_dim: int = Field(0, description="0: hidden_size / n_heads.")
     tied_embeddings: bool = False
     gated_mlp: bool = Field(True, description="Three MLP matrices, as in SwiGLU, instead of two.")
@@ -116,6 +110,9 @@ class FitRequest(BaseModel):
         if self.bytes is not None and not set_fields:
             self._refuse_all_but_bytes()
             return None
+        if pipe := self.pipeline():
+            self._refuse_training_options()
+            return Checkpoint("model", "diffusers", None, None, 0, 2.0, pipeline=pipe)
         if self.weights_bytes is not None and not set_fields:
             return Checkpoint(self.model, self.source, None, self.weights_bytes, 0, 2.0)
         missing = [name for name in SHAPE if name not in set_fields]
@@ -124,15 +121,18 @@ class FitRequest(BaseModel):
             raise InvalidInputError(
                 f"give either bytes, for example bytes=20GiB, or all of {', '.join(SHAPE)}{lacking}"
             )
-        unused = [name for name in TRAINING if not self.train and getattr(self, name) != _default(name)]
-        if unused:
-            raise InvalidInputError(f"{', '.join(unused)}: for training only; add train=true, or leave it out")
+        self._refuse_training_options()
         transformer = Transformer(**shape, **{name: getattr(self, name) for name in DETAILS})
         form = parse_format(self.dtype)
         bits, scope = (self.weight_bits, self.weight_scope) if self.weight_bits else (form.bits, form.scope)
         return Checkpoint(
             self.model, self.source, transformer, self.weights_bytes, self.max_context, bits / 8, scope=scope
         )
+
+    def _refuse_training_options(self) -> None:
+        unused = [name for name in TRAINING if not self.train and getattr(self, name) != _default(name)]
+        if unused:
+            raise InvalidInputError(f"{', '.join(unused)}: for training only; add train=true, or leave it out")
 
     def _refuse_all_but_bytes(self) -> None:
         given = self.model_fields_set - {"bytes", "reserve", "lease"}
@@ -154,9 +154,10 @@ class FitRequest(BaseModel):
                 swapped_blocks=self.swap_blocks,
                 offload_parameters=self.offload_parameters,
             )
-        own = self.weight_bits is not None and "dtype" not in self.model_fields_set
+        own = (self.weight_bits is not None or bool(self.denoiser)) and "dtype" not in self.model_fields_set
+        context = 0 if self.denoiser and "context" not in self.model_fields_set else self.context
         return Use(
-            self.context,
+            context,
             self.batch,
             "" if own else self.dtype,
             self.kv_dtype,
@@ -168,12 +169,14 @@ class FitRequest(BaseModel):
             self.zero,
             parse_bytes(self.reserve, "reserve") if self.reserve else 0,
             self.runtime,
+            self.images(),
         )
 
 
 def changed_fields(fields: Mapping[str, str], use: Use) -> dict[str, str]:
     """Return request fields with the use of a proposed change."""
-    return {**fields, "context": str(use.context), "batch": str(use.batch_size), **use_fields(use)}
+    context = {"context": str(use.context)} if use.context else {}
+    return {**fields, **context, "batch": str(use.batch_size), **use_fields(use)}
 
 
 def _default(name: str) -> object:

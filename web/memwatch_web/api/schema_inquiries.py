@@ -110,6 +110,7 @@ class Fit(Answer):
     parts: dict[str, int] = Field(description="Breakdown of a model's bytes; empty for a size.")
     runtime_source: str | None = Field(description="Source of the part runtime; null without one.")
     moves: dict[str, int] = Field(description="Bytes of each part that are moved to system RAM.")
+    ram_bytes: int = Field(description="Most bytes in system RAM at one time beside the GPU.")
     change: FitChange | None = Field(description="Cheapest change that makes the model fit, if it fits nowhere.")
     greatest: FitGreatest | None = Field(description="The greatest that fits; null for a size.")
     launch: list[Launch] = Field(description="Launch lines of the engines that were asked for and can run it.")
