@@ -33,7 +33,7 @@ from support.nvml_machine import Simulator
 from support.nvml_state import Machine
 
 CONFIGS = {model.name: model.config for model in MODELS}
-LLAMA_8B = parse_config(CONFIGS["Llama 3 8B"], "Llama 3 8B")
+LLAMA_8B_CONFIG = parse_config(CONFIGS["Llama 3 8B"], "Llama 3 8B")
 Daemons = dict[str, RunningDaemon]
 GIB = 1 << 30
 
@@ -334,7 +334,7 @@ def test_api_refuses_an_unknown_engine(daemons: Daemons) -> None:
 
 
 def test_page_without_a_model_has_placeholders(daemons: Daemons) -> None:
-    page = daemons["gb10"].get("/fit?" + urlencode(model_fields(describe_config(LLAMA_8B), Use()))).text
+    page = daemons["gb10"].get("/fit?" + urlencode(model_fields(describe_config(LLAMA_8B_CONFIG), Use()))).text
     size = daemons["gb10"].get("/fit?bytes=1GiB").text
 
     assert "vllm serve MODEL " in page
