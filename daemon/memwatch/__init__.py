@@ -7,6 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # importing typing would take 30 ms
 if TYPE_CHECKING:
+    from memwatch.backends.cuda_context import ContextNotMeasuredError as ContextNotMeasuredError
     from memwatch.library.advice import Advice as Advice
     from memwatch.library.advice import advise as advise
     from memwatch.library.advice import recommended_env as recommended_env
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from memwatch.library.backend_selection import discover_backends as discover_backends
     from memwatch.library.backend_selection import select_backend_for as select_backend_for
     from memwatch.library.device_names import DeviceError as DeviceError
+    from memwatch.library.fit import fit as fit
     from memwatch.library.frameworks import pools as pools
     from memwatch.library.frameworks import register_pool as register_pool
     from memwatch.library.frameworks import unregister_pool as unregister_pool
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from memwatch.library.track import MemoryStats as MemoryStats
     from memwatch.library.track import track as track
     from memwatch.library.wait import wait_for as wait_for
+    from memwatch.planning.answer import FitAnswer as FitAnswer
     from memwatch.planning.checkpoint import read_checkpoint as read_checkpoint
     from memwatch.planning.inference import InferenceEstimate as InferenceEstimate
     from memwatch.planning.inference import estimate_inference_memory as estimate_inference_memory
@@ -52,10 +55,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "backends.cuda_context": "ContextNotMeasuredError",
     "library.advice": "Advice advise recommended_env",
     "library.allocation_tracker": "AllocationTracker",
     "library.backend_selection": "NoBackendError best_available_backend discover_backends select_backend_for",
     "library.device_names": "DeviceError",
+    "library.fit": "fit",
     "library.frameworks": "pools register_pool unregister_pool",
     "library.memory_pool": "MemoryPool PoolStats",
     "library.guard": "Usage guard",
@@ -67,6 +72,7 @@ _HOME = {
     "library.machine": "get_device_memory_bytes is_unified_memory_gpu machine memory_info",
     "library.machine_record": "Machine MemoryInfo",
     "library.wait": "wait_for",
+    "planning.answer": "FitAnswer",
     "planning.checkpoint": "read_checkpoint",
     "planning.inference": "InferenceEstimate estimate_inference_memory estimate_kv_cache",
     "planning.sizes": "InvalidInputError",

@@ -153,21 +153,23 @@ def test_amd_gpus_follow_rocm(environ: dict[str, str]) -> None:
     assert [pool for pool, _, _ in found] == ["gpu1", "gpu0", "gpu0", "gpu0"]
 
 
-def test_backends_and_advice_are_of_visible_gpus(eight: tuple[RunningDaemon, Simulator]) -> None:
+def test_backends_advice_and_fit_are_of_visible_gpus(eight: tuple[RunningDaemon, Simulator]) -> None:
     code = """
 import json, memwatch
 names = [one.name for one in memwatch.advise()]
 found = memwatch.discover_backends()
 cuda = next(one for one in found.backends if one.name == "cuda")
-print(json.dumps([[one.id for one in cuda.devices], "pin_memory" in names]))
+fits = sorted(one.device for one in memwatch.fit("1GiB").fit.verdicts)
+print(json.dumps([[one.id for one in cuda.devices], "pin_memory" in names, fits]))
 """
     daemon, simulator = eight
 
     assert run_json(code, daemon.url, **environment(simulator, CUDA_VISIBLE_DEVICES="6,1")) == [
         ["gpu1", "gpu6"],
         True,
+        ["cpu", "gpu1", "gpu6"],
     ]
-    assert run_json(code, daemon.url, **environment(simulator, CUDA_VISIBLE_DEVICES="")) == [[], False]
+    assert run_json(code, daemon.url, **environment(simulator, CUDA_VISIBLE_DEVICES="")) == [[], False, ["cpu"]]
 
 
 def test_forked_child_reads_the_machine_itself(eight: tuple[RunningDaemon, Simulator]) -> None:

@@ -8,8 +8,9 @@ import time
 
 from msgspec import Struct
 
+from memwatch.leases import without_lease
 from memwatch.library.daemon_client import Json, read_roots
-from memwatch.library.decode import decode_devices, decode_pools, decode_shares
+from memwatch.library.decode import decode_devices, decode_leases, decode_pools, decode_shares
 from memwatch.library.device_names import DeviceError
 from memwatch.library.device_selection import find_target
 from memwatch.library.visible_gpus import Program, Target
@@ -95,6 +96,14 @@ def decode_machine(found: Json) -> Machine:
         from_daemon=True,
         monotonic=time.monotonic(),
     )
+
+
+def decode_leased_machine(found: Json, own_lease: str) -> Machine:
+    """Decode a snapshot with the leases of others in use. Raises as `decode_machine`."""
+    from memwatch.accounting.leased import with_leases_used  # needed only while there are leases
+
+    leases = without_lease(decode_leases(found.get("leases", ())), own_lease)  # older daemons have none
+    return with_leases_used(decode_machine(found), leases)
 
 
 def from_snapshot(found: Snapshot) -> Machine:

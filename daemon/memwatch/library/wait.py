@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 
+from memwatch.leases import OWN_LEASE
 from memwatch.library.cgroup_limit import CgroupLimit, own_limit
+from memwatch.library.daemon_client import daemon
 from memwatch.library.device_names import is_cpu
 from memwatch.library.machine import get_device_memory_bytes, machine_cache, memory_info
-from memwatch.library.machine_record import MemoryInfo
+from memwatch.library.machine_record import MemoryInfo, decode_leased_machine, decode_machine
+from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent, Bytes
 from memwatch.planning.sizes import MAX_BYTES, InvalidInputError, parse_bytes
 
@@ -26,7 +30,8 @@ def wait_for(
     """Wait until `size` is available, at most `timeout` seconds.
 
     Checks the headroom of a GPU, named as in `Machine.find`, or System RAM and the limit of this process's
-    container, unit or job. With `certain`, only memory that is free without reclaim of page cache counts.
+    container, unit or job. Memory that others have leased does not count. With `certain`, only memory that is free
+    without reclaim of page cache counts.
 
     Returns False on timeout, at once if `size` exceeds the total, and after a minute if the headroom stays unknown.
     Raises InvalidInputError, and DeviceError without such a GPU. Without a daemon, each check of a GPU reads its
@@ -41,7 +46,7 @@ def wait_for(
     while True:
         found, limit = memory_info(device), own_limit() if is_cpu(device) else None
         left = _left_of(found, limit, certain)
-        if isinstance(left, int) and left >= need:
+        if isinstance(left, int) and left >= need and left - leased_bytes(device) >= need:
             return True
         now = time.monotonic()
         known_at = now if isinstance(left, int) else known_at
@@ -63,3 +68,17 @@ def _exceeds_total(need: int, whole: int, limit: CgroupLimit | None) -> bool:
     if limit is not None and need > limit.size_bytes:
         return True
     return need > whole
+
+
+@never_raise(0)
+def leased_bytes(device: object) -> int:
+    """Return by how much the leases of others lower the headroom. The lease of this program does not count."""
+    found = daemon.get("/api/v1/snapshot")
+    if found is None or not found.get("leases"):
+        return 0
+    here, beside = decode_machine(found), decode_leased_machine(found, os.environ.get(OWN_LEASE, ""))
+    if is_cpu(device):
+        before, after = (one.ram.available_bytes if one.ram else 0 for one in (here, beside))
+    else:
+        before, after = (one.headroom_bytes if one else 0 for one in (here.device(device), beside.device(device)))
+    return before - after if isinstance(before, int) and isinstance(after, int) else 0
