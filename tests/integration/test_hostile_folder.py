@@ -12,19 +12,23 @@ from pathlib import Path
 import pytest
 
 from memwatch import __version__
-from memwatch.backends import finder
+from memwatch.backends import cuda_context, finder
 from memwatch.collectors import amdsmi, apple, nvml
 from support.amd_machine import GIB, PCI, AmdMachine, discrete
 from support.client_process import SCRIPT
 from support.daemon_process import MEMWATCHD, clean_environment, free_port, running_daemon
+from support.driver_sim import CONTEXT_BYTES
+from support.gpu_programs import simulated_cuda
 from support.hostile_folder import HostileFolder
 from support.nvml_machine import Simulator
 from support.opencl_binding import LISTS_A_GPU, binding, times_imported
 from support.paths import TESTS
-from support.sample_nvml import READY
+from support.sample_nvml import READY, RTX_4090
 from support.waiting import MAX_WAIT_SECONDS
 
 DAEMON = Path(nvml.__file__).parents[2]
+# Modules that only print command lines.
+PRINTS = ("memwatchd/install.py", "memwatch/planning/engines/")
 # Modules that start a Python process. All but the first two start `python_child` only.
 STARTS_PYTHON = {"memwatch/helper/process.py", "memwatch/helper/python_child.py"}
 READ_METAL = """
@@ -67,6 +71,13 @@ def start_amdsmi(folder: HostileFolder, tmp_path: Path) -> None:
         daemon.wait_until_ok("amdsmi")
 
 
+def start_cuda_context(folder: HostileFolder, tmp_path: Path) -> None:
+    measure = "from memwatch.backends.cuda_context import measure_context; print(measure_context().bytes)"
+    (tmp_path / "measure.py").write_text(measure)
+    with simulated_cuda(tmp_path, RTX_4090) as environ:
+        assert int(run_in(folder, sys.executable, str(tmp_path / "measure.py"), **environ)) == CONTEXT_BYTES
+
+
 def start_opencl(folder: HostileFolder, tmp_path: Path) -> None:
     environ = {**binding(tmp_path, LISTS_A_GPU), "MEMWATCH_URL": f"http://127.0.0.1:{free_port()}"}
     run_in(folder, *SCRIPT, "backends", **environ)
@@ -93,6 +104,7 @@ def start_metal(folder: HostileFolder, tmp_path: Path) -> None:
 CHILDREN: dict[str, Callable[[HostileFolder, Path], None]] = {
     nvml.CHILD: start_nvml,
     amdsmi.CHILD: start_amdsmi,
+    cuda_context.CHILD: start_cuda_context,
     finder.CHILD: start_opencl,
     apple.METAL: start_metal,
 }
@@ -119,7 +131,7 @@ def test_every_child_is_tested() -> None:
     starters = {
         name
         for name, text in texts.items()
-        if re.search(r"sys\.executable|\"python3?\"", text) and name != "memwatchd/install.py"
+        if re.search(r"sys\.executable|\"python3?\"", text) and not name.startswith(PRINTS)
     }
 
     assert programs == set(CHILDREN)

@@ -84,7 +84,7 @@ class SelfUsageReader:
     def _rss_bytes(self) -> Bytes:
         if self._statm is None:
             return Absent.NOT_SUPPORTED
-        return int(self._statm.read().split()[1]) * self._page_size
+        return int(self._statm.read().split(b" ", 2)[1]) * self._page_size
 
 
 def _own_statm() -> KeptFile | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -60,6 +60,8 @@ class EventWriter:
         self._reported: dict[tuple[str, str], ReportedCount] = {}
         self._missed_ticks = MissedTicks()
         self._orphans: deque[ProcessKey] = deque(maxlen=MAX_ORPHANS)
+        # The statuses of the last tick, and the state of each.
+        self._states: tuple[tuple[CollectorStatus, ...], Mapping[str, str]] = (), {}
 
     def on_tick(self, before: Snapshot | None, now: Snapshot, kills: NewKills = NO_KILLS) -> None:
         if before is None:
@@ -181,8 +183,11 @@ class EventWriter:
             self._reported[place, kind] = last
 
     def _record_collectors(self, before: Snapshot, now: Snapshot) -> None:
-        states = dict(map(_STATE, before.collectors))
-        if states == dict(map(_STATE, now.collectors)):
+        seen, states = self._states
+        if seen is not before.collectors:
+            states = dict(map(_STATE, before.collectors))
+        self._states = now.collectors, dict(map(_STATE, now.collectors))
+        if states == self._states[1]:
             return
         for status in now.collectors:
             old = states.get(status.name, "starting")
