@@ -109,6 +109,18 @@ def check_training(folder: Path) -> None:
         assert profiler.save(folder / f"memory.{end}").stat().st_size
 
 
+def check_peaks() -> None:
+    """Check that a tensor that lives for less than a sampling interval is in the peak, which is exact."""
+    with memwatch.track("spike") as stats:
+        torch.ones(200 << 18).sum()
+    before, peak = stats.process.before_bytes, stats.process.peak_bytes
+    assert isinstance(before, int)
+    assert isinstance(peak, int)
+    print(f"a tensor of 200 MiB for a moment: peak {(peak - before) / (1 << 20):.0f} MiB above the start")
+    assert stats.process.exact
+    assert peak - before >= 200 << 20
+
+
 def check_out_of_memory() -> None:
     """Check that PyTorch's error on the CPU is recognized, and the batch halved."""
 
@@ -172,6 +184,7 @@ def main() -> None:
     check_activations()
     with tempfile.TemporaryDirectory() as folder:
         check_training(Path(folder))
+    check_peaks()
     check_out_of_memory()
     check_the_rest()
     check_neighbours()
