@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from memwatch.library.advice import advise as advise
     from memwatch.library.advice import recommended_env as recommended_env
     from memwatch.library.allocation_tracker import AllocationTracker as AllocationTracker
+    from memwatch.library.autopsy import Autopsy as Autopsy
+    from memwatch.library.autopsy import autopsy as autopsy
+    from memwatch.library.autopsy import autopsy_on_oom as autopsy_on_oom
     from memwatch.library.backend_selection import NoBackendError as NoBackendError
     from memwatch.library.backend_selection import best_available_backend as best_available_backend
     from memwatch.library.backend_selection import discover_backends as discover_backends
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from memwatch.library.machine import memory_info as memory_info
     from memwatch.library.memory_pool import MemoryPool as MemoryPool
     from memwatch.library.memory_pool import PoolStats as PoolStats
-    from memwatch.library.oom_retry import is_out_of_memory as is_out_of_memory
+    from memwatch.library.oom_errors import is_out_of_memory as is_out_of_memory
     from memwatch.library.oom_retry import retry_on_oom as retry_on_oom
     from memwatch.library.pressure_watch import PressureChange as PressureChange
     from memwatch.library.pressure_watch import on_pressure as on_pressure
@@ -59,7 +62,9 @@ _HOME = {
     "library.guard": "Usage guard",
     "library.pressure_watch": "PressureChange on_pressure shrink_on_pressure",
     "library.profiler": "MemoryProfiler",
-    "library.oom_retry": "is_out_of_memory retry_on_oom",
+    "library.autopsy": "Autopsy autopsy autopsy_on_oom",
+    "library.oom_errors": "is_out_of_memory",
+    "library.oom_retry": "retry_on_oom",
     "library.stage_log": "log_memory_usage",
     "library.track": "MemoryStats track",
     "library.machine": "Machine MemoryInfo get_device_memory_bytes is_unified_memory_gpu machine memory_info",

@@ -154,6 +154,9 @@ class JaxPool(CachingPool):
             return Absent.NOT_AVAILABLE
         return max(0, whole - used)
 
+    def fits(self) -> Bytes:
+        return self.free()  # which has the unused part of its pool
+
     def clear(self) -> None:
         """Do nothing: JAX frees an array with its last reference and keeps its pool."""
 

@@ -80,6 +80,15 @@ class CachingPool:
             return Absent.NOT_AVAILABLE
         return min(1.0, max(0.0, 1 - left / whole))
 
+    def fits(self) -> Bytes:
+        """Return the most that could be allocated: free bytes, and unused ones that can be released."""
+        stats, left = self.stats(), self.free()
+        if isinstance(left, Absent) or isinstance(stats.reserved_bytes, Absent):
+            return left
+        taken = [stats.allocated_bytes, stats.inactive_split_bytes]
+        held = sum(figure for figure in taken if isinstance(figure, int))
+        return left + max(0, stats.reserved_bytes - held)
+
     def shrink(self) -> int:
         before = self.stats().reserved_bytes
         self.clear()

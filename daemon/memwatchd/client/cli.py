@@ -15,6 +15,7 @@ import click
 from memwatch import __version__
 from memwatchd.client.address import DEFAULT, Address
 from memwatchd.client.advise import advise
+from memwatchd.client.autopsy import autopsy
 from memwatchd.client.completion import completion
 from memwatchd.client.context import (
     EXIT_OK,
@@ -54,6 +55,7 @@ EXAMPLES = (
     ("memwatch fit ./Mistral-7B --context 32768", "check if a model fits, and where"),
     ("memwatch watch --interval 0.5 --csv", "print samples as CSV"),
     ("memwatch run -- python train.py", "report the peak memory of a program and its children"),
+    ("memwatch autopsy memory.pickle", "show the largest blocks of PyTorch's allocator"),
     ("memwatch wait --free 20GiB -- python train.py", "start a program when memory is available"),
     ("memwatch --url http://gpu7:6360 devices", "the GPUs of another machine"),
     ("memwatch record box.memwatch --for 10m --redact", "record for a bug report, with names hidden"),
@@ -215,7 +217,7 @@ def record(file: Path, seconds: float, redact: bool, url: Address | None, as_jso
     return context.show(found, lambda: [line])
 
 
-for command in (fit, advise, history, watch, top, run, wait, completion):
+for command in (fit, advise, autopsy, history, watch, top, run, wait, completion):
     memwatch.add_command(command)
 
 

@@ -25,7 +25,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "The machine": ("machine", "host"),
     "Measuring": ("stage_log", "track", "profiler", "allocation_tracker"),
     "Allocators": ("frameworks", "memory_pool"),
-    "Limits and pressure": ("guard", "pressure_watch", "oom_retry", "wait"),
+    "Limits and pressure": ("guard", "pressure_watch", "oom_errors", "oom_retry", "autopsy", "wait"),
     "Advice and backends": ("advice", "backend_selection"),
     "Planning": ("inference", "training", "transformer", "checkpoint", "sizes"),
 }
