@@ -147,8 +147,10 @@ test-hardware: $(VENV)/.run
 
 test-torch:
 	@test -d $(VENV)-torch || $(PYTHON) -m venv $(VENV)-torch
-	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH) jax cupy-cuda12x
+	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH) jax cupy-cuda12x "mlx[cpu]" \
+		transformers accelerate lightning keras
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.torch_run
+	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.callbacks_run
 
 build: $(VENV)/.test
 	$(BIN)/python -m build --no-isolation

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from memwatch.library.backend_selection import best_available_backend as best_available_backend
     from memwatch.library.backend_selection import discover_backends as discover_backends
     from memwatch.library.backend_selection import select_backend_for as select_backend_for
+    from memwatch.library.callbacks import accelerate_tracker as accelerate_tracker
+    from memwatch.library.callbacks import keras_callback as keras_callback
+    from memwatch.library.callbacks import lightning_callback as lightning_callback
+    from memwatch.library.callbacks import transformers_callback as transformers_callback
     from memwatch.library.frameworks import pools as pools
     from memwatch.library.frameworks import register_pool as register_pool
     from memwatch.library.frameworks import unregister_pool as unregister_pool
@@ -57,6 +61,7 @@ _HOME = {
     "library.advice": "Advice advise recommended_env",
     "library.allocation_tracker": "AllocationTracker",
     "library.backend_selection": "NoBackendError best_available_backend discover_backends select_backend_for",
+    "library.callbacks": "accelerate_tracker keras_callback lightning_callback transformers_callback",
     "library.frameworks": "pools register_pool unregister_pool",
     "library.memory_pool": "MemoryPool PoolStats",
     "library.guard": "Usage guard",

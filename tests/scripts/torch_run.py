@@ -161,6 +161,25 @@ def check_neighbours() -> None:
     assert "Resident: " in line
 
 
+def check_mlx() -> None:
+    """Check that MLX's counter is used, reset and restored in what `pools` reports."""
+    import mlx.core as mlx
+
+    mlx.eval(mlx.ones(200 << 18))
+    with memwatch.track("mlx") as stats:
+        mlx.eval(mlx.ones(64 << 18))
+    (pool,) = memwatch.pools()
+    peak, lifetime = stats.allocator.peak_bytes, pool.stats().peak_bytes
+    assert isinstance(peak, int)
+    assert isinstance(lifetime, int)
+    print(
+        f"MLX: 64 MiB for a moment: peak {peak / (1 << 20):.0f} MiB, of the process {lifetime / (1 << 20):.0f} MiB"
+    )
+    assert stats.allocator.exact
+    assert 64 << 20 <= peak < 72 << 20
+    assert lifetime >= 200 << 20
+
+
 def check_cost() -> None:
     """Check that a log line costs the same with PyTorch imported."""
     best = min(_cost() for _ in range(20))
@@ -189,6 +208,7 @@ def main() -> None:
     check_the_rest()
     check_neighbours()
     check_cost()
+    check_mlx()
     print("every call of the library works in a training run")
 
 

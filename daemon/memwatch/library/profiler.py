@@ -108,6 +108,15 @@ class MemoryProfiler:
             found = tuple(peak for peak in peaks.values() if peak.samples)
             return Report(self._interval, found, tuple(self._samples))
 
+    def peak(self, stage: str) -> Peak | None:
+        """Return the peaks of one stage so far, None if it has not begun."""
+        self._look()
+        with self._lock:
+            found = self._peaks.get(stage)
+            if found is not None and self._watch is not None and stage == self._stage:
+                return count_peaks(found, self._watch)
+            return found
+
     def save(self, path: str | Path) -> Path:
         """Save as .json, .csv, or .html with a plot. Raises InvalidInputError for other suffixes, and OSError."""
         target = Path(path)
