@@ -25,14 +25,14 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace screenshots test-lowest test-pins test-pythons test-torch test-hardware soak faults crash machines scale \
+.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace screenshots test-lowest test-pins test-pythons test-torch test-llama test-hardware soak faults crash machines scale \
 	reference docs shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
 help:
 	@echo "make run          set up and start memwatchd at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
 	@echo "make test         set up and run the tests"
-	@echo "make test-long    run the long tests: every sample in a browser, a day of ticks, overhead"
+	@echo "make test-long    run the long tests: every sample in a browser, a day of ticks, faults by the hundred, overhead"
 	@echo "make coverage     run all of these and report uncovered lines (a third slower)"
 	@echo "make lint         check formatting, types (also of the tests), layers and language"
 	@echo "make format       fix lint findings and format the code"
@@ -54,7 +54,8 @@ help:
 	@echo "make test-pins    check that the pinned versions exist for each of these Pythons"
 	@echo "make test-lowest  run the tests with the oldest allowed dependencies"
 	@echo "make test-hardware  on a machine with a GPU: allocate known amounts, compare with the vendor's tool"
-	@echo "make test-torch   install PyTorch and call the whole library in a training run"
+	@echo "make test-torch   install PyTorch, call the whole library in a training run, and compare plans with real models"
+	@echo "make test-llama   build llama.cpp and compare plans with what it allocates (45 minutes)"
 	@echo "make fuzz         coverage-guided fuzzing of every parser (TARGETS='psi kmsg' SECONDS=600 each)"
 	@echo "make deb          build a Debian package in dist/ (DEB_ARGS='--arch arm64')"
 	@echo "make test-system  test the package in a systemd container: install, kill, hang, upgrade, purge (root)"
@@ -148,9 +149,16 @@ test-hardware: $(VENV)/.run
 test-torch:
 	@test -d $(VENV)-torch || $(PYTHON) -m venv $(VENV)-torch
 	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH) jax cupy-cuda12x "mlx[cpu]" \
-		transformers accelerate lightning keras
+		transformers diffusers gguf safetensors accelerate lightning keras
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.torch_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.callbacks_run
+	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.model_run
+	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.image_run
+
+test-llama:
+	@test -d $(VENV)-llama || $(PYTHON) -m venv $(VENV)-llama
+	$(VENV)-llama/bin/python -m pip --quiet --disable-pip-version-check install --editable . gguf safetensors llama-cpp-python
+	PYTHONPATH=tests $(VENV)-llama/bin/python -m scripts.llama_run
 
 build: $(VENV)/.test
 	$(BIN)/python -m build --no-isolation

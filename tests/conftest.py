@@ -36,8 +36,8 @@ _SHARING = (
     "integration/test_replay_daemon",
     "unit/pressure/test_benchmark",
 )
-# The same for tests that measure: they stay together at the end.
-_MEASURING = ("integration/test_history_queries",)
+# The same for tests that measure, with a daemon or a browser for all: they stay together at the end.
+_MEASURING = ("browser/test_pages_budget", "integration/test_history_queries")
 FIRST, LAST = (tuple(f"tests/{name}.py::" for name in names) for names in (_SHARING, _MEASURING))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # importing typing would take 30 ms
 if TYPE_CHECKING:
+    from memwatch.backends.cuda_context import ContextNotMeasuredError as ContextNotMeasuredError
     from memwatch.library.advice import Advice as Advice
     from memwatch.library.advice import advise as advise
     from memwatch.library.advice import recommended_env as recommended_env
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from memwatch.library.callbacks import keras_callback as keras_callback
     from memwatch.library.callbacks import lightning_callback as lightning_callback
     from memwatch.library.callbacks import transformers_callback as transformers_callback
+    from memwatch.library.fit import fit as fit
     from memwatch.library.frameworks import pools as pools
     from memwatch.library.frameworks import register_pool as register_pool
     from memwatch.library.frameworks import unregister_pool as unregister_pool
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from memwatch.library.track import MemoryStats as MemoryStats
     from memwatch.library.track import track as track
     from memwatch.library.wait import wait_for as wait_for
+    from memwatch.planning.answer import FitAnswer as FitAnswer
     from memwatch.planning.checkpoint import read_checkpoint as read_checkpoint
     from memwatch.planning.inference import InferenceEstimate as InferenceEstimate
     from memwatch.planning.inference import estimate_inference_memory as estimate_inference_memory
@@ -58,10 +61,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "backends.cuda_context": "ContextNotMeasuredError",
     "library.advice": "Advice advise recommended_env",
     "library.allocation_tracker": "AllocationTracker",
     "library.backend_selection": "NoBackendError best_available_backend discover_backends select_backend_for",
     "library.callbacks": "accelerate_tracker keras_callback lightning_callback transformers_callback",
+    "library.fit": "fit",
     "library.frameworks": "pools register_pool unregister_pool",
     "library.memory_pool": "MemoryPool PoolStats",
     "library.guard": "Usage guard",
@@ -74,6 +79,7 @@ _HOME = {
     "library.track": "MemoryStats track",
     "library.machine": "Machine MemoryInfo get_device_memory_bytes is_unified_memory_gpu machine memory_info",
     "library.wait": "wait_for",
+    "planning.answer": "FitAnswer",
     "planning.checkpoint": "read_checkpoint",
     "planning.inference": "InferenceEstimate estimate_inference_memory estimate_kv_cache",
     "planning.sizes": "InvalidInputError",

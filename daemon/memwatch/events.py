@@ -12,12 +12,15 @@ from msgspec import Struct
 
 MAX_EVENTS = 1000
 MAX_MARKS = 500
-MARK = "mark"
+MARK, LEASE = "mark", "lease"
+# Events that programs cause. They are kept apart, so that they displace no other.
+OF_PROGRAMS = frozenset({MARK, LEASE})
 
 
 class Event(Struct, frozen=True):
     """`kind`: started, reloaded, level, alert, oom_kill, driver, suspend, clock, late, collector, release,
-    silence, test, unclean, history, replay, leak, memory.not_returned, memory.returned, process.orphaned, mark."""
+    silence, test, unclean, history, replay, leak, memory.not_returned, memory.returned, process.orphaned, mark,
+    lease."""
 
     seq: int
     unix: float
@@ -27,7 +30,7 @@ class Event(Struct, frozen=True):
 
 
 class EventLog:
-    """The latest events and marks. Programs set marks; these never displace events. Thread-safe.
+    """The latest events. Marks and leases, which programs cause, never displace others. Thread-safe.
 
     `on_add` is called with each new event, in the thread that added it.
     """
@@ -40,7 +43,8 @@ class EventLog:
         self._lock = threading.Lock()
 
     def add(self, unix: float, kind: str, text: str, target: str | None = None) -> Event:
-        return self._append(self._events, unix, kind, text, target)
+        kept = self._marks if kind in OF_PROGRAMS else self._events
+        return self._append(kept, unix, kind, text, target)
 
     def mark(self, unix: float, text: str) -> Event:
         """Add a mark that a program sets."""
@@ -50,7 +54,7 @@ class EventLog:
         """Restore the events of earlier runs, in ascending order. Call before `add`, which continues from it."""
         for event in events:
             self._seq = event.seq
-            (self._marks if event.kind == MARK else self._events).append(event)
+            (self._marks if event.kind in OF_PROGRAMS else self._events).append(event)
 
     def continue_after(self, seq: int) -> None:
         """Give no event a number up to `seq`: an earlier run may have used them."""
@@ -63,7 +67,7 @@ class EventLog:
 
     @property
     def last_event_seq(self) -> int:
-        """Number of the newest event that is not a mark; 0 before the first."""
+        """Number of the newest event that no program caused; 0 before the first."""
         return self._events[-1].seq if self._events else 0
 
     def since(self, seq: int) -> list[Event]:

@@ -19,6 +19,7 @@ class Absent(Enum):
     NOT_SUPPORTED = "not_supported"  # this machine, kernel or driver does not have the figure
     NOT_PERMITTED = "not_permitted"  # it exists, but this user may not read it
     NOT_AVAILABLE = "not_available"  # expected, but not available (yet)
+    NOT_READ = "not_read"  # memwatchd does not read the figure on such hardware
     STALE = "stale"  # the collector stopped answering, and the last figure is too old to show
     INCONSISTENT = "inconsistent"  # the driver or kernel contradicts itself; the figure was rejected
 
@@ -68,6 +69,10 @@ class ShareKind(str, Enum):
     NVML_USED = "nvml_used"
     CGROUP = "cgroup"
     GPU_LIMIT = "gpu_limit"
+
+
+# Buffers of a process's own pages (userptr) may count both here and in its resident set.
+PERHAPS_IN_RSS = frozenset({ShareKind.GTT, ShareKind.GPU_BUFFERS, ShareKind.NPU_BUFFERS})
 
 
 class Architecture(str, Enum):
@@ -218,10 +223,10 @@ class Vitals(Struct, frozen=True):
     empty for a device that reports that nothing does.
     """
 
-    temperature_celsius: float | Absent = Absent.NOT_SUPPORTED
-    power_watts: float | Absent = Absent.NOT_SUPPORTED
-    clock_hertz: Mapping[str, int] | Absent = Absent.NOT_SUPPORTED
-    throttled: tuple[str, ...] | Absent = Absent.NOT_SUPPORTED
+    temperature_celsius: float | Absent = Absent.NOT_READ
+    power_watts: float | Absent = Absent.NOT_READ
+    clock_hertz: Mapping[str, int] | Absent = Absent.NOT_READ
+    throttled: tuple[str, ...] | Absent = Absent.NOT_READ
 
     @classmethod
     def absent(cls, reason: Absent) -> Vitals:
@@ -249,9 +254,9 @@ class Device(Struct, frozen=True):
     vendor: str
     name: str
     architecture: Architecture
-    uuid: Words = Absent.NOT_SUPPORTED
+    uuid: Words = Absent.NOT_READ
     pci: Words = Absent.NOT_SUPPORTED
-    driver: Words = Absent.NOT_SUPPORTED
+    driver: Words = Absent.NOT_READ
     allocates_from: tuple[str, ...] = ()
     headroom_bytes: Bytes = Absent.NOT_AVAILABLE
     headroom_certain_bytes: Bytes = Absent.NOT_AVAILABLE
@@ -259,14 +264,14 @@ class Device(Struct, frozen=True):
     evidence: tuple[str, ...] = ()
     errors: Mapping[str, int] = field(default_factory=dict)
     errors_seen_unix: Mapping[str, float] = field(default_factory=dict)
-    process_list: Words = Absent.NOT_SUPPORTED
+    process_list: Words = Absent.NOT_READ
     api_free_bytes: Mapping[str, Bytes] = field(default_factory=dict)
-    busy_ratio: float | Absent = Absent.NOT_SUPPORTED
-    memory_busy_ratio: float | Absent = Absent.NOT_SUPPORTED
-    temperature_celsius: float | Absent = Absent.NOT_SUPPORTED
-    power_watts: float | Absent = Absent.NOT_SUPPORTED
-    clock_hertz: Mapping[str, int] | Absent = Absent.NOT_SUPPORTED
-    throttled: tuple[str, ...] | Absent = Absent.NOT_SUPPORTED
+    busy_ratio: float | Absent = Absent.NOT_READ
+    memory_busy_ratio: float | Absent = Absent.NOT_READ
+    temperature_celsius: float | Absent = Absent.NOT_READ
+    power_watts: float | Absent = Absent.NOT_READ
+    clock_hertz: Mapping[str, int] | Absent = Absent.NOT_READ
+    throttled: tuple[str, ...] | Absent = Absent.NOT_READ
     details: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

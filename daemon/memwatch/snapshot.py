@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from memwatch.allocators import AllocatorReport
 from memwatch.kernel_log import KernelLog
+from memwatch.leases import Lease
 from memwatch.model import (
     Absent,
     Bytes,
@@ -334,6 +335,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     collectors: tuple[CollectorStatus, ...] = ()
     claims: tuple[AllocatorReport, ...] = ()
     not_returned: tuple[NotReturned, ...] = ()
+    leases: tuple[Lease, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.labels) != len(self.pools) + len(self.shares):

@@ -8,6 +8,7 @@ from typing import TypeVar
 from grafana_foundation_sdk.builders import common as style
 from grafana_foundation_sdk.builders import dashboard, heatmap, prometheus, stat, statetimeline, table, timeseries
 from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models import dashboard as dashboard_model
 from grafana_foundation_sdk.models import prometheus as query_model
 from grafana_foundation_sdk.models.dashboard import (
     DashboardCursorSync,
@@ -23,6 +24,8 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableRefresh,
     VariableSort,
 )
+
+from conditions import Condition
 
 DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
@@ -43,6 +46,9 @@ UP = ValueMap(
 # Default thresholds of the levels. A machine may have others, so they only color panels.
 USE = ((None, GREEN), (0.6, YELLOW), (0.8, ORANGE), (0.95, RED))
 
+# A shorter alert may be missing in a long time range, as between two points of a chart.
+ANNOTATION_STEP = "15s"
+
 Queries = Mapping[str, str]
 Panel = TypeVar("Panel", heatmap.Panel, stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel)
 
@@ -61,17 +67,20 @@ def targets(queries: Queries, instant: bool = False) -> list[prometheus.Dataquer
     return built
 
 
-def common_parts(panel: Panel, title: str, text: str, size: tuple[int, int], missing: str | None) -> Panel:
+def common_parts(panel: Panel, title: str, text: str, size: tuple[int, int], only: Condition | None) -> Panel:
+    """Set what all panels have. `only`: the condition for data; without one there is always data."""
     width, height = size
-    panel.title(title).description(text).datasource(DATASOURCE).span(width).height(height)
-    return panel.no_value(missing) if missing else panel
+    panel.title(title).datasource(DATASOURCE).span(width).height(height)
+    if only is None:
+        return panel.description(text)
+    return panel.description(f"{text} {only.sentence}").no_value(only.short)
 
 
 def lines(
-    title: str, text: str, queries: Queries, unit: str = "bytes", width: int = 12, missing: str | None = None
+    title: str, text: str, queries: Queries, unit: str = "bytes", width: int = 12, only: Condition | None = None
 ) -> timeseries.Panel:
-    """Time series with a zero-based axis. `missing`: the text without data, such as its reason."""
-    panel = common_parts(timeseries.Panel(), title, text, (width, 8), missing).unit(unit).min(0)
+    """Time series with a zero-based axis."""
+    panel = common_parts(timeseries.Panel(), title, text, (width, 8), only).unit(unit).min(0)
     panel.fill_opacity(8).span_nulls(False).show_points(common.VisibilityMode.NEVER)
     panel.legend(
         style.VizLegendOptions()
@@ -91,6 +100,13 @@ def stacked(panel: timeseries.Panel) -> timeseries.Panel:
     return panel.stacking(style.StackingConfig().mode(common.StackingMode.NORMAL)).fill_opacity(30)
 
 
+def colored(panel: timeseries.Panel, colors: Mapping[str, str]) -> timeseries.Panel:
+    """Give series of these names fixed colors."""
+    for name, color in colors.items():
+        panel.override_by_name(name, [DynamicConfigValue("color", {"mode": "fixed", "fixedColor": color})])
+    return panel
+
+
 def dashed(panel: timeseries.Panel, pattern: str) -> timeseries.Panel:
     """Draw sizes and limits dashed, unfilled and not stacked."""
     return panel.override_by_regexp(
@@ -108,13 +124,13 @@ def figure(
     text: str,
     queries: Queries,
     unit: str = "bytes",
-    missing: str | None = None,
+    only: Condition | None = None,
     steps: Sequence[tuple[float | None, str]] = ((None, GREEN),),
     width: int = 4,
     spark: bool = False,
 ) -> stat.Panel:
     """Single values, one per series."""
-    panel = common_parts(stat.Panel(), title, text, (width, 5), missing).unit(unit).thresholds(thresholds(steps))
+    panel = common_parts(stat.Panel(), title, text, (width, 5), only).unit(unit).thresholds(thresholds(steps))
     panel.reduce_options(style.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
     panel.color_mode(common.BigValueColorMode.BACKGROUND if len(steps) > 1 else common.BigValueColorMode.VALUE)
     panel.graph_mode(common.BigValueGraphMode.AREA if spark else common.BigValueGraphMode.NONE)
@@ -124,10 +140,10 @@ def figure(
 
 
 def states(
-    title: str, text: str, queries: Queries, words: ValueMap, width: int = 12, missing: str | None = None
+    title: str, text: str, queries: Queries, words: ValueMap, width: int = 12, only: Condition | None = None
 ) -> statetimeline.Panel:
     """State timeline: colored bars."""
-    panel = common_parts(statetimeline.Panel(), title, text, (width, 8), missing).mappings([words])
+    panel = common_parts(statetimeline.Panel(), title, text, (width, 8), only).mappings([words])
     panel.show_value(common.VisibilityMode.NEVER).merge_values(True).row_height(0.8)
     for query in targets(queries):
         panel.with_target(query)
@@ -140,11 +156,11 @@ def rows(
     queries: Queries,
     columns: Mapping[str, str],
     width: int = 12,
-    missing: str | None = None,
+    only: Condition | None = None,
     sort_by: Sequence[str] = (),
 ) -> table.Panel:
     """Table. `columns` maps labels and values (`Value`, or `Value #A`, …) to titles, in display order."""
-    panel = common_parts(table.Panel(), title, text, (width, 9), missing)
+    panel = common_parts(table.Panel(), title, text, (width, 9), only)
     for query in targets(queries, instant=True):
         panel.with_target(query.format(query_model.PromQueryFormat.TABLE))
     if len(queries) > 1:
@@ -166,13 +182,35 @@ def column(panel: table.Panel, name: str, **properties: object) -> table.Panel:
     return panel.override_by_name(name, values)
 
 
-def variable(name: str, label: str, query: str, several: bool) -> dashboard.QueryVariable:
+def variable(name: str, label: str, query: str, several: bool, regex: str | None = None) -> dashboard.QueryVariable:
+    """Create a variable. `regex`: takes the text and the value of each choice out of a query result."""
     built = dashboard.QueryVariable(name).label(label).query({"query": query, "refId": name}).datasource(DATASOURCE)
     built.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
+    if regex:
+        built.regex(regex)
     if several:
         # Without an allValue, All matches only jobs that run memwatchd.
         built.multi(True).include_all(True).current(VariableOption(text="All", value="$__all", selected=True))
     return built
+
+
+class LabelledAnnotation(dashboard_model.AnnotationQuery):
+    """Annotation with the fields of the Prometheus data source, which Grafana's builders do not have."""
+
+    title_format = text_format = tag_keys = ""
+
+    def to_json(self) -> dict[str, object]:
+        named = {"titleFormat": self.title_format, "textFormat": self.text_format, "tagKeys": self.tag_keys}
+        return {**super().to_json(), **named, "step": ANNOTATION_STEP}
+
+
+class Annotation(dashboard.AnnotationQuery):
+    """Builder of an annotation: a mark on all panels, or a region, while an expression is not 0."""
+
+    def __init__(self, title: str, expression: str, color: str, detail: str = "", tags: Sequence[str] = ()) -> None:
+        built = LabelledAnnotation(title, DATASOURCE, icon_color=color, expr=expression)
+        built.title_format, built.text_format, built.tag_keys = title, detail, ",".join(tags)
+        self._internal = built
 
 
 def board(uid: str, title: str, text: str, other: tuple[str, str]) -> dashboard.Dashboard:

@@ -1,4 +1,8 @@
-"""Dashboard of the fleet: worst machines, available memory, and devices where an allocation fits."""
+"""Dashboard of the fleet: worst machines, available memory, and devices where an allocation fits.
+
+Machines are shown by name. `named` adds it to a query; without one, as in a machine that is down, there is only the
+address.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from board import (
     RED,
     USE,
     YELLOW,
+    Annotation,
     board,
     column,
     common_parts,
@@ -24,13 +29,20 @@ from board import (
     targets,
     variable,
 )
+from conditions import FAILING, FIRING, FITS, LOST, OOM_COUNTER, PSI, UNATTRIBUTED
 
 UID = "memwatch-fleet"
 J = '{job=~"$job"}'
 # A GPU's own memory is filled on purpose: what is critical there is no machine in need.
 SHARED = '{job=~"$job",target!~"gpu[0-9]+([.]mig[0-9]+)?"}'
 LEVEL = f"max by (job, instance) (memwatch_pressure_level{SHARED})"
+NAMES = f"max by (job, instance, hostname) (memwatch_machine_info{J})"
 WORDS = ("low", "medium", "high", "critical")
+
+
+def named(expression: str) -> str:
+    """Add the label `hostname` to series of machines."""
+    return f"({expression}) * on (job, instance) group_left (hostname) {NAMES}"
 
 
 def fleet() -> dashboard.Dashboard:
@@ -39,6 +51,8 @@ def fleet() -> dashboard.Dashboard:
     built.with_variable(variable("job", "Job", "label_values(memwatch_build_info, job)", several=True))
     needed = dashboard.TextBoxVariable("need").label("Fits (GiB)").default_value("20")
     built.with_variable(needed)
+    kills = named(f"increase(memwatch_kernel_oom_kills_total{J}[$__rate_interval])")
+    built.annotation(Annotation("OOM kill", kills, "purple", "{{hostname}}", ("hostname",)))
     for add in (summary, worst, room, trouble):
         add(built)
     return built
@@ -78,35 +92,41 @@ def worst(built: dashboard.Dashboard) -> None:
         "available": f'sum by (job, instance) (memwatch_pool_available_bytes{J[:-1]},kind="system_ram"}})',
         "full": f"min by (job, instance) (memwatch_time_to_full_seconds{SHARED})",
         "unattributed": f"sum by (job, instance) (memwatch_pool_unattributed_bytes{J})",
+        "name": NAMES,
     }
     columns = {
-        "instance": "machine",
+        "hostname": "machine",
         "Value #A": "pressure",
         "Value #B": "used",
         "Value #C": "available",
         "Value #D": "full in",
         "Value #E": "unattributed",
+        "instance": "address",
     }
     text = "By level, then by usage. The name links to the dashboard of the machine."
     # If no machine has a trend, only the column "full in" is missing.
     panel = rows("Machines", text, queries, columns, 16, sort_by=("pressure", "used"))
-    links = [{"title": "Open", "url": "/d/memwatch-machine?var-instance=${__value.text}&${__url_time_range}"}]
+    links = [
+        {"title": "Open", "url": "/d/memwatch-machine?var-instance=${__data.fields.instance}&${__url_time_range}"}
+    ]
     column(panel, "machine", links=links)
     column(panel, "pressure", mappings=[LEVELS], custom__cellOptions={"type": "color-background"})
     column(panel, "used", unit="percentunit", decimals=1)
     for name in ("available", "unattributed"):
         column(panel, name, unit="bytes")
     built.with_panel(column(panel, "full in", unit="s"))
-    alerts = {"": 'ALERTS{alertstate="firing",job=~"$job"}'}
+    firing = 'ALERTS{alertstate="firing",job=~"$job"}'
+    alerts = {"": f"{named(firing)} or ({firing} unless on (job, instance) {NAMES})"}
     names = {
         "severity": "severity",
         "alertname": "alert",
-        "instance": "machine",
+        "hostname": "machine",
         "target": "target",
         "device": "device",
+        "instance": "address",
     }
     text = "From the rules in deploy/prometheus/rules."
-    built.with_panel(rows("Firing", text, alerts, names, 8, "no firing alerts", ("severity",)))
+    built.with_panel(rows("Firing", text, alerts, names, 8, FIRING, ("severity",)))
     built.with_panel(heat())
     by_level = {word: f"count({LEVEL} == {number}) or vector(0)" for number, word in enumerate(WORDS)}
     built.with_panel(
@@ -135,54 +155,40 @@ def room(built: dashboard.Dashboard) -> None:
     text = "Pools of all machines, stacked to the total."
     built.with_panel(stacked(lines("Headroom of the fleet", text, size)))
     identity = f"memwatch_device_info{J}"
-    fits = (
-        f"sort_desc(memwatch_device_headroom_bytes{J} >= $need * 1024 * 1024 * 1024)"
-        f" * on (job, instance, device) group_left (name, architecture) {identity}"
-    )
+    enough = f"memwatch_device_headroom_bytes{J} >= $need * 1024 * 1024 * 1024"
+    fits = named(f"({enough}) * on (job, instance, device) group_left (name, architecture) {identity}")
     names = {
-        "instance": "machine",
+        "hostname": "machine",
         "device": "device",
         "name": "name",
         "architecture": "memory",
         "Value": "can allocate",
+        "instance": "address",
     }
     text = "Devices that can allocate the selected size, largest headroom first. Unified machines share memory."
-    panel = rows("Where it fits", text, {"": fits}, names, 12, "no device", ("can allocate",))
+    panel = rows("Where it fits", text, {"": fits}, names, 12, FITS, ("can allocate",))
     built.with_panel(column(panel, "can allocate", unit="bytes"))
 
 
 def trouble(built: dashboard.Dashboard) -> None:
     built.with_row(Row("Problems"))
-    unattributed = {"{{instance}}": f"topk(10, sum by (instance) (memwatch_pool_unattributed_bytes{J}))"}
+    unattributed = f"topk(10, sum by (job, instance) (memwatch_pool_unattributed_bytes{J}))"
     text = "Used memory without a known owner. Growth is a leak in a driver or the kernel."
-    built.with_panel(lines("Unattributed, top 10", text, unattributed))
-    kills = {"{{instance}}": f"topk(10, increase(memwatch_kernel_oom_kills_total{J}[$__rate_interval]))"}
-    built.with_panel(
-        lines(
-            "OOM kills",
-            "Processes killed by the OOM killer; the 10 machines with the most.",
-            kills,
-            "none",
-            missing="no data",
-        )
-    )
-    waits = {"{{instance}}": f'topk(10, memwatch_psi_stall_ratio{J[:-1]},kind="full",window="60s"}})'}
+    by_name = {"{{hostname}}": named(unattributed)}
+    built.with_panel(lines("Unattributed, top 10", text, by_name, only=UNATTRIBUTED))
+    kills = f"topk(10, increase(memwatch_kernel_oom_kills_total{J}[$__rate_interval]))"
+    text = "Processes killed by the OOM killer; the 10 machines with the most."
+    built.with_panel(lines("OOM kills", text, {"{{hostname}}": named(kills)}, "none", only=OOM_COUNTER))
+    waits = f'topk(10, memwatch_psi_stall_ratio{J[:-1]},kind="full",window="60s"}})'
     text = "Fraction of the last minute in which all tasks stalled on memory (PSI full)."
-    built.with_panel(lines("PSI full, top 10", text, waits, "percentunit", missing="no data"))
-    lost = {"": f"memwatch_device_up{J} == 0"}
-    names = {"instance": "machine", "device": "device"}
-    built.with_panel(rows("GPUs not responding", "Lost, missing, or in need of a reset.", lost, names, 6, "none"))
-    failing = {"": f"memwatch_collector_up{J} == 0"}
-    names = {"instance": "machine", "collector": "collector"}
-    built.with_panel(
-        rows(
-            "Failing collectors",
-            "Collectors that this machine supports and that fail.",
-            failing,
-            names,
-            6,
-            "none",
-        )
-    )
+    built.with_panel(lines("PSI full, top 10", text, {"{{hostname}}": named(waits)}, "percentunit", only=PSI))
+    lost = {"": named(f"memwatch_device_up{J} == 0")}
+    names = {"hostname": "machine", "device": "device", "instance": "address"}
+    text = "Lost, missing, or in need of a reset."
+    built.with_panel(rows("GPUs not responding", text, lost, names, 6, LOST))
+    failing = {"": named(f"memwatch_collector_up{J} == 0")}
+    names = {"hostname": "machine", "collector": "collector", "instance": "address"}
+    text = "Collectors that this machine supports and that fail."
+    built.with_panel(rows("Failing collectors", text, failing, names, 6, FAILING))
     versions = {"{{version}}": f"count by (version) (memwatch_build_info{J})"}
     built.with_panel(lines("Versions of memwatchd", "Number of machines by version.", versions, "none"))

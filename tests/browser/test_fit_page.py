@@ -200,3 +200,24 @@ def test_config_file_is_opened_and_answered_in_a_browser(daemon: RunningDaemon, 
     assert wide == 360
     assert address.endswith("/fit?bytes=600GiB")
     assert complaints == []
+
+
+def test_launch_line_is_copied_as_it_is_shown(daemon: RunningDaemon) -> None:
+    """The button is there only with JavaScript. A long line scrolls inside its box."""
+    shape = urlencode(shape_fields(dict(EXAMPLES)["Llama 3 8B"]))
+    with chromium() as browser:
+        context = browser.new_context(
+            viewport={"width": 360, "height": 800}, permissions=["clipboard-read", "clipboard-write"]
+        )
+        page = context.new_page()
+        page.goto(f"{daemon.url}/fit?{shape}")
+        shown = page.inner_text(".launch pre >> nth=0")
+        page.click(".copy >> nth=0")
+        page.wait_for_selector(".copy:text('Copied')")
+        copied = page.evaluate("navigator.clipboard.readText()")
+        wide = page.evaluate("document.documentElement.scrollWidth")
+
+    assert copied.startswith("vllm serve MODEL \\\n  --max-model-len 8192 \\\n")
+    assert copied.strip() == shown.strip()
+    assert wide == 360
+    assert re.search(r'class="copy" hidden', daemon.get(f"/fit?{shape}").text)

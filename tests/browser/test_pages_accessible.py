@@ -19,6 +19,9 @@ from support.sample_snapshots import SAMPLES, critical_gb10
 # In Swagger UI the headings that expand an operation contain buttons.
 OF_SWAGGER = "nested-interactive: ['.opblock-summary-control']"
 
+# With launch lines.
+MODEL = "fit?hidden_size=4096&intermediate_size=14336&n_layers=32&vocab_size=128256&n_heads=32&n_kv_heads=8"
+
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
@@ -63,7 +66,7 @@ def test_patterns_and_api_reference_have_no_serious_fault(
 def test_fit_answers_runbooks_and_error_pages_have_no_serious_fault(browser: Browser, tmp_path: Path) -> None:
     """A fitting and an oversized model, the runbooks and a missing page, from a daemon, in both themes."""
     with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        for question in ("fit", "fit?bytes=20GiB", "fit?bytes=2TiB", "runbooks", "no/such/page"):
+        for question in ("fit", "fit?bytes=20GiB", MODEL, "fit?bytes=2TiB", "runbooks", "no/such/page"):
             for theme in THEMES:
                 page = browser.new_page(color_scheme=theme)
                 page.goto(f"{daemon.url}/{question}")

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.alone
 
 MAX_BYTES = 120 << 10
 FIRST_PAINT_SECONDS, VISITS = 0.3, 8
+# Pages whose first paint every run of the tests measures.
+OFTEN = ("overview", "processes")
 # First paint of a line of text on a machine where that budget holds.
 LINE_SECONDS = 0.055
 NEWS_SECONDS = 1.0
@@ -87,7 +89,9 @@ def test_first_visit_transfers_at_most_120_kib(browser: Browser, demo: RunningDa
     assert [url for url in asked if not url.startswith((demo.url, "data:"))] == []
 
 
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.long) for name in PATHS]
+)
 def test_first_paint_is_within_its_budget(browser: Browser, demo: RunningDaemon, name: str) -> None:
     """The best of a few visits with an empty cache, scaled by the first paint of a line of text."""
     best = line = inf

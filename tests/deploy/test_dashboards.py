@@ -6,64 +6,30 @@ import json
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from msgspec import Struct
 
-from scripts.golden import roots_arguments
-from support.daemon_process import RunningDaemon, running_daemon
-from support.mutable_machine import MutableMachine
-from support.nvml_machine import Simulator
+from support.dashboard_conditions import ALL, LASTING, condition_of, explain
+from support.dashboard_fleet import DEMOS, OTHERS, Fleet, Watched, watched_fleet
 from support.paths import DEPLOY
-from support.prometheus_servers import Engine, prometheus, shipped
-from support.sample_nvml import EIGHT_H100, GB10
 
 GRAFANA = DEPLOY / "grafana"
 BOARDS = {file.stem: json.loads(file.read_text()) for file in sorted((GRAFANA / "dashboards").glob("*.json"))}
-CHATTY = """
-[processes]
-interval = "1s"
-metrics = true
-[[alerts.webhooks]]
-name = "operators"
-url = "http://127.0.0.1:1/no-listener"
-secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw0aGq3o8p3yM="
-"""
-
-
-class Fleet(Struct, frozen=True):
-    """Three machines and their Prometheus: full memory, a lost GPU, an unreadable file."""
-
-    server: Engine
-    instances: dict[str, str]
-    began: float
-
-    def series(self, expression: str, instance: str = ".+") -> list[Any]:
-        """Return the result of a panel query over the time since the start."""
-        variables = {
-            "$job": "memwatchd",
-            "$instance": instance,
-            "$need": "1",
-            "$__rate_interval": "5s",
-            "$__range": "1m",
-        }
-        for name, value in variables.items():
-            expression = expression.replace(name, value)
-        assert "$" not in expression, f"a variable is not replaced: {expression}"
-        answer = self.server.ask(
-            "/api/v1/query_range", query=expression, start=str(self.began), end=str(time.time() + 1), step="1"
-        )
-        return list(answer["data"]["result"])
+MACHINES = ("gb10", "8x-h100", "mi210", *OTHERS, *DEMOS)
 
 
 def panels(board: str) -> list[dict[str, Any]]:
     return [panel for panel in BOARDS[board]["panels"] if panel["type"] != "row"]
+
+
+def defaults(panel: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a panel's fields. A heat map has none."""
+    return dict(panel.get("fieldConfig", {}).get("defaults", {}))
 
 
 QUERIES = [
@@ -76,56 +42,8 @@ QUERIES = [
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    began = time.time()
-    with ExitStack() as stack:
-        spark = MutableMachine.of("gb10", tmp_path_factory.mktemp("spark") / "machine")
-        server_gpus = Simulator.of(tmp_path_factory.mktemp("server"), EIGHT_H100)
-
-        def start(name: str, arguments: list[str], environ: dict[str, str]) -> RunningDaemon:
-            folder = tmp_path_factory.mktemp(name)
-            return stack.enter_context(
-                running_daemon(folder, "--interval", "500ms", *arguments, config=CHATTY, environ=environ)
-            )
-
-        spark.use(0.5)
-        gpu = Simulator.of(tmp_path_factory.mktemp("gb10"), GB10)
-        amd = MutableMachine.of("mi210", tmp_path_factory.mktemp("amd") / "machine")
-        daemons = {
-            "gb10": start("gb10", spark.arguments, dict(gpu.environ)),
-            "8x-h100": start("8x-h100", roots_arguments("8x-h100"), dict(server_gpus.environ)),
-            "mi210": start("mi210", amd.arguments, {}),
-        }
-        instances = {name: f"127.0.0.1:{daemon.port}" for name, daemon in daemons.items()}
-        server = stack.enter_context(prometheus(tmp_path_factory.mktemp("prometheus"), watching(instances)))
-        server.wait_for('memwatch_device_up{device="gpu0"} == 1')
-        server_gpus.show(EIGHT_H100.with_gpu(0, down=15))
-        amd.garble("proc/pressure/memory")
-        fill(server, spark)
-        server.wait_for("memwatch_device_up == 0")
-        server.wait_for("memwatch_collector_up == 0")
-        yield Fleet(server, instances, began)
-
-
-def watching(instances: dict[str, str]) -> str:
-    """Return the shipped configuration with these machines, short waits and rules that fire at once."""
-    rules = DEPLOY / "prometheus/rules"
-    targets = ", ".join(f'"{address}"' for address in instances.values())
-    changes = {'"127.0.0.1:6360"': targets, "127.0.0.1:9093": "127.0.0.1:1", "15s": "1s", "10s": "1s"}
-    return shipped("prometheus/prometheus.yml", {**changes, "rules/": f"{rules}/"})
-
-
-def fill(server: Engine, spark: MutableMachine) -> None:
-    """Fill memory slowly until there is a forecast, then until it is critical and the OOM killer acts."""
-    used = 0.5
-    while not server.query("memwatch_time_to_full_seconds"):
-        used += 0.004
-        assert used < 0.94, "no forecast came"
-        spark.use(used)
-        time.sleep(0.25)
-    spark.use(0.97)
-    spark.set_oom_kills(3)
-    server.wait_for("memwatch_kernel_oom_kills_total == 3")
-    server.wait_for('ALERTS{alertname="MemoryCritical", alertstate="firing"}', 40)
+    with watched_fleet(lambda name: tmp_path_factory.mktemp(name)) as running:
+        yield running
 
 
 @pytest.mark.parametrize(("board", "panel", "expression"), QUERIES)
@@ -138,17 +56,84 @@ def test_every_dashboard_query_returns_data(
     assert found, f"{board}, {panel['title']}: nothing for {expression}"
 
 
-@pytest.mark.parametrize("machine", ["gb10", "8x-h100", "mi210"])
-def test_panels_that_may_be_empty_explain_it(fleet: Fleet, machine: str) -> None:
-    """Each machine has data for every panel without a text for missing data."""
-    empty = [
-        panel["title"]
-        for panel in panels("memwatch-machine")
-        if "noValue" not in panel["fieldConfig"]["defaults"]
-        if not any(fleet.series(target["expr"], fleet.instances[machine]) for target in panel["targets"])
-    ]
+def judge(fleet: Fleet, shown: Sequence[dict[str, Any]], machines: list[Watched], job: str, instance: str) -> Any:
+    """Return the number of panels with data, empty and in error, and what is wrong about which panel."""
+    counts, wrong = Counter[str](), {}
+    for panel in shown:
+        try:
+            found = [fleet.series(target["expr"], instance, job) for target in panel["targets"]]
+        except AssertionError as error:  # Prometheus refuses the query
+            counts["error"] += 1
+            wrong[panel["title"]] = str(error)
+            continue
+        counts["data" if any(found) else "empty"] += 1
+        if fault := explain(panel["description"], any(found), machines):
+            wrong[panel["title"]] = fault
+    return counts, wrong
 
-    assert empty == []
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_panels_of_a_machine_are_empty_only_for_the_reason_they_give(fleet: Fleet, name: str) -> None:
+    """A panel with a condition has data if and only if the machine meets it. Every other panel has data."""
+    machine, shown = fleet.machines[name], panels("memwatch-machine")
+    counts, wrong = judge(fleet, shown, [machine], machine.job, machine.instance)
+
+    assert wrong == {}, counts
+    assert counts["data"] > counts["empty"]
+    assert counts["data"] + counts["empty"] == len(shown)
+
+
+@pytest.mark.parametrize("job", ["memwatchd", *OTHERS, *DEMOS])
+def test_panels_of_a_fleet_are_empty_only_for_the_reason_they_give(fleet: Fleet, job: str) -> None:
+    """The same for the fleet dashboard, with the machines of one job."""
+    machines = [machine for machine in fleet.machines.values() if machine.job == job]
+    counts, wrong = judge(fleet, panels("memwatch-fleet"), machines, job, ".+")
+
+    assert wrong == {}, counts
+    assert counts["data"] > counts["empty"]
+
+
+def test_broken_panels_are_reported(fleet: Fleet) -> None:
+    """The two tests above can fail: a misspelled metric, a syntax error, a false condition."""
+    machine = fleet.machines["rtx4090"]
+
+    def panel(title: str, expression: str, description: str) -> dict[str, Any]:
+        return {"title": title, "description": description, "targets": [{"expr": expression}]}
+
+    shown = [
+        panel("misspelled", "memwatch_pool_size", "Size."),
+        panel("syntax", "sum(", "Size."),
+        panel("met", "memwatch_pool_size", "Size. Only on machines with a GPU or an NPU."),
+        panel("not met", "memwatch_pool_size_bytes", "Size. Only if processes run in containers or pods."),
+        panel("correct", "memwatch_pool_size_bytes", "Size. Only on machines with a GPU or an NPU."),
+    ]
+    counts, wrong = judge(fleet, shown, [machine], machine.job, machine.instance)
+
+    assert counts == {"data": 2, "empty": 2, "error": 1}
+    assert list(wrong) == ["misspelled", "syntax", "met", "not met"]
+
+
+def test_each_condition_of_a_panel_is_met_here_and_also_not_met(fleet: Fleet) -> None:
+    """Without a machine of either kind a condition would not be tested."""
+    met = {
+        sentence: {condition(machine) for machine in fleet.machines.values()}
+        for sentence, condition in LASTING.items()
+    }
+    never_met = [sentence for sentence, found in met.items() if True not in found]
+    always_met = {sentence for sentence, found in met.items() if False not in found}
+
+    assert never_met == []
+    assert always_met <= {"Only if memwatchd runs on Linux.", "Only if the system reports swap."}
+
+
+def test_panels_with_a_text_for_no_data_have_a_condition() -> None:
+    """The condition ends the description, and each is used."""
+    shown = [panel for board in BOARDS for panel in panels(board)]
+    with_text = [panel["title"] for panel in shown if "noValue" in defaults(panel)]
+    with_condition = [panel["title"] for panel in shown if condition_of(panel["description"])]
+
+    assert with_text == with_condition
+    assert {condition_of(panel["description"]) for panel in shown} == {*ALL, None}
 
 
 def test_table_columns_are_returned_labels(fleet: Fleet) -> None:
@@ -174,13 +159,55 @@ def test_table_columns_are_returned_labels(fleet: Fleet) -> None:
 
 
 def test_dashboard_variables_list_the_machines(fleet: Fleet) -> None:
-    """Evaluate label_values() of the variables as Grafana does."""
+    """Evaluate label_values() and query_result() of the variables as Grafana does: jobs, and machines by name."""
+    hosts = {(one.sightings[-1].snapshot["host"], one.instance) for one in fleet.machines.values()}
+    jobs = {(one.job, one.job) for one in fleet.machines.values()}
     for board in BOARDS.values():
         for variable in (one for one in board["templating"]["list"] if one["type"] == "query"):
-            metric, label = re.fullmatch(r"label_values\((\w+).*, (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
-            found = fleet.server.ask(f"/api/v1/label/{label}/values", **{"match[]": metric})["data"]
-            expected = {"instance": sorted(fleet.instances.values()), "job": ["memwatchd"]}
-            assert sorted(found) == expected[label]
+            expected = {"instance": hosts, "job": jobs}[variable["name"]]
+            assert choices(fleet, variable["query"]["query"], variable.get("regex")) == expected
+
+
+def choices(fleet: Fleet, query: str, regex: str | None) -> set[tuple[str, str]]:
+    """Return text and value of each choice of a variable."""
+    if listed := re.fullmatch(r"label_values\((\w+), (\w+)\)", query):
+        metric, label = listed.groups()
+        found = fleet.server.ask(f"/api/v1/label/{label}/values", **{"match[]": metric})["data"]
+        return {(value, value) for value in found}
+    wrapped = re.fullmatch(r"query_result\((.+)\)", query)
+    assert wrapped, query
+    assert regex, query
+    pattern = re.compile(regex.removeprefix("/").removesuffix("/g").replace("(?<", "(?P<"))
+    answers = fleet.server.query(wrapped[1].replace("$job", ".+").replace("$__range", "1m"))
+    return {choice(pattern, one["metric"]) for one in answers}
+
+
+def choice(pattern: re.Pattern[str], labels: dict[str, str]) -> tuple[str, str]:
+    text = "{" + ",".join(f'{name}="{value}"' for name, value in labels.items() if name != "__name__") + "}"
+    groups = [found.groupdict() for found in pattern.finditer(text)]
+    (name,), (value,) = ([one[key] for one in groups if one[key]] for key in ("text", "value"))
+    return name, value
+
+
+def test_annotations_mark_what_happened(fleet: Fleet) -> None:
+    """Each annotation has a mark: of the alert and the OOM kills of one machine, and of no restart."""
+    marks = {
+        (name, one["name"]): [
+            series["metric"]
+            for series in fleet.series(one["expr"])
+            if any(float(value) for _, value in series["values"])
+        ]
+        for name, board in BOARDS.items()
+        for one in board["annotations"]["list"]
+    }
+    marked = {key: {labels["instance"] for labels in found} for key, found in marks.items()}
+    full = fleet.machines["gb10"].instance
+
+    assert marked["memwatch-machine", "memwatchd restarted"] == set()
+    assert marked["memwatch-machine", "OOM kill"] == marked["memwatch-fleet", "OOM kill"] == {full}
+    assert {"rule", "severity"} <= marks["memwatch-machine", "Alert"][0].keys()
+    assert full in marked["memwatch-machine", "Alert"]
+    assert marks["memwatch-fleet", "OOM kill"][0]["hostname"] == "spark-1a2b"
 
 
 def test_dashboard_data_source_can_be_selected() -> None:
@@ -209,7 +236,7 @@ def test_only_pools_are_stacked() -> None:
         target["expr"]
         for board in BOARDS
         for panel in panels(board)
-        if panel["fieldConfig"]["defaults"].get("custom", {}).get("stacking", {}).get("mode") == "normal"
+        if defaults(panel).get("custom", {}).get("stacking", {}).get("mode") == "normal"
         for target in panel["targets"]
     ]
 

@@ -40,6 +40,12 @@ EXPORT int cuDeviceGet(int *device, int ordinal) {
     return ordinal == 0 ? SUCCESS : INVALID_VALUE;
 }
 
+EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    char text[100];
+    int code = device == 0 && attribute == 18 ? code_of(kernel_ask(text, sizeof text, "integrated")) : INVALID_VALUE;
+    return code == SUCCESS && sscanf(text, "%d", value) == 1 ? SUCCESS : INVALID_VALUE;
+}
+
 EXPORT int cuDeviceGetName(char *name, int length, int device) {
     return device == 0 ? code_of(kernel_ask(name, (size_t)length, "name")) : INVALID_VALUE;
 }

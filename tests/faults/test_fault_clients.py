@@ -72,6 +72,7 @@ def test_every_listener_refuses_an_unknown_host(tmp_path: Path) -> None:
             assert send_request(connect(), ORIGIN).startswith(b"http/1.1 403 "), connect.__name__
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_hundred_reloads_leak_nothing(tmp_path: Path) -> None:
     """Settings change a hundred times, four times to invalid ones: descriptors, threads and memory stay.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
 from fault_oracle import back_in_time, survived
 from libc_faults import LibcFaults
 from msgspec import Struct
@@ -100,6 +101,7 @@ def patient_on_small_disk(scratch: Path) -> Iterator[Patient]:
         yield Patient("64 KiB", scratch, machine, site, daemon, lambda: None, make_room)
 
 
+@pytest.mark.long
 def test_failing_disk_stops_no_sample_and_no_alert_and_is_used_again(tmp_path: Path) -> None:
     """64 KiB in total, ENOSPC, write errors and fsync errors, in parallel for a minute."""
     for name in ("small", "full", "write", "sync"):

@@ -9,6 +9,7 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from fault_oracle import back_in_time
 
 from support.alert_machine import AlertMachine, quick_config
@@ -22,6 +23,7 @@ MIB = 1 << 20
 KILLS = 5
 
 
+@pytest.mark.long
 def test_random_kills_lose_no_alert(tmp_path: Path) -> None:
     """Each start is in time, history continues, and no id has two bodies."""
     machine, chance = AlertMachine.of(tmp_path), random.Random(1)

@@ -112,6 +112,7 @@ def assert_nothing_invented(daemon: RunningDaemon) -> None:
         assert [pool["used_bytes"] for pool in tick["pools"]] == [USED_BYTES]
 
 
+@pytest.mark.long
 def test_thousand_flipped_bits_show_no_wrong_value(wreck: Wreck, tmp_path: Path) -> None:
     """One bit in each of a thousand places, in ten starts: records may be missing, but none is wrong."""
     chance = random.Random(5)

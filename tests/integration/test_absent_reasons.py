@@ -74,3 +74,23 @@ def test_macos_reports_linux_only_values_as_not_supported() -> None:
             Absent.NOT_SUPPORTED
         }
         assert frame.kernel.oom_kills_total is Absent.NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("name", ["lunar-lake", "rk3588-panthor", "snapdragon-msm"])
+def test_figures_of_a_gpu_that_are_not_read_do_not_blame_the_driver(tmp_path: Path, name: str) -> None:
+    """Intel's and Arm's drivers may know the utilization of a GPU or an NPU; memwatchd does not ask them."""
+    with running_daemon(tmp_path, *roots_arguments(name)) as daemon:
+        devices = daemon.get("/api/v1/devices").json
+
+    assert devices
+    assert {device["absent"]["busy_ratio"] for device in devices} == {"not_read"}
+    assert {device["absent"]["throttled"] for device in devices} == {"not_read"}
+
+
+def test_mac_has_no_linux_counters_and_does_not_blame_metal() -> None:
+    """The counters of /proc/vmstat exist on Linux only. macOS knows the GPU's load, which is not read."""
+    snapshot = next(read_frames(path_of("macbook")))
+    kernel, device = snapshot.kernel, snapshot.devices[0]
+
+    assert {getattr(kernel, name) for name in kernel.__struct_fields__} == {Absent.NOT_SUPPORTED}
+    assert device.busy_ratio is device.temperature_celsius is device.process_list is Absent.NOT_READ

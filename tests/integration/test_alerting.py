@@ -117,6 +117,7 @@ def test_silence_survives_a_restart_and_alert_is_sent_when_it_expires(tmp_path: 
     assert (made.status, made.json) == (200, listed)
     assert (listed[0]["target"], listed[0]["comment"]) == ("ram", "loading")
     contract.Alert.model_validate(silenced[0])
+    assert silenced[0]["runbook"] == "/runbooks#memorycritical"
     contract.Silence.model_validate(listed[0])
     assert silenced[0]["silenced"] is True
     assert before == []

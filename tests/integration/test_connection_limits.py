@@ -91,7 +91,7 @@ def test_connections_of_loopback_are_limited_without_a_descriptor_limit(tmp_path
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("path", [b"/healthz", b"/metrics"])
+@pytest.mark.parametrize("path", [pytest.param(b"/healthz", marks=pytest.mark.long), b"/metrics"])
 def test_idle_connection_takes_6_kib(tmp_path: Path, path: bytes) -> None:
     """Headers of 8 kB are released with the response. 5.5 KiB were measured, and 18 KiB with the headers."""
     request = LARGE_HEAD.replace(b"/healthz", path)

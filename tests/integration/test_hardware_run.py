@@ -90,6 +90,7 @@ def test_allocations_on_a_jetson_are_compared_with_nvmap(tmp_path: Path) -> None
     assert found["allocate 48 MiB", "process"][-1].startswith("not judged")
 
 
+@pytest.mark.long
 def test_managed_and_pinned_memory_of_gb10_are_compared_with_the_tool(tmp_path: Path) -> None:
     """Managed memory is in no process; pinned memory is in the process that allocated it."""
     with simulated_cuda(tmp_path, GB10) as environ:
@@ -102,6 +103,7 @@ def test_managed_and_pinned_memory_of_gb10_are_compared_with_the_tool(tmp_path: 
     assert found["pinned 128 MiB", "process"][:3] == ["–", "+128.0 MiB", "+128.0 MiB"]
 
 
+@pytest.mark.long
 def test_memory_of_a_killed_process_vanishes(tmp_path: Path) -> None:
     with simulated_cuda(tmp_path, RTX) as environ:
         done = compare(environ, "--check", "kill")
@@ -113,6 +115,7 @@ def test_memory_of_a_killed_process_vanishes(tmp_path: Path) -> None:
     assert found["killed", "process, bytes"][-1] == "ok"
 
 
+@pytest.mark.long
 def test_released_driver_is_closed_and_taken_up_again(tmp_path: Path) -> None:
     with simulated_cuda(tmp_path, RTX) as environ:
         done = compare(environ, "--check", "sensors", "--check", "release")

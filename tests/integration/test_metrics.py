@@ -15,8 +15,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from memwatch.model import Absent, PoolKind, Process, Quality, Share, ShareKind
+from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Reason, SelfUsage, Snapshot
 from memwatch_web.metrics.families import Exporter
+from memwatchd.recording.demos import DESCRIPTIONS, path_of
+from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import rebuild_owners
 from scripts.golden import with_help
 from support.daemon_process import RunningDaemon, running_daemon
 from support.fakes import GIB, ram
@@ -66,6 +70,26 @@ def test_promtool_accepts_the_metrics_of_every_simulated_machine(file: Path) -> 
     lint = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, check=False)
 
     assert (lint.returncode, lint.stdout, lint.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("demo", DESCRIPTIONS)
+def test_promtool_accepts_the_metrics_of_every_demo(demo: str) -> None:
+    """A calm and a critical second of the story, with peaks, owners and processes."""
+    between = BetweenScrapes()
+    exporter = Exporter("1.2.3", dict, max_processes=lambda: 20, between_scrapes=between)
+    frames = list(read_frames(path_of(demo)))
+    bodies = []
+    for frame in (frames[5], frames[300]):
+        snapshot = replace(frame, owners=rebuild_owners(frame))
+        between.on_tick(snapshot)
+        bodies.append(exporter.render(snapshot, generate_latest))
+    lints = [
+        subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, check=False)
+        for body in bodies
+    ]
+
+    assert [(lint.returncode, lint.stdout, lint.stderr) for lint in lints] == [(0, b"", b"")] * 2
+    assert all(b"memwatch_pressure_seconds_total{" in body for body in bodies)
 
 
 def test_text_and_openmetrics_have_the_same_samples(daemon: RunningDaemon) -> None:

@@ -60,7 +60,7 @@ def test_unsupported_values_are_absent_and_asked_once(tmp_path: Path) -> None:
         for _ in range(20):
             child.reading()
 
-    assert gpu.vitals == Vitals()
+    assert gpu.vitals == Vitals.absent(NOT_SUPPORTED)
     assert (gpu.busy_ratio, gpu.memory_busy_ratio) == (NOT_SUPPORTED, NOT_SUPPORTED)
     assert [call.function for call in simulator.calls()].count("nvmlDeviceGetPowerUsage") == 1
 

@@ -55,6 +55,13 @@ def test_every_device_state_is_shown(page: Reader, state: str) -> None:
     assert f"NVIDIA GPU, {state}" in page.text
 
 
+def test_leases_are_shown_with_name_and_time_left(page: Reader) -> None:
+    """As hatched parts of the bar, and in words."""
+    assert [tag for tag, _ in page.tags].count("pattern") == 1
+    assert {"leased", "hatch", "swatch-leased"} <= classes(page)
+    assert "leased to train.py (PID 4242), 1 min 20 s left" in page.text
+
+
 @pytest.mark.parametrize("reason", list(Absent))
 def test_every_absence_reason_is_shown(page: Reader, reason: Absent) -> None:
     assert f"— {ABSENT_WORDS[reason]}" in page.text

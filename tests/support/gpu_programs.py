@@ -71,7 +71,7 @@ def simulated_cuda(
 
     environ = installed(tmp_path, built_driver("libcuda.so.1", "cuda.c"), NVML_SOURCES / "nvidia-smi")
     libraries = [simulator.environ["LD_LIBRARY_PATH"], environ.pop("LD_LIBRARY_PATH")]
-    facts = {"name": str(gpu.name), "pci": gpu.bus_id[4:]}
+    facts = {"name": str(gpu.name), "pci": gpu.bus_id[4:], "integrated": str(int(gpu.memory is None))}
     with serving(facts, free, show) as kernel:
         yield {
             **simulator.environ,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+
+# Bytes for every request, or by the request; None: no answer.
+Answer = bytes | Callable[[bytes], bytes] | None
 
 
 def http(body: bytes, kind: str = "application/json", status: str = "200 OK", *headers: str) -> bytes:
@@ -14,7 +17,7 @@ def http(body: bytes, kind: str = "application/json", status: str = "200 OK", *h
 
 
 @contextmanager
-def site(answer: bytes | None) -> Iterator[int]:
+def site(answer: Answer) -> Iterator[int]:
     """Yield the port of a server that sends `answer` to every client and closes; None: it never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=_serve, args=(listener, answer), daemon=True).start()
@@ -22,11 +25,11 @@ def site(answer: bytes | None) -> Iterator[int]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def _serve(listener: socket.socket, answer: bytes | None) -> None:
+def _serve(listener: socket.socket, answer: Answer) -> None:
     with ExitStack() as held, suppress(OSError):
         while True:
             connection = held.enter_context(listener.accept()[0])
             if answer is not None:
-                connection.recv(65536)
-                connection.sendall(answer)
+                request = connection.recv(65536)
+                connection.sendall(answer(request) if callable(answer) else answer)
                 connection.close()

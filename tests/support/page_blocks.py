@@ -252,7 +252,7 @@ def check_client(words: Sequence[str]) -> None:
         position += 1 + takes_value
     if position == len(words):
         return
-    command = memwatch.commands.get(words[position])
+    command = memwatch.get_command(click.Context(memwatch), words[position])
     if command is None:
         raise BlockError(f"memwatch has no command {words[position]}")
     check_options(words[position + 1 :], command, f"memwatch {words[position]}")

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.render import json as views
-from memwatch_web.api import alerts, fit, health, history, ingest, owners, snapshot
+from memwatch_web.api import alerts, fit, health, history, ingest, leases, owners, snapshot
 from memwatch_web.api.route import Route
 from memwatch_web.api.snapshot import part
 from memwatch_web.asgi import static_files
@@ -36,6 +36,8 @@ NO_PSS = {
 NO_TEST = {409: "No receiver is configured.", 429: "Rate limit: one test notification per 5 s."}
 NO_SILENCE = {404: "No such silence."}
 TOO_MANY = {409: "The limit of silences is reached."}
+NO_ROOM = {409: "It does not fit, or a limit is reached; `detail` has the available memory and the leases."}
+NO_LEASE = {404: "No such lease."}
 
 # fmt: off
 MEMORY = (
@@ -71,6 +73,11 @@ PROGRAMS = (
           "program", "adds an event"),
     Route("POST",   "/api/v1/reports",              ingest.reports,               "ReportReceipt",
           "program", "replaces the reports of a process"),
+    Route("GET",    "/api/v1/leases",               leases.leases,                "Lease[]"),
+    Route("POST",   "/api/v1/leases",               leases.lease,                 "Lease",
+          "program", "reserves memory for a process", NO_ROOM),
+    Route("DELETE", "/api/v1/leases/{lease_id}",    leases.end,                   "Lease[]",
+          "program", "ends a lease", NO_LEASE),
 )
 ALERTS = (
     Route("GET",    "/api/v1/alerts",               alerts.alerts,                "Alert[]"),

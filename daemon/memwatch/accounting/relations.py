@@ -12,6 +12,7 @@ from memwatch.accounting.device_memory import DeviceMemory, NpuMemory
 from memwatch.accounting.memoize import memoize
 from memwatch.findings import Findings
 from memwatch.model import (
+    PERHAPS_IN_RSS,
     Absent,
     Architecture,
     Bytes,
@@ -22,15 +23,12 @@ from memwatch.model import (
     Process,
     Quality,
     Share,
-    ShareKind,
     find_system_ram,
     sum_figures,
 )
 from memwatch.snapshot import Machine, Node
 from memwatch.units import size
 
-# Buffers of a process's own pages (userptr) may count both here and in its resident set.
-PERHAPS_IN_RSS = frozenset({ShareKind.GTT, ShareKind.GPU_BUFFERS, ShareKind.NPU_BUFFERS})
 RAM = "ram"
 OVERLAP = "the sum of its processes exceeds it: they share buffers, or were read at another time"
 MIXED = "GPUs of different kinds: each pool below is separate memory, and each share is part of a pool."

@@ -212,7 +212,7 @@ def _vitals(found: Findings, by_nvml: Device) -> Vitals:
         first_known(printed.temperature_celsius, by_nvml.temperature_celsius),
         first_known(printed.power_watts, by_nvml.power_watts),
         first_known(printed.clock_hertz, by_nvml.clock_hertz),
-        first_known(printed.throttled, by_nvml.throttled),
+        by_nvml.throttled,
     )
 
 

@@ -11,7 +11,7 @@ from memwatch.model import Absent, Pool, PoolKind, Quality
 from memwatch.snapshot import Kernel, Swap
 
 # Only Linux counts OOM kills and compaction failures.
-NO_COUNTERS = Kernel(Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED)
+NO_COUNTERS = Kernel(*[Absent.NOT_SUPPORTED] * len(Kernel.__struct_fields__))
 
 
 def build_pool(size: int, available: int, free: int, label: str = "System RAM") -> Pool:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 
 from memwatch.backends.discovery import PREFERENCE
 from memwatch.backends.model import Backend, Backends
 from memwatch.library.daemon_client import daemon, read_roots
 from memwatch.library.decode import ResponseDecodeError, decode_backends
 from memwatch.linux.files import Roots
-from memwatch.planning.sizes import parse_bytes
+from memwatch.planning.answer import FitAnswer
+from memwatch.planning.fit import CPU
+from memwatch.planning.request import MAX_GPUS
+from memwatch.planning.sizes import check_count, parse_bytes
 from memwatch.units import size
 
 INQUIRY_SECONDS = 30.0
@@ -41,36 +45,78 @@ def best_available_backend() -> str:
     return discover_backends().recommended
 
 
-def select_backend_for(wanted: str | int) -> Backend:
-    """Return the best backend with a device that can allocate `wanted` bytes now. Raises NoBackendError or
-    InvalidInputError."""
-    return select(discover_backends(), parse_bytes(wanted, "bytes"))
+def select_backend_for(wanted: str | int | FitAnswer, gpus: int = 1) -> Backend:
+    """Return the best backend with a device that can allocate `wanted` bytes now, or `gpus` GPUs that can together.
+
+    With an answer of `fit`: the best one for the devices of that answer, also if these are several. If no backend
+    has them, and it fits on the CPU, the CPU. Raises NoBackendError or InvalidInputError.
+    """
+    if isinstance(wanted, FitAnswer):
+        return select_for_answer(discover_backends(), wanted)
+    count = check_count(gpus, "gpus", 2, 1, MAX_GPUS)
+    return select(discover_backends(), parse_bytes(wanted, "bytes"), count)
 
 
-def select(found: Backends, need: int) -> Backend:
+def select(found: Backends, need: int, gpus: int = 1) -> Backend:
+    each = -(-need // gpus)
+    where = f" on each of {gpus} GPUs" if gpus > 1 else ""
+    return _first(found, lambda backend: explain_refusal(backend, each, gpus), f"{size(each)}{where}")
+
+
+def select_for_answer(found: Backends, answer: FitAnswer) -> Backend:
+    fit = answer.fit
+    if not answer.fits:
+        reasons = "; ".join(f"{verdict.device}: {verdict.reason}" for verdict in fit.verdicts)
+        raise NoBackendError(f"{answer.need.subject} does not fit now. {reasons}")
+    devices = fit.split.devices if fit.split else (str(fit.best),)
+    cpu_fits = any(verdict.device == CPU and verdict.fits is True for verdict in fit.verdicts)
+
+    def explain(backend: Backend) -> str | None:
+        if backend.name == CPU:
+            return None if cpu_fits else "the plan is for GPUs"
+        return _explain_absence(backend, devices)
+
+    return _first(found, explain, f"memory on {', '.join(devices)}")
+
+
+def _first(found: Backends, why_not: Callable[[Backend], str | None], what: str) -> Backend:
+    """Return the first backend in order of preference without a reason against it. Raises NoBackendError."""
     by_name = {backend.name: backend for backend in found.backends}
-    order = [*(name for name, _ in PREFERENCE), "cpu"]
-    reasons = []
-    for name in order:
-        backend = by_name.get(name)
-        if backend is None:
-            continue
-        why_not = explain_refusal(backend, need)
-        if why_not is None:
-            return backend
-        reasons.append(f"{backend.label}: {why_not}")
-    raise NoBackendError(f"no backend can allocate {size(need)} now. Tried: {'; '.join(reasons)}")
+    known = [by_name[name] for name in (*(name for name, _ in PREFERENCE), "cpu") if name in by_name]
+    reasons = [(backend, why_not(backend)) for backend in known]
+    chosen = next((backend for backend, why in reasons if why is None), None)
+    if chosen is None:
+        tried = "; ".join(f"{backend.label}: {why}" for backend, why in reasons)
+        raise NoBackendError(f"no backend can allocate {what} now. Tried: {tried}")
+    return chosen
 
 
-def explain_refusal(backend: Backend, need: int) -> str | None:
-    """Return why a backend cannot allocate `need` bytes, or None if it can."""
+def _explain_absence(backend: Backend, devices: Sequence[str]) -> str | None:
+    """Return why a backend cannot use all of these devices, or None if it can."""
     if backend.available is not True:
         return backend.reason
-    computing = [one for one in backend.devices if one.kind != "cpu" or backend.name == "cpu"]
+    if devices == (CPU,):
+        return "the plan is for the CPU"
+    missing = [name for name in devices if name not in {one.id for one in backend.gpus}]
+    return f"it has no {', '.join(missing)}" if missing else None
+
+
+def explain_refusal(backend: Backend, need: int, gpus: int = 1) -> str | None:
+    """Return why a backend cannot allocate `need` bytes on each of `gpus` devices, or None if it can.
+
+    Several GPUs have memory of their own: on unified memory they have the same.
+    """
+    if backend.available is not True:
+        return backend.reason
+    computing = [one for one in backend.devices if one.kind != "cpu" or backend.name == CPU]
     if not computing:
         return backend.reason
+    if gpus > 1:
+        computing = [one for one in backend.gpus if one.unified is False]
+        if len(computing) < gpus:
+            return f"it has {len(computing)} GPUs with memory of their own"
     rooms = [(room, one.name) for one in computing if isinstance(room := one.room_bytes, int)]
-    if not rooms:
+    if len(rooms) < gpus:
         return "the headroom of its devices is not known"
-    most, name = max(rooms)
-    return None if most >= need else f"{name} can allocate {size(most)} now"
+    least, name = sorted(rooms, reverse=True)[gpus - 1]
+    return None if least >= need else f"{name} can allocate {size(least)} now"

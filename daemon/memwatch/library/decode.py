@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from memwatch.backends.model import Backend, BackendDevice, Backends
+from memwatch.leases import Lease
 from memwatch.library.daemon_client import Json
 from memwatch.model import Absent, Architecture, Content, Device, Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.printable import printable_parts
@@ -36,6 +37,10 @@ def decode_shares(found: Json) -> tuple[Share, ...]:
 
 def decode_devices(found: Json) -> tuple[Device, ...]:
     return _decode_records(Device, found)
+
+
+def decode_leases(found: Json) -> tuple[Lease, ...]:
+    return _decode_records(Lease, found)
 
 
 def decode_backends(found: Json) -> Backends:

@@ -11,8 +11,15 @@ from msgspec.structs import replace
 from memwatch.accounting.relations import left_of
 from memwatch.backends.devices import UNIFIED, certain_part, compute_capacity
 from memwatch.findings import stale_pool, stale_share
+from memwatch.leases import without_lease
 from memwatch.library.daemon_client import Daemon, Json, daemon
-from memwatch.library.decode import ResponseDecodeError, decode_devices, decode_pools, decode_shares
+from memwatch.library.decode import (
+    ResponseDecodeError,
+    decode_devices,
+    decode_leases,
+    decode_pools,
+    decode_shares,
+)
 from memwatch.library.framework_pools import TorchPool
 from memwatch.library.frameworks import pools
 from memwatch.library.host import Ram, host
@@ -145,6 +152,14 @@ def decode_machine(found: Json) -> Machine:
         from_daemon=True,
         monotonic=time.monotonic(),
     )
+
+
+def decode_leased_machine(found: Json, own_lease: str) -> Machine:
+    """Decode a snapshot with the leases of others in use. Raises as `decode_machine`."""
+    from memwatch.accounting.leased import with_leases_used  # needed only while there are leases
+
+    leases = without_lease(decode_leases(found.get("leases", ())), own_lease)  # older daemons have none
+    return with_leases_used(decode_machine(found), leases)
 
 
 def from_here() -> Machine:

@@ -111,7 +111,7 @@ def parse_metrics(data: bytes) -> Reasons:
     size, revision, content = _HEADER.unpack_from(data)
     offset = _OFFSETS.get((revision, content))
     if offset is None:
-        return Absent.NOT_SUPPORTED
+        return Absent.NOT_READ
     if min(size, len(data)) < offset + _MASK.size:
         return Absent.INCONSISTENT
     (mask,) = _MASK.unpack_from(data, offset)

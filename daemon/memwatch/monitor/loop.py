@@ -32,6 +32,8 @@ from memwatch.linux.wakeups import Sleep, Wake
 from memwatch.model import Absent
 from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
 from memwatch.monitor.between_scrapes import BetweenScrapes
+from memwatch.monitor.lease_arrival import ProcessReader
+from memwatch.monitor.lease_book import LeaseBook
 from memwatch.monitor.pacing import Pacing
 from memwatch.monitor.publisher import Publisher
 from memwatch.monitor.sampler import Gatherer
@@ -139,6 +141,9 @@ class Monitor:
         self._notified_levels: Mapping[str, Level] = {}
         self._event_writer = EventWriter(self.events)
         self.publisher = Publisher()
+        self.leases = LeaseBook(
+            ProcessReader(self.reports.procfs), self.moment, self.publisher.use_leases, self._event_writer.on_lease
+        )
         self._before: Moment | None = None
         self._last_failure = ""
         self._failure_log = FailureLog(clock.monotonic)
@@ -210,6 +215,8 @@ class Monitor:
         try:
             self.between_scrapes.on_tick(snapshot)
             self._record(now, snapshot)
+            if self.leases:
+                self.leases.follow(now, snapshot)
         finally:
             # Publish the snapshot even if there is not enough memory to record it.
             self.self_usage.tick_duration_seconds = self._clock.monotonic() - now.monotonic

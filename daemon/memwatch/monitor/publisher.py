@@ -1,4 +1,4 @@
-"""The latest snapshot, and whether its command lines are hidden."""
+"""The latest snapshot, with the leases in force, and whether its command lines are hidden."""
 
 from __future__ import annotations
 
@@ -6,22 +6,33 @@ import threading
 
 from msgspec.structs import replace
 
+from memwatch.leases import Lease
 from memwatch.snapshot import Snapshot
 
 
 class Publisher:
-    """Holder of the latest snapshot. Thread-safe: a tick and a reload may run at the same time."""
+    """Holder of the latest snapshot. Thread-safe: a tick, a reload and a lease may come at the same time."""
 
     def __init__(self) -> None:
         self.latest: Snapshot | None = None
         self.hides_commands = False
+        self._leases: tuple[Lease, ...] = ()
         self._lock = threading.Lock()
 
     def publish(self, snapshot: Snapshot) -> Snapshot:
-        """Publish a snapshot. Return it without command lines if they are hidden."""
+        """Publish a snapshot with the leases. Return it without command lines if they are hidden."""
         with self._lock:
+            if self._leases:
+                snapshot = replace(snapshot, leases=self._leases)
             self.latest = without_commands(snapshot) if self.hides_commands else snapshot
             return self.latest
+
+    def use_leases(self, leases: tuple[Lease, ...]) -> None:
+        """Publish the latest snapshot again with these leases, so that the next client sees them."""
+        with self._lock:
+            self._leases = leases
+            if self.latest is not None:
+                self.latest = replace(self.latest, leases=leases)
 
     def hide_commands(self, hides: bool) -> None:
         """Hide command lines from now on, also those of the latest snapshot, or publish them again."""

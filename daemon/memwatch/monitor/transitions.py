@@ -13,7 +13,7 @@ from memwatch.accounting.driver_errors import find_device
 from memwatch.alerts.rules import CRITICAL
 from memwatch.alerts.state import Notification
 from memwatch.drivers.error_words import describe_kind
-from memwatch.events import EventLog
+from memwatch.events import LEASE, EventLog
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.kernel_log import KNOWN, DriverError
 from memwatch.model import Absent
@@ -108,6 +108,10 @@ class EventWriter:
     def on_change(self, unix: float, kind: str, text: str) -> None:
         """Record a change by an operator."""
         self._record(unix, kind, text)
+
+    def on_lease(self, unix: float, text: str, target: str) -> None:
+        """Record a lease. It is not logged: every user may take leases, and the log is for operators."""
+        self._events.add(unix, LEASE, text, target)
 
     def on_leak_suspects(self, unix: float, suspects: Iterable[LeakSuspect]) -> None:
         for suspect in suspects:

@@ -14,6 +14,7 @@ from memwatch.alerts.state import AlertState
 from memwatch.events import Event
 from memwatch.monitor.loop import Monitor
 from memwatch.notify.manager import NotificationManager
+from memwatch.notify.sender import Sender
 from memwatch.render.json import Json, rfc3339
 from memwatch.snapshot import Reason, Snapshot
 
@@ -125,7 +126,8 @@ def receiver_rows(alerting: NotificationManager) -> list[ReceiverRow]:
     return rows
 
 
-def alert_json(row: AlertRow) -> Json:
+def alert_json(row: AlertRow, sender: Sender) -> Json:
+    """Return an alert. `runbook` is a URL as in notifications; without an address of the pages, a path."""
     return {
         "target": row.target,
         "rule": row.rule,
@@ -134,6 +136,7 @@ def alert_json(row: AlertRow) -> Json:
         "since": None if row.since_unix is None else rfc3339(row.since_unix),
         "since_unix": row.since_unix,
         "silenced": row.silenced,
+        "runbook": sender.runbook_url(row.rule, row.target) or (row.runbook and f"/runbooks#{row.runbook}"),
         "reasons": [{"signal": why.signal, "text": why.text} for why in row.reasons],
     }
 

@@ -5,7 +5,7 @@ The command, the API and the page call it, so they agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.demand import Demand
 from memwatch.planning.fit import CPU, Fit, compute_fit, has_context
 from memwatch.planning.inference import MAX_TOKENS
+from memwatch.planning.launch import Launches, build_launches
 from memwatch.planning.number_formats import bits_per_weight
 from memwatch.planning.parallel import choose_parallel_kind
 from memwatch.planning.request import (
@@ -54,12 +55,13 @@ def greatest_sentence(found: Greatest) -> str:
 
 
 class FitAnswer(Struct, frozen=True):
-    """Need, verdicts, the cheapest change if it fits nowhere, and the greatest that fits."""
+    """Need, verdicts, the cheapest change if it fits nowhere, the greatest that fits, and launch lines."""
 
     need: MemoryNeed
     fit: Fit
     change: Reduction | None = None
     greatest: Greatest | None = None
+    launches: Launches = Launches()
 
     @property
     def fits(self) -> bool:
@@ -70,8 +72,8 @@ def answer_size(need: int, subject: str, snapshot: Snapshot, reserve: int = 0) -
     return FitAnswer(MemoryNeed(subject, need, {}), compute_fit(need, snapshot, reserve))
 
 
-def answer_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot) -> FitAnswer:
-    """Check a model. Raises InvalidInputError."""
+def answer_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot, engines: Sequence[str] = ()) -> FitAnswer:
+    """Check a model, with the launch lines of `engines`. Raises InvalidInputError."""
 
     def check(changed: Use) -> Fit:
         demand = compute_checkpoint_need(checkpoint, changed).demand
@@ -89,8 +91,10 @@ def answer_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot) -> FitAns
 
     fits = has_room(use)
     change = None if fits else cheapest_reduction(checkpoint, use, has_room)
-    greatest = find_greatest(checkpoint, use, _same_place(check, found)) if checkpoint.transformer else None
-    return FitAnswer(need, found, change, greatest)
+    known = checkpoint.transformer or checkpoint.pipeline
+    greatest = find_greatest(checkpoint, use, _same_place(check, found)) if known else None
+    launches = build_launches(engines, checkpoint, use, snapshot, check)
+    return FitAnswer(need, found, change, greatest, launches)
 
 
 def _same_place(check: Callable[[Use], Fit], found: Fit) -> Callable[[Use], bool]:
@@ -110,12 +114,14 @@ def without_context(need: MemoryNeed, snapshot: Snapshot) -> MemoryNeed:
     if any(has_context(device) for device in snapshot.devices) or "runtime" not in need.parts:
         return need
     parts = {name: part for name, part in need.parts.items() if name != "runtime"}
-    return replace(need, bytes=sum(parts.values()), parts=parts)
+    return replace(need, bytes=sum(parts.values()), parts=parts, runtime_source="")
 
 
 def list_splits(checkpoint: Checkpoint, use: Use, devices: int) -> Iterator[tuple[int, str, Demand]]:
     """Yield the demands on each of two and more GPUs, the smallest number first."""
     shape = checkpoint.transformer
+    if checkpoint.pipeline:
+        return
     for count in [use.gpus] if use.gpus else range(2, devices + 1):
         if count < 2 or count > devices:
             continue
@@ -130,6 +136,8 @@ def list_splits(checkpoint: Checkpoint, use: Use, devices: int) -> Iterator[tupl
 
 def find_greatest(checkpoint: Checkpoint, use: Use, has_room: Callable[[Use], bool]) -> Greatest:
     """Search the greatest context up to the model's own, the greatest batch, and the widest format that fit."""
+    if checkpoint.pipeline:
+        return Greatest(batch=_greatest(MAX_BATCH, lambda count: has_room(replace(use, batch_size=count))))
     most = max(checkpoint.context or MAX_TOKENS, choose_context(checkpoint, use))
     context = _greatest(most, lambda tokens: has_room(replace(use, context=tokens)))
     batch = _greatest(MAX_BATCH, lambda count: has_room(replace(use, batch_size=count)))

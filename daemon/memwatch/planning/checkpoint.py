@@ -10,9 +10,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.planning import gguf, gguf_shape, safetensors
+from memwatch.planning import diffusion, gguf, gguf_shape, safetensors
 from memwatch.planning.huggingface import Config, UnknownFamilyError, parse_config
 from memwatch.planning.number_formats import Scope, parse_format
+from memwatch.planning.pipeline import Pipeline
 from memwatch.planning.sizes import InvalidInputError, regular_size
 from memwatch.planning.transformer import Transformer
 
@@ -29,6 +30,7 @@ class Checkpoint(Struct, frozen=True):
 
     `source`: the format that was read. `note`: why the shape is not known, a clause. `dtype_bytes`: bytes per
     weight of the parts in `scope`. `problem`: why its config.json does not give these, empty if it does.
+    `pipeline`: the components of a diffusion model, in place of a transformer.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Checkpoint(Struct, frozen=True):
     note: str = ""
     scope: Scope = "layers"
     problem: str = ""
+    pipeline: Pipeline | None = None
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -48,6 +51,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         if path.is_dir():
             return _read_folder(path)
+        if path.name == diffusion.MODEL_INDEX:
+            return _read_pipeline(path.parent)
         if path.name == CONFIG:
             return _build_checkpoint(path, _config(path), None, CONFIG)
         if path.name.endswith(".index.json"):
@@ -60,6 +65,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _read_folder(path: Path) -> Checkpoint:
+    if (path / diffusion.MODEL_INDEX).exists():
+        return _read_pipeline(path)
     if (path / INDEX).exists():
         return _read_index(path / INDEX)
     shards = sorted(path.glob("*.safetensors"))
@@ -75,6 +82,15 @@ def _read_folder(path: Path) -> Checkpoint:
             f"{path}: has {len(files)} GGUF files; name one of them, for example {files[0].name}"
         )
     raise InvalidInputError(f"{path}: has no safetensors files, no GGUF files and no {CONFIG}")
+
+
+def _read_pipeline(path: Path) -> Checkpoint:
+    return _build_pipeline(path, diffusion.read_folder(path), "diffusers")
+
+
+def _build_pipeline(path: Path, found: diffusion.Found, source: str) -> Checkpoint:
+    note, size = found.problem, found.weights_bytes
+    return Checkpoint(str(path), source, None, size, 0, 2.0, note, pipeline=found.pipeline)
 
 
 def _read_index(path: Path) -> Checkpoint:
@@ -110,8 +126,11 @@ def _read_file(path: Path) -> Checkpoint:
     if path.suffix == ".gguf":
         return _read_gguf([path])
     if path.suffix == ".safetensors":
-        known = _config_beside(path.parent / CONFIG)
-        return _build_checkpoint(path, known, safetensors.read_tensor_bytes(path), "safetensors")
+        header, room = safetensors.read_header(path)
+        weights = safetensors.checked_bytes(header, room, str(path))
+        if images := diffusion.read_single_file(header):
+            return _build_pipeline(path, images, "safetensors")
+        return _build_checkpoint(path, _config_beside(path.parent / CONFIG), weights, "safetensors")
     if not path.exists():
         raise InvalidInputError(
             f'"{path}" is neither a size nor a file; for example 20GiB, or a folder with safetensors'

@@ -5,16 +5,14 @@ Sources: the configuration and modeling files of transformers 4.57, and the mode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
+from memwatch.planning import layer_kinds
+from memwatch.planning.layer_kinds import Fields, Json
 from memwatch.planning.transformer import Biases
-
-Json = Mapping[str, Any]
-Fields = dict[str, int]
-FLOAT32_BYTES = 4
 
 
 class Family(Struct, frozen=True):
@@ -36,282 +34,9 @@ class Family(Struct, frozen=True):
     details: Callable[[Json], Fields] | None = None
 
 
-def number(text: Json, *words: str) -> int:
-    """Return the first positive integer among `words`, else 0. The user of the value checks the upper limit."""
-    found = (text.get(word) for word in words)
-    return next((one for one in found if type(one) is int and one > 0), 0)
-
-
-def layer_types(text: Json) -> list[str]:
-    found = text.get("layer_types", text.get("layers_block_type"))
-    return [str(one) for one in found] if isinstance(found, list) else []
-
-
-def count_layers(text: Json) -> int:
-    return number(text, "num_hidden_layers", "n_layer", "num_layers")
-
-
-def _experts(text: Json) -> Fields:
-    """Layers with experts: from `first_k_dense_replace` on, every `decoder_sparse_step`, not `mlp_only_layers`."""
-    step, first = number(text, "decoder_sparse_step", "moe_layer_freq") or 1, number(text, "first_k_dense_replace")
-    plain = text.get("mlp_only_layers")
-    dense = set(plain) if isinstance(plain, list) and all(type(one) is int for one in plain) else set()
-    layers = min(count_layers(text), 1 << 16)
-    moe = sum((one + 1) % step == 0 and one not in dense for one in range(first, layers))
-    return {"moe_layers": moe, "dense_intermediate_size": number(text, "intermediate_size")}
-
-
-def _latent(text: Json) -> Fields:
-    """DeepSeek's MLA. `moe_layer_freq` 1 puts experts into all layers after the first dense ones."""
-    shared = number(text, "n_shared_experts") * number(text, "moe_intermediate_size")
-    routed = number(text, "n_routed_experts")
-    rope = number(text, "qk_rope_head_dim")
-    corrected = text.get("topk_method") == "noaux_tc"
-    fields = {
-        "kv_lora_rank": number(text, "kv_lora_rank"),
-        "q_lora_rank": number(text, "q_lora_rank"),
-        "qk_rope_head_dim": rope,
-        "v_head_dim": number(text, "v_head_dim"),
-        "head_dim": number(text, "qk_nope_head_dim") + rope,
-    }
-    if routed:
-        fields |= {"shared_intermediate_size": shared, **_experts(text)}
-        fields["extra_parameters"] = routed * fields["moe_layers"] * corrected
-    return fields
-
-
-def _glm_moe(text: Json) -> Fields:
-    shared = number(text, "n_shared_experts") * number(text, "moe_intermediate_size")
-    experts = _experts(text)
-    return {
-        **experts,
-        "shared_intermediate_size": shared,
-        "extra_parameters": number(text, "n_routed_experts") * experts["moe_layers"],
-    }
-
-
-def _qwen_moe(text: Json) -> Fields:
-    """Qwen2 MoE and Qwen3-Next: a shared expert with a gate."""
-    shared = number(text, "shared_expert_intermediate_size")
-    found = _experts(text)
-    gates = number(text, "hidden_size") * found["moe_layers"] * bool(shared)
-    return {**found, "shared_intermediate_size": shared, "extra_parameters": gates}
-
-
-def _qwen3_next(text: Json) -> Fields:
-    """Gated DeltaNet, and every fourth layer attention with an output gate, which doubles its queries."""
-    layers, hidden = count_layers(text), number(text, "hidden_size")
-    full = layer_types(text).count("full_attention") or layers // (number(text, "full_attention_interval") or 4)
-    keys = number(text, "linear_num_key_heads") * number(text, "linear_key_head_dim")
-    heads, kernel = number(text, "linear_num_value_heads"), number(text, "linear_conv_kernel_dim")
-    head_values = number(text, "linear_value_head_dim")
-    values, channels = heads * head_values, 2 * keys + heads * head_values
-    mixed = hidden * (2 * keys + 2 * values + 2 * heads) + channels * kernel + 2 * heads + head_values
-    found = _qwen_moe(text) if number(text, "num_experts") else {"extra_parameters": 0}
-    gate = full * hidden * number(text, "num_attention_heads") * number(text, "head_dim")
-    return {
-        **found,
-        "linear_layers": layers - full,
-        "linear_parameters": mixed + values * hidden,
-        "state_bytes": (heads * number(text, "linear_key_head_dim") * head_values + channels * kernel)
-        * FLOAT32_BYTES,
-        "extra_parameters": found["extra_parameters"] + gate,
-    }
-
-
-def _llama4(text: Json) -> Fields:
-    """Every fourth layer has no rotary positions and looks back on all tokens, the others on their chunk."""
-    layers = count_layers(text)
-    rotary = text.get("no_rope_layers")
-    full = rotary.count(0) if isinstance(rotary, list) and rotary else layers // 4
-    return {
-        "sliding_window": number(text, "attention_chunk_size") or 8192,
-        "full_layers": full,
-        "moe_layers": layers // (number(text, "interleave_moe_layer_step") or 1),
-        "shared_intermediate_size": number(text, "intermediate_size"),
-        "dense_intermediate_size": number(text, "intermediate_size_mlp"),
-    }
-
-
-def _gpt_oss(text: Json) -> Fields:
-    """Biases of experts and routers, and a sink for each head."""
-    experts, hidden = number(text, "num_local_experts", "num_experts"), number(text, "hidden_size")
-    each = experts * (2 * number(text, "intermediate_size") + hidden + 1) + number(text, "num_attention_heads")
-    return {"extra_parameters": count_layers(text) * each}
-
-
-def _gemma3n(text: Json) -> Fields:
-    """The last layers read the cache of earlier ones. Per-layer embeddings, AltUp and LAuReL are parameters."""
-    layers, hidden = count_layers(text), number(text, "hidden_size")
-    shared, small = number(text, "num_kv_shared_layers"), number(text, "hidden_size_per_layer_input")
-    types = layer_types(text) or ["" if (one + 1) % 5 else "full_attention" for one in range(min(layers, 1 << 16))]
-    streams, rank = number(text, "altup_num_inputs") or 4, number(text, "laurel_rank") or 64
-    tables = small * layers * (number(text, "vocab_size_per_layer_input") + hidden) + small
-    each = 2 * hidden * (small + rank) + 2 * hidden + hidden * (streams + 1) + streams**3 + streams**2
-    return {
-        "shared_kv_layers": shared,
-        "full_layers": types[: layers - shared].count("full_attention"),
-        "extra_parameters": tables + layers * each + 2 * (streams - 1) * hidden**2,
-    }
-
-
-def _gemma4(text: Json) -> Fields:
-    """Layers that look back on all tokens have larger heads, and one matrix for keys and values in some sizes."""
-    layers, shared = count_layers(text), number(text, "num_kv_shared_layers")
-    types = layer_types(text)[: layers - shared]
-    heads = number(text, "num_global_key_value_heads", "num_key_value_heads")
-    small = number(text, "hidden_size_per_layer_input")
-    tables = small * layers * (number(text, "vocab_size_per_layer_input") + 3 * number(text, "hidden_size"))
-    return {
-        "shared_kv_layers": shared,
-        "full_layers": types.count("full_attention"),
-        "full_kv_width": heads * number(text, "global_head_dim", "head_dim"),
-        "extra_parameters": tables,
-    }
-
-
-def _mamba(text: Json, width: int) -> Fields:
-    """Mamba, for a layer with `width` inner channels."""
-    hidden, state, kernel = number(text, "hidden_size"), *(_state(text)), _kernel(text)
-    rank = number(text, "mamba_dt_rank", "time_step_rank") or -(-hidden // 16)
-    matrices = 2 * hidden * width + width * (rank + 2 * state) + rank * width + width * hidden
-    return {
-        "linear_parameters": matrices + width * (kernel + 3 + state),
-        "state_bytes": width * (state + kernel) * FLOAT32_BYTES,
-    }
-
-
-def _state(text: Json) -> tuple[int]:
-    return (number(text, "mamba_d_state", "ssm_state_size", "state_size") or 16,)
-
-
-def _kernel(text: Json) -> int:
-    return number(text, "mamba_d_conv", "conv_kernel") or 4
-
-
-def _mamba2(text: Json) -> Fields:
-    """Mamba 2: heads share their state's input and output in groups."""
-    hidden, (state,), kernel = number(text, "hidden_size"), _state(text), _kernel(text)
-    heads = number(text, "mamba_n_heads", "mamba_num_heads", "num_heads")
-    width = heads * number(text, "mamba_d_head", "mamba_head_dim", "head_dim")
-    groups = number(text, "mamba_n_groups", "n_groups") or 1
-    channels = width + 2 * groups * state
-    matrices = hidden * (width + channels + heads) + width * hidden
-    return {
-        "linear_parameters": matrices + channels * (kernel + 1) + 3 * heads + width,
-        "state_bytes": (width * state + channels * kernel) * FLOAT32_BYTES,
-    }
-
-
-def _jamba(text: Json) -> Fields:
-    layers, hidden = count_layers(text), number(text, "hidden_size")
-    attention = _count_every(layers, number(text, "attn_layer_period") or 8, number(text, "attn_layer_offset"))
-    moe = _count_every(layers, number(text, "expert_layer_period") or 2, number(text, "expert_layer_offset"))
-    mixed = _mamba(text, hidden * (number(text, "mamba_expand") or 2))
-    norms = (number(text, "mamba_dt_rank") or -(-hidden // 16)) + 2 * _state(text)[0]
-    return {
-        **mixed,
-        "linear_parameters": mixed["linear_parameters"] + norms,
-        "linear_layers": layers - attention,
-        "attention_layers": attention,
-        "moe_layers": moe,
-    }
-
-
-def _count_every(layers: int, period: int, offset: int) -> int:
-    return max(0, -(-(layers - offset) // period))
-
-
-def _nemotron_h(text: Json) -> Fields:
-    """One letter a layer: M for Mamba 2, * for attention, - for an MLP, E for experts."""
-    pattern = str(text.get("hybrid_override_pattern", ""))
-    return {
-        **_mamba2(text),
-        "linear_layers": pattern.count("M"),
-        "attention_layers": pattern.count("*"),
-        "mlp_layers": pattern.count("-") + pattern.count("E"),
-        "moe_layers": pattern.count("E"),
-        "shared_intermediate_size": number(text, "moe_shared_expert_intermediate_size") * ("E" in pattern),
-    }
-
-
-def _granite_hybrid(text: Json) -> Fields:
-    attention = layer_types(text).count("attention")
-    return {
-        **_mamba2(text),
-        "attention_layers": attention,
-        "linear_layers": count_layers(text) - attention,
-        "shared_intermediate_size": number(text, "shared_intermediate_size")
-        * bool(number(text, "num_local_experts")),
-    }
-
-
-def _bamba(text: Json) -> Fields:
-    found = text.get("attn_layer_indices")
-    attention = len(found) if isinstance(found, list) else 0
-    return {**_mamba2(text), "attention_layers": attention, "linear_layers": count_layers(text) - attention}
-
-
-def _falcon_h1(text: Json) -> Fields:
-    """Attention and Mamba 2 side by side in each layer."""
-    layers = count_layers(text)
-    return {**_mamba2(text), "attention_layers": layers, "linear_layers": layers}
-
-
-def _lfm2(text: Json) -> Fields:
-    """Short convolutions, whose state is a few tokens."""
-    layers, hidden = count_layers(text), number(text, "hidden_size")
-    indices = text.get("full_attn_idxs")
-    attention = layer_types(text).count("full_attention") or (len(indices) if isinstance(indices, list) else 0)
-    kernel = number(text, "conv_L_cache") or 3
-    return {
-        "attention_layers": attention,
-        "linear_layers": layers - attention,
-        "linear_parameters": 4 * hidden * hidden + hidden * kernel,
-        "state_bytes": hidden * kernel * FLOAT32_BYTES,
-    }
-
-
-def _minimax(text: Json) -> Fields:
-    """Lightning attention: a square state for each head."""
-    types = text.get("attn_type_list")
-    kinds: Sequence[object] = types if isinstance(types, list) else layer_types(text)
-    full = sum(one in (1, "full_attention") for one in kinds)
-    hidden, heads, head = (number(text, word) for word in ("hidden_size", "num_attention_heads", "head_dim"))
-    return {
-        "attention_layers": full,
-        "linear_layers": count_layers(text) - full,
-        "linear_parameters": 5 * hidden * heads * head + heads * head,
-        "state_bytes": heads * head * head * FLOAT32_BYTES,
-    }
-
-
-def _kimi_linear(text: Json) -> Fields:
-    """Kimi Delta Attention, and MLA in the layers that `linear_attn_config` names."""
-    linear = text.get("linear_attn_config")
-    inner: Json = linear if isinstance(linear, dict) else {}
-    full = inner.get("full_attn_layers")
-    attention = len(full) if isinstance(full, list) else 0
-    hidden, head = number(text, "hidden_size"), number(inner, "head_dim")
-    width = number(inner, "num_heads") * head
-    return {
-        **_latent(
-            {
-                **text,
-                "n_routed_experts": number(text, "num_experts"),
-                "n_shared_experts": number(text, "num_shared_experts"),
-            }
-        ),
-        "attention_layers": attention,
-        "linear_layers": count_layers(text) - attention,
-        "linear_parameters": 4 * hidden * width + 2 * head * (hidden + width) + 12 * width,
-        "state_bytes": width * (head + 12) * FLOAT32_BYTES,
-    }
-
-
 QWEN2 = Family(biases="qkv")
 QWEN3 = Family(qk_norm=True)
-QWEN3_MOE = Family(qk_norm=True, details=_experts)
+QWEN3_MOE = Family(qk_norm=True, details=layer_kinds.experts_layers)
 GEMMA2 = Family(windowed=True, pattern=2, tied=True, norms=4, defaults={"sliding_window": 4096, "head_dim": 256})
 GEMMA3_DEFAULTS = {
     "vocab_size": 262_208,
@@ -325,21 +50,21 @@ GEMMA3_DEFAULTS = {
     "sliding_window": 4096,
 }
 GEMMA3 = Family(windowed=True, pattern=6, tied=True, qk_norm=True, norms=4, defaults=GEMMA3_DEFAULTS)
-GEMMA3N = Family(windowed=True, pattern=5, tied=True, qk_norm=True, norms=4, details=_gemma3n, defaults={
+GEMMA3N = Family(windowed=True, pattern=5, tied=True, qk_norm=True, norms=4, defaults={
     "vocab_size": 262_400, "vocab_size_per_layer_input": 262_144, "hidden_size": 2048,
     "hidden_size_per_layer_input": 256, "intermediate_size": 16_384, "num_hidden_layers": 35,
     "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "sliding_window": 512,
     "num_kv_shared_layers": 15, "max_position_embeddings": 32_768,
-})  # fmt: skip
-GEMMA4 = Family(windowed=True, pattern=6, tied=True, qk_norm=True, norms=4, details=_gemma4)
-DEEPSEEK = Family(details=_latent)
-LLAMA4 = Family(details=_llama4)
+}, details=layer_kinds.gemma3n_layers)  # fmt: skip
+GEMMA4 = Family(windowed=True, pattern=6, tied=True, qk_norm=True, norms=4, details=layer_kinds.gemma4_layers)
+DEEPSEEK = Family(details=layer_kinds.latent_layers)
+LLAMA4 = Family(details=layer_kinds.llama4_layers)
 MISTRAL = Family(windowed=True)
 COHERE = Family(tied=True, norms=1)
 ENCODER = Family(cached=False, gated=False, biases="all", tied=True)
-GLM4_MOE = Family(biases="qkv", details=_glm_moe)
-QWEN3_NEXT = Family(qk_norm=True, details=_qwen3_next)
-HYBRID = Family(details=_granite_hybrid)
+GLM4_MOE = Family(biases="qkv", details=layer_kinds.glm_moe_layers)
+QWEN3_NEXT = Family(qk_norm=True, details=layer_kinds.qwen3_next_layers)
+HYBRID = Family(details=layer_kinds.granite_hybrid_layers)
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(),
@@ -348,7 +73,7 @@ FAMILIES: Mapping[str, Family] = {
     "ministral3": Family(),
     "mixtral": MISTRAL,
     "qwen2": QWEN2,
-    "qwen2_moe": Family(biases="qkv", details=_qwen_moe),
+    "qwen2_moe": Family(biases="qkv", details=layer_kinds.qwen_moe_layers),
     "qwen2_vl": QWEN2,
     "qwen2_vl_text": QWEN2,
     "qwen2_5_vl": QWEN2,
@@ -372,24 +97,24 @@ FAMILIES: Mapping[str, Family] = {
     "phi": Family(gated=False, biases="all", norms=1),
     "phimoe": Family(windowed=True, biases="attention"),
     "gpt2": Family(tied=True, gated=False, biases="all"),
-    "gpt_oss": Family(windowed=True, pattern=2, biases="attention", details=_gpt_oss),
+    "gpt_oss": Family(windowed=True, pattern=2, biases="attention", details=layer_kinds.gpt_oss_layers),
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK,
     "deepseek_v32": DEEPSEEK,
     "kimi_k2": DEEPSEEK,
-    "kimi_linear": Family(details=_kimi_linear),
+    "kimi_linear": Family(details=layer_kinds.kimi_linear_layers),
     "glm4_moe_lite": DEEPSEEK,
     "minicpm3": DEEPSEEK,
-    "jamba": Family(details=_jamba),
-    "nemotron_h": Family(gated=False, norms=1, details=_nemotron_h),
+    "jamba": Family(details=layer_kinds.jamba_layers),
+    "nemotron_h": Family(gated=False, norms=1, details=layer_kinds.nemotron_h_layers),
     "granite": Family(),
     "granitemoe": Family(),
     "granitemoehybrid": HYBRID,
-    "bamba": Family(details=_bamba),
-    "falcon_h1": Family(details=_falcon_h1),
-    "lfm2": Family(tied=True, details=_lfm2),
-    "minimax": Family(details=_minimax),
-    "minimax_text_01": Family(details=_minimax),
+    "bamba": Family(details=layer_kinds.bamba_layers),
+    "falcon_h1": Family(details=layer_kinds.falcon_h1_layers),
+    "lfm2": Family(tied=True, details=layer_kinds.lfm2_layers),
+    "minimax": Family(details=layer_kinds.minimax_layers),
+    "minimax_text_01": Family(details=layer_kinds.minimax_layers),
     "minimax_m2": Family(),
     "llama4": LLAMA4,
     "llama4_text": LLAMA4,

@@ -8,9 +8,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.accounting.relations import PERHAPS_IN_RSS
 from memwatch.backends.devices import certain_part, compute_capacity, describe_state, read_system_ram
-from memwatch.model import Absent, Bytes, Device, Process, find_system_ram
+from memwatch.model import PERHAPS_IN_RSS, Absent, Bytes, Device, Process, find_system_ram
 from memwatch.planning.demand import Demand
 from memwatch.snapshot import Snapshot
 from memwatch.units import size
@@ -27,6 +26,7 @@ class FitVerdict(Struct, frozen=True):
     `headroom_bytes` decides. `needs_reclaim` is True if it fits only after the kernel has reclaimed page cache:
     `headroom_certain_bytes`, what is free already, is less than the need. `need_bytes`: bytes from this device;
     `ram_need_bytes`: bytes that the plan moves to System RAM, which on unified memory are part of the former.
+    `leased_bytes`: bytes that leases of others take from the headroom.
     """
 
     device: str
@@ -40,6 +40,7 @@ class FitVerdict(Struct, frozen=True):
     needs_reclaim: bool | Absent = False
     need_bytes: int = 0
     ram_need_bytes: int = 0
+    leased_bytes: int = 0
 
 
 class Holder(NamedTuple):
@@ -147,11 +148,11 @@ def _on_device(demand: Demand, device: Device, snapshot: Snapshot, reserve: int)
     if not demand.ram_bytes:
         return on_gpu
     within = _bytes_in_ram(need, device, snapshot)
-    in_ram = _in_system_ram(within + demand.ram_bytes, snapshot, reserve)
-    verdict = _join(on_gpu, in_ram)
     unified = within > 0
-    gained = f"; {SAME_MEMORY.format(size(demand.ram_bytes))}" if unified else ""
-    total = need + demand.ram_bytes if unified else need
+    beside = demand.beside_bytes if unified else demand.ram_bytes
+    verdict = _join(on_gpu, _in_system_ram(within + beside, snapshot, reserve))
+    gained = f"; {SAME_MEMORY.format(size(beside))}" if unified else ""
+    total = need + beside if unified else need
     return replace(verdict, reason=verdict.reason + gained, need_bytes=total, ram_need_bytes=demand.ram_bytes)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from memwatch.planning.families import FLOAT32_BYTES, Fields
 from memwatch.planning.gguf import ArrayLength, Value
+from memwatch.planning.layer_kinds import FLOAT32_BYTES, Fields
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import Transformer
 

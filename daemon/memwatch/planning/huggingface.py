@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.planning.families import FAMILIES, Family, Fields, Json, layer_types, number
+from memwatch.planning.families import FAMILIES, Family
+from memwatch.planning.layer_kinds import Fields, Json, count_layers, layer_types, number
 from memwatch.planning.quantization import parse_quantization
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import LAYER_COUNTS, Biases, Transformer
@@ -53,7 +54,7 @@ def parse_config(found: Json, name: str) -> Config:
     known = FAMILIES.get(family, FAMILIES.get(outer))
     given = {key: value for key, value in {**found, **inner}.items() if value is not None}
     text: Json = {**(known.defaults if known else {}), **given}
-    numbers = {key: number(text, *words) for key, words in WORDS.items()}
+    numbers = {key: number(text, *words) for key, words in WORDS.items()} | {"n_layers": count_layers(text)}
     missing = [words[0] for key, words in WORDS.items() if not numbers[key] and key in REQUIRED_KEYS]
     if missing and (known or not family):
         raise InvalidInputError(f"{name}: does not describe a transformer: no readable {', '.join(missing)}")

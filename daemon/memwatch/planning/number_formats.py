@@ -84,7 +84,7 @@ class NumberFormat(Struct, frozen=True):
 def parse_format(dtype: object) -> NumberFormat:
     """Parse the format of weights: "bfloat16", "q4_k", "int4_g128", "mxfp4:experts". Raises InvalidInputError."""
     word, _, part = _word(dtype).partition(":")
-    word = ALIASES.get(word, word)
+    word = canonical_name(word)
     scope = next((one for one in SCOPES if one == part), None if part else "layers")
     if scope and word in BITS:
         return NumberFormat(BITS[word], scope)
@@ -107,6 +107,11 @@ def bits_per_weight(dtype: object) -> float:
 def bits_per_cached_number(dtype: object) -> float:
     """Return the bits per number of a KV cache in a format. Raises InvalidInputError."""
     return CACHE_BITS.get(_word(dtype)) or bits_per_weight(dtype)
+
+
+def canonical_name(dtype: object) -> str:
+    """Return the name of a format for which there are others: bfloat16 for bf16."""
+    return ALIASES.get(_word(dtype), _word(dtype))
 
 
 def _word(dtype: object) -> str:

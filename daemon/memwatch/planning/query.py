@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
 from msgspec.structs import fields
 
 from memwatch.planning.checkpoint import Checkpoint
+from memwatch.planning.pipeline import Pipeline
 from memwatch.planning.request import Use, choose_context
 from memwatch.planning.training import TrainingPlan
 from memwatch.planning.transformer import Transformer
@@ -26,17 +28,31 @@ def shape_fields(transformer: Transformer) -> dict[str, str]:
     return shape
 
 
-def model_fields(checkpoint: Checkpoint, use: Use) -> dict[str, str]:
-    """Return the request fields of a model and its use."""
+def model_fields(checkpoint: Checkpoint, use: Use, launch: str = "") -> dict[str, str]:
+    """Return the request fields of a model and its use. `launch`: an engine for its launch line, or all."""
+    if checkpoint.pipeline:
+        return pipeline_fields(checkpoint.pipeline) | use_fields(use)
     given = shape_fields(checkpoint.transformer) if checkpoint.transformer else {}
     found: dict[str, object] = {**given, **use_fields(use)}
     if checkpoint.weights_bytes is not None:
         found["weights_bytes"] = checkpoint.weights_bytes
-    if not use.dtype:
+    if not use.dtype or launch:
         found |= {"weight_bits": checkpoint.dtype_bytes * 8, "weight_scope": checkpoint.scope}
     if checkpoint.transformer:
         found |= {"context": choose_context(checkpoint, use), "max_context": checkpoint.context}
+    if launch:
+        found |= {"launch": launch, "model": checkpoint.name, "source": checkpoint.source}
     return {name: str(value) for name, value in found.items()}
+
+
+def pipeline_fields(pipe: Pipeline) -> dict[str, str]:
+    return {name: str(value).lower() for name, value in _changed(pipe).items()}
+
+
+def _changed(record: Struct) -> dict[str, object]:
+    """Return the fields of a record that do not have their default."""
+    named = {field.name: (getattr(record, field.name), field.default) for field in fields(type(record))}
+    return {name: value for name, (value, default) in named.items() if value != default}
 
 
 def use_fields(use: Use) -> dict[str, str]:
@@ -51,8 +67,10 @@ def use_fields(use: Use) -> dict[str, str]:
         "gpus": use.gpus,
         "parallel": use.parallel,
         "reserve": use.reserve_bytes,
+        "runtime": use.runtime_bytes,
         **(_plan_fields(plan) if plan else {}),
     }
+    found |= _changed(use.images)
     kept = {name: str(value).lower() for name, value in found.items() if value}
     return kept | ({"zero": str(use.zero)} if plan else {})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from memwatch.planning.demand import Demand
 from memwatch.planning.inference import compute_weights, estimate_inference
 from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
 from memwatch.planning.parallel import PARALLEL, choose_parallel_kind, shares_of
+from memwatch.planning.pipeline import ImageUse, Pipeline, PipelineNeed, plan_images, plan_training
 from memwatch.planning.sizes import SIZE, InvalidInputError, check_count, parse_bytes
 from memwatch.planning.training import TrainingEstimate, TrainingPlan, estimate_training_memory
 from memwatch.planning.transformer import Transformer
@@ -24,6 +25,10 @@ MIN_CONTEXT = 2048
 # Labels of the parts of a need.
 PARTS = {
     "weights": "weights",
+    "denoiser": "denoiser (UNet or transformer)",
+    "text_encoders": "text encoders",
+    "vae": "VAE",
+    "adapters": "LoRA adapters",
     "kv_cache": "KV cache",
     "activations": "activations",
     "gradients": "gradients",
@@ -31,8 +36,11 @@ PARTS = {
     "waits_in_ram": "moved to System RAM",
     "runtime": "runtime (GPU context and kernels)",
 }
-# Overhead of a process on a GPU beyond its allocations: CUDA or HIP context and kernels, 0.3 to 0.6 GiB.
+# Overhead of a process on a GPU beyond its allocations: CUDA or HIP context and kernels.
 RUNTIME_BYTES = 512 << 20
+RUNTIME_SOURCE = "typical value: a context takes 107 to 555 MiB, by GPU (llama.cpp#23604), and kernels more"
+MEASURED_SOURCE = "measured: a context without kernels"
+MAX_RUNTIME_BYTES = 16 << 30
 MAX_GPUS = 1024
 MAX_ZERO_STAGE = 3
 
@@ -42,7 +50,8 @@ class Use(Struct, frozen=True):
 
     `offload_kv` and `cpu_layers` move the KV cache, or layers with their part of it, to System RAM. `gpus` 0: the
     smallest number. `parallel`: tensor or pipeline, empty for the better. `zero`: stage of ZeRO in training on
-    several GPUs, 3 is FSDP. `reserve_bytes` stay free in each pool.
+    several GPUs, 3 is FSDP. `reserve_bytes` stay free in each pool. `runtime_bytes`: measured cost of a context on
+    a GPU, 0 for a typical value. `images`: options of diffusion models.
     """
 
     context: int = 0
@@ -56,11 +65,14 @@ class Use(Struct, frozen=True):
     parallel: str = ""
     zero: int = MAX_ZERO_STAGE
     reserve_bytes: int = 0
+    runtime_bytes: int = 0
+    images: ImageUse = ImageUse()
 
     def __post_init__(self) -> None:
         check_count(self.gpus, "gpus", 8, 0, MAX_GPUS)
         check_count(self.zero, "zero", 3, 0, MAX_ZERO_STAGE)
         check_count(self.cpu_layers, "cpu_layers", 8, 0, 1 << 20)
+        check_count(self.runtime_bytes, "runtime", RUNTIME_BYTES, 0, MAX_RUNTIME_BYTES)
         if self.parallel not in ("", *PARALLEL):
             raise InvalidInputError(f'parallel is "{self.parallel}", which is not one of {", ".join(PARALLEL)}')
         if self.training and (self.offload_kv or self.cpu_layers):
@@ -73,7 +85,8 @@ class MemoryNeed(Struct, frozen=True):
     """Bytes needed on one GPU and their parts; no parts if only a size was given. `note`: parts not counted.
 
     `moves`: bytes of each part that the plan puts into System RAM in place of the GPU; the part `waits_in_ram` is
-    their sum, negative. `bytes` is what remains on the GPU.
+    their sum, negative. `bytes` is what remains on the GPU. `runtime_source`: source of the part `runtime`.
+    `ram_peak_bytes`: the most that waits in System RAM, if that is not at the GPU's peak.
     """
 
     subject: str
@@ -81,11 +94,13 @@ class MemoryNeed(Struct, frozen=True):
     parts: Mapping[str, int]
     note: str = ""
     moves: Mapping[str, int] = {}
+    runtime_source: str = ""
+    ram_peak_bytes: int = 0
 
     @property
     def demand(self) -> Demand:
-        runtime = self.parts.get("runtime", 0)
-        return Demand(self.bytes - runtime, sum(self.moves.values()), runtime)
+        runtime, moved = self.parts.get("runtime", 0), sum(self.moves.values())
+        return Demand(self.bytes - runtime, max(moved, self.ram_peak_bytes), runtime, moved)
 
 
 class Reduction(Struct, frozen=True):
@@ -119,6 +134,8 @@ def read_subject(subject: str) -> Checkpoint:
 def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> MemoryNeed:
     """Return the need on the fullest of `gpus` GPUs. Raises InvalidInputError."""
     shape = checkpoint.transformer
+    if checkpoint.pipeline:
+        return _pipeline_need(checkpoint.name, checkpoint.pipeline, use, gpus)
     if shape is None:
         if use.training or checkpoint.weights_bytes is None:
             raise InvalidInputError(
@@ -128,7 +145,7 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
         why = _clause(checkpoint)
         note = f"The model's shape is not known{why}: its KV cache and activations are not counted."
         part = -(-checkpoint.weights_bytes // gpus)
-        return replace(_need(checkpoint.name, {"weights": part}, {}), note=note)
+        return replace(_need(checkpoint.name, {"weights": part}, {}, use), note=note)
     form = parse_format(use.dtype) if use.dtype else NumberFormat(checkpoint.dtype_bytes * 8, checkpoint.scope)
     weights = None if use.dtype else checkpoint.weights_bytes
     if weights is None:
@@ -143,7 +160,7 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
             seq_len=choose_context(checkpoint, use),
         )
         found = estimate_training_memory(shape, plan, weights if plan.lora_rank else None)
-        return _training_need(checkpoint.name, found, shape.n_layers, gpus, use.zero)
+        return _training_need(checkpoint.name, found, shape.n_layers, gpus, use)
     kv_bytes = bits_per_cached_number(use.kv_dtype) / 8 if use.kv_dtype else None
     context = choose_context(checkpoint, use)
     served = estimate_inference(shape, context, form.bytes, use.batch_size, kv_bytes, weights)
@@ -155,7 +172,36 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
     moves = _inference_moves(shape, use, parts)
     how = choose_parallel_kind(shape, use.parallel, gpus)
     shares = shares_of(shape, how, gpus, served.weights_bytes)
-    return _need(checkpoint.name, _scaled(parts, shares), _scaled(moves, shares))
+    return _need(checkpoint.name, _scaled(parts, shares), _scaled(moves, shares), use)
+
+
+def _pipeline_need(name: str, pipe: Pipeline, use: Use, gpus: int) -> MemoryNeed:
+    if gpus > 1:
+        raise InvalidInputError("a diffusion model is not split over several GPUs: each makes its own images")
+    refuse_text_options(use)
+    images, batch = use.images, use.batch_size
+    found: PipelineNeed = (
+        plan_training(pipe, images, batch, use.dtype, use.training)
+        if use.training
+        else plan_images(pipe, images, batch, use.dtype)
+    )
+    need = _need(name, _scaled(found.parts, {}), found.moves, use)
+    return replace(need, ram_peak_bytes=found.ram_peak_bytes)
+
+
+def refuse_text_options(use: Use) -> None:
+    """Raise InvalidInputError for options that a diffusion model does not have."""
+    given = {
+        "context": use.context,
+        "kv_dtype": use.kv_dtype,
+        "offload_kv": use.offload_kv,
+        "cpu_layers": use.cpu_layers,
+        "gpus": use.gpus > 1,
+        "parallel": use.parallel,
+    }
+    names = ", ".join(name for name, value in given.items() if value)
+    if names:
+        raise InvalidInputError(f"{names}: not for a diffusion model; use width, height, batch, offload or dtype")
 
 
 def _inference_moves(shape: Transformer, use: Use, parts: Mapping[str, int]) -> dict[str, int]:
@@ -174,7 +220,7 @@ def _clause(checkpoint: Checkpoint) -> str:
     return f" ({checkpoint.note})" if checkpoint.note else ""
 
 
-def _training_need(name: str, found: TrainingEstimate, layers: int, gpus: int, zero: int) -> MemoryNeed:
+def _training_need(name: str, found: TrainingEstimate, layers: int, gpus: int, use: Use) -> MemoryNeed:
     """Return the need on each GPU. ZeRO 1 divides the optimizer states, 2 also gradients, 3 also weights, of which
     one layer is gathered (arXiv 1910.02054)."""
     parts = {
@@ -184,20 +230,22 @@ def _training_need(name: str, found: TrainingEstimate, layers: int, gpus: int, z
         "activations": found.activations_bytes,
     }
     divided = {"optimizer": 1, "gradients": 2, "weights": 3}
-    shares = {part: 1 / gpus for part, stage in divided.items() if zero >= stage}
+    shares = {part: 1 / gpus for part, stage in divided.items() if use.zero >= stage}
     if gpus > 1 and "weights" in shares:
         shares["weights"] += (1 - 1 / gpus) / layers
-    return _need(name, _scaled(parts, shares), _scaled(found.moves, shares))
+    return _need(name, _scaled(parts, shares), _scaled(found.moves, shares), use)
 
 
 def _scaled(parts: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
     return {name: math.ceil(size * shares.get(name, 1)) for name, size in parts.items() if size}
 
 
-def _need(subject: str, parts: Mapping[str, int], moves: Mapping[str, int]) -> MemoryNeed:
+def _need(subject: str, parts: Mapping[str, int], moves: Mapping[str, int], use: Use) -> MemoryNeed:
     moved = sum(moves.values())
-    whole = {**parts, **({"waits_in_ram": -moved} if moved else {}), "runtime": RUNTIME_BYTES}
-    return MemoryNeed(subject, sum(whole.values()), whole, moves=moves)
+    runtime = use.runtime_bytes or RUNTIME_BYTES
+    whole = {**parts, **({"waits_in_ram": -moved} if moved else {}), "runtime": runtime}
+    source = MEASURED_SOURCE if use.runtime_bytes else RUNTIME_SOURCE
+    return MemoryNeed(subject, sum(whole.values()), whole, moves=moves, runtime_source=source)
 
 
 def choose_context(checkpoint: Checkpoint, use: Use) -> int:
@@ -211,9 +259,31 @@ def cheapest_reduction(checkpoint: Checkpoint, use: Use, has_room: Callable[[Use
 
 def list_reductions(checkpoint: Checkpoint, use: Use) -> Iterator[Reduction]:
     """Yield changes that reduce the need, the least costly first."""
-    for words, flags, changed in (*_training_reductions(use), *_inference_reductions(checkpoint, use)):
+    if checkpoint.pipeline:
+        options = list_image_reductions(use)
+    else:
+        options = (*_training_reductions(use), *_inference_reductions(checkpoint, use))
+    for words, flags, changed in options:
         with suppress(InvalidInputError):
             yield Reduction(words, flags, changed, compute_checkpoint_need(checkpoint, changed))
+
+
+def list_image_reductions(use: Use) -> Sequence[tuple[str, str, Use]]:
+    """Return changes that reduce the need for images, the least costly first."""
+    if use.training:
+        return [one for one in _training_reductions(use) if "4-bit" not in one[0]]
+    images, found = use.images, []
+    if use.batch_size > 1:
+        use = replace(use, batch_size=1)
+        found.append(("a batch of 1", "--batch 1", use))
+    tiled = replace(images, vae_tiling=True, vae_slicing=True)
+    found.append(("VAE tiling and slicing", "--vae-tiling --vae-slicing", replace(use, images=tiled)))
+    changes = [("model offloading", "--offload model", replace(use, images=replace(tiled, offload="model")))]
+    for words, dtype in (("fp8", "fp8"), ("4-bit", "nf4")):
+        changes.append((f"{words} weights", f"--dtype {dtype}", replace(use, dtype=dtype, images=tiled)))
+    last = replace(use, images=replace(tiled, offload="sequential"))
+    changes.append(("sequential offloading", "--offload sequential", last))
+    return [*found, *((words, f"{flags} --vae-tiling --vae-slicing", changed) for words, flags, changed in changes)]
 
 
 def _training_reductions(use: Use) -> Iterator[tuple[str, str, Use]]:

@@ -35,6 +35,12 @@ Json = dict[str, Any]
 def read_tensor_bytes(path: Path) -> int:
     """Return the bytes of all tensors of one file. Raises InvalidInputError if its header and its size do not
     match."""
+    header, room = read_header(path)
+    return checked_bytes(header, room, str(path))
+
+
+def read_header(path: Path) -> tuple[Mapping[str, object], int]:
+    """Return the header of a file and the bytes after it. Raises InvalidInputError."""
     size = regular_size(path)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -46,8 +52,7 @@ def read_tensor_bytes(path: Path) -> int:
             raise InvalidInputError(
                 f"{path}: the header should have {length} bytes; at most {MAX_HEADER_BYTES} are read"
             )
-        header = parse_header(file.read(length), str(path))
-    return checked_bytes(header, size - 8 - length, str(path))
+        return parse_header(file.read(length), str(path)), size - 8 - length
 
 
 class Tensor(Struct, frozen=True, gc=False):
@@ -121,6 +126,12 @@ def _span(tensor: object, key: str, name: str) -> tuple[int, int]:
             f"{name}: the tensor {key[:80]!r} has {stop - start} bytes, which does not match its shape"
         )
     return start, stop
+
+
+def list_tensors(header: Mapping[str, object]) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Return the shape and the bytes of each tensor of a header that was checked."""
+    found = ((name, one) for name, one in header.items() if isinstance(one, Tensor) and one.data_offsets)
+    return {name: (one.shape, one.data_offsets[1] - one.data_offsets[0]) for name, one in found}
 
 
 def _are_counts(value: object) -> TypeGuard[list[int]]:

@@ -33,7 +33,7 @@ class AllocatorReports:
     """The latest report of each process. Thread-safe."""
 
     def __init__(self, procfs: Path = Path("/proc")) -> None:
-        self._procfs = procfs
+        self.procfs = procfs
         self._reports: dict[int, _StoredReport] = {}
         self._lock = threading.Lock()
 
@@ -62,14 +62,14 @@ class AllocatorReports:
 
     def owner_uid(self, pid: int) -> int | None:
         """Return the real user id of a process, None if it does not exist or is hidden."""
-        return parse_real_uid(read_once(self._procfs / str(pid) / "status") or b"")
+        return parse_real_uid(read_once(self.procfs / str(pid) / "status") or b"")
 
     def _forget(self, now: float) -> None:
         for pid in [pid for pid, report in self._reports.items() if now - report.at > EXPIRY_SECONDS]:
             del self._reports[pid]
 
     def _start_ticks(self, pid: int) -> int | None:
-        return parse_start_ticks(read_once(self._procfs / str(pid) / "stat") or b"")
+        return parse_start_ticks(read_once(self.procfs / str(pid) / "stat") or b"")
 
 
 def parse_start_ticks(stat: bytes) -> int | None:

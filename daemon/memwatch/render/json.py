@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from memwatch.doctor.model import Examination
 from memwatch.events import Event
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.notable_ticks import Tick
+from memwatch.leases import Lease
 from memwatch.model import Absent, Bytes, Pool, Process
 from memwatch.owners import OwnerKind, OwnerTotal, build_totals
 from memwatch.processes.growth import ProcessGrowth
@@ -123,8 +124,22 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         collectors=collectors_json(snapshot),
         claims=[record_json(claim) for claim in snapshot.claims],
         not_returned=[record_json(one) for one in snapshot.not_returned],
+        leases=leases_json(snapshot.leases),
         self=self_usage,
     )
+
+
+def leases_json(leases: Iterable[Lease]) -> list[Json]:
+    return [lease_json(lease) for lease in leases]
+
+
+def lease_json(lease: Lease) -> Json:
+    return {
+        **record_json(lease),
+        "held_bytes": lease.held_bytes,
+        "arrived_bytes": lease.arrived_bytes,
+        "until": rfc3339(lease.until_unix),
+    }
 
 
 def pools_json(snapshot: Snapshot) -> list[Json]:
@@ -303,7 +318,11 @@ def fit_json(found: FitAnswer) -> Json:
     return {
         **record_json(found.fit),
         "parts": dict(need.parts),
+        "runtime_source": need.runtime_source or None,
         "moves": {part: moved for part, moved in need.moves.items() if moved},
+        "ram_bytes": need.demand.ram_bytes,
         "change": reduction,
         "greatest": record_json(found.greatest) if found.greatest else None,
+        "launch": [record_json(line) for line in found.launches.lines],
+        "launch_refused": dict(found.launches.refused),
     }

@@ -41,7 +41,14 @@ class SnapshotDecodeError(ValueError):
 def snapshot_from(line: bytes) -> Snapshot:
     """Decode the body of `/api/v1/snapshot`. `monotonic` is set to the Unix time: JSON has no other clock."""
     try:
-        found = json.decode(line)
+        return build_snapshot(json.decode(line))
+    except (ValueError, RecursionError) as error:
+        raise SnapshotDecodeError(f"not a snapshot: {str(error)[:200]}") from None
+
+
+def build_snapshot(found: Any) -> Snapshot:  # noqa: ANN401  JSON
+    """Build a snapshot from decoded JSON, which is changed. Raises SnapshotDecodeError."""
+    try:
         if not isinstance(found, dict) or found.get("schema") != 1:
             raise SnapshotDecodeError("it has no schema 1")
         found["monotonic"] = found.get("unix")

@@ -27,6 +27,7 @@ ABSENT_WORDS = {
     Absent.NOT_SUPPORTED: "not supported",
     Absent.NOT_PERMITTED: "not permitted",
     Absent.NOT_AVAILABLE: "not available",
+    Absent.NOT_READ: "not read",
     Absent.STALE: "stale",
     Absent.INCONSISTENT: "inconsistent",
 }
@@ -34,6 +35,7 @@ ABSENT_SENTENCES = {
     Absent.NOT_SUPPORTED: "Not provided by this hardware, kernel or driver.",
     Absent.NOT_PERMITTED: "The user that memwatchd runs as is not permitted to read it.",
     Absent.NOT_AVAILABLE: "Not available at the moment.",
+    Absent.NOT_READ: "memwatchd does not read it on such hardware.",
     Absent.STALE: "The collector stopped responding, and its last value is too old to show.",
     Absent.INCONSISTENT: "The reported values contradict each other and were rejected.",
 }

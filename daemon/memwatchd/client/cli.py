@@ -14,9 +14,6 @@ import click
 
 from memwatch import __version__
 from memwatchd.client.address import DEFAULT, Address
-from memwatchd.client.advise import advise
-from memwatchd.client.autopsy import autopsy
-from memwatchd.client.completion import completion
 from memwatchd.client.context import (
     EXIT_OK,
     EXIT_USAGE,
@@ -29,12 +26,8 @@ from memwatchd.client.context import (
     to_address,
 )
 from memwatchd.client.errors import EXIT_FAILURE, CommandError
-from memwatchd.client.fit import fit
 from memwatchd.client.help import DocumentedGroup
-from memwatchd.client.history import history
 from memwatchd.client.http import ask
-from memwatchd.client.run import run, wait
-from memwatchd.client.watch import top, watch
 from memwatchd.standard_files import open_standard_files
 
 ABOUT = """Shows memory usage of hosts and GPUs from memwatchd: pools, their contents, pressure, and available
@@ -53,10 +46,12 @@ EXAMPLES = (
     ("memwatch backends", "availability of CPU, CUDA, ROCm, Metal, OpenCL and Vulkan"),
     ("memwatch doctor", "diagnose missing data"),
     ("memwatch fit ./Mistral-7B --context 32768", "check if a model fits, and where"),
+    ("memwatch fit ./Mistral-7B --launch vllm", "add the command that starts it"),
     ("memwatch watch --interval 0.5 --csv", "print samples as CSV"),
     ("memwatch run -- python train.py", "report the peak memory of a program and its children"),
     ("memwatch autopsy memory.pickle", "show the largest blocks of PyTorch's allocator"),
     ("memwatch wait --free 20GiB -- python train.py", "start a program when memory is available"),
+    ("memwatch wait --free 20GiB --lease 2m -- python train.py", "reserve it until the program has it"),
     ("memwatch --url http://gpu7:6360 devices", "the GPUs of another machine"),
     ("memwatch record box.memwatch --for 10m --redact", "record for a bug report, with names hidden"),
     ("memwatch release --for 60s", "release the GPUs, to reset one or change its MIG mode"),
@@ -217,8 +212,20 @@ def record(file: Path, seconds: float, redact: bool, url: Address | None, as_jso
     return context.show(found, lambda: [line])
 
 
-for command in (fit, advise, autopsy, history, watch, top, run, wait, completion):
-    memwatch.add_command(command)
+memwatch.deferred = {
+    name: f"memwatchd.client.{module}"
+    for module, names in {
+        "advise": ("advise",),
+        "autopsy": ("autopsy",),
+        "completion": ("completion",),
+        "fit": ("fit",),
+        "history": ("history",),
+        "run": ("run",),
+        "wait": ("wait",),
+        "watch": ("top", "watch"),
+    }.items()
+    for name in names
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import click
 from msgspec import Struct
 
 from memwatch import __version__
+from memwatch.leases import OWN_LEASE
 from memwatch.options import InvalidValueError, parse_duration
 from memwatch.printable import printable
 from memwatchd.client.address import DEFAULT, Address, default_address, parse_url
 from memwatchd.client.errors import EXIT_FAILURE, CommandError
-from memwatchd.client.http import SECONDS, DaemonResponse, DaemonUnreachableError, ask
+from memwatchd.client.http import SECONDS, DaemonResponse, DaemonUnreachableError, RequestDeclinedError, ask
 
 if TYPE_CHECKING:
     from memwatch.planning.answer import FitAnswer
@@ -76,7 +80,36 @@ class ClientContext(Struct, frozen=True):
             yield ask(self.address, "/api/v1/snapshot").json
 
     def fit(self, query: str, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:
-        return self._or_local(f"/api/v1/fit?{query}", SECONDS, lambda: _fit_here(answer))
+        """Ask the daemon. If it is of a version that does not know the request, answer from its snapshot."""
+        own = os.environ.get(OWN_LEASE, "")
+        lease = f"&{urlencode({'lease': own})}" if own else ""
+        try:
+            return self._or_local(f"/api/v1/fit?{query}{lease}", SECONDS, lambda: _fit_here(answer))
+        except RequestDeclinedError as error:
+            if error.status != http.client.UNPROCESSABLE_ENTITY:
+                raise
+            return self._fit_from_snapshot(answer, error)
+
+    def _fit_from_snapshot(
+        self, answer: Callable[[Snapshot], FitAnswer], declined: RequestDeclinedError
+    ) -> DaemonResponse:
+        from memwatch.render.json import fit_json
+        from memwatch.render.json_decode import SnapshotDecodeError, build_snapshot
+
+        response = ask(self.address, "/api/v1/snapshot")
+        try:
+            snapshot = build_snapshot(response.json)
+        except SnapshotDecodeError as error:
+            raise CommandError(f"{declined}, and its snapshot cannot be used ({error}); {self._update}") from None
+        print_errors(
+            [f"memwatchd at {self.address} does not know this request; answered from its snapshot; {self._update}"]
+        )
+        found = {**fit_json(answer(snapshot)), **({"simulated": True} if response.is_simulated else {})}
+        return DaemonResponse(found, response.unix, response.is_simulated)
+
+    @property
+    def _update(self) -> str:
+        return f"install memwatchd {__version__} there"
 
     def show(self, found: Json, lines: Callable[[], Iterable[str]], is_simulated: bool = False) -> int:
         """Print JSON, or lines with control characters escaped, with a warning on stderr if `is_simulated`."""

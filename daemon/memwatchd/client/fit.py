@@ -7,9 +7,12 @@ from urllib.parse import urlencode
 
 import click
 from click.core import ParameterSource
+from msgspec.structs import replace
 
 from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
+from memwatch.planning.launch import ALL, ENGINES, select_engines
 from memwatch.planning.number_formats import bits_per_cached_number, bits_per_weight
+from memwatch.planning.pipeline import ATTENTIONS, OFFLOADS, ImageUse
 from memwatch.planning.query import model_fields
 from memwatch.planning.request import PARTS, Use, compute_checkpoint_need, is_size, read_subject
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
@@ -17,13 +20,21 @@ from memwatch.planning.training import TrainingPlan
 from memwatch.render import words as wording
 from memwatch.snapshot import Snapshot
 from memwatchd.client.address import Address
-from memwatchd.client.context import EXIT_OK, Number, build_context, check_shape, common
+from memwatchd.client.context import EXIT_OK, Number, build_context, check_shape, common, print_errors
 from memwatchd.client.errors import EXIT_FAILURE
 from memwatchd.client.figures import Json, certain_headroom, figure, size
 from memwatchd.client.tables import MARKS, columns
 
 # Options that need --train.
 TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "offload_parameters", "swap_blocks", "zero")
+
+
+def check_engine(_ctx: click.Context, _option: click.Parameter, value: str) -> str:
+    try:
+        select_engines(value)
+    except InvalidInputError as error:
+        raise click.UsageError(f"{error}; for example memwatch fit ./Mistral-7B --launch vllm") from None
+    return value
 
 
 @click.command(short_help="Check if a model or a size fits, and where.")
@@ -46,39 +57,78 @@ TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "offload_
 @click.option("--cpu-layers", type=Number(0, 1 << 20, 10), default=0, help="Layers on the CPU, with their cache.")
 @click.option("--gpus", type=Number(0, 1024, 8), default=0, help="Number of GPUs.  [default: as few as possible]")
 @click.option("--parallel", type=click.Choice(["tensor", "pipeline"]), help="Split over several GPUs.")
+@click.option("--width", type=Number(64, 1 << 14, 1024), default=1024, help="Images: width.  [default: 1024]")
+@click.option("--height", type=Number(64, 1 << 14, 1024), default=1024, help="Images: height.  [default: 1024]")
+@click.option("--offload", type=click.Choice(OFFLOADS), help="Images: components or layers wait in System RAM.")
+@click.option("--attention", type=click.Choice(ATTENTIONS), default="sdpa", help="Images: kind of attention.")
+@click.option("--vae-tiling", is_flag=True, help="Images: decode in tiles.")
+@click.option("--vae-slicing", is_flag=True, help="Images: decode one image of a batch at a time.")
 @click.option("--reserve", default="", help="Size that stays free in each pool: 4GiB.")
+@click.option("--measure", is_flag=True, help="Measure the cost of a GPU context here, in a short-lived process.")
+@click.option(
+    "--launch",
+    metavar="[ENGINE]",
+    is_flag=False,
+    flag_value=ALL,
+    default="",
+    callback=check_engine,
+    help="Launch line of vllm, sglang, tensorrt-llm, transformers, llama.cpp or ollama; without a name of each.",
+)
 @common
 def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> int:
     """Show how much memory MODEL_OR_BYTES needs, where it fits now, and the cheapest change to make it fit.
 
-    MODEL_OR_BYTES is a size (20GiB), a folder with safetensors or GGUF files, one such file, or a config.json. Only
-    headers are read, no tensors. Exits with 1 if it does not fit on any device.
+    MODEL_OR_BYTES is a size (20GiB), a folder with safetensors or GGUF files or of diffusers, one such file, or a
+    config.json. Only headers are read, no tensors. Exits with 1 if it does not fit on any device.
     """
     use = parse_use(options)
     refuse_unused(subject, bool(options["train"]))
     try:
-        query, note, answer = prepare(subject, use)
+        context = build_context(url, as_json)
+        if options["measure"]:
+            use = replace(use, runtime_bytes=measure_here(context.address))
+        query, note, answer = prepare(subject, use, str(options["launch"]))
+        response = context.fit(query, answer)
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
-    context = build_context(url, as_json)
-    response = context.fit(query, answer)
     found = {**response.json, "subject": subject, "note": note}
     with check_shape(context.address):
         code = EXIT_OK if found["best"] or found.get("split") else EXIT_FAILURE
     return context.show(found, lambda: fit_lines(found), response.is_simulated) or code
 
 
-def prepare(subject: str, use: Use) -> tuple[str, str, Callable[[Snapshot], FitAnswer]]:
+def measure_here(address: Address) -> int:
+    """Return the cost of a GPU context on this machine, 0 with a message if it cannot be measured."""
+    from memwatch.backends.cuda_context import ContextNotMeasuredError, measure_context
+
+    if not address.is_here:
+        raise click.UsageError(
+            f"--measure opens a GPU context on this machine, and {address} is another one; run the command there"
+        )
+    try:
+        return measure_context().bytes
+    except ContextNotMeasuredError as error:
+        print_errors([f"the cost of a GPU context was not measured: {error}; counting a typical value"])
+        return 0
+
+
+def prepare(subject: str, use: Use, launch: str) -> tuple[str, str, Callable[[Snapshot], FitAnswer]]:
     """Return the request to a daemon, a note about the need, and the same answer without a daemon."""
     reserve = use.reserve_bytes
     if is_size(subject):
         need = parse_bytes(subject)
         query = {"bytes": str(need), **({"reserve": str(reserve)} if reserve else {})}
         return urlencode(query), "", lambda snapshot: answer_size(need, subject, snapshot, reserve)
+    engines = select_engines(launch)
     checkpoint = read_subject(subject)
+    if not checkpoint.pipeline and use.images != ImageUse():
+        raise InvalidInputError(
+            f"{subject}: is not a diffusion model, for which --width, --height, --offload, --attention, "
+            "--vae-tiling and --vae-slicing are; leave them out"
+        )
     note = compute_checkpoint_need(checkpoint, use).note
-    query = model_fields(checkpoint, use)
-    return urlencode(query), note, lambda snapshot: answer_model(checkpoint, use, snapshot)
+    query = model_fields(checkpoint, use, launch)
+    return urlencode(query), note, lambda snapshot: answer_model(checkpoint, use, snapshot, engines)
 
 
 def refuse_unused(subject: str, is_trained: bool) -> None:
@@ -123,9 +173,21 @@ def parse_use(options: dict[str, object]) -> Use:
             parallel=str(values.get("parallel", "")),
             zero=int(str(values["zero"])),
             reserve_bytes=parse_bytes(values["reserve"], "reserve") if values["reserve"] else 0,
+            images=_parse_images(values),
         )
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _parse_images(values: dict[str, object]) -> ImageUse:
+    return ImageUse(
+        width=int(str(values["width"])),
+        height=int(str(values["height"])),
+        offload=str(values.get("offload", "")),
+        attention=str(values["attention"]),
+        vae_tiling=bool(values["vae_tiling"]),
+        vae_slicing=bool(values["vae_slicing"]),
+    )
 
 
 def _parse_plan(values: dict[str, object]) -> TrainingPlan:
@@ -140,7 +202,7 @@ def _parse_plan(values: dict[str, object]) -> TrainingPlan:
 
 
 def fit_lines(found: Json) -> Iterator[str]:
-    moved = sum(found.get("moves", {}).values())
+    moved = found.get("ram_bytes", sum(found.get("moves", {}).values()))  # older daemons send moves only
     beside = f" on a GPU and {size({'moved': moved}, 'moved')} in System RAM" if moved else ""
     yield f"{found['subject']} needs {size(found, 'bytes')}{beside}"
     parts = found.get("parts", {})
@@ -150,6 +212,9 @@ def fit_lines(found: Json) -> Iterator[str]:
             (f"  {PARTS[name]}", f"−{size({'part': -part}, 'part')}") for name, part in parts.items() if part < 0
         ]
         yield from columns(rows, right=frozenset({1}))
+    source = found.get("runtime_source")  # older daemons do not send it
+    if source and not source.startswith("typical"):
+        yield f"Runtime {source}."
     if found["note"]:
         yield found["note"]
     yield ""
@@ -163,6 +228,25 @@ def fit_lines(found: Json) -> Iterator[str]:
     greatest = found.get("greatest")
     if greatest and (sentence := greatest_sentence(Greatest(**greatest))):
         yield sentence
+    yield from launch_lines(found)
+
+
+def launch_lines(found: Json) -> Iterator[str]:
+    """Yield each launch line, ready to copy, with the reasons of its options. One engine's refusal is an answer."""
+    for launch in found.get("launch", ()):
+        yield ""
+        yield f"# {ENGINES[launch['engine']].title}"
+        yield from launch["command"].split("\n")
+        yield ""
+        yield from columns([(f"  {one['flag']}", one["reason"]) for one in launch["flags"]])
+        yield from (f"  {note}" for note in launch["notes"])
+    refused = {} if found.get("launch") else found.get("launch_refused", {})
+    if refused:
+        yield ""
+    if len(refused) > 1 and not found["best"] and not found["split"]:
+        yield "No launch line: the plan does not fit."
+    else:
+        yield from (f"No launch line for {ENGINES[name].title}: {why}." for name, why in refused.items())
 
 
 def _conclusion(found: Json) -> str:

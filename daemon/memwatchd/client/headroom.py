@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 
 import click
 
+from memwatch.backends.devices import certain_part
+from memwatch.leases import OWN_LEASE
 from memwatch.library.cgroup_limit import CgroupLimit, own_limit
 from memwatch.library.daemon_client import read_roots
 from memwatch.linux.files import Roots
+from memwatch.model import Device, Pool
 from memwatch.render import words as wording
 from memwatchd import wiring
 
@@ -19,7 +22,8 @@ Json = dict[str, Any]
 class PlaceHeadroom(NamedTuple):
     """Available and total bytes, None if unknown. `within`: name of the limit, if it is below the machine's RAM.
 
-    `certain_bytes` of the available bytes are free without reclaim of page cache.
+    `certain_bytes` of the available bytes are free without reclaim of page cache. `leased_bytes`, which others have
+    leased, are not part of either.
     """
 
     place: str
@@ -27,6 +31,7 @@ class PlaceHeadroom(NamedTuple):
     whole_bytes: int | None
     within: str = ""
     certain_bytes: int | None = None
+    leased_bytes: int = 0
 
     def limit_to(self, limit: CgroupLimit) -> PlaceHeadroom:
         """Return the headroom within a limit, which may lower both the total and the available bytes."""
@@ -35,7 +40,21 @@ class PlaceHeadroom(NamedTuple):
             return self
         left = None if left is None else min(left, limit.left_bytes)
         certain = None if self.certain_bytes is None else min(self.certain_bytes, limit.left_bytes)
-        return PlaceHeadroom(self.place, left, limit.size_bytes, limit.name, certain)
+        return PlaceHeadroom(self.place, left, limit.size_bytes, limit.name, certain, self.leased_bytes)
+
+    def beside(self, snapshot: Json, device: str | None) -> PlaceHeadroom:
+        """Return the headroom beside the leases of others. The lease of this program does not count."""
+        if not snapshot.get("leases"):  # older daemons have none
+            return self
+        from memwatch.library.machine import decode_leased_machine
+
+        here = decode_leased_machine(snapshot, os.environ.get(OWN_LEASE, ""))
+        found = here.ram if device is None else here.device(device)
+        left, certain = (None, None) if found is None else free_bytes(found)
+        if left is None or self.left_bytes is None:
+            return self
+        leased = max(0, self.left_bytes - left)
+        return self._replace(left_bytes=left, certain_bytes=certain, leased_bytes=leased)
 
     def decisive_bytes(self, certain: bool) -> int | None:
         """Return the figure that decides: what is free at once, or also what the kernel could reclaim."""
@@ -47,7 +66,8 @@ class PlaceHeadroom(NamedTuple):
         if decisive is None:
             return "memory that is free without reclaim is unknown" if certain else "available memory is unknown"
         where = f" within the {self.within}" if self.within else ""
-        return f"{wording.size(decisive)} available{where}{self._bounds(certain)}"
+        leased = f", beside {wording.size(self.leased_bytes)} leased to others" if self.leased_bytes else ""
+        return f"{wording.size(decisive)} available{where}{self._bounds(certain)}{leased}"
 
     def _bounds(self, certain: bool) -> str:
         left, least = self.left_bytes, self.certain_bytes
@@ -64,20 +84,36 @@ class PlaceHeadroom(NamedTuple):
 
 
 def find_headroom(snapshot: Json, device: str | None) -> PlaceHeadroom:
-    """Return the headroom of a GPU or of System RAM.
+    """Return the headroom of a GPU or of System RAM, without memory that is leased to others.
 
     The cgroup limit applies only to System RAM of this machine. On a unified machine, no cgroup contains the
     memory of a driver.
     """
     if device is not None:
         left, certain = _headroom(snapshot, device)
-        return PlaceHeadroom(device, left, find_capacity(snapshot, device), "", certain)
+        found = PlaceHeadroom(device, left, find_capacity(snapshot, device), "", certain)
+        return found.beside(snapshot, device)
     ram = next((pool for pool in snapshot["pools"] if pool["kind"] == "system_ram"), None)
     left = None if ram is None else ram["available_bytes"]
     certain = None if ram is None or left is None or ram["free_bytes"] is None else min(left, ram["free_bytes"])
     found = PlaceHeadroom("System RAM", left, find_capacity(snapshot, None), "", certain)
+    found = found.beside(snapshot, None)
     limit = own_limit() if _is_this_machine(snapshot) else None
     return found if limit is None else found.limit_to(limit)
+
+
+def free_bytes(place: Pool | Device) -> tuple[int | None, int | None]:
+    """Return what can be allocated there, and the part of it that needs no reclaim."""
+    if isinstance(place, Device):
+        left, certain = place.headroom_bytes, place.headroom_certain_bytes
+    else:
+        left, certain = place.available_bytes, certain_part(place.available_bytes, place.free_bytes)
+    return (left if isinstance(left, int) else None), (certain if isinstance(certain, int) else None)
+
+
+def find_ram(snapshot: Json) -> str:
+    """Return the id of System RAM."""
+    return next((pool["id"] for pool in snapshot["pools"] if pool["kind"] == "system_ram"), "ram")
 
 
 def find_capacity(snapshot: Json, device: str | None) -> int | None:

@@ -37,7 +37,15 @@ class DaemonUnreachableError(CommandError):
 
 
 class RequestDeclinedError(CommandError):
-    """The server rejected the request or sent an unusable response."""
+    """The server rejected the request or sent an unusable response.
+
+    `status`: its HTTP status, 0 without one; `detail`: the server's own sentence.
+    """
+
+    def __init__(self, why: str, status: int = 0, detail: str = "") -> None:
+        super().__init__(why)
+        self.status = status
+        self.detail = detail
 
 
 class DaemonResponse(Struct, frozen=True):
@@ -48,13 +56,26 @@ class DaemonResponse(Struct, frozen=True):
     is_simulated: bool = False
 
 
-def ask(address: Address, path: str, method: str = "GET", seconds: float = SECONDS) -> DaemonResponse:
-    """Send a request and return the response. Raise DaemonUnreachableError or RequestDeclinedError."""
+def ask(
+    address: Address,
+    path: str,
+    method: str = "GET",
+    seconds: float = SECONDS,
+    body: Any = None,  # noqa: ANN401
+) -> DaemonResponse:
+    """Send a request, with a body as JSON, and return the response.
+
+    Raises DaemonUnreachableError or RequestDeclinedError.
+    """
     connection = connection_to(address, seconds)
+    headers = build_headers(os.environ)
+    data = None if body is None else json.dumps(body).encode()
+    if data is not None:
+        headers["Content-Type"] = "application/json"
     try:
-        connection.request(method, address.prefix + path, headers=build_headers(os.environ))
+        connection.request(method, address.prefix + path, data, headers)
         response = connection.getresponse()
-        body = response.read(MAX_ANSWER_BYTES)
+        answer = response.read(MAX_ANSWER_BYTES)
     except OSError as error:
         raise DaemonUnreachableError(address, error, seconds) from None
     except http.client.HTTPException as error:
@@ -64,7 +85,7 @@ def ask(address: Address, path: str, method: str = "GET", seconds: float = SECON
     finally:
         connection.close()
     is_simulated = response.headers["Memwatch-Simulated"] == "true"
-    return DaemonResponse(_read(address, response, body), parse_date(response.headers["Date"]), is_simulated)
+    return DaemonResponse(_read(address, response, answer), parse_date(response.headers["Date"]), is_simulated)
 
 
 def build_headers(environ: Mapping[str, str]) -> dict[str, str]:
@@ -111,7 +132,7 @@ def _read(address: Address, response: http.client.HTTPResponse, body: bytes) -> 
     except (ValueError, RecursionError):
         found = None
     if response.status != http.client.OK:
-        raise RequestDeclinedError(refusal(address, response, found))
+        raise RequestDeclinedError(refusal(address, response, found), response.status, detail_in(found))
     if found is None:
         raise RequestDeclinedError(
             f"{address} is not a memwatchd: it sent {kind}, not valid JSON; check the address"
@@ -121,7 +142,11 @@ def _read(address: Address, response: http.client.HTTPResponse, body: bytes) -> 
 
 def refusal(address: Address, response: http.client.HTTPResponse, found: object) -> str:
     """Return the error message: the `detail` of problem+json, or the HTTP status without one."""
-    detail = found.get("detail") if isinstance(found, dict) else None
-    if isinstance(detail, str) and detail:
+    if detail := detail_in(found):
         return f"{address} rejected the request: {detail}"
     return f"{address} returned {response.status} {response.reason}; check that it is a memwatchd"
+
+
+def detail_in(found: object) -> str:
+    detail = found.get("detail") if isinstance(found, dict) else None
+    return detail if isinstance(detail, str) else ""

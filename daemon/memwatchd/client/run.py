@@ -1,4 +1,4 @@
-"""`memwatch run -- CMD` reports peak memory; `memwatch wait --free SIZE -- CMD` waits for free memory."""
+"""`memwatch run -- CMD` reports the peak memory of a program."""
 
 from __future__ import annotations
 
@@ -12,27 +12,22 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from memwatch.library.host import host
 from memwatch.library.process_peak import KEEP_PEAK
-from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.printable import printable
 from memwatch.render import words as wording
 from memwatchd.client.address import Address
 from memwatchd.client.context import (
-    EXIT_OK,
-    ClientContext,
     build_context,
     check_shape,
     common,
     print_errors,
-    seconds_within,
 )
 from memwatchd.client.errors import CommandError
-from memwatchd.client.headroom import find_headroom
 from memwatchd.client.http import ask
 from memwatchd.client.peak_cgroup import PeakCgroup, peak_cgroup
 from memwatchd.client.poller import SnapshotPoller
@@ -209,66 +204,5 @@ def _size(count: int | None) -> str:
     return f"{wording.DASH} it ended before the first sample" if count is None else wording.size(count)
 
 
-@click.command(short_help="Wait for free memory, then run a program.", context_settings=PASS_THROUGH)
-@click.option("--free", "size", required=True, metavar="SIZE", help="Amount, such as 20GiB.")
-@click.option("--device", metavar="ID", help="Wait for this GPU, such as gpu0, instead of System RAM.")
-@click.option("--certain", is_flag=True, help="Count only memory that is free without reclaim of page cache.")
-@click.option("--timeout", callback=seconds_within("1s", "366d", "10m"), help="Give up after this time.")
-@COMMAND
-@common
-def wait(
-    size: str,
-    device: str | None,
-    certain: bool,
-    timeout: float | None,
-    command: tuple[str, ...],
-    url: Address | None,
-    as_json: bool,
-) -> int:
-    """Wait until SIZE is available, then replace this process with COMMAND.
-
-    In System RAM, the limit of this program's container, unit or job counts as well.
-    Exits with 1 after --timeout, and with 2 at once if SIZE exceeds the total.
-    """
-    try:
-        need = parse_bytes(size, "--free")
-    except InvalidInputError as error:
-        raise click.UsageError(str(error)) from None
-    context = build_context(url, as_json)
-    until = None if timeout is None else time.monotonic() + timeout
-    # With a COMMAND, stdout belongs to it, so messages are text even with --json.
-    console = ClientContext(context.address, as_json=context.as_json and not command)
-    is_first = True
-    for snapshot in context.snapshots(1.0):
-        with check_shape(context.address):
-            console.print_simulated(is_first and snapshot["simulated"])
-            headroom = find_headroom(snapshot, device)
-        is_first = False
-        decisive = headroom.decisive_bytes(certain)
-        if decisive is not None and decisive >= need:
-            break
-        if headroom.whole_bytes is not None and need > headroom.whole_bytes:
-            missing = wording.size(need - headroom.whole_bytes)
-            raise click.UsageError(f'--free is "{size}", but {headroom.whole_words}: short by {missing}')
-        if until is not None and time.monotonic() >= until:
-            raise CommandError(
-                f"{size} did not become available within {wording.duration(timeout or 0.0)}: "
-                f"{headroom.left_words(certain)}"
-            )
-    if command:
-        _exec(command)
-    answer = {"free_bytes": headroom.left_bytes, "free_certain_bytes": headroom.certain_bytes}
-    context.show(answer, lambda: [headroom.left_words(certain)])
-    return EXIT_OK
-
-
 def describe_reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
-
-
-def _exec(command: tuple[str, ...]) -> NoReturn:
-    sys.stdout.flush()
-    try:
-        os.execvp(command[0], command)  # noqa: S606  as env and nice do
-    except OSError as error:
-        raise CommandNotRunError(command[0], error) from None

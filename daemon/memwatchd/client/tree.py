@@ -37,6 +37,7 @@ def render_lines(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
     yield ""
     yield from draw([*(pool_branch(pool, snapshot) for pool in snapshot["pools"]), *_bare_devices(snapshot)])
     yield from _swap(snapshot)
+    yield from lease_lines(snapshot)
     yield ""
     labels = {place["id"]: place["label"] for place in (*snapshot["pools"], *snapshot["shares"])}
     for pressure in snapshot["pressure"]:
@@ -148,6 +149,16 @@ def _swap(snapshot: Json) -> Iterator[str]:
     swap = snapshot["swap"]
     if swap and swap["size_bytes"]:
         yield f"Swap: {size(swap, 'used_bytes')} of {size(swap, 'size_bytes')} used (not counted as memory)"
+
+
+def lease_lines(snapshot: Json) -> Iterator[str]:
+    """Yield a line about each lease. Older daemons have none."""
+    labels = {place["id"]: place["label"] for place in (*snapshot["pools"], *snapshot["shares"])}
+    for lease in snapshot.get("leases", ()):
+        held = [f"{wording.size(count)} of {labels.get(place, place)}" for place, count in lease["held"].items()]
+        left = wording.duration(max(0.0, lease["until_unix"] - snapshot["unix"]))
+        arrived = f", {wording.size(lease['arrived_bytes'])} more arrived" if lease["arrived_bytes"] else ""
+        yield f"Leased: {' and '.join(held)} to {lease['name']} (PID {lease['pid']}), {left} left{arrived}"
 
 
 def device_lines(device: Json) -> Iterator[str]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from memwatch.options import InvalidValueError, Size, parse_size, parse_socket
-from memwatch_web.asgi.auth import TOKEN_USER
 
 HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,62})(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 USER = re.compile(r"[^:\x00-\x1f\x7f]{1,255}")
@@ -102,6 +101,8 @@ def parse_file(value: object) -> str:
 
 
 def parse_user(value: object) -> str:
+    from memwatch_web.asgi.auth import TOKEN_USER  # its dependencies take 50 ms, and clients use parse_host
+
     if value == TOKEN_USER:
         raise InvalidValueError("is reserved: its password is the bearer token; choose another name")
     if isinstance(value, str) and USER.fullmatch(value):

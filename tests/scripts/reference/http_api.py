@@ -19,9 +19,9 @@ The daemon answers at `http://127.0.0.1:6360` unless `listen` under [`[web]`](co
 otherwise. It serves a description of this API for programs at `/openapi.json`, and one to try out at `/docs`.
 
 Sizes are bytes. `null` means that a figure is absent, and `absent` of the same object has the reason:
-`not_supported`, `not_permitted`, `not_available`, `stale` or `inconsistent`. Every object has `simulated`,
-which is true in what `--demo` and `--replay` answer. The tables below leave out both fields. Times ending in
-`_unix` are Unix seconds.
+`not_supported`, `not_permitted`, `not_available`, `not_read`, `stale` or `inconsistent`. Every object has
+`simulated`, which is true in what `--demo` and `--replay` answer. The tables below leave out both fields. Times
+ending in `_unix` are Unix seconds.
 
 Errors are `application/problem+json` (RFC 9457) with a sentence that names the fix. Any path can answer 401 (a
 login is required), 503 (no reading yet, or too many clients or queries), and 422 (a parameter is wrong or unknown).
@@ -61,7 +61,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "History and events": ("/api/v1/events", "/api/v1/history", "/api/v1/ticks", "/api/v1/last-words"),
     "Alerts and silences": ("/api/v1/alerts", "/api/v1/receivers", "/api/v1/silences"),
     "Planning and diagnosis": ("/api/v1/fit", "/api/v1/backends", "/api/v1/doctor"),
-    "From programs": ("/api/v1/marks", "/api/v1/reports", "/api/v1/release"),
+    "From programs": ("/api/v1/marks", "/api/v1/reports", "/api/v1/leases", "/api/v1/release"),
     "Probes": ("/healthz", "/readyz"),
 }
 ORDER = (

@@ -28,7 +28,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Allocators": ("frameworks", "memory_pool"),
     "Limits and pressure": ("guard", "pressure_watch", "oom_errors", "oom_retry", "autopsy", "wait"),
     "Advice and backends": ("advice", "backend_selection"),
-    "Planning": ("inference", "training", "transformer", "checkpoint", "sizes"),
+    "Planning": ("fit", "answer", "cuda_context", "inference", "training", "transformer", "checkpoint", "sizes"),
 }
 Found = Callable[..., Any]
 

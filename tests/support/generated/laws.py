@@ -192,7 +192,7 @@ def claims_of(machine: GeneratedMachine) -> dict[str, list[Claim]]:
         for one in found.drm.cards if found.drm else ():
             size = sum(region.size_bytes for region in one.regions)
             used = sum_figures(region.used_bytes for region in one.regions)
-            add(one.pdev or Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED, size, used, "drm" in found.stale)
+            add(one.pdev or Absent.NOT_SUPPORTED, Absent.NOT_READ, size, used, "drm" in found.stale)
     return claims
 
 

@@ -303,7 +303,8 @@ def test_sensors_come_from_tegrastats_and_otherwise_from_nvml() -> None:
     assert (both.busy_ratio, both.details["power_rail"]) == (0.5, "VDD_GPU")
     assert stale.vitals == by_nvml
     assert "power_rail" not in stale.details
-    assert neither.vitals == Vitals.absent(Absent.NOT_AVAILABLE)
+    unknown = Absent.NOT_AVAILABLE
+    assert neither.vitals == Vitals(unknown, unknown, unknown, Absent.NOT_READ)
 
 
 def test_unknown_tegra_is_named_by_its_chip() -> None:

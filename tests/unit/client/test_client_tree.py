@@ -13,6 +13,7 @@ from memwatch.model import Absent, Vitals
 from memwatch.render import words as wording
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Snapshot
+from memwatch_web.pages.pattern_samples import leased
 from memwatchd.client.tables import columns, device_lines
 from memwatchd.client.tree import render_lines
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, mig_server, simulated, unknown_figures
@@ -169,3 +170,13 @@ def test_columns_are_aligned() -> None:
     lines = columns([("a", "1", ""), ("bbb", "22", "")], right=frozenset({1}))
 
     assert lines == ["a     1", "bbb  22"]
+
+
+def test_leases_are_listed_with_their_time_left() -> None:
+    """With what has arrived. Daemons before leases send none."""
+    shown, found = text_of(leased()), sent(leased())
+    del found["leases"]
+
+    assert "Leased: 14.0 GiB of System RAM to train.py (PID 4242), 1 min 20 s left, 6.0 GiB more arrived\n" in shown
+    assert "Leased: 30.0 GiB of System RAM to llama-server (PID 4243), 30 min left\n" in shown
+    assert "Leased" not in "\n".join(render_lines(found, 0.2))

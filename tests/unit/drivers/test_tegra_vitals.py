@@ -35,7 +35,7 @@ def test_printed_line_has_the_gpus_values(
     line = parse_line((MACHINES / machine / "tegrastats").read_bytes())
     hertz = {name: mhz * MHZ for name, mhz in clocks.items()} if clocks else Absent.NOT_AVAILABLE
 
-    assert read_vitals(line) == Vitals(celsius, watts, hertz, Absent.NOT_SUPPORTED)
+    assert read_vitals(line) == Vitals(celsius, watts, hertz, Absent.NOT_READ)
     assert find_rail(line.rails_milliwatts) == rail
 
 

@@ -79,6 +79,7 @@ NAMES = {
     "pool_available_bytes_min": {"pool", "kind", "device", "window"},
     "pool_contents_bytes": {"pool", "content", "device"},
     "pool_free_bytes": {"pool", "kind", "device"},
+    "pool_leased_bytes": {"pool", "kind", "device"},
     "pool_size_bytes": {"pool", "kind", "device"},
     "pool_unattributed_bytes": {"pool", "kind", "device"},
     "pool_used_bytes": {"pool", "kind", "device"},

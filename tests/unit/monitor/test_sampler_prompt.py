@@ -11,7 +11,8 @@ import pytest
 from memwatch.collectors.base import Collector, CollectorEntry
 from memwatch.findings import Findings
 from memwatch.linux.files import SourceUnavailable
-from memwatch.monitor.sampler import CollectorRunner, Sampler
+from memwatch.monitor.collector_runner import CollectorRunner
+from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from memwatch.model import Absent, Content, Pool, PoolKind
 from memwatch.pressure.rules import Thresholds
 from memwatch_web.pages.bars import build_bars, build_limit_bars, build_segments
+from memwatch_web.pages.pattern_samples import leased
 from support.sample_parts import GIB, MEASURED, system_ram, vram
 from support.sample_snapshots import (
     SAMPLES,
@@ -151,6 +152,28 @@ def test_marks_exclude_reserved_huge_pages() -> None:
     assert bar.marks[0].position == pytest.approx(aside + 0.6 * (1 - aside))
 
 
+def test_leases_follow_used_memory_and_are_no_segment() -> None:
+    """They lie in available memory, side by side, and never beyond the pool."""
+    snapshot = leased()
+    (bar,) = build_bars(snapshot, {})
+    pool, (one, other) = bar.pool, bar.leases
+    more = replace(snapshot.leases[1], held={"leased": pool.size_bytes})
+    (full,) = build_bars(replace(snapshot, leases=(more,)), {})
+
+    assert isinstance(pool.used_bytes, int)
+    assert one.start == pool.used_bytes / pool.size_bytes
+    assert one.width == 14 * GIB / pool.size_bytes
+    assert other.start == pytest.approx(one.start + one.width)
+    assert sum(segment.size_bytes for segment in bar.segments) == pool.size_bytes
+    assert full.leases[0].start + full.leases[0].width == pytest.approx(1.0)
+
+
+def test_leases_of_another_pool_are_not_shown() -> None:
+    snapshot = replace(mig_server(), leases=leased().leases)
+
+    assert [bar.leases for bar in build_bars(snapshot, {})] == [()] * len(snapshot.pools)
+
+
 def test_limit_without_a_pool_has_a_bar_of_its_own() -> None:
     """Its full width is the limit. A limit inside has the same scale."""
     (bar,) = build_limit_bars(partition(), {"gpu0.limit": Thresholds(medium=0.5)})
@@ -177,3 +200,10 @@ def test_limit_of_unknown_or_exceeded_use_stays_in_its_bar(used: int | Absent, e
     (bar,) = build_limit_bars(replace(snapshot, shares=shares), {})
 
     assert [segment.width for segment in bar.segments] == expected
+
+
+def test_lease_of_a_partition_is_in_the_bar_of_its_limit() -> None:
+    lease = replace(leased().leases[0], held={"gpu0.limit": 4 * GIB})
+    (bar,) = build_limit_bars(replace(partition(), leases=(lease,)), {})
+
+    assert [(one.start, one.width) for one in bar.leases] == [(0.75, 0.2)]

@@ -40,6 +40,7 @@ HEADS = {
     "numbers.safetensors": struct.pack("<Q", 5_000_010) + b'{"a":[' + b"1," * 2_500_000 + b"1]}",
     "config.json": b'{"a":[' + b"1," * 500_000 + b"1]}",
     "nested/config.json": b'{"model_type":"llama","a":' + b'{"b":' * 150_000,
+    "images/model_index.json": b'{"unet":' * 120_000,
     "model.safetensors.index.json": b'{"weight_map":' + b'{"b":' * 1_000_000,
 }
 

@@ -16,6 +16,7 @@ from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import Transformer
 from scripts.published_models import MODELS, config
 from support.checkpoint_files import LLAMA_KEYS, gguf, safetensors
+from support.gguf_keys import GGUF_KEYS, attention, keys
 
 GIB = 1 << 30
 LONG = 131_072
@@ -88,6 +89,31 @@ def test_nemotron_h_counts_its_layers_by_letter() -> None:
     assert parse_config(found, "").transformer.parameters == pytest.approx(8.1e9, rel=0.02)
 
 
+def test_nemotron_h_may_list_its_layers_in_words() -> None:
+    """As transformers 5 writes it: no pattern, no number of layers, and experts that no layer has."""
+    pattern = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+    old = config(
+        "nemotron_h", 4096, 21504, 52, 131072, 32, 8, attention_head_dim=128, hybrid_override_pattern=pattern,
+        mamba_num_heads=128, mamba_head_dim=64, ssm_state_size=128, n_groups=8, conv_kernel=4,
+    )  # fmt: skip
+    words = {"M": "linear_attention", "-": "mlp", "*": "full_attention"}
+    new = {**old, "layers_block_type": [words[one] for one in pattern], "n_routed_experts": 8}
+    del new["num_hidden_layers"], new["hybrid_override_pattern"]
+
+    assert parse_config(new, "").transformer == parse_config(old, "").transformer
+
+
+@pytest.mark.parametrize(("mamba", "attention"), [("mamba", "attention"), ("linear_attention", "full_attention")])
+def test_granite_hybrid_is_read_with_old_and_new_words(mamba: str, attention: str) -> None:
+    """Granite 4 H Tiny: 4 of 40 layers have attention."""
+    found = config(
+        "granitemoehybrid", 1536, 512, 40, 100352, 12, 4, layer_types=([mamba] * 9 + [attention]) * 4,
+        mamba_n_heads=48, mamba_d_head=64, mamba_d_state=128, mamba_n_groups=1, num_local_experts=64,
+    )  # fmt: skip
+
+    assert cache_of(found, 1001) - cache_of(found, 1) == 4 * 2 * 4 * 128 * 2 * 1000
+
+
 def test_encoder_has_no_cache() -> None:
     """BERT base: 110 million parameters."""
     bert = config("bert", 768, 3072, 12, 30522, 12, 12, max_position_embeddings=512)
@@ -102,51 +128,6 @@ def test_layer_types_win_over_the_pattern_of_the_class() -> None:
     found = {**CONFIGS["Gemma 3 27B"], "text_config": text}
 
     assert cache_of(found, LONG) == 2 * 16 * 128 * 2 * 31 * (LONG + 1024)
-
-
-def keys(family: str, **numbers: Any) -> dict[str, Any]:
-    own = {f"{family}.{name.replace('__', '.')}": value for name, value in numbers.items()}
-    return {"general.architecture": family, "tokenizer.ggml.tokens": ["a"] * 8, **own}
-
-
-def attention(layers: int, hidden: int, wide: int, heads: int, kv: int, **more: Any) -> dict[str, Any]:
-    return {
-        "block_count": layers, "embedding_length": hidden, "feed_forward_length": wide,
-        "attention__head_count": heads, "attention__head_count_kv": kv, **more,
-    }  # fmt: skip
-
-
-# Keys as convert_hf_to_gguf.py of llama.cpp writes them for these models.
-GGUF_KEYS = {
-    "Llama 3 8B": keys("llama", **attention(32, 4096, 14336, 32, 8)),
-    "Gemma 3 27B": keys(
-        "gemma3", **attention(62, 5376, 21504, 32, 16), attention__key_length=128, attention__value_length=128,
-        attention__sliding_window=1024,
-    ),
-    "gpt-oss-20b": keys(
-        "gpt-oss", **attention(24, 2880, 2880, 64, 8), attention__key_length=64, attention__value_length=64,
-        attention__sliding_window=128, expert_count=32, expert_used_count=4, expert_feed_forward_length=2880,
-    ),
-    "DeepSeek V3": keys(
-        "deepseek2", **attention(61, 7168, 18432, 128, 1), attention__key_length=576, attention__value_length=512,
-        attention__key_length_mla=192, attention__value_length_mla=128, attention__kv_lora_rank=512,
-        attention__q_lora_rank=1536, rope__dimension_count=64, leading_dense_block_count=3, expert_count=256,
-        expert_used_count=8, expert_shared_count=1, expert_feed_forward_length=2048,
-    ),
-    "Llama 4 Scout": keys(
-        "llama4", **attention(48, 5120, 16384, 40, 8), attention__key_length=128, attention__value_length=128,
-        expert_count=16, expert_used_count=1, expert_feed_forward_length=8192, interleave_moe_layer_step=1,
-    ),
-    "Qwen3-Next 80B-A3B": keys(
-        "qwen3next", **attention(48, 2048, 5120, 16, 2), attention__key_length=256, attention__value_length=256,
-        ssm__inner_size=4096, ssm__state_size=128, ssm__group_count=16, ssm__conv_kernel=4, expert_count=512,
-        expert_used_count=10, expert_feed_forward_length=512, expert_shared_feed_forward_length=512,
-    ),
-    "Jamba v0.1": keys(
-        "jamba", **{**attention(32, 4096, 14336, 32, 8), "attention__head_count_kv": [0, 0, 0, 0, 8, 0, 0, 0] * 4},
-        ssm__inner_size=8192, ssm__state_size=16, ssm__conv_kernel=4, expert_count=16, expert_used_count=2,
-    ),
-}  # fmt: skip
 
 
 def read_gguf(tmp_path: Path, given: dict[str, Any]) -> Transformer:

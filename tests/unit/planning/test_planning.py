@@ -22,6 +22,7 @@ from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan, estimate_training_memory, layer_bytes, lora_parameters
 from memwatch.planning.transformer import Transformer
 from scripts.published_models import MODELS, Published, rows
+from scripts.published_sources import SOURCES
 from support import paths
 
 PAGE = (paths.ROOT / "docs" / "reference" / "memwatch.md").read_text()
@@ -41,6 +42,13 @@ def test_parameters_equal_those_of_the_published_files(model: Published) -> None
 
 def test_table_has_at_least_forty_published_models() -> None:
     assert len({model.name for model in MODELS}) == len(MODELS) >= 40
+
+
+def test_page_counts_the_shapes_with_a_source() -> None:
+    names = {model.name for model in MODELS}
+
+    assert set(SOURCES) <= names
+    assert f"{len(SOURCES)} of {len(names)} shapes" in PAGE
 
 
 def test_documented_table_equals_the_estimates() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.model import Absent, Device, Pool
+from memwatch.model import Absent
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import describe_config
 from memwatch.planning.demand import Demand
@@ -20,8 +20,7 @@ from memwatch.snapshot import Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from scripts.published_models import MODELS
-from support.sample_parts import vram
-from support.sample_snapshots import discrete_gpu
+from support.gpu_cards import cards
 
 GIB = 1 << 30
 CONFIGS = {model.name: model.config for model in MODELS}
@@ -39,20 +38,6 @@ def model(name: str, **config: Any) -> Any:
 
 def plan(snapshot: Snapshot, name: str, **use: Any) -> FitAnswer:
     return answer_model(model(name), Use(**use), snapshot)
-
-
-def cards(count: int, size: int = 80 * GIB, ram_bytes: int | None = None) -> Snapshot:
-    """Return a machine with idle GPUs of one kind, with memory of their own."""
-    base = discrete_gpu()
-    pools: list[Pool] = [vram(f"gpu{at}.vram", f"GPU {at} VRAM", size, 0, 0) for at in range(count)]
-    (ram,) = [pool for pool in base.pools if pool.id == "ram"]
-    if ram_bytes is not None:
-        ram = replace(ram, available_bytes=ram_bytes, used_bytes=ram.size_bytes - ram_bytes)
-    devices: list[Device] = [
-        replace(base.devices[0], id=f"gpu{at}", allocates_from=(pool.id,), headroom_bytes=size)
-        for at, pool in enumerate(pools)
-    ]
-    return replace(base, pools=(ram, *pools), devices=tuple(devices), processes=())
 
 
 def test_offload_on_unified_memory_gains_nothing() -> None:

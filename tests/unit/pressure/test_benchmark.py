@@ -36,16 +36,27 @@ def test_corpus_has_enough_of_both_halves() -> None:
     assert all(header.source and header.given and header.assumed for header in headers)
 
 
+def test_every_sixth_trace_is_judged_in_time_and_without_false_alarm() -> None:
+    """The part of the benchmark that every run of the tests has time for."""
+    traces = load_all()[::6]
+
+    assert {trace.header.half for trace in traces} == {"healthy", "wedge"}
+    assert problems(run_all(traces)) == []
+
+
+@pytest.mark.long
 def test_every_collapse_is_critical_in_time_and_no_healthy_machine_is(result: Result) -> None:
     """Critical 3 s or a third of the collapse before the end; no false critical and no false high."""
     assert problems(result) == []
 
 
+@pytest.mark.long
 def test_forecasts_of_a_minute_come_true(result: Result) -> None:
     """Of all forecasts of at most 60 s, four fifths come true within twice the time."""
     assert came_true_ratio(result.statements) >= 0.80
 
 
+@pytest.mark.long
 def test_no_rule_is_better_on_either_half(result: Result) -> None:
     """More collapses in time than any other rule, and fewer false alarms a day than all that call any in time."""
     totals = {name: total_of(scores, result.traces) for name, scores in result.scores.items()}
@@ -56,6 +67,7 @@ def test_no_rule_is_better_on_either_half(result: Result) -> None:
         assert ours.criticals_per_day + ours.highs_per_day < rival.criticals_per_day + rival.highs_per_day, name
 
 
+@pytest.mark.long
 def test_documented_tables_equal_the_results(result: Result) -> None:
     """The tables that `make bench-pressure` prints, to the letter."""
     page = (ROOT / "docs" / "explanation" / "pressure.md").read_text()

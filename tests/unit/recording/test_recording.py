@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from memwatch.allocators import AllocatorReport
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
+from memwatch.leases import Lease
 from memwatch.library.machine import decode_machine
 from memwatch.model import Absent, Process
 from memwatch.monitor.loop import Identity, Monitor, MonitorRules
@@ -401,3 +402,14 @@ def test_redaction_hides_the_pids_in_notes() -> None:
     for word in ("41877", "3880", "3921", "EngineCor", "session-7", "1f6bd2a9e2c7"):
         assert word not in text
     assert "kill 1" in text
+
+
+def test_leases_are_replayed_without_names() -> None:
+    """A recording keeps what was leased; the name is the program's, and `made_by` a user's."""
+    one = Lease("lease_1", "secret.py", "ram", 4242, 9, {"ram": 4}, 0.0, 60.0, "alice (uid 1000)")
+    found = snapshot_json(replace(SAMPLES["critical_gb10"](), leases=(one,)))
+    again = snapshot_from(to_bytes(Redactor().redact(found))).leases[0]
+
+    assert snapshot_from(to_bytes(found)).leases == (one,)
+    assert (again.held, again.bytes, again.target) == ({"ram": 4}, 9, "ram")
+    assert not {"secret.py", 4242, "alice (uid 1000)"} & {again.name, again.pid, again.made_by}

@@ -8,7 +8,7 @@ import pytest
 
 from memwatch.collectors.base import CollectorEntry
 from memwatch.linux.files import ParseError
-from memwatch.monitor.sampler import CollectorRunner
+from memwatch.monitor.collector_runner import CollectorRunner
 from support.fakes import FakeClock, FakeCollector
 
 

@@ -26,7 +26,8 @@ Seconds = Annotated[
 
 async def alerts(services: Services) -> Response:
     """Return firing and pending alerts."""
-    return services.json([alert_json(row) for row in alert_rows(services.monitor)])
+    sender = services.alerting.sender()
+    return services.json([alert_json(row, sender) for row in alert_rows(services.monitor)])
 
 
 async def receivers(services: Services) -> Response:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import Checkpoint
+from memwatch.planning.launch import select_engines
+from memwatch.planning.leased import answer_beside_leases
 from memwatch.planning.number_formats import parse_format
 from memwatch.planning.query import DETAILS, SHAPE, use_fields
 from memwatch.planning.request import DEFAULT_CONTEXT, Use
@@ -16,23 +18,17 @@ from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
 from memwatch.planning.transformer import Biases, Transformer
 from memwatch.snapshot import Snapshot
+from memwatch_web.api.image_request import ImageRequest
 
 # Parameters that require train. The form on the page always sends its optimizer.
 TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "offload_parameters", "swap_blocks", "zero")
 
 
-class FitRequest(BaseModel):
+class FitRequest(ImageRequest):
     """A size, or the shape of a model and its intended use."""
 
     model_config = ConfigDict(extra="forbid")
 
-    bytes: str | None = Field(None, max_length=40, description="Size such as 20GiB, or a number of bytes.")
-    hidden_size: int | None = None
-    intermediate_size: int | None = None
-    n_layers: int | None = None
-    vocab_size: int | None = None
-    n_heads: int | None = None
-    n_kv_heads: int | None = None
     head_dim: int = Field(0, description="0: hidden_size / n_heads.")
     tied_embeddings: bool = False
     gated_mlp: bool = Field(True, description="Three MLP matrices, as in SwiGLU, instead of two.")
@@ -79,20 +75,33 @@ class FitRequest(BaseModel):
     gpus: int = Field(0, ge=0, le=1024, description="Number of GPUs; 0: the smallest that holds it.")
     parallel: Literal["", "tensor", "pipeline"] = Field("", description="Split over several GPUs.")
     reserve: str = Field("", max_length=40, description="Size that stays free in each pool, for example 4GiB.")
+    runtime: int = Field(0, ge=0, le=16 << 30, description="Measured bytes of a GPU context; 0: a typical value.")
     weights_bytes: int | None = Field(None, ge=1, le=1 << 60, description="Size of the model's tensors, if known.")
     weight_bits: float | None = Field(None, ge=1, le=128, description="Bits per weight, in place of dtype.")
     weight_scope: Literal["layers", "mlp", "experts", "file"] = Field(
         "layers", description="Parts of the model that have weight_bits; the others have 16."
     )
     max_context: int = Field(0, ge=0, le=1 << 30, description="Longest context of the model; 0: not known.")
+    launch: str = Field("", max_length=40, description="Engine whose launch line is wanted, or all.")
+    model: str = Field("model", min_length=1, max_length=4096, description="With launch: path of the model.")
+    source: Literal["shape", "config.json", "safetensors", "GGUF"] = Field(
+        "shape", description="With launch: the model's files; shape: not known."
+    )
+    lease: str = Field("", max_length=40, description="Own lease: its bytes count as available.")
 
-    def answer(self, snapshot: Snapshot) -> FitAnswer:
-        """Check the request against a snapshot. Raises InvalidInputError."""
+    def answer(self, snapshot: Snapshot, launch: str = "") -> FitAnswer:
+        """Check the request against a snapshot, beside the leases of others. `launch`: in place of none.
+
+        Raises InvalidInputError.
+        """
+        return answer_beside_leases(snapshot, self.lease, lambda seen: self._answer(seen, launch))
+
+    def _answer(self, snapshot: Snapshot, launch: str) -> FitAnswer:
         checkpoint, use = self._checkpoint(), self._use()
         if checkpoint is None:
             need = parse_bytes(self.bytes, "bytes")
             return answer_size(need, str(self.bytes), snapshot, use.reserve_bytes)
-        return answer_model(checkpoint, use, snapshot)
+        return answer_model(checkpoint, use, snapshot, select_engines(self.launch or launch))
 
     def _checkpoint(self) -> Checkpoint | None:
         """Return the model, or None if a size was given."""
@@ -101,26 +110,32 @@ class FitRequest(BaseModel):
         if self.bytes is not None and not set_fields:
             self._refuse_all_but_bytes()
             return None
+        if pipe := self.pipeline():
+            self._refuse_training_options()
+            return Checkpoint("model", "diffusers", None, None, 0, 2.0, pipeline=pipe)
         if self.weights_bytes is not None and not set_fields:
-            return Checkpoint("model", "size", None, self.weights_bytes, 0, 2.0)
+            return Checkpoint(self.model, self.source, None, self.weights_bytes, 0, 2.0)
         missing = [name for name in SHAPE if name not in set_fields]
         if self.bytes is not None or missing:
             lacking = f"; {', '.join(missing)} are missing" if set_fields and missing else ""
             raise InvalidInputError(
                 f"give either bytes, for example bytes=20GiB, or all of {', '.join(SHAPE)}{lacking}"
             )
-        unused = [name for name in TRAINING if not self.train and getattr(self, name) != _default(name)]
-        if unused:
-            raise InvalidInputError(f"{', '.join(unused)}: for training only; add train=true, or leave it out")
+        self._refuse_training_options()
         transformer = Transformer(**shape, **{name: getattr(self, name) for name in DETAILS})
         form = parse_format(self.dtype)
         bits, scope = (self.weight_bits, self.weight_scope) if self.weight_bits else (form.bits, form.scope)
         return Checkpoint(
-            "model", "shape", transformer, self.weights_bytes, self.max_context, bits / 8, scope=scope
+            self.model, self.source, transformer, self.weights_bytes, self.max_context, bits / 8, scope=scope
         )
 
+    def _refuse_training_options(self) -> None:
+        unused = [name for name in TRAINING if not self.train and getattr(self, name) != _default(name)]
+        if unused:
+            raise InvalidInputError(f"{', '.join(unused)}: for training only; add train=true, or leave it out")
+
     def _refuse_all_but_bytes(self) -> None:
-        given = self.model_fields_set - {"bytes", "reserve"}
+        given = self.model_fields_set - {"bytes", "reserve", "lease"}
         others = [name for name in type(self).model_fields if name in given]
         if others:
             raise InvalidInputError(
@@ -139,9 +154,10 @@ class FitRequest(BaseModel):
                 swapped_blocks=self.swap_blocks,
                 offload_parameters=self.offload_parameters,
             )
-        own = self.weight_bits is not None and "dtype" not in self.model_fields_set
+        own = (self.weight_bits is not None or bool(self.denoiser)) and "dtype" not in self.model_fields_set
+        context = 0 if self.denoiser and "context" not in self.model_fields_set else self.context
         return Use(
-            self.context,
+            context,
             self.batch,
             "" if own else self.dtype,
             self.kv_dtype,
@@ -152,12 +168,15 @@ class FitRequest(BaseModel):
             self.parallel,
             self.zero,
             parse_bytes(self.reserve, "reserve") if self.reserve else 0,
+            self.runtime,
+            self.images(),
         )
 
 
 def changed_fields(fields: Mapping[str, str], use: Use) -> dict[str, str]:
     """Return request fields with the use of a proposed change."""
-    return {**fields, "context": str(use.context), "batch": str(use.batch_size), **use_fields(use)}
+    context = {"context": str(use.context)} if use.context else {}
+    return {**fields, **context, "batch": str(use.batch_size), **use_fields(use)}
 
 
 def _default(name: str) -> object:

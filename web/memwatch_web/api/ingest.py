@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,19 +13,11 @@ from memwatch.allocators import AllocatorReport
 from memwatch.model import Absent
 from memwatch.printable import printable
 from memwatch.processes.allocator_reports import MAX_REPORTS, ReportRejectedError
+from memwatch_web.api.programs import Count, Pid, RequestBody, refuse_foreign_process
 from memwatch_web.api.services import Services
-from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 
-MAX_BYTES = 1 << 60
 MAX_MARK_LENGTH, MAX_NAME_LENGTH = 300, 80
-
-Count = Annotated[int, Field(ge=0, le=MAX_BYTES, strict=True)]
-Pid = Annotated[int, Field(ge=1, le=1 << 22, strict=True)]
-
-
-class RequestBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
 
 
 class MarkRequest(RequestBody):
@@ -69,24 +61,10 @@ class ReportRequest(RequestBody):
     claims: list[AllocatorReportBody] = Field(max_length=MAX_REPORTS)
 
 
-def refuse_foreign_process(services: Services, request: Request, pid: int | None) -> None:
-    """Raise ProblemError unless the caller is an operator or runs the process."""
-    caller = caller_of(request.scope)
-    if caller.is_operator:
-        return
-    if pid is None or services.monitor.reports.owner_uid(pid) != caller.uid:
-        whose = "no pid was sent" if pid is None else f"process {pid} does not exist or has another user"
-        raise ProblemError(
-            403,
-            f"{caller.words} may mark and report only for processes of this user: {whose}. Send the pid of such a "
-            "process as the host numbers it, or use the socket file or a login.",
-        )
-
-
 async def marks(services: Services, request: Request, mark: MarkRequest) -> Response:
     """Add an event of kind `mark`. The newest 500 marks are kept, separately from other events. Without a login,
     `pid` is a process of the caller's user."""
-    refuse_foreign_process(services, request, mark.pid)
+    refuse_foreign_process(services, request, mark.pid, "mark and report")
     process = "" if mark.pid is None else f" (process {mark.pid})"
     event = services.monitor.events.mark(services.monitor.moment().wall, printable(mark.text) + process)
     return services.json({"seq": event.seq})
@@ -95,7 +73,7 @@ async def marks(services: Services, request: Request, mark: MarkRequest) -> Resp
 async def reports(services: Services, request: Request, report: ReportRequest) -> Response:
     """Store the allocator reports of a process. They are shown with it and added to no total. Without a login,
     `pid` is a process of the caller's user."""
-    refuse_foreign_process(services, request, report.pid)
+    refuse_foreign_process(services, request, report.pid, "mark and report")
     claims = [one.claim(report.pid) for one in report.claims]
     try:
         services.monitor.reports.put(report.pid, report.start_ticks, claims, time.monotonic())

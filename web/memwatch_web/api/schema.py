@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Reason = Literal["not_supported", "not_permitted", "not_available", "stale", "inconsistent"]
+Reason = Literal["not_supported", "not_permitted", "not_available", "not_read", "stale", "inconsistent"]
 LevelWord = Literal["low", "medium", "high", "critical"]
 
 
@@ -178,6 +178,25 @@ class NotReturned(Answer):
     since_unix: float = Field(description="Time when the first of the processes ended.")
     processes: list[EndedProcess]
     text: str
+
+
+class Lease(Answer):
+    """Memory reserved for a process. Pools count it as available; `fit` and `wait` of others do not."""
+
+    id: str
+    name: str
+    target: str = Field(description="Pool or device of the request.")
+    pid: int
+    bytes: int
+    held: dict[str, int] = Field(
+        description="Bytes still reserved, by pool or share.", examples=[{"gpu0": 1 << 34}]
+    )
+    held_bytes: int
+    arrived_bytes: int = Field(description="Bytes that the process and its descendants have allocated since.")
+    until: str
+    until_unix: float
+    created_unix: float
+    made_by: str = Field(description="User of this machine, user or token of the login, or client certificate.")
 
 
 class ProcessScan(Answer):
@@ -373,6 +392,7 @@ class Snapshot(Figures):
     collectors: list[Collector]
     claims: list[AllocatorReport]
     not_returned: list[NotReturned]
+    leases: list[Lease]
     self_: SelfUsage = Field(alias="self")
 
 
@@ -384,6 +404,10 @@ class Alert(Answer):
     since: str | None = Field(description="Start of firing; null while pending.")
     since_unix: float | None
     silenced: bool
+    runbook: str | None = Field(
+        description="Section of the runbooks: a URL, or a path if no address of the pages is known.",
+        examples=["http://gpu1.example.org:6360/runbooks#memorycritical"],
+    )
     reasons: list[PressureReason]
 
 

@@ -55,6 +55,7 @@ class FitVerdict(Figures):
         description="True if it fits only after the kernel has reclaimed page cache; null if that is unknown."
     )
     need_bytes: int = Field(description="Bytes that it needs from this device.")
+    leased_bytes: int = Field(description="Bytes that leases of others take from the headroom.")
     ram_need_bytes: int = Field(
         description="Bytes moved to system RAM; on unified memory they are part of need_bytes."
     )
@@ -86,15 +87,34 @@ class FitGreatest(Answer):
     dtype: str | None = Field(description="Widest format of the weights, if their own does not fit.")
 
 
+class LaunchFlag(Answer):
+    flag: str = Field(description="Option, variable or parameter, as in the command.")
+    reason: str
+
+
+class Launch(Answer):
+    """Launch line of an engine with which its own arithmetic gives this plan."""
+
+    engine: str
+    command: str = Field(description="Lines to copy.")
+    language: Literal["sh", "python"]
+    flags: list[LaunchFlag]
+    notes: list[str]
+
+
 class Fit(Answer):
     bytes: int = Field(description="Bytes on one GPU, without what is moved to system RAM.")
     best: str | None = Field(description="Device to use alone; null if none fits alone, see split.")
     verdicts: list[FitVerdict]
     split: FitSplit | None = Field(description="GPUs to use together, if no single one has room.")
     parts: dict[str, int] = Field(description="Breakdown of a model's bytes; empty for a size.")
+    runtime_source: str | None = Field(description="Source of the part runtime; null without one.")
     moves: dict[str, int] = Field(description="Bytes of each part that are moved to system RAM.")
+    ram_bytes: int = Field(description="Most bytes in system RAM at one time beside the GPU.")
     change: FitChange | None = Field(description="Cheapest change that makes the model fit, if it fits nowhere.")
     greatest: FitGreatest | None = Field(description="The greatest that fits; null for a size.")
+    launch: list[Launch] = Field(description="Launch lines of the engines that were asked for and can run it.")
+    launch_refused: dict[str, str] = Field(description="Engines that were asked for and cannot, and why.")
 
 
 class Check(Answer):

@@ -65,7 +65,9 @@ class Services(Struct):
     test_turnstile: RateLimiter = field(default_factory=lambda: RateLimiter(TEST_PAUSE_SECONDS))
 
     def current(self) -> Snapshot:
-        """Return the latest snapshot. Raises Problem before the first."""
+        """Return the latest snapshot, without leases that have ended since. Raises Problem before the first."""
+        if self.monitor.leases:
+            self.monitor.leases.current()
         return current(self.monitor)
 
     def json(self, value: Any) -> Response:  # noqa: ANN401  any JSON value

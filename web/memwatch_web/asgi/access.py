@@ -41,8 +41,9 @@ MAX_REMEMBERED = 1000
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 # POST paths that change nothing.
 QUESTIONS = frozenset({"/fit"})
-# Programs may mark and report for processes of their own user. The handlers compare the users.
-PROGRAM_PATHS = frozenset({"/api/v1/marks", "/api/v1/reports"})
+# Programs may mark, report and lease for processes of their own user. The handlers compare the users.
+PROGRAM_PATHS = frozenset({"/api/v1/marks", "/api/v1/reports", "/api/v1/leases"})
+LEASES = "/api/v1/leases/"
 NOT_AN_OPERATOR = (
     "changes need root, the user of memwatchd, or a login: run the command as root, use the socket file "
     "unix:/run/memwatchd/memwatchd.sock (as a member of its group), or set a login under [web.auth]."
@@ -158,7 +159,7 @@ class AccessControl:
             caller = scope[CALLER] = await self._callers.identify(scope, options.login)
         except QueueFullError:
             return self._problem(503, "too many requests for changes: retry in 5 s.", {"retry-after": "5"})
-        is_program = caller.uid is not None and PEER not in scope and scope["path"] in PROGRAM_PATHS
+        is_program = caller.uid is not None and PEER not in scope and is_for_programs(scope["path"])
         return None if caller.is_operator or is_program else self._problem(403, NOT_AN_OPERATOR)
 
     def _refuse(self, named: list[bytes]) -> ASGIApp:
@@ -171,6 +172,10 @@ class AccessControl:
 
     def _problem(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> ASGIApp:
         return problem_response(status, sentence, headers, self._simulated)
+
+
+def is_for_programs(path: str) -> bool:
+    return path in PROGRAM_PATHS or path.startswith(LEASES)
 
 
 def response_headers(simulated: bool) -> tuple[tuple[str, str], ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
 
+from memwatch.accounting.leased import held_by_pool
 from memwatch.model import Absent, Pool
 from memwatch.snapshot import Snapshot
 from memwatch_web.metrics.places import find_devices
@@ -29,9 +30,19 @@ def pool_families(snapshot: Snapshot) -> Iterator[Metric]:
             for pool in snapshot.pools
         ]
         yield gauge(f"pool_{what}_bytes", text, rows, POOL)
+    yield leased_family(snapshot, devices)
     parts = [row for pool in snapshot.pools for row in contents_rows(pool, devices.get(pool.id, ""))]
     text = "Contents of a pool in bytes. The contents of a pool add up to its size."
     yield gauge("pool_contents_bytes", text, parts, ("pool", "content", "device"))
+
+
+def leased_family(snapshot: Snapshot, devices: Mapping[str, str]) -> Metric:
+    held = held_by_pool(snapshot.leases, snapshot.shares) if snapshot.leases else {}
+    rows: list[Row] = [
+        ((pool.id, pool.kind.value, devices.get(pool.id, "")), held.get(pool.id, 0)) for pool in snapshot.pools
+    ]
+    text = "Available memory of a pool that is leased to programs that have not allocated it yet, in bytes."
+    return gauge("pool_leased_bytes", text, rows, POOL)
 
 
 def contents_rows(pool: Pool, device: str) -> list[Row]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from memwatch.accounting.leased import sum_around
 from memwatch.accounting.relations import left_of
+from memwatch.leases import Lease
 from memwatch.model import Absent, Bytes, Content, Pool, Share
 from memwatch.pressure.rules import Thresholds
 from memwatch.snapshot import Snapshot
@@ -46,6 +49,15 @@ class Lane(Struct, frozen=True):
     around: tuple[float, ...]
 
 
+class LeaseSegment(Struct, frozen=True):
+    """Bytes of a lease in the available part of a bar. They are not a segment: the pool has them available."""
+
+    lease: Lease
+    held_bytes: int
+    start: float
+    width: float
+
+
 class Mark(Struct, frozen=True):
     """The threshold of a level."""
 
@@ -61,6 +73,7 @@ class Bar(Struct, frozen=True):
     segments: tuple[Segment, ...]
     lanes: tuple[Lane, ...]
     marks: tuple[Mark, ...]
+    leases: tuple[LeaseSegment, ...] = ()
 
     @property
     def whole(self) -> Pool:
@@ -87,6 +100,7 @@ class LimitBar(Struct, frozen=True):
     lanes: tuple[Lane, ...]
     marks: tuple[Mark, ...]
     device_bytes: Bytes = Absent.NOT_AVAILABLE
+    leases: tuple[LeaseSegment, ...] = ()
 
 
 def build_bars(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tuple[Bar, ...]:
@@ -98,6 +112,7 @@ def build_bars(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tupl
             build_segments(pool),
             tuple(build_lanes(pool.id, pool.size_bytes, inside)),
             build_marks(pool.size_bytes, pool.set_aside_bytes, thresholds.get(pool.id, Thresholds())),
+            tuple(build_leases(pool.id, pool.used_bytes, pool.size_bytes, snapshot)) if snapshot.leases else (),
         )
         for pool in snapshot.pools
     )
@@ -106,7 +121,7 @@ def build_bars(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tupl
 def build_limit_bars(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tuple[LimitBar, ...]:
     """Return the bar of every limit that is in no pool: that of a memory partition."""
     inside = _by_parent(snapshot.shares)
-    return tuple(
+    bars = tuple(
         _build_limit_bar(share, share.limit_bytes, device.name, inside, thresholds.get(share.id, Thresholds()))
         for device in snapshot.devices
         for share in inside.get(device.id, ())
@@ -114,6 +129,12 @@ def build_limit_bars(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -
         and isinstance(share.limit_bytes, int)
         and share.limit_bytes
     )
+    return tuple(_with_leases(bar, snapshot) for bar in bars) if snapshot.leases else bars
+
+
+def _with_leases(bar: LimitBar, snapshot: Snapshot) -> LimitBar:
+    whole = bar.whole
+    return replace(bar, leases=tuple(build_leases(whole.id, whole.used_bytes, whole.size_bytes, snapshot)))
 
 
 def _build_limit_bar(
@@ -170,6 +191,19 @@ def build_marks(size: int, set_aside: int, thresholds: Thresholds) -> tuple[Mark
     aside = set_aside / size
     lines = (("medium", thresholds.medium), ("high", thresholds.high), ("critical", thresholds.critical))
     return tuple(Mark(level, line, aside + line * (1 - aside)) for level, line in lines)
+
+
+def build_leases(place: str, used: Bytes, size: int, snapshot: Snapshot) -> Iterator[LeaseSegment]:
+    """Yield the leases of a place, from the end of used memory on. More than is available has no width."""
+    if isinstance(used, Absent) or not size:
+        return
+    start = min(used, size)
+    for lease in snapshot.leases:
+        held = sum_around([lease], snapshot.shares).get(place, 0)
+        width = min(held, size - start)
+        if held:
+            yield LeaseSegment(lease, held, start / size, width / size)
+        start += width
 
 
 def build_lanes(

@@ -14,8 +14,10 @@ from memwatch.model import Absent
 from memwatch.planning.answer import FitAnswer, greatest_sentence
 from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
+from memwatch.planning.launch import ALL, ENGINES, Launches
 from memwatch.planning.number_formats import NAMES
-from memwatch.planning.query import DETAILS, shape_fields
+from memwatch.planning.pipeline import ATTENTIONS, OFFLOADS, Pipeline
+from memwatch.planning.query import DETAILS, pipeline_fields, shape_fields
 from memwatch.planning.request import PARTS
 from memwatch.planning.safetensors import parse_object
 from memwatch.planning.sizes import InvalidInputError
@@ -23,6 +25,7 @@ from memwatch.planning.training import OPTIMIZER_BYTES
 from memwatch.planning.transformer import Transformer
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.fit_request import FitRequest, changed_fields
+from memwatch_web.api.image_request import PIPELINE
 from memwatch_web.asgi.problems import describe_error
 from memwatch_web.pages.services import PageServices
 
@@ -73,6 +76,20 @@ class FitForm(Struct, frozen=True):
         return {name: self.fields[name] for name in DETAILS if name in self.fields}
 
     @property
+    def hidden(self) -> list[str]:
+        """Return the given fields that the form keeps without showing them."""
+        kept = ("weights_bytes", "weight_bits", "weight_scope", "max_context", *PIPELINE)
+        return [name for name in kept if self.answered and name in self.fields]
+
+    @property
+    def offloads(self) -> tuple[str, ...]:
+        return OFFLOADS
+
+    @property
+    def attentions(self) -> tuple[str, ...]:
+        return ATTENTIONS
+
+    @property
     def places(self) -> tuple[VerdictBar, ...]:
         return tuple(build_bars(self.answered.fit)) if self.answered else ()
 
@@ -85,6 +102,15 @@ class FitForm(Struct, frozen=True):
     def greatest(self) -> str:
         found = self.answered.greatest if self.answered else None
         return greatest_sentence(found) if found else ""
+
+    @property
+    def launches(self) -> Launches:
+        return self.answered.launches if self.answered else Launches()
+
+    @property
+    def engines(self) -> Mapping[str, str]:
+        """Return the engines' titles by name."""
+        return {name: engine.title for name, engine in ENGINES.items()}
 
     @property
     def change(self) -> str:
@@ -137,7 +163,7 @@ def build_form(fields: Mapping[str, str], snapshot: Snapshot) -> FitForm:
     if not fields:
         return FitForm(fields)
     try:
-        return FitForm(fields, FitRequest.model_validate(fields).answer(snapshot))
+        return FitForm(fields, FitRequest.model_validate(fields).answer(snapshot, ALL))
     except ValidationError as error:
         problems = [describe_error({**one, "loc": ("query", *one["loc"])}) for one in error.errors()]
         return FitForm(fields, problem="; ".join(problems[:3]))
@@ -155,4 +181,19 @@ def parse_config_fields(text: str) -> dict[str, str]:
     return shape_fields(config.transformer) | {"dtype": config.dtype}
 
 
-EXAMPLE_QUERIES = tuple((name, urlencode(shape_fields(shape))) for name, shape in EXAMPLES)
+# Without data: parameters as diffusers counts them, 16 bits each.
+PIPELINES = (
+    ("SDXL", Pipeline(
+        "unet", 2_567_463_684, 5_134_927_368, 817_720_320, 1_635_440_640, 1_389_319_680, 83_653_863, 167_307_726,
+        126_484_480, 320, 8, 16, 10, lora_per_rank=1_451_520, vae_tile=1024, vae_32bit=True,
+    )),
+    ("Flux.1-dev", Pipeline(
+        "transformer", 11_901_408_320, 23_802_816_640, 4_885_371_136, 9_770_742_272, 9_524_621_312, 83_819_683,
+        167_639_366, 263_192_576, 3072, 16, 16, 24, text_tokens=512, lora_per_rank=1_167_360,
+        guidance=False, vae_tile=1024,
+    )),
+)  # fmt: skip
+EXAMPLE_QUERIES = (
+    *((name, urlencode(shape_fields(shape))) for name, shape in EXAMPLES),
+    *((name, urlencode(pipeline_fields(pipe))) for name, pipe in PIPELINES),
+)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from memwatch.alerts.silences import Silence
 from memwatch.allocators import AllocatorReport
 from memwatch.events import Event
+from memwatch.leases import Lease
 from memwatch.model import (
     Absent,
     Architecture,
@@ -74,7 +75,18 @@ def pools() -> Iterator[PatternSample]:
     carve_out = Pool("carveout", PoolKind.CARVEOUT, "GPU carve-out", 512 << 20, 455 << 20, 57 << 20, "", MEASURED)
     yield PatternSample("no pressure level", machine(carve_out))
     yield PatternSample("shares inside shares", nested())
+    yield PatternSample("leases", leased())
     yield PatternSample("limit without a pool", partition())
+
+
+def leased() -> Snapshot:
+    """Return a pool with two leases, of which one has partly arrived."""
+    snapshot = machine(ram("leased", 0.41))
+    leases = (
+        Lease("lease_1", "train.py", "leased", 4242, 20 * GIB, {"leased": 14 * GIB}, UNIX - 40, UNIX + 80),
+        Lease("lease_2", "llama-server", "leased", 4243, 30 * GIB, {"leased": 30 * GIB}, UNIX, UNIX + 1800),
+    )
+    return replace(snapshot, leases=leases)
 
 
 def sample_reasons(level: Level, ratio: float) -> tuple[Reason, ...]:

@@ -23,7 +23,6 @@ def read_vitals(line: TegrastatsReading) -> Vitals:
         temperature_celsius=_temperature(line.temperatures_celsius),
         power_watts=_power(line.rails_milliwatts),
         clock_hertz=_clocks(line),
-        throttled=Absent.NOT_SUPPORTED,
     )
 
 

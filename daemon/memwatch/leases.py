@@ -1,0 +1,59 @@
+"""Leases: bytes of memory that are reserved for one process for a bounded time. Records and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import Struct
+
+MAX_LEASES = 64
+# Of one user who is not an operator, so that no user can take all of them.
+MAX_LEASES_OF_USER = 16
+MIN_SECONDS, MAX_SECONDS = 1.0, 3600.0
+MAX_NAME_LENGTH = 80
+# Environment variable with the id of the lease that a program was started with.
+OWN_LEASE = "MEMWATCH_LEASE"
+# Programs rarely use a planned size to the byte: a lease has arrived when this part of it has.
+ARRIVED_RATIO = 0.98
+
+
+class Lease(Struct, frozen=True):
+    """Bytes reserved for process `pid`. `held`: bytes still reserved, by pool or share; the rest has arrived.
+
+    `target`: the pool or device of the request. `name` and `made_by` are for display.
+    """
+
+    id: str
+    name: str
+    target: str
+    pid: int
+    bytes: int
+    held: Mapping[str, int]
+    created_unix: float
+    until_unix: float
+    made_by: str = ""
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(self.held.values())
+
+    @property
+    def arrived_bytes(self) -> int:
+        return self.bytes - self.held_bytes
+
+
+def without_lease(leases: Iterable[Lease], lease_id: str) -> tuple[Lease, ...]:
+    """Return the leases of others than the holder of `lease_id`."""
+    return tuple(lease for lease in leases if lease.id != lease_id)
+
+
+def still_held(places: Mapping[str, int], arrived: int) -> dict[str, int]:
+    """Return the bytes of each place that have not arrived. Places fill up in their order."""
+    return dict(_rests(places, arrived))
+
+
+def _rests(places: Mapping[str, int], arrived: int) -> Iterator[tuple[str, int]]:
+    for place, count in places.items():
+        filled = min(count, max(0, arrived))
+        arrived -= filled
+        yield place, count - filled

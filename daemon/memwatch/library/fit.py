@@ -1,0 +1,72 @@
+"""Check that a model or a size fits on this machine now, with the code of `memwatch fit` and /api/v1/fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memwatch.backends.cuda_context import measure_context
+from memwatch.library.daemon_client import daemon
+from memwatch.library.never_raise import log_once
+from memwatch.planning.answer import FitAnswer, answer_model, answer_size
+from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
+from memwatch.planning.launch import select_engines
+from memwatch.planning.request import MAX_ZERO_STAGE, Use, is_size, read_subject
+from memwatch.planning.sizes import parse_bytes
+from memwatch.planning.training import TrainingPlan
+from memwatch.snapshot import Snapshot
+
+
+def fit(
+    model: str | int | Path | Checkpoint,
+    *,
+    context: int = 0,
+    batch: int = 1,
+    dtype: str = "",
+    kv_dtype: str = "",
+    training: TrainingPlan | None = None,
+    offload_kv: bool = False,
+    cpu_layers: int = 0,
+    gpus: int = 0,
+    parallel: str = "",
+    zero: int = MAX_ZERO_STAGE,
+    reserve: str | int = 0,
+    measure: bool = False,
+    launch: str = "",
+) -> FitAnswer:
+    """Return where a model or a size fits now: on one GPU, on several, or on the CPU. Raises InvalidInputError.
+
+    `model`: a size such as "20GiB", the path of a model, or what `read_checkpoint` returned. `context` 0: the
+    model's own, at most 8,192 tokens. `gpus` 0: as few as possible. `parallel`: tensor or pipeline. `measure`:
+    opens a GPU context in another process for its cost, and raises ContextNotMeasuredError. `launch`: an engine for
+    its launch line, or all. Without a daemon, reads the machine, which takes up to two seconds.
+    """
+    left = parse_bytes(reserve, "reserve") if reserve else 0
+    if isinstance(model, int) or (isinstance(model, str) and is_size(model)):
+        return answer_size(parse_bytes(model), str(model), read_snapshot(), left)
+    runtime = measure_context().bytes if measure else 0
+    use = Use(
+        context, batch, dtype, kv_dtype, training, offload_kv, cpu_layers, gpus, parallel, zero, left, runtime
+    )
+    engines = select_engines(launch)
+    return answer_model(_checkpoint(model), use, read_snapshot(), engines)
+
+
+def _checkpoint(model: str | Path | Checkpoint) -> Checkpoint:
+    if isinstance(model, Checkpoint):
+        return model
+    return read_checkpoint(model) if isinstance(model, Path) else read_subject(model)
+
+
+def read_snapshot() -> Snapshot:
+    """Return the daemon's current snapshot, or one of this machine without a daemon."""
+    found = daemon.get("/api/v1/snapshot")
+    if found is not None:
+        from memwatch.render.json_decode import SnapshotDecodeError, build_snapshot
+
+        try:
+            return build_snapshot(found)
+        except SnapshotDecodeError as error:
+            log_once(f"the response of {daemon.url} cannot be decoded: {error}")
+    from memwatch.library.local_reading import read_machine
+
+    return read_machine()

@@ -1,0 +1,72 @@
+"""llama.cpp's llama-server: sizes are absolute, so that it only has to be kept from changing them.
+
+From tools/server/README.md and common/fit.cpp. The context is that of all slots together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memwatch.planning.engines.placement import Flag, Launch, NoLaunchError, Placement, select_gpus, shell_line
+from memwatch.planning.number_formats import CACHE_BITS
+
+CACHE_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", **{name: name for name in CACHE_BITS}}
+
+
+def build(plan: Placement, dtype: str) -> Launch:
+    """Return the line of llama-server for a plan on GPUs or on the CPU."""
+    refuse_conversion(dtype)
+    variables, notes = select_gpus(plan)
+    flags = [*_sizes(plan), *_formats(plan), *_devices(plan)]
+    words = ["llama-server", "-m", plan.model]
+    return Launch("llama.cpp", shell_line(words, flags, variables), (*variables, *flags), (*notes,))
+
+
+def refuse_conversion(dtype: str) -> None:
+    if dtype:
+        raise NoLaunchError(f"the file has another format than {dtype}; convert it with llama-quantize first")
+
+
+def cache_format(plan: Placement) -> str:
+    """Return the cache's format as llama.cpp names it, empty for its default, f16."""
+    word = plan.cache_dtype
+    if word and word not in CACHE_DTYPES:
+        raise NoLaunchError(f"llama.cpp has no {plan.use.kv_dtype} cache; use q8_0")
+    return CACHE_DTYPES.get(word, "")
+
+
+def gpu_layers(plan: Placement) -> int:
+    """Return the number of layers on GPUs. llama.cpp counts the output as one more."""
+    return plan.shape.n_layers + 1 - plan.use.cpu_layers if plan.gpus else 0
+
+
+def _sizes(plan: Placement) -> Iterator[Flag]:
+    slots = f", for {plan.batch} slots together" if plan.batch > 1 else ""
+    yield Flag(f"-c {plan.context * plan.batch}", f"the plan's context{slots}; by default that of the model")
+    yield Flag(f"-np {plan.batch}", "the plan's batch; the context is divided by it, and the default is four slots")
+
+
+def _formats(plan: Placement) -> Iterator[Flag]:
+    word = cache_format(plan)
+    if word and word != "f16":
+        yield Flag(f"-ctk {word} -ctv {word}", "the plan counts a cache of this format")
+        if word in CACHE_BITS:
+            yield Flag("-fa on", "a quantized cache of values needs flash attention")
+
+
+def _devices(plan: Placement) -> Iterator[Flag]:
+    if not plan.gpus:
+        yield Flag("-ngl 0", "the plan is for the CPU")
+        yield Flag("--device none", "opens no GPU, whose context would take memory")
+        return
+    where = f"all but {plan.use.cpu_layers} layers" if plan.use.cpu_layers else "all layers and the output"
+    yield Flag(f"-ngl {gpu_layers(plan)}", f"{where} on the GPU")
+    if plan.use.offload_kv:
+        yield Flag("-nkvo", "the plan has the cache in System RAM")
+    if plan.count > 1:
+        yield Flag("--split-mode layer", "each GPU holds some of the layers and their cache")
+    if plan.is_unified and plan.vendors <= {"NVIDIA", "AMD"}:
+        yield Flag(
+            "-fit off",
+            "its own reading of free memory on unified memory is not the limit of an allocation (llama.cpp#24626)",
+        )

@@ -1,0 +1,232 @@
+"""Devices, sizes and free memory of one plan, as an engine reads them on this machine."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind
+from memwatch.planning.checkpoint import Checkpoint
+from memwatch.planning.fit import CPU, Fit
+from memwatch.planning.inference import compute_kv_cache
+from memwatch.planning.number_formats import FILE_BITS, bits_per_cached_number, canonical_name, parse_format
+from memwatch.planning.parallel import choose_parallel_kind
+from memwatch.planning.request import Use, choose_context, compute_checkpoint_need
+from memwatch.planning.transformer import Transformer
+from memwatch.snapshot import Snapshot
+from memwatch.units import size
+
+SAFETENSORS, GGUF = "safetensors", "gguf"
+
+
+class NoLaunchError(Exception):
+    """An engine cannot run a plan. The message is a clause with the reason."""
+
+
+class Flag(Struct, frozen=True):
+    """Option or variable of a launch line, as written there, and its reason: a sentence without a full stop."""
+
+    flag: str
+    reason: str
+
+
+class Launch(Struct, frozen=True):
+    """Launch line of one engine. `command`: lines to copy, for a shell or (`language`) Python."""
+
+    engine: str
+    command: str
+    flags: tuple[Flag, ...]
+    notes: tuple[str, ...] = ()
+    language: str = "sh"
+
+
+class Placement(Struct, frozen=True):
+    """A plan that fits, and where. `gpus` is empty for the CPU. `parallel`: tensor or pipeline, empty for one GPU.
+
+    `parts`: bytes on the fullest GPU, `room`: bytes that it can allocate beside the reserve.
+    """
+
+    model: str
+    shape: Transformer
+    use: Use
+    context: int
+    gpus: tuple[Device, ...]
+    parallel: str
+    parts: Mapping[str, int]
+    whole_cache: int
+    room: int
+    snapshot: Snapshot
+
+    @property
+    def batch(self) -> int:
+        return self.use.batch_size
+
+    @property
+    def count(self) -> int:
+        return len(self.gpus)
+
+    @property
+    def gpu(self) -> Device:
+        return self.gpus[0]
+
+    @property
+    def vendors(self) -> set[str]:
+        return {gpu.vendor.upper() for gpu in self.gpus}
+
+    @property
+    def is_unified(self) -> bool:
+        """True if the GPU's memory is System RAM, of which CUDA reports page cache as used."""
+        return any(pool.kind is PoolKind.SYSTEM_RAM for pool in pools_of(self.gpu, self.snapshot))
+
+    @property
+    def need(self) -> int:
+        return sum(self.parts.values())
+
+    @property
+    def cache_dtype(self) -> str:
+        return canonical_name(self.use.kv_dtype)
+
+    def part(self, name: str) -> int:
+        return self.parts.get(name, 0)
+
+    def cache_of(self, shape: Transformer, tokens: int) -> int:
+        """Return the bytes on the fullest GPU of a cache with `tokens` for each sequence."""
+        number = bits_per_cached_number(self.use.kv_dtype) / 8 if self.use.kv_dtype else 2.0
+        whole = compute_kv_cache(shape, tokens, self.batch, number)
+        return math.ceil(whole * self.part("kv_cache") / self.whole_cache)
+
+    def check_room(self, cache: int, engine: str) -> None:
+        """Raise NoLaunchError if the engine's own rounding of the cache needs more than there is."""
+        missing = self.need - self.part("kv_cache") + cache - self.room
+        if missing > 0:
+            raise NoLaunchError(
+                f"{engine} needs {size(cache)} for the cache of this plan, which is {size(missing)} too much; "
+                "ask for a smaller context"
+            )
+
+
+def place(model: str, checkpoint: Checkpoint, use: Use, snapshot: Snapshot, fit: Fit) -> Placement:
+    """Return where a plan that fits runs. Raises NoLaunchError if there is no line for it."""
+    shape = checkpoint.transformer
+    if shape is None:
+        raise NoLaunchError("the model's shape is not known")
+    if shape.shared_kv_layers >= shape.n_layers:
+        raise NoLaunchError("it is an encoder; there are lines for models that generate text")
+    names = fit.split.devices if fit.split else () if fit.best in (None, CPU) else (fit.best,)
+    gpus = tuple(gpu for name in names for gpu in snapshot.devices if gpu.id == name)
+    parts = compute_checkpoint_need(checkpoint, use, max(1, len(gpus))).parts
+    whole = compute_checkpoint_need(checkpoint, use).parts.get("kv_cache", 0)
+    rooms = [verdict.headroom_bytes for verdict in fit.verdicts if verdict.device in (names or (CPU,))]
+    room = min((one for one in rooms if isinstance(one, int)), default=0) - use.reserve_bytes
+    how = choose_parallel_kind(shape, use.parallel, len(gpus)) if len(gpus) > 1 else ""
+    context = choose_context(checkpoint, use)
+    return Placement(model, shape, use, context, gpus, how, parts, max(1, whole), room, snapshot)
+
+
+def pools_of(device: Device, snapshot: Snapshot) -> list[Pool]:
+    within = {share.id: share.within for share in snapshot.shares}
+    found = []
+    for place in device.allocates_from:
+        while place in within:
+            place = within[place]
+        found += [pool for pool in snapshot.pools if pool.id == place]
+    return found
+
+
+def reported_total(device: Device, snapshot: Snapshot) -> Bytes:
+    """Return the total that cudaMemGetInfo or hipMemGetInfo report for a GPU, of which engines take a fraction.
+
+    System RAM on GB10 and Jetson (llama.cpp#24933), the limit of a MIG instance or partition, else VRAM without the
+    driver's reserve: 79.18 GiB on an H100 of 79.65 GiB. HIP on an APU reports the carve-out, half of System RAM or
+    all of it, by version (ROCm/hip#3892, TheRock#4645).
+    """
+    if device.vendor.upper() not in ("NVIDIA", "AMD") or device.architecture is Architecture.CARVEOUT:
+        return Absent.NOT_AVAILABLE
+    pools = pools_of(device, snapshot)
+    if not pools or len({pool.id for pool in pools}) > 1:
+        return Absent.NOT_AVAILABLE
+    shares = [share for share in snapshot.shares if share.id in device.allocates_from]
+    limits = [share.limit_bytes for share in shares if isinstance(share.limit_bytes, int)]
+    pool = pools[0]
+    if pool.kind is PoolKind.SYSTEM_RAM:
+        return pool.size_bytes if device.vendor.upper() == "NVIDIA" else Absent.NOT_AVAILABLE
+    reserved = pool.reserved_bytes if isinstance(pool.reserved_bytes, int) else 0
+    return max(limits) if limits else pool.size_bytes - reserved
+
+
+def describe_total(device: Device, snapshot: Snapshot) -> str:
+    """Return the source of a total as a clause."""
+    pool, api = pools_of(device, snapshot)[0], "HIP" if device.vendor.upper() == "AMD" else "CUDA"
+    if pool.kind is PoolKind.SYSTEM_RAM:
+        return f"{api}'s total: all of System RAM"
+    reserve = " without the driver's reserve" if isinstance(pool.reserved_bytes, int) else ""
+    return f"{api}'s total: the GPU's memory{reserve}"
+
+
+def round_fraction(part: float, whole: float, digits: int = 3) -> float:
+    """Return `part` / `whole`, rounded up so that the part fits into the fraction, at most 1."""
+    scale: int = 10**digits
+    return min(scale, max(1, math.ceil(part / whole * scale))) / scale if whole > part else 1.0
+
+
+def select_gpus(plan: Placement) -> tuple[list[Flag], list[str]]:
+    """Return the variables that make an engine use the plan's GPUs, and notes if that is not known."""
+    if not plan.gpus or len(plan.snapshot.devices) == 1:
+        return [], _mig_notes(plan)
+    chosen = " and ".join(gpu.id for gpu in plan.gpus) if plan.count < 3 else f"{plan.count} GPUs"
+    if _mig_notes(plan):
+        return [], _mig_notes(plan)
+    order = _cuda_order(plan.snapshot)
+    if plan.vendors != {"NVIDIA"} or not {gpu.id for gpu in plan.gpus} <= set(order):
+        return [], [f"Select {', '.join(gpu.id for gpu in plan.gpus)} with the variable of the GPU's API."]
+    indexes = ",".join(str(order.index(gpu.id)) for gpu in plan.gpus)
+    return [
+        Flag("CUDA_DEVICE_ORDER=PCI_BUS_ID", "numbers GPUs as nvidia-smi does; CUDA's own order is by speed"),
+        Flag(f"CUDA_VISIBLE_DEVICES={indexes}", f"the plan is for {chosen}"),
+    ], []
+
+
+def _mig_notes(plan: Placement) -> list[str]:
+    instances = {share.id for share in plan.snapshot.shares if share.kind.value == "mig_instance"}
+    if any(instances & set(gpu.allocates_from) for gpu in plan.gpus):
+        return ["Set CUDA_VISIBLE_DEVICES to the UUID of the largest MIG instance (nvidia-smi -L)."]
+    return []
+
+
+def _cuda_order(snapshot: Snapshot) -> list[str]:
+    known = [(gpu.pci, gpu.id) for gpu in snapshot.devices if gpu.vendor.upper() == "NVIDIA"]
+    return [] if any(isinstance(pci, Absent) for pci, _ in known) else [name for _, name in sorted(known)]
+
+
+def shell_line(words: Sequence[str], flags: Sequence[Flag], variables: Sequence[Flag] = ()) -> str:
+    """Return a command that runs in a shell, one option per line."""
+    first = " ".join([*(one.flag for one in variables), *map(shlex.quote, words)])
+    return " \\\n  ".join([first, *(one.flag for one in flags)])
+
+
+def file_kind(checkpoint: Checkpoint, dtype: str) -> str:
+    """Return the kind of a model's files. A format of llama.cpp is only in GGUF files."""
+    if checkpoint.source == "GGUF":
+        return GGUF
+    in_file = canonical_name(dtype) in FILE_BITS or checkpoint.scope == "file"
+    return GGUF if in_file and checkpoint.source != "safetensors" else SAFETENSORS
+
+
+def converted_dtype(checkpoint: Checkpoint, use: Use) -> str:
+    """Return the format that the plan counts in place of the file's, empty if it is the file's own."""
+    if not use.dtype:
+        return ""
+    form = parse_format(use.dtype)
+    same = abs(form.bytes - checkpoint.dtype_bytes) < 1e-6 and form.scope == checkpoint.scope
+    return "" if same else canonical_name(use.dtype)
+
+
+def shared_flags(plan: Placement, tensor: str, pipeline: str) -> Iterator[Flag]:
+    """Yield the option for several GPUs."""
+    if plan.parallel == "tensor":
+        yield Flag(f"{tensor} {plan.count}", "each GPU holds its part of every matrix")
+    elif plan.parallel == "pipeline":
+        yield Flag(f"{pipeline} {plan.count}", "each GPU holds some of the layers")

@@ -1,0 +1,128 @@
+"""vLLM: takes a fraction of the total for everything, or an absolute size for the cache.
+
+From vllm/v1/worker/gpu_worker.py, vllm/v1/worker/utils.py and vllm/v1/core/kv_cache_utils.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from memwatch.model import find_system_ram
+from memwatch.planning.engines.placement import (
+    Flag,
+    Launch,
+    NoLaunchError,
+    Placement,
+    describe_total,
+    pools_of,
+    reported_total,
+    round_fraction,
+    select_gpus,
+    shared_flags,
+    shell_line,
+)
+from memwatch.planning.inference import PIECE_TOKENS
+from memwatch.planning.transformer import MAX_DIMENSION, Transformer
+from memwatch.units import size
+
+BLOCK_TOKENS = 16
+# Formats to which vLLM converts weights while it loads them.
+QUANTIZATIONS = {"fp8": "fp8", "nf4": "bitsandbytes"}
+DTYPES = ("bfloat16", "float16", "float32")
+PROCESSES = "vLLM's processes took 5.4 to 6.7 GiB more on a DGX Spark (llamastash#81): plan with --reserve 7GiB."
+UNKNOWN = "{} (the most that HIP reports as total on an APU: it differs by version)"
+CACHE_DTYPES = {"fp8": "fp8", "bfloat16": "auto", "float16": "auto"}
+
+
+def build(plan: Placement, dtype: str) -> Launch:
+    """Return the line of vLLM for a plan on GPUs."""
+    cache = count_cache(plan)
+    if cache is not None:
+        plan.check_room(cache, "vLLM")
+    variables, notes = select_gpus(plan)
+    flags = [*_sizes(plan), *_formats(plan, dtype), *_memory(plan, cache)]
+    flags += shared_flags(plan, "--tensor-parallel-size", "--pipeline-parallel-size")
+    notes += [PROCESSES] if plan.is_unified and plan.vendors == {"NVIDIA"} else []
+    return Launch(
+        "vllm", shell_line(["vllm", "serve", plan.model], flags, variables), (*variables, *flags), (*notes,)
+    )
+
+
+def _sizes(plan: Placement) -> Iterator[Flag]:
+    yield Flag(f"--max-model-len {plan.context}", "the plan's context; the model's own may be longer")
+    yield Flag(f"--max-num-seqs {plan.batch}", "the plan's batch; vLLM's start measures memory with 256 or more")
+    tokens = max(PIECE_TOKENS, plan.batch)
+    yield Flag(f"--max-num-batched-tokens {tokens}", "the plan counts activations of this many tokens at a time")
+
+
+def _formats(plan: Placement, dtype: str) -> Iterator[Flag]:
+    if dtype in DTYPES:
+        yield Flag(f"--dtype {dtype}", "the plan counts weights of this format")
+    elif dtype in QUANTIZATIONS:
+        yield Flag(f"--quantization {QUANTIZATIONS[dtype]}", f"the plan counts {dtype} weights, converted at load")
+    elif dtype:
+        raise NoLaunchError(f"vLLM does not convert weights to {dtype} at load; give files in that format")
+    cached = plan.cache_dtype
+    if cached and cached not in CACHE_DTYPES:
+        raise NoLaunchError(f"vLLM has no {cached} cache; use fp8")
+    if CACHE_DTYPES.get(cached, "auto") != "auto":
+        yield Flag(f"--kv-cache-dtype {CACHE_DTYPES[cached]}", "the plan counts a cache of this format")
+
+
+def _memory(plan: Placement, cache: int | None) -> Iterator[Flag]:
+    if cache is not None:
+        yield Flag(
+            f"--kv-cache-memory-bytes {cache}",
+            f"{size(cache)} of cache on each GPU in whole blocks, whatever vLLM reads as free",
+        )
+    total, known = reported_total(plan.gpu, plan.snapshot), True
+    if not isinstance(total, int):
+        # HIP on an APU: at most its own pools and all of System RAM.
+        known, ram = False, find_system_ram(plan.snapshot.pools)
+        own = {pool.id: pool.size_bytes for pool in (*pools_of(plan.gpu, plan.snapshot), *([ram] if ram else []))}
+        total = sum(own.values())
+    need = plan.need + max(0, (cache or 0) - plan.part("kv_cache"))
+    fraction = round_fraction(need, total)
+    if fraction * total > plan.room:
+        fraction = math.floor(need / total * 1000) / 1000
+    absolute = "vLLM ends at its start if less is free"
+    why = absolute if cache is not None else "for weights, activations and cache"
+    base = f"{size(total)} ({describe_total(plan.gpu, plan.snapshot)})" if known else UNKNOWN.format(size(total))
+    yield Flag(f"--gpu-memory-utilization {fraction:.3f}", f"{size(need)} of {base}; {why}")
+
+
+def count_cache(plan: Placement) -> int | None:
+    """Return the bytes of the cache blocks that vLLM needs for the plan, None if its layout is not known.
+
+    A windowed layer keeps its window and the tokens of one step. Layers are in groups of one size, and one block
+    more than needed belongs to no sequence. State-space layers have pages of their own size.
+    """
+    shape = plan.shape
+    if shape.linear_layers:
+        return None
+    tokens = -(-plan.context // BLOCK_TOKENS) * BLOCK_TOKENS + 2 * BLOCK_TOKENS
+    if not shape.sliding_window:
+        return plan.cache_of(shape, tokens)
+    step = max(PIECE_TOKENS, plan.batch)
+    window = min(shape.sliding_window + step + BLOCK_TOKENS, MAX_DIMENSION)
+    full = plan.cache_of(replace(shape, sliding_window=1), tokens)
+    near = plan.cache_of(replace(shape, sliding_window=window), tokens) - full
+    more_full, more_near = _padding(shape)
+    return math.ceil(full * more_full + near * more_near)
+
+
+def _padding(shape: Transformer) -> tuple[float, float]:
+    """Return by how much whole groups of full and of windowed layers are more than these layers.
+
+    Groups are as large as the smaller number of both, or the larger if it is less than 1.25 times that.
+    """
+    full, owners = shape.full_layers, shape.with_attention - shape.shared_kv_layers
+    near = owners - full
+    if not full or not near:
+        return 1.0, 1.0
+    small, large = sorted((full, near))
+    group = large if large < 1.25 * small else small
+    return -(-full // group) * group / full, -(-near // group) * group / near

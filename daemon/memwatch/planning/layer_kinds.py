@@ -1,0 +1,294 @@
+"""Layers of a config.json other than plain attention and MLP: experts, latent and linear attention, state spaces.
+
+Sources: the configuration and modeling files of transformers 4.57, and the models' own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Json = Mapping[str, Any]
+Fields = dict[str, int]
+FLOAT32_BYTES = 4
+# Types of hybrid models' layers with a KV cache, up to transformers 4 and from 5 on.
+ATTENTION = ("attention", "full_attention")
+
+
+def number(text: Json, *words: str) -> int:
+    """Return the first positive integer among `words`, else 0. The user of the value checks the upper limit."""
+    found = (text.get(word) for word in words)
+    return next((one for one in found if type(one) is int and one > 0), 0)
+
+
+def layer_types(text: Json) -> list[str]:
+    found = text.get("layer_types", text.get("layers_block_type"))
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def count_layers(text: Json) -> int:
+    """Return the number of layers. transformers 5 writes some hybrid models with the list of types only."""
+    return number(text, "num_hidden_layers", "n_layer", "num_layers") or len(layer_types(text))
+
+
+def experts_layers(text: Json) -> Fields:
+    """Layers with experts: from `first_k_dense_replace` on, every `decoder_sparse_step`, not `mlp_only_layers`."""
+    step, first = number(text, "decoder_sparse_step", "moe_layer_freq") or 1, number(text, "first_k_dense_replace")
+    plain = text.get("mlp_only_layers")
+    dense = set(plain) if isinstance(plain, list) and all(type(one) is int for one in plain) else set()
+    layers = min(count_layers(text), 1 << 16)
+    moe = sum((one + 1) % step == 0 and one not in dense for one in range(first, layers))
+    return {"moe_layers": moe, "dense_intermediate_size": number(text, "intermediate_size")}
+
+
+def latent_layers(text: Json) -> Fields:
+    """DeepSeek's MLA. `moe_layer_freq` 1 puts experts into all layers after the first dense ones."""
+    shared = number(text, "n_shared_experts") * number(text, "moe_intermediate_size")
+    routed = number(text, "n_routed_experts")
+    rope = number(text, "qk_rope_head_dim")
+    corrected = text.get("topk_method") == "noaux_tc"
+    fields = {
+        "kv_lora_rank": number(text, "kv_lora_rank"),
+        "q_lora_rank": number(text, "q_lora_rank"),
+        "qk_rope_head_dim": rope,
+        "v_head_dim": number(text, "v_head_dim"),
+        "head_dim": number(text, "qk_nope_head_dim") + rope,
+    }
+    if routed:
+        fields |= {"shared_intermediate_size": shared, **experts_layers(text)}
+        fields["extra_parameters"] = routed * fields["moe_layers"] * corrected
+    return fields
+
+
+def glm_moe_layers(text: Json) -> Fields:
+    shared = number(text, "n_shared_experts") * number(text, "moe_intermediate_size")
+    experts = experts_layers(text)
+    return {
+        **experts,
+        "shared_intermediate_size": shared,
+        "extra_parameters": number(text, "n_routed_experts") * experts["moe_layers"],
+    }
+
+
+def qwen_moe_layers(text: Json) -> Fields:
+    """Qwen2 MoE and Qwen3-Next: a shared expert with a gate."""
+    shared = number(text, "shared_expert_intermediate_size")
+    found = experts_layers(text)
+    gates = number(text, "hidden_size") * found["moe_layers"] * bool(shared)
+    return {**found, "shared_intermediate_size": shared, "extra_parameters": gates}
+
+
+def qwen3_next_layers(text: Json) -> Fields:
+    """Gated DeltaNet, and every fourth layer attention with an output gate, which doubles its queries."""
+    layers, hidden = count_layers(text), number(text, "hidden_size")
+    full = layer_types(text).count("full_attention") or layers // (number(text, "full_attention_interval") or 4)
+    keys = number(text, "linear_num_key_heads") * number(text, "linear_key_head_dim")
+    heads, kernel = number(text, "linear_num_value_heads"), number(text, "linear_conv_kernel_dim")
+    head_values = number(text, "linear_value_head_dim")
+    values, channels = heads * head_values, 2 * keys + heads * head_values
+    mixed = hidden * (2 * keys + 2 * values + 2 * heads) + channels * kernel + 2 * heads + head_values
+    found = qwen_moe_layers(text) if number(text, "num_experts") else {"extra_parameters": 0}
+    gate = full * hidden * number(text, "num_attention_heads") * number(text, "head_dim")
+    return {
+        **found,
+        "linear_layers": layers - full,
+        "linear_parameters": mixed + values * hidden,
+        "state_bytes": (heads * number(text, "linear_key_head_dim") * head_values + channels * kernel)
+        * FLOAT32_BYTES,
+        "extra_parameters": found["extra_parameters"] + gate,
+    }
+
+
+def llama4_layers(text: Json) -> Fields:
+    """Every fourth layer has no rotary positions and looks back on all tokens, the others on their chunk."""
+    layers = count_layers(text)
+    rotary = text.get("no_rope_layers")
+    full = rotary.count(0) if isinstance(rotary, list) and rotary else layers // 4
+    return {
+        "sliding_window": number(text, "attention_chunk_size") or 8192,
+        "full_layers": full,
+        "moe_layers": layers // (number(text, "interleave_moe_layer_step") or 1),
+        "shared_intermediate_size": number(text, "intermediate_size"),
+        "dense_intermediate_size": number(text, "intermediate_size_mlp"),
+    }
+
+
+def gpt_oss_layers(text: Json) -> Fields:
+    """Biases of experts and routers, and a sink for each head."""
+    experts, hidden = number(text, "num_local_experts", "num_experts"), number(text, "hidden_size")
+    each = experts * (2 * number(text, "intermediate_size") + hidden + 1) + number(text, "num_attention_heads")
+    return {"extra_parameters": count_layers(text) * each}
+
+
+def gemma3n_layers(text: Json) -> Fields:
+    """The last layers read the cache of earlier ones. Per-layer embeddings, AltUp and LAuReL are parameters."""
+    layers, hidden = count_layers(text), number(text, "hidden_size")
+    shared, small = number(text, "num_kv_shared_layers"), number(text, "hidden_size_per_layer_input")
+    types = layer_types(text) or ["" if (one + 1) % 5 else "full_attention" for one in range(min(layers, 1 << 16))]
+    streams, rank = number(text, "altup_num_inputs") or 4, number(text, "laurel_rank") or 64
+    tables = small * layers * (number(text, "vocab_size_per_layer_input") + hidden) + small
+    each = 2 * hidden * (small + rank) + 2 * hidden + hidden * (streams + 1) + streams**3 + streams**2
+    return {
+        "shared_kv_layers": shared,
+        "full_layers": types[: layers - shared].count("full_attention"),
+        "extra_parameters": tables + layers * each + 2 * (streams - 1) * hidden**2,
+    }
+
+
+def gemma4_layers(text: Json) -> Fields:
+    """Layers that look back on all tokens have larger heads, and one matrix for keys and values in some sizes."""
+    layers, shared = count_layers(text), number(text, "num_kv_shared_layers")
+    types = layer_types(text)[: layers - shared]
+    heads = number(text, "num_global_key_value_heads", "num_key_value_heads")
+    small = number(text, "hidden_size_per_layer_input")
+    tables = small * layers * (number(text, "vocab_size_per_layer_input") + 3 * number(text, "hidden_size"))
+    return {
+        "shared_kv_layers": shared,
+        "full_layers": types.count("full_attention"),
+        "full_kv_width": heads * number(text, "global_head_dim", "head_dim"),
+        "extra_parameters": tables,
+    }
+
+
+def _mamba(text: Json, width: int) -> Fields:
+    """Mamba, for a layer with `width` inner channels."""
+    hidden, state, kernel = number(text, "hidden_size"), *(_state(text)), _kernel(text)
+    rank = number(text, "mamba_dt_rank", "time_step_rank") or -(-hidden // 16)
+    matrices = 2 * hidden * width + width * (rank + 2 * state) + rank * width + width * hidden
+    return {
+        "linear_parameters": matrices + width * (kernel + 3 + state),
+        "state_bytes": width * (state + kernel) * FLOAT32_BYTES,
+    }
+
+
+def _state(text: Json) -> tuple[int]:
+    return (number(text, "mamba_d_state", "ssm_state_size", "state_size") or 16,)
+
+
+def _kernel(text: Json) -> int:
+    return number(text, "mamba_d_conv", "conv_kernel") or 4
+
+
+def _mamba2(text: Json) -> Fields:
+    """Mamba 2: heads share their state's input and output in groups."""
+    hidden, (state,), kernel = number(text, "hidden_size"), _state(text), _kernel(text)
+    heads = number(text, "mamba_n_heads", "mamba_num_heads", "num_heads")
+    width = heads * number(text, "mamba_d_head", "mamba_head_dim", "head_dim")
+    groups = number(text, "mamba_n_groups", "n_groups") or 1
+    channels = width + 2 * groups * state
+    matrices = hidden * (width + channels + heads) + width * hidden
+    return {
+        "linear_parameters": matrices + channels * (kernel + 1) + 3 * heads + width,
+        "state_bytes": (width * state + channels * kernel) * FLOAT32_BYTES,
+    }
+
+
+def jamba_layers(text: Json) -> Fields:
+    layers, hidden = count_layers(text), number(text, "hidden_size")
+    attention = _count_every(layers, number(text, "attn_layer_period") or 8, number(text, "attn_layer_offset"))
+    moe = _count_every(layers, number(text, "expert_layer_period") or 2, number(text, "expert_layer_offset"))
+    mixed = _mamba(text, hidden * (number(text, "mamba_expand") or 2))
+    norms = (number(text, "mamba_dt_rank") or -(-hidden // 16)) + 2 * _state(text)[0]
+    return {
+        **mixed,
+        "linear_parameters": mixed["linear_parameters"] + norms,
+        "linear_layers": layers - attention,
+        "attention_layers": attention,
+        "moe_layers": moe,
+    }
+
+
+def _count_every(layers: int, period: int, offset: int) -> int:
+    return max(0, -(-(layers - offset) // period))
+
+
+def nemotron_h_layers(text: Json) -> Fields:
+    """One letter a layer: M for Mamba 2, * for attention, - for an MLP, E for experts. Newer files have words."""
+    pattern = str(text.get("hybrid_override_pattern") or "".join(map(_letter, layer_types(text))))
+    return {
+        **_mamba2(text),
+        "linear_layers": pattern.count("M"),
+        "attention_layers": pattern.count("*"),
+        "mlp_layers": pattern.count("-") + pattern.count("E"),
+        "moe_layers": pattern.count("E"),
+        "shared_intermediate_size": number(text, "moe_shared_expert_intermediate_size") * ("E" in pattern),
+        **({} if "E" in pattern else {"n_experts": 1, "intermediate_size": number(text, "intermediate_size")}),
+    }
+
+
+def _letter(kind: str) -> str:
+    return {"mlp": "-", "moe": "E"}.get(kind, "*" if kind in ATTENTION else "M")
+
+
+def granite_hybrid_layers(text: Json) -> Fields:
+    attention = sum(one in ATTENTION for one in layer_types(text))
+    return {
+        **_mamba2(text),
+        "attention_layers": attention,
+        "linear_layers": count_layers(text) - attention,
+        "shared_intermediate_size": number(text, "shared_intermediate_size")
+        * bool(number(text, "num_local_experts")),
+    }
+
+
+def bamba_layers(text: Json) -> Fields:
+    found = text.get("attn_layer_indices")
+    attention = len(found) if isinstance(found, list) else 0
+    return {**_mamba2(text), "attention_layers": attention, "linear_layers": count_layers(text) - attention}
+
+
+def falcon_h1_layers(text: Json) -> Fields:
+    """Attention and Mamba 2 side by side in each layer."""
+    layers = count_layers(text)
+    return {**_mamba2(text), "attention_layers": layers, "linear_layers": layers}
+
+
+def lfm2_layers(text: Json) -> Fields:
+    """Short convolutions, whose state is a few tokens."""
+    layers, hidden = count_layers(text), number(text, "hidden_size")
+    indices = text.get("full_attn_idxs")
+    attention = layer_types(text).count("full_attention") or (len(indices) if isinstance(indices, list) else 0)
+    kernel = number(text, "conv_L_cache") or 3
+    return {
+        "attention_layers": attention,
+        "linear_layers": layers - attention,
+        "linear_parameters": 4 * hidden * hidden + hidden * kernel,
+        "state_bytes": hidden * kernel * FLOAT32_BYTES,
+    }
+
+
+def minimax_layers(text: Json) -> Fields:
+    """Lightning attention: a square state for each head."""
+    types = text.get("attn_type_list")
+    kinds: Sequence[object] = types if isinstance(types, list) else layer_types(text)
+    full = sum(one in (1, "full_attention") for one in kinds)
+    hidden, heads, head = (number(text, word) for word in ("hidden_size", "num_attention_heads", "head_dim"))
+    return {
+        "attention_layers": full,
+        "linear_layers": count_layers(text) - full,
+        "linear_parameters": 5 * hidden * heads * head + heads * head,
+        "state_bytes": heads * head * head * FLOAT32_BYTES,
+    }
+
+
+def kimi_linear_layers(text: Json) -> Fields:
+    """Kimi Delta Attention, and MLA in the layers that `linear_attn_config` names."""
+    linear = text.get("linear_attn_config")
+    inner: Json = linear if isinstance(linear, dict) else {}
+    full = inner.get("full_attn_layers")
+    attention = len(full) if isinstance(full, list) else 0
+    hidden, head = number(text, "hidden_size"), number(inner, "head_dim")
+    width = number(inner, "num_heads") * head
+    return {
+        **latent_layers(
+            {
+                **text,
+                "n_routed_experts": number(text, "num_experts"),
+                "n_shared_experts": number(text, "num_shared_experts"),
+            }
+        ),
+        "attention_layers": attention,
+        "linear_layers": count_layers(text) - attention,
+        "linear_parameters": 4 * hidden * width + 2 * head * (hidden + width) + 12 * width,
+        "state_bytes": width * (head + 12) * FLOAT32_BYTES,
+    }

@@ -1,0 +1,50 @@
+"""A lease on the overview in a real browser: hatched while it runs, gone when it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from scripts.screenshots import chromium, opened_page
+from support.axe import faults
+from support.daemon_process import RunningDaemon, get, running_daemon
+from support.ingest_client import post
+
+GIB = 1 << 30
+HATCHED = "#pool-ram rect.leased"
+WIDTH = f'parseFloat(document.querySelector("{HATCHED}").getAttribute("width"))'
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
+    with running_daemon(tmp_path, "--demo", "dgx-spark") as running:
+        yield running
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_lease_is_hatched_until_it_ends(browser: Browser, daemon: RunningDaemon, theme: str) -> None:
+    """To scale, with its name and time left, and accessible. The figures of the pool stay."""
+    with opened_page(browser, daemon.url, 1280, theme) as page:
+        body = {"bytes": 30 * GIB, "target": "ram", "seconds": 595, "pid": os.getpid(), "name": "train.py"}
+        _, granted = post(daemon, "/api/v1/leases", body)
+        page.wait_for_selector(HATCHED, state="attached")
+        width, size = page.evaluate(WIDTH), daemon.snapshot()["pools"][0]["size_bytes"]
+        words = page.inner_text("#pool-ram .leases").split()
+        found = faults(page)
+        get(daemon.port, f"/api/v1/leases/{granted['id']}", method="DELETE")
+        page.wait_for_selector(HATCHED, state="detached")
+
+    assert width == pytest.approx(30 * GIB / size * 100, abs=0.01)
+    assert words[:7] == ["leased", "to", "train.py", "(PID", f"{os.getpid()}),", "9", "min"]
+    assert words[-3:] == ["left", "30.0", "GiB"]
+    assert found == []

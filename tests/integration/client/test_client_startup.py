@@ -1,0 +1,64 @@
+"""Start of the command: it imports what one command needs, so that an answer takes less than 0.3 s."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import pytest
+
+from memwatchd.client.cli import memwatch
+from scripts.published_models import MODELS
+from support.client_process import COMMANDS, MODULE
+from support.daemon_process import clean_environment, running_daemon
+
+# What every command needs, and takes: 0.12 s where `memwatch fit` takes 0.20 s.
+LIBRARIES = [sys.executable, "-c", "import click, http.client, json, msgspec"]
+MAX_RATIO = 2.5
+TRIES = 5
+
+
+def cpu_seconds(command: Sequence[str]) -> float:
+    """Return the least CPU time of several runs, which other load on the host hardly changes."""
+    return min(_cpu_seconds_once(command) for _ in range(TRIES))
+
+
+def _cpu_seconds_once(command: Sequence[str]) -> float:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=clean_environment()) as started:
+        _, status, usage = os.wait4(started.pid, 0)
+        started.returncode = os.waitstatus_to_exitcode(status)
+    assert started.returncode == 0
+    return usage.ru_utime + usage.ru_stime
+
+
+def test_fit_of_a_model_costs_little_more_than_its_libraries(tmp_path: Path) -> None:
+    """It was 4.4 times their CPU time while each command imported those of all commands."""
+    (tmp_path / "config.json").write_text(json.dumps(MODELS[0].config))
+    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
+        command = [*MODULE, "--url", daemon.url, "fit", str(tmp_path)]
+        ratio = cpu_seconds(command) / cpu_seconds(LIBRARIES)
+
+    assert ratio < MAX_RATIO
+
+
+@pytest.mark.parametrize("module", ["memwatchd.client.cli", "memwatchd.client.fit"])
+def test_command_imports_neither_collectors_nor_the_server(module: str) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+
+    assert loaded.isdisjoint({"asyncio", "uvicorn", "sqlite3", "memwatch.collectors", "memwatchd.wiring"})
+
+
+def test_every_command_is_found_by_name() -> None:
+    """Also those that are imported when they are used."""
+    ctx = click.Context(memwatch)
+    found = {name: memwatch.get_command(ctx, name) for name in memwatch.list_commands(ctx)}
+
+    assert set(COMMANDS) <= set(found)
+    assert all(command is not None and command.name == name for name, command in found.items())
