@@ -17,9 +17,11 @@ from memwatch.library import framework_pools
 from memwatch.library.framework_pools import TorchPool
 from memwatch.library.oom_errors import find_wanted_bytes
 from memwatch.model import Absent
+from support import sample_nvml
 from support.client_process import memwatch as run_memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.library_process import run_program
+from support.nvml_machine import Simulator
 from support.torch_snapshot import sample_snapshot
 from support.torch_stand_in import MIB, CountingTorch
 
@@ -140,6 +142,27 @@ def test_autopsy_becomes_an_event_with_the_holders_from_the_daemon(daemon: Runni
     assert own[0].startswith("out of memory for 1.0 TiB on System RAM; would have fitted: ")
     assert "; others: " in own[0]
     assert own[1].startswith("out of memory with batch size 4: retrying with 2")
+
+
+def test_holders_of_a_gpu_come_from_the_daemon(tmp_path: Path) -> None:
+    """A GB10 with an inference server: its device memory, not its resident set. An unknown GPU has no answer."""
+    code = (
+        "import json\n"
+        "from memwatch.library.memory_holders import find_holders\n"
+        "gpu, ram, other = (find_holders(one) for one in ('cuda:0', None, 'cuda:7'))\n"
+        "print(json.dumps([[(one.name, one.held_bytes) for one in gpu], ram[0].held_bytes, str(other)]))"
+    )
+    simulator = Simulator.of(tmp_path, sample_nvml.READY["gb10"])
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as running:
+        running.wait_for("/api/v1/processes", lambda found: any(one["device_bytes"] for one in found))
+        processes = running.snapshot()["processes"]
+        found, ram, other = json.loads(run_program(code, running.url).stdout)
+
+    held = {one["name"]: one["device_bytes"].get("cuda0", 0) for one in processes}
+    assert found
+    assert all(held[name] == size for name, size in found)
+    assert ram == max(one["rss_bytes"] for one in processes)
+    assert other == "Absent.NOT_AVAILABLE"
 
 
 def test_autopsy_never_raises(torch: SnapshotTorch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
