@@ -53,7 +53,7 @@ def render_lines(summary: SnapshotSummary, limit: int) -> Iterator[str]:
     if not summary.devices:
         yield "The snapshot has no memory: no GPU was in use"
     if summary.out_of_memory:
-        yield f"{summary.out_of_memory} out-of-memory errors in the recorded history"
+        yield f"out-of-memory errors in the recorded history: {summary.out_of_memory}"
     if summary.sites:
         yield ""
     rows = [("TOTAL", "LARGEST", "BLOCKS", "ALLOCATED AT")] if summary.sites else []
