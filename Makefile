@@ -148,9 +148,10 @@ test-hardware: $(VENV)/.run
 
 test-torch:
 	@test -d $(VENV)-torch || $(PYTHON) -m venv $(VENV)-torch
-	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH) jax cupy-cuda12x \
-		transformers diffusers gguf safetensors
+	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH) jax cupy-cuda12x "mlx[cpu]" \
+		transformers diffusers gguf safetensors accelerate lightning keras
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.torch_run
+	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.callbacks_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.model_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.image_run
 

@@ -12,10 +12,17 @@ if TYPE_CHECKING:
     from memwatch.library.advice import advise as advise
     from memwatch.library.advice import recommended_env as recommended_env
     from memwatch.library.allocation_tracker import AllocationTracker as AllocationTracker
+    from memwatch.library.autopsy import Autopsy as Autopsy
+    from memwatch.library.autopsy import autopsy as autopsy
+    from memwatch.library.autopsy import autopsy_on_oom as autopsy_on_oom
     from memwatch.library.backend_selection import NoBackendError as NoBackendError
     from memwatch.library.backend_selection import best_available_backend as best_available_backend
     from memwatch.library.backend_selection import discover_backends as discover_backends
     from memwatch.library.backend_selection import select_backend_for as select_backend_for
+    from memwatch.library.callbacks import accelerate_tracker as accelerate_tracker
+    from memwatch.library.callbacks import keras_callback as keras_callback
+    from memwatch.library.callbacks import lightning_callback as lightning_callback
+    from memwatch.library.callbacks import transformers_callback as transformers_callback
     from memwatch.library.device_names import DeviceError as DeviceError
     from memwatch.library.fit import fit as fit
     from memwatch.library.frameworks import pools as pools
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
     from memwatch.library.machine_record import MemoryInfo as MemoryInfo
     from memwatch.library.memory_pool import MemoryPool as MemoryPool
     from memwatch.library.memory_pool import PoolStats as PoolStats
-    from memwatch.library.oom_retry import is_out_of_memory as is_out_of_memory
+    from memwatch.library.oom_errors import is_out_of_memory as is_out_of_memory
     from memwatch.library.oom_retry import retry_on_oom as retry_on_oom
     from memwatch.library.pressure_watch import PressureChange as PressureChange
     from memwatch.library.pressure_watch import on_pressure as on_pressure
@@ -59,6 +66,7 @@ _HOME = {
     "library.advice": "Advice advise recommended_env",
     "library.allocation_tracker": "AllocationTracker",
     "library.backend_selection": "NoBackendError best_available_backend discover_backends select_backend_for",
+    "library.callbacks": "accelerate_tracker keras_callback lightning_callback transformers_callback",
     "library.device_names": "DeviceError",
     "library.fit": "fit",
     "library.frameworks": "pools register_pool unregister_pool",
@@ -66,7 +74,9 @@ _HOME = {
     "library.guard": "Usage guard",
     "library.pressure_watch": "PressureChange on_pressure shrink_on_pressure",
     "library.profiler": "MemoryProfiler",
-    "library.oom_retry": "is_out_of_memory retry_on_oom",
+    "library.autopsy": "Autopsy autopsy autopsy_on_oom",
+    "library.oom_errors": "is_out_of_memory",
+    "library.oom_retry": "retry_on_oom",
     "library.stage_log": "log_memory_usage",
     "library.track": "MemoryStats track",
     "library.machine": "get_device_memory_bytes is_unified_memory_gpu machine memory_info",

@@ -109,6 +109,18 @@ def check_training(folder: Path) -> None:
         assert profiler.save(folder / f"memory.{end}").stat().st_size
 
 
+def check_peaks() -> None:
+    """Check that a tensor that lives for less than a sampling interval is in the peak, which is exact."""
+    with memwatch.track("spike") as stats:
+        torch.ones(200 << 18).sum()
+    before, peak = stats.process.before_bytes, stats.process.peak_bytes
+    assert isinstance(before, int)
+    assert isinstance(peak, int)
+    print(f"a tensor of 200 MiB for a moment: peak {(peak - before) / (1 << 20):.0f} MiB above the start")
+    assert stats.process.exact
+    assert peak - before >= 200 << 20
+
+
 def check_out_of_memory() -> None:
     """Check that PyTorch's error on the CPU is recognized, and the batch halved."""
 
@@ -149,6 +161,25 @@ def check_neighbours() -> None:
     assert "Resident: " in line
 
 
+def check_mlx() -> None:
+    """Check that MLX's counter is used, reset and restored in what `pools` reports."""
+    import mlx.core as mlx
+
+    mlx.eval(mlx.ones(200 << 18))
+    with memwatch.track("mlx") as stats:
+        mlx.eval(mlx.ones(64 << 18))
+    (pool,) = memwatch.pools()
+    peak, lifetime = stats.allocator.peak_bytes, pool.stats().peak_bytes
+    assert isinstance(peak, int)
+    assert isinstance(lifetime, int)
+    print(
+        f"MLX: 64 MiB for a moment: peak {peak / (1 << 20):.0f} MiB, of the process {lifetime / (1 << 20):.0f} MiB"
+    )
+    assert stats.allocator.exact
+    assert 64 << 20 <= peak < 72 << 20
+    assert lifetime >= 200 << 20
+
+
 def check_cost() -> None:
     """Check that a log line costs the same with PyTorch imported."""
     best = min(_cost() for _ in range(20))
@@ -172,10 +203,12 @@ def main() -> None:
     check_activations()
     with tempfile.TemporaryDirectory() as folder:
         check_training(Path(folder))
+    check_peaks()
     check_out_of_memory()
     check_the_rest()
     check_neighbours()
     check_cost()
+    check_mlx()
     print("every call of the library works in a training run")
 
 

@@ -1,4 +1,4 @@
-"""Allocators of PyTorch, CuPy and JAX, if the caller has imported them and uses a GPU through them.
+"""Allocators of PyTorch, CuPy, JAX and MLX, if the caller has imported them and uses a GPU through them.
 
 No framework is imported here, and no call opens a GPU: a CUDA context takes 0.3 GiB, and JAX reserves three
 quarters of a GPU when it starts its client.
@@ -9,29 +9,64 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
+from memwatch.library.apple_pools import find_mlx_pools, find_mps_pools
 from memwatch.library.host import host
-from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats
+from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats, greater
 from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent, Bytes
 
 
 class TorchPool(CachingPool):
-    """PyTorch's caching allocator on one GPU, CUDA or ROCm. `torch`: the module that the caller imported."""
+    """PyTorch's caching allocator on one GPU. `torch`: the module that the caller imported.
+
+    `kind`: its module, cuda (also for ROCm) or xpu.
+    """
 
     backend_name = "PyTorch"
 
-    def __init__(self, torch: Any, index: int) -> None:  # noqa: ANN401  a module
-        self._torch = torch
+    def __init__(self, torch: Any, index: int, kind: str = "cuda") -> None:  # noqa: ANN401  a module
+        self._api = getattr(torch, kind)
         self._index = index
-        self.device = f"cuda:{index}"
+        self.device = f"{kind}:{index}"
+        self._kept = self._last = (0, 0)
 
     def stats(self) -> PoolStats:
-        found = self._torch.cuda.memory_stats_as_nested_dict(self._index)
+        """Return the statistics. Peaks are those that the program would have without resets by `reset_peak`."""
+        found = self.counters()
+        peaks = (found.peak_bytes, found.peak_reserved_bytes)
+        return replace(
+            found,
+            peak_bytes=greater(peaks[0], self._kept[0]),
+            peak_reserved_bytes=greater(peaks[1], self._kept[1]),
+        )
+
+    def reset_peak(self) -> bool:
+        reset = getattr(self._api, "reset_peak_memory_stats", None)
+        if reset is None:
+            return False
+        self.counters()
+        self._kept = (max(self._kept[0], self._last[0]), max(self._kept[1], self._last[1]))
+        self._last = (0, 0)
+        reset(self._index)
+        return True
+
+    def _note(self, peaks: tuple[Bytes, Bytes]) -> None:
+        """Drop the kept peaks if the program itself has reset the counters: only that makes them fall."""
+        known = (peaks[0] if isinstance(peaks[0], int) else 0, peaks[1] if isinstance(peaks[1], int) else 0)
+        if known[0] < self._last[0] or known[1] < self._last[1]:
+            self._kept = (0, 0)
+        self._last = known
+
+    def counters(self) -> PoolStats:
+        found = self._api.memory_stats_as_nested_dict(self._index)
 
         def now(name: str, which: str = "current") -> Bytes:
             value = found.get(name, {}).get("all", {}).get(which)
             return value if isinstance(value, int) else Absent.NOT_AVAILABLE
 
+        self._note((now("allocated_bytes", "peak"), now("reserved_bytes", "peak")))
         return PoolStats(
             allocated_bytes=now("allocated_bytes"),
             reserved_bytes=now("reserved_bytes"),
@@ -41,20 +76,22 @@ class TorchPool(CachingPool):
             allocations=now("allocation", "allocated"),
             retries=found.get("num_alloc_retries", Absent.NOT_AVAILABLE),
             ooms=found.get("num_ooms", Absent.NOT_AVAILABLE),
+            peak_reserved_bytes=now("reserved_bytes", "peak"),
         )
 
     def total(self) -> Bytes:
-        return int(self._torch.cuda.get_device_properties(self._index).total_memory) or Absent.NOT_AVAILABLE
+        return int(self._api.get_device_properties(self._index).total_memory) or Absent.NOT_AVAILABLE
 
     def free(self) -> Bytes:
         """Return the free bytes. On a unified machine, available System RAM, as CUDA counts page cache as used."""
-        properties = self._torch.cuda.get_device_properties(self._index)
+        properties = self._api.get_device_properties(self._index)
         if getattr(properties, "is_integrated", 0):
             return host.available_bytes()
-        return int(self._torch.cuda.mem_get_info(self._index)[0])
+        ask = getattr(self._api, "mem_get_info", None)
+        return Absent.NOT_SUPPORTED if ask is None else int(ask(self._index)[0])
 
     def clear(self) -> None:
-        self._torch.cuda.empty_cache()
+        self._api.empty_cache()
 
 
 class CupyPool(CachingPool):
@@ -117,31 +154,39 @@ class JaxPool(CachingPool):
             return Absent.NOT_AVAILABLE
         return max(0, whole - used)
 
+    def fits(self) -> Bytes:
+        return self.free()  # which has the unused part of its pool
+
     def clear(self) -> None:
         """Do nothing: JAX frees an array with its last reference and keeps its pool."""
 
 
-_torch_pools: list[MemoryPool] = []
+_torch_pools: dict[str, list[MemoryPool]] = {}
 
 
 def find_framework_pools(modules: Mapping[str, Any]) -> list[MemoryPool]:
     """Return the pools of the imported frameworks. `modules`: the process's sys.modules."""
-    return [
-        *_find_torch_pools(modules.get("torch")),
-        *_find_cupy_pools(modules.get("cupy")),
-        *_find_jax_pools(modules.get("jax"), modules.get("jax._src.xla_bridge")),
-    ]
+    found: list[MemoryPool] = []
+    if (torch := modules.get("torch")) is not None:
+        found += [*_find_torch_pools(torch, "cuda"), *_find_torch_pools(torch, "xpu"), *find_mps_pools(torch)]
+    if (cupy := modules.get("cupy")) is not None:
+        found += _find_cupy_pools(cupy)
+    if (jax := modules.get("jax")) is not None:
+        found += _find_jax_pools(jax, modules.get("jax._src.xla_bridge"))
+    if (mlx := modules.get("mlx.core")) is not None:
+        found += find_mlx_pools(mlx)
+    return found
 
 
 @never_raise(())
-def _find_torch_pools(torch: Any) -> list[MemoryPool]:  # noqa: ANN401
-    # Only if CUDA is initialized: earlier calls would create a context.
-    cuda = getattr(torch, "cuda", None)
-    if cuda is None or not cuda.is_initialized():
+def _find_torch_pools(torch: Any, kind: str) -> list[MemoryPool]:  # noqa: ANN401
+    # Only if CUDA or XPU is initialized: earlier calls would create a context.
+    api = getattr(torch, kind, None)
+    if api is None or not api.is_initialized():
         return []
-    if not _torch_pools:
-        _torch_pools.extend(TorchPool(torch, index) for index in range(cuda.device_count()))
-    return _torch_pools
+    if not _torch_pools.get(kind):
+        _torch_pools[kind] = [TorchPool(torch, index, kind) for index in range(api.device_count())]
+    return _torch_pools[kind]
 
 
 def _find_cupy_pools(cupy: Any) -> list[MemoryPool]:  # noqa: ANN401

@@ -7,7 +7,7 @@ import sys
 from msgspec.structs import replace
 
 from memwatch.library.framework_pools import find_framework_pools
-from memwatch.library.memory_pool import MemoryPool, PoolStats
+from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats
 from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent, Bytes
 
@@ -38,9 +38,18 @@ def read_stats(pool: MemoryPool) -> PoolStats:
     return pool.stats()
 
 
+@never_raise(PoolStats(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE))
+def read_counters(pool: MemoryPool) -> PoolStats:
+    """Return the statistics with the peaks as the allocator counts them now."""
+    return pool.counters() if isinstance(pool, CachingPool) else pool.stats()
+
+
 def total_stats() -> PoolStats | None:
     """Return the sum of all pools of this process, which never overlap. None without pools."""
-    found = [read_stats(pool) for pool in pools()]
+    return sum_stats([read_stats(pool) for pool in pools()])
+
+
+def sum_stats(found: list[PoolStats]) -> PoolStats | None:
     if len(found) < 2:
         return found[0] if found else None
     names = ("allocated_bytes", "reserved_bytes", "peak_bytes", "allocations")

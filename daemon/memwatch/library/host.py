@@ -66,8 +66,11 @@ def _ram_elsewhere() -> Ram | Absent:
 def rss_bytes() -> Bytes:
     """Return the resident set size of this process."""
     try:
-        with open("/proc/self/statm", "rb", buffering=0) as file:
-            return int(file.read(200).split()[1]) * PAGE_BYTES
+        file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # half the time of open()
+        try:
+            return int(os.read(file, 200).split()[1]) * PAGE_BYTES
+        finally:
+            os.close(file)
     except FileNotFoundError:
         import psutil
 

@@ -11,7 +11,10 @@ from memwatch.model import Absent, Bytes
 
 
 class PoolStats(Struct, frozen=True):
-    """Statistics of an allocator. `allocations`: all since the start; `peak_bytes`: the peak of allocated bytes."""
+    """Statistics of an allocator. `allocations`: all since the start.
+
+    `peak_bytes` and `peak_reserved_bytes`: peaks since the start, or since the program itself reset them.
+    """
 
     allocated_bytes: Bytes
     reserved_bytes: Bytes
@@ -21,6 +24,7 @@ class PoolStats(Struct, frozen=True):
     allocations: int | Absent = Absent.NOT_SUPPORTED
     retries: int | Absent = Absent.NOT_SUPPORTED
     ooms: int | Absent = Absent.NOT_SUPPORTED
+    peak_reserved_bytes: Bytes = Absent.NOT_SUPPORTED
 
 
 class MemoryPool(Protocol):
@@ -62,14 +66,38 @@ class CachingPool:
     free: Callable[[], Bytes]
     clear: Callable[[], None]
 
+    def counters(self) -> PoolStats:
+        """Return the statistics with the peaks since the last `reset_peak`."""
+        return self.stats()
+
+    def reset_peak(self) -> bool:
+        """Reset the allocator's peaks. False if it has none that can be reset."""
+        return False
+
     def pressure(self) -> float | Absent:
         whole, left = self.total(), self.free()
         if isinstance(whole, Absent) or isinstance(left, Absent) or not whole:
             return Absent.NOT_AVAILABLE
         return min(1.0, max(0.0, 1 - left / whole))
 
+    def fits(self) -> Bytes:
+        """Return the most that could be allocated: free bytes, and unused ones that can be released."""
+        stats, left = self.stats(), self.free()
+        if isinstance(left, Absent) or isinstance(stats.reserved_bytes, Absent):
+            return left
+        taken = [stats.allocated_bytes, stats.inactive_split_bytes]
+        held = sum(figure for figure in taken if isinstance(figure, int))
+        return left + max(0, stats.reserved_bytes - held)
+
     def shrink(self) -> int:
         before = self.stats().reserved_bytes
         self.clear()
         after = self.stats().reserved_bytes
         return max(0, before - after) if isinstance(before, int) and isinstance(after, int) else 0
+
+
+def greater(one: Bytes, other: Bytes) -> Bytes:
+    """Return the greater of two values, or the known one if only one is known."""
+    if isinstance(one, Absent):
+        return other
+    return one if isinstance(other, Absent) else max(one, other)

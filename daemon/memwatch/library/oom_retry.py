@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import traceback
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
+from memwatch.library.autopsy import autopsy
 from memwatch.library.frameworks import clear_all
+from memwatch.library.oom_errors import is_out_of_memory
 from memwatch.library.reporter import reporter
 from memwatch.planning.sizes import check_count
 
 R = TypeVar("R")
 DEFAULT_ATTEMPTS = 5
-# Messages of out-of-memory errors without their own class (RuntimeError, XlaRuntimeError).
-OUT_OF_MEMORY = re.compile(r"out of memory|RESOURCE_EXHAUSTED|std::bad_alloc|can't allocate memory", re.IGNORECASE)
-NAMES = frozenset({"OutOfMemoryError", "CUDAOutOfMemoryError"})
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return True for an out-of-memory error of Python, PyTorch, CuPy or JAX."""
-    if isinstance(error, MemoryError) or type(error).__name__ in NAMES:
-        return True
-    return isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)[:2000]) is not None
 
 
 def retry_on_oom(
-    batch_size: int, attempts: int = DEFAULT_ATTEMPTS, least: int = 1
+    batch_size: int, attempts: int = DEFAULT_ATTEMPTS, least: int = 1, *, folder: str | Path | None = None
 ) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Decorate a function with the keyword `batch_size`, which is halved after each out-of-memory error.
 
     Use as `@retry_on_oom(batch_size=64)`. Later calls start with the size that worked. After `attempts`, or below
-    `least`, the first error is raised with a note of the sizes tried. Raises InvalidInputError for invalid numbers.
+    `least`, the first error is raised with a note of the sizes tried. `autopsy` is called with the first error of a
+    call, and saves its files in `folder` if there is one. Raises InvalidInputError for invalid numbers.
     """
     check_count(batch_size, "batch_size", 64)
     check_count(attempts, "attempts", DEFAULT_ATTEMPTS, 1, 64)
@@ -54,6 +47,8 @@ def retry_on_oom(
                 except Exception as error:
                     if not is_out_of_memory(error):
                         raise
+                    if not tried:
+                        autopsy(error, folder)
                     tried.append(size)
                     first = _drop_frames(first or error)
                     _drop_frames(error)

@@ -67,14 +67,18 @@ def as_html(interval: float, peaks: Sequence[Peak], samples: Rows) -> str:
         ".key{display:inline-block;width:1em;height:.7em}</style>"
         f"<h1>Memory profile</h1><p>{len(samples)} samples, every {interval:g} s</p>{_plot(samples)}"
         "<h2>Peak of each stage</h2><table><tr><th>stage<th>samples<th>allocated<th>reserved<th>resident set"
-        f"<th>System RAM used</tr>{rows}</table></html>\n"
+        f"<th>System RAM used</tr>{rows}</table><p>~ greatest of the samples; the true peak may be higher.</html>\n"
     )
 
 
 def _row(peak: Peak) -> str:
-    figures = (peak.allocated_bytes, peak.reserved_bytes, peak.rss_bytes, peak.pool_used_bytes)
-    aggregates = "".join(f"<td>{_words(figure)}" for figure in figures)
+    names = ("allocated_bytes", "reserved_bytes", "rss_bytes", "pool_used_bytes")
+    aggregates = "".join(f"<td>{_peak_words(getattr(peak, name), name in peak.exact)}" for name in names)
     return f"<tr><td>{escape(peak.stage)}<td>{peak.samples}{aggregates}</tr>"
+
+
+def _peak_words(figure: Bytes, exact: bool) -> str:
+    return _words(figure) if exact or isinstance(figure, Absent) else f"~ {_words(figure)}"
 
 
 def _words(figure: Bytes) -> str:

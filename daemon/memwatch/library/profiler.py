@@ -10,11 +10,14 @@ from pathlib import Path
 from types import TracebackType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.library import profile_export as profile_files
+from memwatch.library.memory_pool import greater
 from memwatch.library.never_raise import never_raise
+from memwatch.library.peak_counters import PeakWatch, counters
 from memwatch.library.reporter import reporter
-from memwatch.library.samples import Peak, PeriodicSampler, Sample, take
+from memwatch.library.samples import Peak, PeriodicSampler, Sample
 from memwatch.planning.sizes import InvalidInputError
 
 MAX_SAMPLES = 100_000
@@ -38,9 +41,10 @@ class MemoryProfiler:
     """Memory profiler. Use as `with MemoryProfiler() as profiler: … profiler.stage("decode")`.
 
     Then call `report()` or `save("memory.html")`. Only the newest 100,000 samples are kept, but all stages' peaks.
+    `exact`: reset the counters of allocators and of the kernel at the start of each stage, as `track` does.
     """
 
-    def __init__(self, interval: float = 0.5) -> None:
+    def __init__(self, interval: float = 0.5, *, exact: bool = True) -> None:
         if not 0.01 <= interval <= 3600:
             raise InvalidInputError(
                 f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 0.5"
@@ -51,13 +55,15 @@ class MemoryProfiler:
         self._stage = FIRST_STAGE
         self._lock = threading.Lock()
         self._follower: PeriodicSampler | None = None
+        self._exact = exact
+        self._watch: PeakWatch | None = None
 
     @never_raise(None)
     def start(self) -> None:
         """Start or resume sampling."""
         if self._follower is None:
-            self._look()
-            self._follower = PeriodicSampler(self._see, self._interval)
+            self._open_watch()
+            self._follower = PeriodicSampler(self._look, self._interval)
             self._follower.start()
             reporter.renew()
 
@@ -66,18 +72,22 @@ class MemoryProfiler:
         if self._follower is not None:
             self._follower.stop()
             self._follower = None
-            self._look()
+            self._close_watch()
 
     @never_raise(None)
     def stage(self, name: str) -> None:
         """Begin a stage. One last sample is taken for the previous stage."""
-        self._look()
+        running = self._watch is not None
+        self._close_watch()
         with self._lock:
             if name not in self._peaks and len(self._peaks) >= MAX_STAGES:
-                return
+                name = self._stage
             self._stage = name
             self._peaks.setdefault(name, Peak(name))
-        self._look()
+        if running:
+            self._open_watch()
+        else:
+            self._look()
         reporter.mark(f"[{name}]")
 
     @contextmanager
@@ -92,8 +102,20 @@ class MemoryProfiler:
 
     def report(self) -> Report:
         with self._lock:
-            peaks = tuple(peak for peak in self._peaks.values() if peak.samples)
-            return Report(self._interval, peaks, tuple(self._samples))
+            peaks = dict(self._peaks)
+            if self._watch is not None:
+                peaks[self._stage] = count_peaks(peaks[self._stage], self._watch)
+            found = tuple(peak for peak in peaks.values() if peak.samples)
+            return Report(self._interval, found, tuple(self._samples))
+
+    def peak(self, stage: str) -> Peak | None:
+        """Return the peaks of one stage so far, None if it has not begun."""
+        self._look()
+        with self._lock:
+            found = self._peaks.get(stage)
+            if found is not None and self._watch is not None and stage == self._stage:
+                return count_peaks(found, self._watch)
+            return found
 
     def save(self, path: str | Path) -> Path:
         """Save as .json, .csv, or .html with a plot. Raises InvalidInputError for other suffixes, and OSError."""
@@ -117,9 +139,31 @@ class MemoryProfiler:
         self.stop()
 
     def _look(self) -> None:
-        self._see(take())
+        self._see(counters.observe())
+
+    def _open_watch(self) -> None:
+        self._watch, sample = counters.open(self._exact)
+        self._see(sample)
+
+    def _close_watch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is None:
+            self._look()
+            return
+        self._see(counters.close(watch))
+        with self._lock:
+            self._peaks[self._stage] = count_peaks(self._peaks[self._stage], watch)
 
     def _see(self, sample: Sample) -> None:
         with self._lock:
             self._samples.append((self._stage, sample))
             self._peaks[self._stage] = self._peaks[self._stage].with_sample(sample)
+
+
+def count_peaks(peak: Peak, watch: PeakWatch) -> Peak:
+    """Add what counters kept during one visit of a stage. A peak is exact if it was in each visit."""
+    allocated, reserved = watch.allocators
+    marks = {"rss_bytes": watch.process, "allocated_bytes": allocated, "reserved_bytes": reserved}
+    figures = {name: greater(getattr(peak, name), mark.peak_bytes) for name, mark in marks.items()}
+    exact = {name for name, mark in marks.items() if mark.exact} & set(peak.exact if peak.visits else marks)
+    return replace(peak, **figures, visits=peak.visits + 1, exact=tuple(sorted(exact)))

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from memwatch.library.frameworks import total_stats
+from memwatch.library.frameworks import sum_stats
 from memwatch.library.host import host, rss_bytes
+from memwatch.library.memory_pool import PoolStats, greater
 from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent, Bytes
 
@@ -26,8 +28,9 @@ class Sample(Struct, frozen=True):
     allocations: int | Absent
 
 
-def take() -> Sample:
-    ram, stats = host.ram(), total_stats()
+def build_sample(found: list[PoolStats]) -> Sample:
+    """Build a sample from the statistics of all pools, read just now."""
+    ram, stats = host.ram(), sum_stats(found)
     missing = Absent.NOT_SUPPORTED
     return Sample(
         unix=time.time(),
@@ -41,9 +44,9 @@ def take() -> Sample:
 
 
 class PeriodicSampler:
-    """A thread that calls `callback` with a sample at intervals."""
+    """A thread that calls `callback` at intervals."""
 
-    def __init__(self, callback: Callable[[Sample], None], interval_seconds: float) -> None:
+    def __init__(self, callback: Callable[[], None], interval_seconds: float) -> None:
         self._callback = callback
         self._interval = interval_seconds
         self._stop = threading.Event()
@@ -61,14 +64,7 @@ class PeriodicSampler:
 
     @never_raise(None)
     def _once(self) -> None:
-        self._callback(take())
-
-
-def greater(one: Bytes, other: Bytes) -> Bytes:
-    """Return the greater of two values, or the known one if only one is known."""
-    if isinstance(one, Absent):
-        return other
-    return one if isinstance(other, Absent) else max(one, other)
+        self._callback()
 
 
 def difference(after: Bytes, before: Bytes) -> Bytes:
@@ -78,7 +74,7 @@ def difference(after: Bytes, before: Bytes) -> Bytes:
 
 
 class Peak(Struct, frozen=True):
-    """Maxima of the samples of one stage."""
+    """Peaks of one stage. `exact`: those that a counter kept; the others are maxima of samples."""
 
     stage: str
     samples: int = 0
@@ -86,13 +82,15 @@ class Peak(Struct, frozen=True):
     rss_bytes: Bytes = Absent.NOT_AVAILABLE
     allocated_bytes: Bytes = Absent.NOT_AVAILABLE
     reserved_bytes: Bytes = Absent.NOT_AVAILABLE
+    visits: int = 0
+    exact: tuple[str, ...] = ()
 
     def with_sample(self, sample: Sample) -> Peak:
-        return Peak(
-            self.stage,
-            self.samples + 1,
-            greater(self.pool_used_bytes, sample.pool_used_bytes),
-            greater(self.rss_bytes, sample.rss_bytes),
-            greater(self.allocated_bytes, sample.allocated_bytes),
-            greater(self.reserved_bytes, sample.reserved_bytes),
+        return replace(
+            self,
+            samples=self.samples + 1,
+            pool_used_bytes=greater(self.pool_used_bytes, sample.pool_used_bytes),
+            rss_bytes=greater(self.rss_bytes, sample.rss_bytes),
+            allocated_bytes=greater(self.allocated_bytes, sample.allocated_bytes),
+            reserved_bytes=greater(self.reserved_bytes, sample.reserved_bytes),
         )

@@ -11,8 +11,10 @@ from typing import ParamSpec, TypeVar
 
 from msgspec import Struct
 
+from memwatch.library.memory_pool import greater
 from memwatch.library.never_raise import never_raise
-from memwatch.library.samples import Sample, difference, greater, take
+from memwatch.library.peak_counters import PeakWatch, Watermark, counters
+from memwatch.library.samples import Sample, difference
 from memwatch.model import Absent, Bytes
 
 P = ParamSpec("P")
@@ -21,11 +23,15 @@ INTERVAL_SECONDS = 0.05
 
 
 class UsageDelta(Struct):
-    """One value over a block: at its start, its peak, and the difference at its end."""
+    """One value over a block: at its start, its peak, and the difference at its end.
+
+    `exact`: a counter kept the peak. Otherwise it is the greatest of the samples, and the true peak may be higher.
+    """
 
     before_bytes: Bytes = Absent.NOT_AVAILABLE
     peak_bytes: Bytes = Absent.NOT_AVAILABLE
     delta_bytes: Bytes = Absent.NOT_AVAILABLE
+    exact: bool = False
 
     def see(self, figure: Bytes) -> None:
         self.peak_bytes = greater(self.peak_bytes, figure)
@@ -34,12 +40,25 @@ class UsageDelta(Struct):
     def begin(self, figure: Bytes) -> None:
         self.before_bytes = self.peak_bytes = figure
 
+    def count(self, mark: Watermark) -> None:
+        """Take the peak that a counter kept."""
+        self.peak_bytes = greater(self.peak_bytes, mark.peak_bytes)
+        self.exact = mark.exact
+
+
+class PoolPeak(Struct, frozen=True):
+    """Peaks that the allocator of one pool counted during a block. `exact`: False if they may have been higher."""
+
+    allocated_bytes: Bytes
+    reserved_bytes: Bytes
+    exact: bool
+
 
 class MemoryStats:
     """Memory of one block, complete at its end.
 
     `pool`: System RAM; `process`: resident set; `allocator` and `device`: bytes that the frameworks' allocators of
-    this process allocated and reserved.
+    this process allocated and reserved. `pools`: peaks of each allocator that counts them, by "PyTorch cuda:0".
     """
 
     def __init__(self, name: str) -> None:
@@ -51,6 +70,7 @@ class MemoryStats:
             UsageDelta(),
         )
         self.allocations: int | Absent = Absent.NOT_SUPPORTED
+        self.pools: dict[str, PoolPeak] = {}
         self.seconds = 0.0
         self._first: Sample | None = None
 
@@ -58,6 +78,11 @@ class MemoryStats:
     def peak_bytes(self) -> Bytes:
         """Peak of the allocators' allocated bytes, or of the resident set without allocators."""
         return self._own.peak_bytes
+
+    @property
+    def exact(self) -> bool:
+        """True if a counter kept `peak_bytes`, False if it is the greatest of the samples."""
+        return self._own.exact
 
     @property
     def delta_bytes(self) -> Bytes:
@@ -75,6 +100,17 @@ class MemoryStats:
             self.allocations = difference(sample.allocations, self._first.allocations)
             self.seconds = sample.unix - self._first.unix
 
+    def count(self, watch: PeakWatch) -> None:
+        """Take the peaks that counters kept."""
+        allocated, reserved = watch.allocators
+        for view, mark in ((self.process, watch.process), (self.allocator, allocated), (self.device, reserved)):
+            view.count(mark)
+        self.pools = {
+            name: PoolPeak(one.peak_bytes, other.peak_bytes, one.exact)
+            for name, (one, other) in watch.pools.items()
+            if isinstance(one.peak_bytes, int)
+        }
+
     @property
     def _own(self) -> UsageDelta:
         return self.process if isinstance(self.allocator.peak_bytes, Absent) else self.allocator
@@ -88,23 +124,25 @@ class MemoryStats:
         )
 
     def __repr__(self) -> str:
-        return f"MemoryStats({self.name!r}, peak_bytes={self.peak_bytes}, delta_bytes={self.delta_bytes})"
+        known = f"peak_bytes={self.peak_bytes}, delta_bytes={self.delta_bytes}, exact={self.exact}"
+        return f"MemoryStats({self.name!r}, {known})"
 
 
 class _TrackThread:
     """Sampling thread for all open blocks. The first block starts it; it sleeps while no block is open."""
 
     def __init__(self) -> None:
-        self._open: list[MemoryStats] = []
+        self._open: list[tuple[MemoryStats, PeakWatch]] = []
         self._lock = threading.Lock()
         self._any = threading.Event()
         self._thread: threading.Thread | None = None
 
     @never_raise(None)
-    def begin(self, stats: MemoryStats) -> None:
-        stats.begin(take())
+    def begin(self, stats: MemoryStats, exact: bool) -> None:
+        watch, sample = counters.open(exact)
+        stats.begin(sample)
         with self._lock:
-            self._open.append(stats)
+            self._open.append((stats, watch))
             self._any.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="memwatch-track", daemon=True)
@@ -113,11 +151,15 @@ class _TrackThread:
     @never_raise(None)
     def end(self, stats: MemoryStats) -> None:
         with self._lock:
-            if stats in self._open:
-                self._open.remove(stats)
+            watch = next((watch for one, watch in self._open if one is stats), None)
+            self._open = [pair for pair in self._open if pair[0] is not stats]
             if not self._open:
                 self._any.clear()
-        stats.see(take())
+        if watch is None:
+            stats.see(counters.observe())  # the block began before a fork, or its begin failed
+            return
+        stats.see(counters.close(watch))
+        stats.count(watch)
 
     def after_fork(self) -> None:
         """Reset in the child, which has no thread. The parent's lock may have been held."""
@@ -131,9 +173,9 @@ class _TrackThread:
 
     @never_raise(None)
     def _look(self) -> None:
-        sample = take()
+        sample = counters.observe()
         with self._lock:
-            for stats in self._open:
+            for stats, _ in self._open:
                 stats.see(sample)
 
 
@@ -142,19 +184,23 @@ os.register_at_fork(after_in_child=_track_thread.after_fork)
 
 
 class track:
-    """Memory tracker for `with track("load") as stats:` or `@track()`. Samples every 50 ms, at start and at end.
+    """Memory tracker for `with track("load") as stats:` or `@track()`, with exact peaks where a counter keeps them.
 
-    As a decorator, it stores the statistics of the last call in `function.stats`.
+    `exact` resets these counters (VmHWM, `torch.cuda.max_memory_allocated`, MLX) at the start of the block;
+    `PoolStats.peak_bytes` keeps the greater value. With `exact=False` they are only read: a peak is exact if its
+    counter rose. Other values are the greatest of samples every 50 ms, at start and at end. As a decorator, it
+    stores the statistics of the last call in `function.stats`.
     """
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", *, exact: bool = True) -> None:
         self._name = name
+        self._exact = exact
         self._entered: list[MemoryStats] = []
 
     def __enter__(self) -> MemoryStats:
         stats = MemoryStats(self._name)
         self._entered.append(stats)
-        _track_thread.begin(stats)
+        _track_thread.begin(stats, self._exact)
         return stats
 
     def __exit__(self, *_error: object) -> None:
@@ -165,7 +211,7 @@ class track:
 
         @wraps(function)
         def tracked(*args: P.args, **kwargs: P.kwargs) -> R:
-            with track(name) as stats:
+            with track(name, exact=self._exact) as stats:
                 tracked.stats = stats  # type: ignore[attr-defined]
                 return function(*args, **kwargs)
 

@@ -49,6 +49,7 @@ EXAMPLES = (
     ("memwatch fit ./Mistral-7B --launch vllm", "add the command that starts it"),
     ("memwatch watch --interval 0.5 --csv", "print samples as CSV"),
     ("memwatch run -- python train.py", "report the peak memory of a program and its children"),
+    ("memwatch autopsy memory.pickle", "show the largest blocks of PyTorch's allocator"),
     ("memwatch wait --free 20GiB -- python train.py", "start a program when memory is available"),
     ("memwatch wait --free 20GiB --lease 2m -- python train.py", "reserve it until the program has it"),
     ("memwatch --url http://gpu7:6360 devices", "the GPUs of another machine"),
@@ -215,6 +216,7 @@ memwatch.deferred = {
     name: f"memwatchd.client.{module}"
     for module, names in {
         "advise": ("advise",),
+        "autopsy": ("autopsy",),
         "completion": ("completion",),
         "fit": ("fit",),
         "history": ("history",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from memwatch.library.host import Ram
+from memwatch.library.process_peak import MAXRSS_UNIT
 from memwatch.model import Absent
 
 RAM_LABEL = "System RAM"
@@ -50,10 +52,24 @@ def _children(folder: Path) -> list[int]:
     return found
 
 
+def read_children_peak() -> int | None:
+    """Return the peak RSS of the largest of the ended children and their children, as the kernel counted it.
+
+    A child also inherits the peak of this process when it starts. None if its own is not above that.
+    """
+    own, largest = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return largest * MAXRSS_UNIT if largest > own else None
+
+
 class Peaks(Struct):
-    """Peaks of a running program. RSS is the sum over its processes; shared pages count once per process."""
+    """Peaks of a running program. RSS is the sum over its processes; shared pages count once per process.
+
+    `process_rss_bytes` and `cgroup_bytes` are counted by the kernel, the others are the greatest of the samples.
+    """
 
     rss_bytes: int | None = None
+    process_rss_bytes: int | None = None
+    cgroup_bytes: int | None = None
     used_bytes: dict[str, int] = field(default_factory=dict)
     device_bytes: dict[str, int] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
@@ -65,6 +81,11 @@ class Peaks(Struct):
             self.rss_bytes = max(self.rss_bytes or 0, sum(tree.values()))
         if len(self.pids) < MAX_PIDS:
             self.pids.update(tree)
+
+    def see_counters(self, process_rss_bytes: int | None, cgroup_bytes: int | None) -> None:
+        self.process_rss_bytes, self.cgroup_bytes = process_rss_bytes, cgroup_bytes
+        if process_rss_bytes is not None:
+            self.rss_bytes = max(self.rss_bytes or 0, process_rss_bytes)
 
     def see_ram(self, ram: Ram | Absent) -> None:
         if not isinstance(ram, Absent) and not self.used_bytes.keys() - {RAM_LABEL}:
@@ -89,6 +110,8 @@ class Peaks(Struct):
     def json(self) -> dict[str, Any]:
         return {
             "peak_rss_bytes": self.rss_bytes,
+            "peak_process_rss_bytes": self.process_rss_bytes,
+            "peak_cgroup_bytes": self.cgroup_bytes,
             "peak_used_bytes": self.used_bytes,
             "peak_device_bytes": self.device_bytes,
             "processes": len(self.pids),

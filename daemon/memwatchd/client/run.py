@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from memwatch.library.host import host
+from memwatch.library.process_peak import KEEP_PEAK
 from memwatch.printable import printable
 from memwatch.render import words as wording
 from memwatchd.client.address import Address
@@ -28,8 +29,9 @@ from memwatchd.client.context import (
 )
 from memwatchd.client.errors import CommandError
 from memwatchd.client.http import ask
+from memwatchd.client.peak_cgroup import PeakCgroup, peak_cgroup
 from memwatchd.client.poller import SnapshotPoller
-from memwatchd.client.process_tree import Peaks, read_tree
+from memwatchd.client.process_tree import Peaks, read_children_peak, read_tree
 from memwatchd.client.tables import columns
 
 Json = dict[str, Any]
@@ -69,7 +71,9 @@ class CommandNotRunError(CommandError):
 def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_json: bool) -> int:
     """Run COMMAND and report the peak memory of it and its children: RSS, pools, GPUs, and stages.
 
-    Its exit code is passed through. GPU values and stages come from the daemon, if one is running.
+    Its exit code is passed through. The kernel counts the peak of the largest process, and of the program's own
+    control group where one can be made. Other peaks are the greatest of samples every 0.1 s. GPU values and stages
+    come from the daemon, if one is running.
     """
     if not command:
         raise click.UsageError("COMMAND is missing; for example memwatch run -- python train.py")
@@ -79,7 +83,9 @@ def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_j
     peaks = Peaks()
     began = time.monotonic()
     poller = SnapshotPoller(context.address)
-    code = _run(command, poller, peaks)
+    with peak_cgroup() as group:
+        code = _run(command, poller, peaks, group)
+        peaks.see_counters(read_children_peak(), None if group is None else group.read_peak())
     found = {
         "command": list(command),
         "exit_code": code,
@@ -109,10 +115,12 @@ def _try(output: Path) -> None:
             output.unlink()
 
 
-def _run(command: Sequence[str], poller: SnapshotPoller, peaks: Peaks) -> int:
+def _run(command: Sequence[str], poller: SnapshotPoller, peaks: Peaks, group: PeakCgroup | None) -> int:
     """Run the program and return its exit code as a shell would."""
+    environ = {**os.environ, KEEP_PEAK: "1"}
+    join = None if group is None else group.join
     try:
-        process = subprocess.Popen(command)  # noqa: S603  the program that the user names
+        process = subprocess.Popen(command, env=environ, preexec_fn=join)  # noqa: S603  the user's program
     except OSError as error:
         raise CommandNotRunError(command[0], error) from None
     before = {one: signal.signal(one, lambda number, _frame: process.send_signal(number)) for one in FORWARDED}
@@ -175,10 +183,18 @@ def _lines(found: Json, is_simulated: bool) -> Iterator[str]:
     yield f"{' '.join(found['command'])[:200]}: exit code {found['exit_code']} after {took}"
     if is_simulated:
         yield f"  {wording.SIMULATED} Peaks of pools and GPUs are of that machine."
-    rows = [("  peak RSS, all processes of the program", _size(found["peak_rss_bytes"]))]
-    rows += [(f"  peak of {name}, whole machine", _size(count)) for name, count in found["peak_used_bytes"].items()]
+    rows = [("  peak RSS, all processes of the program, sampled", _size(found["peak_rss_bytes"]))]
+    if found["peak_process_rss_bytes"] is not None:
+        rows.append(("  peak RSS, its largest process", _size(found["peak_process_rss_bytes"])))
+    if found["peak_cgroup_bytes"] is not None:
+        rows.append(("  peak of its control group, with page cache", _size(found["peak_cgroup_bytes"])))
     rows += [
-        (f"  peak of {name}, this program", _size(count)) for name, count in found["peak_device_bytes"].items()
+        (f"  peak of {name}, whole machine, sampled", _size(count))
+        for name, count in found["peak_used_bytes"].items()
+    ]
+    rows += [
+        (f"  peak of {name}, this program, sampled", _size(count))
+        for name, count in found["peak_device_bytes"].items()
     ]
     yield from columns(rows, right=frozenset({1}))
     yield from (f"  {wording.clock(stage['unix'])} {stage['text']}" for stage in found["stages"])

@@ -1,0 +1,38 @@
+"""Out-of-memory errors of Python and of frameworks: how to recognize one, and what it asked for."""
+
+from __future__ import annotations
+
+import re
+
+from memwatch.model import Absent, Bytes
+
+# Messages of out-of-memory errors without their own class (RuntimeError, XlaRuntimeError).
+OUT_OF_MEMORY = re.compile(r"out of memory|RESOURCE_EXHAUSTED|std::bad_alloc|can't allocate memory", re.IGNORECASE)
+NAMES = frozenset({"OutOfMemoryError", "CUDAOutOfMemoryError"})
+# "Tried to allocate 2.00 GiB" (PyTorch), "allocating 1,024 bytes" (CuPy), "allocate 4294967296 bytes" (JAX, PyTorch
+# on the CPU), "Unable to allocate 8.00 TiB" (NumPy).
+WANTED = re.compile(r"\ballocat(?:e|ing)\s+(?:request for\s+)?([\d,]{1,25}(?:\.\d{1,9})?)\s*([KMGTP]?i?B|bytes)\b")
+GPU = re.compile(r"\bGPU (\d{1,4})\b")
+UNITS = {"bytes": 0, "B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50}
+MAX_LENGTH = 2000
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True for an out-of-memory error of Python, PyTorch, CuPy or JAX."""
+    if isinstance(error, MemoryError) or type(error).__name__ in NAMES:
+        return True
+    return isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)[:MAX_LENGTH]) is not None
+
+
+def find_wanted_bytes(text: str) -> Bytes:
+    """Return the size that a message says could not be allocated."""
+    found = WANTED.search(text[:MAX_LENGTH])
+    if found is None or found[2] not in UNITS:
+        return Absent.NOT_AVAILABLE
+    return int(float(found[1].replace(",", "")) * (1 << UNITS[found[2]]))
+
+
+def find_gpu(text: str) -> int | None:
+    """Return the number of the GPU that a message of PyTorch names."""
+    found = GPU.search(text[:MAX_LENGTH])
+    return None if found is None else int(found[1])

@@ -1,0 +1,162 @@
+"""Peaks that allocators and the kernel count themselves, for several open blocks at once.
+
+A sample misses memory that is allocated and freed between two of them. A counter does not, but it has one start for
+the whole process. So every reset first hands the counter's value to all open blocks. A counter that cannot be reset
+is exact for a block only if it rose during the block.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from msgspec import Struct, field
+
+from memwatch.library.frameworks import pools, read_counters
+from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats, greater
+from memwatch.library.process_peak import ProcessPeak
+from memwatch.library.samples import Sample, build_sample
+from memwatch.model import Absent, Bytes
+
+Reset = Callable[[], bool]
+# The kernel sums pages of several CPUs with a delay, so that VmHWM may also fall a little by itself.
+RSS_SLACK_BYTES = 16 << 20
+
+
+class Watermark(Struct):
+    """Peak of one counter during a block. `before`: its value at the start, None if it counts from the start on."""
+
+    before: Bytes | None
+    peak_bytes: Bytes = Absent.NOT_AVAILABLE
+    bound: int = 0
+    interrupted: bool = False
+
+    def see(self, value: Bytes) -> None:
+        if isinstance(value, Absent) or isinstance(self.before, Absent):
+            return
+        if self.before is None or value > self.before:
+            self.peak_bytes = greater(self.peak_bytes, value)
+        else:
+            self.bound = max(self.bound, value)
+
+    @property
+    def exact(self) -> bool:
+        """False if the counter could not tell: the true peak may be above `peak_bytes`."""
+        known = isinstance(self.peak_bytes, int) and self.peak_bytes >= self.bound
+        return known and not self.interrupted
+
+
+class Source(Struct):
+    """A counter, or two of one pool, read now. `starts_empty`: first seen inside a block, it counts only that."""
+
+    name: str
+    values: tuple[Bytes, ...]
+    reset: Reset
+    starts_empty: bool
+    slack_bytes: int = 0
+
+
+class PeakWatch(Struct):
+    """Watermarks of one block, by source."""
+
+    exact: bool
+    marks: dict[str, list[Watermark]] = field(default_factory=dict)
+
+    @property
+    def process(self) -> Watermark:
+        return self.marks.get(ProcessPeak.name, [Watermark(Absent.NOT_AVAILABLE)])[0]
+
+    @property
+    def pools(self) -> dict[str, list[Watermark]]:
+        return {name: marks for name, marks in self.marks.items() if name != ProcessPeak.name}
+
+    @property
+    def allocators(self) -> list[Watermark]:
+        """Allocated and reserved bytes. Peaks of several pools at different times have no exact sum."""
+        found = list(self.pools.values())
+        return found[0] if len(found) == 1 else [Watermark(Absent.NOT_AVAILABLE), Watermark(Absent.NOT_AVAILABLE)]
+
+
+class PeakCounters:
+    """Counters of this process and the blocks that are open. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._open: list[PeakWatch] = []
+        self._last: dict[str, tuple[Bytes, ...]] = {}
+        self._lock = threading.RLock()  # a signal handler may open a block within a call
+        self._process = ProcessPeak()
+
+    def open(self, exact: bool) -> tuple[PeakWatch, Sample]:
+        """Start a block. `exact`: reset the counters that can be."""
+        watch = PeakWatch(exact)
+        with self._lock:
+            sources, sample = self._read()
+            for source in sources:
+                if exact and source.reset():
+                    self._restart(source.name)
+                    watch.marks[source.name] = [Watermark(None) for _ in source.values]
+                else:
+                    watch.marks[source.name] = [Watermark(value) for value in source.values]
+            self._open.append(watch)
+        return watch, sample
+
+    def observe(self) -> Sample:
+        """Take a sample, and hand the counters' values to all open blocks."""
+        with self._lock:
+            return self._read()[1]
+
+    def close(self, watch: PeakWatch) -> Sample:
+        with self._lock:
+            sample = self._read()[1]
+            self._open = [one for one in self._open if one is not watch]
+        return sample
+
+    def after_fork(self) -> None:
+        """Reset in the child: the parent's lock may have been held, and the child has its own counters."""
+        self.__init__()  # type: ignore[misc]
+
+    def _read(self) -> tuple[list[Source], Sample]:
+        found = [(pool, read_counters(pool)) for pool in pools()]
+        sources = [
+            Source(ProcessPeak.name, self._process.read(), self._process.reset, False, RSS_SLACK_BYTES),
+            *(build_source(pool, stats) for pool, stats in found),
+        ]
+        for source in sources:
+            self._feed(source)
+        return sources, build_sample([stats for _, stats in found])
+
+    def _feed(self, source: Source) -> None:
+        # A counter only falls if the program itself resets it, which may hide a peak.
+        last = self._last.get(source.name, source.values)
+        fell = any(
+            isinstance(now, int) and isinstance(before, int) and now < before - source.slack_bytes
+            for now, before in zip(source.values, last, strict=True)
+        )
+        self._last[source.name] = source.values
+        for watch in self._open:
+            if source.name not in watch.marks:
+                starts = [None if source.starts_empty else value for value in source.values]
+                watch.marks[source.name] = [Watermark(start) for start in starts]
+            for mark, value in zip(watch.marks[source.name], source.values, strict=True):
+                if fell:
+                    mark.before, mark.interrupted = None, True
+                mark.see(value)
+
+    def _restart(self, name: str) -> None:
+        self._last.pop(name, None)
+        for watch in self._open:
+            for mark in watch.marks.get(name, ()):
+                mark.before = None
+
+
+def build_source(pool: MemoryPool, stats: PoolStats) -> Source:
+    # A framework's pool is found with its first use; a program may register one at any time.
+    of_framework = isinstance(pool, CachingPool)
+    reset = pool.reset_peak if isinstance(pool, CachingPool) else lambda: False
+    values = (stats.peak_bytes, stats.peak_reserved_bytes)
+    return Source(f"{pool.backend_name} {pool.device}", values, reset, of_framework)
+
+
+counters = PeakCounters()
+os.register_at_fork(after_in_child=counters.after_fork)

@@ -1,0 +1,128 @@
+"""Reader of pickles that hold plain values only: nothing is imported or called, and everything is bounded."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import pickletools
+import random
+import struct
+import time
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from memwatch.library import pickle_reader
+from memwatch.library.pickle_reader import BY_NAME, CAN_RUN_CODE, PickleReader, PickleRefusedError
+
+FRAME = {"filename": "train.py", "line": 12, "name": "forward"}
+PLAIN = {
+    "segments": [{"total_size": 1 << 40, "id": (0, 1), "triple": (1, 2, 3), "blocks": [FRAME, FRAME, {}]}] * 2,
+    "numbers": [0, -1, 255, 65_535, 1 << 31, -(1 << 62), 1.5, True, False, None, (), ("x",)],
+    "text": ["", "ü", "x" * 300, b"bytes", b"y" * 300],
+    "many": {f"key {number}": [number] for number in range(300)},
+}
+
+
+def refused(data: bytes) -> str:
+    with pytest.raises(PickleRefusedError) as raised:
+        PickleReader(data).read()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_plain_values_are_read_as_pickle_writes_them(protocol: int) -> None:
+    value = {**PLAIN, "text": ["ü"]} if protocol == 2 else PLAIN  # protocol 2 has no bytes
+    assert PickleReader(pickle.dumps(value, protocol)).read() == value
+
+
+class Evil:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.file}",)
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path, protocol: int) -> None:
+    """A call of os.system alone, and one inside a snapshot."""
+    file = tmp_path / "run"
+    alone = refused(pickle.dumps(Evil(file), protocol))
+    inside = refused(pickle.dumps({"segments": [Evil(file)]}, protocol))
+
+    assert not file.exists()
+    assert "only plain values are read" in alone
+    assert "only plain values are read" in inside
+    assert protocol < 4 or "the operation STACK_GLOBAL at byte" in alone
+    assert protocol < 4 or "which can run code" in alone
+
+
+def test_every_operation_that_is_not_allowed_is_refused() -> None:
+    for operation in pickletools.opcodes:
+        if operation.name not in BY_NAME and operation.name != "STOP":
+            assert operation.name in refused(operation.code.encode("latin-1") + b"x" * 20)
+    assert not CAN_RUN_CODE & BY_NAME.keys()
+
+
+def test_truncated_pickle_is_refused_at_every_length() -> None:
+    data = pickle.dumps(PLAIN, 4)
+    for length in range(0, len(data), 7):
+        assert refused(data[:length])
+
+
+def test_damaged_pickle_never_raises_another_error() -> None:
+    """3,000 random changes: each is read to the end or refused."""
+    chance = random.Random(7)
+    original = pickle.dumps(PLAIN, 4)
+    for _ in range(3000):
+        data = bytearray(original)
+        for _ in range(chance.randint(1, 8)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        with suppress(PickleRefusedError):
+            PickleReader(bytes(data)).read()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x8d" + struct.pack("<Q", 1 << 60) + b"x", "a text of 1,152,921,504,606,846,976 bytes"),
+        (b"B" + struct.pack("<I", 1 << 31), "a text of"),
+        (b"X" + struct.pack("<I", 1000) + b"x", "ends at byte 6"),
+        (b"\x8b" + struct.pack("<i", 1 << 30), "an integer of"),
+        (b"\x8b" + struct.pack("<i", -1), "an integer of"),
+        (b"Nr" + struct.pack("<I", (1 << 32) - 1) + b".", "damaged"),
+        (b"(((((.", "damaged"),
+        (b"\x80\x04K\x01K\x02\x86}K\x01K\x02s.", "damaged"),  # a number as key
+        (b"]K\x01a(K\x02K\x03.", ""),
+        (b"", "damaged"),
+    ],
+)
+def test_hostile_sizes_are_refused_at_once(data: bytes, words: str) -> None:
+    """A few bytes that ask for terabytes: neither memory nor time is spent."""
+    began = time.monotonic()
+    tracemalloc.start()
+    try:
+        if words:
+            assert words in refused(data)
+        else:
+            assert PickleReader(data).read() == 3
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1 << 20
+    assert time.monotonic() - began < 5
+
+
+def test_limits_on_operations_and_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that are within the size, but hold millions of lists or operations."""
+    monkeypatch.setattr(pickle_reader, "MAX_CONTAINERS", 1000)
+    monkeypatch.setattr(pickle_reader, "MAX_OPERATIONS", 5000)
+    monkeypatch.setattr(pickle_reader, "MAX_BYTES", 10_000)
+
+    assert "1,000 lists and dicts" in refused(b"]" * 2000 + b".")
+    assert "5,000 operations" in refused(b"N" * 9000 + b".")
+    assert "MiB, the most" in refused(b"N" * 10_001)
