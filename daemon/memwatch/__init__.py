@@ -23,18 +23,19 @@ if TYPE_CHECKING:
     from memwatch.library.callbacks import keras_callback as keras_callback
     from memwatch.library.callbacks import lightning_callback as lightning_callback
     from memwatch.library.callbacks import transformers_callback as transformers_callback
+    from memwatch.library.device_names import DeviceError as DeviceError
     from memwatch.library.fit import fit as fit
     from memwatch.library.frameworks import pools as pools
     from memwatch.library.frameworks import register_pool as register_pool
     from memwatch.library.frameworks import unregister_pool as unregister_pool
     from memwatch.library.guard import Usage as Usage
     from memwatch.library.guard import guard as guard
-    from memwatch.library.machine import Machine as Machine
-    from memwatch.library.machine import MemoryInfo as MemoryInfo
     from memwatch.library.machine import get_device_memory_bytes as get_device_memory_bytes
     from memwatch.library.machine import is_unified_memory_gpu as is_unified_memory_gpu
     from memwatch.library.machine import machine as machine
     from memwatch.library.machine import memory_info as memory_info
+    from memwatch.library.machine_record import Machine as Machine
+    from memwatch.library.machine_record import MemoryInfo as MemoryInfo
     from memwatch.library.memory_pool import MemoryPool as MemoryPool
     from memwatch.library.memory_pool import PoolStats as PoolStats
     from memwatch.library.oom_errors import is_out_of_memory as is_out_of_memory
@@ -66,6 +67,7 @@ _HOME = {
     "library.allocation_tracker": "AllocationTracker",
     "library.backend_selection": "NoBackendError best_available_backend discover_backends select_backend_for",
     "library.callbacks": "accelerate_tracker keras_callback lightning_callback transformers_callback",
+    "library.device_names": "DeviceError",
     "library.fit": "fit",
     "library.frameworks": "pools register_pool unregister_pool",
     "library.memory_pool": "MemoryPool PoolStats",
@@ -77,7 +79,8 @@ _HOME = {
     "library.oom_retry": "retry_on_oom",
     "library.stage_log": "log_memory_usage",
     "library.track": "MemoryStats track",
-    "library.machine": "Machine MemoryInfo get_device_memory_bytes is_unified_memory_gpu machine memory_info",
+    "library.machine": "get_device_memory_bytes is_unified_memory_gpu machine memory_info",
+    "library.machine_record": "Machine MemoryInfo",
     "library.wait": "wait_for",
     "planning.answer": "FitAnswer",
     "planning.checkpoint": "read_checkpoint",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +27,9 @@ here, gpu = memwatch.machine(), memwatch.memory_info("cuda:0")
 print(json.dumps({
     "architecture": here.architecture, "from_daemon": here.from_daemon,
     "unified": memwatch.is_unified_memory_gpu("cuda:0"), "no_such": memwatch.is_unified_memory_gpu(7),
-    "size": memwatch.get_device_memory_bytes(0), "missing": memwatch.get_device_memory_bytes(9, default=5),
-    "pool": gpu and gpu.pool, "total": gpu and gpu.total_bytes, "ram": memwatch.memory_info().total_bytes,
+    "size": memwatch.get_device_memory_bytes(0, default=0), "cpu": memwatch.get_device_memory_bytes("cpu"),
+    "missing": memwatch.get_device_memory_bytes(9, default=5), "pool": gpu and gpu.pool,
+     "total": gpu and gpu.total_bytes, "ram": memwatch.memory_info().total_bytes,
     "sum": sum(pool.size_bytes for pool in here.pools),
 }))
 """
@@ -87,21 +89,25 @@ def test_partitioned_gpu_has_the_memory_of_its_limit(tmp_path: Path) -> None:
 def test_gpu_of_unknown_memory_has_none_and_a_reason(tmp_path: Path) -> None:
     gpu = sample_nvml.RTX_4090.with_gpu(0, memory=None)
     simulator = Simulator.of(tmp_path, gpu)
-    code = "import memwatch; print(memwatch.memory_info(0), memwatch.memory_info(7))"
+    code = "import memwatch; print(memwatch.memory_info(0)); memwatch.get_device_memory_bytes(0)"
 
     done = run_program(code, **roots_environment(str(gpu.host)), **simulator.environ)
 
-    assert done.stdout == "None None\n"
-    assert "the memory of gpu0 (NVIDIA GeForce RTX 4090) is not known" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert done.stdout == "None\n"
+    assert done.stderr.count("the memory of gpu0 (NVIDIA GeForce RTX 4090) is not known") == 2
+    assert "DeviceError" in done.stderr.splitlines()[-1]
 
 
 def test_machine_without_gpu_has_system_ram() -> None:
-    """Memory info of a missing device is None; its size is System RAM or the default."""
-    found = run_json(SUMMARY, **roots_environment("zram-laptop"))
+    """A GPU that is not there is None, the default, or an error: never System RAM."""
+    done = run_program(SUMMARY, **roots_environment("zram-laptop"))
+    found = json.loads(done.stdout)
 
-    assert (found["unified"], found["pool"]) == (False, None)
-    assert found["size"] == found["ram"] == found["sum"]
+    assert (found["unified"], found["pool"], found["size"], found["missing"]) == (False, None, 0, 5)
+    assert found["cpu"] == found["ram"] == found["sum"]
+    assert done.stderr == 'memory_info: device is "cuda:0", but this machine has no GPU; for example cpu\n'
+    refused = run_program("import memwatch; memwatch.get_device_memory_bytes()", **roots_environment("zram-laptop"))
+    assert 'DeviceError: device is "0", but this machine has no GPU; for example cpu' in refused.stderr
 
 
 def test_values_without_a_daemon_become_stale(spark: tuple[RunningDaemon, Simulator]) -> None:

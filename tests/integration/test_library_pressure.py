@@ -15,6 +15,7 @@ from memwatch.library.host import Host, Ram, parse_meminfo
 from memwatch.library.pressure_watch import PressureChange, PressureWatch, parse_events
 from memwatch.linux.files import Roots
 from memwatch.model import Absent
+from support import login_settings
 from support.daemon_process import running_daemon
 from support.library_process import roots_environment
 from support.paths import MACHINES
@@ -80,6 +81,24 @@ def test_own_container_limit_reaches_the_program(tmp_path: Path, daemon: bool) -
     (change,) = [change for change in changes if change.target == "own_limit"]
     assert (change.level, change.rising) == ("critical", True)
     assert change.reasons == (f"{change.ratio:.1%} of the container limit used",)
+
+
+def test_stream_of_a_daemon_with_a_login_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token is sent, as with other requests. The daemon's machine is almost full, this one is roomy."""
+    monkeypatch.setenv("MEMWATCH_TOKEN", login_settings.TOKEN)
+    changes: list[PressureChange] = []
+    full = tmp_path / "full"
+    shutil.copytree(MACHINES / "numa-server-2tib", full, symlinks=True)
+    (full / "proc/meminfo").write_text(meminfo(2))
+    environ = {f"MEMWATCHD_{one.upper()}FS": str(full / one) for one in ("proc", "sys", "root")}
+    config = login_settings.login_config(tmp_path)
+    with running_daemon(tmp_path, config=config, environ=environ) as running, ExitStack() as stack:
+        roomy = Host(MACHINES / "numa-server-2tib" / "proc")
+        watch = PressureWatch(changes.append, "high", Daemon(running.url), roomy, lambda: None)
+        stack.callback(watch.stop)
+        wait_until(lambda: "ram" in [change.target for change in changes])
+
+    assert changes[0].level == "critical"
 
 
 def test_stream_events_are_parsed(tmp_path: Path) -> None:

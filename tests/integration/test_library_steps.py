@@ -329,7 +329,7 @@ calls = {
     "log_memory_usage": lambda: memwatch.log_memory_usage("step"),
     "memory_info": memwatch.memory_info,
     "is_unified_memory_gpu": memwatch.is_unified_memory_gpu,
-    "get_device_memory_bytes": memwatch.get_device_memory_bytes,
+    "get_device_memory_bytes": lambda: memwatch.get_device_memory_bytes(0, default=1),
     "track": track,
     "stage": lambda: profiler.stage("decode"),
     "work": calibration.work,

@@ -124,6 +124,8 @@ def build_details(gpu: GpuReading, reading: NvmlReading) -> Mapping[str, str]:
         "mig": mig,
         "recovery_action": gpu.recovery_action,
         "row_remapping": _remapping(gpu.ecc),
+        # Of a MIG instance, the UUIDs of its compute instances, which CUDA_VISIBLE_DEVICES takes.
+        **{f"mig_{one.id}": ", ".join(one.uuids) or Absent.NOT_AVAILABLE for one in gpu.instances},
     }
     return {name: word for name, word in words.items() if isinstance(word, str)}
 

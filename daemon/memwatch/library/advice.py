@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from memwatch.library.machine import Machine, machine
+from memwatch.library.device_selection import hidden_devices
+from memwatch.library.machine import machine
+from memwatch.library.machine_record import Machine
 from memwatch.model import Architecture, Device
 from memwatch.units import size
 
@@ -44,8 +47,14 @@ class Advice(Struct, frozen=True):
 
 
 def advise() -> tuple[Advice, ...]:
-    """Return the recommended settings for this machine."""
-    return advice_for(machine(), os.cpu_count() or 1)
+    """Return the recommended settings for this machine and the GPUs that this program sees."""
+    return advice_for(with_visible_gpus(machine()), os.cpu_count() or 1)
+
+
+def with_visible_gpus(here: Machine) -> Machine:
+    """Return the machine without the GPUs that are hidden from this program."""
+    hidden = hidden_devices(here.devices, here.program)
+    return replace(here, devices=tuple(device for device in here.devices if device.id not in hidden))
 
 
 def recommended_env() -> dict[str, str]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from memwatch.backends.discovery import PREFERENCE
+from msgspec.structs import replace
+
+from memwatch.backends.discovery import PREFERENCE, select_recommended
 from memwatch.backends.model import Backend, Backends
 from memwatch.library.daemon_client import daemon, read_roots
 from memwatch.library.decode import ResponseDecodeError, decode_backends
+from memwatch.library.device_selection import hidden_devices
+from memwatch.library.machine import machine_cache
 from memwatch.linux.files import Roots
 from memwatch.planning.answer import FitAnswer
 from memwatch.planning.fit import CPU
@@ -17,6 +21,8 @@ from memwatch.planning.sizes import check_count, parse_bytes
 from memwatch.units import size
 
 INQUIRY_SECONDS = 30.0
+# Backends whose devices are chosen by environment variables that the library evaluates.
+MASKED = frozenset({"cuda", "rocm"})
 
 
 class NoBackendError(RuntimeError):
@@ -26,8 +32,14 @@ class NoBackendError(RuntimeError):
 def discover_backends() -> Backends:
     """Return CPU, CUDA, ROCm, Metal, OpenCL and Vulkan, whether each is usable, and why not.
 
-    Takes up to ten seconds without a daemon.
+    CUDA and ROCm have the GPUs that this program sees, as in `Machine.find`. Takes up to ten seconds without a
+    daemon.
     """
+    here = machine_cache.any()
+    return limit_to_visible(_find_backends(), hidden_devices(here.devices, here.program))
+
+
+def _find_backends() -> Backends:
     found = daemon.get("/api/v1/backends", INQUIRY_SECONDS)
     if found is not None:
         try:
@@ -38,6 +50,23 @@ def discover_backends() -> Backends:
     from memwatch.library.local_reading import read_machine
 
     return Finder(Roots(*read_roots(os.environ))).find(read_machine())
+
+
+def limit_to_visible(found: Backends, hidden: Mapping[str, str]) -> Backends:
+    """Return the backends without hidden GPUs. `hidden`: the variables that hide a GPU, by its id."""
+    backends = tuple(_without(one, hidden) if one.name in MASKED else one for one in found.backends)
+    if backends == found.backends:
+        return found
+    name, reason = select_recommended(backends)
+    return Backends(name, reason, found.age_seconds, backends)
+
+
+def _without(backend: Backend, hidden: Mapping[str, str]) -> Backend:
+    left = tuple(one for one in backend.devices if one.id not in hidden)
+    if left or len(left) == len(backend.devices) or backend.available is not True:
+        return replace(backend, devices=left)
+    why = next(hidden[str(one.id)] for one in backend.devices if one.id in hidden)
+    return replace(backend, devices=(), available=False, reason=f"{why} hides its GPUs from this program")
 
 
 def best_available_backend() -> str:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from memwatch.backends.cuda_context import measure_context
 from memwatch.library.daemon_client import daemon
+from memwatch.library.device_selection import hidden_devices
+from memwatch.library.machine_record import ROOTS
 from memwatch.library.never_raise import log_once
+from memwatch.library.visible_gpus import Program
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
 from memwatch.planning.launch import select_engines
@@ -58,15 +65,28 @@ def _checkpoint(model: str | Path | Checkpoint) -> Checkpoint:
 
 
 def read_snapshot() -> Snapshot:
-    """Return the daemon's current snapshot, or one of this machine without a daemon."""
+    """Return the daemon's current snapshot, or one of this machine, without GPUs hidden from this program."""
+    found = _read_daemon()
+    if found is None:
+        from memwatch.library.local_reading import read_machine
+
+        return _without_hidden(read_machine(), is_read_outside=False)
+    return _without_hidden(found, is_read_outside=True)
+
+
+def _without_hidden(found: Snapshot, is_read_outside: bool) -> Snapshot:
+    hidden = hidden_devices(found.devices, Program(os.environ, sys.modules, ROOTS, is_read_outside))
+    return replace(found, devices=tuple(one for one in found.devices if one.id not in hidden)) if hidden else found
+
+
+def _read_daemon() -> Snapshot | None:
     found = daemon.get("/api/v1/snapshot")
-    if found is not None:
-        from memwatch.render.json_decode import SnapshotDecodeError, build_snapshot
+    if found is None:
+        return None
+    from memwatch.render.json_decode import SnapshotDecodeError, build_snapshot
 
-        try:
-            return build_snapshot(found)
-        except SnapshotDecodeError as error:
-            log_once(f"the response of {daemon.url} cannot be decoded: {error}")
-    from memwatch.library.local_reading import read_machine
-
-    return read_machine()
+    try:
+        return build_snapshot(found)
+    except SnapshotDecodeError as error:
+        log_once(f"the response of {daemon.url} cannot be decoded: {error}")
+        return None

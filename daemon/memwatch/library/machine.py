@@ -2,93 +2,52 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.accounting.relations import left_of
 from memwatch.backends.devices import UNIFIED, certain_part, compute_capacity
 from memwatch.findings import stale_pool, stale_share
-from memwatch.leases import without_lease
-from memwatch.library.daemon_client import Daemon, Json, daemon
-from memwatch.library.decode import (
-    ResponseDecodeError,
-    decode_devices,
-    decode_leases,
-    decode_pools,
-    decode_shares,
-)
+from memwatch.library.daemon_client import Daemon, daemon
+from memwatch.library.decode import ResponseDecodeError
+from memwatch.library.device_names import DeviceError, is_cpu
 from memwatch.library.framework_pools import TorchPool
 from memwatch.library.frameworks import pools
 from memwatch.library.host import Ram, host
+from memwatch.library.machine_record import Machine, MemoryInfo, decode_machine, from_snapshot
 from memwatch.library.never_raise import log_once, never_raise
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, find_system_ram
-from memwatch.printable import printable
+from memwatch.library.visible_gpus import Target
+from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share
 
-# A thread requests new data from the daemon at this interval.
+if TYPE_CHECKING:
+    from memwatch.library.local_reading import LocalReader
+
+# A thread requests new data from the daemon, or reads the machine, at this interval.
 FRESH_SECONDS = 1.0
-IDLE_SECONDS = 10.0
+# The thread ends this long after the last call. A helper process that opens a driver is kept longer.
+IDLE_SECONDS, LOCAL_IDLE_SECONDS = 10.0, 60.0
+# Figures read without a daemon are shown for this long.
+LOCAL_STALE_SECONDS = 5.0
 RAM = "ram"
 
 
-class Machine(Struct, frozen=True):
-    """This machine. Pools add up; shares are parts of pools and must not be added. `from_daemon`: the source."""
-
-    host: str
-    name: str | Absent
-    architecture: str
-    explanation: str
-    pools: tuple[Pool, ...]
-    shares: tuple[Share, ...]
-    devices: tuple[Device, ...]
-    from_daemon: bool
-    monotonic: float
-
-    @property
-    def ram(self) -> Pool | None:
-        return find_system_ram(self.pools)
-
-    def device(self, wanted: object) -> Device | None:
-        """Return a device by number, id (gpu0) or framework name (cuda:0, torch.device("cuda", 0)), or None.
-
-        Numbers count the GPUs in the driver's order.
-        """
-        text = str(wanted)
-        by_id = next((one for one in self.devices if one.id == text), None)
-        number = text.rpartition(":")[2] if ":" in text else "0" if text in ("cuda", "hip", "mps", "xpu") else text
-        if by_id is not None or not number.isdecimal() or len(number) > 4:
-            return by_id
-        return self.devices[int(number)] if int(number) < len(self.devices) else None
-
-
-class MemoryInfo(Struct, frozen=True):
-    """Memory of one pool, and the headroom of a device that allocates from it.
-
-    Inside a GPU memory partition the size of the card is not known: `pool` and `total_bytes` are the limit's. On a
-    unified machine the GPU's pool is System RAM, so the two must not be added. `headroom_certain_bytes` is the part
-    of the headroom that is free before the kernel reclaims page cache.
-    """
-
-    pool: str
-    label: str
-    total_bytes: int
-    used_bytes: Bytes
-    available_bytes: Bytes
-    headroom_bytes: Bytes
-    unified: bool
-    headroom_certain_bytes: Bytes = Absent.NOT_AVAILABLE
-
-
 class MachineCache:
-    """Cache of the newest data of this machine. Only the first read takes time."""
+    """Cache of the newest data of this machine. Only the first read takes time.
+
+    Without a daemon a thread reads the machine once a second while calls are made, which takes a few milliseconds
+    of CPU time. For an NVIDIA GPU a helper process then runs as well.
+    """
 
     def __init__(self, of: Daemon) -> None:
         self._of = of
         self._machine: Machine | None = None
         self._asked_at = 0.0
         self._thread: threading.Thread | None = None
+        self._reader: LocalReader | None = None
         self._lock = threading.Lock()
 
     def any(self) -> Machine:
@@ -96,35 +55,80 @@ class MachineCache:
         return self._machine or self._look()
 
     def fresh(self) -> Machine:
-        """Return data at most about two seconds old if a daemon is reachable.
+        """Return data at most about two seconds old.
 
-        A thread refreshes it until no call was made for `IDLE_SECONDS`.
+        A thread refreshes it until no call was made for `IDLE_SECONDS`, or `LOCAL_IDLE_SECONDS` without a daemon.
         """
         now = self._asked_at = time.monotonic()
-        found = self._machine
-        if found is None or (found.from_daemon and now - found.monotonic > IDLE_SECONDS):
-            found = self._look()
-        elif not found.from_daemon and not self._of.is_silent:
-            found = self._machine = from_daemon(self._of) or found  # a daemon may have been started since
-        if found.from_daemon and self._thread is None:
+        found = self._with_daemon()
+        if found is None or now - found.monotonic > _idle_seconds(found):
+            found = self._look(keeps_reader=True)
+        if self._thread is None:
             self._thread = threading.Thread(target=self._follow, name="memwatch-machine", daemon=True)
             self._thread.start()
         return found
+
+    def with_ram(self) -> Machine:
+        """Return a machine whose System RAM the caller reads itself. Starts no thread without a daemon."""
+        found = self._with_daemon() or self._look()
+        return self.fresh() if found.from_daemon else found
 
     def forget(self) -> None:
         """Drop the cache."""
         self._machine = None
 
-    def _look(self) -> Machine:
+    def after_fork(self) -> None:
+        """Reset in the child, which has no thread. The helper process belongs to the parent."""
+        self._thread = self._reader = None
+        self._lock = threading.Lock()
+
+    def _with_daemon(self) -> Machine | None:
+        """Return the cached machine, from a daemon if one was started since."""
+        found = self._machine
+        if found is not None and not found.from_daemon and not self._of.is_silent:
+            found = self._machine = from_daemon(self._of) or found
+        return found
+
+    def _look(self, keeps_reader: bool = False) -> Machine:
         with self._lock:
-            self._machine = from_daemon(self._of) or from_here()
-            return self._machine
+            found = self._machine = from_daemon(self._of) or self._read_here()
+            if not keeps_reader and self._thread is None:
+                self._close()
+            return found
+
+    def _read_here(self) -> Machine:
+        from memwatch.library.local_reading import LocalReader
+
+        if self._reader is None:
+            self._reader = LocalReader()
+        return from_snapshot(self._reader.read())
 
     def _follow(self) -> None:
-        while time.monotonic() - self._asked_at < IDLE_SECONDS:
+        while (found := self._machine) and time.monotonic() - self._asked_at < _idle_seconds(found):
             time.sleep(FRESH_SECONDS)
-            self._machine = from_daemon(self._of) or self._machine
-        self._thread = None
+            self._refresh(found)
+        with self._lock:
+            self._thread = None
+            self._close()
+
+    @never_raise(None)
+    def _refresh(self, found: Machine) -> None:
+        with self._lock:
+            newer = from_daemon(self._of)
+            if newer is None and not found.from_daemon:
+                newer = self._read_here()
+            self._machine = newer or self._machine
+            if newer and newer.from_daemon:
+                self._close()
+
+    def _close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+
+def _idle_seconds(found: Machine) -> float:
+    return IDLE_SECONDS if found.from_daemon else LOCAL_IDLE_SECONDS
 
 
 def from_daemon(of: Daemon) -> Machine | None:
@@ -138,58 +142,19 @@ def from_daemon(of: Daemon) -> Machine | None:
         return None
 
 
-def decode_machine(found: Json) -> Machine:
-    """Decode a snapshot of the daemon. Raises ResponseDecodeError, TypeError or KeyError."""
-    of_machine = found["machine"]
-    return Machine(
-        host=printable(str(found["host"])),
-        name=Absent.NOT_AVAILABLE if of_machine["name"] is None else printable(str(of_machine["name"])),
-        architecture=printable(str(of_machine["architecture"])),
-        explanation=printable(str(of_machine["explanation"])),
-        pools=decode_pools(found["pools"]),
-        shares=decode_shares(found["shares"]),
-        devices=decode_devices(found["devices"]),
-        from_daemon=True,
-        monotonic=time.monotonic(),
-    )
-
-
-def decode_leased_machine(found: Json, own_lease: str) -> Machine:
-    """Decode a snapshot with the leases of others in use. Raises as `decode_machine`."""
-    from memwatch.accounting.leased import with_leases_used  # needed only while there are leases
-
-    leases = without_lease(decode_leases(found.get("leases", ())), own_lease)  # older daemons have none
-    return with_leases_used(decode_machine(found), leases)
-
-
-def from_here() -> Machine:
-    from memwatch.library.local_reading import read_machine
-
-    found = read_machine()
-    return Machine(
-        found.host,
-        found.machine.name,
-        found.machine.architecture,
-        found.machine.explanation,
-        found.pools,
-        found.shares,
-        found.devices,
-        False,
-        time.monotonic(),
-    )
-
-
 machine_cache = MachineCache(daemon)
+os.register_at_fork(after_in_child=machine_cache.after_fork)
 
 
 def machine() -> Machine:
-    """Return pools, shares and devices of this machine. The first call takes up to two seconds without a daemon.
+    """Return pools, shares and devices of this machine, at most two seconds old.
 
-    Without one, later calls only refresh System RAM; all other values become Absent.STALE.
+    Without a daemon it is read directly, which costs more. The first call, and the first after a minute without
+    one, take up to two seconds. In between a thread reads the machine once a second, with a helper process for
+    NVIDIA's driver. If the reading fails, System RAM stays current and other values become Absent.STALE.
     """
     found = machine_cache.fresh()
-    old = not found.from_daemon and time.monotonic() - found.monotonic > FRESH_SECONDS
-    return with_current_ram(found, host.ram()) if old else found
+    return found if _is_current(found) else with_current_ram(found, host.ram())
 
 
 def with_current_ram(found: Machine, ram: Ram | Absent) -> Machine:
@@ -222,46 +187,60 @@ def is_unified_memory_gpu(device: object = 0) -> bool:
     return found is not None and UNIFIED.get(found.architecture, False)
 
 
-@never_raise(0)
 def get_device_memory_bytes(device: object = 0, default: int | None = None) -> int:
     """Return the most memory this GPU can use, from its driver or else the size of the pool it allocates from.
 
-    Without such a GPU: `default`, or else the size of System RAM.
+    For "cpu" it is the size of System RAM, for a MIG instance its own. Devices are named as in `Machine.find`.
+    Without such a GPU, or if its memory is not known: `default`, else raises DeviceError.
     """
-    here = machine_cache.any()
-    found = here.device(device)
-    if found is not None:
-        whole = compute_capacity(found, here)
-        if isinstance(whole, int) and whole > 0:
-            return whole
-    if default is not None:
+    try:
+        return _read_capacity(device)
+    except DeviceError:
+        if default is None:
+            raise
         return default
-    return here.ram.size_bytes if here.ram is not None else 0
+
+
+def _read_capacity(device: object) -> int:
+    here = machine_cache.any()
+    target = here.find(device)
+    found = _find_place(here, target) if target is None or target.instance else None
+    whole = _size_of(found) if found else 0 if target is None else compute_capacity(target.device, here)
+    if isinstance(whole, Absent) or not whole:
+        name = "System RAM" if target is None else f"{target.id} ({target.device.name})"
+        raise DeviceError(f"the memory of {name} is not known; `memwatch doctor` shows what its driver reports")
+    return whole
 
 
 def memory_info(device: object = None) -> MemoryInfo | None:
-    """Return the memory of System RAM or of the pool a GPU allocates from. None without such a GPU or pool.
+    """Return the memory of System RAM or of the pool a GPU allocates from. Never raises.
 
-    Inside a GPU memory partition it is that of the limit. A GPU without known memory is logged once. System RAM is
-    current. Dedicated GPU memory is the daemon's value of the last one or two seconds, or the framework's. Without
-    both it is known in the first second only.
+    Devices are named as in `Machine.find`. Without such a GPU, or if its memory is not known, it is None, and the
+    reason is logged once. Inside a GPU memory partition it is that of the limit, for a MIG instance its own.
+
+    System RAM is current. GPU memory is that of the last one or two seconds. Without a daemon, the first call with
+    a GPU, and the first after a minute without one, take up to two seconds.
     """
     return _memory_info(device)
 
 
 @never_raise(None)
 def _memory_info(device: object) -> MemoryInfo | None:
-    here = machine_cache.fresh()
-    found = None if device is None else here.device(device)
-    place = here.ram if device is None else _find_place(here, found)
-    if place is None:
-        _log_unknown(found)
+    here = machine_cache.with_ram() if is_cpu(device) else machine_cache.fresh()
+    try:
+        target = here.find(device)
+    except DeviceError as error:
+        log_once(f"memory_info: {error}")
         return None
-    unified = found is not None and UNIFIED.get(found.architecture, False)
-    total, (used, available, free) = _size_of(place), _now(place, here, found)
+    place = _find_place(here, target)
+    if place is None:
+        _log_unknown(None if target is None else target.device)
+        return None
+    unified = target is not None and UNIFIED.get(target.device.architecture, False)
+    total, (used, available, free) = _size_of(place), _now(place, here, target)
     room, certain = available, certain_part(available, free)
-    if found is not None and not unified and _is_current(here):
-        room, certain = found.headroom_bytes, found.headroom_certain_bytes
+    if target is not None and not target.instance and not unified and _is_current(here):
+        room, certain = target.device.headroom_bytes, target.device.headroom_certain_bytes
     return MemoryInfo(place.id, place.label, total, used, available, room, unified, certain)
 
 
@@ -271,14 +250,18 @@ def _log_unknown(device: Device | None) -> None:
         log_once(f"memory_info: the memory of {device.id} ({device.name}) is not known{why}")
 
 
-def _find_place(here: Machine, device: Device | None) -> Pool | Share | None:
-    """Return the first pool a device allocates from. System RAM for a unified one if that is not known.
+def _find_place(here: Machine, target: Target | None) -> Pool | Share | None:
+    """Return the first pool a device allocates from, or its MIG instance. System RAM for the CPU.
 
-    Without a pool, return the smallest of the limits that are known of the device.
+    For a unified GPU it is System RAM if its pool is not known. Without a pool, return the smallest of the limits
+    that are known of the device.
     """
-    if device is None:
-        return None
+    if target is None:
+        return here.ram
+    device = target.device
     shares = {share.id: share for share in here.shares}
+    if target.instance in shares:
+        return shares[target.instance] if _size_of(shares[target.instance]) else None
     limits = []
     place = device.allocates_from[0] if device.allocates_from else ""
     while place in shares:
@@ -296,7 +279,7 @@ def _size_of(place: Pool | Share) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _now(place: Pool | Share, here: Machine, device: Device | None) -> tuple[Bytes, Bytes, Bytes]:
+def _now(place: Pool | Share, here: Machine, target: Target | None) -> tuple[Bytes, Bytes, Bytes]:
     """Return used, available and free bytes. System RAM is read again if MemTotal is exactly its size."""
     ram, total = host.ram(), _size_of(place)
     if place.id == RAM and not isinstance(ram, Absent) and ram.total_bytes == total:
@@ -305,16 +288,17 @@ def _now(place: Pool | Share, here: Machine, device: Device | None) -> tuple[Byt
         if isinstance(place, Pool):
             return place.used_bytes, place.available_bytes, place.free_bytes
         return place.used_bytes, left_of(place), left_of(place)
-    if device is None:
+    if target is None:
         return Absent.STALE, Absent.STALE, Absent.STALE
-    free = _free_by_framework(here.devices.index(device))
+    free = _free_by_framework(here, target)
     return (free if isinstance(free, Absent) else max(0, total - free)), free, free
 
 
 def _is_current(here: Machine) -> bool:
-    return here.from_daemon or time.monotonic() - here.monotonic <= FRESH_SECONDS
+    return here.from_daemon or time.monotonic() - here.monotonic <= LOCAL_STALE_SECONDS
 
 
-def _free_by_framework(index: int) -> Bytes:
-    found = next((one for one in pools() if isinstance(one, TorchPool) and one.device == f"cuda:{index}"), None)
+def _free_by_framework(here: Machine, target: Target) -> Bytes:
+    torch = [one for one in pools() if isinstance(one, TorchPool)]
+    found = next((one for one in torch if here.find(one.device) == target), None)
     return Absent.NOT_AVAILABLE if found is None else found.free()

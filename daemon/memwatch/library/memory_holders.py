@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from memwatch.library.daemon_client import daemon, read_roots
 from memwatch.library.host import PAGE_BYTES
-from memwatch.library.machine import decode_machine
+from memwatch.library.machine_record import decode_machine
 from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent
 from memwatch.printable import decode, printable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.printable import printable
+from memwatch.runtime.daemon_address import read_authorization
 from memwatch.snapshot import Level
 
 # The stream sends an event at each tick, at most a minute apart.
@@ -111,7 +113,8 @@ class PressureWatch:
             return
         connection, prefix = self._of.connection(STREAM_SECONDS)
         try:
-            connection.request("GET", f"{prefix}/api/v1/stream?events=pressure")
+            headers = read_authorization(os.environ)
+            connection.request("GET", f"{prefix}/api/v1/stream?events=pressure", headers=headers)
             response = connection.getresponse()
             if response.status == 200:
                 yield from parse_events(response)

@@ -6,12 +6,17 @@ import os
 import time
 
 from memwatch.leases import OWN_LEASE
-from memwatch.library.cgroup_limit import own_limit
+from memwatch.library.cgroup_limit import CgroupLimit, own_limit
 from memwatch.library.daemon_client import daemon
-from memwatch.library.machine import decode_leased_machine, decode_machine, memory_info
+from memwatch.library.device_names import is_cpu
+from memwatch.library.machine import get_device_memory_bytes, machine_cache, memory_info
+from memwatch.library.machine_record import MemoryInfo, decode_leased_machine, decode_machine
 from memwatch.library.never_raise import never_raise
-from memwatch.model import Absent
-from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.model import Absent, Bytes
+from memwatch.planning.sizes import MAX_BYTES, InvalidInputError, parse_bytes
+
+# Unknown headroom becomes known when a driver answers again. After this time it is not expected to.
+UNKNOWN_SECONDS = 60.0
 
 
 def wait_for(
@@ -22,34 +27,47 @@ def wait_for(
     *,
     certain: bool = False,
 ) -> bool:
-    """Wait until `size` is available, at most `timeout` seconds. Returns False on timeout. Raises
-    InvalidInputError.
+    """Wait until `size` is available, at most `timeout` seconds.
 
-    Checks the headroom of a GPU, or System RAM and the limit of this process's container, unit or job. Unknown
-    headroom counts as not enough, and so does memory that others have leased. With `certain`, only memory that is
-    free without reclaim of page cache counts.
+    Checks the headroom of a GPU, named as in `Machine.find`, or System RAM and the limit of this process's
+    container, unit or job. Memory that others have leased does not count. With `certain`, only memory that is free
+    without reclaim of page cache counts.
+
+    Returns False on timeout, at once if `size` exceeds the total, and after a minute if the headroom stays unknown.
+    Raises InvalidInputError, and DeviceError without such a GPU. Without a daemon, each check of a GPU reads its
+    driver; an interval above a minute starts a helper process each time.
     """
     need = parse_bytes(size)
     if not 0.01 <= interval <= 3600:
         raise InvalidInputError(f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 1")
-    until = None if timeout is None else time.monotonic() + timeout
+    began = known_at = time.monotonic()
+    machine_cache.any().find(device)
+    whole = get_device_memory_bytes(device, default=MAX_BYTES)
     while True:
-        if has_room(need, device, certain):
+        found, limit = memory_info(device), own_limit() if is_cpu(device) else None
+        left = _left_of(found, limit, certain)
+        if isinstance(left, int) and left >= need and left - leased_bytes(device) >= need:
             return True
-        if until is not None and time.monotonic() + interval > until:
+        now = time.monotonic()
+        known_at = now if isinstance(left, int) else known_at
+        if _exceeds_total(need, whole, limit) or now - known_at > UNKNOWN_SECONDS:
+            return False
+        if timeout is not None and now + interval > began + timeout:
             return False
         time.sleep(interval)
 
 
-def has_room(need: int, device: object, certain: bool = False) -> bool:
-    found = memory_info(device)
+def _left_of(found: MemoryInfo | None, limit: CgroupLimit | None, certain: bool) -> Bytes:
     if found is None:
-        return False
+        return Absent.NOT_AVAILABLE
     left = found.headroom_certain_bytes if certain else found.headroom_bytes
-    if isinstance(left, Absent) or left < need or left - leased_bytes(device) < need:
-        return False
-    limit = own_limit() if device is None else None
-    return limit is None or limit.left_bytes >= need
+    return left if isinstance(left, Absent) or limit is None else min(left, limit.left_bytes)
+
+
+def _exceeds_total(need: int, whole: int, limit: CgroupLimit | None) -> bool:
+    if limit is not None and need > limit.size_bytes:
+        return True
+    return need > whole
 
 
 @never_raise(0)
@@ -59,7 +77,7 @@ def leased_bytes(device: object) -> int:
     if found is None or not found.get("leases"):
         return 0
     here, beside = decode_machine(found), decode_leased_machine(found, os.environ.get(OWN_LEASE, ""))
-    if device is None:
+    if is_cpu(device):
         before, after = (one.ram.available_bytes if one.ram else 0 for one in (here, beside))
     else:
         before, after = (one.headroom_bytes if one else 0 for one in (here.device(device), beside.device(device)))

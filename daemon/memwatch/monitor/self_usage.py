@@ -50,6 +50,10 @@ class SelfUsageReader:
             memory_locked=self.memory_locked,
         )
 
+    def close(self) -> None:
+        if self._statm is not None:
+            self._statm.close()
+
     def lock_memory(self) -> str | None:
         """Lock the pages of this process in RAM. Return None, or a message if that failed."""
         if sys.platform != "linux":

@@ -17,16 +17,19 @@ from memwatchd.client.context import build_context, check_shape, common
 def advise(url: Address | None, as_json: bool) -> int:
     """Print recommended settings for training and inference, each with its reason and source.
 
-    Settings with contradicting reports are marked "try both". No setting is changed.
+    GPUs that variables such as CUDA_VISIBLE_DEVICES hide are left out. Settings with contradicting reports
+    are marked "try both". No setting is changed.
     """
-    from memwatch.library.advice import advice_for, select_environment
-    from memwatch.library.machine import decode_machine
+    from memwatch.library.advice import advice_for, select_environment, with_visible_gpus
+    from memwatch.library.machine_record import decode_machine
 
     context = build_context(url, as_json)
     response = context.snapshot()
     with check_shape(context.address):
-        cpus = (os.cpu_count() or 1) if context.address.is_here else None
-        advice = advice_for(decode_machine(response.json), cpus)
+        machine, cpus = decode_machine(response.json), None
+        if context.address.is_here:
+            machine, cpus = with_visible_gpus(machine), os.cpu_count() or 1
+        advice = advice_for(machine, cpus)
     answer = {"environment": select_environment(advice), "advice": [asdict(one) for one in advice]}
     return context.show(answer, lambda: _lines(answer["advice"]), response.is_simulated)  # type: ignore[arg-type]
 

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import click
 
+from memwatch.accounting.relations import left_of
 from memwatch.backends.devices import certain_part
 from memwatch.leases import OWN_LEASE
 from memwatch.library.cgroup_limit import CgroupLimit, own_limit
 from memwatch.library.daemon_client import read_roots
 from memwatch.linux.files import Roots
-from memwatch.model import Device, Pool
+from memwatch.model import Device, Pool, Share
 from memwatch.render import words as wording
 from memwatchd import wiring
 
@@ -46,10 +47,11 @@ class PlaceHeadroom(NamedTuple):
         """Return the headroom beside the leases of others. The lease of this program does not count."""
         if not snapshot.get("leases"):  # older daemons have none
             return self
-        from memwatch.library.machine import decode_leased_machine
+        from memwatch.library.machine_record import decode_leased_machine
 
         here = decode_leased_machine(snapshot, os.environ.get(OWN_LEASE, ""))
-        found = here.ram if device is None else here.device(device)
+        places: list[Device | Share] = [*here.devices, *here.shares]
+        found = here.ram if device is None else next((one for one in places if one.id == device), None)
         left, certain = (None, None) if found is None else free_bytes(found)
         if left is None or self.left_bytes is None:
             return self
@@ -86,13 +88,14 @@ class PlaceHeadroom(NamedTuple):
 def find_headroom(snapshot: Json, device: str | None) -> PlaceHeadroom:
     """Return the headroom of a GPU or of System RAM, without memory that is leased to others.
 
-    The cgroup limit applies only to System RAM of this machine. On a unified machine, no cgroup contains the
-    memory of a driver.
+    `device`: an id, or a name as a program started here would use it: cuda:0, a UUID, cpu. The cgroup limit applies
+    only to System RAM of this machine. On a unified machine, no cgroup contains the memory of a driver.
     """
-    if device is not None:
-        left, certain = _headroom(snapshot, device)
-        found = PlaceHeadroom(device, left, find_capacity(snapshot, device), "", certain)
-        return found.beside(snapshot, device)
+    place = None if device is None else find_place(snapshot, device)
+    if place is not None:
+        left, certain = _headroom(snapshot, place)
+        found = PlaceHeadroom(place, left, find_capacity(snapshot, place), "", certain)
+        return found.beside(snapshot, place)
     ram = next((pool for pool in snapshot["pools"] if pool["kind"] == "system_ram"), None)
     left = None if ram is None else ram["available_bytes"]
     certain = None if ram is None or left is None or ram["free_bytes"] is None else min(left, ram["free_bytes"])
@@ -102,10 +105,12 @@ def find_headroom(snapshot: Json, device: str | None) -> PlaceHeadroom:
     return found if limit is None else found.limit_to(limit)
 
 
-def free_bytes(place: Pool | Device) -> tuple[int | None, int | None]:
+def free_bytes(place: Pool | Device | Share) -> tuple[int | None, int | None]:
     """Return what can be allocated there, and the part of it that needs no reclaim."""
     if isinstance(place, Device):
         left, certain = place.headroom_bytes, place.headroom_certain_bytes
+    elif isinstance(place, Share):
+        left = certain = left_of(place)
     else:
         left, certain = place.available_bytes, certain_part(place.available_bytes, place.free_bytes)
     return (left if isinstance(left, int) else None), (certain if isinstance(certain, int) else None)
@@ -119,26 +124,46 @@ def find_ram(snapshot: Json) -> str:
 def find_capacity(snapshot: Json, device: str | None) -> int | None:
     """Return the total capacity, None if unknown."""
     from memwatch.backends.devices import compute_capacity
-    from memwatch.library.machine import decode_machine
+    from memwatch.library.machine_record import decode_machine
 
     try:
         here = decode_machine(snapshot)
         if device is None:
             return None if here.ram is None else here.ram.size_bytes
-        found = here.device(device)
-        whole = None if found is None else compute_capacity(found, here)
+        share = next((one.limit_bytes for one in here.shares if one.id == device), None)
+        found = next((one for one in here.devices if one.id == device), None)
+        whole = share if found is None else compute_capacity(found, here)
     except (ValueError, TypeError, KeyError, StopIteration):  # older daemons send fewer fields
         return None
     return whole if isinstance(whole, int) else None
 
 
-def _headroom(snapshot: Json, device: str) -> tuple[int | None, int | None]:
-    """Return the headroom of a device, and the part that needs no reclaim. Older daemons do not report that."""
-    known = {one["id"]: (one["headroom_bytes"], one.get("headroom_certain_bytes")) for one in snapshot["devices"]}
-    if device not in known:
-        choice = f"which is not one of {', '.join(known)}" if known else "but this machine has no devices"
-        raise click.UsageError(f'--device is "{device}", {choice}')
-    return known[device]
+def find_place(snapshot: Json, device: str) -> str | None:
+    """Return the id of a GPU or of a MIG instance, None for the CPU."""
+    if any(one["id"] == device for one in snapshot["devices"]):
+        return device
+    from memwatch.library.device_names import DeviceError
+    from memwatch.library.device_selection import find_target
+    from memwatch.library.machine_record import ROOTS, decode_machine
+    from memwatch.library.visible_gpus import Program
+
+    environ = os.environ if _is_this_machine(snapshot) else {}
+    try:
+        target = find_target(device, decode_machine(snapshot).devices, Program(environ, {}, ROOTS, True))
+    except DeviceError as error:
+        raise click.UsageError(f"--{error}") from None
+    return None if target is None else target.id
+
+
+def _headroom(snapshot: Json, place: str) -> tuple[int | None, int | None]:
+    """Return the headroom of a place, and the part that needs no reclaim. Older daemons do not report that."""
+    for one in snapshot["devices"]:
+        if one["id"] == place:
+            return one["headroom_bytes"], one.get("headroom_certain_bytes")
+    share = next(one for one in snapshot["shares"] if one["id"] == place)
+    known = isinstance(share["limit_bytes"], int) and isinstance(share["used_bytes"], int)
+    left = max(0, share["limit_bytes"] - share["used_bytes"]) if known else None
+    return left, left
 
 
 def _is_this_machine(snapshot: Json) -> bool:

@@ -25,7 +25,7 @@ from memwatchd.client.context import (
     seconds_within,
 )
 from memwatchd.client.errors import CommandError
-from memwatchd.client.headroom import PlaceHeadroom, find_headroom, find_ram
+from memwatchd.client.headroom import PlaceHeadroom, find_headroom, find_place, find_ram
 from memwatchd.client.http import RequestDeclinedError, ask
 from memwatchd.client.run import COMMAND, PASS_THROUGH, CommandNotRunError
 
@@ -49,7 +49,7 @@ class Wish(Struct, frozen=True):
 
 @click.command(short_help="Wait for free memory, then run a program.", context_settings=PASS_THROUGH)
 @click.option("--free", "size", required=True, metavar="SIZE", help="Amount, such as 20GiB.")
-@click.option("--device", metavar="ID", help="Wait for this GPU, such as gpu0, instead of System RAM.")
+@click.option("--device", metavar="ID", help="Wait for this GPU instead of System RAM: gpu0, cuda:0 or a UUID.")
 @click.option("--certain", is_flag=True, help="Count only memory that is free without reclaim of page cache.")
 @click.option("--timeout", callback=seconds_within("1s", "366d", "10m"), help="Give up after this time.")
 @click.option(
@@ -109,7 +109,8 @@ def wait_for(wish: Wish, context: ClientContext) -> tuple[PlaceHeadroom, str]:
         with check_shape(context.address):
             console.print_simulated(is_first and snapshot["simulated"])
             headroom = find_headroom(snapshot, wish.device)
-            target = wish.device or find_ram(snapshot)
+            place = None if wish.device is None else find_place(snapshot, wish.device)
+            target = place or find_ram(snapshot)
         is_first, lease_id = False, ""
         decisive = headroom.decisive_bytes(wish.certain)
         if decisive is not None and decisive >= wish.need:

@@ -15,14 +15,35 @@ from scripts.reference.markdown import block, code, first_paragraph, page, prose
 
 INTRO = """
 `import memwatch` is for training and inference code. Importing takes 5 ms and loads each name on first use. The
-library works without a daemon; with one it reads the daemon's figures, and sends it marks and allocator
-reports. It looks for the daemon at `MEMWATCH_URL`, else at `http://127.0.0.1:6360`. [Training
+library works without a daemon; with one it reads the daemon's figures, and sends it marks and allocator reports.
+It looks for the daemon at `MEMWATCH_URL` (`http://HOST:6360`, or `unix:/PATH` of a socket that a container
+shares), else at `/run/memwatchd/memwatchd.sock`, else at `http://127.0.0.1:6360`. [Training
 code](../howto/training.md) has examples.
+
+A device is what the framework in this program means by its name:
+
+| name | device |
+|---|---|
+| `None`, `cpu` | System RAM |
+| `cuda:0`, `torch.device("cuda", 0)` | PyTorch's, else by `CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER` |
+| `cuda:0` on AMD, `hip:0` | by `ROCR_VISIBLE_DEVICES`, then `HIP_VISIBLE_DEVICES` or `CUDA_VISIBLE_DEVICES` |
+| `xpu:0`, `mps` | by `ZE_AFFINITY_MASK`; Apple's GPU |
+| 0, `"0"` | that number of CUDA, else of ROCm, XPU or Metal |
+| `gpu0`, `GPU-5a3d8005`, `MIG-…`, `0000:1b:00.0` | that GPU or MIG instance of the machine, visible or not |
+
+Inside a container with a daemon outside of it, its `/dev/nvidia` files decide which GPUs it has, else
+`NVIDIA_VISIBLE_DEVICES`. With MIG, CUDA shows one instance to a process. The order of unlike GPUs is CUDA's own:
+set `CUDA_DEVICE_ORDER=PCI_BUS_ID`, start PyTorch first, or name the GPU by its id. A device that does not exist
+or is hidden raises `DeviceError`. In functions for a training step it is `None` and one line in the log.
+
+Without a daemon the figures are the same and cost more. The first call that needs a GPU, and the first after a
+minute without one, take up to two seconds; in between, a thread reads the machine once a second. NVIDIA's driver
+is opened in a helper process, which ends a minute after the last call.
 """
 
 # Public names by subject, by the module that they come from.
 SUBJECTS: dict[str, tuple[str, ...]] = {
-    "The machine": ("machine", "host"),
+    "The machine": ("machine", "machine_record", "device_names", "host"),
     "Measuring": ("stage_log", "track", "profiler", "allocation_tracker"),
     "Training frameworks": ("callbacks",),
     "Allocators": ("frameworks", "memory_pool"),

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.library.advice import Advice, advice_for, select_environment
-from memwatch.library.machine import Machine
+from memwatch.library.machine_record import Machine
 from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality
 
 GIB = 1 << 30

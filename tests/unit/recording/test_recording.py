@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from memwatch.allocators import AllocatorReport
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.leases import Lease
-from memwatch.library.machine import decode_machine
+from memwatch.library.machine_record import decode_machine
 from memwatch.model import Absent, Process
 from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.render.json import snapshot_json, to_bytes

@@ -1,0 +1,266 @@
+"""GPUs that a program sees, in the order in which its framework counts them, by its environment and container."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from memwatch.drivers.amd.amdgpu_cards import read_nodes
+from memwatch.library.device_names import CUDA, HIP, MPS, XPU, DeviceError
+from memwatch.library.visible_devices import (
+    select_container,
+    select_cuda,
+    select_hip,
+    select_level_zero,
+    select_rocr,
+)
+from memwatch.linux.cgroups import in_container
+from memwatch.linux.files import Roots, names_in, read_once
+from memwatch.linux.pci import pci_numbers
+from memwatch.model import Device
+
+VENDORS = {CUDA: "nvidia", HIP: "amd", XPU: "intel", MPS: "apple"}
+# States of GPUs that no framework lists.
+GONE = frozenset({"missing", "lost"})
+CUDA_LIST, CUDA_ORDER, CONTAINER_LIST = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"
+ROCR_LIST, HIP_LIST, ZE_MASK = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"
+SYCL_SELECTOR, ZE_ORDER = "ONEAPI_DEVICE_SELECTOR", "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
+VARIABLES = (CUDA_LIST, CUDA_ORDER, CONTAINER_LIST, ROCR_LIST, HIP_LIST, ZE_MASK, SYCL_SELECTOR, ZE_ORDER)
+ALL_OF_SYCL = frozenset({"", "*:*", "*:gpu", "level_zero:*", "level_zero:gpu"})
+# MIG-GPU-<UUID>/<GPU instance>/<compute instance>, of drivers before R470.
+OLD_MIG = re.compile(r"MIG-(GPU-[0-9a-fA-F-]{1,40})/(\d{1,3})/\d{1,3}", re.ASCII)
+DEVICE_MINOR = re.compile(rb"^Device Minor:\s*(\d{1,4})\s*$", re.MULTILINE)
+
+
+class Program(NamedTuple):
+    """A process: its environment, its imported modules, and the root folders of the files that it sees.
+
+    `is_read_outside`: another process, a daemon, has read the GPUs, perhaps outside of this container.
+    """
+
+    environ: Mapping[str, str]
+    modules: Mapping[str, Any]
+    roots: Roots
+    is_read_outside: bool
+
+
+class Target(NamedTuple):
+    """A GPU, or the share of one of its MIG instances."""
+
+    device: Device
+    instance: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.instance or self.device.id
+
+
+class Gpu(NamedTuple):
+    """A GPU and the MIG devices that the program sees of it, as (id of the share, UUID)."""
+
+    device: Device
+    instances: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_mig(self) -> bool:
+        return bool(self.instances) or self.device.details.get("mig") == "enabled"
+
+
+class VisibleGpus(NamedTuple):
+    """GPUs in the framework's order. `because`: the variables that decided it, as NAME="value"."""
+
+    targets: tuple[Target, ...]
+    because: str
+
+
+def find_visible_gpus(kind: str, devices: Sequence[Device], program: Program) -> VisibleGpus:
+    """Return the GPUs of one kind. Raises DeviceError if their order is known to the framework only."""
+    gpus = [build_gpu(one) for one in devices if one.vendor.lower() == VENDORS[kind] and one.state not in GONE]
+    if kind == CUDA:
+        return _find_cuda(gpus, program)
+    if kind == HIP:
+        return _find_hip(gpus, program)
+    return _find_level_zero(gpus, program) if kind == XPU else VisibleGpus(tuple(map(_whole, gpus)), "")
+
+
+def build_gpu(device: Device) -> Gpu:
+    shares = [place for place in device.allocates_from if place.startswith(f"{device.id}.mig")]
+    return Gpu(device, tuple((share, uuid) for share in shares for uuid in _uuids_of(device, share)))
+
+
+def _uuids_of(device: Device, share: str) -> list[str]:
+    """Return the UUIDs of a GPU instance's compute instances, one empty one if they are not known."""
+    return device.details.get(share.rpartition(".")[2].replace("mig", "mig_"), "").split(", ")
+
+
+def _whole(gpu: Gpu) -> Target:
+    return Target(gpu.device)
+
+
+def _quote(program: Program, *names: str) -> str:
+    return ", ".join(f'{name}="{program.environ[name][:80]}"' for name in names if name in program.environ)
+
+
+def _find_cuda(gpus: list[Gpu], program: Program) -> VisibleGpus:
+    """Apply container, CUDA_DEVICE_ORDER and CUDA_VISIBLE_DEVICES.
+
+    FASTEST_FIRST, the default, is a heuristic of CUDA. GPUs of one model are then in the order of their addresses:
+    https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html.
+    """
+    gpus, by_container = _limit_to_container(gpus, program)
+    because = ", ".join(filter(None, (_quote(program, CUDA_LIST), by_container)))
+    value = program.environ.get(CUDA_LIST)
+    if value is not None and value.strip().startswith("MIG-"):
+        return VisibleGpus(_find_mig(value.strip(), gpus), because)
+    uuids = [str(gpu.device.uuid) for gpu in gpus]
+    chosen = gpus if value is None else [gpus[index] for index in select_cuda(value, uuids)]
+    if chosen and not (value or "").strip().startswith("GPU-"):
+        _check_cuda_order(gpus, program)
+    return VisibleGpus(_without_other_instances(chosen), because)
+
+
+def _check_cuda_order(gpus: Sequence[Gpu], program: Program) -> None:
+    if program.environ.get(CUDA_ORDER) != "PCI_BUS_ID" and _are_unlike(gpus):
+        raise DeviceError(
+            f"the order of {_list_models(gpus)} is known only to CUDA before it has started; "
+            f"set {CUDA_ORDER}=PCI_BUS_ID, or name a GPU by id or UUID, for example {gpus[0].device.id}"
+        )
+
+
+def _are_unlike(gpus: Sequence[Gpu]) -> bool:
+    return len({gpu.device.name for gpu in gpus}) > 1
+
+
+def _list_models(gpus: Iterable[Gpu]) -> str:
+    return " and ".join(sorted({gpu.device.name for gpu in gpus}))
+
+
+def _find_mig(value: str, gpus: Sequence[Gpu]) -> tuple[Target, ...]:
+    """Return the first MIG device of a list: a process sees one.
+
+    https://docs.nvidia.com/datacenter/tesla/mig-user-guide/mig-device-names.html
+    """
+    old = OLD_MIG.match(value)
+    if old:
+        places = {(str(gpu.device.uuid), share): gpu for gpu in gpus for share, _ in gpu.instances}
+        found = [(gpu, share) for (uuid, share), gpu in places.items() if uuid == old[1]]
+        return tuple(Target(gpu.device, share) for gpu, share in found if share.endswith(f".mig{old[2]}"))
+    listed = [(gpu, share, uuid) for gpu in gpus for share, uuid in gpu.instances]
+    if listed and not any(uuid for _, _, uuid in listed):
+        raise DeviceError(f'{CUDA_LIST} is "{value[:80]}", and this daemon reports no UUIDs of MIG; update it')
+    chosen = select_cuda(value, [uuid for _, _, uuid in listed])
+    return tuple(Target(listed[index][0].device, listed[index][1]) for index in chosen[:1])
+
+
+def _without_other_instances(gpus: Sequence[Gpu]) -> tuple[Target, ...]:
+    """Apply CUDA's rule for MIG: with a MIG device among the GPUs, a process sees the first one and nothing else.
+
+    https://docs.nvidia.com/datacenter/tesla/mig-user-guide/mig-device-names.html
+    """
+    first = next((Target(gpu.device, gpu.instances[0][0]) for gpu in gpus if gpu.instances), None)
+    return (first,) if first else tuple(_whole(gpu) for gpu in gpus if not gpu.is_mig)
+
+
+def _limit_to_container(gpus: list[Gpu], program: Program) -> tuple[list[Gpu], str]:
+    """Return the GPUs of this program's container, if the GPUs were read outside of it.
+
+    The container's device files decide, else NVIDIA_VISIBLE_DEVICES. It says nothing where it is "void" or a path.
+    """
+    if not program.is_read_outside or not is_contained(program.roots):
+        return gpus, ""
+    own = read_device_files(program.roots)
+    if own:
+        return [gpu for gpu in gpus if pci_numbers(gpu.device.pci) in own], "this container's /dev/nvidia files"
+    value = program.environ.get(CONTAINER_LIST, "")
+    if value in ("", "void") or value.startswith("/"):
+        return gpus, ""
+    return _select_for_container(value, gpus), _quote(program, CONTAINER_LIST)
+
+
+def _select_for_container(value: str, gpus: list[Gpu]) -> list[Gpu]:
+    if "none" not in value and len(value.split(",")) == len(gpus) and "MIG" not in value:
+        return gpus  # a daemon in the same container, where the GPUs have other numbers
+    listed = [(gpu, pair) for gpu in gpus for pair in gpu.instances]
+    chosen = select_container(value, [*(str(gpu.device.uuid) for gpu in gpus), *(pair[1] for _, pair in listed)])
+    whole = {index for index in chosen if index < len(gpus)}
+    own = [listed[index - len(gpus)] for index in chosen if index >= len(gpus)] if value != "all" else []
+    kept = []
+    for index, gpu in enumerate(gpus):
+        instances = tuple(pair for owner, pair in own if owner is gpu)
+        kept += [gpu] if index in whole else [gpu._replace(instances=instances)] if instances else []
+    return kept
+
+
+@lru_cache(maxsize=4)
+def is_contained(roots: Roots) -> bool:
+    return in_container(roots)
+
+
+@lru_cache(maxsize=4)
+def read_device_files(roots: Roots) -> frozenset[tuple[int, ...] | None]:
+    """Return the PCI addresses of the NVIDIA GPUs that have a file /dev/nvidia0, …, by the driver's /proc files."""
+    folder, found = roots.procfs / "driver/nvidia/gpus", set()
+    for address in names_in(folder):
+        minor = DEVICE_MINOR.search(read_once(folder / address / "information") or b"")
+        if minor and (roots.rootfs / f"dev/nvidia{int(minor[1])}").exists():
+            found.add(pci_numbers(address))
+    return frozenset(found)
+
+
+def _find_hip(gpus: list[Gpu], program: Program) -> VisibleGpus:
+    """Apply ROCR_VISIBLE_DEVICES, then HIP_VISIBLE_DEVICES or, if that is empty, CUDA_VISIBLE_DEVICES.
+
+    https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html
+    """
+    rocr = program.environ.get(ROCR_LIST)
+    name = HIP_LIST if program.environ.get(HIP_LIST) else CUDA_LIST
+    found = _in_node_order(gpus, program.roots)
+    if rocr is not None:
+        found = [found[index] for index in select_rocr(rocr, _rocr_uuids(found))]
+    if program.environ.get(name):
+        found = [found[index] for index in select_hip(program.environ[name], _rocr_uuids(found))]
+    return VisibleGpus(tuple(map(_whole, found)), _quote(program, ROCR_LIST, name))
+
+
+def _rocr_uuids(gpus: Iterable[Gpu]) -> list[str]:
+    """Return UUIDs as rocminfo shows them. They are the driver's unique_id."""
+    found = [gpu.device.uuid for gpu in gpus]
+    return [f"GPU-{uuid.removeprefix('GPU-')}" if isinstance(uuid, str) else "" for uuid in found]
+
+
+def _in_node_order(gpus: list[Gpu], roots: Roots) -> list[Gpu]:
+    """Sort by the compute driver's nodes, as ROCm does. A partitioned GPU has a node for each partition.
+
+    GPUs without a node are unknown to ROCm. In a container the nodes of other GPUs cannot be read.
+    """
+    by_address = {str(gpu.device.pci): gpu for gpu in gpus}
+    order = _read_node_order(roots, tuple(by_address))
+    return [by_address[address] for address in order] or gpus
+
+
+@lru_cache(maxsize=4)
+def _read_node_order(roots: Roots, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(node.pci for node in read_nodes(roots.sysfs / "class/kfd/kfd/topology", addresses))
+
+
+def _find_level_zero(gpus: list[Gpu], program: Program) -> VisibleGpus:
+    """Apply ZE_AFFINITY_MASK. The order of unlike GPUs is the driver's own, unless PCI order is requested.
+
+    https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html#affinity-mask
+    """
+    selector = program.environ.get(SYCL_SELECTOR, "")
+    if selector.lower() not in ALL_OF_SYCL:
+        raise DeviceError(
+            f'{SYCL_SELECTOR} is "{selector[:80]}", which memwatch does not evaluate; '
+            f"use {ZE_MASK}, or name the GPU by id, for example gpu0"
+        )
+    if _are_unlike(gpus) and program.environ.get(ZE_ORDER) != "1":
+        raise DeviceError(
+            f"the order of {_list_models(gpus)} is known only to Level Zero; "
+            f"set {ZE_ORDER}=1, or name a GPU by id, for example {gpus[0].device.id}"
+        )
+    mask = program.environ.get(ZE_MASK, "")
+    chosen = [gpus[index] for index in select_level_zero(mask, len(gpus))] if mask else gpus
+    return VisibleGpus(tuple(map(_whole, chosen)), _quote(program, ZE_MASK))
