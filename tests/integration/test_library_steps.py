@@ -161,6 +161,38 @@ def test_track_works_as_a_decorator() -> None:
     assert double.stats.name.endswith("double")  # type: ignore[attr-defined]
 
 
+def test_resident_set_is_that_of_a_forked_child() -> None:
+    """The file that is kept open is the parent's there."""
+    code = """
+import os
+from memwatch.library.host import rss_bytes
+rss_bytes()
+held = bytearray(b"x" * (200 << 20))
+whole = rss_bytes()
+if child := os.fork():
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+else:
+    del held
+    os._exit(0 if rss_bytes() < whole - (150 << 20) else 1)
+"""
+    assert run_program(code).returncode == 0
+
+
+def test_resident_set_is_known_after_the_program_closed_all_files(tmp_path: Path) -> None:
+    """The number of the closed file may be that of another one, whose figures are not taken."""
+    (tmp_path / "other").write_text("1 2 3 4")
+    code = f"""
+import os
+from memwatch.library.host import rss_bytes
+before = rss_bytes()
+os.closerange(3, 256)
+others = [open({str(tmp_path / "other")!r}) for _ in range(20)]
+assert abs(rss_bytes() - before) < 16 << 20, (rss_bytes(), before)
+"""
+    done = run_program(code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_allocation_tracker_reports_tags_peaks_and_old_allocations() -> None:
     """The clock is manual."""
     now = [0.0]
@@ -317,8 +349,11 @@ def test_step_calls_are_cheap(with_daemon: bool, daemon: RunningDaemon) -> None:
 
 
 COST = """
-import json, logging, os, time, memwatch
+import json, logging, os, resource, time, memwatch
 from support import calibration
+# ru_maxrss begins with the peak of the program that started this one. A training program exceeds that soon; below,
+# each reading of the own peak takes 15 µs more.
+held = b"x" * ((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) + (64 << 20))
 logging.basicConfig(level=logging.INFO, stream=open("/dev/null", "w"))
 tracker, profiler = memwatch.AllocationTracker(), memwatch.MemoryProfiler(0.5)
 profiler.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from memwatch.processes.allocator_reports import parse_start_ticks
 MEMINFO = re.compile(
     rb"MemTotal:\s+(\d{1,15}) kB\s+(?:MemFree:\s+(\d{1,15}) kB)?.*?MemAvailable:\s+(\d{1,15}) kB", re.DOTALL
 )
+STATM = re.compile(rb"\d+ (\d+) \d+ \d+ \d+ \d+ \d+\n")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -26,7 +28,7 @@ class Ram(NamedTuple):
 
 
 class Host:
-    """Reader of /proc/meminfo, which stays open. Per-process files are opened each time because of forks."""
+    """Reader of /proc/meminfo, which stays open."""
 
     def __init__(self, procfs: Path) -> None:
         self._meminfo = procfs / "meminfo"
@@ -63,20 +65,39 @@ def _ram_elsewhere() -> Ram | Absent:
     return Ram(found.total, found.available, found.free)
 
 
+class OwnStatm:
+    """/proc/self/statm, kept open: to open it takes 4 of 6 µs.
+
+    A forked child opens its own. If the program closed the file, its number may be that of another one by now.
+    """
+
+    def __init__(self) -> None:
+        self._file = self._pid = -1
+
+    def read(self) -> re.Match[bytes] | None:
+        pid = os.getpid()
+        if pid == self._pid:
+            with suppress(OSError):
+                if found := STATM.fullmatch(os.pread(self._file, 200, 0)):
+                    return found
+        self._file, self._pid = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC), pid
+        return STATM.fullmatch(os.pread(self._file, 200, 0))
+
+
+_own_statm = OwnStatm()
+
+
 def rss_bytes() -> Bytes:
     """Return the resident set size of this process."""
     try:
-        file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # half the time of open()
-        try:
-            return int(os.read(file, 200).split()[1]) * PAGE_BYTES
-        finally:
-            os.close(file)
+        found = _own_statm.read()
     except FileNotFoundError:
         import psutil
 
         return int(psutil.Process().memory_info().rss)
-    except (OSError, IndexError, ValueError):
+    except OSError:
         return Absent.NOT_AVAILABLE
+    return int(found[1]) * PAGE_BYTES if found else Absent.NOT_AVAILABLE
 
 
 def own_start_ticks() -> int | None:

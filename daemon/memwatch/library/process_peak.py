@@ -30,6 +30,7 @@ class ProcessPeak:
 
     def __init__(self) -> None:
         self._clean: int | None = None
+        self.can_reset = True
 
     def read(self) -> tuple[Bytes, ...]:
         peak = read_maxrss()
@@ -43,18 +44,21 @@ class ProcessPeak:
 
     def reset(self) -> bool:
         """Set the high-water mark to the current resident set. False where that is not permitted."""
-        if KEEP_PEAK in os.environ:
-            return False
-        try:
-            file = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            return os.write(file, b"5") == 1
-        except OSError:
-            return False
-        finally:
-            os.close(file)
+        self.can_reset = KEEP_PEAK not in os.environ and _clear_refs()
+        return self.can_reset
+
+
+def _clear_refs() -> bool:
+    try:
+        file = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.write(file, b"5") == 1
+    except OSError:
+        return False
+    finally:
+        os.close(file)
 
 
 def read_maxrss() -> Bytes:

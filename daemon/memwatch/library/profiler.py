@@ -77,17 +77,20 @@ class MemoryProfiler:
     @never_raise(None)
     def stage(self, name: str) -> None:
         """Begin a stage. One last sample is taken for the previous stage."""
-        running = self._watch is not None
-        self._close_watch()
+        ended = self._watch
+        if ended is None:
+            sample = counters.observe()
+        else:
+            self._watch, sample = counters.follow(ended)
+        self._see(sample)
         with self._lock:
+            if ended is not None:
+                self._peaks[self._stage] = count_peaks(self._peaks[self._stage], ended)
             if name not in self._peaks and len(self._peaks) >= MAX_STAGES:
                 name = self._stage
             self._stage = name
             self._peaks.setdefault(name, Peak(name))
-        if running:
-            self._open_watch()
-        else:
-            self._look()
+        self._see(sample)
         reporter.mark(f"[{name}]")
 
     @contextmanager
