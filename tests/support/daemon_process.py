@@ -165,24 +165,32 @@ def running_daemon(
     `through` is a command that replaces itself by the one given to it, such as `unshare --mount`. `stderr` is a
     descriptor for the log; without it, `log` is read.
     """
-    port = free_port()
     settings = tmp_path / "memwatchd.toml"
     settings.write_text(config)
     log = tmp_path / "log"
-    command = [*through, MEMWATCHD, "--config", str(settings), "--listen", f"127.0.0.1:{port}", *arguments]
-    if without_privileges:
-        command = [*POWERLESS, *command]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=output if stderr is None else stderr,
-            env=clean_environment(**(environ or {})),
-            start_new_session=True,
-        )
-    daemon = RunningDaemon(process, port, log, tls)
+
+    def start() -> RunningDaemon:
+        port = free_port()
+        command = [*through, MEMWATCHD, "--config", str(settings), "--listen", f"127.0.0.1:{port}", *arguments]
+        if without_privileges:
+            command = [*POWERLESS, *command]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=output if stderr is None else stderr,
+                env=clean_environment(**(environ or {})),
+                start_new_session=True,
+            )
+        return RunningDaemon(process, port, log, tls)
+
+    daemon = start()
+    process = daemon.process
     try:
-        _wait_until_ready(daemon)
+        if not _is_ready(daemon):  # another test took the free port meanwhile
+            daemon = start()
+            process = daemon.process
+            assert _is_ready(daemon), daemon.log.read_text()
         yield daemon
         for witness in WITNESSES if process.poll() is None else ():
             witness(daemon)
@@ -197,13 +205,17 @@ def running_daemon(
                 raise
 
 
-def _wait_until_ready(daemon: RunningDaemon) -> None:
+def _is_ready(daemon: RunningDaemon) -> bool:
+    """Wait until the daemon answers. False if its port was taken."""
     until = time.monotonic() + MAX_WAIT_SECONDS
     while True:
-        assert daemon.process.poll() is None, f"memwatchd exited: {daemon.log.read_text()}"
+        if daemon.process.poll() is not None:
+            said = daemon.log.read_text()
+            assert f"127.0.0.1:{daemon.port}: address already in use" in said, f"memwatchd exited: {said}"
+            return False
         try:
             if daemon.get("/readyz").status == 200:
-                return
+                return True
         except OSError:
             pass
         assert time.monotonic() < until, f"memwatchd does not answer: {daemon.log.read_text()}"
