@@ -142,26 +142,18 @@ class CollectorRuns:
     def __init__(self) -> None:
         self.durations: Mapping[str, Histogram] = {}
         self._last: dict[str, float | Absent] = {}
-        self._times: list[float | Absent] = []
 
     def add(self, statuses: Iterable[CollectorStatus]) -> None:
-        watched = [status for status in statuses if status.name in WITH_THREAD]
-        times = [status.last_success_unix for status in watched]
-        if times != self._times:
-            self._times = times
-            for status in watched:
-                self._add_run(status)
-
-    def _add_run(self, status: CollectorStatus) -> None:
-        at, seconds = status.last_success_unix, status.duration_seconds
-        if at == self._last.get(status.name):
-            return
-        self._last[status.name] = at
-        if isinstance(seconds, Absent):
-            return
-        if status.name not in self.durations:
-            self.durations = {**self.durations, status.name: Histogram(RUN_BOUNDS)}
-        self.durations[status.name].observe(seconds)
+        for status in statuses:
+            at = status.last_success_unix
+            if status.name not in WITH_THREAD or at == self._last.get(status.name):
+                continue
+            self._last[status.name], seconds = at, status.duration_seconds
+            if isinstance(seconds, Absent):
+                continue
+            if status.name not in self.durations:
+                self.durations = {**self.durations, status.name: Histogram(RUN_BOUNDS)}
+            self.durations[status.name].observe(seconds)
 
 
 class BetweenScrapes:

@@ -33,6 +33,18 @@ class Flag(Struct, frozen=True):
     reason: str
 
 
+def cache_format(engine: str, wanted: str, names: Mapping[str, str]) -> Iterator[Flag]:
+    """Yield the option for the format of the cache, none for an engine's own choice. Raises NoLaunchError.
+
+    `names`: the engine's name of each format that it has.
+    """
+    if wanted and wanted not in names:
+        raise NoLaunchError(f"{engine} has no {wanted} cache; use fp8")
+    name = names.get(wanted, "auto")
+    if name != "auto":
+        yield Flag(f"--kv-cache-dtype {name}", "the plan counts a cache of this format")
+
+
 class Launch(Struct, frozen=True):
     """Launch line of one engine. `command`: lines to copy, for a shell or (`language`) Python."""
 

@@ -15,6 +15,7 @@ from memwatch.planning.engines.placement import (
     Launch,
     NoLaunchError,
     Placement,
+    cache_format,
     reported_total,
     round_fraction,
     select_gpus,
@@ -59,11 +60,7 @@ def _formats(plan: Placement, dtype: str) -> Iterator[Flag]:
         yield Flag("--quantization fp8", "the plan counts fp8 weights, converted at load")
     elif dtype:
         raise NoLaunchError(f"SGLang does not convert weights to {dtype} at load; give files in that format")
-    cached = plan.cache_dtype
-    if cached and cached not in CACHE_DTYPES:
-        raise NoLaunchError(f"SGLang has no {cached} cache; use fp8")
-    if CACHE_DTYPES.get(cached, "auto") != "auto":
-        yield Flag(f"--kv-cache-dtype {CACHE_DTYPES[cached]}", "the plan counts a cache of this format")
+    yield from cache_format("SGLang", plan.cache_dtype, CACHE_DTYPES)
 
 
 def _tokens(plan: Placement) -> int:

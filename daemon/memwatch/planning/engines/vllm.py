@@ -16,6 +16,7 @@ from memwatch.planning.engines.placement import (
     Launch,
     NoLaunchError,
     Placement,
+    cache_format,
     describe_total,
     pools_of,
     reported_total,
@@ -65,11 +66,7 @@ def _formats(plan: Placement, dtype: str) -> Iterator[Flag]:
         yield Flag(f"--quantization {QUANTIZATIONS[dtype]}", f"the plan counts {dtype} weights, converted at load")
     elif dtype:
         raise NoLaunchError(f"vLLM does not convert weights to {dtype} at load; give files in that format")
-    cached = plan.cache_dtype
-    if cached and cached not in CACHE_DTYPES:
-        raise NoLaunchError(f"vLLM has no {cached} cache; use fp8")
-    if CACHE_DTYPES.get(cached, "auto") != "auto":
-        yield Flag(f"--kv-cache-dtype {CACHE_DTYPES[cached]}", "the plan counts a cache of this format")
+    yield from cache_format("vLLM", plan.cache_dtype, CACHE_DTYPES)
 
 
 def _memory(plan: Placement, cache: int | None) -> Iterator[Flag]:
@@ -84,7 +81,8 @@ def _memory(plan: Placement, cache: int | None) -> Iterator[Flag]:
         known, ram = False, find_system_ram(plan.snapshot.pools)
         own = {pool.id: pool.size_bytes for pool in (*pools_of(plan.gpu, plan.snapshot), *([ram] if ram else []))}
         total = sum(own.values())
-    need = plan.need + max(0, (cache or 0) - plan.part("kv_cache"))
+    beyond = 0 if cache is None else max(0, cache - plan.part("kv_cache"))
+    need = plan.need + beyond
     fraction = round_fraction(need, total)
     if fraction * total > plan.room:
         fraction = math.floor(need / total * 1000) / 1000
