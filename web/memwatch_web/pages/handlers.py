@@ -12,7 +12,8 @@ from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.sse import sse
-from memwatch_web.asgi.static_files import accepts_gzip
+from memwatch_web.asgi.static_files import VARY, accepts_gzip
+from memwatch_web.asgi.stream_encoding import Gzip, Identity, SharedDeflate
 from memwatch_web.pages.process_list import ListQueryError, ListView, parse_view
 from memwatch_web.pages.services import PageServices
 
@@ -51,12 +52,14 @@ async def processes(
 
 
 async def live(services: PageServices, request: Request, page: str = "overview") -> Response:
-    """Stream the live part of a page, once for each sample."""
+    """Stream the live part of a page, once for each sample. `title`: the figures of a page's title alone."""
     pages = services.pages
     if page not in pages.streams:
         raise ProblemError(422, f"page is {page[:80]!r}: use one of {', '.join(pages.streams)}.")
     shared = services.caches.get(("live", page), lambda _, snapshot: sse(page, pages.fragment(page, snapshot)))
-    return services.stream(request, shared.plain)
+    if not accepts_gzip(request):
+        return services.stream(request, Identity(shared.plain))
+    return services.stream(request, Gzip(services.deflated.setdefault(page, SharedDeflate(shared))))
 
 
 async def docs(services: PageServices) -> Response:
@@ -85,9 +88,8 @@ def answer(
     render: Callable[[Snapshot, float | None], bytes],
 ) -> Response:
     snapshot, stalled = services.current(), stalled_seconds(services.monitor)
-    headers = {"vary": "accept-encoding"}
     if shared is None or stalled is not None:
-        return HTMLResponse(render(snapshot, stalled), headers=headers)
+        return HTMLResponse(render(snapshot, stalled))
     if accepts_gzip(request):
-        return HTMLResponse(shared.gzipped(snapshot), headers=headers | {"content-encoding": "gzip"})
-    return HTMLResponse(shared.plain(snapshot), headers=headers)
+        return HTMLResponse(shared.gzipped(snapshot), headers={"content-encoding": "gzip", "vary": VARY})
+    return HTMLResponse(shared.plain(snapshot))

@@ -22,6 +22,7 @@ from memwatch.pressure.rules import PressureRules
 from memwatch.printable import printable
 from memwatch.processes.growth import GrowthTracker
 from memwatch.render import words as wording
+from memwatch.render.json import to_bytes
 from memwatch.render.summary import (
     build_latest,
     by_footprint,
@@ -57,6 +58,8 @@ LINKS |= {"fit": "/fit", "alerts": "/alerts", "about": "/about"}
 # Macro files, available in templates by name. The first is used by the others.
 PARTS = ("parts", "pool_parts", "holder_parts", "device_parts", "alert_parts")
 TOP_PROCESSES = 10
+# Stream of a page that is not visible.
+TITLE = "title"
 SILENCE_SPANS = ((3600, "1 h"), (28_800, "8 h"), (86_400, "1 d"))
 # Filters of templates: `figure | size`.
 WORDS = (
@@ -95,13 +98,14 @@ RECENT_SECONDS = 86_400.0
 
 
 class Pages:
-    """Renderer of all pages. Streams of the grouped process list are named `processes-GROUP`.
+    """Renderer of all pages. Streams of the grouped process list are named `processes-GROUP`, that of hidden pages
+    `title`.
 
     `rules` and `events` (newest first) are called at each rendering. `growth`: process growth from the monitor.
     """
 
     names = tuple(PATHS)
-    streams = (*names, *(f"processes-{group}" for group in GROUPS[1:]))
+    streams = (*names, *(f"processes-{group}" for group in GROUPS[1:]), TITLE)
 
     def __init__(
         self,
@@ -131,7 +135,9 @@ class Pages:
         return self._templates[name].render(context).encode()
 
     def fragment(self, stream: str, snapshot: Snapshot) -> bytes:
-        """Render the live part of a page, byte for byte as in the page."""
+        """Render the live part of a page, byte for byte as in the page. For `title`: its `#latest` as JSON."""
+        if stream == TITLE:
+            return to_bytes(build_latest(snapshot, self._rules()))
         name, _, group = stream.partition("-")
         template = self._templates[name]
         view = next((ListView(by) for by in GROUPS if by == group), None)

@@ -21,6 +21,7 @@
   let freshAt = now() - Number(document.body.dataset.stalledSeconds ?? 0);
   let retriedAt = now();
   let connection = null;
+  let titles = null;
   let stale = null;
 
   // The server sends UTC. Show times in the browser's time zone, with the date if it is not today.
@@ -79,9 +80,37 @@
   function reconnect() {
     if (now() - retriedAt < RETRY_SECONDS) return;
     retriedAt = now();
+    if (document.hidden) {
+      openTitles();
+      return;
+    }
     connection?.reader?.cancel();
     htmx.trigger(live, "reconnect");
   }
+
+  // A hidden page follows only what its title and notifications need.
+  function openTitles() {
+    titles?.close();
+    titles = new EventSource("live?page=title");
+    titles.addEventListener("title", (event) => accept(JSON.parse(event.data)));
+  }
+
+  function followVisibility() {
+    if (document.hidden) {
+      connection?.reader?.cancel();
+      openTitles();
+      return;
+    }
+    titles?.close();
+    titles = null;
+    htmx.trigger(live, "reconnect");
+  }
+
+  document.addEventListener("visibilitychange", followVisibility);
+
+  document.addEventListener("htmx:sse:before:connection", (event) => {
+    if (document.hidden) event.detail.connection.cancelled = true;
+  });
 
   document.addEventListener("htmx:sse:after:connection", (event) => {
     connection = event.detail.connection;
@@ -317,6 +346,7 @@
   const chart = box && new Chart(box, document.getElementById("spans"));
 
   localise(live);
+  if (document.hidden) openTitles();
   look();
   setInterval(look, 250);
 })();
