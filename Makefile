@@ -61,7 +61,7 @@ help:
 	@echo "make test-system  test the package in a systemd container: install, kill, hang, upgrade, purge (root)"
 	@echo "make test-arm64   test the arm64 package on an emulated processor"
 	@echo "make audit        check dependencies for known vulnerabilities (ADVISORIES=FILE: by another list), write the SBOM"
-	@echo "make build        build the wheel and the source distribution in dist/"
+	@echo "make build        build the wheels and source distributions of memwatch and memwatchd in dist/"
 
 run: $(VENV)/.run
 	$(BIN)/memwatchd $(RUN_ARGS)
@@ -161,7 +161,8 @@ test-llama:
 	PYTHONPATH=tests $(VENV)-llama/bin/python -m scripts.llama_run
 
 build: $(VENV)/.test
-	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m build --no-isolation --outdir dist daemon
+	$(BIN)/python -m build --no-isolation --outdir dist
 
 deb: $(VENV)/.test
 	$(BIN)/python deploy/package/deb.py $(DEB_ARGS)
@@ -175,7 +176,7 @@ test-system: deb
 fuzz: $(VENV)-fuzz/.made
 	PYTHONPATH=tests $(VENV)-fuzz/bin/python -m fuzz.run --seconds $(SECONDS) --docs docs/quality/fuzz.md $(TARGETS)
 
-$(VENV)-fuzz/.made: pyproject.toml $(CONSTRAINTS)
+$(VENV)-fuzz/.made: pyproject.toml daemon/pyproject.toml $(CONSTRAINTS)
 	@sh tests/tools/make_venv.sh $(PYTHON) $(VENV)-fuzz
 	$(VENV)-fuzz/bin/python -m pip --quiet --disable-pip-version-check install --constraint $(CONSTRAINTS) \
 		--build-constraint $(CONSTRAINTS) --editable .
@@ -208,7 +209,7 @@ $(VENV)/.made:
 	@sh tests/tools/make_venv.sh $(PYTHON) $(VENV)
 	@touch $@
 
-$(VENV)/.run: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
+$(VENV)/.run: $(VENV)/.made pyproject.toml daemon/pyproject.toml $(CONSTRAINTS)
 	$(INSTALL) --editable .
 	@touch $@
 
