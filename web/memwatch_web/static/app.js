@@ -7,6 +7,8 @@
   const banner = document.getElementById("stale-banner");
   const announcement = document.getElementById("announcement");
   const icon = document.getElementById("icon");
+  const up = document.documentElement.dataset.up;
+  const subject = live.dataset.subject ? `${live.dataset.subject} · ` : "";
   const page = new URLSearchParams(live.getAttribute("hx-sse:connect").split("?")[1]).get("page");
 
   const STALE_INTERVALS = 2.5; // with one sample a second and a check every 250 ms: stale within 3 s
@@ -41,8 +43,8 @@
   }
 
   function showTitle() {
-    document.title = (stale ? "stale · " : "") + latest.title;
-    icon.href = `static/icon-${stale ? "stale" : latest.level}.svg`;
+    document.title = (stale ? "stale · " : "") + subject + latest.title;
+    icon.href = `${up}static/icon-${stale ? "stale" : latest.level}.svg`;
   }
 
   function accept(next) {
@@ -91,7 +93,7 @@
   // A hidden page follows only what its title and notifications need.
   function openTitles() {
     titles?.close();
-    titles = new EventSource("live?page=title");
+    titles = new EventSource(`${up}live?page=title`);
     titles.addEventListener("title", (event) => accept(JSON.parse(event.data)));
   }
 
@@ -188,7 +190,7 @@
         const names = this.targets.map((target) => `pressure.${target.id}.ratio`);
         const query = new URLSearchParams({ series: names.join(), from: latest.unix - LONGEST, points: 1200 });
         try {
-          const answer = await fetch(`api/v1/history?${query}`);
+          const answer = await fetch(`${up}api/v1/history?${query}`);
           if (answer.ok) this.take(await answer.json(), names);
         } catch {
           // Without history the chart starts empty. The banner shows a lost connection.
