@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 from msgspec import Struct
 
@@ -12,6 +13,9 @@ from memwatch.render import words
 from memwatch.render.memory_map import MemoryMap
 from memwatch.render.status_line import MANY_GPUS
 from memwatch.snapshot import Level, Pressure
+
+# Heights in pixels: of a map, of the line of a share, and of the maps above the processes (1280 × 800).
+MAP_HEIGHT, ROW_HEIGHT, LEADING_HEIGHT = 205, 26, 430
 
 
 class GpuCell(Struct, frozen=True):
@@ -29,6 +33,23 @@ def split_gpus(maps: Sequence[MemoryMap]) -> tuple[tuple[MemoryMap, ...], tuple[
     if len(gpus) < MANY_GPUS:
         return (), tuple(maps)
     return gpus, tuple(one for one in maps if one not in gpus)
+
+
+def arrange(maps: Sequence[MemoryMap]) -> tuple[tuple[MemoryMap, ...], tuple[MemoryMap, ...]]:
+    """Return the maps above the processes, and those below: the first screen names the largest holder.
+
+    GPUs come first and carve-outs last. A map at least is above, and as many as fit.
+    """
+    ordered = sorted(maps, key=_rank)
+    heights = list(accumulate(MAP_HEIGHT + ROW_HEIGHT * max(0, len(one.rows) - 1) for one in ordered))
+    fit = max(1, sum(height <= LEADING_HEIGHT for height in heights))
+    return tuple(ordered[:fit]), tuple(ordered[fit:])
+
+
+def _rank(one: MemoryMap) -> int:
+    if one.pool is None:
+        return 1
+    return {PoolKind.VRAM: 0, PoolKind.HBM: 0, PoolKind.SYSTEM_RAM: 1, PoolKind.CARVEOUT: 2}[one.pool.kind]
 
 
 def build_cells(

@@ -28,7 +28,7 @@ from memwatch.render.summary import build_latest, find_cuda_free, find_worst, ha
 from memwatch.snapshot import Pressure, Snapshot
 from memwatch_web.pages.charts import DASHES
 from memwatch_web.pages.devices import build_entries
-from memwatch_web.pages.gpu_grid import build_cells, split_gpus
+from memwatch_web.pages.gpu_grid import arrange, build_cells, split_gpus
 from memwatch_web.pages.history_data import build_chart_point
 from memwatch_web.pages.history_view import HistoryView, RejectedQuery
 from memwatch_web.pages.last_run_chart import build_chart
@@ -237,14 +237,16 @@ class Pages:
     def _overview(self, snapshot: Snapshot, rules: PressureRules) -> dict[str, Any]:
         pressure: dict[str, Pressure] = {verdict.target: verdict for verdict in snapshot.pressure}
         thresholds = {target: rules.thresholds_for(target) for target in snapshot.labels}
-        gpus, maps = split_gpus(build_maps(snapshot, thresholds))
+        gpus, others = split_gpus(build_maps(snapshot, thresholds))
+        maps = (*others, *build_limit_maps(snapshot, thresholds))
+        above, below = ((), maps) if gpus else arrange(maps)
         return {
             "pressure": pressure,
             "worst": find_worst(snapshot),
             "status": self._status(snapshot),
             "cells": build_cells(gpus, pressure, snapshot.devices),
-            "maps": maps,
-            "limit_maps": build_limit_maps(snapshot, thresholds),
+            "above": above,
+            "below": below,
             "cuda_free": find_cuda_free(snapshot),
             "holders": self._holders(snapshot),
             "latest": {**build_latest(snapshot, rules), "chart": build_chart_point(snapshot)},

@@ -119,6 +119,7 @@
       this.plotBox.dataset.chart = this.pool ?? "";
       this.plotBox.tabIndex = 0;
       this.plotBox.setAttribute("role", "img");
+      this.plotBox.setAttribute("aria-label", "Memory over time");
       box.replaceChildren(this.plotBox, element("div", "moment"));
       this.chart = new PastChart(this.plotBox, (from, to) => location.assign(this.link(from, to)));
       document.addEventListener("visibilitychange", () => this.load());
