@@ -10,6 +10,7 @@ import venv
 from collections.abc import Iterator
 from pathlib import Path
 
+import pynvml  # type: ignore[import-untyped]
 import pytest
 
 from memwatch import __version__
@@ -84,20 +85,29 @@ def test_library_reads_the_machine_without_a_daemon(programs: Path) -> None:
     assert int(python(programs, MEMORY, MEMWATCH_URL=nowhere())) == int(total.split()[1]) << 10
 
 
-def test_nvidia_gpus_are_read_without_the_vendors_package(programs: Path, tmp_path: Path) -> None:
-    """libnvidia-ml.so.1 of the driver is enough."""
+@pytest.mark.parametrize("installed", [False, True], ids=["without nvidia-ml-py", "with it"])
+def test_nvidia_gpus_are_read_with_the_extra(programs: Path, tmp_path: Path, installed: bool) -> None:
+    """Without it the collector says what to install."""
     machine = READY["rtx-4090"]
     simulator, host = Simulator.of(tmp_path, machine), MACHINES / str(machine.host)
     roots = {f"MEMWATCHD_{name.upper()}FS": str(host / name) for name in ("proc", "sys", "root")}
+    if installed:
+        (tmp_path / "pynvml.py").symlink_to(str(pynvml.__file__))
+        roots["PYTHONPATH"] = str(tmp_path)
     done = run(
-        *(programs / "memwatch", "--url", nowhere(), "devices", "--json"),
+        *(programs / "memwatch", "--url", nowhere(), "status", "--json"),
         cwd=tmp_path,
         **simulator.environ,
         **roots,
     )
 
-    (gpu,) = json.loads(done.stdout)
-    assert isinstance(gpu["headroom_bytes"], int)
+    found = json.loads(done.stdout)
+    (nvml,) = [one for one in found["collectors"] if one["name"] == "nvml"]
+    if installed:
+        assert nvml["state"] == "ok"
+        assert [type(gpu["headroom_bytes"]) for gpu in found["devices"]] == [int]
+    else:
+        assert nvml["error"] == "nvidia-ml-py is not installed: pip install 'memwatch[nvidia]'"
 
 
 @pytest.mark.parametrize("command", [("status", "--json"), ("history", "--json"), FIT])

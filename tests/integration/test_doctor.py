@@ -34,6 +34,7 @@ def by_id(checks: tuple[Check, ...] | list[Check]) -> dict[str, Check]:
     ("found", "check", "part"),
     [
         (InstalledVersions(nvidia_module="580.95.05", nvidia_library="575.57.08"), "nvidia.versions", "error 18"),
+        (InstalledVersions(packages={"pynvml": "11.5.3"}), "packages.pynvml", "deprecated"),
         (InstalledVersions(packages={"amdsmi": "6.4.4"}), "amdsmi.library", "no libamd_smi.so is installed"),
         (
             InstalledVersions(packages={"amdsmi": "7.0.2"}, amd_smi_library="libamd_smi.so.27.1"),
@@ -61,6 +62,7 @@ def test_bad_version_combinations_are_reported_with_a_remedy(
     [
         InstalledVersions(),
         InstalledVersions(nvidia_module="580.95.05", nvidia_library="580.95.05"),
+        InstalledVersions(packages={"pynvml": "13.0.1", "nvidia-ml-py": "13.580.82"}),
         InstalledVersions(packages={"amdsmi": "7.0.2"}, amd_smi_library="libamd_smi.so.26.0"),
         InstalledVersions(packages={"amdsmi": "10.1.0"}, amd_smi_library="libamd_smi.so.27.1"),
         InstalledVersions(rocm="7.12.0"),

@@ -144,7 +144,7 @@ def test_oom_score_of_the_helper_is_raised_by_300(tmp_path: Path) -> None:
     assert score == min(1000, own + 300)
 
 
-def test_helper_imports_only_msgspec_and_few_own_modules(tmp_path: Path) -> None:
+def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) -> None:
     code = (
         "import sys, json; before = set(sys.modules); import memwatch.drivers.nvml.child;"
         "print(json.dumps([[n, getattr(m, '__file__', None)] for n, m in sys.modules.items() if n not in before]))"
@@ -155,7 +155,7 @@ def test_helper_imports_only_msgspec_and_few_own_modules(tmp_path: Path) -> None
 
     foreign = {name.partition(".")[0] for name, file in modules.items() if file and "site-packages" in file}
     ours = {name for name in modules if name.startswith("memwatch")}
-    assert foreign - {"typing_extensions"} == {"msgspec"}
+    assert foreign - {"typing_extensions"} == {"pynvml", "msgspec"}
     assert {name for name in ours if not name.startswith("memwatch.drivers.nvml")} == {
         "memwatch",
         "memwatch.drivers",

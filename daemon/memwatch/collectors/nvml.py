@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -107,6 +108,8 @@ class Collector(BaseCollector):
         """`argv`: command of the helper, instead of `CHILD`."""
         if not is_nvidia_here(roots):
             raise SourceUnavailable("no NVIDIA GPU and no NVIDIA driver found")
+        if find_spec("pynvml") is None:
+            raise SourceUnavailable("nvidia-ml-py is not installed: pip install 'memwatch[nvidia]'")
         command = [*(argv or python_child(CHILD)), *_host_options(roots)]
         self._helper = Helper(command, DEADLINE_SECONDS, pause_seconds, dict(os.environ))
         self._pids = pids

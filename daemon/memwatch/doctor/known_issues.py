@@ -14,11 +14,14 @@ _LAST_OLD_PACKAGE = (7, 0, 2)
 # ROCm changelogs: before 6.4.2, amd-smi counted a KiB of process memory as 1000 bytes. Before 7.12, it opened
 # /dev/kfd on an MI300A, which registered the caller as a GPU process and prevented reloading the driver.
 _RIGHT_KIB, _LEAVES_KFD_ALONE = (6, 4, 2), (7, 12)
+# First release of the pynvml package without its own pynvml module. Older ones overwrite that of nvidia-ml-py.
+_PYNVML_IS_A_SHELL = (12,)
 
 
 def find_known_issues(installed: InstalledVersions) -> Iterator[Check]:
     """Yield a check for each known incompatibility among the installed versions."""
     yield from _nvidia_versions(installed)
+    yield from _pynvml(installed)
     yield from _amdsmi(installed)
     yield from _rocm(installed)
     yield from _stalls(installed)
@@ -32,6 +35,17 @@ def _nvidia_versions(installed: InstalledVersions) -> Iterator[Check]:
             Verdict.PROBLEM,
             f"NVIDIA's kernel driver is {module}, its library {library}: every NVML call fails (error 18)",
             "restart the machine, or reload the nvidia modules",
+        )
+
+
+def _pynvml(installed: InstalledVersions) -> Iterator[Check]:
+    old = installed.packages.get("pynvml")
+    if old and parse_numbers(old) < _PYNVML_IS_A_SHELL:
+        yield Check(
+            "packages.pynvml",
+            Verdict.PROBLEM,
+            f"the package pynvml {old} is deprecated and overwrites files of nvidia-ml-py",
+            "pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py",
         )
 
 

@@ -14,7 +14,7 @@ from memwatch.backends.files import read_head
 from memwatch.backends.libraries import find_library
 from memwatch.linux.files import Roots
 
-PACKAGES = ("amdsmi",)
+PACKAGES = ("amdsmi", "nvidia-ml-py", "pynvml")
 ROCM = "opt/rocm"
 MAX_BYTES = 4096
 _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){1,3}")

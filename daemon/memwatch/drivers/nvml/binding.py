@@ -1,17 +1,18 @@
 """NVML calls that return plain values. Every failure is raised as `NvmlError` with NVML's return code.
 
-Not with the vendor's Python binding: that decodes names strictly, calls every process list twice, raises errors of
-three families, one of them unhashable, and would be one more dependency of every program that imports memwatch.
+The vendor's Python binding loads the library and defines its structures. Its wrappers are not used: they decode
+names strictly, call every process list twice, and raise errors of three families, one of them unhashable.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from ctypes import CDLL, byref, c_int, c_uint, c_ulonglong, c_void_p, cast, create_string_buffer
+from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p, cast, create_string_buffer
 from typing import Any, TypeVar
 
-from memwatch.drivers.nvml import structures
+import pynvml  # type: ignore[import-untyped]
+
 from memwatch.drivers.nvml.errors import Code, NvmlError
 from memwatch.drivers.nvml.records import AddressingMode, GpuMemory, VirtualizationMode
 from memwatch.drivers.nvml.validation import NO_INSTANCE, Row
@@ -19,6 +20,9 @@ from memwatch.model import Absent, Words
 
 W = TypeVar("W")
 Handle = Any  # an opaque pointer
+
+XID = pynvml.nvmlEventTypeXidCriticalError
+MIG_CHANGE = pynvml.nvmlEventMigConfigChange
 
 _ADDRESSING_MODES: dict[int, AddressingMode] = {0: "none", 1: "hmm", 2: "ats"}
 _VIRTUALIZATION_MODES: dict[int, VirtualizationMode] = dict(
@@ -34,21 +38,18 @@ _RECOVERY_ACTIONS = (
     "bus_reset",
     "system_reboot",
 )
+SM_CLOCK, MEMORY_CLOCK = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
 _TEMPERATURE_V1 = 0x100000C
+_GPU_SENSOR = pynvml.NVML_TEMPERATURE_GPU
 _SINCE_DRIVER_LOAD = 0  # nvmlEccCounterType_t: volatile
-
-# The library, loaded by the first `initialize`.
-_library: CDLL | None = None
 
 
 def call(name: str, *arguments: object) -> None:
     """Call one function of the library."""
-    if _library is None:
-        raise NvmlError(Code.UNINITIALIZED)
     try:
-        function = getattr(_library, name)
+        function = getattr(pynvml.nvmlLib, name)
     except AttributeError:
-        raise NvmlError(Code.FUNCTION_NOT_FOUND) from None
+        raise NvmlError(Code.FUNCTION_NOT_FOUND if pynvml.nvmlLib else Code.UNINITIALIZED) from None
     code = function(*arguments)
     if code:
         raise NvmlError(code)
@@ -56,18 +57,18 @@ def call(name: str, *arguments: object) -> None:
 
 def initialize() -> None:
     """Load the library unless it is loaded, and open the driver. No GPU is accessed yet."""
-    global _library
-    if _library is None:
-        try:
-            _library = structures.load_library()
-        except OSError:
-            raise NvmlError(Code.LIBRARY_NOT_FOUND) from None
-    call("nvmlInitWithFlags", c_uint(0))
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NvmlError(error.value) from None
 
 
 def shut_down() -> None:
     """Close the driver. The library stays loaded until the process ends."""
-    call("nvmlShutdown")
+    try:
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise NvmlError(error.value) from None
 
 
 def number(name: str, *arguments: object, kind: Any = c_uint) -> int:  # noqa: ANN401  a ctypes type
@@ -90,13 +91,13 @@ def cuda_version() -> str:
 
 
 def handle_at(index: int) -> Handle:
-    handle = structures.Device()
+    handle = pynvml.c_nvmlDevice_t()
     call("nvmlDeviceGetHandleByIndex_v2", c_uint(index), byref(handle))
     return handle
 
 
 def mig_handle_at(parent: Handle, index: int) -> Handle:
-    handle = structures.Device()
+    handle = pynvml.c_nvmlDevice_t()
     call("nvmlDeviceGetMigDeviceHandleByIndex", parent, c_uint(index), byref(handle))
     return handle
 
@@ -107,26 +108,26 @@ def handle_address(handle: Handle) -> int:
 
 
 def pci_address(handle: Handle) -> str:
-    info = structures.PciInfo()
+    info = pynvml.nvmlPciInfo_t()
     call("nvmlDeviceGetPciInfo_v3", handle, byref(info))
-    offset = structures.PciInfo.busId.offset
+    offset = pynvml.nvmlPciInfo_t.busId.offset
     return bytes(info)[offset:].split(b"\0")[0].decode(errors="replace")
 
 
 def memory_v2(handle: Handle) -> GpuMemory:
-    info = structures.MemoryV2(structures.MEMORY_V2)
+    info = pynvml.c_nvmlMemory_v2_t(pynvml.nvmlMemory_v2)
     call("nvmlDeviceGetMemoryInfo_v2", handle, byref(info))
     return GpuMemory(2, info.total, info.used, info.free, info.reserved)
 
 
 def memory_v1(handle: Handle) -> GpuMemory:
-    info = structures.Memory()
+    info = pynvml.c_nvmlMemory_t()
     call("nvmlDeviceGetMemoryInfo", handle, byref(info))
     return GpuMemory(1, info.total, info.used, info.free, Absent.NOT_SUPPORTED)
 
 
 def bar1_size(handle: Handle) -> int:
-    info = structures.Bar1Memory()
+    info = pynvml.c_nvmlBAR1Memory_t()
     call("nvmlDeviceGetBAR1MemoryInfo", handle, byref(info))
     return int(info.bar1Total)
 
@@ -140,7 +141,7 @@ def numa_node(handle: Handle) -> int:
 
 
 def addressing_mode(handle: Handle) -> AddressingMode:
-    info = structures.AddressingModeInfo(structures.ADDRESSING_MODE_V1)
+    info = pynvml.c_nvmlDeviceAddressingMode_t()
     call("nvmlDeviceGetAddressingMode", handle, byref(info))
     return _known(_ADDRESSING_MODES, info.value)
 
@@ -175,7 +176,7 @@ def remapped_rows(handle: Handle) -> tuple[int, int, bool, bool]:
 
 
 def recovery_action(handle: Handle) -> Words:
-    field = structures.FieldValue(structures.FIELD_RECOVERY_ACTION)
+    field = pynvml.c_nvmlFieldValue_t(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
     call("nvmlDeviceGetFieldValues", handle, c_int(1), byref(field))
     if field.nvmlReturn:
         raise NvmlError(field.nvmlReturn)
@@ -186,14 +187,14 @@ def recovery_action(handle: Handle) -> Words:
 def temperature(handle: Handle) -> int:
     """Return the temperature of the GPU in degrees Celsius."""
     # nvmlTemperature_v1_t: version, sensor, degrees. Lists of values need no record of the binding.
-    info = (c_int * 3)(_TEMPERATURE_V1, structures.TEMPERATURE_GPU, 0)
+    info = (c_int * 3)(_TEMPERATURE_V1, _GPU_SENSOR, 0)
     call("nvmlDeviceGetTemperatureV", handle, byref(info))
     return info[2]
 
 
 def temperature_v0(handle: Handle) -> int:
     """Return the temperature by the call of drivers before 575, which CUDA 14 will remove."""
-    return number("nvmlDeviceGetTemperature", handle, c_uint(structures.TEMPERATURE_GPU))
+    return number("nvmlDeviceGetTemperature", handle, c_uint(_GPU_SENSOR))
 
 
 def clock_hertz(handle: Handle, domain: int) -> int:
@@ -202,7 +203,7 @@ def clock_hertz(handle: Handle, domain: int) -> int:
 
 def utilization_percent(handle: Handle) -> tuple[int, int]:
     """Return percent of time with the GPU busy, and with its memory read or written."""
-    rates = structures.Utilization()
+    rates = pynvml.c_nvmlUtilization_t()
     call("nvmlDeviceGetUtilizationRates", handle, byref(rates))
     return int(rates.gpu), int(rates.memory)
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import byref, c_uint, c_ulonglong
 
+import pynvml  # type: ignore[import-untyped]
+
 from memwatch.drivers.nvml import binding
 from memwatch.drivers.nvml.errors import Code, NvmlError
 from memwatch.drivers.nvml.records import Xid
-from memwatch.drivers.nvml.structures import EVENT_MIG_CHANGE, EVENT_XID, EventData, EventSet
 from memwatch.model import Absent, Words
 
 # An event ends the wait at once; without one, each timeout is a wake-up. One wake-up per second was two fifths of
@@ -62,7 +63,7 @@ class Events:
 
     def _listen(self, gpus: Sequence[tuple[binding.Handle, Words]], stop: threading.Event) -> None:
         try:
-            event_set = EventSet()
+            event_set = pynvml.c_nvmlEventSet_t()
             binding.call("nvmlEventSetCreate", byref(event_set))
         except NvmlError:
             return
@@ -75,7 +76,7 @@ class Events:
     def _wait(self, event_set: object, uuids: Mapping[int, Words], stop: threading.Event) -> None:
         pause = 1.0
         while not stop.is_set():
-            event = EventData()
+            event = pynvml.c_nvmlEventData_t()
             try:
                 binding.call("nvmlEventSetWait_v2", event_set, byref(event), c_uint(int(WAIT_SECONDS * 1000)))
             except NvmlError as rejected:
@@ -89,11 +90,11 @@ class Events:
 
     def _note(self, uuid: str, kind: int, data: int) -> None:
         with self._lock:
-            if kind == EVENT_XID:
+            if kind == binding.XID:
                 known = self._xids.get((uuid, data))
                 count = known.count + 1 if known else 1
                 self._xids[uuid, data] = Xid(uuid, data, count, self._wall_clock())
-            elif kind == EVENT_MIG_CHANGE:
+            elif kind == binding.MIG_CHANGE:
                 self._reconfigured.add(uuid)
 
 
@@ -102,7 +103,7 @@ def _register(gpu: binding.Handle, event_set: object) -> bool:
     kinds = c_ulonglong()
     try:
         binding.call("nvmlDeviceGetSupportedEventTypes", gpu, byref(kinds))
-        wanted = kinds.value & (EVENT_XID | EVENT_MIG_CHANGE)
+        wanted = kinds.value & (binding.XID | binding.MIG_CHANGE)
         if wanted:
             binding.call("nvmlDeviceRegisterEvents", gpu, c_ulonglong(wanted), event_set)
     except NvmlError:

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.drivers.nvml import binding, structures
+from memwatch.drivers.nvml import binding
 from memwatch.drivers.nvml.query import Query
 from memwatch.drivers.nvml.rotation import Rotation
 from memwatch.drivers.nvml.validation import AnswerValidator
@@ -65,8 +65,8 @@ class VitalFields(Rotation):
                 ("temperature", partial(binding.temperature_v0, handle)),
             ),
             "power": (("power", partial(binding.number, "nvmlDeviceGetPowerUsage", handle)),),
-            "sm": (("sm_clock", partial(binding.clock_hertz, handle, structures.CLOCK_SM)),),
-            "memory": (("memory_clock", partial(binding.clock_hertz, handle, structures.CLOCK_MEMORY)),),
+            "sm": (("sm_clock", partial(binding.clock_hertz, handle, binding.SM_CLOCK)),),
+            "memory": (("memory_clock", partial(binding.clock_hertz, handle, binding.MEMORY_CLOCK)),),
             "throttled": (
                 ("clocks_event_reasons", partial(read_number, f"{reasons}EventReasons", handle)),
                 ("throttle_reasons", partial(read_number, f"{reasons}ThrottleReasons", handle)),
