@@ -29,7 +29,7 @@ class TorchPool(CachingPool):
     def __init__(self, torch: Any, index: int, kind: str = "cuda") -> None:  # noqa: ANN401  a module
         self._api = getattr(torch, kind)
         self._index = index
-        self.device = f"{kind}:{index}"
+        self.device: str = f"{kind}:{index}"
         self._kept = self._last = (0, 0)
 
     def stats(self) -> PoolStats:
@@ -102,7 +102,7 @@ class CupyPool(CachingPool):
     def __init__(self, cupy: Any, index: int = 0) -> None:  # noqa: ANN401  a module
         self._cupy = cupy
         self._index = index
-        self.device = f"cuda:{index}"
+        self.device: str = f"cuda:{index}"
 
     def stats(self) -> PoolStats:
         pool = self._cupy.get_default_memory_pool()
@@ -129,7 +129,7 @@ class JaxPool(CachingPool):
 
     def __init__(self, device: Any) -> None:  # noqa: ANN401  jax.Device
         self._device = device
-        self.device = f"cuda:{device.local_hardware_id}" if device.platform == "gpu" else str(device)
+        self.device: str = f"cuda:{device.local_hardware_id}" if device.platform == "gpu" else str(device)
 
     def _figure(self, *names: str) -> int | Absent:
         """Return the first known value. Values that an allocator does not count are missing or -1."""

@@ -142,7 +142,7 @@ def from_daemon(of: Daemon) -> Machine | None:
         return None
 
 
-machine_cache = MachineCache(daemon)
+machine_cache: MachineCache = MachineCache(daemon)
 os.register_at_fork(after_in_child=machine_cache.after_fork)
 
 

@@ -173,5 +173,5 @@ def build_source(pool: MemoryPool, stats: PoolStats) -> Source:
     return Source(f"{pool.backend_name} {pool.device}", values, reset, of_framework)
 
 
-counters = PeakCounters()
+counters: PeakCounters = PeakCounters()
 os.register_at_fork(after_in_child=counters.after_fork)

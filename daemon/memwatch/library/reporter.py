@@ -94,6 +94,6 @@ def build_report(pool: MemoryPool) -> Json:
 
 
 # Has its own Daemon: one that was too slow for a waiting caller may be fast enough for a thread.
-reporter = Reporter(Daemon(read_url(os.environ)))
+reporter: Reporter = Reporter(Daemon(read_url(os.environ)))
 atexit.register(reporter.flush)
 os.register_at_fork(after_in_child=reporter.after_fork)

@@ -63,15 +63,13 @@ class MemoryStats:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.pool, self.process, self.allocator, self.device = (
-            UsageDelta(),
-            UsageDelta(),
-            UsageDelta(),
-            UsageDelta(),
-        )
+        self.pool: UsageDelta = UsageDelta()
+        self.process: UsageDelta = UsageDelta()
+        self.allocator: UsageDelta = UsageDelta()
+        self.device: UsageDelta = UsageDelta()
         self.allocations: int | Absent = Absent.NOT_SUPPORTED
         self.pools: dict[str, PoolPeak] = {}
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         self._first: Sample | None = None
 
     @property
