@@ -185,9 +185,10 @@ class track:
     """Memory tracker for `with track("load") as stats:` or `@track()`, with exact peaks where a counter keeps them.
 
     `exact` resets these counters (VmHWM, `torch.cuda.max_memory_allocated`, MLX) at the start of the block;
-    `PoolStats.peak_bytes` keeps the greater value. With `exact=False` they are only read: a peak is exact if its
-    counter rose. Other values are the greatest of samples every 50 ms, at start and at end. As a decorator, it
-    stores the statistics of the last call in `function.stats`.
+    `PoolStats.peak_bytes` keeps the greater value. CuPy gets a memory hook for the time of the block. With
+    `exact=False` counters are only read: a peak is exact if its counter rose. Other values are the greatest of
+    samples every 50 ms, at start and at end. As a decorator, it stores the statistics of the last call in
+    `function.stats`.
     """
 
     def __init__(self, name: str = "", *, exact: bool = True) -> None:
