@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import wraps
+from queue import SimpleQueue
 from typing import ParamSpec, TypeVar
 
 from msgspec import Struct
@@ -131,8 +132,9 @@ class _TrackThread:
 
     def __init__(self) -> None:
         self._open: list[tuple[MemoryStats, PeakWatch]] = []
-        self._lock = threading.Lock()
-        self._any = threading.Event()
+        self._lock = threading.RLock()
+        # Without a lock, unlike threading.Event: a signal handler may begin a block within a call.
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     @never_raise(None)
@@ -141,7 +143,8 @@ class _TrackThread:
         stats.begin(sample)
         with self._lock:
             self._open.append((stats, watch))
-            self._any.set()
+            if self._wake.empty():
+                self._wake.put(None)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="memwatch-track", daemon=True)
                 self._thread.start()
@@ -151,8 +154,6 @@ class _TrackThread:
         with self._lock:
             watch = next((watch for one, watch in self._open if one is stats), None)
             self._open = [pair for pair in self._open if pair[0] is not stats]
-            if not self._open:
-                self._any.clear()
         if watch is None:
             stats.see(counters.observe())  # the block began before a fork, or its begin failed
             return
@@ -165,9 +166,10 @@ class _TrackThread:
 
     def _run(self) -> None:
         while True:
-            self._any.wait()
-            time.sleep(INTERVAL_SECONDS)
-            self._look()
+            self._wake.get()
+            while self._open:
+                time.sleep(INTERVAL_SECONDS)
+                self._look()
 
     @never_raise(None)
     def _look(self) -> None:
