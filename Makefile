@@ -16,7 +16,7 @@ SECONDS ?= 600
 TARGETS ?=
 # Number of generated machines of `make machines`.
 COUNT ?= 100000
-# The build for the CPU is enough; set its index with TORCH="torch --index-url …".
+# The build for the CPU is enough: TORCH="torch==2.13.0+cpu", with PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS.
 TORCH ?= torch
 
 # Keep compiled modules in the virtual environment, even if PYTHONDONTWRITEBYTECODE is set. Without them each daemon
