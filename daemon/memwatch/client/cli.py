@@ -1,0 +1,251 @@
+"""Command line of the client. Imports are deferred to the command that needs them."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from memwatch import __version__
+from memwatch.client.address import DEFAULT, Address
+from memwatch.client.context import (
+    EXIT_OK,
+    EXIT_USAGE,
+    Number,
+    build_context,
+    check_shape,
+    common,
+    print_errors,
+    seconds_within,
+    to_address,
+)
+from memwatch.client.errors import EXIT_FAILURE, CommandError
+from memwatch.client.help import DocumentedGroup
+from memwatch.client.http import ask
+from memwatch.runtime.standard_files import open_standard_files
+
+ABOUT = """Shows memory usage of hosts and GPUs from memwatchd: pools, their contents, pressure, and available
+memory."""
+
+CONNECTION = """The daemon address is --url, else MEMWATCH_URL, else the socket file
+/run/memwatchd/memwatchd.sock if this user can open it, else http://127.0.0.1:6360. Changes, such as release, need
+the socket file (sudo, or the group memwatchd), root, or a login. If no daemon runs on
+this machine, commands read the machine directly and report that on stderr. events, history, record and release
+always need a daemon, and so do remote machines. If the daemon requires a login, set its token in MEMWATCH_TOKEN
+or use its Unix socket."""
+
+EXAMPLES = (
+    ("memwatch status", "pools, contents, pressure, available memory"),
+    ("memwatch status --json", "the same as JSON"),
+    ("memwatch backends", "availability of CPU, CUDA, ROCm, Metal, OpenCL and Vulkan"),
+    ("memwatch doctor", "diagnose missing data"),
+    ("memwatch fit ./Mistral-7B --context 32768", "check if a model fits, and where"),
+    ("memwatch fit ./Mistral-7B --launch vllm", "add the command that starts it"),
+    ("memwatch watch --interval 0.5 --csv", "print samples as CSV"),
+    ("memwatch run -- python train.py", "report the peak memory of a program and its children"),
+    ("memwatch autopsy memory.pickle", "show the largest blocks of PyTorch's allocator"),
+    ("memwatch wait --free 20GiB -- python train.py", "start a program when memory is available"),
+    ("memwatch wait --free 20GiB --lease 2m -- python train.py", "reserve it until the program has it"),
+    ("memwatch --url http://gpu7:6360 devices", "the GPUs of another machine"),
+    ("memwatch record box.memwatch --for 10m --redact", "record for a bug report, with names hidden"),
+    ("memwatch release --for 60s", "release the GPUs, to reset one or change its MIG mode"),
+)
+
+EXIT_CODES = (
+    ("0", "success"),
+    ("1", "no daemon, request rejected, or no data; doctor: problems; fit: does not fit; wait: timeout"),
+    ("2", "invalid command line; wait: SIZE exceeds the total"),
+    ("126", "run and wait: the program cannot be run"),
+    ("127", "run and wait: program not found"),
+    ("…", "run and wait: exit code of the program, or 128 + signal number"),
+)
+
+
+@click.group(
+    "memwatch",
+    cls=DocumentedGroup,
+    help=ABOUT,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
+    context_settings={"help_option_names": ["--help"], "max_content_width": 110},
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    callback=to_address,
+    envvar="MEMWATCH_URL",
+    help=f"Daemon address: http://HOST:PORT or unix:/PATH.  [default: the socket file, else {DEFAULT}]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.version_option(__version__, prog_name="memwatch", message="%(prog)s %(version)s")
+def memwatch(**_before: object) -> int:
+    ctx = click.get_current_context()
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+        return EXIT_USAGE
+    return EXIT_OK
+
+
+memwatch.sections = (("Connection", CONNECTION), ("Examples", EXAMPLES), ("Exit codes", EXIT_CODES))
+
+
+@memwatch.command(short_help="Pools, contents, pressure, available memory.")
+@common
+def status(url: Address | None, as_json: bool) -> int:
+    """Show pools, their contents, memory pressure, and how much each GPU can allocate now."""
+    from memwatch.client import tree
+
+    context = build_context(url, as_json)
+    answer = context.snapshot()
+    with check_shape(context.address):
+        age = None if answer.unix is None else answer.unix - answer.json["unix"]
+        code = EXIT_OK if answer.json["pools"] else EXIT_FAILURE
+    return context.show(answer.json, lambda: tree.render_lines(answer.json, age)) or code
+
+
+@memwatch.command(short_help="GPUs and how much they can allocate.")
+@common
+def devices(url: Address | None, as_json: bool) -> int:
+    """List GPUs: how their memory relates to System RAM, how much they can allocate, and their state."""
+    from memwatch.client import tables
+
+    context = build_context(url, as_json)
+    answer = context.snapshot()
+    with check_shape(context.address):
+        found = answer.json["devices"]
+    return context.show(found, lambda: tables.device_lines(answer.json), answer.is_simulated)
+
+
+@memwatch.command(short_help="Availability of CPU, CUDA, ROCm and others.")
+@common
+def backends(url: Address | None, as_json: bool) -> int:
+    """List compute backends (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan): available or not, why, and which to use.
+
+    Most checks read files. OpenCL is queried in a separate process, at most once a minute. Vulkan is not queried,
+    since that wakes sleeping GPUs: it is marked with a question mark.
+    """
+    from memwatch.client import tables
+
+    context = build_context(url, as_json)
+    found = context.backends().json
+    return context.show(found, lambda: tables.backend_lines(found))
+
+
+@memwatch.command(short_help="Diagnose missing data.")
+@common
+def doctor(url: Address | None, as_json: bool) -> int:
+    """Diagnose missing data, with the cause and remedy of each problem. Report known incompatible versions.
+
+    Exits with 1 if data is missing or wrong.
+    """
+    from memwatch.client import tables
+
+    context = build_context(url, as_json)
+    found = context.doctor().json
+    with check_shape(context.address):
+        code = EXIT_FAILURE if found["worst"] == "problem" else EXIT_OK
+    return context.show(found, lambda: tables.check_lines(found)) or code
+
+
+@memwatch.command(short_help="Recent events, newest last.")
+@click.option("--limit", type=Number(1, 1000, 20), default=20, show_default=True, help="Maximum number of events.")
+@common
+def events(limit: int, url: Address | None, as_json: bool) -> int:
+    """List recent events, newest last: levels, alerts, OOM kills, failing collectors."""
+    from memwatch.client import tables
+
+    context = build_context(url, as_json)
+    answer = ask(context.address, f"/api/v1/events?limit={limit}")
+    return context.show(answer.json, lambda: tables.event_lines(answer.json), answer.is_simulated)
+
+
+@memwatch.command(short_help="Release GPU drivers temporarily.")
+@click.option(
+    "--for",
+    "seconds",
+    callback=seconds_within("1s", "1h", "60s"),
+    default="60s",
+    metavar="DURATION",
+    help="Duration, 1s to 1h.  [default: 60s]",
+)
+@common
+def release(seconds: float, url: Address | None, as_json: bool) -> int:
+    """Release all GPU drivers temporarily, so that a GPU can be reset or split into MIG instances."""
+    from memwatch.client import tables
+
+    context = build_context(url, as_json)
+    answer = ask(context.address, f"/api/v1/release?seconds={seconds:g}", "POST")
+    now_unix = answer.unix or time.time()
+    return context.show(answer.json, lambda: tables.release_lines(answer.json, now_unix), answer.is_simulated)
+
+
+@memwatch.command(short_help="Record the snapshots of a daemon.")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--for",
+    "seconds",
+    callback=seconds_within("1s", "24h", "10m"),
+    default="10m",
+    metavar="DURATION",
+    help="Duration, 1s to 24h; Ctrl-C ends it early.  [default: 10m]",
+)
+@click.option("--redact", is_flag=True, help="Hide names and ids of hosts, users, programs, units and devices.")
+@common
+def record(file: Path, seconds: float, redact: bool, url: Address | None, as_json: bool) -> int:
+    """Record each snapshot of a daemon to FILE. memwatchd --replay FILE plays it.
+
+    Appends to an existing recording.
+    """
+    from memwatch.client.record import record as write
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    context = build_context(url, as_json)
+    count = write(context.address, file, seconds, redact)
+    found = {"file": str(file), "snapshots": count, "redacted": redact}
+    line = f"{count} snapshots in {file}; play them with: memwatchd --replay {file}"
+    return context.show(found, lambda: [line])
+
+
+memwatch.deferred = {
+    name: f"memwatch.client.{module}"
+    for module, names in {
+        "advise": ("advise",),
+        "autopsy": ("autopsy",),
+        "completion": ("completion",),
+        "fit": ("fit",),
+        "history": ("history",),
+        "run": ("run",),
+        "wait": ("wait",),
+        "watch": ("top", "watch"),
+    }.items()
+    for name in names
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code. Errors are one sentence on stderr."""
+    open_standard_files()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack "✓"
+    try:
+        code: int = memwatch.main(arguments, prog_name="memwatch", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        return print_errors([" ".join(error.format_message().split())], EXIT_USAGE)
+    except click.Abort:
+        return 130
+    except BrokenPipeError:
+        # The reader has closed the pipe. Flushing the rest of the buffer at exit must not raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILURE
+    except CommandError as error:
+        return print_errors([str(error)], error.code)
+    except OSError as error:
+        return print_errors([str(error)])
+    return code

@@ -1,0 +1,82 @@
+"""Record the snapshots of a daemon, for a bug report or a replay."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from memwatch.client.address import Address
+from memwatch.client.context import check_shape
+from memwatch.client.errors import CommandError
+from memwatch.client.http import DaemonResponse, DaemonUnreachableError, ask
+from memwatch.recording.file_format import RecordingError, RecordingFile
+from memwatch.recording.redact import Redactor
+from memwatch.render.json_decode import MAX_INTERVAL, MIN_INTERVAL
+
+# Time to wait for a daemon that restarts.
+RECONNECT_SECONDS = 30.0
+
+Json = dict[str, Any]
+
+
+def record(address: Address, path: Path, seconds: float, redact: bool) -> int:
+    """Record for `seconds` or until interrupted. Return the number of snapshots. Raise CommandError on failure."""
+    first = ask(address, "/api/v1/snapshot")
+    try:
+        with check_shape(address):
+            host = str(first.json["host"])
+        file = RecordingFile(path, host="host-1" if redact else host, redacted=redact)
+    except RecordingError as error:
+        raise CommandError(str(error)) from None
+    try:
+        with suppress(KeyboardInterrupt):
+            _follow(address, first, file, Redactor() if redact else None, time.monotonic() + seconds)
+        file.close()
+    except OSError as error:
+        raise CommandError(
+            f"recording to {path} failed after {file.lines - 1} snapshots: {error.strerror}"
+        ) from None
+    return file.lines - 1
+
+
+def _follow(
+    address: Address,
+    answer: DaemonResponse | None,
+    file: RecordingFile,
+    redactor: Redactor | None,
+    end: float,
+) -> None:
+    seen, interval = -1.0, 1.0
+    while True:
+        if answer is not None and (times := _times(address, answer))[0] != seen:
+            seen, interval = times
+            with check_shape(address):
+                found = redactor.redact(answer.json) if redactor else answer.json
+                line = json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
+            file.write(line)
+        if time.monotonic() + interval >= end:
+            return
+        time.sleep(interval)
+        answer = _reconnect(address, end)
+
+
+def _times(address: Address, answer: DaemonResponse) -> tuple[float, float]:
+    """Return the time of a snapshot and the daemon's interval."""
+    with check_shape(address):
+        unix, interval = float(answer.json["unix"]), float(answer.json["interval_seconds"])
+        if not MIN_INTERVAL <= interval <= MAX_INTERVAL:
+            raise ValueError(f"interval_seconds is {interval:g}")
+        return unix, interval
+
+
+def _reconnect(address: Address, end: float) -> DaemonResponse | None:
+    """Return the next snapshot. Retry for RECONNECT_SECONDS while the daemon restarts."""
+    until = min(end, time.monotonic() + RECONNECT_SECONDS)
+    while time.monotonic() < until:
+        with suppress(DaemonUnreachableError):
+            return ask(address, "/api/v1/snapshot")
+        time.sleep(0.5)
+    return ask(address, "/api/v1/snapshot")
