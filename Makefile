@@ -16,7 +16,7 @@ SECONDS ?= 600
 TARGETS ?=
 # Number of generated machines of `make machines`.
 COUNT ?= 100000
-# The build for the CPU is enough; set its index with TORCH="torch --index-url …".
+# The build for the CPU is enough: TORCH="torch==2.13.0+cpu", with PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS.
 TORCH ?= torch
 
 # Keep compiled modules in the virtual environment, even if PYTHONDONTWRITEBYTECODE is set. Without them each daemon
@@ -26,7 +26,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace screenshots test-lowest test-pins test-pythons test-torch test-llama test-hardware soak faults crash machines scale \
-	reference docs shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
+	reference docs verify-types shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make test-long    run the long tests: every sample in a browser, a day of ticks, faults by the hundred, overhead"
 	@echo "make coverage     run all of these and report uncovered lines (a third slower)"
 	@echo "make lint         check formatting, types (also of the tests), layers and language"
+	@echo "make verify-types check that everything that \`import memwatch\` offers has a known type (pyright)"
 	@echo "make format       fix lint findings and format the code"
 	@echo "make bench        measure overhead, compared with bare reads of the same files and with peers"
 	@echo "make bench-alerts measure alert latency, and lost alerts over a hundred kills"
@@ -83,6 +84,10 @@ lint: $(VENV)/.test
 	MYPYPATH=tests:tests/system $(BIN)/mypy tests/system/*.py
 	$(BIN)/lint-imports
 	PYTHONPATH=tests $(BIN)/python -m scripts.check_language
+
+# pyright runs in the Node.js of a wheel (61 MB), without another download. It finds the packages in the PATH's venv.
+verify-types: $(VENV)/.types
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright --verifytypes memwatch
 
 shipped-config: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.shipped_configuration
@@ -215,6 +220,10 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml daemon/pyproject.toml $(CONSTRAINTS)
 
 $(VENV)/.test: $(VENV)/.run
 	$(INSTALL) --group test --group lint
+	@touch $@
+
+$(VENV)/.types: $(VENV)/.run
+	$(INSTALL) --group types
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.test

@@ -93,10 +93,10 @@ class Collector(BaseCollector):
     """Queries the helper once per period. `release` stops it for a while, so that an admin can reset a GPU."""
 
     name = "nvml"
-    signs = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
-    period_seconds = 1.0
+    signs: tuple[str, ...] = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
+    period_seconds: float = 1.0
     may_block = True
-    options = Options
+    options: type[Options] = Options
 
     def __init__(
         self,

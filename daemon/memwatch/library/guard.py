@@ -51,7 +51,7 @@ class Guard:
         interval: float = 0.5,
         measure: Callable[[], Bytes] = used_bytes,
     ) -> None:
-        self.limit_bytes = parse_bytes(limit, "limit")
+        self.limit_bytes: int = parse_bytes(limit, "limit")
         if not 0 < warn_at < 1:
             raise InvalidInputError(f"warn_at is {warn_at!r}, which is not between 0 and 1; for example 0.9")
         if not MIN_INTERVAL_SECONDS <= interval <= 3600:
