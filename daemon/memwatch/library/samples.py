@@ -9,7 +9,7 @@ from collections.abc import Callable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.library.frameworks import sum_stats
+from memwatch.library.frameworks import TOTALS, sum_stats
 from memwatch.library.host import host, rss_bytes
 from memwatch.library.memory_pool import PoolStats, greater
 from memwatch.library.never_raise import never_raise
@@ -17,7 +17,10 @@ from memwatch.model import Absent, Bytes
 
 
 class Sample(Struct, frozen=True):
-    """One sample. `pool_used_bytes` and `pool_available_bytes`: System RAM; the others: this process."""
+    """One sample. `pool_used_bytes` and `pool_available_bytes`: System RAM; the others: this process.
+
+    Counts and totals are those of the allocators since their start.
+    """
 
     unix: float
     pool_used_bytes: Bytes
@@ -26,6 +29,9 @@ class Sample(Struct, frozen=True):
     allocated_bytes: Bytes
     reserved_bytes: Bytes
     allocations: int | Absent
+    frees: int | Absent = Absent.NOT_SUPPORTED
+    total_allocated_bytes: Bytes = Absent.NOT_SUPPORTED
+    total_freed_bytes: Bytes = Absent.NOT_SUPPORTED
 
 
 def build_sample(found: list[PoolStats]) -> Sample:
@@ -39,7 +45,7 @@ def build_sample(found: list[PoolStats]) -> Sample:
         rss_bytes=rss_bytes(),
         allocated_bytes=missing if stats is None else stats.allocated_bytes,
         reserved_bytes=missing if stats is None else stats.reserved_bytes,
-        allocations=missing if stats is None else stats.allocations,
+        **{name: missing if stats is None else getattr(stats, name) for name in TOTALS},
     )
 
 

@@ -46,6 +46,8 @@ def _build_pool_parts(pool: MemoryPool, prefix: str) -> list[str]:
         f"{prefix}Free: {_size(_free(pool))}",
         f"Allocated: {_size(stats.allocated_bytes)}{_describe_limit(stats.allocated_bytes)}",
         f"Reserved: {_size(stats.reserved_bytes)}",
+        *([f"Cache hits: {stats.hit_rate:.1%}"] if isinstance(stats.hit_rate, float) else ()),
+        *([f"CPU fallbacks: {stats.cpu_fallbacks}"] if stats.cpu_fallbacks not in (0, *Absent) else ()),
     ]
 
 
