@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from memwatch.library.fit import fit as fit
     from memwatch.library.frameworks import pools as pools
     from memwatch.library.frameworks import register_pool as register_pool
+    from memwatch.library.frameworks import shrink as shrink
     from memwatch.library.frameworks import unregister_pool as unregister_pool
     from memwatch.library.guard import Usage as Usage
     from memwatch.library.guard import guard as guard
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from memwatch.library.machine_record import MemoryInfo as MemoryInfo
     from memwatch.library.memory_pool import MemoryPool as MemoryPool
     from memwatch.library.memory_pool import PoolStats as PoolStats
+    from memwatch.library.memory_release import Released as Released
+    from memwatch.library.memory_release import clear as clear
     from memwatch.library.oom_errors import is_out_of_memory as is_out_of_memory
     from memwatch.library.oom_retry import retry_on_oom as retry_on_oom
     from memwatch.library.pressure_watch import PressureChange as PressureChange
@@ -69,8 +72,9 @@ _HOME = {
     "library.callbacks": "accelerate_tracker keras_callback lightning_callback transformers_callback",
     "library.device_names": "DeviceError",
     "library.fit": "fit",
-    "library.frameworks": "pools register_pool unregister_pool",
+    "library.frameworks": "pools register_pool shrink unregister_pool",
     "library.memory_pool": "MemoryPool PoolStats",
+    "library.memory_release": "Released clear",
     "library.guard": "Usage guard",
     "library.pressure_watch": "PressureChange on_pressure shrink_on_pressure",
     "library.profiler": "MemoryProfiler",
