@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from memwatch.library.callbacks import lightning_callback as lightning_callback
     from memwatch.library.callbacks import transformers_callback as transformers_callback
     from memwatch.library.device_names import DeviceError as DeviceError
+    from memwatch.library.fallback import FallbackBuffer as FallbackBuffer
+    from memwatch.library.fallback import allocate_with_fallback as allocate_with_fallback
     from memwatch.library.fit import fit as fit
     from memwatch.library.frameworks import pools as pools
     from memwatch.library.frameworks import register_pool as register_pool
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from memwatch.library.pressure_watch import on_pressure as on_pressure
     from memwatch.library.pressure_watch import shrink_on_pressure as shrink_on_pressure
     from memwatch.library.profiler import MemoryProfiler as MemoryProfiler
+    from memwatch.library.safetensors_file import SafetensorsFile as SafetensorsFile
+    from memwatch.library.safetensors_file import open_safetensors as open_safetensors
     from memwatch.library.stage_log import log_memory_usage as log_memory_usage
     from memwatch.library.track import MemoryStats as MemoryStats
     from memwatch.library.track import track as track
@@ -71,6 +75,7 @@ _HOME = {
     "library.backend_selection": "NoBackendError best_available_backend discover_backends select_backend_for",
     "library.callbacks": "accelerate_tracker keras_callback lightning_callback transformers_callback",
     "library.device_names": "DeviceError",
+    "library.fallback": "FallbackBuffer allocate_with_fallback",
     "library.fit": "fit",
     "library.frameworks": "pools register_pool shrink unregister_pool",
     "library.memory_pool": "MemoryPool PoolStats",
@@ -81,6 +86,7 @@ _HOME = {
     "library.autopsy": "Autopsy autopsy autopsy_on_oom",
     "library.oom_errors": "is_out_of_memory",
     "library.oom_retry": "retry_on_oom",
+    "library.safetensors_file": "SafetensorsFile open_safetensors",
     "library.stage_log": "log_memory_usage",
     "library.track": "MemoryStats track",
     "library.machine": "get_device_memory_bytes is_unified_memory_gpu machine memory_info",

@@ -46,8 +46,9 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "The machine": ("machine", "machine_record", "device_names", "host"),
     "Measuring": ("stage_log", "track", "profiler", "allocation_tracker"),
     "Training frameworks": ("callbacks",),
-    "Allocators": ("frameworks", "memory_pool", "memory_release"),
+    "Allocators": ("frameworks", "memory_pool", "memory_release", "fallback"),
     "Limits and pressure": ("guard", "pressure_watch", "oom_errors", "oom_retry", "autopsy", "wait"),
+    "Weights": ("safetensors_file",),
     "Advice and backends": ("advice", "backend_selection"),
     "Planning": ("fit", "answer", "cuda_context", "inference", "training", "transformer", "checkpoint", "sizes"),
 }
