@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -40,10 +39,9 @@ class Gpu:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_counted_or_logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _nothing_counted_or_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_pool, "_fallbacks", Counter())
     monkeypatch.setattr(never_raise, "_logged", set())
-    return
 
 
 def test_allocation_that_fits_stays_on_the_device() -> None:
