@@ -23,12 +23,17 @@ def log_memory_usage(stage: str) -> str:
     the line has the resident set in place of the allocators' values.
     """
     line = f"[{stage}] {' | '.join(build_parts(pools()))}"
+    write_line(line)
+    reporter.mark(line)
+    return line
+
+
+def write_line(line: str) -> None:
+    """Log a line with level INFO, or write it to stderr if logging is not configured."""
     if log.hasHandlers():
         log.info("%s", line)
     else:
         print(line, file=sys.stderr)
-    reporter.mark(line)
-    return line
 
 
 def build_parts(found: list[MemoryPool]) -> list[str]:

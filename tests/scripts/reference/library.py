@@ -43,13 +43,13 @@ is opened in a helper process, which ends a minute after the last call.
 
 # Public names by subject, by the module that they come from.
 SUBJECTS: dict[str, tuple[str, ...]] = {
-    "The machine": ("machine", "machine_record", "device_names", "host"),
+    "The machine": ("machine", "machine_record", "device_names", "host", "memory_tree", "start_log"),
     "Measuring": ("stage_log", "track", "profiler", "allocation_tracker"),
     "Training frameworks": ("callbacks",),
     "Allocators": ("frameworks", "memory_pool", "memory_release", "fallback"),
     "Limits and pressure": ("guard", "pressure_watch", "oom_errors", "oom_retry", "autopsy", "wait"),
     "Weights": ("safetensors_file",),
-    "Advice and backends": ("advice", "backend_selection"),
+    "Advice and backends": ("advice", "advice_record", "presets", "backend_selection"),
     "Planning": ("fit", "answer", "cuda_context", "inference", "training", "transformer", "checkpoint", "sizes"),
 }
 Found = Callable[..., Any]
