@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from memwatch.library.backend_selection import best_available_backend as best_available_backend
     from memwatch.library.backend_selection import discover_backends as discover_backends
     from memwatch.library.backend_selection import select_backend_for as select_backend_for
+    from memwatch.library.block_swap import BlockSwap as BlockSwap
+    from memwatch.library.block_swap import swap_blocks as swap_blocks
     from memwatch.library.callbacks import accelerate_tracker as accelerate_tracker
     from memwatch.library.callbacks import keras_callback as keras_callback
     from memwatch.library.callbacks import lightning_callback as lightning_callback
@@ -78,6 +80,7 @@ _HOME = {
     "library.advice_record": "Advice",
     "library.allocation_tracker": "AllocationTracker",
     "library.backend_selection": "NoBackendError best_available_backend discover_backends select_backend_for",
+    "library.block_swap": "BlockSwap swap_blocks",
     "library.callbacks": "accelerate_tracker keras_callback lightning_callback transformers_callback",
     "library.device_names": "DeviceError",
     "library.fallback": "FallbackBuffer allocate_with_fallback",

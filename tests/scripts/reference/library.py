@@ -48,7 +48,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Training frameworks": ("callbacks",),
     "Allocators": ("frameworks", "memory_pool", "memory_release", "fallback"),
     "Limits and pressure": ("guard", "pressure_watch", "oom_errors", "oom_retry", "autopsy", "wait"),
-    "Weights": ("safetensors_file",),
+    "Weights": ("block_swap", "safetensors_file"),
     "Advice and backends": ("advice", "advice_record", "presets", "backend_selection"),
     "Planning": ("fit", "answer", "cuda_context", "inference", "training", "transformer", "checkpoint", "sizes"),
 }
