@@ -169,10 +169,10 @@ def check_cost(given: torch.Tensor) -> None:
     swap = memwatch.swap_blocks(model, "cpu", 5)
     with torch.no_grad():
         run(model, given)
-        swap.before_forward(1)
+        swap._before_forward(1)
         began = time.perf_counter()
         for _ in range(1000):
-            swap.before_forward(1)
+            swap._before_forward(1)
         print(f"hook of a loaded block: {(time.perf_counter() - began) * 1e3:.0f} µs")
 
 

@@ -56,11 +56,11 @@ class BlockSwap:
     ) -> None:
         self.remove()
 
-    def attach(self, blocks: list[Any]) -> None:
+    def _attach(self, blocks: list[Any]) -> None:
         """Register the hooks, and load the first blocks. Without room for them nothing is left behind."""
         for index, block in enumerate(blocks):
-            self._hooks.append(block.register_forward_pre_hook(self._hook(index, self.before_forward)))
-            self._hooks.append(block.register_full_backward_pre_hook(self._hook(index, self.before_backward)))
+            self._hooks.append(block.register_forward_pre_hook(self._hook(index, self._before_forward)))
+            self._hooks.append(block.register_full_backward_pre_hook(self._hook(index, self._before_backward)))
         try:
             for index in range(self.resident):
                 self._load(index)
@@ -74,7 +74,7 @@ class BlockSwap:
 
         return hook
 
-    def before_forward(self, index: int) -> None:
+    def _before_forward(self, index: int) -> None:
         """Have a block on the device. In a backward pass with checkpoints blocks come in descending order."""
         trains = self._is_grad_enabled()
         step = choose_direction(self._last, index, len(self._movers))
@@ -82,7 +82,7 @@ class BlockSwap:
             self._movers[index].keep_trained()
         self._use(index, choose_window(index, len(self._movers), self.resident, step, wraps=not trains))
 
-    def before_backward(self, index: int) -> None:
+    def _before_backward(self, index: int) -> None:
         """Have a block on the device for its backward pass, and then those before it."""
         self._use(index, choose_window(index, len(self._movers), self.resident, -1, wraps=False))
 
@@ -159,7 +159,7 @@ def swap_blocks(
     pin = pin_memory and stream.is_side_stream
     movers = [BlockMover(torch, block, stream, shared, pin) for block in found]
     swap = BlockSwap(movers, resident, "", torch.is_grad_enabled)
-    swap.attach(found)
+    swap._attach(found)
     log.info(
         "%d of %d blocks on %s: %s of %s",
         resident,

@@ -11,7 +11,8 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
 import memwatch
-from scripts.reference.markdown import block, code, first_paragraph, page, prose, table
+from scripts.reference.capabilities import CAPABILITIES
+from scripts.reference.markdown import block, code, codes, first_paragraph, page, prose, table
 
 INTRO = """
 `import memwatch` is for training and inference code. Importing takes 5 ms and loads each name on first use. The
@@ -154,10 +155,16 @@ def name_part(name: str) -> str:
     return "\n\n".join([f"### {name}", block(signature_text(name, found)), prose(first_paragraph(found.__doc__))])
 
 
+def capability_table() -> str:
+    """Return the table of tasks, each with its functions and its test."""
+    rows = [(one.task, codes(one.names), f"✓ {code(one.test[1])}") for one in CAPABILITIES]
+    return f"## By task\n\n{table(('task', 'function', 'test'), rows)}"
+
+
 def render() -> str:
     """Return the page."""
     names = [name for name in memwatch.__all__ if not name.startswith("__")]
     by_subject: dict[str, list[str]] = {subject: [f"## {subject}"] for subject in SUBJECTS}
     for name in sorted(names, key=lambda name: (name[0].isupper(), name)):
         by_subject[subject_of(getattr(memwatch, name))].append(name_part(name))
-    return page("Python library", INTRO, *("\n\n".join(parts) for parts in by_subject.values()))
+    return page("Python library", INTRO, capability_table(), *("\n\n".join(parts) for parts in by_subject.values()))
