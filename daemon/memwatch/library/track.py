@@ -103,9 +103,13 @@ class MemoryStats:
         for view, figure in self._figures(sample):
             view.see(figure)
         if self._first is not None:
-            for name in TOTALS:
-                setattr(self, name, difference(getattr(sample, name), getattr(self._first, name)))
+            if sample.allocated_bytes is not Absent.NOT_SUPPORTED:  # there is an allocator
+                self._subtract(self._first, sample)
             self.seconds = sample.unix - self._first.unix
+
+    def _subtract(self, first: Sample, sample: Sample) -> None:
+        for name in TOTALS:
+            setattr(self, name, difference(getattr(sample, name), getattr(first, name)))
 
     def count(self, watch: PeakWatch) -> None:
         """Take the peaks that counters kept."""
