@@ -12,7 +12,7 @@ from memwatch.units import size
 PINNING = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
 MAX_WORKERS = 8
 # Room for a worker: what it loads, two batches, and the objects of the dataset that it copies by touching them.
-# An idle one has 18 MiB of its own (PyTorch 2.14 on Linux).
+# An idle one has 18 MiB that it shares with no process (PyTorch 2.14 on Linux).
 WORKER_BYTES = 1 << 30
 # Below this available System RAM a worker keeps only one batch ready.
 LITTLE_RAM_BYTES = 8 << 30
