@@ -156,6 +156,7 @@ test-torch:
 	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH) jax cupy-cuda12x "mlx[cpu]" \
 		transformers diffusers gguf safetensors accelerate lightning keras
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.torch_run
+	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.library_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.callbacks_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.model_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.image_run

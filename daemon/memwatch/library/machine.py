@@ -61,7 +61,7 @@ class MachineCache:
         """
         now = self._asked_at = time.monotonic()
         found = self._with_daemon()
-        if found is None or now - found.monotonic > _idle_seconds(found):
+        if found is None or now - found.monotonic > (_idle_seconds(found) if self._thread else FRESH_SECONDS):
             found = self._look(keeps_reader=True)
         if self._thread is None:
             self._thread = threading.Thread(target=self._follow, name="memwatch-machine", daemon=True)

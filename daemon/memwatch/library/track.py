@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 
 from msgspec import Struct
 
+from memwatch.library.frameworks import TOTALS
 from memwatch.library.memory_pool import greater
 from memwatch.library.never_raise import never_raise
 from memwatch.library.peak_counters import PeakWatch, Watermark, counters
@@ -60,6 +61,8 @@ class MemoryStats:
 
     `pool`: System RAM; `process`: resident set; `allocator` and `device`: bytes that the frameworks' allocators of
     this process allocated and reserved. `pools`: peaks of each allocator that counts them, by "PyTorch cuda:0".
+    `allocations` and `frees` count those of the block, `total_allocated_bytes` and `total_freed_bytes` add them up:
+    absent without an allocator that counts them.
     """
 
     def __init__(self, name: str) -> None:
@@ -69,6 +72,9 @@ class MemoryStats:
         self.allocator: UsageDelta = UsageDelta()
         self.device: UsageDelta = UsageDelta()
         self.allocations: int | Absent = Absent.NOT_SUPPORTED
+        self.frees: int | Absent = Absent.NOT_SUPPORTED
+        self.total_allocated_bytes: Bytes = Absent.NOT_SUPPORTED
+        self.total_freed_bytes: Bytes = Absent.NOT_SUPPORTED
         self.pools: dict[str, PoolPeak] = {}
         self.seconds: float = 0.0
         self._first: Sample | None = None
@@ -96,8 +102,13 @@ class MemoryStats:
         for view, figure in self._figures(sample):
             view.see(figure)
         if self._first is not None:
-            self.allocations = difference(sample.allocations, self._first.allocations)
+            if sample.allocated_bytes is not Absent.NOT_SUPPORTED:  # there is an allocator
+                self._subtract(self._first, sample)
             self.seconds = sample.unix - self._first.unix
+
+    def _subtract(self, first: Sample, sample: Sample) -> None:
+        for name in TOTALS:
+            setattr(self, name, difference(getattr(sample, name), getattr(first, name)))
 
     def count(self, watch: PeakWatch) -> None:
         """Take the peaks that counters kept."""
