@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from memwatch.library.apple_pools import find_mlx_pools, find_mps_pools
+from memwatch.library.cupy_peaks import cupy_peaks
 from memwatch.library.host import host
 from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats, count_fallbacks, greater
 from memwatch.library.never_raise import never_raise
@@ -29,7 +30,7 @@ class TorchPool(CachingPool):
     def __init__(self, torch: Any, index: int, kind: str = "cuda") -> None:  # noqa: ANN401  a module
         self._api = getattr(torch, kind)
         self._index = index
-        self.device = f"{kind}:{index}"
+        self.device: str = f"{kind}:{index}"
         self._kept = self._last = (0, 0)
 
     def stats(self) -> PoolStats:
@@ -109,7 +110,7 @@ class CupyPool(CachingPool):
     def __init__(self, cupy: Any, index: int = 0) -> None:  # noqa: ANN401  a module
         self._cupy = cupy
         self._index = index
-        self.device = f"cuda:{index}"
+        self.device: str = f"cuda:{index}"
 
     def stats(self) -> PoolStats:
         pool = self._cupy.get_default_memory_pool()
@@ -118,6 +119,21 @@ class CupyPool(CachingPool):
             reserved_bytes=int(pool.total_bytes()),
             cpu_fallbacks=count_fallbacks(self.backend_name, self.device),
         )
+
+    def counters(self) -> PoolStats:
+        """Return the statistics, with the peaks while a block has a hook."""
+        found, peak = self.stats(), cupy_peaks.find(self._index)
+        if peak is None:
+            return found
+        return replace(found, peak_bytes=peak.used_bytes, peak_reserved_bytes=peak.reserved_bytes)
+
+    def reset_peak(self) -> bool:
+        pool = self._cupy.get_default_memory_pool()
+        return cupy_peaks.reset(self._index, int(pool.used_bytes()), int(pool.total_bytes()))
+
+    def is_peak_certain(self) -> bool:
+        peak = cupy_peaks.find(self._index)
+        return peak is None or peak.is_exact
 
     def total(self) -> Bytes:
         return int(self._cupy.cuda.runtime.memGetInfo()[1]) or Absent.NOT_AVAILABLE
@@ -140,7 +156,7 @@ class JaxPool(CachingPool):
 
     def __init__(self, device: Any) -> None:  # noqa: ANN401  jax.Device
         self._device = device
-        self.device = f"cuda:{device.local_hardware_id}" if device.platform == "gpu" else str(device)
+        self.device: str = f"cuda:{device.local_hardware_id}" if device.platform == "gpu" else str(device)
 
     def _figure(self, *names: str) -> int | Absent:
         """Return the first known value. Values that an allocator does not count are missing or -1."""

@@ -57,7 +57,7 @@ class Guard:
         measure: Callable[[], Bytes] = used_bytes,
         clear_at: float | None = None,
     ) -> None:
-        self.limit_bytes = parse_bytes(limit, "limit")
+        self.limit_bytes: int = parse_bytes(limit, "limit")
         _check_ratio("warn_at", warn_at)
         if clear_at is not None:
             _check_ratio("clear_at", clear_at)

@@ -114,6 +114,10 @@ class CachingPool:
         """Reset the allocator's peaks. False if it has none that can be reset."""
         return False
 
+    def is_peak_certain(self) -> bool:
+        """Return False if the counted peak may have missed one."""
+        return True
+
     def pressure(self) -> float | Absent:
         whole, left = self.total(), self.free()
         if isinstance(whole, Absent) or isinstance(left, Absent) or not whole:

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from memwatch.printable import printable
 
-log = logging.getLogger("memwatch")
+log: logging.Logger = logging.getLogger("memwatch")
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import wraps
+from queue import SimpleQueue
 from typing import ParamSpec, TypeVar
 
 from msgspec import Struct
@@ -66,18 +67,16 @@ class MemoryStats:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.pool, self.process, self.allocator, self.device = (
-            UsageDelta(),
-            UsageDelta(),
-            UsageDelta(),
-            UsageDelta(),
-        )
+        self.pool: UsageDelta = UsageDelta()
+        self.process: UsageDelta = UsageDelta()
+        self.allocator: UsageDelta = UsageDelta()
+        self.device: UsageDelta = UsageDelta()
         self.allocations: int | Absent = Absent.NOT_SUPPORTED
         self.frees: int | Absent = Absent.NOT_SUPPORTED
         self.total_allocated_bytes: Bytes = Absent.NOT_SUPPORTED
         self.total_freed_bytes: Bytes = Absent.NOT_SUPPORTED
         self.pools: dict[str, PoolPeak] = {}
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         self._first: Sample | None = None
 
     @property
@@ -144,8 +143,9 @@ class _TrackThread:
 
     def __init__(self) -> None:
         self._open: list[tuple[MemoryStats, PeakWatch]] = []
-        self._lock = threading.Lock()
-        self._any = threading.Event()
+        self._lock = threading.RLock()
+        # Without a lock, unlike threading.Event: a signal handler may begin a block within a call.
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     @never_raise(None)
@@ -154,7 +154,8 @@ class _TrackThread:
         stats.begin(sample)
         with self._lock:
             self._open.append((stats, watch))
-            self._any.set()
+            if self._wake.empty():
+                self._wake.put(None)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="memwatch-track", daemon=True)
                 self._thread.start()
@@ -164,8 +165,6 @@ class _TrackThread:
         with self._lock:
             watch = next((watch for one, watch in self._open if one is stats), None)
             self._open = [pair for pair in self._open if pair[0] is not stats]
-            if not self._open:
-                self._any.clear()
         if watch is None:
             stats.see(counters.observe())  # the block began before a fork, or its begin failed
             return
@@ -178,9 +177,10 @@ class _TrackThread:
 
     def _run(self) -> None:
         while True:
-            self._any.wait()
-            time.sleep(INTERVAL_SECONDS)
-            self._look()
+            self._wake.get()
+            while self._open:
+                time.sleep(INTERVAL_SECONDS)
+                self._look()
 
     @never_raise(None)
     def _look(self) -> None:
@@ -198,9 +198,10 @@ class track:
     """Memory tracker for `with track("load") as stats:` or `@track()`, with exact peaks where a counter keeps them.
 
     `exact` resets these counters (VmHWM, `torch.cuda.max_memory_allocated`, MLX) at the start of the block;
-    `PoolStats.peak_bytes` keeps the greater value. With `exact=False` they are only read: a peak is exact if its
-    counter rose. Other values are the greatest of samples every 50 ms, at start and at end. As a decorator, it
-    stores the statistics of the last call in `function.stats`.
+    `PoolStats.peak_bytes` keeps the greater value. CuPy gets a memory hook for the time of the block. With
+    `exact=False` counters are only read: a peak is exact if its counter rose. Other values are the greatest of
+    samples every 50 ms, at start and at end. As a decorator, it stores the statistics of the last call in
+    `function.stats`.
     """
 
     def __init__(self, name: str = "", *, exact: bool = True) -> None:
