@@ -12,6 +12,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from support.exclusive_lock import taking_turns
+from support.fork_server import installed_programs
 from support.waiting import wait_for_quiet_host
 
 # Links of a simulated sysfs form cycles, and there are no tests.
@@ -78,8 +79,8 @@ def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Run a test marked `alone` without others, which would distort its measurement of this machine."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    alone = request.node.get_closest_marker("alone") is not None
-    with taking_turns(shared, alone=alone):
+    alone, long = (request.node.get_closest_marker(name) is not None for name in ("alone", "long"))
+    with taking_turns(shared, alone=alone), installed_programs(alone or long):
         if alone and getattr(request.node, "execution_count", 1) > 1:
             wait_for_quiet_host()
         yield

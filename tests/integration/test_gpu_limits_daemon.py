@@ -14,7 +14,7 @@ import pytest
 
 from memwatch.drivers.nvml.records import CgroupLimit
 from memwatch.model import Absent
-from support.daemon_process import MEMWATCHD, clean_environment, running_daemon
+from support.daemon_process import MEMWATCHD, run_program, running_daemon
 from support.mutable_machine import MutableMachine
 from support.nvml_child import running_child
 from support.nvml_machine import Simulator
@@ -50,9 +50,8 @@ def limits_of(
 
 
 def once(simulator: Simulator, *roots: str) -> Any:
-    command = [MEMWATCHD, "--once", "--json", *(roots or simulator.roots)]
-    environ = clean_environment(**simulator.environ)
-    done = subprocess.run(command, capture_output=True, timeout=MAX_WAIT_SECONDS, env=environ, check=True)
+    done = run_program(MEMWATCHD, "--once", "--json", *(roots or simulator.roots), **simulator.environ)
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, running_daemon
+from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, run_program, running_daemon
 from support.login_settings import BEARER, PASSWORD, TOKEN, basic, login_config
 from support.waiting import MAX_WAIT_SECONDS
 
@@ -209,13 +209,7 @@ def test_network_listener_without_login_is_rejected(tmp_path: Path) -> None:
 
 
 def check_config(settings: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [MEMWATCHD, "--config", settings, "--check-config", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=clean_environment(),
-    )
+    return run_program(MEMWATCHD, "--config", settings, "--check-config", *arguments)
 
 
 def test_command_lines_are_hidden_from_unauthenticated_networks(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,14 @@ from memwatch.pressure.judge import JudgeState, judge
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level, Pressure
 from scripts.golden import roots_arguments
-from support.daemon_process import MEMWATCHD, clean_environment
+from support.daemon_process import MEMWATCHD, run_program
 from support.paths import MACHINES
-from support.waiting import MAX_WAIT_SECONDS
 
 GIB = 1 << 30
 
 
 def once(arguments: list[str]) -> Any:
-    command = [MEMWATCHD, "--once", "--json", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, env=clean_environment(), check=False
-    )
+    done = run_program(MEMWATCHD, "--once", "--json", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
