@@ -42,8 +42,9 @@ PRELOADED = (
     "pydantic.v1",
     "uvicorn.lifespan.off",
 )
-# Read by the interpreter, the dynamic linker or the C library when a program starts, not later.
-READ_AT_START = ("COVERAGE_", "GLIBC_", "LD_", "MALLOC_", "PYTHON")
+# Read by the interpreter, the dynamic linker or the C library when a program starts, not later. LD_LIBRARY_PATH is
+# too, but only helper processes, which are not forked, load a driver's library.
+READ_AT_START = ("COVERAGE_", "GLIBC_", "LD_PRELOAD", "MALLOC_", "PYTHON")
 MAX_REQUEST_BYTES = 1 << 20
 
 
