@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support import sample_nvml
-from support.daemon_process import MEMWATCHD, run_program
+from support.daemon_process import sample_once
 from support.nvml_machine import Simulator
 
 MIB = 1 << 20
@@ -44,9 +43,7 @@ SIZES: dict[str, tuple[str, dict[str, int]]] = {
 
 
 def once(simulator: Simulator) -> Any:
-    done = run_program(MEMWATCHD, "--once", "--json", *simulator.roots, **simulator.environ)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return sample_once(*simulator.roots, **simulator.environ)
 
 
 def mem_total(simulator: Simulator) -> int:

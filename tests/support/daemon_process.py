@@ -141,6 +141,17 @@ def run_program(*command: str | Path, **environ: str) -> subprocess.CompletedPro
     )
 
 
+def sample_once(*arguments: str, **environ: str) -> Any:
+    """Return the sample of `memwatchd --once`; repeat it if a driver took more than its two seconds to start."""
+    until = time.monotonic() + MAX_WAIT_SECONDS
+    while True:
+        done = run_program(MEMWATCHD, "--once", "--json", *arguments, **environ)
+        assert (done.returncode, done.stderr) == (0, "")
+        sample = json.loads(done.stdout)
+        if all(one["state"] != "starting" for one in sample["collectors"]) or time.monotonic() > until:
+            return sample
+
+
 def open_files(pid: int) -> list[str]:
     folder = Path(f"/proc/{pid}/fd")
     names = []
