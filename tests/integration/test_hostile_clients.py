@@ -215,7 +215,6 @@ def percentile(times: list[float], part: float) -> float:
     return times[min(len(times) - 1, int(len(times) * part))]
 
 
-@pytest.mark.alone
 def test_slow_senders_are_closed_after_ten_seconds(tmp_path: Path) -> None:
     """200 silent, half-sent and dripping connections are closed. Health, a stream and a scraper keep working."""
     half = b"GET /metrics HTTP/1.1\r\nHost: local"
