@@ -98,6 +98,7 @@ PAGES = (
     Route("GET",    "/",                            page("overview"),             "text/html"),
     Route("GET",    "/history",                     history_page.history,         "text/html"),
     Route("GET",    "/processes",                   handlers.processes,           "text/html"),
+    Route("GET",    "/processes/{pid}",             handlers.process,             "text/html"),
     Route("GET",    "/devices",                     page("devices"),              "text/html"),
     Route("GET",    "/alerts",                      page("alerts"),               "text/html"),
     Route("POST",   "/alerts",                      silence_form.silence,         "text/html",
