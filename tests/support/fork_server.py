@@ -30,12 +30,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 # Entry points, and what they import later.
-PROGRAMS = {"memwatchd": "memwatchd.cli", "memwatch": "memwatchd.client.cli"}
+PROGRAMS = {"memwatchd": "memwatchd.cli", "memwatch": "memwatch.client.cli"}
 PRELOADED = (
     *PROGRAMS.values(),
     "encodings.idna",
     "memwatch.notify.outbox.sqlite_store",
     "memwatch_web.api.openapi",
+    "memwatchd.direct",
     "memwatchd.logging_setup",
     "memwatchd.run",
     "memwatchd.web_app",
@@ -225,8 +226,8 @@ def _become(folder: str, environ: dict[str, str], command: list[str]) -> int:
 
 def _preloaded() -> Iterator[str]:
     yield from PRELOADED
-    client = importlib.import_module("memwatchd.client")
-    for module in pkgutil.iter_modules(client.__path__, "memwatchd.client."):
+    client = importlib.import_module("memwatch.client")
+    for module in pkgutil.iter_modules(client.__path__, "memwatch.client."):
         if not module.name.endswith("__main__"):
             yield module.name
 
