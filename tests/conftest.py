@@ -1,21 +1,19 @@
-"""Hypothesis settings, and the scheduling of tests that run alone or together."""
+"""Hypothesis settings, the order of the tests, and turns of those that run alone."""
 
 from __future__ import annotations
 
 import gc
 import os
 import signal
-from collections.abc import Generator, Iterable, Iterator
-from functools import cached_property
-from itertools import groupby
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
 from support.exclusive_lock import taking_turns
 from support.fork_server import installed_programs
+from support.scheduling import Scheduling
 from support.waiting import wait_for_quiet_host
 
 # Links of a simulated sysfs form cycles, and there are no tests.
@@ -43,30 +41,6 @@ _SHARING = (
 # The same for tests that measure, with a daemon or a browser for all: they stay together at the end.
 _MEASURING = ("browser/test_pages_budget", "integration/test_history_queries")
 FIRST, LAST = (tuple(f"tests/{name}.py::" for name in names) for names in (_SHARING, _MEASURING))
-
-
-class Scheduling(LoadScopeScheduling):
-    """Give each idle worker the next file, in collection order: its tests share a daemon or a browser.
-
-    Tests that were moved to the end of the run, away from others of their file, are given one by one.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        return self._scopes[nodeid]
-
-    @cached_property
-    def _scopes(self) -> dict[str, str]:
-        return scopes_of(self.collection or ())
-
-
-def scopes_of(nodeids: Iterable[str]) -> dict[str, str]:
-    """Return the file of each test, or the test itself if others were collected since this file began."""
-    scopes: dict[str, str] = {}
-    files = set()
-    for file, tests in groupby(nodeids, lambda nodeid: nodeid.partition("::")[0]):
-        scopes |= {one: one if file in files else file for one in tests}
-        files.add(file)
-    return scopes
 
 
 @pytest.hookimpl(optionalhook=True)
