@@ -20,8 +20,9 @@ from support.webhook_receiver import receiving
 
 MIB = 1 << 20
 TAKE = "import sys; held = b'x' * (512 << 20); print('held', flush=True); sys.stdin.read()"
-BYTES = 'Number(document.querySelector("#pool-ram rect.use-anonymous").dataset.bytes)'
-WIDTH = 'parseFloat(document.querySelector("#pool-ram rect.use-anonymous").getAttribute("width"))'
+PARTS = '[...document.querySelectorAll("#pool-ram rect.use-anonymous")]'
+BYTES = f"{PARTS}.reduce((sum, one) => sum + Number(one.dataset.bytes), 0)"
+WIDTH = f'{PARTS}.reduce((sum, one) => sum + parseFloat(one.parentElement.getAttribute("width")), 0)'
 
 
 @pytest.fixture(scope="module")

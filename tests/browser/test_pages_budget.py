@@ -101,7 +101,7 @@ def test_sample_reaches_the_page_within_a_second(browser: Browser, tmp_path: Pat
         machine.use(0.97)
         page.wait_for_function("() => window.told", timeout=10_000)
         seen, ticked = page.evaluate("window.told")
-        level = page.locator(".verdict .badge").inner_text()
+        level = page.locator(".status-level b").text_content() or ""
 
     assert level == "critical"
     assert 0 <= seen - ticked <= NEWS_SECONDS

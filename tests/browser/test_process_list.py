@@ -84,8 +84,13 @@ def test_owner_lists_its_largest_processes() -> None:
     ("by", "sort", "words", "sentence"),
     [
         ("colour", "-rss", "", "by is 'colour': use one of process, container, pod, job, unit, user."),
-        ("process", "size", "", "sort is 'size': use one of pid, name, user, home, footprint, rss, growth, ram"),
-        ("unit", "pid", "", "sort is 'pid': use one of name, processes, footprint, rss, cgroup, with a leading -"),
+        (
+            "process",
+            "size",
+            "",
+            "sort is 'size': use one of pid, name, user, home, footprint, rss, gpu, growth, with",
+        ),
+        ("unit", "pid", "", "sort is 'pid': use one of name, processes, footprint, rss, gpu, cgroup, with"),
         ("process", "-rss", "a\x00b", "q is 'a\\x00b', which has non-printable characters"),
         ("process", "-rss", "\u202eab", "which has non-printable characters"),
         ("process", "-rss", "x" * 201, "q has 201 characters: use 200 at most."),
@@ -94,7 +99,7 @@ def test_owner_lists_its_largest_processes() -> None:
 def test_invalid_view_is_refused_with_a_sentence(by: str, sort: str, words: str, sentence: str) -> None:
     """The sentence has the given and the valid values."""
     with pytest.raises(ListQueryError) as caught:
-        parse_view(by, sort, words, calm_workstation())
+        parse_view(by, sort, words)
 
     assert sentence in str(caught.value)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import socket
 import threading
 import time
@@ -25,7 +23,7 @@ from memwatch.notify.status import AlertView
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.access import SECURITY_HEADERS
 from memwatch_web.pages import pattern_samples as samples
-from memwatch_web.pages.history_page import build_answer
+from memwatch_web.pages.history_page import build_answer, build_pool_data, parse_pool_query
 from memwatch_web.pages.history_query import HistoryInput
 from memwatch_web.pages.history_view import RejectedQuery
 from memwatch_web.pages.process_list import parse_view
@@ -68,7 +66,13 @@ SILENCES = tuple(
     for one in samples.SILENCES
 )
 ALERTING = AlertView(
-    samples.ALERTS, SILENCES, tuple(samples.receivers()), samples.EVENTS, durable=True, disk_errors=0
+    samples.ALERTS,
+    SILENCES,
+    tuple(samples.receivers()),
+    samples.EVENTS,
+    durable=True,
+    disk_errors=0,
+    rules=samples.RULE_ROWS,
 )
 
 
@@ -109,12 +113,12 @@ class Site:
         return Starlette(
             routes=[
                 Route("/history", self._past),
+                Route("/history/data", self._past_data),
                 *routes,
                 Route("/live", self._live),
                 Route("/patterns", lambda _: self._html(self._pages.patterns())),
                 Route("/docs", lambda _: self._html(self._pages.docs())),
                 Route("/openapi.json", lambda _: JSONResponse(OPENAPI, headers=dict(SECURITY_HEADERS))),
-                Route("/api/v1/history", self._history),
                 Mount("/static", StaticFiles(directory=STATIC)),
             ]
         )
@@ -122,9 +126,7 @@ class Site:
     def _show(self, name: str) -> Any:
         async def show(request: Request) -> Response:
             snapshot, wish = self.now(), request.query_params
-            view = parse_view(
-                wish.get("by", "process"), wish.get("sort", "-footprint"), wish.get("q", ""), snapshot
-            )
+            view = parse_view(wish.get("by", "process"), wish.get("sort", "-footprint"), wish.get("q", ""))
             return self._html(self._pages.page(name, snapshot, view=view))
 
         return show
@@ -134,6 +136,14 @@ class Site:
         self._cached_past = self._cached_past or past_of(snapshot)
         shown = build_answer(self._cached_past, request.query_params, snapshot)
         return self._html(self._pages.history(snapshot, shown), 422 if isinstance(shown, RejectedQuery) else 200)
+
+    async def _past_data(self, request: Request) -> Response:
+        """Return the chart of the overview, over the past of the history page."""
+        snapshot = self.now()
+        self._cached_past = self._cached_past or past_of(snapshot)
+        query = parse_pool_query(self._cached_past, request.query_params, snapshot)
+        body = build_pool_data(self._cached_past, query, snapshot)
+        return JSONResponse(body, headers=dict(SECURITY_HEADERS))
 
     @staticmethod
     def _html(body: bytes, status_code: int = 200) -> Response:
@@ -153,32 +163,6 @@ class Site:
                     b"event: " + page.encode() + b"\n" + b"".join(b"data: " + one + b"\n" for one in lines) + b"\n"
                 )
             await asyncio.sleep(self._interval_seconds)
-
-    async def _history(self, request: Request) -> Response:
-        """Return one hour with a slow wave, one spike and one gap, ending at the snapshot."""
-        snapshot = self.now()
-        ratios = {f"pressure.{verdict.target}.ratio": verdict.ratio for verdict in snapshot.pressure}
-        names = request.query_params["series"].split(",")
-        steps = [snapshot.unix - 3600 + 3 * step for step in range(1200)]
-        series = [_wave(name, steps, ratios[name]) for name in names]
-        body = json.dumps({"from": steps[0], "to": snapshot.unix, "points": 1200, "series": series})
-        return Response(body, media_type="application/json", headers=dict(SECURITY_HEADERS))
-
-
-def _wave(name: str, steps: list[float], end: float) -> dict[str, Any]:
-    def value(index: int) -> float | None:
-        if 1030 < index < 1050:
-            return None
-        bend = (1199 - index) / 1199
-        return min(1.0, max(0.0, end - 0.22 * bend * end + 0.02 * math.sin(index / 17 + len(name))))
-
-    middle = [value(index) for index in range(len(steps))]
-    most = [
-        None if one is None else min(1.0, one + (0.12 if 1120 < index < 1124 else 0.004))
-        for index, one in enumerate(middle)
-    ]
-    least = [None if one is None else max(0.0, one - 0.004) for one in middle]
-    return {"name": name, "unit": "ratio", "unix": steps, "min": least, "avg": middle, "max": most}
 
 
 @contextmanager

@@ -97,6 +97,7 @@ HEALTH = (
 PAGES = (
     Route("GET",    "/",                            page("overview"),             "text/html"),
     Route("GET",    "/history",                     history_page.history,         "text/html"),
+    Route("GET",    "/history/data",                history_page.history_data,    "application/json"),
     Route("GET",    "/processes",                   handlers.processes,           "text/html"),
     Route("GET",    "/processes/{pid}",             handlers.process,             "text/html"),
     Route("GET",    "/devices",                     page("devices"),              "text/html"),

@@ -105,7 +105,13 @@ def build_sentence(snapshot: Snapshot, worst: Pressure | None) -> str:
     """Describe the state of the machine. Pools without data are named, so that OK is not read to include them."""
     if worst is None:
         return "No memory data"
-    judged = {verdict.target for verdict in snapshot.pressure}
-    dark = ", ".join(pool.label for pool in snapshot.pools if pool.id not in judged and not has_figures(pool))
     sentence = wording.verdict(snapshot.labels.get(worst.target, worst.target), worst)
-    return f"{sentence}. No data for {dark}" if dark else sentence
+    unknown = name_unknown(snapshot)
+    return f"{sentence}. {unknown}" if unknown else sentence
+
+
+def name_unknown(snapshot: Snapshot) -> str:
+    """Name the pools without data: "No data for GPU 0 VRAM". Empty if there are none."""
+    judged = {verdict.target for verdict in snapshot.pressure}
+    labels = [pool.label for pool in snapshot.pools if pool.id not in judged and not has_figures(pool)]
+    return f"No data for {', '.join(labels)}" if labels else ""

@@ -132,6 +132,12 @@ def size(count: int | Absent) -> str:
     return absent(count) if isinstance(count, Absent) else units.size(count)
 
 
+def size_within(part: int, whole: int) -> str:
+    """Format bytes without their unit where it is that of the whole: "43.0" of "79.6 GiB"."""
+    number, unit = units.size(part).split()
+    return number if unit == units.size(whole).split()[1] else f"{number} {unit}"
+
+
 def footprint(process: Process) -> str:
     """Format a footprint as one value or as its bounds: "1.2 – 1.4 GiB", "≥ 1.2 GiB" without an upper bound."""
     if process.footprint_range is None:
@@ -245,6 +251,11 @@ def age(seconds: float | Absent) -> str:
     if isinstance(seconds, Absent):
         return absent(seconds)
     return "now" if seconds < 0.5 else f"{duration(seconds)} ago"
+
+
+def elapsed(seconds: float) -> str:
+    """Format a time since an event in whole seconds: "7 s", "3 min 20 s"."""
+    return f"{int(seconds)} s" if seconds < 60 else units.duration(int(seconds))
 
 
 def clock(unix: float) -> str:

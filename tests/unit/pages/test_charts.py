@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from memwatch.history.series import collect_figures
 from memwatch.model import Pool, PoolKind, Quality, ShareKind
-from memwatch_web.pages.charts import MAX_SERIES, build_charts, build_label, choose_chart, usual_series
+from memwatch_web.pages.charts import DASHES, MAX_SERIES, build_charts, build_label, choose_chart, usual_series
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu, mig_server
 
 
@@ -31,7 +31,7 @@ def test_cuda_pool_is_drawn_in_the_chart_of_system_ram() -> None:
 
     labels = [curve.label for curve in ram.curves]
     assert labels == ["used", "CUDA Pool ⊂ System RAM", "available to gpu0"]
-    assert [curve.dashed for curve in ram.curves] == [False, False, True]
+    assert [curve.dash for curve in ram.curves] == [0, 0, 1]
     assert (ram.label, ram.top, ram.targets) == ("System RAM", snapshot.pools[0].size_bytes, ("ram",))
     assert (pressure.label, pressure.top) == ("Pressure", 1.0)
 
@@ -59,9 +59,9 @@ def test_both_bounds_of_a_headroom_have_a_label() -> None:
 
     (chart,) = build_charts(names, critical_gb10())
 
-    assert [(curve.label, curve.dashed) for curve in chart.curves] == [
-        ("available to gpu0", True),
-        ("available to gpu0, without reclaim", True),
+    assert [(curve.label, curve.dash) for curve in chart.curves] == [
+        ("available to gpu0", 1),
+        ("available to gpu0, without reclaim", 1),
     ]
 
 
@@ -107,3 +107,13 @@ def test_series_of_removed_hardware_keeps_its_name(name: str, place: str, label:
     snapshot = calm_workstation()
 
     assert (choose_chart(name, snapshot), build_label(name, snapshot)) == (place, label)
+
+
+def test_no_two_curves_of_a_chart_look_alike() -> None:
+    """The dash pattern changes each time that the colours repeat."""
+    names = [f"pressure.gpu{number}.ratio" for number in range(MAX_SERIES)]
+
+    (chart,) = build_charts(names, calm_workstation())
+
+    assert len({(curve.colour, curve.dash) for curve in chart.curves}) == MAX_SERIES
+    assert max(curve.dash for curve in chart.curves) < len(DASHES)

@@ -11,7 +11,6 @@ from memwatch.model import Absent, Bytes, Process, Vitals
 from memwatch.render.words import fault
 from memwatch.snapshot import Snapshot
 from memwatch_web.pages.devices import MAX_HOLDERS, build_entries
-from memwatch_web.pages.renderer import Pages
 from support.html_reader import read
 from support.sample_parts import process
 from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server
@@ -128,17 +127,3 @@ def test_error_kinds_use_the_names_of_the_vendors(kind: str, words: str) -> None
 def test_page_contains_sentence(snapshot: Snapshot, sentence: str) -> None:
     """An empty process list reads "No processes." only if it is complete."""
     assert sentence in read(snapshot, "devices").text
-
-
-def test_headroom_card_is_wide_for_many_devices() -> None:
-    """Two devices fit into a normal card. Eight would be a narrow column beside empty space."""
-    two = discrete_gpu()
-    eight = replace(two, devices=tuple(replace(two.devices[0], id=f"gpu{index}") for index in range(8)))
-
-    of_two, of_eight = (Pages().page("overview", snapshot).decode() for snapshot in (two, eight))
-
-    assert of_two.index('<div class="cards">') < of_two.index('aria-labelledby="devices-label"')
-    wide = '<section class="card many-devices" aria-labelledby="devices-label">'
-    assert of_eight.index(wide) < of_eight.index('<div class="cards">')
-    assert of_eight.count('class="device"') == 8
-    assert of_eight.count('aria-labelledby="devices-label"') == 1

@@ -23,7 +23,7 @@ from memwatch_web.pages.time_range import (
 )
 
 NOW = 1_800_000_003.7
-HOUR, DAY = RANGES[0], RANGES[1]
+HOUR, DAY = RANGES[1], RANGES[3]
 
 
 def test_live_range_is_aligned_to_its_step() -> None:
@@ -101,10 +101,10 @@ def test_invalid_bounds_are_refused_with_a_sentence(start: float, end: float, se
 def test_range_beyond_the_history_is_not_offered() -> None:
     short = (TIER_SPECS[0], TIER_SPECS[1], TierSpec(300.0, 2 * 86_400.0))
 
-    with pytest.raises(ProblemError, match=r"range is '30d': use one of 1h, 24h\."):
+    with pytest.raises(ProblemError, match=r"range is '30d': use one of 10m, 1h, 6h, 24h\."):
         find_range("30d", available_ranges(short))
 
-    assert find_range(None, available_ranges(short)) is HOUR
+    assert find_range(None, available_ranges(short), HOUR) is HOUR
 
 
 def test_live_window_has_no_later_move() -> None:

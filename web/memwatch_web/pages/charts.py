@@ -13,6 +13,8 @@ from memwatch.snapshot import Snapshot
 # Limit of one history request.
 MAX_SERIES = 20
 COLOURS = 6
+# Lengths of strokes and gaps, for the script and the pictures of the server. No two curves of a chart look alike.
+DASHES = ((), (7, 4), (2, 3), (11, 3, 2, 3), (5, 2, 1, 2, 1, 2))
 POOL_WORDS = {
     "used_bytes": "used",
     "available_bytes": "available",
@@ -42,12 +44,15 @@ TITLES = {
 
 
 class Curve(Struct, frozen=True):
-    """One series in a chart. `colour` counts from 1. `dashed`: available rather than used memory."""
+    """One series in a chart. `colour` counts from 1.
+
+    `dash` is a pattern: 0 is solid, 1 is available rather than used memory, others tell curves of one colour apart.
+    """
 
     name: str
     label: str
     colour: int
-    dashed: bool
+    dash: int
 
 
 class Chart(Struct, frozen=True):
@@ -79,10 +84,18 @@ def _chart(place: str, names: Sequence[str], snapshot: Snapshot) -> Chart:
     judged = [one.target for one in snapshot.pressure if pool and one.target == pool.id]
     top = pool.size_bytes if pool else 1.0 if unit == "ratio" else None
     curves = [
-        Curve(name, build_label(name, snapshot), number % COLOURS + 1, name.endswith(LEFT))
+        Curve(name, build_label(name, snapshot), number % COLOURS + 1, choose_dash(number, name))
         for number, name in enumerate(names)
     ]
     return Chart(place, label, unit, top, tuple(judged), tuple(curves))
+
+
+def choose_dash(number: int, name: str) -> int:
+    """Return the dash pattern of a curve: a new one each time that the colours repeat."""
+    if name.endswith(LEFT) and number < COLOURS:
+        return 1
+    turn = number // COLOURS
+    return turn + 1 if turn else 0
 
 
 def choose_chart(name: str, snapshot: Snapshot) -> str:

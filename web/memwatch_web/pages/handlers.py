@@ -42,7 +42,7 @@ async def processes(
     """Show the process list. The default view of each grouping is rendered once for all clients."""
     pages = services.pages
     try:
-        view = parse_view(by, sort, q, services.current())
+        view = parse_view(by, sort, q)
     except ListQueryError as error:
         raise ProblemError(422, str(error)) from None
     plain = ListView(view.by)

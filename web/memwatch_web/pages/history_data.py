@@ -6,9 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from memwatch.history.tiers import Bucket
+from memwatch.model import Absent, Pool
+from memwatch.render.composition import build_layers, find_sources, split, split_now
+from memwatch.render.summary import find_worst
 from memwatch.snapshot import Snapshot
 from memwatch_web.pages.annotations import Annotation
-from memwatch_web.pages.charts import Chart, Curve, find_pool
+from memwatch_web.pages.charts import DASHES, Chart, Curve, find_pool
 from memwatch_web.pages.history_query import WindowData
 
 Json = dict[str, Any]
@@ -24,20 +27,83 @@ def build_data(found: WindowData, numbered: Iterable[tuple[int, Annotation]], sn
         "live": window.live,
         "grain_seconds": window.grain_seconds,
         "poll_seconds": window.range.poll_seconds,
-        "charts": [_chart_data(chart, found) for chart in found.charts],
+        "charts": [_chart_data(chart, found, snapshot) for chart in found.charts],
         "gaps": [[gap.start, gap.end] for gap in found.gaps],
         "flags": [_flag_data(number, flag, snapshot) for number, flag in numbered],
     }
 
 
-def _chart_data(chart: Chart, found: WindowData) -> Json:
+def _chart_data(chart: Chart, found: WindowData, snapshot: Snapshot) -> Json:
+    pool = next((one for one in found.stacked if one.id == chart.id), None)
     return {
         "id": chart.id,
+        "label": chart.label,
         "unit": chart.unit,
         "top": chart.top,
+        "stack": build_stack(pool, found, snapshot) if pool else None,
+        "seconds_to_full": find_seconds_to_full(chart.id, snapshot),
         "runs": [[run.start, run.end, run.level.word] for run in found.spans_behind(chart)],
         "curves": [_curve_data(curve, found.buckets[curve.name], chart.unit) for curve in chart.curves],
     }
+
+
+def build_chart_point(snapshot: Snapshot) -> Json:
+    """Return what the chart of the overview adds with each sample, and the pool that it begins with: the worst."""
+    worst = find_worst(snapshot)
+    return {
+        "pool": (find_pool(worst.target, snapshot) if worst else None)
+        or next((p.id for p in snapshot.pools), None),
+        "pools": {
+            pool.id: {
+                "used": None if isinstance(pool.used_bytes, Absent) else pool.used_bytes,
+                "layers": [None if one is None else int(one) for one in split_now(pool, snapshot)],
+                "seconds_to_full": find_seconds_to_full(pool.id, snapshot),
+            }
+            for pool in snapshot.pools
+        },
+    }
+
+
+def find_seconds_to_full(target: str, snapshot: Snapshot) -> float | None:
+    stated = [one.seconds_to_full for one in snapshot.pressure if one.target == target]
+    return next((one for one in stated if not isinstance(one, Absent)), None)
+
+
+def build_stack(pool: Pool, found: WindowData, snapshot: Snapshot) -> Json:
+    """Return the composition of a pool: layers from the bottom, with a size for each time."""
+    sources = find_sources(pool, snapshot.shares)
+    available, free, rest, *devices = (
+        by_time(found.buckets.get(name, ()))
+        for name in (sources.available, sources.free, sources.unattributed, *sources.devices)
+    )
+    used = found.buckets[sources.used]
+    columns = [
+        split(
+            pool,
+            one.average,
+            available.get(one.boottime),
+            free.get(one.boottime),
+            rest.get(one.boottime),
+            [held.get(one.boottime) for held in devices],
+        )
+        for one in used
+    ]
+    layers = build_layers(pool, sources)
+    return {
+        "unix": [round(one.boottime, 1) for one in used],
+        "layers": [
+            {
+                "holder": layer.holder,
+                "label": layer.label,
+                "values": [None if column[number] is None else int(column[number] or 0) for column in columns],
+            }
+            for number, layer in enumerate(layers)
+        ],
+    }
+
+
+def by_time(buckets: Sequence[Bucket]) -> dict[float, float | None]:
+    return {one.boottime: one.average for one in buckets}
 
 
 def _flag_data(number: int, flag: Annotation, snapshot: Snapshot) -> Json:
@@ -56,7 +122,7 @@ def _curve_data(curve: Curve, buckets: Sequence[Bucket], unit: str) -> Json:
     return {
         "name": curve.name,
         "colour": curve.colour,
-        "dashed": curve.dashed,
+        "dash": DASHES[curve.dash % len(DASHES)],
         "unix": [round(one.boottime, 1) for one in buckets],
         "min": column([one.minimum for one in buckets]),
         "avg": column([one.average for one in buckets]),

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from memwatch.events import Event
 from memwatch.history.tier import TierSpec
 from memwatch.history.tiers import Bucket, History
+from memwatch.model import Pool
+from memwatch.render.composition import find_sources
 from memwatch.snapshot import Snapshot
 from memwatch_web.pages.annotations import (
     Annotation,
@@ -26,6 +28,8 @@ from memwatch_web.pages.time_range import TimeWindow
 
 # A series that exists whenever memwatchd runs and never decreases during a run.
 REFERENCE_SERIES = "self.cpu_seconds"
+# Composition takes four series or more for each pool.
+MAX_STACKED = 4
 
 
 class HistoryInput(Struct, frozen=True):
@@ -50,7 +54,7 @@ class WindowData(Struct, frozen=True):
     """Data of one window, which ends now at the latest.
 
     `buckets`: by series. `spans`: levels by target. `judged`: targets with a known level. `annotations`: oldest
-    first.
+    first. `stacked`: pools whose composition is drawn; `buckets` has its series too.
     """
 
     window: TimeWindow
@@ -61,6 +65,7 @@ class WindowData(Struct, frozen=True):
     judged: frozenset[str]
     gaps: tuple[Gap, ...]
     annotations: tuple[Annotation, ...]
+    stacked: tuple[Pool, ...] = ()
 
     def spans_behind(self, chart: Chart) -> list[LevelSpan]:
         return [run for target in chart.targets for run in self.spans[target]]
@@ -70,6 +75,8 @@ def query_window(past: HistoryInput, window: TimeWindow, names: Sequence[str], s
     """Query one window. The buckets are those of the API for the same query."""
     charts = build_charts(names, snapshot)
     targets = [target for chart in charts for target in chart.targets]
+    stacked = choose_stacked(charts, names, snapshot)
+    sources = [name for pool in stacked for name in find_sources(pool, snapshot.shares).names]
     levels = {target: past.buckets(f"pressure.{target}.level", window) for target in targets}
     runs = {target: find_level_spans(buckets, window.grain_seconds) for target, buckets in levels.items()}
     beacon = past.buckets(REFERENCE_SERIES, window)
@@ -78,12 +85,20 @@ def query_window(past: HistoryInput, window: TimeWindow, names: Sequence[str], s
         window=window,
         until=until,
         charts=charts,
-        buckets={name: past.buckets(name, window) for name in names},
+        buckets={name: past.buckets(name, window) for name in dict.fromkeys([*names, *sources])},
         spans=runs,
         judged=frozenset(target for target, buckets in levels.items() if buckets),
         gaps=tuple(find_gaps(beacon, window.start, until, window.grain_seconds, past.events)),
         annotations=_flags(past, window, runs, beacon, snapshot),
+        stacked=stacked,
     )
+
+
+def choose_stacked(charts: Sequence[Chart], names: Sequence[str], snapshot: Snapshot) -> tuple[Pool, ...]:
+    """Return the pools whose composition is drawn: those whose use is shown, up to MAX_STACKED."""
+    shown = {chart.id for chart in charts}
+    pools = [pool for pool in snapshot.pools if pool.id in shown and f"pool.{pool.id}.used_bytes" in names]
+    return tuple(pools[:MAX_STACKED])
 
 
 def _flags(

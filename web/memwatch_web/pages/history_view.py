@@ -26,6 +26,8 @@ AROUND_SECONDS = 300.0
 # The last value is current if it is at most this number of points old.
 RECENT = 3
 EXACT_SECONDS = 10.0
+# A window "since start" ends at most this long ago.
+MAX_AGE = 120.0
 
 
 class HistoryQuery(Struct, frozen=True):
@@ -100,6 +102,7 @@ class HistoryView(Struct, frozen=True):
     left_out: int
     choices: tuple[Chart, ...]
     file_name: str
+    known_since: float
     data: Mapping[str, Any]
 
     @property
@@ -110,6 +113,16 @@ class HistoryView(Struct, frozen=True):
     @property
     def usual_href(self) -> str:
         return replace(self.query, series=()).href(WindowLink())
+
+    @property
+    def start_href(self) -> str:
+        """Return a link to all that is known."""
+        return self.query.href(WindowLink(self.known_since, self.data["now"]))
+
+    @property
+    def is_since_start(self) -> bool:
+        window = self.query.window
+        return not window.live and window.start <= self.known_since + 1 and window.end >= self.data["now"] - MAX_AGE
 
     def range_href(self, wanted: Range) -> str:
         return self.query.href(WindowLink(), wanted.name)
@@ -137,6 +150,7 @@ def build_view(past: HistoryInput, query: HistoryQuery, snapshot: Snapshot) -> H
         left_out=len(found.annotations) - len(numbered),
         choices=build_charts(past.history.names(), snapshot),
         file_name=build_file_name(snapshot.host, window.start, window.end),
+        known_since=max(now - max(tier.seconds for tier in past.tiers), past.history.start + past.to_wall),
         data=build_data(found, numbered, snapshot),
     )
 

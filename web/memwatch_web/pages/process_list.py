@@ -18,6 +18,7 @@ from memwatch.render.json import list_totals
 from memwatch.render.summary import by_footprint
 from memwatch.snapshot import Snapshot
 from memwatch_web.pages.sparkline import build_path
+from memwatch_web.pages.top_holders import sort_places, sum_devices
 
 By = Literal["process", "container", "pod", "job", "unit", "user"]
 GROUPS: tuple[By, ...] = get_args(By)
@@ -26,8 +27,8 @@ GROWTH_SECONDS = 600.0
 MAX_OWNERS, MAX_MEMBERS = 200, 5
 # Text columns sort ascending first, numeric columns descending.
 WORD_COLUMNS = frozenset({"name", "user", "home"})
-PROCESS_COLUMNS = ("pid", "name", "user", "home", "footprint", "rss")
-OWNER_COLUMNS = ("name", "processes", "footprint", "rss", "cgroup")
+PROCESS_COLUMNS = ("pid", "name", "user", "home", "footprint", "rss", "gpu", "growth")
+OWNER_COLUMNS = ("name", "processes", "footprint", "rss", "gpu", "cgroup")
 
 Key = int | str | None
 T = TypeVar("T")
@@ -77,6 +78,14 @@ class ProcessRow(Struct, frozen=True):
     grown: ProcessGrowth | None
     spark: str
 
+    @property
+    def places(self) -> tuple[tuple[str, Bytes], ...]:
+        return sort_places(self.process.device_bytes)
+
+    @property
+    def device_bytes(self) -> Bytes | None:
+        return sum_devices(self.process.device_bytes)
+
 
 class OwnerGroup(Struct, frozen=True):
     """An owner with the largest of its listed processes."""
@@ -85,27 +94,36 @@ class OwnerGroup(Struct, frozen=True):
     members: tuple[Process, ...]
     more: int
 
+    @property
+    def places(self) -> tuple[tuple[str, Bytes], ...]:
+        return sort_places(self.total.device_bytes)
+
+    @property
+    def device_bytes(self) -> Bytes | None:
+        return sum_devices(self.total.device_bytes)
+
 
 class Listing(Struct, frozen=True):
-    """The sorted rows. `groups`: the available groupings."""
+    """The sorted rows. `groups`: the available groupings. `has_devices`: a process holds GPU memory."""
 
     view: ListView
     rows: tuple[Row[ProcessRow] | Row[OwnerGroup], ...]
     groups: tuple[By, ...]
     left_out: int
     has_figures: bool
+    has_devices: bool = False
 
     @property
     def shown(self) -> int:
         return sum(row.is_shown for row in self.rows)
 
 
-def parse_view(by: str, sort: str, words: str, snapshot: Snapshot) -> ListView:
+def parse_view(by: str, sort: str, words: str) -> ListView:
     """Parse a view from query parameters. Raises ListQueryError."""
     group = next((one for one in GROUPS if one == by), None)
     if group is None:
         raise ListQueryError(f"by is {by[:80]!r}: use one of {', '.join(GROUPS)}.")
-    known = (*PROCESS_COLUMNS, "growth", *snapshot.labels) if group == "process" else OWNER_COLUMNS
+    known = PROCESS_COLUMNS if group == "process" else OWNER_COLUMNS
     column = sort.removeprefix("-")
     if column not in known:
         raise ListQueryError(
@@ -123,6 +141,7 @@ def parse_view(by: str, sort: str, words: str, snapshot: Snapshot) -> ListView:
 def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> Listing:
     found: set[By] = {"process", view.by, *(one.kind for one in snapshot.owners)}
     groups = tuple(sorted(found, key=GROUPS.index))
+    devices = any(process.device_bytes for process in snapshot.processes)
     if view.by == "process":
         start = growth.boottime - GROWTH_SECONDS
         grown = {key_of(one.process): one for one in growth.since(start, snapshot.unix - GROWTH_SECONDS)}
@@ -131,13 +150,13 @@ def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> 
             for process in snapshot.processes
         ]
         rows = sort_rows([_row(one, process_keys(one), process_words(one, snapshot), view) for one in listed], view)
-        return Listing(view, rows, groups, 0, has_figures=False)
+        return Listing(view, rows, groups, 0, has_figures=False, has_devices=devices)
     totals = list_totals(snapshot, view.by)
     figures = any(total.cgroup_bytes is not None for total in totals)
     owners = [build_group(total, view.by, snapshot.processes) for total in totals[:MAX_OWNERS]]
     names = snapshot.pod_names if view.by == "pod" else snapshot.container_names
     rows_of_groups = [_row(one, group_keys(one), group_words(one, names), view) for one in owners]
-    return Listing(view, sort_rows(rows_of_groups, view), groups, len(totals) - len(owners), figures)
+    return Listing(view, sort_rows(rows_of_groups, view), groups, len(totals) - len(owners), figures, devices)
 
 
 def _row(of: T, keys: Mapping[str, Key], words: str, view: ListView) -> Row[T]:
@@ -171,7 +190,7 @@ def process_keys(one: ProcessRow) -> Mapping[str, Key]:
         "footprint": _known(process.footprint_low_bytes),
         "rss": _known(process.rss_bytes),
         "growth": one.grown.grown_bytes if one.grown else None,
-        **{place: _known(held) for place, held in process.device_bytes.items()},
+        "gpu": _number_or_none(one.device_bytes),
     }
 
 
@@ -198,6 +217,7 @@ def group_keys(one: OwnerGroup) -> Mapping[str, Key]:
         "processes": total.processes,
         "footprint": total.footprint_low_bytes,
         "rss": _known(total.rss_bytes),
+        "gpu": _number_or_none(one.device_bytes),
         "cgroup": None if total.cgroup_bytes is None else _known(total.cgroup_bytes),
     }
 
@@ -210,6 +230,10 @@ def group_words(one: OwnerGroup, names: Mapping[str, str]) -> str:
 
 def _known(figure: Bytes) -> int | None:
     return None if isinstance(figure, Absent) else figure
+
+
+def _number_or_none(figure: Bytes | None) -> int | None:
+    return figure if isinstance(figure, int) else None
 
 
 def _text(words: Words | None) -> str | None:

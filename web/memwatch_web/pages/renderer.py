@@ -23,17 +23,14 @@ from memwatch.printable import printable
 from memwatch.processes.growth import GrowthTracker
 from memwatch.render import words as wording
 from memwatch.render.json import to_bytes
-from memwatch.render.summary import (
-    build_latest,
-    by_footprint,
-    compute_headroom,
-    find_cuda_free,
-    find_worst,
-    has_figures,
-)
-from memwatch.snapshot import Snapshot
-from memwatch_web.pages.bars import build_bars, build_limit_bars
+from memwatch.render.memory_map import build_limit_maps, build_maps
+from memwatch.render.status_line import GROWTH_SECONDS, StatusLine, build_status_line
+from memwatch.render.summary import build_latest, find_cuda_free, find_worst, has_figures
+from memwatch.snapshot import Pressure, Snapshot
+from memwatch_web.pages.charts import DASHES
 from memwatch_web.pages.devices import build_entries
+from memwatch_web.pages.gpu_grid import arrange, build_cells, split_gpus
+from memwatch_web.pages.history_data import build_chart_point
 from memwatch_web.pages.history_view import HistoryView, RejectedQuery
 from memwatch_web.pages.last_run_chart import build_chart
 from memwatch_web.pages.markup import glue_units
@@ -43,6 +40,7 @@ from memwatch_web.pages.process_list import ListView as ListView
 from memwatch_web.pages.process_view import OomScore, ProcessView, build_process_view
 from memwatch_web.pages.recent_changes import WINDOW_SECONDS, Changes, find_changes
 from memwatch_web.pages.template_cache import CompiledTemplates
+from memwatch_web.pages.top_holders import TopHolder, find_top_holders
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 PATHS = {
@@ -57,8 +55,7 @@ PATHS = {
 LINKS = {name: PATHS[name] for name in ("overview", "history", "processes", "devices")}
 LINKS |= {"fit": "/fit", "alerts": "/alerts", "about": "/about"}
 # Macro files, available in templates by name. The first is used by the others.
-PARTS = ("parts", "pool_parts", "holder_parts", "device_parts", "alert_parts")
-TOP_PROCESSES = 10
+PARTS = ("parts", "holder_parts", "map_parts", "status_parts", "device_parts", "alert_parts")
 # Stream of a page that is not visible.
 TITLE = "title"
 # Stream of the page of one process.
@@ -77,6 +74,7 @@ WORDS = (
     "content",
     "content_sentence",
     "duration",
+    "elapsed",
     "exact",
     "fact",
     "fault",
@@ -87,6 +85,7 @@ WORDS = (
     "ratio",
     "reasons",
     "size",
+    "size_within",
     "throttled",
     "timestamp",
     "watts",
@@ -218,8 +217,9 @@ class Pages:
                 "worst": find_worst(one.snapshot),
                 "latest": build_latest(one.snapshot, rules),
                 "pressure": {verdict.target: verdict for verdict in one.snapshot.pressure},
-                "bars": build_bars(one.snapshot, {}),
-                "limit_bars": build_limit_bars(one.snapshot, {}),
+                "maps": build_maps(one.snapshot, {}),
+                "limit_maps": build_limit_maps(one.snapshot, {}),
+                "status": build_status_line(one.snapshot),
             }
             for one in exhibits.pools()
         ]
@@ -246,28 +246,18 @@ class Pages:
         view = view or ListView()
         rules, history_writer = self._rules(), self._history_writer()
         words = history_writer.unclean_shutdown if history_writer else None
-        pressure = {verdict.target: verdict for verdict in snapshot.pressure}
-        thresholds = {target: rules.thresholds_for(target) for target in snapshot.labels}
-        return {
+        context = {
             "page": name,
             "stream": name if view.by == "process" else f"{name}-{view.by}",
             "snapshot": snapshot,
             "simulated": snapshot.simulated,
-            "pressure": pressure,
-            "worst": find_worst(snapshot),
             "latest": build_latest(snapshot, rules),
-            "bars": build_bars(snapshot, thresholds),
-            "limit_bars": build_limit_bars(snapshot, thresholds) if name == "overview" else (),
-            "places": sorted({place for process in snapshot.processes for place in process.device_bytes}),
-            "processes": by_footprint(snapshot.processes)[: TOP_PROCESSES if name == "overview" else None],
+            "processes": snapshot.processes,
             "who": find_memory_holders(snapshot, self._growth) if name == "processes" else None,
             "listing": build_listing(snapshot, self._growth, view) if name == "processes" else None,
             "cpu": self._cpu.measure(snapshot),
             "files": history_writer.status() if history_writer else None,
             "words": words if words and snapshot.unix - words.unix < RECENT_SECONDS else None,
-            "changes": self._changes(snapshot) if name == "overview" else None,
-            "room": compute_headroom(snapshot),
-            "cuda_free": find_cuda_free(snapshot),
             "events": self._events(),
             "entries": build_entries(snapshot) if name == "devices" else (),
             "alerting": self._alerting() if name == "alerts" else None,
@@ -275,6 +265,35 @@ class Pages:
             "targets": {**snapshot.labels, **{device.id: device.name for device in snapshot.devices}},
             "past": None,
         }
+        return context | self._overview(snapshot, rules) if name == "overview" else context
+
+    def _overview(self, snapshot: Snapshot, rules: PressureRules) -> dict[str, Any]:
+        pressure: dict[str, Pressure] = {verdict.target: verdict for verdict in snapshot.pressure}
+        thresholds = {target: rules.thresholds_for(target) for target in snapshot.labels}
+        gpus, others = split_gpus(build_maps(snapshot, thresholds))
+        maps = (*others, *build_limit_maps(snapshot, thresholds))
+        above, below = ((), maps) if gpus else arrange(maps)
+        return {
+            "pressure": pressure,
+            "worst": find_worst(snapshot),
+            "status": self._status(snapshot),
+            "cells": build_cells(gpus, pressure, snapshot.devices),
+            "above": above,
+            "below": below,
+            "cuda_free": find_cuda_free(snapshot),
+            "holders": self._holders(snapshot),
+            "latest": {**build_latest(snapshot, rules), "chart": build_chart_point(snapshot)},
+            "changes": self._changes(snapshot),
+        }
+
+    def _status(self, snapshot: Snapshot) -> StatusLine:
+        start = self._growth.boottime - GROWTH_SECONDS
+        grown = self._growth.since(start, snapshot.unix - GROWTH_SECONDS)
+        return build_status_line(snapshot, self._events(), grown)
+
+    def _holders(self, snapshot: Snapshot) -> tuple[TopHolder, ...]:
+        start = self._growth.boottime - WINDOW_SECONDS
+        return find_top_holders(snapshot, self._growth.since(start, snapshot.unix - WINDOW_SECONDS))
 
     def _changes(self, snapshot: Snapshot) -> Changes | None:
         start = self._growth.boottime - WINDOW_SECONDS
@@ -321,11 +340,13 @@ def create_environment() -> Environment:
     environment.filters["glue_units"] = glue_units
     # For texts that quote a request or the settings; names are printable since they were read.
     environment.filters["printable"] = printable
+    environment.filters["last_word"] = lambda text: text.rpartition(" ")[2]
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
     environment.tests["known"] = has_figures
     environment.globals |= {
         "version": __version__,
+        "dashes": DASHES,
         "up": "",  # only error pages may be nested
         "paths": LINKS,
         "between": wording.between,

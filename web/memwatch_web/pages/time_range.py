@@ -33,7 +33,9 @@ class Range(Struct, frozen=True):
 
 
 RANGES = (
+    Range("10m", "10 m", 600.0, 2.0, 5.0),
     Range("1h", "1 h", 3600.0, 10.0, 5.0),
+    Range("6h", "6 h", 21_600.0, 60.0, 10.0),
     Range("24h", "24 h", 86_400.0, 300.0, 15.0),
     Range("7d", "7 d", 604_800.0, 1800.0, 60.0),
     Range("30d", "30 d", 2_592_000.0, 7200.0, 120.0),
@@ -80,8 +82,14 @@ def available_ranges(tiers: Sequence[TierSpec]) -> tuple[Range, ...]:
     return tuple(one for one in RANGES if one is RANGES[0] or one.seconds <= max_seconds)
 
 
-def find_range(name: str | None, offered: tuple[Range, ...]) -> Range:
-    found = next((one for one in offered if one.name == (name or RANGES[0].name)), None)
+def choose_range(known_seconds: float, offered: tuple[Range, ...]) -> Range:
+    """Return the range to begin with: an hour, or ten minutes while little more is known."""
+    return offered[0] if known_seconds < 2 * offered[0].seconds or len(offered) < 2 else offered[1]
+
+
+def find_range(name: str | None, offered: tuple[Range, ...], usual: Range | None = None) -> Range:
+    wanted = name or (usual or offered[0]).name
+    found = next((one for one in offered if one.name == wanted), None)
     if found is None:
         names = ", ".join(one.name for one in offered)
         raise ProblemError(422, f"range is {(name or '')[:80]!r}: use one of {names}.")

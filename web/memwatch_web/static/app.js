@@ -38,6 +38,7 @@
 
   function announceLevel(before, after) {
     if (before.level === after.level) return;
+    if (chart) chart.loadedAt = -Infinity; // with the new level
     announcement.textContent = after.verdict;
     document.dispatchEvent(new CustomEvent("memwatch:level", { detail: after }));
   }
@@ -54,7 +55,7 @@
     latest = next;
     freshAt = now();
     showTitle();
-    chart?.add(next, gap);
+    if (chart && !document.hidden) chart.add(next, gap);
   }
 
   function look() {
@@ -105,6 +106,7 @@
     }
     titles?.close();
     titles = null;
+    if (chart) chart.loadedAt = -Infinity;
     htmx.trigger(live, "reconnect");
   }
 
@@ -133,219 +135,111 @@
     accept(read(fragment));
   });
 
-  // ---- the chart ----
+  // ---- the chart: the component of the history page, with the samples of this page ----
 
-  const SPANS = [[600, "10 min"], [1800, "30 min"], [3600, "1 h"]];
-  const LONGEST = SPANS[SPANS.length - 1][0];
-  const MAX_TARGETS = 20; // limit of one history request
-  const STEP_SECONDS = 1;
-  const HEIGHT = 240;
-  const COLOURS = 6;
+  const REFRESH_SECONDS = 30; // events, levels and gaps come with a request, values with each sample
+  const MAX_GAP_STEPS = 10;
 
-  const percent = (ratio) => (ratio == null ? "—" : `${(ratio * 100).toFixed(1)}%`);
-  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const keyOf = (tick) => tick.targets.slice(0, MAX_TARGETS).map((target) => target.id).join();
-
-  class Chart {
-    constructor(box, spans) {
+  class LiveChart {
+    constructor(box, slot) {
       this.box = box;
-      this.span = SPANS[0][0];
-      this.key = "";
-      this.data = null;
-      this.plot = null;
-      this.drawnAt = 0;
-      this.plotBox = document.createElement("div");
-      this.readout = document.createElement("p");
-      this.readout.className = "readout";
-      box.replaceChildren(this.readout, this.plotBox);
-      this.offerSpans(spans);
-      new ResizeObserver(() => this.plot?.setSize({ width: box.clientWidth, height: HEIGHT })).observe(box);
-      matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.build());
-      document.addEventListener("visibilitychange", () => this.draw());
+      this.slot = slot;
+      this.range = "10m";
+      this.pool = latest.chart.pool;
+      this.loadedAt = -Infinity;
+      this.plotBox = element("div", "past-chart");
+      this.plotBox.dataset.chart = this.pool ?? "";
+      this.plotBox.tabIndex = 0;
+      this.plotBox.setAttribute("role", "img");
+      this.plotBox.setAttribute("aria-label", "Memory over time");
+      box.replaceChildren(this.plotBox, element("div", "moment"));
+      this.chart = new PastChart(this.plotBox, (from, to) => location.assign(this.link(from, to)));
+      document.addEventListener("visibilitychange", () => this.load());
       this.load();
     }
 
-    offerSpans(slot) {
-      for (const [seconds, label] of SPANS) {
-        const button = document.createElement("button");
-        button.type = "button";
-        button.className = "span";
-        button.textContent = label;
-        button.setAttribute("aria-pressed", seconds === this.span);
-        button.addEventListener("click", () => {
-          this.span = seconds;
-          for (const other of slot.children) other.setAttribute("aria-pressed", other === button);
-          this.draw(true);
-        });
-        slot.append(button);
-      }
+    link(from, to) {
+      const time = (unix) => `${new Date(unix * 1000).toISOString().slice(0, 19)}Z`;
+      return `history?${new URLSearchParams({ range: this.range, from: time(from), to: time(to) })}`;
     }
 
     async load() {
-      this.targets = latest.targets.slice(0, MAX_TARGETS);
-      this.key = keyOf(latest);
-      this.data = this.empty();
-      this.stepBegan = 0;
-      if (this.targets.length) {
-        const names = this.targets.map((target) => `pressure.${target.id}.ratio`);
-        const query = new URLSearchParams({ series: names.join(), from: latest.unix - LONGEST, points: 1200 });
-        try {
-          const answer = await fetch(`${up}api/v1/history?${query}`);
-          if (answer.ok) this.take(await answer.json(), names);
-        } catch {
-          // Without history the chart starts empty. The banner shows a lost connection.
-        }
+      if (!this.pool || document.hidden) return;
+      this.loadedAt = now();
+      const wanted = [this.pool, this.range];
+      let past;
+      try {
+        const answer = await fetch(`history/data?${new URLSearchParams({ pool: this.pool, range: this.range })}`);
+        if (!answer.ok) return;
+        past = await answer.json();
+      } catch {
+        return; // the banner shows a lost connection
       }
-      this.build();
-      this.push(latest);
-      this.draw(true);
+      if (wanted[0] !== this.pool || wanted[1] !== this.range) return; // the last request wins
+      this.offer(past);
+      past.thresholds = latest.thresholds;
+      if (past.live) past.start += past.now - past.end;
+      if (past.live) past.end = past.now;
+      this.plotBox.dataset.chart = this.pool;
+      this.past = past;
+      this.chart.show(past);
+      this.plotBox.setAttribute("aria-label", `${this.chart.chart.label} over time by holder, with thresholds, events and the forecast`);
     }
 
-    empty() {
-      return [[], ...this.targets.flatMap(() => [[], [], []])];
+    // The ranges are links: with another button they open the history.
+    offer(past) {
+      if (this.slot.childElementCount) return;
+      if (past.pools.length > 1) this.slot.append(this.choice(past.pools));
+      const nav = element("nav", "past-spans");
+      nav.setAttribute("aria-label", "Time range");
+      for (const [name, label] of [...past.ranges, ["", "more"]]) {
+        const link = element("a");
+        link.textContent = label;
+        link.href = `history${name ? `?range=${name}` : ""}`;
+        if (name === this.range) link.setAttribute("aria-current", "true");
+        if (name) link.addEventListener("click", (event) => this.choose(event, nav, link, name));
+        nav.append(link);
+      }
+      this.slot.append(nav);
     }
 
-    take(history, names) {
-      const tables = names.map((name) => {
-        const one = history.series.find((series) => series.name === name);
-        return [one.unix, one.min, one.max, one.avg];
+    choose(event, nav, link, name) {
+      if (event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+      event.preventDefault();
+      this.range = name;
+      for (const other of nav.children) other.toggleAttribute("aria-current", false);
+      link.setAttribute("aria-current", "true");
+      this.load();
+    }
+
+    choice(pools) {
+      const select = element("select");
+      select.setAttribute("aria-label", "Pool of the chart");
+      for (const [id, label] of pools) select.append(new Option(label, id, false, id === this.pool));
+      select.addEventListener("change", () => {
+        this.pool = select.value;
+        this.load();
       });
-      this.data = uPlot.join(tables).map((column) => Array.from(column));
+      return select;
     }
 
     add(tick, gap) {
-      const clockWentBack = tick.unix < this.data[0].at(-1) - STEP_SECONDS;
-      if (keyOf(tick) !== this.key || clockWentBack || gap > 10 * tick.interval_seconds + 10) {
-        this.load();
-        return;
-      }
-      this.push(tick);
-      this.draw();
-    }
-
-    push(tick) {
-      const unix = this.data[0];
-      const last = unix.length - 1;
-      const ratios = this.targets.map((one) => tick.targets.find((target) => target.id === one.id)?.ratio ?? null);
-      if (last >= 0 && tick.unix <= unix[last]) return;
-      if (tick.unix - this.stepBegan < STEP_SECONDS * 0.9) this.widen(last, tick.unix, ratios);
-      else this.append(tick, ratios, last);
-      while (unix[0] < tick.unix - LONGEST - 60) for (const column of this.data) column.shift();
-    }
-
-    append(tick, ratios, last) {
-      const unix = this.data[0];
-      if (last >= 0 && tick.unix - unix[last] > Math.max(2.5 * tick.interval_seconds, 10)) {
-        this.data.forEach((column, index) => column.push(index ? null : unix[last] + tick.interval_seconds));
-      }
-      this.stepBegan = tick.unix;
-      unix.push(tick.unix);
-      ratios.forEach((ratio, index) => {
-        for (let column = 1; column <= 3; column++) this.data[3 * index + column].push(ratio);
-      });
-    }
-
-    // Samples in the same step keep their minimum and maximum, so that no spike is averaged away.
-    widen(last, unix, ratios) {
-      this.data[0][last] = unix;
-      ratios.forEach((ratio, index) => {
-        const [least, most, mean] = this.data.slice(3 * index + 1, 3 * index + 4);
-        if (ratio === null || least[last] === null) return;
-        least[last] = Math.min(least[last], ratio);
-        most[last] = Math.max(most[last], ratio);
-        mean[last] = ratio;
-      });
-    }
-
-    draw(atOnce = false) {
-      if (!this.plot || document.hidden || (!atOnce && now() - this.drawnAt < 0.25)) return;
-      this.drawnAt = now();
-      const end = latest.unix;
-      this.plot.setData(this.data, false);
-      this.plot.setScale("x", { min: end - this.span, max: end });
-      this.showValues(null);
-    }
-
-    showValues(index) {
-      const at = index ?? this.data[0].length - 1;
-      if (at < 0) return;
-      this.readout.replaceChildren(timeOfDay(this.data[0][at]), ...this.targets.map((target, number) => {
-        const item = document.createElement("span");
-        const key = document.createElement("i");
-        const figure = document.createElement("b");
-        key.className = "key";
-        key.style.background = css(`--series-${(number % COLOURS) + 1}`);
-        const [least, most, mean] = [1, 2, 3].map((column) => this.data[3 * number + column][at]);
-        const spread = most - least > 0.01 ? ` (${percent(least)} to ${percent(most)})` : "";
-        figure.textContent = percent(mean);
-        item.append(key, `${target.label} `, figure, spread);
-        return item;
-      }));
-    }
-
-    build() {
-      this.plot?.destroy();
-      this.plot = new uPlot(this.options(), this.data, this.plotBox);
-      const labels = this.targets.map((target) => target.label).join(", ");
-      this.plotBox.setAttribute("role", "img");
-      this.plotBox.setAttribute("aria-label", `Memory usage of ${labels} over time, in percent, with threshold lines`);
-    }
-
-    options() {
-      const grid = { stroke: css("--line"), width: 1 };
-      const axis = { stroke: css("--muted"), font: "12px system-ui, sans-serif", grid, ticks: { show: false } };
-      return {
-        width: this.box.clientWidth,
-        height: HEIGHT,
-        padding: [8, 20, 0, 0],
-        legend: { show: false },
-        cursor: { y: false, drag: { x: false, y: false } },
-        scales: { x: { time: true }, y: { range: [0, 1] } },
-        axes: [
-          { ...axis, size: 28, space: 90, values: (_, times) => times.map((unix) => timeOfDay(unix).slice(0, 5)) },
-          { ...axis, size: 46, splits: () => [0, 0.2, 0.4, 0.6, 0.8, 1], values: (_, all) => all.map((one) => `${Math.round(one * 100)}%`) },
-        ],
-        series: [{}, ...this.targets.flatMap((_, index) => this.seriesOf(index))],
-        bands: this.targets.map((_, index) => this.bandOf(index)),
-        hooks: { drawAxes: [(plot) => this.drawLevels(plot)], setCursor: [(plot) => this.showValues(plot.cursor.idx)] },
-      };
-    }
-
-    seriesOf(index) {
-      const stroke = css(`--series-${(index % COLOURS) + 1}`);
-      const edge = { stroke: "transparent", width: 0, points: { show: false } };
-      const dash = index >= COLOURS ? [6, 3] : undefined;
-      return [edge, edge, { stroke, width: 2, dash, points: { show: false } }];
-    }
-
-    bandOf(index) {
-      const first = 3 * index + 1;
-      return { series: [first + 1, first], fill: `${css(`--series-${(index % COLOURS) + 1}`)}40` };
-    }
-
-    drawLevels(plot) {
-      const { ctx, bbox } = plot;
-      ctx.save();
-      ctx.lineWidth = devicePixelRatio;
-      ctx.setLineDash([5 * devicePixelRatio, 4 * devicePixelRatio]);
-      ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-      ctx.textAlign = "left";
-      ctx.textBaseline = "bottom";
-      for (const [level, threshold] of Object.entries(latest.thresholds)) {
-        const y = Math.round(plot.valToPos(threshold, "y", true)) + 0.5;
-        ctx.strokeStyle = ctx.fillStyle = css(`--${level}`);
-        ctx.beginPath();
-        ctx.moveTo(bbox.left, y);
-        ctx.lineTo(bbox.left + bbox.width, y);
-        ctx.stroke();
-        ctx.fillText(level, bbox.left + 6 * devicePixelRatio, y - 2 * devicePixelRatio);
-      }
-      ctx.restore();
+      this.pool ??= tick.chart.pool;
+      const point = tick.chart.pools[this.pool];
+      const isBehind = now() - this.loadedAt > REFRESH_SECONDS || gap > MAX_GAP_STEPS * tick.interval_seconds + 10;
+      if (isBehind || (this.past && tick.unix < this.past.now - 1)) this.load();
+      else if (this.past?.charts[0]?.stack && point) this.chart.add(tick.unix, point.used, point.layers, point.seconds_to_full);
     }
   }
 
+  function element(name, className = "") {
+    const made = document.createElement(name);
+    made.className = className;
+    return made;
+  }
+
   const box = document.getElementById("chart");
-  const chart = box && new Chart(box, document.getElementById("spans"));
+  const chart = box && new LiveChart(box, document.getElementById("spans"));
 
   localise(live);
   if (document.hidden) openTitles();

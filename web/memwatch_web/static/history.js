@@ -43,7 +43,8 @@
   }
 
   // Fetch a page and show it in place of this one. The last request wins.
-  async function go(url) {
+  // `how`: "push" adds a step to the browser's history, so that Back undoes a zoom.
+  async function go(url, how = "push") {
     const number = ++asked;
     let answer;
     try {
@@ -58,7 +59,7 @@
       location.assign(url);
       return;
     }
-    history.replaceState(null, "", url);
+    if (how === "push" && new URL(url, location.href).href !== location.href) history.pushState(null, "", url);
     take(page);
   }
 
@@ -106,8 +107,10 @@
     const due = performance.now() - shownAt > past.poll_seconds * 1000;
     if (!past.live || !due || document.hidden || document.body.classList.contains("stale")) return;
     shownAt = performance.now();
-    go(location.href);
+    go(location.href, "stay");
   }
+
+  window.addEventListener("popstate", () => go(location.href, "stay"));
 
   draw();
   setInterval(look, 500);

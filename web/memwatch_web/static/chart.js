@@ -1,6 +1,7 @@
 "use strict";
 
-// A history chart: min/max bands over level and gap shading, with event annotations above.
+// The chart of the overview and of the history: the composition of a pool as a stack, or curves with min/max bands, over
+// level and gap shading, with event annotations above and the forecast to the right.
 
 const PastChart = (() => {
   const HEIGHT = 232;
@@ -12,6 +13,9 @@ const PastChart = (() => {
   const DAY = 86400;
   const LEAST_SPREAD = 0.005; // of the height: a smaller band is not visible
   const NO_DATA = "no data";
+  const SVG = document.querySelector("svg").namespaceURI; // of the logo
+  const AHEAD = 0.14; // of a live range: room to the right for the forecast
+  const HATCHED = "reclaimable";
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const dense = () => devicePixelRatio;
@@ -47,6 +51,21 @@ const PastChart = (() => {
     return top - marks.at(-1) > step * 0.45 ? [...marks, top] : marks;
   }
 
+  function rect(holder, start, width) {
+    const part = document.createElementNS(SVG, "rect");
+    part.setAttribute("class", `use hold-${holder}`);
+    part.setAttribute("x", `${(start * 100).toFixed(3)}%`);
+    part.setAttribute("width", `${(width * 100).toFixed(3)}%`);
+    part.setAttribute("height", "16");
+    return part;
+  }
+
+  function strong(text) {
+    const element = document.createElement("b");
+    element.textContent = text;
+    return element;
+  }
+
   function niceStep(least) {
     const power = 10 ** Math.floor(Math.log10(least));
     return power * [1, 2, 5, 10].find((factor) => power * factor >= least * 0.999);
@@ -67,6 +86,8 @@ const PastChart = (() => {
       this.pick = pick;
       this.legend = () => document.getElementById(`past-legend-${box.dataset.chart}`);
       this.at = box.parentElement.querySelector(".past-at");
+      this.moments = box.parentElement.querySelector(".moment");
+      this.drawnAt = 0;
       new ResizeObserver(() => this.plot?.setSize({ width: box.clientWidth, height: HEIGHT })).observe(box);
       matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.show(this.past));
     }
@@ -76,6 +97,7 @@ const PastChart = (() => {
       this.chart = past.charts.find((one) => one.id === this.box.dataset.chart);
       const mine = past.flags.filter((flag) => flag.kind !== "level" || flag.chart === this.chart.id);
       this.flags = mine.sort((one, other) => rank(one) - rank(other)); // if labels collide, the first one is drawn
+      this.layers = (this.chart.stack?.layers ?? []).filter((layer) => layer.values.some((value) => value > 0));
       const { curves } = this.chart;
       this.data = uPlot.join(curves.map((curve) => [curve.unix, curve.min, curve.max, curve.avg]));
       const highest = Math.max(0, ...curves.flatMap((curve) => curve.max));
@@ -83,6 +105,46 @@ const PastChart = (() => {
       this.plot?.destroy();
       this.box.replaceChildren();
       this.plot = new uPlot(this.options(), this.data, this.box);
+      this.showMoment(null);
+    }
+
+    // A sample of the live page. The first column of the curve is its time.
+    add(unix, used, layers, secondsToFull) {
+      const { stack, curves } = this.chart;
+      const last = stack.unix.at(-1);
+      if (last !== undefined && unix <= last) return;
+      stack.unix.push(unix);
+      stack.layers.forEach((layer, index) => layer.values.push(layers[index] ?? null));
+      this.layers = stack.layers.filter((layer) => layer.values.some((value) => value > 0));
+      this.chart.seconds_to_full = secondsToFull;
+      const step = unix - (this.past.now ?? unix);
+      this.past.now = unix;
+      this.past.start += step;
+      this.past.end += step;
+      for (const column of this.data.slice(1)) column.push(used);
+      this.data[0].push(unix);
+      while (stack.unix[0] < this.past.start - 60) {
+        stack.unix.shift();
+        for (const layer of stack.layers) layer.values.shift();
+      }
+      while (this.data[0][0] < this.past.start - 60) for (const column of this.data) column.shift();
+      curves[0].unix = this.data[0];
+      this.redraw();
+    }
+
+    redraw() {
+      if (document.hidden || performance.now() - this.drawnAt < 250) return;
+      this.drawnAt = performance.now();
+      this.plot.setData(this.data, false);
+      this.plot.setScale("x", { min: this.past.start, max: this.rightEdge() });
+      if (this.plot.cursor.left < 0 || this.plot.cursor.left == null) this.showMoment(null);
+    }
+
+    // A live range has room for the forecast.
+    rightEdge() {
+      const { start, end, live, now } = this.past;
+      const until = live ? Math.min(end, now) : end;
+      return live && this.past.charts.some((chart) => chart.stack) ? until + (until - start) * AHEAD : end;
     }
 
     options() {
@@ -101,7 +163,7 @@ const PastChart = (() => {
           dataIdx: (plot, _, index, unix) => (this.isNear(index, unix) ? index : null),
           sync: { key: "past", filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
         },
-        scales: { x: { time: true, range: [this.past.start, this.past.end] }, y: { range: [0, this.top * OVERHEAD] } },
+        scales: { x: { time: true, range: () => [this.past.start, this.rightEdge()] }, y: { range: [0, this.top * OVERHEAD] } },
         axes: [
           { ...axis, size: 24, space: 80, values: (_, times, __, ___, step) => times.map((unix) => clock(unix, step)) },
           { ...axis, size: 62, splits: () => splits(this.top, unit), values: (_, all) => all.map((one) => mark(one, unit)) },
@@ -120,8 +182,8 @@ const PastChart = (() => {
     // The first curve is wider, so that it stays visible under a share of the same size.
     seriesOf(curve, index) {
       const edge = { stroke: "transparent", width: 0, points: { show: false } };
-      const dash = curve.dashed ? [7, 4] : undefined;
-      return [edge, edge, { stroke: css(`--series-${curve.colour}`), width: index ? 1.5 : 2.5, dash, points: { show: false } }];
+      const stroke = this.layers.length && !index ? css("--edge") : css(`--series-${curve.colour}`);
+      return [edge, edge, { stroke, width: index ? 1.5 : 2.2, dash: curve.dash, points: { show: false } }];
     }
 
     bandOf(curve, first) {
@@ -146,7 +208,9 @@ const PastChart = (() => {
       const { left, idx } = plot.cursor;
       const unix = left >= 0 ? plot.posToVal(left, "x") : null;
       const isNear = unix !== null && idx != null && this.isNear(idx, unix);
-      this.at.textContent = unix === null ? "" : this.moment(isNear ? this.data[0][idx] : unix);
+      if (this.at) this.at.textContent = unix === null ? "" : this.moment(isNear ? this.data[0][idx] : unix);
+      this.showMoment(unix);
+      if (!this.legend()) return;
       this.legend().querySelectorAll("b").forEach((figure, number) => {
         figure.dataset.last ??= figure.textContent;
         figure.textContent = unix === null ? figure.dataset.last : isNear ? this.spread(number, idx) : "—";
@@ -168,11 +232,178 @@ const PastChart = (() => {
       return new Date(unix * 1000).toLocaleString([], { ...day, hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
     }
 
+    // The map of the moment under the pointer, or of the latest one.
+    showMoment(unix) {
+      if (!this.moments || !this.layers.length) return;
+      const { stack, top } = this.chart;
+      const at = this.nearest(unix ?? Infinity);
+      const known = at >= 0 && (unix === null || Math.abs(stack.unix[at] - unix) < 2 * Math.max(this.past.grain_seconds, 2));
+      const bar = document.createElementNS(SVG, "svg");
+      bar.setAttribute("width", "100%");
+      bar.setAttribute("height", "16");
+      bar.setAttribute("class", "moment-bar");
+      const words = document.createElement("p");
+      let left = 0;
+      let used = 0;
+      const facts = [];
+      for (const layer of this.layers) {
+        const value = known ? layer.values[at] : null;
+        if (value == null) continue;
+        bar.append(rect(layer.holder, left / top, value / top));
+        left += value;
+        if (layer.holder !== HATCHED) used += value;
+        facts.push([layer.holder, `${layer.label} `, size(value)]);
+      }
+      const when = known ? this.moment(stack.unix[at]) : unix ? this.moment(unix) : "";
+      words.append(`${unix === null ? "now" : when} `, strong(facts.length ? `${((used / top) * 100).toFixed(1)}% used` : NO_DATA));
+      for (const [holder, label, value] of facts) {
+        const swatch = document.createElement("i");
+        swatch.className = `swatch hold-${holder}`;
+        const item = document.createElement("span");
+        item.append(swatch, label, strong(value));
+        words.append(item);
+      }
+      this.moments.replaceChildren(bar, words);
+    }
+
+    nearest(unix) {
+      const times = this.chart.stack.unix;
+      let [low, high] = [0, times.length - 1];
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (times[middle] < unix) low = middle + 1;
+        else high = middle;
+      }
+      if (low > 0 && unix - times[low - 1] < times[low] - unix) low -= 1;
+      return low;
+    }
+
     drawBehind(plot) {
       const { ctx } = plot;
       ctx.save();
       for (const [start, end] of this.past.gaps) this.drawGap(plot, start, end);
-      for (const [start, end, level] of this.chart.runs) this.drawLevel(plot, start, end, level);
+      if (!this.layers.length) for (const [start, end, level] of this.chart.runs) this.drawLevel(plot, start, end, level);
+      this.drawStack(plot);
+      ctx.restore();
+    }
+
+    // The layers from the bottom. A gap ends a piece.
+    drawStack(plot) {
+      const { ctx, bbox } = plot;
+      if (!this.layers.length) return;
+      const { unix } = this.chart.stack;
+      const base = new Array(unix.length).fill(0);
+      ctx.save();
+      ctx.beginPath();
+      ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+      ctx.clip();
+      const x = unix.map((one) => plot.valToPos(one, "x", true));
+      const y = (value) => plot.valToPos(value, "y", true);
+      for (const layer of this.layers) {
+        ctx.fillStyle = layer.holder === HATCHED ? this.hatch(ctx) : css(`--${layer.holder}`);
+        for (const [from, to] of this.pieces(layer)) {
+          ctx.beginPath();
+          for (let at = from; at <= to; at++) ctx.lineTo(x[at], y(base[at] + layer.values[at]));
+          for (let at = to; at >= from; at--) ctx.lineTo(x[at], y(base[at]));
+          ctx.fill();
+        }
+        layer.values.forEach((value, at) => { base[at] += value ?? 0; });
+      }
+      ctx.restore();
+    }
+
+    pieces(layer) {
+      const found = [];
+      const { unix } = this.chart.stack;
+      const longest = 3 * Math.max(this.past.grain_seconds, 2);
+      let from = -1;
+      layer.values.forEach((value, at) => {
+        const ends = value == null || (at > 0 && unix[at] - unix[at - 1] > longest);
+        if (ends && from >= 0) found.push([from, at - 1]);
+        if (value == null) from = -1;
+        else if (ends || from < 0) from = at;
+      });
+      if (from >= 0) found.push([from, layer.values.length - 1]);
+      return found;
+    }
+
+    hatch(ctx) {
+      const tile = document.createElement("canvas");
+      tile.width = tile.height = 8 * dense();
+      const pen = tile.getContext("2d");
+      pen.fillStyle = css("--free");
+      pen.fillRect(0, 0, tile.width, tile.height);
+      pen.strokeStyle = css("--reclaimable");
+      pen.lineWidth = 2 * dense();
+      pen.beginPath();
+      for (const shift of [-1, 0, 1]) {
+        pen.moveTo((shift - 0.25) * tile.width, 1.25 * tile.height);
+        pen.lineTo((shift + 1.25) * tile.width, -0.25 * tile.height);
+      }
+      pen.stroke();
+      return ctx.createPattern(tile, "repeat");
+    }
+
+    // Dotted from now to the end of the memory, with the time of day at which it is full.
+    drawForecast(plot) {
+      const { seconds_to_full: seconds, top } = this.chart;
+      const { now, live } = this.past;
+      const used = this.data.at(-1).at(-1);
+      if (!live || seconds == null || used == null) return;
+      const { ctx, bbox } = plot;
+      const end = Math.min(now + seconds, this.rightEdge());
+      const reached = used + (top - used) * Math.min(1, (end - now) / Math.max(seconds, 1e-9));
+      const [x0, y0] = [plot.valToPos(now, "x", true), plot.valToPos(used, "y", true)];
+      const [x1, y1] = [plot.valToPos(end, "x", true), plot.valToPos(reached, "y", true)];
+      ctx.save();
+      ctx.strokeStyle = ctx.fillStyle = css("--critical");
+      ctx.lineWidth = 2 * dense();
+      ctx.setLineDash([2 * dense(), 3 * dense()]);
+      ctx.beginPath();
+      ctx.moveTo(x0, y0);
+      ctx.lineTo(x1, y1);
+      ctx.stroke();
+      ctx.font = `650 ${font(12)}`;
+      ctx.textAlign = "right";
+      ctx.textBaseline = "top";
+      ctx.strokeStyle = css("--card");
+      ctx.lineWidth = 4 * dense();
+      ctx.setLineDash([]);
+      const label = `full ${new Date((now + seconds) * 1000).toLocaleTimeString([], { hourCycle: "h23" })}`;
+      const [right, line] = [bbox.left + bbox.width - 2 * dense(), Math.max(bbox.top + 16 * dense(), Math.min(y0, y1) + 20 * dense())];
+      ctx.strokeText(label, right, line);
+      ctx.fillText(label, right, line);
+      ctx.restore();
+    }
+
+    // The end of the memory, and the thresholds of its levels.
+    drawWall(plot) {
+      const { ctx, bbox } = plot;
+      ctx.save();
+      ctx.setLineDash([5 * dense(), 4 * dense()]);
+      for (const [level, threshold] of Object.entries(this.past.thresholds ?? {})) {
+        const y = Math.round(plot.valToPos(threshold * this.chart.top, "y", true)) + 0.5;
+        ctx.beginPath();
+        ctx.moveTo(bbox.left, y);
+        ctx.lineTo(bbox.left + bbox.width, y);
+        ctx.setLineDash([]);
+        ctx.strokeStyle = css("--card");
+        ctx.globalAlpha = 0.6;
+        ctx.lineWidth = 3 * dense();
+        ctx.stroke();
+        ctx.globalAlpha = 1;
+        ctx.setLineDash([5 * dense(), 4 * dense()]);
+        ctx.strokeStyle = css(`--${level}`);
+        ctx.lineWidth = 1.2 * dense();
+        ctx.stroke();
+      }
+      const y = Math.round(plot.valToPos(this.chart.top, "y", true)) + 0.5;
+      ctx.setLineDash([]);
+      ctx.strokeStyle = css("--limit");
+      ctx.beginPath();
+      ctx.moveTo(bbox.left, y);
+      ctx.lineTo(bbox.left + bbox.width, y);
+      ctx.stroke();
       ctx.restore();
     }
 
@@ -238,8 +469,9 @@ const PastChart = (() => {
       const wide = ctx.measureText(level).width + 8 * dense();
       if (width < 1.5 * wide) return;
       const middle = left + width / 2;
-      ctx.fillStyle = css(`--${level}-soft`);
-      ctx.fillRect(middle - wide / 2, bbox.top + strip, wide, 15 * dense());
+      ctx.strokeStyle = css("--card"); // an outline, so that the curve below stays visible
+      ctx.lineWidth = 3 * dense();
+      ctx.strokeText(level, middle, bbox.top + strip + 2 * dense());
       ctx.fillStyle = css(`--${level}`);
       ctx.fillText(level, middle, bbox.top + strip + 2 * dense());
     }
@@ -268,9 +500,11 @@ const PastChart = (() => {
       ctx.lineWidth = dense();
       for (const [start, end] of this.past.gaps) this.drawGapWords(plot, start, end);
       if (this.chart.id === "pressure") this.drawThresholds(plot);
+      if (this.layers.length) this.drawWall(plot);
       ctx.textBaseline = "top";
       ctx.textAlign = "center";
       for (const [start, end, level] of this.chart.runs) this.drawStrip(plot, start, end, level);
+      if (this.layers.length) this.drawForecast(plot);
       this.drawFlags(plot);
       ctx.restore();
     }

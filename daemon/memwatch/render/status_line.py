@@ -1,0 +1,220 @@
+"""The state of a machine in one line: level, time left, use, headroom, and the fastest growing process.
+
+Data for any display. Pure functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from memwatch.accounting.relations import left_of
+from memwatch.events import Event
+from memwatch.model import Absent, Bytes, Device, PoolKind, Process, ShareKind
+from memwatch.processes.growth import ProcessGrowth
+from memwatch.render import words
+from memwatch.render.summary import compute_headroom, find_cuda_free, find_worst, name_unknown
+from memwatch.snapshot import Level, Pressure, Reason, Snapshot
+
+# From this number of GPUs on they are counted together.
+MANY_GPUS = 3
+# Growth is measured over this time; the tracker has a reading every ten seconds.
+GROWTH_SECONDS, MIN_GROWTH_SECONDS = 30.0, 5.0
+MIN_BYTES_PER_SECOND = 1 << 20
+# A reason that is over, as `pressure.judge.add_age` writes it, and the end of a level that is held
+# (`pressure.hysteresis.describe_hold`).
+PAST = re.compile(r"(?P<age>\d+) s ago: (?P<text>.*); clears in (?P<left>\d+) s")
+HELD = re.compile(r"; (?:calm for \d+ s, )?\w+ clears (?P<way>in (?P<left>\d+) s|after [\d.]+ s below \d+%)")
+KILLED = re.compile(r"OOM killer: killed (?:(?P<name>.+) \(\d+\)|a process|\d+ processes)")
+
+
+class Grower(Struct, frozen=True):
+    """The fastest growing process."""
+
+    process: Process
+    bytes_per_second: float
+
+
+class Room(Struct, frozen=True):
+    """The largest allocation that fits now. `certain_bytes` of it need no reclaim. `label`: where it fits."""
+
+    label: str
+    certain_bytes: Bytes
+    size_bytes: Bytes
+
+
+class Use(Struct, frozen=True):
+    """Used memory of a pool or limit, or of several GPUs together."""
+
+    label: str
+    used_bytes: Bytes
+    size_bytes: Bytes
+
+    @property
+    def ratio(self) -> float | Absent:
+        if isinstance(self.used_bytes, Absent):
+            return self.used_bytes
+        if isinstance(self.size_bytes, Absent) or not self.size_bytes:
+            return Absent.NOT_AVAILABLE
+        return self.used_bytes / self.size_bytes
+
+
+class StatusLine(Struct, frozen=True):
+    """`level` is the word of the API, or "unknown". `since_unix` is None if no event of the change is kept.
+
+    `headline` is the most urgent figure: time left, use, or "Recovering". `details`: the other reasons.
+    """
+
+    level: str
+    target: str | None
+    label: str
+    headline: str
+    details: tuple[str, ...]
+    recovering: bool
+    since_unix: float | None
+    uses: tuple[Use, ...]
+    room: Room | None
+    cuda_free: int | None
+    grower: Grower | None
+
+
+def build_status_line(
+    snapshot: Snapshot, events: Iterable[Event] = (), grown: Iterable[ProcessGrowth] = ()
+) -> StatusLine:
+    """Return the status line. `events`: newest first; `grown`: growth over the last GROWTH_SECONDS."""
+    worst = find_worst(snapshot)
+    recovering = worst is not None and is_recovering(worst)
+    return StatusLine(
+        level=worst.level.word if worst else "unknown",
+        target=worst.target if worst else None,
+        label=snapshot.labels.get(worst.target, worst.target) if worst else "",
+        headline=build_headline(snapshot, worst),
+        details=(*(build_details(worst) if worst else ()), *filter(None, [name_unknown(snapshot)])),
+        recovering=recovering,
+        since_unix=find_since(worst, events) if worst else None,
+        uses=tuple(build_uses(snapshot, worst)),
+        room=find_room(snapshot),
+        cuda_free=find_cuda_free(snapshot),
+        grower=find_grower(grown),
+    )
+
+
+def is_recovering(verdict: Pressure) -> bool:
+    """Check that a level is only held: use is below it, and every other reason is over."""
+    if verdict.level is Level.LOW or verdict.base_level >= verdict.level:
+        return False
+    return bool(verdict.reasons) and all(
+        one.signal == "util" or PAST.fullmatch(one.text) for one in verdict.reasons
+    )
+
+
+def build_headline(snapshot: Snapshot, worst: Pressure | None) -> str:
+    """Return the most urgent figure: "Full in ~17 s", "94.6% used", "3 of 8 GPUs critical", "Recovering"."""
+    if worst is None:
+        return "No memory data"
+    if is_recovering(worst):
+        return "Recovering"
+    if worst.level is Level.LOW:
+        return "OK"
+    alike = [one for one in snapshot.pressure if one.level is worst.level]
+    if len(alike) > 1 and len(snapshot.pressure) > MANY_GPUS:
+        return f"{len(alike)} of {count_targets(snapshot, alike)} {words.level(worst.level.word)}"
+    if not isinstance(worst.seconds_to_full, Absent):
+        return f"Full in ~{words.duration(max(1.0, float(round(worst.seconds_to_full))))}"
+    return f"{words.ratio(worst.ratio)} used"
+
+
+def count_targets(snapshot: Snapshot, alike: Sequence[Pressure]) -> str:
+    """Count the targets of the kind that these are of: "56 MIG instances", "8 GPUs", "11 targets"."""
+    kinds = {one.kind for one in alike}
+    for noun, wanted in (("MIG instances", {"mig_instance"}), ("GPUs", {"vram", "hbm"})):
+        if kinds <= wanted:
+            return f"{sum(one.kind in wanted for one in snapshot.pressure)} {noun}"
+    return f"{len(snapshot.pressure)} pools and limits"
+
+
+def build_details(verdict: Pressure) -> tuple[str, ...]:
+    """Return the reasons beside use. Ends of levels are kept: "OOM kill 2 s ago: train.py; clears in 58 s"."""
+    found = [detail for reason in verdict.reasons if (detail := _detail(reason))]
+    if verdict.level is not Level.LOW and isinstance(verdict.seconds_to_full, Absent):
+        return tuple(found)
+    return tuple(text for text in found if not text.startswith("full in"))
+
+
+def _detail(reason: Reason) -> str:
+    past, held = PAST.fullmatch(reason.text), HELD.search(reason.text)
+    if past:
+        return f"{_in_the_past(past)}; clears in {past['left']} s"
+    if reason.signal == "util":
+        return f"{reason.text[: held.start()]}; clears {held['way']}" if held else ""
+    return reason.text
+
+
+def _in_the_past(past: re.Match[str]) -> str:
+    killed = KILLED.match(past["text"])
+    if killed:
+        return f"OOM kill {past['age']} s ago" + (f": {killed['name']}" if killed["name"] else "")
+    return f"{past['text']} ({past['age']} s ago)"
+
+
+def find_since(worst: Pressure, events: Iterable[Event]) -> float | None:
+    """Return when the target reached its level, None if that event is no longer kept. `events`: newest first."""
+    return next((one.unix for one in events if one.kind == "level" and one.target == worst.target), None)
+
+
+def build_uses(snapshot: Snapshot, worst: Pressure | None) -> Iterable[Use]:
+    """Yield the use of the worst target; with many GPUs that of all GPUs together, and of System RAM."""
+    gpus = [pool for pool in snapshot.pools if pool.kind in (PoolKind.VRAM, PoolKind.HBM)]
+    if len(gpus) >= MANY_GPUS:
+        known = [(pool.used_bytes, pool.size_bytes) for pool in gpus if isinstance(pool.used_bytes, int)]
+        beside = "" if len(known) == len(gpus) else f" of {len(gpus)}"
+        used: Bytes = sum(one for one, _ in known) if known else gpus[0].used_bytes
+        yield Use(f"used on {len(known) or len(gpus)}{beside} GPUs", used, sum(size for _, size in known))
+        for pool in snapshot.pools:
+            if pool.kind is PoolKind.SYSTEM_RAM:
+                yield Use(f"used of {pool.label}", pool.used_bytes, pool.size_bytes)
+        return
+    target = worst.target if worst else snapshot.pools[0].id if snapshot.pools else None
+    for pool in snapshot.pools:
+        if pool.id == target:
+            yield Use(f"used of {pool.label}", pool.used_bytes, pool.size_bytes)
+    for share in snapshot.shares:
+        if share.id == target:
+            yield Use(f"used of {share.label}", share.used_bytes, share.limit_bytes)
+
+
+def find_room(snapshot: Snapshot) -> Room | None:
+    """Return the largest allocation that fits now: on a device, or in System RAM without one."""
+    rooms = [room for device in snapshot.devices for room in _rooms_of(device, snapshot)]
+    if not rooms:
+        left = compute_headroom(snapshot)
+        return Room(left.label, left.size_bytes, left.size_bytes) if left else None
+    return max(rooms, key=lambda one: one.size_bytes if isinstance(one.size_bytes, int) else -1)
+
+
+def _rooms_of(device: Device, snapshot: Snapshot) -> Iterable[Room]:
+    """Yield the room of each MIG instance of a device, else that of the device."""
+    slices = [
+        share
+        for share in snapshot.shares
+        if share.id in device.allocates_from and share.kind is ShareKind.MIG_INSTANCE
+    ]
+    for share in slices:
+        left = left_of(share)
+        yield Room(share.label, left, left)
+    if not slices:
+        places = [snapshot.labels[place] for place in device.allocates_from] if len(snapshot.devices) > 1 else []
+        yield Room(", ".join(places) or device.name, device.headroom_certain_bytes, device.headroom_bytes)
+
+
+def find_grower(grown: Iterable[ProcessGrowth]) -> Grower | None:
+    """Return the process that grows fastest, None if none grows by 1 MiB per second."""
+    rates = [
+        Grower(one.process, one.grown_bytes / seconds)
+        for one in grown
+        if (seconds := one.to_boottime - one.from_boottime) >= MIN_GROWTH_SECONDS
+    ]
+    fastest = max(rates, key=lambda one: one.bytes_per_second, default=None)
+    return fastest if fastest and fastest.bytes_per_second >= MIN_BYTES_PER_SECOND else None

@@ -1,0 +1,220 @@
+"""The overview in a real browser: geometry of the maps, the first screen, many GPUs, the chart, layout shift."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from msgspec.structs import replace
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from memwatch.snapshot import Level, Snapshot
+from scripts.screenshots import chromium
+from support.axe import faults
+from support.live_page import wait_for_ticks
+from support.sample_mig import eight_by_seven
+from support.sample_parts import GIB
+from support.sample_site import Site, served
+from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server
+
+WATCH_SHIFTS = (
+    "window.moved = 0;"
+    "new PerformanceObserver((list) => {"
+    "  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.moved += entry.value;"
+    "}).observe({ type: 'layout-shift', buffered: true });"
+)
+MAX_SHIFT = 0.05
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@contextmanager
+def opened(browser: Browser, site: Site, width: int = 1280, height: int = 800) -> Iterator[Page]:
+    with served(site) as address:
+        context = browser.new_context(viewport={"width": width, "height": height})
+        context.add_init_script(WATCH_SHIFTS)
+        page = context.new_page()
+        page.goto(address)
+        try:
+            yield page
+        finally:
+            context.close()
+
+
+def box(locator: Locator) -> dict[str, float]:
+    found = locator.bounding_box()
+    assert found is not None
+    return {**found}
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_bracket_lies_under_its_bytes(browser: Browser, width: int) -> None:
+    """From the first to the last segment of the GPU, within a pixel."""
+    with opened(browser, Site(critical_gb10()), width) as page:
+        held = [box(one) for one in page.locator("#pool-ram .contents rect.hold-gpu").all()]
+        line = box(page.locator("#pool-ram .bracket[data-share=cuda0] line").nth(1))
+
+    assert abs(line["x"] - held[0]["x"]) <= 2
+    assert abs(line["x"] + line["width"] - (held[-1]["x"] + held[-1]["width"])) <= 2
+    assert held[0]["height"] >= 80
+
+
+def test_segments_have_the_scale_of_their_pool(browser: Browser) -> None:
+    with opened(browser, Site(critical_gb10())) as page:
+        whole = box(page.locator("#pool-ram .ground"))
+        size = critical_gb10().pools[0].size_bytes
+        for one in page.locator("#pool-ram rect.use").all():
+            part = int(one.get_attribute("data-bytes") or 0)
+            assert abs(box(one)["width"] - whole["width"] * part / size) <= 2  # with its outline
+        edge = box(page.locator("#pool-ram .edge-line"))
+        used = critical_gb10().pools[0].used_bytes
+
+    assert isinstance(used, int)
+    assert abs(edge["x"] - (whole["x"] + whole["width"] * used / size)) <= 2
+
+
+def test_mig_instances_stand_side_by_side(browser: Browser) -> None:
+    with opened(browser, Site(mig_server())) as page:
+        first, second = (box(one) for one in page.locator("#pool-gpu0\\.vram .slice-room").all())
+        whole = box(page.locator("#pool-gpu0\\.vram .slices .ground"))
+
+    assert second["x"] >= first["x"] + first["width"] - 1
+    assert first["width"] == pytest.approx(whole["width"] * 42_412_802_048 / 85_520_809_984, abs=1)
+
+
+def test_limit_has_its_own_scale(browser: Browser) -> None:
+    """A cgroup at 75% of its limit fills 75% of its meter, wherever its bytes are."""
+    with opened(browser, Site(mig_server())) as page:
+        meter, used = (box(page.locator(f"#share-slice {one}")) for one in (".meter", ".meter-used"))
+
+    assert used["width"] == pytest.approx(0.75 * meter["width"], abs=1)
+
+
+@pytest.mark.parametrize("sample", [critical_gb10, discrete_gpu, mig_server], ids=lambda one: one.__name__)
+def test_largest_holder_is_in_the_first_screen(browser: Browser, sample: object) -> None:
+    """At 1280 × 800, beside the chart."""
+    with opened(browser, Site(sample())) as page:  # type: ignore[operator]
+        row, chart = box(page.locator(".who-table tbody tr").first), box(page.locator("#chart"))
+        name = page.locator(".who-table tbody th a").first.inner_text()
+
+    assert row["y"] + row["height"] <= 800
+    assert chart["y"] < 800
+    assert chart["x"] + chart["width"] <= row["x"]
+    assert name == sample().processes[0].name  # type: ignore[operator]
+
+
+def test_eight_gpus_with_seven_instances_fit_one_screen(browser: Browser) -> None:
+    """At 1440 × 900, with totals, the largest allocation, and the processes; every instance has its own name."""
+    with opened(browser, Site(eight_by_seven()), 1440, 900) as page:
+        cells = [box(one) for one in page.locator(".cell").all()]
+        who = box(page.locator("#who .who-table tbody tr").first)
+        status = page.locator("#status").inner_text()
+        slices = page.locator(".slice > title").all_text_contents()
+        levels = [one.get_attribute("class") for one in page.locator(".cell").all()]
+
+    assert len(cells) == 8
+    assert max(one["y"] + one["height"] for one in cells) <= 600
+    assert who["y"] + who["height"] <= 900
+    assert len({one.partition(":")[0] for one in slices}) == 56
+    assert re.search(r"\d+ of 56 MIG instances critical", status)
+    assert "used on 8 GPUs" in status
+    assert re.search(r"can be allocated on GPU \d · MIG \d+\s+9\.5 GiB", status)
+    assert levels == sorted(levels, key=lambda one: "critical" not in str(one))
+
+
+def test_eight_gpus_are_usable_on_a_phone(browser: Browser) -> None:
+    with opened(browser, Site(eight_by_seven()), 390, 844) as page:
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        cells = [box(one) for one in page.locator(".cell").all()]
+        wrong = faults(page)
+
+    assert wide <= 390
+    assert max(one["y"] + one["height"] for one in cells) <= 2 * 844
+    assert wrong == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_updates_do_not_shift_the_layout(browser: Browser, width: int) -> None:
+    """Use, level, reasons and growth change with each sample. Nothing below moves."""
+    site = Site(critical_gb10())
+    with opened(browser, site, width) as page:
+        wait_for_ticks(page, 2)
+        page.wait_for_timeout(800)
+        page.evaluate("window.moved = 0")
+        for step in range(6):
+            site.snapshot = changed(critical_gb10(), step)
+            wait_for_ticks(page, 2)
+        moved = page.evaluate("window.moved")
+
+    assert moved <= MAX_SHIFT
+
+
+def changed(snapshot: Snapshot, step: int) -> Snapshot:
+    ram, verdict = snapshot.pools[0], snapshot.pressure[0]
+    used = (90 + 4 * step) * GIB
+    contents = tuple(
+        replace(part, size_bytes=part.size_bytes + ram.used_bytes - used) if part.kind == "page_cache" else part
+        for part in ram.contents
+        if isinstance(ram.used_bytes, int)
+    )
+    contents = tuple(
+        replace(part, size_bytes=part.size_bytes - ram.used_bytes + used) if part.kind == "unattributed" else part
+        for part in contents
+        if isinstance(ram.used_bytes, int)
+    )
+    pool = replace(ram, used_bytes=used, available_bytes=ram.size_bytes - used, contents=contents)
+    level = (Level.HIGH, Level.CRITICAL)[step % 2]
+    judged = replace(verdict, level=level, ratio=used / ram.size_bytes, reasons=verdict.reasons[: 1 + step % 3])
+    return replace(snapshot, pools=(pool,), pressure=(judged,))
+
+
+def test_chart_shows_the_composition_and_the_map_of_a_moment(browser: Browser) -> None:
+    """Without a pointer it is that of now."""
+    site = Site(critical_gb10())
+    with opened(browser, site) as page:
+        over = page.locator("#chart .u-over")
+        over.wait_for()
+        moment = page.locator("#chart .moment")
+        expect(moment).to_contain_text("now")
+        expect(moment).to_contain_text("GPU and devices 96.4 GiB")
+        expect(page.locator("#chart .moment-bar rect").first).to_have_class(re.compile("hold-gpu"))
+        site.frozen = True
+        place = box(over)
+        page.mouse.move(place["x"] + place["width"] * 0.3, place["y"] + 60)
+
+        expect(moment).to_contain_text(re.compile(r"\d\d:\d\d:\d\d \d\d\.\d% used"))
+        expect(moment).not_to_contain_text("now")
+
+
+def test_ranges_of_the_overview_are_those_of_the_history(browser: Browser) -> None:
+    """A range is shown in place. With a modifier key it opens the history."""
+    with opened(browser, Site(critical_gb10())) as page:
+        page.locator("#chart .u-over").wait_for()
+        names = page.locator("#spans a").all_inner_texts()
+        page.locator("#spans a", has_text="6 h").click()
+        expect(page.locator("#spans a", has_text="6 h")).to_have_attribute("aria-current", "true")
+        expect(page.locator("#spans a[aria-current]")).to_have_count(1)
+        page.goto(page.url + "history")
+
+        assert names[:-1] == page.locator(".past-spans").first.locator("a").all_inner_texts()[:-1]
+        assert names[:6] == ["10 m", "1 h", "6 h", "24 h", "7 d", "30 d"]
+
+
+def test_back_undoes_a_zoom(browser: Browser) -> None:
+    with opened(browser, Site(calm_workstation())) as page:
+        page.goto(page.url + "history?range=1h")
+        page.locator(".u-over").first.wait_for()
+        before = page.url
+        page.locator("#past-closer").click()
+        page.wait_for_url(re.compile("from="))
+        page.go_back()
+
+        page.wait_for_url(before)
+        expect(page.locator("#past-range-1h")).to_have_attribute("aria-current", "true")
+        expect(page.locator("#past-reset")).to_have_count(0)

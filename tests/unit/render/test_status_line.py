@@ -1,0 +1,163 @@
+"""The status line: the most urgent figure, the state after an incident, what fits, who grows."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.events import Event
+from memwatch.kernel_log import OomKill
+from memwatch.model import Absent
+from memwatch.pressure.hysteresis import LevelState, describe_hold
+from memwatch.pressure.judge import HeldSignal, add_age
+from memwatch.pressure.rules import PressureRules
+from memwatch.pressure.signals import Signal
+from memwatch.processes.growth import ProcessGrowth
+from memwatch.render.status_line import build_status_line, find_grower
+from memwatch.snapshot import Level, Pressure, Reason, Snapshot
+from support.sample_parts import GIB, vram
+from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server, unknown_figures
+
+KILL = OomKill(1, 51210, "train.py", 37 * GIB, "machine").text
+MIB = 1 << 20
+
+
+def held_reason(text: str, age: float, left: float) -> Reason:
+    """Return a reason as `judge` writes it for a signal that is over."""
+    signal = Signal("oom_kill", Level.CRITICAL, text)
+    return Reason("oom_kill", add_age(HeldSignal(signal, 100.0 - age, 100.0 + left), 100.0))
+
+
+def with_verdict(base: Level, level: Level, *reasons: Reason, ratio: float = 0.66) -> Snapshot:
+    snapshot = critical_gb10()
+    verdict = Pressure("ram", level, base, ratio, reasons, Absent.NOT_AVAILABLE, "system_ram")
+    return replace(snapshot, pressure=(verdict,))
+
+
+def test_critical_machine_shows_the_time_left() -> None:
+    status = build_status_line(critical_gb10())
+
+    assert (status.level, status.label, status.headline) == ("critical", "System RAM", "Full in ~40 s")
+    assert status.details == ("some tasks stalled on memory for 12% of the last 10 s",)
+    assert not status.recovering
+
+
+def test_machine_at_ease_is_ok() -> None:
+    status = build_status_line(calm_workstation())
+
+    assert (status.level, status.headline, status.details) == ("low", "OK", ())
+
+
+def test_level_held_after_an_oom_kill_is_recovering() -> None:
+    """The victim and the end of the level are named; use alone would be OK."""
+    status = build_status_line(with_verdict(Level.LOW, Level.CRITICAL, held_reason(KILL, 2, 28)))
+
+    assert (status.headline, status.recovering) == ("Recovering", True)
+    assert status.details == ("OOM kill 2 s ago: train.py; clears in 28 s",)
+
+
+def test_oom_kill_without_a_name_is_recovering() -> None:
+    status = build_status_line(
+        with_verdict(Level.LOW, Level.CRITICAL, held_reason("OOM killer: killed a process", 56, 4))
+    )
+
+    assert status.details == ("OOM kill 56 s ago; clears in 4 s",)
+
+
+@pytest.mark.parametrize("calm", [{}, {Level.CRITICAL: 88.0}])
+def test_level_held_by_hysteresis_is_recovering(calm: dict[Level, float]) -> None:
+    """The text is that of `hysteresis.describe_hold`."""
+    hold = describe_hold(LevelState(Level.CRITICAL, calm), 100.0, "ram", PressureRules())
+    status = build_status_line(with_verdict(Level.MEDIUM, Level.CRITICAL, Reason("util", f"66.0% used; {hold}")))
+
+    assert status.recovering
+    assert status.details == (f"66.0% used; clears {hold.partition('clears ')[2]}",)
+
+
+def test_signal_that_is_still_true_is_not_recovering() -> None:
+    """Use is low, but tasks stall now."""
+    stall = Reason("psi", "some tasks stalled on memory for 12% of the last 10 s")
+
+    status = build_status_line(with_verdict(Level.LOW, Level.HIGH, stall))
+
+    assert (status.headline, status.details) == ("66.0% used", (stall.text,))
+
+
+def test_past_forecast_is_told_with_its_age() -> None:
+    status = build_status_line(
+        with_verdict(Level.HIGH, Level.CRITICAL, held_reason("full in about 20 s at the current rate", 2, 28))
+    )
+
+    assert status.details == ("full in about 20 s at the current rate (2 s ago); clears in 28 s",)
+
+
+def test_since_is_the_time_of_the_last_level_event_of_the_target() -> None:
+    events = [
+        Event(3, 900.0, "level", "GPU 0 VRAM: OK → high", "gpu0"),
+        Event(2, 800.0, "level", "System RAM: high → critical", "ram"),
+        Event(1, 700.0, "level", "System RAM: OK → high", "ram"),
+    ]
+
+    assert build_status_line(critical_gb10(), events).since_unix == 800.0
+    assert build_status_line(critical_gb10()).since_unix is None
+
+
+def test_many_gpus_are_counted_and_summed() -> None:
+    base = discrete_gpu()
+    cards = tuple(vram(f"gpu{n}", f"VRAM {n}", size=80 * GIB, used=(70 + n) * GIB, reserved=0) for n in range(4))
+    verdicts = tuple(
+        Pressure(
+            card.id, Level.HIGH if n < 3 else Level.CRITICAL, Level.HIGH, 0.9, (), Absent.NOT_AVAILABLE, "vram"
+        )
+        for n, card in enumerate(cards)
+    )
+    many = replace(base, pools=(base.pools[0], *cards), shares=(), devices=(), pressure=verdicts)
+
+    one, alike = build_status_line(many), build_status_line(replace(many, pressure=verdicts[:3] + verdicts[:1]))
+
+    assert one.headline == "90.0% used"
+    assert alike.headline == "4 of 4 GPUs high"
+    assert [(use.label, use.used_bytes) for use in one.uses] == [
+        ("used on 4 GPUs", 286 * GIB),
+        ("used of System RAM", base.pools[0].used_bytes),
+    ]
+
+
+def test_largest_allocation_fits_on_one_mig_instance() -> None:
+    """The largest free instance, not the sum of them."""
+    room = build_status_line(mig_server()).room
+
+    assert room is not None
+    assert (room.label, room.size_bytes) == ("MIG 3g.40gb", 42_412_802_048 - 34_359_738_368)
+
+
+def test_pool_without_data_is_named() -> None:
+    assert "No data for GPU 0 VRAM" in build_status_line(unknown_figures()).details
+
+
+def test_machine_without_a_verdict_has_no_figure() -> None:
+    status = build_status_line(replace(calm_workstation(), pools=(), pressure=()))
+
+    assert (status.level, status.headline, status.uses, status.room) == ("unknown", "No memory data", (), None)
+
+
+def test_fastest_growing_process_is_named_with_its_rate() -> None:
+    slow, fast = calm_workstation().processes[:2]
+    grown = [
+        ProcessGrowth(slow, 0.0, 0, 30.0, 40 * MIB, True),
+        ProcessGrowth(fast, 10.0, 0, 30.0, 6240 * MIB, True),
+    ]
+
+    grower = find_grower(grown)
+
+    assert grower is not None
+    assert (grower.process, grower.bytes_per_second) == (fast, 312 * MIB)
+
+
+def test_slow_or_brief_growth_is_not_named() -> None:
+    """A single reading is no rate."""
+    one = calm_workstation().processes[0]
+
+    assert find_grower([ProcessGrowth(one, 0.0, 0, 30.0, MIB, True)]) is None
+    assert find_grower([ProcessGrowth(one, 29.0, 0, 30.0, GIB, True)]) is None
+    assert find_grower([]) is None
