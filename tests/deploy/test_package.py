@@ -101,6 +101,7 @@ def test_wheel_holds_exactly_the_files_of_the_three_packages(built: Built) -> No
     assert any(name.startswith("memwatch_web/templates/") for name in expected)
 
 
+@pytest.mark.long
 def test_wheel_build_is_reproducible(built: Built, tmp_path: Path) -> None:
     """Two builds are identical, so a user can verify a release by building it."""
     again = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path)

@@ -365,7 +365,7 @@ def test_1000_streams_leave_room_for_scrapes(tmp_path: Path, max_streams: int, m
         base = descriptors(warm(daemon).pid)
         with connections(daemon, 1000, stream_request) as members, Crowd(members) as crowd:
             assert seconds_until(lambda: len(crowd.first) == 1000, daemon) < 10
-            until = time.monotonic() + 3
+            until = time.monotonic() + 2
             times = times_of(daemon, "/metrics", lambda: time.monotonic() > until)
             rss = rss_bytes(daemon)
         took = wait_until(lambda: descriptors(daemon.pid) <= base)
