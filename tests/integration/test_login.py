@@ -215,9 +215,13 @@ def check_config(settings: Path, *arguments: str) -> subprocess.CompletedProcess
 def test_command_lines_are_hidden_from_unauthenticated_networks(tmp_path: Path) -> None:
     """With command_lines = true, shown on loopback without passwords, absent on an open network listener."""
     config = "[processes]\ncommand_lines = true\n"
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "--password=hunter2"])
+    # Large enough to be listed, on a machine of many processes.
+    code = "import time; held = b'x' * (400 << 20); print(flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", code, "--password=hunter2"], stdout=subprocess.PIPE)
     try:
-        with running_daemon(tmp_path, config=config) as daemon:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        with child.stdout, running_daemon(tmp_path, config=config) as daemon:
             shown = daemon.get("/api/v1/processes").text
             assert "time.sleep(60) --password=***" in shown
             assert "hunter2" not in shown
