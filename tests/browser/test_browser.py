@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from scripts.screenshots import chromium
 from support.alert_machine import quick_config
@@ -23,6 +23,12 @@ TAKE = "import sys; held = b'x' * (512 << 20); print('held', flush=True); sys.st
 PARTS = '[...document.querySelectorAll("#pool-ram rect.use-anonymous")]'
 BYTES = f"{PARTS}.reduce((sum, one) => sum + Number(one.dataset.bytes), 0)"
 WIDTH = f'{PARTS}.reduce((sum, one) => sum + parseFloat(one.parentElement.getAttribute("width")), 0)'
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
 
 
 @contextmanager
@@ -41,10 +47,10 @@ def wait_for(page: Page, expression: str, arg: float) -> None:
 
 
 @pytest.mark.alone
-def test_bar_follows_a_process_that_takes_512_mib(tmp_path: Path) -> None:
+def test_bar_follows_a_process_that_takes_512_mib(browser: Browser, tmp_path: Path) -> None:
     """The process segment grows to scale, and shrinks when the memory is freed."""
     complaints: list[str] = []
-    with running_daemon(tmp_path, "--interval", "500ms") as daemon, chromium() as browser:
+    with running_daemon(tmp_path, "--interval", "500ms") as daemon:
         page = browser.new_page()
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -56,14 +62,15 @@ def test_bar_follows_a_process_that_takes_512_mib(tmp_path: Path) -> None:
             bytes_held, width_held = page.evaluate(BYTES), page.evaluate(WIDTH)
         wait_for(page, f"{BYTES} <= wanted", bytes_held - 300 * MIB)
         size = daemon.snapshot()["pools"][0]["size_bytes"]
+    page.close()
 
     assert width_held > width_before
     assert width_held == pytest.approx(bytes_held / size * 100, abs=0.2)
     assert complaints == []
 
 
-def test_page_of_a_killed_daemon_is_stale(tmp_path: Path) -> None:
-    with running_daemon(tmp_path) as daemon, chromium() as browser:
+def test_page_of_a_killed_daemon_is_stale(browser: Browser, tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon:
         page = browser.new_page()
         page.goto(daemon.url)
         page.wait_for_selector("#stale-banner", state="hidden")
@@ -72,18 +79,18 @@ def test_page_of_a_killed_daemon_is_stale(tmp_path: Path) -> None:
         page.wait_for_selector("#stale-banner:not([hidden])", timeout=60_000)
         words = page.inner_text("#stale-banner")
         title = page.title()
+    page.close()
 
     assert "Showing data from" in words
     assert title.startswith("stale")
 
 
-def test_test_notification_and_silence_work_by_buttons(tmp_path: Path) -> None:
+def test_test_notification_and_silence_work_by_buttons(browser: Browser, tmp_path: Path) -> None:
     """One click sends a test notification. The form creates a silence, another click expires it."""
     complaints: list[str] = []
     with (
         receiving(200) as site,
         running_daemon(tmp_path, "--interval", "500ms", config=quick_config(site)) as daemon,
-        chromium() as browser,
     ):
         page = browser.new_page(viewport={"width": 390, "height": 800})
         page.on("console", lambda message: complaints.append(message.text))
@@ -101,7 +108,8 @@ def test_test_notification_and_silence_work_by_buttons(tmp_path: Path) -> None:
         page.click('button:text-is("Expire")', timeout=60_000)
         page.wait_for_selector('button:text-is("Expire")', state="detached", timeout=60_000)
         silences = daemon.get("/api/v1/silences").json
-        wide = page.evaluate("document.documentElement.scrollWidth")
+        wide, address = page.evaluate("document.documentElement.scrollWidth"), page.url
+    page.close()
 
     assert len(site.deliveries) == 1
     assert [one["comment"] for one in made] == ["a disk is changed"]
@@ -109,5 +117,5 @@ def test_test_notification_and_silence_work_by_buttons(tmp_path: Path) -> None:
     assert made[0]["until_unix"] - made[0]["created_unix"] == 2.5 * 3600
     assert silences == []
     assert wide <= 390
-    assert page.url.endswith("/alerts#silences")
+    assert address.endswith("/alerts#silences")
     assert complaints == []

@@ -6,10 +6,12 @@ import http.client
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
+from playwright.sync_api import Browser
 
 from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
@@ -26,6 +28,12 @@ from support.waiting import MAX_WAIT_SECONDS
 
 GIB = 1 << 30
 LLAMA_70B = urlencode(shape_fields(dict(EXAMPLES)["Llama 3 70B"]))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
 
 
 @pytest.fixture(scope="module")
@@ -174,13 +182,14 @@ def test_bars_have_the_scale_of_the_device() -> None:
     assert (narrow.whole, narrow.taken, narrow.need) == (40 / 70, 30 / 70, 40 / 70)
 
 
-def test_config_file_is_opened_and_answered_in_a_browser(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_config_file_is_opened_and_answered_in_a_browser(
+    browser: Browser, daemon: RunningDaemon, tmp_path: Path
+) -> None:
     """No console error, no external request, no horizontal scrolling on a phone."""
     file = tmp_path / "config.json"
     file.write_text(json.dumps(MODELS[0].config))
     complaints: list[str] = []
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": 360, "height": 800})
+    with closing(browser.new_page(viewport={"width": 360, "height": 800})) as page:
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda one: None if one.url.startswith(daemon.url) else complaints.append(one.url))
@@ -202,14 +211,11 @@ def test_config_file_is_opened_and_answered_in_a_browser(daemon: RunningDaemon, 
     assert complaints == []
 
 
-def test_launch_line_is_copied_as_it_is_shown(daemon: RunningDaemon) -> None:
+def test_launch_line_is_copied_as_it_is_shown(browser: Browser, daemon: RunningDaemon) -> None:
     """The button is there only with JavaScript. A long line scrolls inside its box."""
     shape = urlencode(shape_fields(dict(EXAMPLES)["Llama 3 8B"]))
-    with chromium() as browser:
-        context = browser.new_context(
-            viewport={"width": 360, "height": 800}, permissions=["clipboard-read", "clipboard-write"]
-        )
-        page = context.new_page()
+    clipboard = ["clipboard-read", "clipboard-write"]
+    with closing(browser.new_page(viewport={"width": 360, "height": 800}, permissions=clipboard)) as page:
         page.goto(f"{daemon.url}/fit?{shape}")
         shown = page.inner_text(".launch pre >> nth=0")
         page.click(".copy >> nth=0")

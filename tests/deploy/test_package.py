@@ -80,6 +80,7 @@ def test_wheels_hold_exactly_the_files_of_their_packages(release: dict[str, Buil
     assert any(name.startswith("memwatch_web/templates/") for name in expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PROJECTS)
 def test_wheel_build_is_reproducible(name: str, release: dict[str, Built], tmp_path: Path) -> None:
     """Two builds are identical, so a user can verify a release by building it."""

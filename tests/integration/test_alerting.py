@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from standardwebhooks import Webhook
 
 from memwatch_web.api import schema as contract
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
-from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, running_daemon
+from support.daemon_process import MEMWATCHD, RunningDaemon, get, run_program, running_daemon
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
 from support.webhook_receiver import raw_receiver, receiving, silent
 from support.webhook_samples import SECRET, ids
@@ -232,13 +231,7 @@ def test_test_notification_is_sent_by_api_and_by_command(tmp_path: Path) -> None
         file = tmp_path / "both.toml"
         file.write_text(quick_config(site, broken))
         file.chmod(0o600)
-        done = subprocess.run(
-            [MEMWATCHD, "--config", file, "--test-alert"],
-            capture_output=True,
-            text=True,
-            env=clean_environment(),
-            check=False,
-        )
+        done = run_program(MEMWATCHD, "--config", file, "--test-alert")
 
     assert response.json == {"receivers": ["site0"]}
     assert events_of(site) == ["test", "test"]
@@ -256,13 +249,7 @@ def test_test_notification_without_receivers_is_an_error(tmp_path: Path) -> None
     """Both the API and the command report that no receiver is configured."""
     file = tmp_path / "none.toml"
     file.write_text("")
-    done = subprocess.run(
-        [MEMWATCHD, "--config", file, "--test-alert"],
-        capture_output=True,
-        text=True,
-        env=clean_environment(),
-        check=False,
-    )
+    done = run_program(MEMWATCHD, "--config", file, "--test-alert")
     with running_daemon(tmp_path) as daemon:
         response = get(daemon.port, "/api/v1/alerts/test", method="POST")
 
@@ -277,13 +264,7 @@ def test_demo_data_sends_no_test_notification(tmp_path: Path) -> None:
         file = tmp_path / "one.toml"
         file.write_text(quick_config(site))
         file.chmod(0o600)
-        done = subprocess.run(
-            [MEMWATCHD, "--config", file, "--test-alert", "--demo", "rtx4090"],
-            capture_output=True,
-            text=True,
-            env=clean_environment(),
-            check=False,
-        )
+        done = run_program(MEMWATCHD, "--config", file, "--test-alert", "--demo", "rtx4090")
 
     assert (done.returncode, site.deliveries) == (78, [])
     assert done.stderr == "memwatchd: a simulated machine sends no notifications: leave out --demo and --replay\n"

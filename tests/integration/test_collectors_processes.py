@@ -199,7 +199,6 @@ def test_largest_processes_come_first_up_to_the_limit(tmp_path: Path) -> None:
     assert findings.process_scan == ProcessScan(seen=10, unreadable=0)
 
 
-@pytest.mark.alone
 def test_ten_thousand_processes_take_less_than_a_second(tmp_path: Path) -> None:
     """Less than 1 s of CPU time."""
     roots = folder_of(tmp_path, *(stat_line(pid, f"worker {pid}", rss=pid % 997) for pid in range(1, 10_001)))

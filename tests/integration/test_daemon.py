@@ -120,7 +120,6 @@ def usage_of(pid: int) -> tuple[float, int]:
     return cpu, woken
 
 
-@pytest.mark.alone
 def test_sigterm_exits_within_five_seconds_with_open_streams(tmp_path: Path) -> None:
     """Forty streams end cleanly, and the exit code is 0."""
     with running_daemon(tmp_path) as daemon:

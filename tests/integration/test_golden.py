@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,9 @@ from scripts.golden import (
     roots_arguments,
     with_help,
 )
-from support.daemon_process import MEMWATCHD, clean_environment, running_daemon
+from support.daemon_process import MEMWATCHD, run_program, running_daemon
 from support.machine_folders import NAMES, machine_folder
 from support.paths import MACHINES
-from support.waiting import MAX_WAIT_SECONDS
 
 
 @pytest.mark.parametrize("name", RUN_HERE)
@@ -54,10 +52,7 @@ def without_gpus() -> list[str]:
 @pytest.mark.parametrize("name", without_gpus())
 def test_once_json_has_the_machines_memory(name: str) -> None:
     """--once --json on a folder: System RAM matches, and all pools add up to the machine's memory."""
-    command = [MEMWATCHD, "--once", "--json", *roots_arguments(name)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, env=clean_environment(), check=False
-    )
+    done = run_program(MEMWATCHD, "--once", "--json", *roots_arguments(name))
 
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 
 from memwatch.drivers.nvml.records import CgroupLimit
 from memwatch.model import Absent
-from support.daemon_process import MEMWATCHD, clean_environment, running_daemon
+from support.daemon_process import running_daemon, sample_once
 from support.mutable_machine import MutableMachine
 from support.nvml_child import running_child
 from support.nvml_machine import Simulator
@@ -50,10 +49,7 @@ def limits_of(
 
 
 def once(simulator: Simulator, *roots: str) -> Any:
-    command = [MEMWATCHD, "--once", "--json", *(roots or simulator.roots)]
-    environ = clean_environment(**simulator.environ)
-    done = subprocess.run(command, capture_output=True, timeout=MAX_WAIT_SECONDS, env=environ, check=True)
-    return json.loads(done.stdout)
+    return sample_once(*(roots or simulator.roots), **simulator.environ)
 
 
 def limits_in(snapshot: Any) -> dict[str, Any]:

@@ -215,7 +215,6 @@ def percentile(times: list[float], part: float) -> float:
     return times[min(len(times) - 1, int(len(times) * part))]
 
 
-@pytest.mark.alone
 def test_slow_senders_are_closed_after_ten_seconds(tmp_path: Path) -> None:
     """200 silent, half-sent and dripping connections are closed. Health, a stream and a scraper keep working."""
     half = b"GET /metrics HTTP/1.1\r\nHost: local"
@@ -366,7 +365,7 @@ def test_1000_streams_leave_room_for_scrapes(tmp_path: Path, max_streams: int, m
         base = descriptors(warm(daemon).pid)
         with connections(daemon, 1000, stream_request) as members, Crowd(members) as crowd:
             assert seconds_until(lambda: len(crowd.first) == 1000, daemon) < 10
-            until = time.monotonic() + 3
+            until = time.monotonic() + 2
             times = times_of(daemon, "/metrics", lambda: time.monotonic() > until)
             rss = rss_bytes(daemon)
         took = wait_until(lambda: descriptors(daemon.pid) <= base)

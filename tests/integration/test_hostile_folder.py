@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from support.nvml_machine import Simulator
 from support.opencl_binding import LISTS_A_GPU, binding, times_imported
 from support.paths import TESTS
 from support.sample_nvml import READY, RTX_4090
-from support.waiting import MAX_WAIT_SECONDS
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 DAEMON = Path(nvml.__file__).parents[2]
 # Modules that only print command lines.
@@ -55,8 +56,12 @@ def run_in(folder: HostileFolder, *command: str, **environ: str) -> str:
 
 def start_nvml(folder: HostileFolder, tmp_path: Path) -> None:
     simulator = Simulator.of(tmp_path, READY["rtx-4090"])
-    found = json.loads(run_in(folder, MEMWATCHD, "--once", "--json", *simulator.roots, **simulator.environ))
-    assert found["devices"][0]["name"] == "NVIDIA GeForce RTX 4090"
+
+    def devices() -> Any:  # none if the driver took more than the two seconds that --once waits
+        printed = run_in(folder, MEMWATCHD, "--once", "--json", *simulator.roots, **simulator.environ)
+        return json.loads(printed)["devices"]
+
+    wait_until(lambda: [one["name"] for one in devices()] == ["NVIDIA GeForce RTX 4090"])
 
 
 def start_amdsmi(folder: HostileFolder, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import pytest
 from memwatch.recording.file_format import KEY, RecordingFile
 from memwatch.render.json import snapshot_json, to_bytes
 from support.client_process import memwatch
-from support.daemon_process import MEMWATCHD, clean_environment, running_daemon
+from support.daemon_process import MEMWATCHD, run_program, running_daemon
 from support.hostile_names import ESCAPES, HOSTILE, find_controls, find_controls_in_json
 from support.sample_snapshots import critical_gb10
-from support.waiting import MAX_WAIT_SECONDS
 
 SECONDS = 150
 MIB = 1 << 20
@@ -73,17 +71,11 @@ def test_replayed_names_are_escaped_everywhere(recording: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]], ids=["text", "json"])
 def test_one_sample_of_a_recording_is_escaped(flags: list[str], recording: Path) -> None:
-    done = subprocess.run(
-        [MEMWATCHD, "--once", *flags, "--replay", str(recording)],
-        capture_output=True,
-        env=clean_environment(),
-        timeout=MAX_WAIT_SECONDS,
-        check=False,
-    )
+    done = run_program(MEMWATCHD, "--once", *flags, "--replay", recording)
 
     assert done.returncode == 0
-    assert b"owned" in done.stdout
-    assert not find_controls(done.stdout + done.stderr)
+    assert "owned" in done.stdout
+    assert not find_controls((done.stdout + done.stderr).encode())
 
 
 def test_format_error_quotes_the_version_escaped(tmp_path: Path) -> None:
@@ -92,14 +84,8 @@ def test_format_error_quotes_the_version_escaped(tmp_path: Path) -> None:
     header: dict[str, Any] = {KEY: 99, "version": HOSTILE}
     RecordingFile(path, **header).close()
 
-    done = subprocess.run(
-        [MEMWATCHD, "--once", "--replay", str(path)],
-        capture_output=True,
-        env=clean_environment(),
-        timeout=MAX_WAIT_SECONDS,
-        check=False,
-    )
+    done = run_program(MEMWATCHD, "--once", "--replay", path)
 
     assert done.returncode == 78
-    assert b"made by memwatchd" in done.stderr
-    assert not find_controls(done.stdout + done.stderr)
+    assert "made by memwatchd" in done.stderr
+    assert not find_controls((done.stdout + done.stderr).encode())

@@ -168,7 +168,7 @@ def test_loading_error_of_demo_data_is_marked_as_simulated(simulated: bool) -> N
 
 def test_scrapes_do_not_load_the_pages(tmp_path: Path) -> None:
     """Scrapes and health checks leave the daemon small. The first page loads the app once."""
-    with running_daemon(tmp_path) as daemon:
+    with running_daemon(tmp_path, installed=True) as daemon:
         for _ in range(5):
             assert daemon.get("/metrics").status == daemon.get("/healthz").status == daemon.get("/readyz").status
         small = rss_bytes(daemon)
@@ -186,7 +186,7 @@ def test_scrapes_do_not_load_the_pages(tmp_path: Path) -> None:
 
 def test_fast_paths_apply_the_host_allow_list(tmp_path: Path) -> None:
     """/metrics rejects a foreign host, and /healthz/ is not a fast path."""
-    with running_daemon(tmp_path) as daemon:
+    with running_daemon(tmp_path, installed=True) as daemon:
         foreign = daemon.get("/metrics", Host="evil.example")
         pages = daemon.get("/healthz/")
 
@@ -198,7 +198,7 @@ def test_high_pressure_preloads_the_pages(tmp_path: Path) -> None:
     """No client has requested them. Loading them during a shortage would be too late."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text(FULL)
-    with running_daemon(tmp_path, "--procfs", str(tmp_path / "proc")) as daemon:
+    with running_daemon(tmp_path, "--procfs", str(tmp_path / "proc"), installed=True) as daemon:
         until = time.monotonic() + MAX_WAIT_SECONDS
         before = rss_bytes(daemon)
         while rss_bytes(daemon) < 56 << 20:
@@ -211,7 +211,7 @@ def test_high_pressure_preloads_the_pages(tmp_path: Path) -> None:
 
 def test_sigterm_while_pages_load_exits_in_time(tmp_path: Path) -> None:
     """SIGTERM right after the first request for a page: exit code 0."""
-    with running_daemon(tmp_path) as daemon:
+    with running_daemon(tmp_path, installed=True) as daemon:
         requesting = threading.Thread(target=ask_quietly, args=(daemon,))
         requesting.start()
         time.sleep(0.05)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, running_daemon
+from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, run_program, running_daemon
 from support.login_settings import BEARER, PASSWORD, TOKEN, basic, login_config
 from support.waiting import MAX_WAIT_SECONDS
 
@@ -209,21 +209,19 @@ def test_network_listener_without_login_is_rejected(tmp_path: Path) -> None:
 
 
 def check_config(settings: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [MEMWATCHD, "--config", settings, "--check-config", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=clean_environment(),
-    )
+    return run_program(MEMWATCHD, "--config", settings, "--check-config", *arguments)
 
 
 def test_command_lines_are_hidden_from_unauthenticated_networks(tmp_path: Path) -> None:
     """With command_lines = true, shown on loopback without passwords, absent on an open network listener."""
     config = "[processes]\ncommand_lines = true\n"
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "--password=hunter2"])
+    # Large enough to be listed, on a machine of many processes.
+    code = "import time; held = b'x' * (400 << 20); print(flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", code, "--password=hunter2"], stdout=subprocess.PIPE)
     try:
-        with running_daemon(tmp_path, config=config) as daemon:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        with child.stdout, running_daemon(tmp_path, config=config) as daemon:
             shown = daemon.get("/api/v1/processes").text
             assert "time.sleep(60) --password=***" in shown
             assert "hunter2" not in shown

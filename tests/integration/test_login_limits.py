@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from memwatch_web.asgi.failed_logins import MAX_FAILURES
-from support.daemon_process import MEMWATCHD, Answer, RunningDaemon, clean_environment, get, running_daemon
+from support.daemon_process import (
+    MEMWATCHD,
+    Answer,
+    RunningDaemon,
+    get,
+    run_program,
+    running_daemon,
+)
 from support.login_settings import BEARER, PASSWORD, basic, login_config
 from support.other_user import CAN_SWITCH, ask_as_other
 
@@ -104,13 +111,7 @@ def test_world_readable_hashes_are_a_warning(tmp_path: Path) -> None:
 
 
 def check_config(settings: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [MEMWATCHD, "--config", settings, "--check-config"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=clean_environment(),
-    )
+    return run_program(MEMWATCHD, "--config", settings, "--check-config")
 
 
 def test_local_user_gains_no_tries_from_other_loopback_addresses(daemon: RunningDaemon) -> None:

@@ -62,7 +62,6 @@ def test_allocated_and_freed_gpu_memory_is_seen_within_two_ticks(tmp_path: Path)
     assert metrics.count("\nmemwatch_pool_size_bytes{") == 1
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("trouble", "sentence"),
     [

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support import sample_nvml
-from support.daemon_process import MEMWATCHD, clean_environment
+from support.daemon_process import sample_once
 from support.nvml_machine import Simulator
-from support.waiting import MAX_WAIT_SECONDS
 
 MIB = 1 << 20
 GB10 = sample_nvml.READY["gb10"]
@@ -46,16 +43,7 @@ SIZES: dict[str, tuple[str, dict[str, int]]] = {
 
 
 def once(simulator: Simulator) -> Any:
-    done = subprocess.run(
-        [MEMWATCHD, "--once", "--json", *simulator.roots],
-        capture_output=True,
-        text=True,
-        timeout=MAX_WAIT_SECONDS,
-        env=clean_environment(**simulator.environ),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return sample_once(*simulator.roots, **simulator.environ)
 
 
 def mem_total(simulator: Simulator) -> int:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,20 +15,10 @@ from memwatch.pressure.judge import JudgeState, judge
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level, Pressure
 from scripts.golden import roots_arguments
-from support.daemon_process import MEMWATCHD, clean_environment
+from support.daemon_process import sample_once
 from support.paths import MACHINES
-from support.waiting import MAX_WAIT_SECONDS
 
 GIB = 1 << 30
-
-
-def once(arguments: list[str]) -> Any:
-    command = [MEMWATCHD, "--once", "--json", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, env=clean_environment(), check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +37,7 @@ def test_memory_that_only_looks_full_has_no_high_level(
     machine: str, plain: float | None, level: str, ratio: float
 ) -> None:
     """Huge pages, ZFS cache, zram swap, no MemAvailable, no PSI, every cgroup layout."""
-    ram = next(one for one in once(roots_arguments(machine))["pressure"] if one["target"] == "ram")
+    ram = next(one for one in sample_once(*roots_arguments(machine))["pressure"] if one["target"] == "ram")
 
     assert plain_ratio(machine) == (plain if plain is None else pytest.approx(plain, abs=0.01))
     assert ram["level"] == level
@@ -72,7 +59,7 @@ def test_missing_psi_is_reported_as_unavailable(tmp_path: Path) -> None:
     trigger = PsiTrigger(tmp_path / "pressure/memory")
     trigger.close()
 
-    snapshot = once(roots_arguments("no-psi"))
+    snapshot = sample_once(*roots_arguments("no-psi"))
 
     assert trigger.window_seconds == 0
     assert snapshot["psi"] is None
@@ -87,12 +74,12 @@ def test_unknown_lines_do_not_change_the_pressure(tmp_path: Path) -> None:
     machine = tmp_path / "machine"
     shutil.copytree(MACHINES / "workstation", machine, symlinks=True)
     roots = [f"--procfs={machine / 'proc'}", f"--sysfs={machine / 'sys'}", f"--rootfs={machine / 'root'}"]
-    before = once(roots)["pressure"]
+    before = sample_once(*roots)["pressure"]
     for name in ("meminfo", "vmstat"):
         with (machine / "proc" / name).open("a") as file:
             file.write("Tomorrow:  99999999999999999999 kB\ntomorrow 1\n")
 
-    assert once(roots)["pressure"] == before
+    assert sample_once(*roots)["pressure"] == before
 
 
 def pressures(targets: list[Target]) -> list[Pressure]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording, read_frames
 from memwatchd.recording.player import build_findings
 from memwatchd.settings.schema import DEMOS
-from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, running_daemon
+from support.daemon_process import MEMWATCHD, RunningDaemon, get, run_program, running_daemon
 from support.http_exchange import exchange
 from support.ingest_client import own_ticks, post
 from support.login_settings import login_config
@@ -29,12 +28,6 @@ from support.waiting import MAX_WAIT_SECONDS
 
 MEMWATCH = str(Path(MEMWATCHD).with_name("memwatch"))
 PATHS = ("snapshot", "pools", "shares", "devices", "processes", "pressure", "collectors", "alerts", "events")
-
-
-def run(*command: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=clean_environment(**environ), check=False
-    )
 
 
 @pytest.fixture(scope="module")
@@ -143,19 +136,19 @@ SIMULATED = "memwatch: Simulated data: replayed from a recording, not measured o
 )
 def test_every_command_prints_a_simulated_data_notice(demo: RunningDaemon, command: list[str]) -> None:
     """Once, on stderr. With --json there is no notice, since JSON has a field for it."""
-    done = run(MEMWATCH, "--url", demo.url, *command)
+    done = run_program(MEMWATCH, "--url", demo.url, *command)
 
     assert (done.returncode, done.stderr) == (0, SIMULATED)
     assert done.stdout
     if "--csv" not in command:
-        assert run(MEMWATCH, "--url", demo.url, "--json", *command).stderr == ""
+        assert run_program(MEMWATCH, "--url", demo.url, "--json", *command).stderr == ""
 
 
 def test_run_and_wait_print_a_simulated_data_notice(demo: RunningDaemon) -> None:
     """`wait` prints it before starting the program, even with --json. `run` has it in its report."""
-    started = run(MEMWATCH, "--url", demo.url, "--json", "wait", "--free", "1MiB", "--", "echo", "started")
-    report = run(MEMWATCH, "--url", demo.url, "run", "--", "sleep", "2").stderr
-    as_json = run(MEMWATCH, "--url", demo.url, "--json", "run", "--", "sleep", "2").stderr
+    started = run_program(MEMWATCH, "--url", demo.url, "--json", "wait", "--free", "1MiB", "--", "echo", "started")
+    report = run_program(MEMWATCH, "--url", demo.url, "run", "--", "sleep", "2").stderr
+    as_json = run_program(MEMWATCH, "--url", demo.url, "--json", "run", "--", "sleep", "2").stderr
 
     assert (started.stdout, started.stderr) == ("started\n", SIMULATED)
     assert (
@@ -195,7 +188,7 @@ def test_demo_starts_with_a_filled_history(demo: RunningDaemon) -> None:
 @pytest.mark.parametrize("name", DEMOS)
 def test_once_prints_every_demo(name: str) -> None:
     """The mark is in the text."""
-    done = run(MEMWATCHD, "--demo", name, "--once")
+    done = run_program(MEMWATCHD, "--demo", name, "--once")
 
     assert done.returncode == 0, done.stderr
     assert "Simulated data" in done.stdout
@@ -226,7 +219,7 @@ def test_recording_of_the_largest_processes_has_no_owners() -> None:
 
 def test_demo_list_is_printed() -> None:
     """One line per demo: name and description."""
-    done = run(MEMWATCHD, "--demo", "list")
+    done = run_program(MEMWATCHD, "--demo", "list")
 
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(DEMOS)
@@ -235,12 +228,12 @@ def test_demo_list_is_printed() -> None:
 def test_recording_of_a_daemon_is_replayed(tmp_path: Path, demo: RunningDaemon) -> None:
     """The client records one daemon, and another daemon replays the file with the original times."""
     file = tmp_path / "box.memwatch"
-    done = run(MEMWATCH, "--url", demo.url, "record", str(file), "--for", "2s", "--redact")
+    done = run_program(MEMWATCH, "--url", demo.url, "record", str(file), "--for", "2s", "--redact")
     recorded = list(read_frames(file))
 
     with running_daemon(tmp_path, "--replay", str(file), "--speed", "0.5") as daemon:
         snapshot = daemon.snapshot()
-        status = run(MEMWATCH, "--url", daemon.url, "status")
+        status = run_program(MEMWATCH, "--url", daemon.url, "status")
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("2 snapshots in ")
@@ -275,7 +268,7 @@ def test_damaged_recording_is_replayed_only_with_salvage(tmp_path: Path) -> None
         daemon.wait_for("/api/v1/snapshot", lambda snapshot: snapshot["seq"] >= 10)
     file.write_bytes(file.read_bytes()[: file.stat().st_size * 2 // 3])
 
-    rejected = run(MEMWATCHD, "--replay", str(file), "--listen", "127.0.0.1:0")
+    rejected = run_program(MEMWATCHD, "--replay", str(file), "--listen", "127.0.0.1:0")
     with running_daemon(tmp_path, "--replay", str(file), "--salvage") as daemon:
         assert daemon.snapshot()["simulated"]
 
@@ -305,7 +298,7 @@ def test_damaged_recording_is_replayed_only_with_salvage(tmp_path: Path) -> None
 )
 def test_unusable_recording_options_are_rejected(arguments: tuple[str, ...], sentence: str) -> None:
     """The error has the option, its value and the valid values, without a traceback."""
-    done = run(MEMWATCHD, *arguments, "--listen", "127.0.0.1:0")
+    done = run_program(MEMWATCHD, *arguments, "--listen", "127.0.0.1:0")
 
     assert done.returncode in (2, 78)
     assert sentence in done.stderr
@@ -326,7 +319,7 @@ def test_client_rejects_unusable_recording_arguments(
     file = tmp_path / "notes.txt"
     file.write_text("mine")
 
-    done = run(MEMWATCH, "--url", demo.url, "record", str(file), *arguments)
+    done = run_program(MEMWATCH, "--url", demo.url, "record", str(file), *arguments)
 
     assert done.returncode in (1, 2)
     assert sentence in done.stderr

@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from support.fork_server import ForkedProcess, can_fork, fork_server, run_forked
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 MEMWATCHD = str(Path(sys.executable).with_name("memwatchd"))
@@ -49,7 +50,7 @@ class Answer(Struct, frozen=True):
 class RunningDaemon(Struct):
     """Daemon that has answered once."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
     port: int
     log: Path
     tls: ssl.SSLContext | None = None
@@ -130,6 +131,27 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return {**kept, **extra}
 
 
+def run_program(*command: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run memwatchd or memwatch to its end. The first argument is the installed program, which is forked."""
+    words, environment = list(map(str, command)), clean_environment(**environ)
+    if can_fork(environment):
+        return run_forked(words, environment, MAX_WAIT_SECONDS)
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, env=environment, check=False
+    )
+
+
+def sample_once(*arguments: str, **environ: str) -> Any:
+    """Return the sample of `memwatchd --once`; repeat it if a driver took more than its two seconds to start."""
+    until = time.monotonic() + MAX_WAIT_SECONDS
+    while True:
+        done = run_program(MEMWATCHD, "--once", "--json", *arguments, **environ)
+        assert (done.returncode, done.stderr) == (0, "")
+        sample = json.loads(done.stdout)
+        if all(one["state"] != "starting" for one in sample["collectors"]) or time.monotonic() > until:
+            return sample
+
+
 def open_files(pid: int) -> list[str]:
     folder = Path(f"/proc/{pid}/fd")
     names = []
@@ -159,28 +181,32 @@ def running_daemon(
     tls: ssl.SSLContext | None = None,
     through: Sequence[str] = (),
     stderr: int | None = None,
+    installed: bool = False,
 ) -> Iterator[RunningDaemon]:
     """Start memwatchd on a free port, wait for its first snapshot, and end it with SIGTERM.
 
     `through` is a command that replaces itself by the one given to it, such as `unshare --mount`. `stderr` is a
-    descriptor for the log; without it, `log` is read.
+    descriptor for the log; without it, `log` is read. `installed` starts the installed program, for tests of
+    its start or of its imports; usually the daemon is forked with its modules, see `fork_server`.
     """
     settings = tmp_path / "memwatchd.toml"
     settings.write_text(config)
     log = tmp_path / "log"
+    prefix = [*(POWERLESS if without_privileges else ()), *through]
+    environment = clean_environment(**(environ or {}))
+    is_forked = not (prefix or installed or WITNESSES) and can_fork(environment)
 
     def start() -> RunningDaemon:
         port = free_port()
-        command = [*through, MEMWATCHD, "--config", str(settings), "--listen", f"127.0.0.1:{port}", *arguments]
-        if without_privileges:
-            command = [*POWERLESS, *command]
+        command = [*prefix, MEMWATCHD, "--config", str(settings), "--listen", f"127.0.0.1:{port}", *arguments]
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                stdout=output,
-                stderr=output if stderr is None else stderr,
-                env=clean_environment(**(environ or {})),
-                start_new_session=True,
+            errors = output.fileno() if stderr is None else stderr
+            process = (
+                fork_server().start(command, environment, output.fileno(), errors)
+                if is_forked
+                else subprocess.Popen(
+                    command, stdout=output, stderr=errors, env=environment, start_new_session=True
+                )
             )
         return RunningDaemon(process, port, log, tls)
 

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from support.certificates import authority, signed_by
-from support.daemon_process import MEMWATCHD, clean_environment
+from support.daemon_process import MEMWATCHD, run_program
 
 TOKEN = "a-token-of-pages-0123456789abcdef"
 WEBHOOK_SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
@@ -44,13 +44,7 @@ def check_settings(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     settings = folder / "memwatchd.toml"
     settings.write_text(text)
     settings.chmod(0o600)
-    return subprocess.run(
-        [MEMWATCHD, "--config", str(settings), "--check-config"],
-        env=clean_environment(**environ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_program(MEMWATCHD, "--config", settings, "--check-config", **environ)
 
 
 def secret_for(name: str) -> str:

@@ -252,7 +252,6 @@ def test_other_targets_do_not_wait() -> None:
     assert ids(site) == ["msg_1", "msg_2"]
 
 
-@pytest.mark.alone
 def test_close_ends_an_attempt_in_progress() -> None:
     """Stopping takes at most two seconds, also while an endpoint does not answer; the message is kept."""
     with raw_receiver(silent) as url:
@@ -269,7 +268,6 @@ def test_close_ends_an_attempt_in_progress() -> None:
     assert made.pending() == 1
 
 
-@pytest.mark.alone
 def test_many_silent_receivers_are_closed_in_the_time_of_one() -> None:
     """Stopping takes two seconds in total, not two for each silent endpoint."""
     with raw_receiver(silent) as url:
@@ -288,7 +286,6 @@ def test_many_silent_receivers_are_closed_in_the_time_of_one() -> None:
             one.outbox.close()
 
 
-@pytest.mark.alone
 def test_close_between_attempts_is_immediate() -> None:
     """A receiver between attempts stops at once, and so does one that never started."""
     made = new_receiver(webhook_channel("http://127.0.0.1:1/"), schedule=(0.0, 3600.0))
