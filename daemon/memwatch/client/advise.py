@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 
 from memwatch.client.address import Address
 from memwatch.client.context import build_context, check_shape, common
+from memwatch.client.headroom import is_this_machine
 
 
 @click.command(short_help="Recommended settings.")
@@ -27,7 +28,8 @@ def advise(url: Address | None, as_json: bool) -> int:
     response = context.snapshot()
     with check_shape(context.address):
         machine, cpus = decode_machine(response.json), None
-        if context.address.is_here:
+        # A remote or simulated machine has other processors and GPUs than those of this process.
+        if not response.is_simulated and is_this_machine(response.json):
             machine, cpus = with_visible_gpus(machine), os.cpu_count() or 1
         advice = advice_for(machine, cpus)
     answer = {"environment": select_environment(advice), "advice": [asdict(one) for one in advice]}

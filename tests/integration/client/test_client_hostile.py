@@ -20,7 +20,14 @@ from support.waiting import MAX_WAIT_SECONDS
 
 COMMANDS = (
     ["status"],
+    ["status", "--tree"],
     ["top"],
+    ["top", "--once"],
+    ["owners"],
+    ["growth"],
+    ["alerts"],
+    ["last-words"],
+    ["check"],
     ["devices"],
     ["backends"],
     ["doctor"],
