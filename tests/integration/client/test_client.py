@@ -297,3 +297,42 @@ def test_closed_pipe_causes_no_traceback() -> None:
     done = into_a_closed_pipe([*SCRIPT, "--help"])
 
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_check_has_the_exit_codes_of_nagios_plugins(daemon: RunningDaemon) -> None:
+    """0, 1, 2 by level; 3 without a daemon, for an unknown target, and for an invalid command line."""
+    dead = f"http://127.0.0.1:{free_port()}"
+    done = [
+        memwatch("--url", url, "check", *arguments)
+        for url, *arguments in (
+            (daemon.url,),
+            (daemon.url, "--warn-on", "medium"),
+            (daemon.url, "--fail-on", "medium", "--target", "ram"),
+            (daemon.url, "--target", "gpu9"),
+            (dead,),
+            (daemon.url, "--fail-on", "low"),
+        )
+    ]
+
+    assert [one.returncode for one in done] == [0, 1, 2, 3, 3, 3]
+    assert (
+        done[0].stdout
+        == "MEMWATCH OK - System RAM is medium: 63.6% used | 'ram'=63.6%;;;0;100 'ram_level'=1;;;0;3\n"
+    )
+    assert done[4].stdout.startswith(f"MEMWATCH UNKNOWN - cannot reach memwatchd at {dead}")
+    as_json = json.loads(memwatch("--url", daemon.url, "--json", "check", "--warn-on", "medium").stdout)
+    assert (as_json["status"], as_json["exit_code"]) == ("warning", 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), [("owners", "footprint"), ("growth", "grew"), ("alerts", "No alerts.")]
+)
+def test_reports_of_the_daemon_are_tables_or_json(daemon: RunningDaemon, command: str, words: str) -> None:
+    """`last-words` of a daemon that ended cleanly, or keeps no files, has none and the reason."""
+    done, as_json = memwatch("--url", daemon.url, command), memwatch("--url", daemon.url, command, "--json")
+    none = memwatch("--url", daemon.url, "last-words")
+
+    assert (done.returncode, as_json.returncode, none.returncode) == (0, 0, 1)
+    assert words in done.stdout or "growth" in done.stdout
+    assert json.loads(as_json.stdout) is not None
+    assert "No last words" in none.stderr

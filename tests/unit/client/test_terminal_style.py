@@ -72,6 +72,7 @@ def test_compared_sizes_have_one_unit() -> None:
     assert pair(0, 16 * gib) == "0/16.0G"
     assert pair(None, 16 * gib) == "—/16.0G"
     assert (short(512 << 20), short(0), short(700), short(Absent.STALE)) == ("512M", "0", "700B", "—")
+    assert (signed(448 * gib), signed(-600 << 20)) == ("+448G", "−600M")
     assert (signed(gib), signed(-gib), signed(0), signed(None)) == ("+1.0G", "−1.0G", "0", "—")
 
 

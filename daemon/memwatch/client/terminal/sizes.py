@@ -35,6 +35,10 @@ def signed(count: int | None) -> str:
     if count is None:
         return DASH
     sign = "+" if count > 0 else "−" if count < 0 else ""
+    power = common_power(abs(count))
+    value = abs(count) / 1024**power
+    if power and value >= 99.95:  # a sign and four digits fill the column
+        return f"{sign}{value:.0f}{BINARY_UNITS[power - 1][0]}"
     return sign + short(abs(count))
 
 
