@@ -19,6 +19,8 @@ MIN_BAR, MAX_BAR, MAX_LABEL = 10, 40, 28
 # Widths of "80.3 / 121.7 GiB   66.0%" and of "  available 1,600 GiB".
 FIGURES, AVAILABLE = 27, 22
 MAX_VERDICTS = 8
+# Less reads 0.0%.
+MIN_STALL = 0.0005
 
 
 def render_lines(
@@ -34,6 +36,7 @@ def render_lines(
     yield from _place_lines(snapshot, _columns(snapshot, width, has_colour))
     yield from _contents(snapshot, width)
     yield from _plain(tree.swap_lines(snapshot))
+    yield from _stalls(snapshot)
     yield from _plain(tree.lease_lines(snapshot))
     yield from _device_lines(snapshot)
     yield from _plain(process_lines(snapshot, processes))
@@ -161,6 +164,13 @@ def _contents(snapshot: Json, width: int) -> Iterator[Line]:
             line = [Span("  ")]
         line += [Span(", " if len(line) > 1 else ""), Span(words, look_of(part.kind).colour)]
     yield tuple(line)
+
+
+def _stalls(snapshot: Json) -> Iterator[Line]:
+    """Yield a line about tasks that wait for memory, if there are any."""
+    psi = snapshot["psi"]
+    if psi and psi["some"]["ratio_10s"] >= MIN_STALL:
+        yield (Span(f"Memory pressure (PSI): {wording.waited(psi['some']['ratio_10s'], '10 s')}"),)
 
 
 def _device_lines(snapshot: Json) -> Iterator[Line]:
