@@ -10,9 +10,13 @@ from memwatch.client.times import clock, stamp
 from memwatch.model import Bytes
 from memwatch.render import words as wording
 
-MARKS = {True: "✓", False: "✗", None: "?"}
+MARKS: dict[bool | None, str] = {True: "✓", False: "✗", None: "?"}
 # Not "System RAM": firmware may reserve a part of it (carve-out), which MemTotal does not contain.
-UNIFIED = {True: "unified memory", False: "dedicated memory", None: "memory of unknown type"}
+UNIFIED: dict[bool | None, str] = {
+    True: "unified memory",
+    False: "dedicated memory",
+    None: "memory of unknown type",
+}
 RANGE = "A range is what is free at once, up to the amount after the kernel has reclaimed page cache."
 
 
