@@ -38,7 +38,6 @@ class CupyPeaks:
         self._peaks: dict[int, CupyPeak] = {}
         self._open: dict[int, int] = {}
         self._hook: Any = None
-        self._threads = 0
         # Garbage collection frees arrays, so a hook may be called within a call here.
         self._lock = threading.RLock()
 
@@ -94,9 +93,9 @@ class CupyPeaks:
         """Take an allocation. The pool is read only near a new peak: older versions of CuPy add up all arrays."""
         if not mem_ptr or not self._open:
             return
-        if threading.active_count() != self._threads:
-            self._check_threads()
         peak = self._count(device_id, mem_size)
+        if peak.is_exact:
+            self._check_threads()
         if peak.expected_bytes <= peak.used_bytes:
             return
         pool = sys.modules["cupy"].get_default_memory_pool()
@@ -139,7 +138,6 @@ class CupyPeaks:
     def _has_other_threads(self) -> bool:
         """Return True if a thread runs that may use CuPy unseen."""
         running = threading.enumerate()
-        self._threads = len(running)
         return any(one.ident not in self._open and not one.name.startswith(OWN_THREADS) for one in running)
 
     def after_fork(self) -> None:
