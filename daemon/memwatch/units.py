@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+GIB_POWER = 3
 
 
 def size(count: int) -> str:
-    """Format a number of bytes: 13314398208 is "12.4 GiB"."""
-    if count < 1024:
+    """Format a number of bytes: 13314398208 is "12.4 GiB", and 2164789936128 is "2,016 GiB"."""
+    power = common_power(count)
+    if power == 0:
         return f"{count} B"
-    power = min((count.bit_length() - 1) // 10, len(BINARY_UNITS))
-    if count / 1024**power >= 1023.95 and power < len(BINARY_UNITS):  # one decimal would read 1024.0
-        power += 1
-    return f"{count / 1024**power:.1f} {BINARY_UNITS[power - 1]}"
+    value = count / 1024**power
+    number = f"{value:.1f}" if value < 1023.95 else f"{value:,.0f}"
+    return f"{number} {BINARY_UNITS[power - 1]}"
+
+
+def common_power(count: int) -> int:
+    """Return the power of 1024 of the unit for a size; 0 is bytes, 1 is BINARY_UNITS[0].
+
+    From GiB on, a unit lasts until 10,240: one decimal of a TiB would hide 50 GiB, and sizes that are compared
+    keep one unit.
+    """
+    power = min(max(0, count.bit_length() - 1) // 10, len(BINARY_UNITS))
+    value = count / 1024**power
+    if power > GIB_POWER and value < 9.9995:
+        return power - 1
+    if power < GIB_POWER and value >= 1023.95:  # one decimal would read 1024.0
+        return power + 1
+    return power
 
 
 def duration(seconds: float) -> str:

@@ -6,11 +6,12 @@ import asyncio
 import sys
 from collections.abc import Callable
 
+from memwatch.client import status
+from memwatch.client.output import paint_lines, stdout_depth, stdout_width
 from memwatch.notify.manager import build_test_notification
 from memwatch.printable import printable
 from memwatch.recording.file_format import RecordingError
 from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.render.text import render_text
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.http_server import server
@@ -75,5 +76,10 @@ def once(settings: Settings, as_json: bool) -> int:
     except RecordingError as error:
         print(f"memwatchd: {printable(str(error))}", file=sys.stderr)
         return EXIT_CONFIGURATION
-    sys.stdout.write(to_bytes(snapshot_json(snapshot)).decode() + "\n" if as_json else render_text(snapshot))
+    found = snapshot_json(snapshot)
+    if as_json:
+        print(to_bytes(found).decode())
+    else:
+        lines = status.render_lines(found, None, stdout_width(), stdout_depth() > 0)
+        print("\n".join(paint_lines(lines)))
     return EXIT_OK if snapshot.pools else EXIT_FAILURE

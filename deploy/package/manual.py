@@ -77,7 +77,11 @@ def client_page() -> Iterator[str]:
     yield ".SH OPTIONS"
     yield from rows(list_options(group))
     yield ".SH COMMANDS"
-    for name, command in sorted(group.commands.items()):
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is None:
+            continue
         yield f".SS {roff(name)}\n{paragraphs(command.help or '')}"
         yield from rows(list_options(command))
     for title, content in group.sections:

@@ -99,7 +99,7 @@ def test_autopsy_of_system_ram_names_the_largest_processes() -> None:
     )
 
     wanted, device, fitting, pid, pids, held = json.loads(done.stdout)
-    assert done.stderr.startswith("out of memory for 8.0 TiB on System RAM; would have fitted: ")
+    assert done.stderr.startswith("out of memory for 8,192 GiB on System RAM; would have fitted: ")
     assert done.stderr.count("\n") == 1
     assert (wanted, device) == (8 << 40, None)
     assert 0 < fitting < 1 << 44
@@ -139,7 +139,7 @@ def test_autopsy_becomes_an_event_with_the_holders_from_the_daemon(daemon: Runni
 
     own = [text for text in texts if text.endswith(f"(process {pid})")][::-1]
     assert len(own) == 3
-    assert own[0].startswith("out of memory for 1.0 TiB on System RAM; would have fitted: ")
+    assert own[0].startswith("out of memory for 1,024 GiB on System RAM; would have fitted: ")
     assert "; others: " in own[0]
     assert own[1].startswith("out of memory with batch size 4: retrying with 2")
 

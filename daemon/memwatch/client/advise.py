@@ -9,6 +9,7 @@ from msgspec.structs import asdict
 
 from memwatch.client.address import Address
 from memwatch.client.context import build_context, check_shape, common
+from memwatch.client.headroom import is_this_machine
 
 MARKS = {"recommended": "✓", "try both": "?", "if needed": "·", "avoid": "✗"}
 
@@ -29,7 +30,8 @@ def advise(url: Address | None, as_json: bool) -> int:
     response = context.snapshot()
     with check_shape(context.address):
         machine = decode_machine(response.json)
-        if context.address.is_here:
+        # Variables of this process hide no GPU of a remote or simulated machine.
+        if not response.is_simulated and is_this_machine(response.json):
             machine = with_visible_gpus(machine)
         advice = advice_for(machine)
     answer = {"environment": select_environment(advice), "advice": [asdict(one) for one in advice]}

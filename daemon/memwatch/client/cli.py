@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -25,7 +26,7 @@ from memwatch.client.context import (
     seconds_within,
     to_address,
 )
-from memwatch.client.errors import EXIT_FAILURE, CommandError
+from memwatch.client.errors import EXIT_FAILURE, EXIT_UNKNOWN, CommandError
 from memwatch.client.help import DocumentedGroup
 from memwatch.client.http import ask
 from memwatch.runtime.standard_files import open_standard_files
@@ -34,13 +35,27 @@ ABOUT = """Shows memory usage of hosts and GPUs from memwatchd: pools, their con
 memory."""
 
 CONNECTION = """The daemon address is --url, else MEMWATCH_URL, else the socket file
-/run/memwatchd/memwatchd.sock if this user can open it, else http://127.0.0.1:6360. Changes, such as release, need
-the socket file (sudo, or the group memwatchd), root, or a login. If no daemon runs on
-this machine, commands read the machine directly and report that on stderr. events, history, record and release
-always need a daemon, and so do remote machines. If the daemon requires a login, set its token in MEMWATCH_TOKEN
-or use its Unix socket."""
+/run/memwatchd/memwatchd.sock if this user can open it, else http://127.0.0.1:6360. Changes, such as release,
+need the socket file (sudo, or the group memwatchd), root, or a login. If no daemon runs on this machine,
+commands read the machine directly and report that on stderr, except with --url. alerts, events, growth,
+history, last-words, owners, record and release always need a daemon, and so do remote machines. If the daemon
+requires a login, set its token in MEMWATCH_TOKEN or use its Unix socket."""
+
+GROUPS = (
+    ("status, top, watch", "memory now: once, live, in columns"),
+    ("devices, backends", "GPUs and compute backends"),
+    ("owners, growth", "who holds memory, who grows"),
+    ("history, events, alerts, last-words", "what happened; before a crash"),
+    ("check", "exit code by level: Nagios, cron, Slurm"),
+    ("fit, advise", "does a model fit; recommended settings"),
+    ("wait, run, autopsy", "start when it fits; peaks; blocks"),
+    ("doctor, record, release", "missing data; recording; free the GPUs"),
+    ("completion", "of commands, for bash, zsh and fish"),
+)
+HINT = "memwatch COMMAND --help shows its options; man memwatch has examples."
 
 EXAMPLES = (
+    ("memwatch top", "live view; ? shows its keys"),
     ("memwatch status", "pools, contents, pressure, available memory"),
     ("memwatch status --json", "the same as JSON"),
     ("memwatch backends", "availability of CPU, CUDA, ROCm, Metal, OpenCL and Vulkan"),
@@ -48,6 +63,7 @@ EXAMPLES = (
     ("memwatch fit ./Mistral-7B --context 32768", "check if a model fits, and where"),
     ("memwatch fit ./Mistral-7B --launch vllm", "add the command that starts it"),
     ("memwatch watch --interval 0.5 --csv", "print samples as CSV"),
+    ("memwatch check --fail-on critical --warn-on high", "exit code 0, 1, 2 or 3 for Nagios, cron and Slurm"),
     ("memwatch run -- python train.py", "report the peak memory of a program and its children"),
     ("memwatch autopsy memory.pickle", "show the largest blocks of PyTorch's allocator"),
     ("memwatch wait --free 20GiB -- python train.py", "start a program when memory is available"),
@@ -57,10 +73,17 @@ EXAMPLES = (
     ("memwatch release --for 60s", "release the GPUs, to reset one or change its MIG mode"),
 )
 
+CHECKS = (
+    ("cron", "*/5 * * * * root memwatch check || logger -p user.crit 'memory is critical'"),
+    ("Slurm", "a Prolog that keeps jobs off a full node: memwatch check --fail-on high >&2 || exit 1"),
+    ("Nagios", "command_line /usr/bin/memwatch --url http://$HOSTADDRESS$:6360 check --warn-on medium"),
+)
+
 EXIT_CODES = (
     ("0", "success"),
     ("1", "no daemon, request rejected, or no data; doctor: problems; fit: does not fit; wait: timeout"),
     ("2", "invalid command line; wait: SIZE exceeds the total"),
+    ("0 1 2 3", "check: OK, warning, critical, unknown, also for an invalid command line"),
     ("126", "run and wait: the program cannot be run"),
     ("127", "run and wait: program not found"),
     ("…", "run and wait: exit code of the program, or 128 + signal number"),
@@ -80,7 +103,7 @@ EXIT_CODES = (
     metavar="URL",
     callback=to_address,
     envvar="MEMWATCH_URL",
-    help=f"Daemon address: http://HOST:PORT or unix:/PATH.  [default: the socket file, else {DEFAULT}]",
+    help=f"Daemon address: http://HOST:PORT or unix:/PATH.  [default: MEMWATCH_URL, the socket file, or {DEFAULT}]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.version_option(__version__, prog_name="memwatch", message="%(prog)s %(version)s")
@@ -92,21 +115,38 @@ def memwatch(**_before: object) -> int:
     return EXIT_OK
 
 
-memwatch.sections = (("Connection", CONNECTION), ("Examples", EXAMPLES), ("Exit codes", EXIT_CODES))
+memwatch.groups = GROUPS
+memwatch.hint = HINT
+memwatch.sections = (
+    ("Connection", CONNECTION),
+    ("Examples", EXAMPLES),
+    ("Checks by other programs", CHECKS),
+    ("Exit codes", EXIT_CODES),
+)
 
 
 @memwatch.command(short_help="Pools, contents, pressure, available memory.")
+@click.option("--tree", "as_tree", is_flag=True, help="Show all parts of each pool as a tree.")
 @common
-def status(url: Address | None, as_json: bool) -> int:
-    """Show pools, their contents, memory pressure, and how much each GPU can allocate now."""
+def status(as_tree: bool, url: Address | None, as_json: bool) -> int:
+    """Show the pressure level, a line for each pool with its use, and how much each GPU can allocate now.
+
+    Colours follow TERM, COLORTERM, NO_COLOR and CLICOLOR_FORCE.
+    """
+    from memwatch.client import status as layout
     from memwatch.client import tree
+    from memwatch.client.output import paint_lines, stdout_depth, stdout_width
 
     context = build_context(url, as_json)
     answer = context.snapshot()
     with check_shape(context.address):
         age = None if answer.unix is None else answer.unix - answer.json["unix"]
         code = EXIT_OK if answer.json["pools"] else EXIT_FAILURE
-    return context.show(answer.json, lambda: tree.render_lines(answer.json, age)) or code
+    if as_tree:
+        return context.show(answer.json, lambda: tree.render_lines(answer.json, age)) or code
+    width, has_colour = stdout_width(), stdout_depth() > 0
+    lines = partial(layout.render_lines, answer.json, age, width, has_colour)
+    return context.show_painted(answer.json, lambda: paint_lines(lines())) or code
 
 
 @memwatch.command(short_help="GPUs and how much they can allocate.")
@@ -217,9 +257,11 @@ memwatch.deferred = {
     for module, names in {
         "advise": ("advise",),
         "autopsy": ("autopsy",),
+        "check": ("check",),
         "completion": ("completion",),
         "fit": ("fit",),
         "history": ("history",),
+        "reports": ("alerts", "growth", "owners", "last-words"),
         "run": ("run",),
         "wait": ("wait",),
         "watch": ("top", "watch"),
@@ -237,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = memwatch.main(arguments, prog_name="memwatch", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        return print_errors([" ".join(error.format_message().split())], EXIT_USAGE)
+        return print_errors([" ".join(error.format_message().split())], _usage_code(error))
     except click.Abort:
         return 130
     except BrokenPipeError:
@@ -249,3 +291,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return print_errors([str(error)])
     return code
+
+
+def _usage_code(error: click.ClickException) -> int:
+    """Return the exit code of an invalid command line. For a Nagios plugin, 2 would be a critical state."""
+    context = getattr(error, "ctx", None)
+    return EXIT_UNKNOWN if context is not None and context.command.name == "check" else EXIT_USAGE

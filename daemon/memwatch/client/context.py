@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import click
+from click.core import ParameterSource
 from msgspec import Struct
 
 from memwatch import __version__
@@ -52,10 +53,11 @@ def check_shape(address: Address) -> Iterator[None]:
 
 
 class ClientContext(Struct, frozen=True):
-    """Daemon address and output format of a command."""
+    """Daemon address and output format of a command. `is_chosen`: the address was given with --url."""
 
     address: Address
     as_json: bool
+    is_chosen: bool = False
 
     def snapshot(self) -> DaemonResponse:
         return self._or_local("/api/v1/snapshot", SECONDS, _snapshot_here)
@@ -68,16 +70,23 @@ class ClientContext(Struct, frozen=True):
 
     def snapshots(self, interval_seconds: float) -> Iterator[Json]:
         """Yield snapshots of the daemon or of this machine. Repeats a snapshot if there was no tick since."""
-        try:
-            found = ask(self.address, "/api/v1/snapshot").json
-        except DaemonUnreachableError as error:
-            self._print_fallback(error)
-            yield from _snapshots_here(interval_seconds)
-            return
+        found, here = self.first_snapshot(interval_seconds)
         yield found
+        if here is not None:
+            yield from here
+            return
         while True:
             time.sleep(interval_seconds)
             yield ask(self.address, "/api/v1/snapshot").json
+
+    def first_snapshot(self, interval_seconds: float) -> tuple[Json, Iterator[Json] | None]:
+        """Return a snapshot. If no daemon runs here, it is of this machine; the iterator yields the next ones."""
+        try:
+            return ask(self.address, "/api/v1/snapshot").json, None
+        except DaemonUnreachableError as error:
+            self._print_fallback(error)
+            here = _snapshots_here(interval_seconds)
+            return next(here), here
 
     def fit(self, query: str, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:
         """Ask the daemon. If it is of a version that does not know the request, answer from its snapshot."""
@@ -113,11 +122,15 @@ class ClientContext(Struct, frozen=True):
 
     def show(self, found: Json, lines: Callable[[], Iterable[str]], is_simulated: bool = False) -> int:
         """Print JSON, or lines with control characters escaped, with a warning on stderr if `is_simulated`."""
+        return self.show_painted(found, lambda: map(printable, lines()), is_simulated)
+
+    def show_painted(self, found: Json, lines: Callable[[], Iterable[str]], is_simulated: bool = False) -> int:
+        """Print JSON, or lines that may contain colours, in which names are escaped already."""
         if self.as_json:
             print(json.dumps(found, separators=(",", ":")))
             return EXIT_OK
         with check_shape(self.address):
-            text = "\n".join(printable(line) for line in lines())
+            text = "\n".join(lines())
         self.print_simulated(is_simulated)
         print(text)
         return EXIT_OK
@@ -137,7 +150,7 @@ class ClientContext(Struct, frozen=True):
             return DaemonResponse(here(), None)
 
     def _print_fallback(self, error: DaemonUnreachableError) -> None:
-        if not self.address.is_here:
+        if self.is_chosen or not self.address.is_here:
             raise error
         print_errors([f"cannot reach memwatchd at {error.address} ({error.reason}); reading this machine directly"])
 
@@ -226,7 +239,11 @@ def build_context(url: Address | None, as_json: bool) -> ClientContext:
     """Build the context. An option after the command name overrides one before it."""
     parent = click.get_current_context().parent
     before = parent.params if parent else {}
-    return ClientContext(url or before.get("url") or default_address(), as_json or bool(before.get("as_json")))
+    is_chosen = url is not None or (
+        parent is not None and parent.get_parameter_source("url") is ParameterSource.COMMANDLINE
+    )
+    address = url or before.get("url") or default_address()
+    return ClientContext(address, as_json or bool(before.get("as_json")), is_chosen)
 
 
 def print_errors(sentences: Sequence[str], code: int = EXIT_FAILURE) -> int:

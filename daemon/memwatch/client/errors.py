@@ -1,6 +1,8 @@
 """Errors that end a command."""
 
 EXIT_FAILURE = 1
+# Of `memwatch check`, as Nagios defines it.
+EXIT_UNKNOWN = 3
 
 
 class CommandError(Exception):

@@ -101,7 +101,7 @@ def find_headroom(snapshot: Json, device: str | None) -> PlaceHeadroom:
     certain = None if ram is None or left is None or ram["free_bytes"] is None else min(left, ram["free_bytes"])
     found = PlaceHeadroom("System RAM", left, find_capacity(snapshot, None), "", certain)
     found = found.beside(snapshot, None)
-    limit = own_limit() if _is_this_machine(snapshot) else None
+    limit = own_limit() if is_this_machine(snapshot) else None
     return found if limit is None else found.limit_to(limit)
 
 
@@ -147,7 +147,7 @@ def find_place(snapshot: Json, device: str) -> str | None:
     from memwatch.library.machine_record import ROOTS, decode_machine
     from memwatch.library.visible_gpus import Program
 
-    environ = os.environ if _is_this_machine(snapshot) else {}
+    environ = os.environ if is_this_machine(snapshot) else {}
     try:
         target = find_target(device, decode_machine(snapshot).devices, Program(environ, {}, ROOTS, True))
     except DeviceError as error:
@@ -166,6 +166,6 @@ def _headroom(snapshot: Json, place: str) -> tuple[int | None, int | None]:
     return left, left
 
 
-def _is_this_machine(snapshot: Json) -> bool:
+def is_this_machine(snapshot: Json) -> bool:
     """Return True if the snapshot is of the machine that this program runs on."""
     return bool(snapshot["boot_id"] == read_identity(Roots(*read_roots(os.environ))).boot_id)

@@ -11,11 +11,14 @@ Rows = Sequence[tuple[str, str]]
 
 
 class DocumentedGroup(click.Group):
-    """Command group with extra help sections: a text, or rows of two columns. `deferred`: commands by their module.
+    """Command group whose help fits a screen of 24 lines. `deferred`: commands by their module.
 
-    Importing all of them takes three times as long as most commands do.
+    `groups`: names of related commands, and what they show. `sections`: a text, or rows of two columns, for the
+    manual page. Importing all commands takes three times as long as most of them do.
     """
 
+    groups: Rows = ()
+    hint = ""
     sections: Sequence[tuple[str, Rows | str]] = ()
     deferred: Mapping[str, str] = {}
 
@@ -24,13 +27,13 @@ class DocumentedGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.deferred and cmd_name not in self.commands:
-            self.add_command(getattr(import_module(self.deferred[cmd_name]), cmd_name))
+            self.add_command(getattr(import_module(self.deferred[cmd_name]), cmd_name.replace("-", "_")))
         return super().get_command(ctx, cmd_name)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        for heading, content in self.sections:
-            with formatter.section(heading):
-                if isinstance(content, str):
-                    formatter.write_text(content)
-                else:
-                    formatter.write_dl(content, col_max=52)
+        formatter.write_paragraph()
+        formatter.write_text(self.hint)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(self.groups, col_max=36)

@@ -12,6 +12,7 @@ from memwatch.client.address import Address
 from memwatch.client.context import Number, build_context, check_shape, common, seconds_within
 from memwatch.client.http import ask
 from memwatch.client.tables import columns
+from memwatch.client.times import clock
 from memwatch.render import words as wording
 
 Json = dict[str, Any]
@@ -51,7 +52,7 @@ def render_lines(found: Json) -> Iterator[str]:
         yield f"{one['name']}  {sparkline(one['max'])}"
         rows: list[tuple[str, ...]] = [("time", "min", "avg", "max")]
         for unix, low, mean, high in zip(one["unix"], one["min"], one["avg"], one["max"], strict=True):
-            rows.append((wording.clock(unix), *(_words(value, one["unit"]) for value in (low, mean, high))))
+            rows.append((clock(unix), *(_words(value, one["unit"]) for value in (low, mean, high))))
         yield from columns(rows, right=frozenset({1, 2, 3}))
 
 

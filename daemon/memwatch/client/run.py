@@ -29,6 +29,7 @@ from memwatch.client.peak_cgroup import PeakCgroup, peak_cgroup
 from memwatch.client.poller import SnapshotPoller
 from memwatch.client.process_tree import Peaks, read_children_peak, read_tree
 from memwatch.client.tables import columns
+from memwatch.client.times import clock
 from memwatch.library.host import host
 from memwatch.library.process_peak import KEEP_PEAK
 from memwatch.printable import printable
@@ -197,7 +198,7 @@ def _lines(found: Json, is_simulated: bool) -> Iterator[str]:
         for name, count in found["peak_device_bytes"].items()
     ]
     yield from columns(rows, right=frozenset({1}))
-    yield from (f"  {wording.clock(stage['unix'])} {stage['text']}" for stage in found["stages"])
+    yield from (f"  {clock(stage['unix'])} {stage['text']}" for stage in found["stages"])
 
 
 def _size(count: int | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memwatch.client.figures import Json, certain_headroom, decode_vitals, figure, size, state_of
+from memwatch.client.times import clock, stamp
 from memwatch.model import Bytes
 from memwatch.render import words as wording
 
@@ -63,7 +64,7 @@ def event_lines(events: Sequence[Json]) -> Iterator[str]:
     if not events:
         yield "No events yet."
         return
-    rows = [(wording.timestamp(event["unix"]), event["kind"], event["text"]) for event in reversed(events)]
+    rows = [(stamp(event["unix"]), event["kind"], event["text"]) for event in reversed(events)]
     yield from columns(rows)
 
 
@@ -133,7 +134,7 @@ def release_lines(answer: Json, now_unix: float) -> Iterator[str]:
         yield "memwatchd has no device open: nothing to release."
         return
     seconds = float(answer["seconds"])
-    until = wording.clock(now_unix + seconds)
+    until = clock(now_unix + seconds)
     yield (
         f"{', '.join(map(str, names))}: devices close within 1 s and reopen after {wording.duration(seconds)}, "
         f"at {until}."

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.client.figures import Json, certain_headroom, decode_pressure, decode_vitals, figure, size, state_of
+from memwatch.client.terminal.memory_map import DEVICE_SHARES as DEVICE_KINDS
+from memwatch.client.terminal.moment import labels_of, share_label
+from memwatch.client.times import when
 from memwatch.model import Absent, ShareKind
 from memwatch.render import words as wording
 
@@ -33,25 +37,27 @@ class Row(Struct, frozen=True):
 
 def render_lines(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
     """Yield all lines of `memwatch status`. `age_seconds`: age of the snapshot when it was sent, if known."""
-    yield from _head(snapshot, age_seconds)
-    yield ""
-    yield from draw([*(pool_branch(pool, snapshot) for pool in snapshot["pools"]), *_bare_devices(snapshot)])
-    yield from _swap(snapshot)
-    yield from lease_lines(snapshot)
-    yield ""
-    labels = {place["id"]: place["label"] for place in (*snapshot["pools"], *snapshot["shares"])}
+    labels = labels_of(snapshot)
     for pressure in snapshot["pressure"]:
         yield wording.verdict(labels[pressure["target"]], decode_pressure(pressure)) + "."
+    yield from head_lines(snapshot, age_seconds)
+    yield ""
+    branches = [
+        branch for pool in snapshot["pools"] for branch in (pool_branch(pool, snapshot), *_apart(pool, snapshot))
+    ]
+    yield from draw([*branches, *_bare_devices(snapshot)])
+    yield from swap_lines(snapshot)
+    yield from lease_lines(snapshot)
     if snapshot["devices"]:
         yield ""
     for device in snapshot["devices"]:
         yield from device_lines(device)
-    noted = [*_unreturned(snapshot), *process_notes(snapshot["processes"])]
+    noted = list(note_lines(snapshot))
     yield from ["", *noted] if noted else []
-    yield from _troubles(snapshot)
+    yield from trouble_lines(snapshot)
 
 
-def _head(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
+def head_lines(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
     machine = snapshot["machine"]
     yield ", ".join(name for name in (snapshot["host"], machine["name"]) if name)
     if machine["explanation"]:
@@ -64,9 +70,22 @@ def _head(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
 
 
 def pool_branch(pool: Json, snapshot: Json) -> Branch:
-    """Return a pool with its shares, which are subsets, and its used and available halves, which add up to it."""
-    shares = _shares_within(pool["id"], snapshot)
-    return Branch(pool["label"], size(pool, "size_bytes"), "", (*shares, *_halves(pool)))
+    """Return a pool with its used and available halves. The children of each line add up to it, except shares.
+
+    A share stands below the part that it is inside: memory of devices below their part, else below `used`.
+    """
+    return Branch(pool["label"], size(pool, "size_bytes"), "", tuple(_halves(pool, snapshot)))
+
+
+def _apart(pool: Json, snapshot: Json) -> Iterator[Branch]:
+    """Yield the shares that cross the parts of a pool, such as a control group: they are no part of one."""
+    if _parts_of(pool):
+        for branch in _shares_within(pool["id"], snapshot, lambda share: not _is_inside_a_part(share, pool)):
+            yield replace(branch, label=f"{branch.label} ⊂ {pool['label']}")
+
+
+def _is_inside_a_part(share: Json, pool: Json) -> bool:
+    return share["kind"] in DEVICE_KINDS and "devices" in _parts_of(pool)
 
 
 def _bare_devices(snapshot: Json) -> Iterator[Branch]:
@@ -77,16 +96,16 @@ def _bare_devices(snapshot: Json) -> Iterator[Branch]:
             yield Branch(f"{device['name']} memory", wording.absent(Absent.NOT_AVAILABLE), "", shares)
 
 
-def _shares_within(place: str, snapshot: Json) -> tuple[Branch, ...]:
+def _shares_within(place: str, snapshot: Json, is_wanted: Callable[[Json], bool] = bool) -> tuple[Branch, ...]:
     return tuple(
         Branch(
-            f"of which {share['label']}",
+            share_label(share),
             size(share, "used_bytes"),
             "; ".join(filter(None, (_limit(share), share["note"] if share["kind"] == GPU_LIMIT else None))),
             _shares_within(share["id"], snapshot),
         )
         for share in snapshot["shares"]
-        if share["within"] == place
+        if share["within"] == place and is_wanted(share)
     )
 
 
@@ -100,12 +119,18 @@ def _limit(share: Json) -> str:
     return f"limit {size(share, 'limit_bytes')}{part}"
 
 
-def _halves(pool: Json) -> Iterator[Branch]:
-    parts = {kind.removesuffix("_bytes"): part for kind, part in pool["contents"].items()} or split_contents(pool)
+def _parts_of(pool: Json) -> dict[str, int]:
+    return {kind.removesuffix("_bytes"): part for kind, part in pool["contents"].items()} or split_contents(pool)
+
+
+def _halves(pool: Json, snapshot: Json) -> Iterator[Branch]:
+    parts = _parts_of(pool)
     used = {kind: part for kind, part in parts.items() if kind not in AVAILABLE_PARTS}
     available = {kind: part for kind, part in parts.items() if kind in AVAILABLE_PARTS}
-    yield Branch("used", size(pool, "used_bytes"), _ratio(pool), _parts(used))
-    yield Branch("available", size(pool, "available_bytes"), "", _parts(available))
+    inside = _shares_within(pool["id"], snapshot, lambda share: not parts or _is_inside_a_part(share, pool))
+    below = tuple(replace(one, below=inside) if kind == "devices" else one for kind, one in _branches(used))
+    yield Branch("used", size(pool, "used_bytes"), _ratio(pool), below or inside)
+    yield Branch("available", size(pool, "available_bytes"), "", tuple(one for _, one in _branches(available)))
 
 
 def split_contents(pool: Json) -> dict[str, int]:
@@ -126,8 +151,8 @@ def _ratio(pool: Json) -> str:
     return wording.ratio(used / whole) if isinstance(used, int) and whole else ""
 
 
-def _parts(parts: dict[str, int]) -> tuple[Branch, ...]:
-    return tuple(Branch(wording.content(kind), wording.size(part)) for kind, part in parts.items())
+def _branches(parts: dict[str, int]) -> list[tuple[str, Branch]]:
+    return [(kind, Branch(wording.content(kind), wording.size(part))) for kind, part in parts.items()]
 
 
 def draw(roots: Sequence[Branch]) -> list[str]:
@@ -145,7 +170,7 @@ def _rows(branch: Branch, first: str, rest: str) -> Iterator[Row]:
         yield from _rows(one, rest + end, rest + further)
 
 
-def _swap(snapshot: Json) -> Iterator[str]:
+def swap_lines(snapshot: Json) -> Iterator[str]:
     swap = snapshot["swap"]
     if swap and swap["size_bytes"]:
         yield f"Swap: {size(swap, 'used_bytes')} of {size(swap, 'size_bytes')} used (not counted as memory)"
@@ -172,9 +197,15 @@ def device_lines(device: Json) -> Iterator[str]:
         yield f"  {note}"
 
 
+def note_lines(snapshot: Json) -> Iterator[str]:
+    """Yield notes about memory that was not returned, and about processes."""
+    yield from _unreturned(snapshot)
+    yield from process_notes(snapshot["processes"])
+
+
 def _unreturned(snapshot: Json) -> Iterator[str]:
     for one in snapshot.get("not_returned", ()):  # older daemons do not report it
-        yield f"{one['text']}, since {wording.when(one['since_unix'], snapshot['unix'])}."
+        yield f"{one['text']}, since {when(one['since_unix'], snapshot['unix'])}."
 
 
 def process_notes(processes: Sequence[Json]) -> Iterator[str]:
@@ -186,7 +217,7 @@ def process_notes(processes: Sequence[Json]) -> Iterator[str]:
             yield f"{name} (PID {process['pid']}) holds {wording.size(sum(held))}. {process['note']}"
 
 
-def _troubles(snapshot: Json) -> Iterator[str]:
+def trouble_lines(snapshot: Json) -> Iterator[str]:
     failing = [one for one in snapshot["collectors"] if one["state"] in ("failing", "stalled")]
     if failing:
         yield ""

@@ -11,7 +11,7 @@ class CopyStream:
     """Side stream of a device for copies that overlap with computation. Without streams copies are in order."""
 
     def __init__(self, torch: Any, device: str) -> None:  # noqa: ANN401  a module
-        self.device = torch.device(device)
+        self.device: Any = torch.device(device)
         api = getattr(torch, self.device.type, None)
         self._api = api if hasattr(api, "Stream") and hasattr(api, "Event") and self.device.type != "cpu" else None
         self._stream = None if self._api is None else self._api.Stream(device=self.device)
@@ -46,7 +46,7 @@ class Slot:
     def __init__(self, tensor: Any, pin: bool) -> None:  # noqa: ANN401  torch.Tensor
         self.tensor = tensor
         host = tensor.data.to("cpu")
-        self.host = host.pin_memory() if pin else host
+        self.host: Any = host.pin_memory() if pin else host
         self.loaded: Any = None
         self.stays = False
         self._version = tensor._version
@@ -82,8 +82,8 @@ class BlockMover:
         for tensor in tensors:
             if id(tensor) in shared:
                 tensor.data = tensor.data.to(stream.device)
-        self.slots = [Slot(tensor, pin) for tensor in tensors if id(tensor) not in shared]
-        self.size_bytes = sum(slot.host.nbytes for slot in self.slots)
+        self.slots: list[Slot] = [Slot(tensor, pin) for tensor in tensors if id(tensor) not in shared]
+        self.size_bytes: int = sum(slot.host.nbytes for slot in self.slots)
 
     @property
     def is_loaded(self) -> bool:

@@ -23,8 +23,11 @@ class BlockSwap:
     def __init__(
         self, movers: list[BlockMover], resident: int, note: str, is_grad_enabled: Callable[[], bool]
     ) -> None:
-        self.resident, self.note, self.is_active = resident, note, bool(movers)
-        self.loads = self.evictions = 0
+        self.resident: int = resident
+        self.note: str = note
+        self.is_active: bool = bool(movers)
+        self.loads: int = 0
+        self.evictions: int = 0
         self._movers = movers
         self._is_grad_enabled = is_grad_enabled
         self._last: int | None = None

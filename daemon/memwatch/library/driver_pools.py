@@ -57,9 +57,9 @@ class DriverPool:
 
     def __init__(self, library: ctypes.CDLL, calls: Calls, index: int, pool: ctypes.c_void_p) -> None:
         self._library, self._calls, self._pool = library, calls, pool
-        self.device = f"cuda:{index}"
-        self.name = "CUDA driver" if calls is CUDA else "HIP driver"
-        self.call = f"{calls.trim}(pool, 0)"
+        self.device: str = f"cuda:{index}"
+        self.name: str = "CUDA driver" if calls is CUDA else "HIP driver"
+        self.call: str = f"{calls.trim}(pool, 0)"
 
     def reserved_bytes(self) -> int:
         value = ctypes.c_uint64()

@@ -39,7 +39,7 @@ class SafetensorsFile:
     """An open safetensors file. `tensors`: all entries by name. Use as `with open_safetensors(path) as file:`."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         try:
             header, room = read_header(self.path)
             checked_bytes(header, room, str(self.path))

@@ -46,8 +46,8 @@ def test_version_is_one_line(command: list[str]) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"memwatch {__version__}\n", "")
 
 
-def test_help_lists_commands_url_examples_and_exit_codes() -> None:
-    """Each command has its own help."""
+def test_help_fits_a_screen_and_names_all_commands() -> None:
+    """24 lines of 80. Each command has its own help; examples and exit codes are in the manual page."""
     done = memwatch("--help", COLUMNS="80")
 
     assert done.returncode == 0
@@ -56,11 +56,11 @@ def test_help_lists_commands_url_examples_and_exit_codes() -> None:
         "--url",
         "--json",
         "MEMWATCH_URL",
-        "Examples:",
-        "Exit codes:",
         "http://127.0.0.1:6360",
+        "man memwatch",
     ):
         assert words in done.stdout
+    assert len(done.stdout.splitlines()) <= 24
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     for name in COMMANDS:
         own = memwatch(name, "--help", COLUMNS="80")
@@ -124,19 +124,22 @@ def test_invalid_url_in_the_environment_is_reported() -> None:
     assert 'the URL "nonsense"' in done.stderr
 
 
-def test_status_shows_the_tree_of_a_unified_machine(daemon: RunningDaemon) -> None:
-    """The CUDA Pool as a subset of System RAM, the pressure level, and the GPU's headroom."""
+def test_status_begins_with_the_verdict_and_has_a_tree(daemon: RunningDaemon) -> None:
+    """The CUDA Pool is inside System RAM: in the tree below the part that it is inside. Colours need a terminal."""
     done = memwatch("--url", daemon.url, "status")
+    tree = memwatch("--url", daemon.url, "status", "--tree")
+    painted = memwatch("--url", daemon.url, "status", CLICOLOR_FORCE="1", TERM="xterm")
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr, tree.returncode, tree.stderr) == (0, "", 0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == "spark-1a2b, NVIDIA DGX Spark"
-    assert "System RAM             121.7 GiB" in lines
-    assert "├─ of which CUDA Pool   62.5 GiB" in lines
-    assert "System RAM is medium: 63.6% used." in lines
+    assert lines[:2] == ["◆ System RAM is medium: 63.6% used.", "spark-1a2b, NVIDIA DGX Spark"]
+    assert "  77.4 / 121.7 GiB   63.6%  available 44.3 GiB" in done.stdout
     assert (
         "gpu0: NVIDIA GB10 (unified memory): can allocate 13.4 GiB at once, up to 44.3 GiB after reclaim" in lines
     )
+    assert "│  └─ GPU and devices   62.5 GiB\n│     └─ CUDA Pool      62.5 GiB\n" in tree.stdout
+    assert "\x1b[1;33m◆ System RAM is medium" in painted.stdout
+    assert "\x1b" not in done.stdout + tree.stdout
 
 
 def test_devices_are_printed_as_a_table(daemon: RunningDaemon) -> None:
@@ -219,7 +222,7 @@ def test_release_closes_and_reopens_the_driver(tmp_path: Path) -> None:
     assert done.stdout.endswith(" UTC.\n")
     assert calls == []
     assert json.loads(as_json.stdout) == {"released": ["nvml"], "seconds": 60.0}
-    assert newest.split()[1:10] == ["release", "GPU", "drivers", "released", "for", "60", "s:", "nvml,", "by"]
+    assert newest.split()[3:12] == ["release", "GPU", "drivers", "released", "for", "60", "s:", "nvml,", "by"]
     assert events[-1] == newest.rstrip("\n")
     assert "started" in events[0]
 
@@ -238,8 +241,8 @@ def test_without_a_daemon_this_machine_is_read_with_a_notice(command: str) -> No
     """The notice is on stderr, so that --json prints valid JSON."""
     url = f"http://127.0.0.1:{free_port()}"
 
-    done = memwatch(command, "--url", url)
-    as_json = memwatch(command, "--url", url, "--json")
+    done = memwatch(command, MEMWATCH_URL=url)
+    as_json = memwatch(command, "--json", MEMWATCH_URL=url)
 
     assert done.returncode == as_json.returncode == 0
     assert done.stdout
@@ -249,11 +252,22 @@ def test_without_a_daemon_this_machine_is_read_with_a_notice(command: str) -> No
     json.loads(as_json.stdout)
 
 
+@pytest.mark.parametrize("arguments", ["--url {} status", "status --url {}", "--url {} top", "--url {} watch"])
+def test_dead_address_of_this_machine_is_an_error_if_it_was_given(arguments: str) -> None:
+    """This machine may be another one: a forwarded port is an address of this one."""
+    url = f"http://127.0.0.1:{free_port()}"
+    done = memwatch(*arguments.format(url).split())
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"cannot reach memwatchd at {url} (connection refused)" in done.stderr
+    assert "reading this machine" not in done.stderr
+
+
 def test_direct_reading_matches_the_daemon(daemon: RunningDaemon) -> None:
     """The same machine read without a daemon has the same fields, host and size of System RAM."""
     folder = MACHINES / "gb10"
     roots = {f"MEMWATCHD_{name.upper()}FS": str(folder / name) for name in ("proc", "sys", "root")}
-    directly = memwatch("status", "--json", "--url", f"unix:{daemon.log}.gone", **roots)
+    directly = memwatch("status", "--json", MEMWATCH_URL=f"unix:{daemon.log}.gone", **roots)
     asked = memwatch("status", "--json", "--url", daemon.url)
 
     ours, theirs = json.loads(directly.stdout), json.loads(asked.stdout)
@@ -264,7 +278,8 @@ def test_direct_reading_matches_the_daemon(daemon: RunningDaemon) -> None:
 
 def test_invalid_settings_are_reported_without_a_daemon() -> None:
     """Direct reading uses the daemon's settings. Errors in them are reported without a traceback."""
-    done = memwatch("status", "--url", f"http://127.0.0.1:{free_port()}", MEMWATCHD_SAMPLING_INTERVAL="soon")
+    url = f"http://127.0.0.1:{free_port()}"
+    done = memwatch("status", MEMWATCH_URL=url, MEMWATCHD_SAMPLING_INTERVAL="soon")
 
     assert done.returncode == 1
     assert "MEMWATCHD_SAMPLING_INTERVAL" in done.stderr
@@ -272,7 +287,7 @@ def test_invalid_settings_are_reported_without_a_daemon() -> None:
 
 
 def test_ascii_terminal_gets_escapes() -> None:
-    done = memwatch("backends", "--url", f"http://127.0.0.1:{free_port()}", PYTHONIOENCODING="ascii")
+    done = memwatch("backends", MEMWATCH_URL=f"http://127.0.0.1:{free_port()}", PYTHONIOENCODING="ascii")
 
     assert done.returncode == 0
     assert "\\u2713 CPU" in done.stdout
@@ -282,3 +297,42 @@ def test_closed_pipe_causes_no_traceback() -> None:
     done = into_a_closed_pipe([*SCRIPT, "--help"])
 
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_check_has_the_exit_codes_of_nagios_plugins(daemon: RunningDaemon) -> None:
+    """0, 1, 2 by level; 3 without a daemon, for an unknown target, and for an invalid command line."""
+    dead = f"http://127.0.0.1:{free_port()}"
+    done = [
+        memwatch("--url", url, "check", *arguments)
+        for url, *arguments in (
+            (daemon.url,),
+            (daemon.url, "--warn-on", "medium"),
+            (daemon.url, "--fail-on", "medium", "--target", "ram"),
+            (daemon.url, "--target", "gpu9"),
+            (dead,),
+            (daemon.url, "--fail-on", "low"),
+        )
+    ]
+
+    assert [one.returncode for one in done] == [0, 1, 2, 3, 3, 3]
+    assert (
+        done[0].stdout
+        == "MEMWATCH OK - System RAM is medium: 63.6% used | 'ram'=63.6%;;;0;100 'ram_level'=1;;;0;3\n"
+    )
+    assert done[4].stdout.startswith(f"MEMWATCH UNKNOWN - cannot reach memwatchd at {dead}")
+    as_json = json.loads(memwatch("--url", daemon.url, "--json", "check", "--warn-on", "medium").stdout)
+    assert (as_json["status"], as_json["exit_code"]) == ("warning", 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), [("owners", "footprint"), ("growth", "grew"), ("alerts", "No alerts.")]
+)
+def test_reports_of_the_daemon_are_tables_or_json(daemon: RunningDaemon, command: str, words: str) -> None:
+    """`last-words` of a daemon that ended cleanly, or keeps no files, has none and the reason."""
+    done, as_json = memwatch("--url", daemon.url, command), memwatch("--url", daemon.url, command, "--json")
+    none = memwatch("--url", daemon.url, "last-words")
+
+    assert (done.returncode, as_json.returncode, none.returncode) == (0, 0, 1)
+    assert words in done.stdout or "growth" in done.stdout
+    assert json.loads(as_json.stdout) is not None
+    assert "No last words" in none.stderr

@@ -20,7 +20,14 @@ from support.waiting import MAX_WAIT_SECONDS
 
 COMMANDS = (
     ["status"],
+    ["status", "--tree"],
     ["top"],
+    ["top", "--once"],
+    ["owners"],
+    ["growth"],
+    ["alerts"],
+    ["last-words"],
+    ["check"],
     ["devices"],
     ["backends"],
     ["doctor"],
@@ -85,8 +92,38 @@ def hostile_body() -> dict[str, Any]:
     }
 
 
-def events() -> bytes:
-    return http(json.dumps([{"seq": 1, "unix": 1.0, "time": HOSTILE, "kind": HOSTILE, "text": HOSTILE}]).encode())
+REASONS = [{"signal": HOSTILE, "text": HOSTILE}]
+PROCESS = {"pid": 1, "name": HOSTILE, "user": HOSTILE, "footprint_bytes": 1, "grown_bytes": 1, "to_bytes": 1}
+# Answers of commands whose fields are not those of a snapshot.
+ANSWERS: dict[str, Any] = {
+    "events": [{"seq": 1, "unix": 1.0, "time": HOSTILE, "kind": HOSTILE, "text": HOSTILE}],
+    "alerts": [
+        {"target": HOSTILE, "rule": HOSTILE, "severity": HOSTILE, "state": HOSTILE, "since_unix": 1.0}
+        | {"silenced": False, "reasons": REASONS}
+    ],
+    "owners": {
+        "by": HOSTILE,
+        "note": HOSTILE,
+        "owners": [
+            {"name": HOSTILE, "processes": 1, "rss_bytes": 1, "footprint_bytes": 1, "device_bytes": {HOSTILE: 1}}
+        ],
+    },
+    "growth": {
+        "from": 1.0,
+        "to": 2.0,
+        "processes": [{**PROCESS, "from_unix": 1.0, "windows": {"60": 1}}],
+        "suspects": [{**PROCESS, "evidence": HOSTILE}],
+    },
+    "last-words": {
+        "text": HOSTILE,
+        "unix": 1.0,
+        "samples": [{"unix": 1.0, "figures": {f"{HOSTILE}.used_bytes": 1.0}}],
+        "last": {
+            "pressure": [{"label": HOSTILE, "level": HOSTILE, "ratio": 1.0, "reasons": REASONS}],
+            "processes": [PROCESS],
+        },
+    },
+}
 
 
 def check(done: subprocess.CompletedProcess[str]) -> None:
@@ -113,8 +150,8 @@ def test_refusal_of_a_hostile_server_is_printed_escaped(refusal: str, command: l
 @pytest.mark.parametrize("output", ["text", "json"])
 def test_names_from_a_hostile_server_are_printed_escaped(output: str, command: list[str]) -> None:
     flags = ["--json"] if output == "json" else []
-    answer = events() if command == ["events"] else http(json.dumps(hostile_body()).encode())
-    with site(answer) as port:
+    body = ANSWERS.get(command[0]) or hostile_body()
+    with site(http(json.dumps(body).encode())) as port:
         done = memwatch("--url", f"http://127.0.0.1:{port}", *flags, *command)
 
     check(done)

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -50,12 +51,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 
 def test_watch_prints_one_line_per_tick(spark: RunningDaemon) -> None:
-    """Pools with their size, shares, and the highest level. With a short interval, no tick is printed twice."""
+    """A header, then pools, shares and the highest level. With a short interval, no tick is printed twice."""
     done = memwatch("--url", spark.url, "watch", "--interval", "0.1", "--count", "2")
 
     lines = done.stdout.splitlines()
-    assert (done.returncode, done.stderr, len(lines)) == (0, "", 2)
-    assert "  System RAM 77.4 GiB of 121.7 GiB, CUDA Pool 62.5 GiB  medium" in lines[0]
+    assert (done.returncode, done.stderr, len(lines)) == (0, "", 3)
+    assert lines[0].split()[:5] == ["GiB", "used", "RAM", "⊂CUDA", "avail"]
+    assert lines[1].split()[2:5] == ["77.4", "62.5", "44.3"]
+    assert lines[1].endswith("  medium")
     twice = memwatch("--url", spark.url, "watch", "--interval", "0.1", "--count", "2", "--json").stdout.splitlines()
     assert json.loads(twice[0])["seq"] < json.loads(twice[1])["seq"]
 
@@ -74,9 +77,11 @@ def test_watch_prints_csv_and_json(spark: RunningDaemon) -> None:
 
 def test_watch_without_a_daemon_reads_this_machine() -> None:
     """The notice appears once, and the collectors stay open between lines."""
-    done = memwatch("watch", "--count", "2", "--interval", "0.2", "--url", f"http://127.0.0.1:{free_port()}")
+    url = f"http://127.0.0.1:{free_port()}"
+    done = memwatch("watch", "--count", "2", "--interval", "0.2", MEMWATCH_URL=url)
 
-    assert (done.returncode, done.stdout.count("System RAM"), done.stderr.count("\n")) == (0, 2, 1)
+    assert (done.returncode, done.stdout.count("\n"), done.stderr.count("\n")) == (0, 3, 1)
+    assert done.stdout.startswith("GiB used")
 
 
 def test_top_shows_pools_and_processes(spark: RunningDaemon) -> None:
@@ -85,7 +90,7 @@ def test_top_shows_pools_and_processes(spark: RunningDaemon) -> None:
     done = memwatch("--url", spark.url, "top")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "├─ of which CUDA Pool   62.5 GiB" in done.stdout
+    assert re.search(r"└ CUDA Pool +62\.5 GiB +⊂ System RAM", done.stdout)
     assert "VLLM::EngineCor" in done.stdout
     assert "\x1b" not in done.stdout
 
@@ -105,7 +110,7 @@ def test_top_restores_the_terminal(spark: RunningDaemon) -> None:
             process.kill()
     os.close(ours)
 
-    assert seen.startswith(b"\x1b[?1049h\x1b[?25l\x1b[H")
+    assert seen.startswith(b"\x1b[?1049h\x1b[?25l")
     assert seen.endswith(b"\x1b[?25h\x1b[?1049l")
     assert (process.returncode, errors.strip()) == (130, b"")
 
@@ -207,7 +212,7 @@ def test_program_that_cannot_be_started_has_the_exit_code_of_shells(command: lis
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
     url = f"http://127.0.0.1:{free_port()}"
-    done = [memwatch("--url", url, *command, "--", str(one)) for one in ("nosuchprogram", plain, script)]
+    done = [memwatch(*command, "--", str(one), MEMWATCH_URL=url) for one in ("nosuchprogram", plain, script)]
 
     assert [one.returncode for one in done] == [127, 126, 126]
     assert "nosuchprogram was not found" in done[0].stderr
@@ -281,7 +286,7 @@ def test_wait_rejects_more_than_the_total_memory(spark: RunningDaemon, device: l
     """At once, with the total, and with another exit code than a timeout. The program is not run."""
     done = memwatch("--url", spark.url, "wait", "--free", "900GiB", *device, "--", "echo", "started")
     no_daemon = f"http://127.0.0.1:{free_port()}"
-    directly = memwatch("--url", no_daemon, "wait", "--free", "512TiB", **roots_environment("zram-laptop"))
+    directly = memwatch("wait", "--free", "512TiB", MEMWATCH_URL=no_daemon, **roots_environment("zram-laptop"))
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f'memwatch: --free is "900GiB", but {name} has 121.7 GiB in total: short by 778.3 GiB\n'

@@ -21,7 +21,7 @@ LEFT_IN_V2 = "11.6 GiB"
 def wait_without_daemon(*arguments: str, machine: str) -> tuple[int, str, str]:
     """Run `memwatch wait` without a daemon, on a machine of tests/machines."""
     url = f"http://127.0.0.1:{free_port()}"
-    done = memwatch("--url", url, "wait", *arguments, **roots_environment(machine))
+    done = memwatch("wait", *arguments, MEMWATCH_URL=url, **roots_environment(machine))
     return done.returncode, done.stdout, done.stderr
 
 

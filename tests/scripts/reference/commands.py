@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 
 import click
@@ -39,6 +40,7 @@ SIGNALS = (
     ("SIGHUP", "reload the settings; [Configuration](configuration.md) lists the keys that need a restart"),
     ("SIGTERM, SIGINT", "stop within five seconds"),
 )
+HEADS = {"Exit codes": ("code", "meaning"), "Checks by other programs": ("program", "line")}
 CLIENT_VARIABLES = (
     ("MEMWATCH_URL", "the daemon's address, if `--url` does not name one: `http://HOST:PORT` or `unix:/PATH`"),
     ("MEMWATCH_TOKEN", "the token to log in with"),
@@ -73,6 +75,13 @@ def daemon_page() -> str:
     )
 
 
+def section(title: str, content: str | Sequence[tuple[str, str]]) -> str:
+    """Return a section of the manual page: a text, or a table of two columns."""
+    if isinstance(content, str):
+        return content
+    return table(HEADS.get(title, ("command", "purpose")), [(code(term), text) for term, text in content])
+
+
 def client_page() -> str:
     """Return the page of the client: the command, then each of its commands."""
     group = client.memwatch
@@ -87,6 +96,7 @@ def client_page() -> str:
         "memwatch",
         CLIENT_INTRO,
         block(help_of(group, "memwatch")),
+        *(f"## {title}\n\n{section(title, content)}" for title, content in group.sections),
         "## Environment variables\n\n" + table(("variable", "meaning"), rows),
         *commands,
         "## Published models\n\n" + MODELS_INTRO.strip() + "\n\n" + "\n".join((HEADER, *rows_of_models())),

@@ -10,12 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.client.tables import columns, device_lines
+from memwatch.client.terminal.moment import labels_of
 from memwatch.client.tree import render_lines
-from memwatch.model import Absent, Vitals
+from memwatch.model import Absent, Content, Vitals
 from memwatch.render import words as wording
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Snapshot
 from memwatch_web.pages.pattern_samples import leased
+from support.sample_parts import GIB
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, mig_server, simulated, unknown_figures
 
 
@@ -32,18 +34,18 @@ def test_all_parts_of_a_machine_are_listed(name: str) -> None:
     """Each pool with its size, each share as a subset, each device, each level in words, each failing collector."""
     snapshot = SAMPLES[name]()
 
-    text = text_of(snapshot)
+    text, labels = text_of(snapshot), labels_of(sent(snapshot))
 
     for pool in snapshot.pools:
         assert any(
             line.startswith(pool.label) and wording.size(pool.size_bytes) in line for line in text.split("\n")
         )
     for share in snapshot.shares:
-        assert f"─ of which {share.label}" in text
+        assert labels[share.id] in text
     for device in snapshot.devices:
         assert f"{device.id}: {device.name}" in text
     for pressure in snapshot.pressure:
-        assert wording.verdict(snapshot.labels[pressure.target], pressure) in text
+        assert wording.verdict(labels[pressure.target], pressure) in text
     for status in snapshot.collectors:
         assert (f"collector {status.name} is {status.state}" in text) == (status.state in ("failing", "stalled"))
 
@@ -63,20 +65,24 @@ def test_sensors_of_a_device_are_listed_below_it() -> None:
 
 
 def test_tree_of_a_unified_machine_adds_up() -> None:
-    """The CUDA Pool lies inside System RAM, and the two halves of System RAM add up to it."""
-    lines = text_of(critical_gb10()).splitlines()
+    """The halves of System RAM add up to it, and the CUDA Pool stands below the part that it is inside."""
+    ram = critical_gb10().pools[0]
+    parts = [replace(one, size_bytes=one.size_bytes - GIB * (one.kind == "unattributed")) for one in ram.contents]
+    split = replace(ram, contents=(*parts, Content("devices", GIB)), unattributed_bytes=parts[-3].size_bytes)
+    lines = text_of(replace(critical_gb10(), pools=(split,))).splitlines()
 
-    start = next(at for at, line in enumerate(lines) if line.startswith("System RAM "))
-    labels = [re.split(r" {2,}[0-9]", line)[0] for line in lines[start : start + 11]]
+    start = next(at for at, line in enumerate(lines) if line.startswith("System RAM  "))
+    labels = [re.split(r" {2,}[0-9]", line)[0] for line in lines[start : start + 12]]
     assert labels == [
         "System RAM",
-        "├─ of which CUDA Pool",
         "├─ used",
         "│  ├─ processes",
         "│  ├─ shared memory",
         "│  ├─ huge pages",
         "│  ├─ kernel",
-        "│  └─ unattributed",
+        "│  ├─ unattributed",
+        "│  └─ GPU and devices",
+        "│     └─ CUDA Pool",
         "└─ available",
         "   ├─ page cache",
         "   └─ free",
@@ -87,8 +93,9 @@ def test_share_with_a_limit_shows_it() -> None:
     """A MIG instance: its use and its limit."""
     text = text_of(mig_server())
 
-    assert "of which " in text
+    assert "GPU 0 · MIG" in text
     assert "limit " in text
+    assert " ⊂ " in text
 
 
 def test_gpu_without_listed_processes_has_no_part_of_theirs() -> None:
@@ -98,7 +105,7 @@ def test_gpu_without_listed_processes_has_no_part_of_theirs() -> None:
 
     text = text_of(replace(discrete_gpu(), pools=(ram, unlisted, other)))
 
-    shown = text.partition(card.label)[2].partition("available")[0]
+    shown = text.partition(f"\n{card.label}  ")[2].partition("available")[0]
     assert "unattributed" in shown
     assert "processes" not in shown
 

@@ -23,24 +23,26 @@ GIB = 1 << 30
         (1024, "1.0 KiB"),
         (13_314_398_208, "12.4 GiB"),
         (1024**3 - 1, "1.0 GiB"),
-        (1024**4, "1.0 TiB"),
-        (2 * 1024**4 + 512 * 1024**3, "2.5 TiB"),
-        (5 * 1024**7, "5120.0 EiB"),
+        (1024**4, "1,024 GiB"),
+        (2_164_789_936_128, "2,016 GiB"),
+        (10 * 1024**4, "10.0 TiB"),
+        (5 * 1024**7, "5,120 EiB"),
     ],
 )
 def test_bytes_read_in_binary_units_with_one_decimal(count: int, text: str) -> None:
-    """1024.0 is shown in the next unit."""
+    """1024.0 is shown in the next unit; from GiB on at 10,240, so that compared sizes keep their unit."""
     assert wording.size(count) == text
 
 
 @given(st.integers(min_value=1024, max_value=1024**6))
 def test_size_is_rounded_to_half_of_its_last_digit(count: int) -> None:
-    number, unit = wording.size(count).split()
+    text, unit = wording.size(count).split()
+    number = float(text.replace(",", ""))
 
     unit_bytes = 1024 ** (1 + units.BINARY_UNITS.index(unit))
 
-    assert float(number) < 1024
-    assert abs(float(number) - count / unit_bytes) <= 0.0501
+    assert number < (10_240 if unit_bytes >= GIB else 1024)
+    assert abs(number - count / unit_bytes) <= (0.0501 if "." in text else 0.501)
 
 
 @pytest.mark.parametrize(

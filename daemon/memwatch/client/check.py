@@ -1,0 +1,87 @@
+"""`memwatch check`: one line and an exit code by level, for Nagios, cron and Slurm."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from memwatch.client.address import Address
+from memwatch.client.context import build_context, check_shape, common
+from memwatch.client.errors import EXIT_UNKNOWN, CommandError
+from memwatch.client.figures import decode_pressure
+from memwatch.client.terminal.moment import LEVELS, labels_of
+from memwatch.printable import printable
+from memwatch.render import words as wording
+
+Json = dict[str, Any]
+STATUS_WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+CHOICES = click.Choice(LEVELS[1:])
+MAX_NAMED = 3
+
+
+@click.command(short_help="Exit code by level, for Nagios and scripts.")
+@click.option("--fail-on", type=CHOICES, default="critical", help="Level that is critical.  [default: critical]")
+@click.option("--warn-on", type=CHOICES, default="high", help="Level that is a warning.  [default: high]")
+@click.option(
+    "--target", metavar="ID", multiple=True, help="Only this pool, limit or MIG instance. May be repeated."
+)
+@common
+def check(fail_on: str, warn_on: str, target: tuple[str, ...], url: Address | None, as_json: bool) -> int:
+    """Print the worst level with performance data in one line, as Nagios plugins do.
+
+    Exits with 0 (OK), 1 (warning), 2 (critical) or 3 (unknown: no daemon, no data, or stale data).
+    """
+    try:
+        context = build_context(url, as_json)
+        answer = context.snapshot()
+        with check_shape(context.address):
+            age = 0.0 if answer.unix is None else answer.unix - answer.json["unix"]
+            code, line = judge(answer.json, age, fail_on, warn_on, target)
+            figures = perfdata(answer.json, target)
+    except CommandError as error:
+        code, line, figures = EXIT_UNKNOWN, str(error), ""
+        as_json = as_json or bool(
+            (click.get_current_context().parent or click.get_current_context()).params.get("as_json")
+        )
+    else:
+        as_json = context.as_json
+    if as_json:
+        print(json.dumps({"status": STATUS_WORDS[code].lower(), "exit_code": code, "text": line}))
+    else:
+        print(printable(f"MEMWATCH {STATUS_WORDS[code]} - {line}{f' | {figures}' if figures else ''}"))
+    return code
+
+
+def judge(snapshot: Json, age: float, fail_on: str, warn_on: str, targets: tuple[str, ...]) -> tuple[int, str]:
+    """Return the exit code and a sentence."""
+    known = [one for one in snapshot["pressure"] if not targets or one["target"] in targets]
+    missing = [name for name in targets if name not in {one["target"] for one in known}]
+    if missing:
+        ids = ", ".join(one["target"] for one in snapshot["pressure"])
+        return EXIT_UNKNOWN, f"no level for {', '.join(missing)}; targets are {ids or 'none'}"
+    if not known:
+        return EXIT_UNKNOWN, "no memory data"
+    # A Date header has no fractions, so an age is known to the second.
+    if age > 3 * snapshot["interval_seconds"] + 1:
+        return EXIT_UNKNOWN, f"stale data, from {wording.age(age)}: memwatchd is not sampling"
+    known.sort(key=lambda one: (LEVELS.index(one["level"]), one["ratio"]), reverse=True)
+    worst = LEVELS.index(known[0]["level"])
+    code = 2 if worst >= LEVELS.index(fail_on) else 1 if worst >= LEVELS.index(warn_on) else 0
+    labels = labels_of(snapshot)
+    shown = [one for one in known if one["level"] == known[0]["level"]] if worst else known[:1]
+    sentences = [wording.verdict(labels[one["target"]], decode_pressure(one)) for one in shown[:MAX_NAMED]]
+    more = f"; {len(shown) - MAX_NAMED} more" if len(shown) > MAX_NAMED else ""
+    return code, "; ".join(sentences) + more
+
+
+def perfdata(snapshot: Json, targets: tuple[str, ...]) -> str:
+    """Return the use and the level of each target as performance data of a Nagios plugin."""
+    found = []
+    for one in snapshot["pressure"]:
+        if not targets or one["target"] in targets:
+            name = one["target"].replace("'", "").replace("=", "")
+            found.append(f"'{name}'={one['ratio'] * 100:.1f}%;;;0;100")
+            found.append(f"'{name}_level'={LEVELS.index(one['level'])};;;0;3")
+    return " ".join(found)

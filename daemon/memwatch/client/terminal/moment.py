@@ -1,0 +1,90 @@
+"""Data of one frame: a snapshot of the daemon, what came before it, and how it was received."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from memwatch.client.terminal.trend import Trend
+from memwatch.render import words as wording
+
+Json = dict[str, Any]
+LEVELS = ("low", "medium", "high", "critical")
+MARKS = {"low": "●", "medium": "◆", "high": "▲", "critical": "▲"}
+CLEARS = re.compile(r"clears in [^;,]+|clears once [^;,]+")
+STYLES = {"low": "ok", "medium": "medium", "high": "high", "critical": "critical"}
+
+
+class Moment(Struct, frozen=True):
+    """A snapshot with trends by series name, growth by PID, and events, newest first.
+
+    `error`: why there is no newer snapshot. `note`: what is missing of a past moment. `chart_span`: start and end
+    of the charts in Unix seconds.
+    """
+
+    snapshot: Json
+    trends: Mapping[str, Trend] = field(default_factory=dict)
+    growth: Mapping[int, Json] = field(default_factory=dict)
+    events: Sequence[Json] = ()
+    charts: Mapping[str, Trend] = field(default_factory=dict)
+    chart_span: tuple[float, float] = (0.0, 0.0)
+    error: str = ""
+    note: str = ""
+    has_history: bool = True
+
+    @property
+    def unix(self) -> float:
+        return float(self.snapshot["unix"])
+
+    @property
+    def levels(self) -> dict[str, str]:
+        """Return the levels by target."""
+        return {one["target"]: one["level"] for one in self.snapshot["pressure"]}
+
+
+def worst_of(snapshot: Json) -> Json | None:
+    """Return the pressure record with the highest level, then the highest use."""
+    return max(snapshot["pressure"], key=lambda one: (LEVELS.index(one["level"]), one["ratio"]), default=None)
+
+
+def labels_of(snapshot: Json) -> dict[str, str]:
+    """Return a unique name for each place: a MIG instance with its GPU."""
+    names = {pool["id"]: pool["label"] for pool in snapshot["pools"]}
+    for share in snapshot["shares"]:
+        names[share["id"]] = share_label(share)
+    return names
+
+
+def share_label(share: Json) -> str:
+    if share["kind"] == "mig_instance" and share["device"] and "GPU" not in share["label"]:
+        return f"GPU {share['device'].removeprefix('gpu')} · {mig_label(share)}"
+    return str(share["label"])
+
+
+def mig_label(share: Json) -> str:
+    """Return the name of a MIG instance below its GPU: "MIG 11"."""
+    return f"MIG {share['id'].rpartition('mig')[2]}"
+
+
+def level_word(level: str) -> str:
+    return wording.level(level).upper()
+
+
+def deadline(pressure: Json) -> str:
+    """Return the time left at the current rate: "full in ~17 s". Empty if the pool does not fill."""
+    left = pressure.get("seconds_to_full")
+    if left is None:
+        return ""
+    return f"full in ~{wording.duration(round(left) if left >= 1 else left)}" if left else "full"
+
+
+def clearing(pressure: Json) -> str:
+    """Return when a level clears that is only kept: "clears in 12 s"."""
+    for reason in pressure["reasons"]:
+        found = CLEARS.search(reason["text"])
+        if found:
+            return found[0]
+    return "clearing" if pressure["base_level"] != pressure["level"] else ""

@@ -1,0 +1,162 @@
+"""The past: snapshots that were received, compressed, and figures of the daemon's history. No I/O."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from memwatch.client.terminal.memory_map import is_device_share
+from memwatch.client.terminal.moment import LEVELS
+from memwatch.client.terminal.trend import Trend
+from memwatch.model import Absent
+
+Json = dict[str, Any]
+# Ten minutes at 1 Hz. A compressed snapshot of a machine with 8 GPUs has 4 kB.
+MAX_KEPT = 600
+RECENT_SECONDS = 600.0
+NO_PROCESSES = "Processes at this time are not in the history."
+
+
+class Recent:
+    """The last snapshots, compressed, and trends that grow with each of them."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[float, bytes]] = deque(maxlen=MAX_KEPT)
+        self._trends: dict[str, tuple[deque[float], deque[float | None]]] = {}
+
+    def add(self, snapshot: Json) -> None:
+        """Append a snapshot, unless there was no tick since the last one."""
+        unix = float(snapshot["unix"])
+        if self._kept and unix <= self._kept[-1][0]:
+            return
+        self._kept.append((unix, zlib.compress(json.dumps(snapshot).encode(), 1)))
+        for name, value in figures_of(snapshot).items():
+            times, values = self._series(name)
+            if not times or unix > times[-1]:
+                times.append(unix)
+                values.append(value)
+                while unix - times[0] > RECENT_SECONDS + 60:
+                    times.popleft()
+                    values.popleft()
+
+    def prepend(self, history: Mapping[str, Trend]) -> None:
+        """Add the daemon's history before the first snapshot that was received."""
+        for name, trend in history.items():
+            times, values = self._series(name)
+            first = times[0] if times else float("inf")
+            older = [(unix, value) for unix, value in zip(trend.unix, trend.values, strict=True) if unix < first]
+            times.extendleft(unix for unix, _ in reversed(older))
+            values.extendleft(value for _, value in reversed(older))
+
+    def _series(self, name: str) -> tuple[deque[float], deque[float | None]]:
+        return self._trends.setdefault(name, (deque(), deque()))
+
+    def trends(self) -> dict[str, Trend]:
+        return {name: Trend(tuple(times), tuple(values)) for name, (times, values) in self._trends.items()}
+
+    @property
+    def oldest(self) -> float:
+        """Return the time of the oldest figure, received or of the daemon's history."""
+        firsts = [times[0] for times, _ in self._trends.values() if times]
+        return min(firsts, default=0.0)
+
+    def snapshot_at(self, unix: float) -> Json | None:
+        """Return the last snapshot up to a time, None if it was before the first."""
+        place = bisect_right([when for when, _ in self._kept], unix) - 1
+        if place < 0:
+            return None
+        found: Json = json.loads(zlib.decompress(self._kept[place][1]))
+        return found
+
+
+def figures_of(snapshot: Json) -> dict[str, float | None]:
+    """Return the values of a snapshot by the names of their series in the history."""
+    found: dict[str, float | None] = {}
+    for pool in snapshot["pools"]:
+        for kind in ("used", "available"):
+            found[f"pool.{pool['id']}.{kind}_bytes"] = pool[f"{kind}_bytes"]
+    for share in snapshot["shares"]:
+        found[f"share.{share['id']}.used_bytes"] = share["used_bytes"]
+    for one in snapshot["pressure"]:
+        found[f"pressure.{one['target']}.level"] = LEVELS.index(one["level"])
+    if snapshot["psi"]:
+        found["psi.some.ratio_10s"] = snapshot["psi"]["some"]["ratio_10s"]
+    if snapshot["swap"]:
+        found["swap.used_bytes"] = snapshot["swap"]["used_bytes"]
+    return found
+
+
+def decode_history(answer: Json) -> dict[str, Trend]:
+    """Return the series of a response to /api/v1/history, each with its greatest values."""
+    return {one["name"]: Trend(tuple(one["unix"]), tuple(one["max"])) for one in answer["series"]}
+
+
+def join(parts: Iterable[Mapping[str, Trend]]) -> dict[str, Trend]:
+    return {name: trend for part in parts for name, trend in part.items()}
+
+
+def past_snapshot(latest: Json, trends: Mapping[str, Trend], unix: float, tolerance: float) -> Json:
+    """Return the latest snapshot with the figures of an earlier time, and without what is not in the history."""
+
+    def value(name: str) -> Any:  # noqa: ANN401  a number or None
+        trend = trends.get(name)
+        found = None if trend is None else trend.at(unix, tolerance)
+        return None if found is None else round(found)
+
+    pools = [_past_pool(pool, value, latest["shares"]) for pool in latest["pools"]]
+    shares = [{**share, "used_bytes": value(f"share.{share['id']}.used_bytes")} for share in latest["shares"]]
+    pressure = [_past_pressure(one, value, pools) for one in latest["pressure"]]
+    stall = trends.get("psi.some.ratio_10s", Trend()).at(unix, tolerance)
+    swap = latest["swap"] and {**latest["swap"], "used_bytes": value("swap.used_bytes")}
+    return {
+        **latest,
+        "unix": unix,
+        "pools": pools,
+        "shares": shares,
+        "pressure": [one for one in pressure if one is not None],
+        "psi": None if stall is None else {"some": {"ratio_10s": stall}, "full": None},
+        "swap": swap if swap and swap["used_bytes"] is not None else None,
+        "devices": [_past_device(device) for device in latest["devices"]],
+        "processes": [],
+    }
+
+
+def _past_pool(pool: Json, value: Any, shares: list[Json]) -> Json:  # noqa: ANN401  a function
+    used, available = (value(f"pool.{pool['id']}.{kind}_bytes") for kind in ("used", "available"))
+    if available is None and used is not None:
+        available = max(0, pool["size_bytes"] - used)
+    contents: Json = {}
+    if used is not None and pool["kind"] == "system_ram":
+        inside = [share["id"] for share in shares if is_device_share(share, pool)]
+        held = sum(value(f"share.{name}.used_bytes") or 0 for name in inside)
+        contents = {"devices_bytes": held, "other_bytes": max(0, used - held), "available_bytes": available}
+    gone: Json = {"unattributed_bytes": None, "reserved_bytes": None, "contents": contents}
+    return {**pool, **gone, "used_bytes": used, "available_bytes": available}
+
+
+def _past_pressure(pressure: Json, value: Any, pools: list[Json]) -> Json | None:  # noqa: ANN401  a function
+    level = value(f"pressure.{pressure['target']}.level")
+    if level is None:
+        return None
+    pool = next((one for one in pools if one["id"] == pressure["target"]), None)
+    known = pool is not None and pool["used_bytes"] is not None
+    ratio = pool["used_bytes"] / pool["size_bytes"] if pool is not None and known else 0.0
+    word = LEVELS[max(0, min(3, level))]
+    return {**pressure, "level": word, "base_level": word, "ratio": ratio, "reasons": [], "seconds_to_full": None}
+
+
+def _past_device(device: Json) -> Json:
+    gone = (
+        "headroom_bytes",
+        "headroom_certain_bytes",
+        "busy_ratio",
+        "temperature_celsius",
+        "power_watts",
+        "clock_hertz",
+    )
+    absent = dict.fromkeys(gone, Absent.NOT_AVAILABLE.value)
+    return {**device, **dict.fromkeys(gone), "api_free_bytes": {}, "throttled": [], "absent": absent}

@@ -1,0 +1,236 @@
+"""Test `memwatch top` in a pseudo terminal: the screen as a user sees it, keys, sizes, and its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from support.client_process import SCRIPT
+from support.daemon_process import RunningDaemon, clean_environment, free_port, running_daemon
+from support.terminal_screen import TerminalProgram, in_terminal
+from support.terminal_sizes import SIZES
+from support.waiting import MAX_WAIT_SECONDS
+
+TERMINAL = {"TERM": "xterm-256color", "COLORTERM": "", "NO_COLOR": "", "CLICOLOR_FORCE": ""}
+# Text that each demo must show in every size.
+DEMOS = {
+    "dgx-spark": ("CUDA Pool", "GB10", "VLLM::EngineCor"),
+    "h100x8-mig": ("GPU0", "MIG", "pt_main_thread"),
+    "jetson-orin": ("CUDA Pool", "Orin", "gpu_burn"),
+    "rtx4090": ("RTX 4090", "python3"),
+}
+
+
+@pytest.fixture(scope="module", params=DEMOS)
+def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    name = str(request.param)
+    with running_daemon(tmp_path_factory.mktemp(name), "--demo", name) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    with running_daemon(tmp_path_factory.mktemp("spark"), "--demo", "dgx-spark") as running:
+        yield running
+
+
+def top(daemon: RunningDaemon, *arguments: str, **environ: str) -> AbstractContextManager[TerminalProgram]:
+    command = [*SCRIPT, "--url", daemon.url, "top", *arguments]
+    return in_terminal(command, 80, 24, clean_environment(**{**TERMINAL, **environ}))
+
+
+def test_demo_fits_its_screen_in_five_sizes(demo: RunningDaemon, request: pytest.FixtureRequest) -> None:
+    """The map, the GPUs and processes are visible in each size, and a resize draws the whole screen again."""
+    words = DEMOS[request.node.callspec.params["demo"]]
+    with top(demo) as program:
+        for width, height in SIZES:
+            program.resize(width, height)
+            screen = program.wait_for(lambda text: "q quit" in text and all(word in text for word in words))
+            lines = screen.split("\n")
+            assert len(lines) == height
+            assert "1 overview" in lines[-1]
+            assert "▼" in screen
+            assert max(map(len, lines)) >= width - 12  # the screen is used
+        program.send("q")
+        assert program.end() == 0
+
+
+def test_keys_select_pages_filter_and_order(spark: RunningDaemon) -> None:
+    with top(spark) as program:
+        program.wait_for("q quit")
+        program.send("2")
+        program.wait_for("can allocate")
+        program.send("3")
+        program.wait_for("Last 10 min")
+        program.send("+")
+        program.wait_for("Last 1 h")
+        program.send("4")
+        program.wait_for(lambda text: "NAME" not in text and "Last" not in text)
+        program.send("?")
+        program.wait_for("Any key closes this page.")
+        program.send("x1/gnome")
+        program.wait_for("filter: gnome")
+        filtered = program.wait_for(lambda text: "gnome-shell" in text and "VLLM" not in text)
+        assert "Xorg" not in filtered
+        program.send("\x1b")
+        program.wait_for("VLLM")
+        program.send("s")
+        program.wait_for("RSS▼")
+        program.send("t")
+        program.wait_for("├ VLLM")
+        program.send("q")
+        assert program.end() == 0
+
+
+def test_mouse_sorts_and_changes_the_page(spark: RunningDaemon) -> None:
+    with top(spark) as program:
+        screen = program.wait_for("q quit")
+        line, column = find(screen, "RSS")
+        click(program, column, line)
+        screen = program.wait_for("RSS▼")
+        click(program, *reversed(find(screen, "3 history")))
+        program.wait_for(lambda text: "Last 10 min" in text and "+ longer" in text and text.endswith("q quit"))
+        click(program, *reversed(find(program.screen.text, "q quit")))
+        assert program.end() == 0
+
+
+def find(screen: str, word: str) -> tuple[int, int]:
+    lines = screen.split("\n")
+    line = next(number for number, text in enumerate(lines) if word in text)
+    return line, lines[line].index(word)
+
+
+def click(program: TerminalProgram, column: int, line: int) -> None:
+    program.send(f"\x1b[<0;{column + 1};{line + 1}M\x1b[<0;{column + 1};{line + 1}m")
+
+
+def test_pause_shows_the_past_of_the_daemon(spark: RunningDaemon) -> None:
+    """A time before the start of `top` comes from the history: figures without processes. Esc is live again."""
+    spark.wait_for("/api/v1/history?points=100", lambda found: len(found["series"][0]["unix"]) > 12)
+    with top(spark) as program:
+        program.wait_for("q quit")
+        program.send("\x1b[D")
+        paused = program.wait_for("Processes at this time are not in the history.")
+        assert "paused" in paused
+        assert "RAM" in paused
+        program.send("\x1b")
+        program.wait_for(lambda text: "paused" not in text and "VLLM" in text)
+        program.send(" ")
+        program.wait_for(lambda text: "paused" in text and "VLLM" in text)
+        program.send("q")
+        assert program.end() == 0
+
+
+def test_only_changed_lines_are_written_once_per_frame(spark: RunningDaemon) -> None:
+    """Each frame is one synchronized update. Without a change of the processes, their lines are not written."""
+    with top(spark) as program:
+        program.wait_for(lambda text: re.search(r"systemd .* 0 init", text) is not None)  # growth has arrived
+        program.written = b""
+        until = time.monotonic() + 2.5
+        while time.monotonic() < until:
+            program.read(0.1)
+        frames = [part for part in program.written.split(b"\x1b[?2026h") if part]
+        assert 1 <= len(frames) <= 8
+        assert all(frame.endswith(b"\x1b[?2026l") for frame in frames)
+        assert b"systemd" not in program.written
+        assert len(program.written) < 2.5 * 6000
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted", "unwanted"),
+    [
+        ({"COLORTERM": "truecolor"}, b"\x1b[38;2;", b"38;5;"),
+        ({}, b"\x1b[38;5;", b"38;2;"),
+        ({"TERM": "xterm"}, b"\x1b[32m", b"38;"),
+        ({"NO_COLOR": "1"}, b"\x1b[1m", b"\x1b[38;"),
+    ],
+)
+def test_colours_follow_the_terminal(
+    spark: RunningDaemon, environ: dict[str, str], wanted: bytes, unwanted: bytes
+) -> None:
+    with top(spark, **environ) as program:
+        program.wait_for("q quit")
+        assert wanted in program.written
+        assert unwanted not in program.written
+        if "NO_COLOR" in environ:
+            assert set(re.findall(rb"\x1b\[([0-9;]*)m", program.written)) <= {b"0", b"1", b"7", b"1;7", b"7;1"}
+
+
+@pytest.mark.parametrize(
+    ("send", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), ("\x03", 130)]
+)
+def test_terminal_is_restored_at_every_end(spark: RunningDaemon, send: signal.Signals | str, code: int) -> None:
+    """The main screen, the cursor, line wrap, the mouse and the modes of the keyboard are as they were."""
+    with top(spark) as program:
+        before = program.terminal_flags()
+        program.wait_for("q quit")
+        assert program.screen.modes >= {"1049", "1000", "1006"}
+        assert program.terminal_flags() != before
+        if isinstance(send, str):
+            program.send(send)
+        else:
+            os.kill(program.pid, send)
+        assert program.end() == code
+        assert program.screen.modes == {"25", "7"}
+
+
+def test_suspended_program_gives_the_terminal_back_and_draws_again(spark: RunningDaemon) -> None:
+    """Ctrl-Z restores the terminal and stops the process. After SIGCONT, as from fg, the screen is whole."""
+    with top(spark) as program:
+        program.wait_for("q quit")
+        program.send("\x1a")
+        _, status = os.waitpid(program.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        program.read(0.2)
+        assert "1049" not in program.screen.modes
+        program.screen.resize(80, 24)
+        os.kill(program.pid, signal.SIGCONT)
+        program.wait_for("q quit")
+        assert "1049" in program.screen.modes
+        program.send("q")
+        assert program.end() == 0
+
+
+def test_daemon_that_stops_leaves_the_last_picture_and_a_notice(tmp_path: Path) -> None:
+    """The interface waits for it, and its keys still work."""
+    with running_daemon(tmp_path, "--demo", "rtx4090") as daemon, top(daemon, "--interval", "0.1") as program:
+        program.wait_for("q quit")
+        daemon.terminate()
+        program.wait_for("cannot reach memwatchd")
+        assert "python3" in program.screen.text
+        program.send("q")
+        assert program.end() == 0
+
+
+def test_dead_address_is_an_error_before_the_terminal_changes() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with in_terminal([*SCRIPT, "--url", url, "top"], 80, 24, clean_environment(**TERMINAL)) as program:
+        assert program.end() == 1
+        assert "cannot reach memwatchd" in " ".join(program.screen.text.split())
+        assert b"\x1b" not in program.written
+
+
+def test_once_prints_one_frame_in_the_size_of_the_terminal(spark: RunningDaemon) -> None:
+    """With colours on a terminal only. The keys are not in it."""
+    environ = {**clean_environment(**TERMINAL), "COLUMNS": "100", "LINES": "30"}
+    command = [*SCRIPT, "--url", spark.url, "top", "--once"]
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, check=True
+    )
+
+    assert "CUDA Pool" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert "\x1b" not in done.stdout
+    assert "q quit" not in done.stdout
+    forced = subprocess.run(
+        command, env={**environ, "CLICOLOR_FORCE": "1"}, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert "\x1b[38;5;" in forced.stdout

@@ -1,0 +1,219 @@
+"""Test the layout of `memwatch status`, the columns of `watch`, `check`, and the tables of the reports."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.client.check import judge, perfdata
+from memwatch.client.reports import alert_lines, growth_lines, last_word_lines, owner_lines
+from memwatch.client.samples import header_line, sample_line
+from memwatch.client.status import render_lines
+from memwatch.client.terminal.style import Depth, line_cells, paint, plain
+from memwatch.client.times import clock, stamp, when
+from memwatch.model import Absent
+from memwatch.render import words as wording
+from memwatch.render.json import snapshot_json, to_bytes
+from memwatch.snapshot import Snapshot
+from support.sample_snapshots import (
+    SAMPLES,
+    calm_workstation,
+    critical_gb10,
+    discrete_gpu,
+    mig_server,
+    unknown_figures,
+)
+
+GIB = 1 << 30
+
+
+def sent(snapshot: Snapshot) -> Any:
+    return json.loads(to_bytes(snapshot_json(snapshot)))
+
+
+def text_of(snapshot: Snapshot, width: int = 100) -> str:
+    return "\n".join(plain(line).rstrip() for line in render_lines(sent(snapshot), 0.2, width, has_colour=False))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_status_begins_with_the_verdict_and_lists_all_pools_and_shares(name: str) -> None:
+    snapshot = SAMPLES[name]()
+    text = text_of(snapshot)
+    worst = max(snapshot.pressure, key=lambda one: (one.level, one.ratio), default=None)
+
+    if worst is not None:
+        assert f" is {wording.level(worst.level.word)}" in text.splitlines()[0]
+    for pool in snapshot.pools:
+        assert any(
+            line.startswith(pool.label) and wording.size(pool.size_bytes) in line for line in text.splitlines()
+        )
+    assert text.count("⊂") >= len(snapshot.shares)
+
+
+def test_levels_are_coloured_and_bars_have_one_width() -> None:
+    lines = list(render_lines(sent(discrete_gpu()), 0.2, 120, has_colour=True))
+    bars = [line for line in lines if "available" in plain(line) and "/" in plain(line)]
+
+    assert "\x1b[1;93m▲ GPU 0 VRAM is high" in paint(lines[0], Depth.BASIC)
+    assert len({plain(line).index(" / ") for line in bars}) == 1
+    assert max(map(line_cells, bars)) <= 120
+
+
+def test_absent_values_are_dashes_with_their_reason() -> None:
+    lost = replace(critical_gb10().devices[0], headroom_bytes=Absent.STALE, state="stalled")
+
+    assert "—" in text_of(unknown_figures())
+    assert "None" not in text_of(unknown_figures())
+    assert ", stalled): headroom — stale" in text_of(replace(critical_gb10(), devices=(lost,)))
+
+
+def test_calm_machine_has_one_verdict_and_its_largest_processes() -> None:
+    text = text_of(calm_workstation())
+
+    assert text.startswith("● System RAM is OK: ")
+    assert "(not counted as memory)" in text
+    assert "Memory pressure (PSI): tasks stalled on memory for 12.1% of the last 10 s" in text_of(critical_gb10())
+    assert "footprint" in text
+
+
+def test_watch_has_one_figure_per_pool_and_the_level_last() -> None:
+    """Titles stand above their figures. Shares of System RAM are marked as such."""
+    snapshot = sent(critical_gb10())
+    head, line = plain(header_line(snapshot)), plain(sample_line(snapshot))
+
+    assert head.split() == ["GiB", "used", "RAM", "⊂CUDA", "avail", "swap", "stall", "level"]
+    assert line.split()[2:] == ["115.4", "96.4", "4.3", "14.0", "12.1%", "critical"]
+    for title, figure in (("RAM", "115.4"), ("avail", "4.3"), ("stall", "12.1%")):
+        assert head.index(title) + len(title) == line.index(f" {figure}") + 1 + len(figure)
+    assert plain(header_line(sent(discrete_gpu()))).count("GPU") == 2
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "warn_on", "level", "code"),
+    [
+        ("critical", "high", "critical", 2),
+        ("critical", "high", "high", 1),
+        ("critical", "high", "medium", 0),
+        ("critical", "high", "low", 0),
+        ("high", "medium", "high", 2),
+        ("high", "medium", "medium", 1),
+        ("medium", "critical", "critical", 2),
+    ],
+)
+def test_check_maps_levels_to_nagios_codes(fail_on: str, warn_on: str, level: str, code: int) -> None:
+    snapshot = sent(critical_gb10())
+    snapshot["pressure"][0]["level"] = level
+
+    assert judge(snapshot, 0.2, fail_on, warn_on, ())[0] == code
+
+
+def test_check_is_unknown_without_trustworthy_data() -> None:
+    """Stale or missing data and an unknown target are never OK."""
+    snapshot = sent(critical_gb10())
+
+    assert judge(snapshot, 60.0, "critical", "high", ()) == (
+        3,
+        "stale data, from 1 min ago: memwatchd is not sampling",
+    )
+    assert judge({**snapshot, "pressure": []}, 0.2, "critical", "high", ()) == (3, "no memory data")
+    assert judge(snapshot, 0.2, "critical", "high", ("gpu9",))[1].startswith("no level for gpu9; targets are ram")
+
+
+def test_check_names_the_worst_targets_with_performance_data() -> None:
+    snapshot = sent(mig_server())
+    code, text = judge(snapshot, 0.2, "critical", "high", ())
+
+    assert (code, text.startswith("GPU 0 · MIG 2 is critical")) == (2, True)
+    for one in snapshot["pressure"]:
+        assert f"'{one['target']}'={one['ratio'] * 100:.1f}%;;;0;100" in perfdata(snapshot, ())
+
+
+def test_owners_are_a_table_with_short_names() -> None:
+    name = "docker-" + "9b1d5e2c70aa43f6" * 4 + ".scope"
+    owner = {
+        "name": name,
+        "processes": 8,
+        "footprint_bytes": None,
+        "footprint_low_bytes": 8 * GIB,
+        "rss_bytes": GIB,
+        "device_bytes": {"gpu7.mig2": GIB, "gpu0": GIB, "gpu1": 0},
+    }
+    pools = [{"id": "gpu0", "label": "VRAM 0"}]
+    few = {**owner, "name": "a.service", "device_bytes": {f"gpu{number}": GIB for number in range(8)}}
+    found = {"by": "unit", "owners": [owner, few], "pools": pools, "note": "Some are hidden."}
+    text = "\n".join(owner_lines(found, 20))
+
+    assert "docker-9b1d5e2c70aa.scope" in text
+    assert "≥ 8.0 GiB" in text
+    assert "GPU 7 · MIG 2 1.0 GiB, VRAM 0 1.0 GiB" in text
+    assert "8.0 GiB in 8 places" in text
+    assert text.endswith("Some are hidden.")
+    assert list(owner_lines(found, 1))[-2] == "1 more; --limit shows them."
+
+
+def test_growth_shows_rates_and_suspected_leaks() -> None:
+    process = {
+        "pid": 51210,
+        "name": "train.py",
+        "user": "ada",
+        "from_unix": 400.0,
+        "grown_bytes": 37 * GIB,
+        "to_bytes": 39 * GIB,
+        "windows": {"60": None},
+    }
+    suspect = {"pid": 7, "name": None, "grown_bytes": GIB, "evidence": "grew in each sixth of an hour"}
+    found = {"from": 400.0, "to": 1000.0, "processes": [process], "suspects": [suspect]}
+    text = "\n".join(growth_lines(found))
+
+    assert "51210  train.py  ada   +37.0 GiB  10 min            —  39.0 GiB" in text
+    assert "(PID 7) +1.0 GiB: grew in each sixth of an hour" in text
+    assert list(growth_lines({**found, "processes": []})) == ["No process grew."]
+
+
+def test_alerts_have_severity_state_and_reason() -> None:
+    alert = {
+        "target": "ram",
+        "rule": "pressure.critical",
+        "severity": "critical",
+        "state": "firing",
+        "since_unix": 900.0,
+        "silenced": True,
+        "reasons": [{"text": "96.4% used"}],
+    }
+    text = "\n".join(alert_lines([alert], 1000.0))
+
+    assert "firing, silenced" in text
+    assert f"{clock(900.0)}  ram" in text
+    assert list(alert_lines([], None)) == ["No alerts."]
+
+
+def test_last_words_show_the_last_samples_and_processes() -> None:
+    samples = [{"unix": 1000.0 + at, "figures": {"pool.ram.used_bytes": at * GIB}} for at in range(40)]
+    pressure = {"label": "System RAM", "level": "critical", "ratio": 0.99, "reasons": [{"text": "full"}]}
+    processes = [{"pid": 51210, "name": "train.py", "footprint_bytes": GIB}]
+    last = {"pressure": [pressure], "processes": processes}
+    found = {"text": "memwatchd was killed.", "unix": 1040.0, "samples": samples, "last": last}
+    lines = list(last_word_lines(found))
+
+    assert lines[0] == f"memwatchd was killed.  ({stamp(1040.0)})"
+    assert "System RAM: critical, 99.0% used; full" in lines
+    assert any("train.py" in line for line in lines)
+    assert lines[-1].split()[-2:] == ["39.0", "GiB"]
+    assert next(iter(last_word_lines({**found, "last": None, "samples": []}))).startswith("memwatchd was")
+
+
+def test_times_are_local_with_their_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "CET-1")
+    time.tzset()
+    try:
+        assert (clock(0.0), stamp(0.0)) == ("01:00:00 CET", "1970-01-01 01:00:00 CET")
+        assert when(0.0, 3600.0) == "01:00:00 CET"
+        assert when(0.0, 86_400.0) == "1970-01-01 01:00:00 CET"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
