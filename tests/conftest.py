@@ -78,13 +78,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=4, reruns_delay=5))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let daemons of a test, and those of fixtures that it is the first to use, be forked unless it measures."""
+    measures = any(item.get_closest_marker(name) for name in ("alone", "long"))
+    with installed_programs(measures):
+        return (yield)
+
+
 @pytest.fixture(autouse=True)
 def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Run a test marked `alone` without others, which would distort its measurement of this machine."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    alone, long = (request.node.get_closest_marker(name) is not None for name in ("alone", "long"))
-    with taking_turns(shared, alone=alone), installed_programs(alone or long):
+    alone = request.node.get_closest_marker("alone") is not None
+    with taking_turns(shared, alone=alone):
         if alone and getattr(request.node, "execution_count", 1) > 1:
             wait_for_quiet_host()
         yield

@@ -2,7 +2,7 @@
 
 A daemon that answers an API request has imported 600 modules, 0.5 s of CPU time; a forked one has them at once. It
 runs the same entry point with its own arguments, environment, session and files. Tests of the start, tests marked
-`alone` or `long`, and runs that measure coverage start the installed program.
+`alone` or `long`, runs that measure coverage, and programs other than pytest start the installed program.
 
 This module is also the program of the server: one for each test process, started at its first use.
 """
@@ -50,15 +50,18 @@ MAX_REQUEST_BYTES = 1 << 20
 
 
 class _Choice:
-    always_installed = False
+    # Benchmarks, the soak run and other programs measure the daemon.
+    always_installed = True
 
 
 @contextmanager
 def installed_programs(wanted: bool) -> Iterator[None]:
-    """Start the installed programs meanwhile, if `wanted`."""
+    """Start the installed programs meanwhile if `wanted`, else forked ones."""
     before, _Choice.always_installed = _Choice.always_installed, wanted
-    yield
-    _Choice.always_installed = before
+    try:
+        yield
+    finally:
+        _Choice.always_installed = before
 
 
 def can_fork(environ: Mapping[str, str]) -> bool:
