@@ -102,8 +102,8 @@ def build_status_line(
 
 
 def is_recovering(verdict: Pressure) -> bool:
-    """Check that a level is only held: use is below it, and every other reason is over."""
-    if verdict.level is Level.LOW or verdict.base_level >= verdict.level:
+    """Check that a high level is only held: use is below it, and every other reason is over."""
+    if verdict.level < Level.HIGH or verdict.base_level >= verdict.level:
         return False
     return bool(verdict.reasons) and all(
         one.signal == "util" or PAST.fullmatch(one.text) for one in verdict.reasons
