@@ -14,7 +14,6 @@ const PastChart = (() => {
   const LEAST_SPREAD = 0.005; // of the height: a smaller band is not visible
   const NO_DATA = "no data";
   const SVG = document.querySelector("svg").namespaceURI; // of the logo
-  const AHEAD = 0.14; // of a live range: room to the right for the forecast
   const HATCHED = "reclaimable";
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -80,9 +79,10 @@ const PastChart = (() => {
   }
 
   class Chart {
-    // `pick(from, to)` is called with the time range of a drag.
-    constructor(box, pick) {
+    // `pick(from, to)` is called with the time range of a drag. `ahead`: room to the right for the forecast.
+    constructor(box, pick, ahead = 0) {
       this.box = box;
+      this.ahead = ahead;
       this.pick = pick;
       this.legend = () => document.getElementById(`past-legend-${box.dataset.chart}`);
       this.at = box.parentElement.querySelector(".past-at");
@@ -140,11 +140,10 @@ const PastChart = (() => {
       if (this.plot.cursor.left < 0 || this.plot.cursor.left == null) this.showMoment(null);
     }
 
-    // A live range has room for the forecast.
+    // A live range of the overview has room for the forecast.
     rightEdge() {
-      const { start, end, live, now } = this.past;
-      const until = live ? Math.min(end, now) : end;
-      return live && this.past.charts.some((chart) => chart.stack) ? until + (until - start) * AHEAD : end;
+      const { start, end, live } = this.past;
+      return live ? end + (end - start) * this.ahead : end;
     }
 
     options() {
