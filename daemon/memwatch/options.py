@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Callable
@@ -15,6 +16,7 @@ KeyPath = tuple[str | int, ...]
 DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|min|h|d)?", re.ASCII)
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(i?)B|B)?", re.ASCII)
+HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,62})(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 # sun_path in Linux's sockaddr_un holds 108 bytes with its NUL; macOS has 104.
 MAX_SOCKET_PATH_BYTES = 103
 
@@ -166,3 +168,15 @@ def program_path(value: object) -> str:
     if isinstance(value, str) and (value == "auto" or os.path.isabs(value)) and "\0" not in value:
         return value
     raise InvalidValueError
+
+
+def parse_host(value: object) -> str:
+    """Parse a host name or an IPv4 address; return it in lower case."""
+    if not isinstance(value, str) or not HOST_NAME.fullmatch(value):
+        raise InvalidValueError
+    if re.fullmatch(r"[0-9.]+", value):
+        try:
+            ipaddress.IPv4Address(value)
+        except ValueError:
+            raise InvalidValueError from None
+    return value.lower()

@@ -12,7 +12,7 @@ import click
 
 from memwatch import __version__
 from memwatch.printable import printable_lines
-from memwatchd.standard_files import open_standard_files
+from memwatch.runtime.standard_files import open_standard_files
 
 if TYPE_CHECKING:
     from memwatchd.settings.schema import Settings

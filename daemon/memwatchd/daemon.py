@@ -14,6 +14,8 @@ from memwatch.linux.memory_events import MemoryEvents
 from memwatch.linux.process_files import Passwd
 from memwatch.linux.psi_trigger import PsiTrigger
 from memwatch.linux.wakeups import Wakeups
+from memwatch.monitor.direct_reading import first_tick
+from memwatch.monitor.identity import read_identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.sampler import Gatherer, Sampler
 from memwatch.notify.manager import NotificationManager
@@ -27,7 +29,6 @@ from memwatch_web.asgi.sse import Broker
 from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter
 from memwatchd import wiring
-from memwatchd.first_tick import first_tick
 from memwatchd.liveness import find_ill
 from memwatchd.recording.player import Player, ReplaySleep, play_through
 from memwatchd.sd_notify import Notifier
@@ -50,7 +51,7 @@ class Daemon:
         self.settings = self._started = settings
         self.roots = wiring.build_roots(settings)
         self.player = wiring.open_player(settings, time.time())
-        self._host = "" if self.player else wiring.read_identity(self.roots).host
+        self._host = "" if self.player else read_identity(self.roots).host
         self.live = wiring.build_live_settings(settings, settings, self.player, self._host)
         self.monitor, self.sampler = (
             self._monitor_machine(self.roots) if self.player is None else self._monitor_recording(self.player)
@@ -77,7 +78,7 @@ class Daemon:
         sampler = Sampler(wiring.list_enabled_collectors(self.settings), clock)
         watches = PsiTrigger(roots.procfs / "pressure/memory"), MemoryEvents(roots)
         wakeups = Wakeups(watches, sampler.watches, sampler.hurry)
-        identity, reports = wiring.read_identity(roots), AllocatorReports(roots.procfs)
+        identity, reports = read_identity(roots), AllocatorReports(roots.procfs)
         return Monitor(sampler, clock, self.live.rules, identity, wakeups, reports=reports), sampler
 
     def _monitor_recording(self, player: Player) -> tuple[Monitor, Gatherer]:

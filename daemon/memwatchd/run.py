@@ -8,15 +8,14 @@ from collections.abc import Callable
 
 from memwatch.notify.manager import build_test_notification
 from memwatch.printable import printable
+from memwatch.recording.file_format import RecordingError
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.render.text import render_text
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
-from memwatchd.first_tick import read_machine
 from memwatchd.http_server import server
 from memwatchd.http_server.self_check import LimitsError
 from memwatchd.http_server.sockets import ListenError, open_sockets
-from memwatchd.recording.file_format import RecordingError
 from memwatchd.settings.schema import Settings
 
 EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
@@ -60,7 +59,7 @@ def test_alert(settings: Settings) -> int:
             file=sys.stderr,
         )
         return EXIT_CONFIGURATION
-    notification, snapshot, failed = build_test_notification(), read_machine(settings), 0
+    notification, snapshot, failed = build_test_notification(), wiring.build_direct_reading(settings).read(), 0
     sender = wiring.build_sender(settings, settings.web, snapshot.host)
     for channel in channels:
         answer = channel.send(notification.id, channel.body(notification, snapshot, sender))
@@ -72,7 +71,7 @@ def test_alert(settings: Settings) -> int:
 def once(settings: Settings, as_json: bool) -> int:
     """Print one sample. Return EXIT_FAILURE if it has no pools."""
     try:
-        snapshot = read_machine(settings)
+        snapshot = wiring.build_direct_reading(settings).read()
     except RecordingError as error:
         print(f"memwatchd: {printable(str(error))}", file=sys.stderr)
         return EXIT_CONFIGURATION

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 
 from fastapi import FastAPI
 
 from memwatch.backends.finder import Finder
 from memwatch.doctor.examiner import Examiner
 from memwatch.notify.status import build_view
+from memwatch.processes.process_folder import read_oom_score
 from memwatch.processes.pss import PssReader
 from memwatch_web.api.inquiries import Inquiries
 from memwatch_web.app import create_app
@@ -49,6 +51,7 @@ def create_inquiries(daemon: Daemon) -> Inquiries:
         SingleFlight(Finder(roots, for_others=True).find, "backends", INQUIRY_DEADLINE_SECONDS),
         SingleFlight(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),
         SingleFlight(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS),
+        partial(read_oom_score, roots),
     )
     daemon.on_leaving.append(inquiries.close)
     return inquiries

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import socket
 import time
 from collections.abc import Sequence
@@ -15,16 +14,17 @@ from memwatch.clock import Clock
 from memwatch.collectors import list_collectors
 from memwatch.collectors.base import CollectorEntry, Host, ScanOptions
 from memwatch.history.disk.writer import HistoryWriter
-from memwatch.linux.files import Roots, read_once
-from memwatch.monitor.loop import Identity, MonitorRules
+from memwatch.linux.files import Roots
+from memwatch.monitor.direct_reading import DirectReading
+from memwatch.monitor.identity import Identity
+from memwatch.monitor.loop import Monitor, MonitorRules
 from memwatch.notify.channel import Channel
 from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.notify.receiver import Receiver, Subscription
 from memwatch.notify.sender import Sender
 from memwatch.options import InvalidValueError
-from memwatch.printable import decode, printable
-from memwatch.snapshot import UNKNOWN_BOOT, Snapshot
+from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.options import WebOptions
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
@@ -52,6 +52,16 @@ def build_roots(settings: Settings) -> Roots:
 def list_enabled_collectors(settings: Settings) -> list[CollectorEntry]:
     """Return the collectors that are not disabled."""
     return list_collectors(build_host(settings), settings.collectors.disabled)
+
+
+def build_direct_reading(settings: Settings) -> DirectReading:
+    """Return a reading of the machine without a daemon. Raise RecordingError if a recording is unreadable."""
+    player = open_player(settings, time.time())
+    reading = DirectReading(build_roots(settings), list_enabled_collectors(settings), build_rules(settings))
+    if player is None:
+        return reading
+    monitor = Monitor(player, player.clock, build_rules(settings, player), replay_identity(player))
+    return replace(reading, replay=monitor.tick)
 
 
 def build_host(settings: Settings) -> Host:
@@ -227,26 +237,8 @@ def build_subscription(receiver: ReceiverSection) -> Subscription:
     return Subscription(frozenset(receiver.events), frozenset(receiver.targets), receiver.instead_of_prometheus)
 
 
-def read_identity(roots: Roots) -> Identity:
-    """Return host name, boot id and kernel from procfs, else the host name and CPU of this process.
-
-    Linux has `arch` since 6.1.
-    """
-    host = _word(roots, "sys/kernel/hostname") or printable(socket.gethostname())
-    return Identity(
-        host,
-        _word(roots, "sys/kernel/random/boot_id") or UNKNOWN_BOOT,
-        kernel=_word(roots, "sys/kernel/osrelease"),
-        cpu=_word(roots, "sys/kernel/arch") or platform.machine(),
-    )
-
-
 def replay_identity(player: Player) -> Identity:
     return Identity(player.contents.first.host, player.contents.first.boot_id, simulated=True)
-
-
-def _word(roots: Roots, path: str) -> str:
-    return decode((read_once(roots.procfs / path) or b"").strip())
 
 
 def render_status(snapshot: Snapshot) -> str:

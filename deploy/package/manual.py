@@ -11,8 +11,8 @@ import click
 from click.shell_completion import get_completion_class
 
 from memwatch import __version__
+from memwatch.client import cli as client
 from memwatchd import cli as daemon
-from memwatchd.client import cli as client
 from memwatchd.install import install_service
 
 ROOT = Path(__file__).parent.parent.parent

@@ -163,6 +163,38 @@ def test_stream_refused_at_page_load_is_retried(browser: Browser) -> None:
         expect(page.locator("body")).not_to_have_class(re.compile("stale"))
 
 
+def set_hidden(page: Page, hidden: bool) -> None:
+    """Do what the browser does when its tab goes to the background: headless Chromium has no background."""
+    page.evaluate(
+        """hidden => {
+          Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden});
+          document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        hidden,
+    )
+
+
+def test_hidden_page_follows_the_title_only(browser: Browser) -> None:
+    """A page in the background does not receive the page, and shows the present at once when it is shown."""
+    site = Site(calm_workstation())
+    streams: list[str] = []
+    with opened(browser, site) as (page, complaints):
+        wait_for_ticks(page)
+        page.on("request", lambda request: streams.append(request.url.removeprefix(urljoin(page.url, "/"))))
+        set_hidden(page, True)
+        page.wait_for_timeout(300)
+        before = page.locator("#live").inner_text()
+        site.snapshot = critical_gb10()
+        expect(page).to_have_title(re.compile("critical"))
+        hidden = page.locator("#live").inner_text()
+        set_hidden(page, False)
+        expect(page.locator("#live")).to_contain_text("CUDA Pool")
+
+        assert hidden == before
+        assert [url for url in streams if url.startswith("live")] == ["live?page=title", "live?page=overview"]
+        assert complaints == []
+
+
 def late(route: Route) -> None:
     time.sleep(0.4)
     route.continue_()

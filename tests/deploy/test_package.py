@@ -133,7 +133,7 @@ def test_wheel_has_complete_metadata(built: Built) -> None:
     assert "\nRequires-Python: >=3.10\n" in metadata
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
     assert "memwatchd = memwatchd.cli:main" in programs
-    assert "memwatch = memwatchd.client.cli:main" in programs
+    assert "memwatch = memwatch.client.cli:main" in programs
     assert "\nProvides-Extra: opencl\n" in metadata
     assert licences
     assert {f"{information}/licenses/{name}" for name in licences | {"LICENSE"}} <= built.wheel_names()

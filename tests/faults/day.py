@@ -21,6 +21,7 @@ from msgspec.structs import asdict, replace
 
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.linux.files import Roots
+from memwatch.monitor.identity import read_identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.sampler import Gatherer, Sampler
 from memwatch.processes.allocator_reports import AllocatorReports
@@ -76,7 +77,7 @@ class Day(Daemon):
         self.clock = FakeClock()
         listed = wiring.list_enabled_collectors(self.settings)
         sampler = Sampler([replace(entry, may_block=False) for entry in listed], self.clock)
-        rules, identity = wiring.build_rules(self.settings), wiring.read_identity(roots)
+        rules, identity = wiring.build_rules(self.settings), read_identity(roots)
         return Monitor(sampler, self.clock, rules, identity, reports=AllocatorReports(roots.procfs)), sampler
 
     def first_tick(self) -> None:

@@ -9,6 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 from fuzz.oracle import are_valid
+from memwatch.client import history as past
+from memwatch.client import tables, tree
+from memwatch.client.address import DEFAULT
+from memwatch.client.context import UnexpectedResponseError, check_shape
+from memwatch.client.http import parse_date
 from memwatch.collectors.containers import MAX_NAME_CHARACTERS, parse_containers
 from memwatch.library.decode import (
     ResponseDecodeError,
@@ -21,11 +26,6 @@ from memwatch.library.pressure_watch import parse_events
 from memwatch.linux.files import ParseError
 from memwatch.notify.http_post import MAX_RETRY_AFTER_SECONDS, retry_after_seconds
 from memwatch.printable import printable
-from memwatchd.client import history as past
-from memwatchd.client import tables, tree
-from memwatchd.client.address import DEFAULT
-from memwatchd.client.context import UnexpectedResponseError, check_shape
-from memwatchd.client.http import parse_date
 
 MAX_BYTES = 6000
 HERE = DEFAULT

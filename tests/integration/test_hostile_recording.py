@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from memwatch.recording.file_format import KEY, RecordingFile
 from memwatch.render.json import snapshot_json, to_bytes
-from memwatchd.recording.file_format import KEY, RecordingFile
 from support.client_process import memwatch
 from support.daemon_process import MEMWATCHD, clean_environment, running_daemon
 from support.hostile_names import ESCAPES, HOSTILE, find_controls, find_controls_in_json

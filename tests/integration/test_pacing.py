@@ -21,7 +21,8 @@ from memwatch.findings import Findings
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Bytes, Quality, Share, ShareKind
 from memwatch.monitor.fall_rate import MIN_MOVE_RATIO
-from memwatch.monitor.loop import Identity, Monitor, MonitorRules
+from memwatch.monitor.identity import Identity
+from memwatch.monitor.loop import Monitor, MonitorRules
 from memwatch.monitor.movement import moved_between
 from memwatch.monitor.pacing import RESTLESS_SECONDS, Pacing
 from memwatch.monitor.sampler import Sampler

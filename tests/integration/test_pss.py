@@ -153,3 +153,19 @@ def test_process_of_another_user_needs_a_capability(tmp_path: Path) -> None:
     else:
         assert answer.status == 403
         assert "CAP_SYS_PTRACE" in answer.json["detail"]
+
+
+def test_page_of_a_process_shows_its_oom_score(tmp_path: Path) -> None:
+    with holder(100 * MIB) as pid, running_daemon(tmp_path, config=OFTEN) as daemon:
+        Path(f"/proc/{pid}/oom_score_adj").write_text("300")
+        wait_until_listed(daemon, pid)
+        page = daemon.get(f"/processes/{pid}")
+        score = Path(f"/proc/{pid}/oom_score").read_text().strip()
+        unknown = daemon.get("/processes/2147483647", Accept="text/html")
+
+    assert page.status == 200
+    assert f"{score} <span" in page.text
+    assert "oom_score_adj 300" in page.text
+    assert 'id="ended"' not in page.text
+    assert unknown.status == 404
+    assert "is not among the listed processes" in unknown.text

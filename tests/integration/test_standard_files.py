@@ -41,7 +41,7 @@ def test_closed_descriptors_of_the_daemon_are_opened_on_dev_null(tmp_path: Path)
     [
         ("memwatchd.cli", ["--version"]),
         ("memwatchd.cli", ["install-service", "--dry-run"]),
-        ("memwatchd.client.cli", ["backends"]),
+        ("memwatch.client.cli", ["backends"]),
     ],
 )
 def test_commands_open_closed_descriptors_on_dev_null(tmp_path: Path, module: str, arguments: list[str]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
+import statistics
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +19,8 @@ from msgspec import Struct, field
 from support.daemon_process import RunningDaemon, get, running_daemon
 from support.http_exchange import assert_quiet
 from support.waiting import MAX_WAIT_SECONDS, steal_seconds
+
+GZIP = 31  # wbits of zlib for a gzip header and its CRC-32
 
 
 class Listener(Struct):
@@ -210,3 +215,42 @@ def test_live_stream_sends_html_of_the_page(tmp_path: Path) -> None:
     assert "System RAM" in received.decode()
     assert rejected.status == 422
     assert "use one of overview, history, processes, " in rejected.json["detail"]
+
+
+def test_compressed_stream_has_the_same_ticks_in_a_tenth_of_the_bytes(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, "--interval", "500ms") as daemon, ExitStack() as stack:
+        plain, packed = (stack.enter_context(live_stream(daemon, coding)) for coding in ("identity", "gzip"))
+        pieces = [packed.read1(1 << 20) for _ in range(6)]
+        text = b""
+        while text.count(b"\n\n") < 6:
+            text += plain.read1(1 << 20)
+
+    ticks = set(text.split(b"\n\n")[:-1])
+    decoded = zlib.decompressobj(GZIP).decompress(b"".join(pieces)).split(b"\n\n")[:-1]
+    assert len(ticks & set(decoded)) >= 4
+    assert len(pieces[0]) < len(decoded[0]) / 3
+    assert statistics.median(map(len, pieces[1:])) < len(decoded[0]) / 10
+
+
+@contextmanager
+def live_stream(daemon: RunningDaemon, coding: str) -> Iterator[http.client.HTTPResponse]:
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=MAX_WAIT_SECONDS)
+    connection.request("GET", "/live?page=overview", headers={"Accept-Encoding": coding})
+    try:
+        with connection.getresponse() as response:
+            assert response.headers.get("content-encoding", "identity") == coding
+            yield response
+    finally:
+        connection.close()
+
+
+def test_stream_for_hidden_pages_has_the_title_and_no_page(tmp_path: Path) -> None:
+    with (
+        running_daemon(tmp_path, "--interval", "100ms") as daemon,
+        listening(daemon, "/live?page=title") as listener,
+    ):
+        latest = listener.until("title")
+        host = daemon.snapshot()["host"]
+
+    assert latest["title"].endswith(host)
+    assert {"seq", "unix", "level", "verdict", "targets"} <= set(latest)

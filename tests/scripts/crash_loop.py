@@ -25,7 +25,8 @@ from memwatch.history.disk.payload_reader import PayloadReader
 from memwatch.history.disk.record_codec import TICK
 from memwatch.history.disk.ring_set import open_ring_set
 from memwatch.history.disk.writer import HistoryWriter
-from memwatch.monitor.loop import Identity, Monitor, MonitorRules
+from memwatch.monitor.identity import Identity
+from memwatch.monitor.loop import Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeCollector, ram
 

@@ -30,13 +30,13 @@ from memwatch.drivers.tegra.records import Load, TegrastatsReading
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Process, Vitals
-from memwatch.monitor.loop import Identity, Monitor, MonitorRules
+from memwatch.monitor.identity import Identity, read_identity
+from memwatch.monitor.loop import Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
+from memwatch.recording.file_format import RecordingFile
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Machine, ProcessScan, SelfUsage, Snapshot, Swap
 from memwatchd.recording import demos
-from memwatchd.recording.file_format import RecordingFile
-from memwatchd.wiring import read_identity
 from support.demo_host import KIB, LEAKING_PID, MIB, Host, Scene, ramp, scene_of
 from support.fakes import FakeClock, FakeCollector
 from support.paths import MACHINES

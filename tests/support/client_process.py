@@ -12,7 +12,7 @@ from support.daemon_process import clean_environment
 from support.waiting import MAX_WAIT_SECONDS
 
 SCRIPT = [str(Path(sys.executable).with_name("memwatch"))]
-MODULE = [sys.executable, "-m", "memwatchd.client"]
+MODULE = [sys.executable, "-m", "memwatch.client"]
 QUERIES = ("status", "devices", "backends", "doctor", "events")
 OTHERS = ("advise", "fit", "history", "run", "top", "wait", "watch")
 COMMANDS = (*QUERIES, "release", *OTHERS)

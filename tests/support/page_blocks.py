@@ -16,8 +16,8 @@ from pathlib import Path
 
 import click
 
+from memwatch.client.cli import memwatch
 from memwatchd.cli import INSTALL, command_line
-from memwatchd.client.cli import memwatch
 from memwatchd.install import install_service
 from support.checkpoint_files import safetensors
 from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, free_port, running_daemon

@@ -66,7 +66,13 @@ SILENCES = tuple(
     for one in samples.SILENCES
 )
 ALERTING = AlertView(
-    samples.ALERTS, SILENCES, tuple(samples.receivers()), samples.EVENTS, durable=True, disk_errors=0
+    samples.ALERTS,
+    SILENCES,
+    tuple(samples.receivers()),
+    samples.EVENTS,
+    durable=True,
+    disk_errors=0,
+    rules=samples.RULE_ROWS,
 )
 
 

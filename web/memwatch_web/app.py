@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from memwatch import __version__
 from memwatch_web import error_handlers as refusals
 from memwatch_web import routes
+from memwatch_web.asgi.compression import Compression
 from memwatch_web.pages.services import PageServices
 
 
@@ -23,6 +24,7 @@ def create_app(services: PageServices) -> FastAPI:
         redoc_url=None,
         **_no_telemetry(),
     )
+    app.add_middleware(Compression)
     refusals.install(app, services.pages, services.monitor.simulated)
     routes.install(app, services)
     return app

@@ -99,6 +99,7 @@ PAGES = (
     Route("GET",    "/history",                     history_page.history,         "text/html"),
     Route("GET",    "/history/data",                history_page.history_data,    "application/json"),
     Route("GET",    "/processes",                   handlers.processes,           "text/html"),
+    Route("GET",    "/processes/{pid}",             handlers.process,             "text/html"),
     Route("GET",    "/devices",                     page("devices"),              "text/html"),
     Route("GET",    "/alerts",                      page("alerts"),               "text/html"),
     Route("POST",   "/alerts",                      silence_form.silence,         "text/html",

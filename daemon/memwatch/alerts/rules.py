@@ -22,13 +22,14 @@ CRITICAL = "pressure.critical"
 class AlertRules(Struct, frozen=True):
     """Enabled rules and their times.
 
-    `pending_seconds`: a condition must hold for that time before its alert fires. `gpu_pending_seconds` replaces
-    it for dedicated GPU memory, which model servers fill on purpose. Other urgent conditions (`URGENT`, or full
-    within `URGENT_SECONDS`) fire at once. `resolve_seconds`: a condition must be clear for that time before its
-    alert resolves. An alert also fires for at least `keep_firing_seconds`. While it fires, it is notified again
-    every `repeat_seconds` (0: never). If it fires again after it resolved, it waits until `again_seconds` after
-    its last notification. `min_available_bytes`: while a target has that many bytes available, its level raises no
-    alert if usage is the only reason for it; 4 % of 2 TiB are 80 GiB.
+    `pending_seconds`: a condition must hold for that time before its alert fires. `gpu_pending_seconds`
+    replaces it for dedicated GPU memory, which model servers fill on purpose, unless it will be full sooner.
+    Other urgent conditions (`URGENT`, or full within `URGENT_SECONDS`) fire at once. `resolve_seconds`: a
+    condition must be clear for that time before its alert resolves. An alert also fires for at least
+    `keep_firing_seconds`. While it fires, it is notified again every `repeat_seconds` (0: never). If it fires
+    again after it resolved, it waits until `again_seconds` after its last notification. `min_available_bytes`:
+    while a target has that many bytes available, its level raises no alert if usage is the only reason for it;
+    4 % of 2 TiB are 80 GiB.
     """
 
     pending_seconds: float = 5.0
@@ -44,8 +45,16 @@ class AlertRules(Struct, frozen=True):
 
     def pending_for(self, verdict: Pressure) -> float:
         if verdict.kind in FILLED_ON_PURPOSE:
-            return self.gpu_pending_seconds
+            return self.gpu_pending_for(verdict.seconds_to_full)
         return 0.0 if is_urgent(verdict) else self.pending_seconds
+
+    def gpu_pending_for(self, seconds_to_full: float | Absent) -> float:
+        """Return the pending time of dedicated GPU memory that will be full in some seconds.
+
+        A load that stops below the edge ends its forecast within `pending_seconds`.
+        """
+        early = not isinstance(seconds_to_full, Absent) and seconds_to_full < self.gpu_pending_seconds
+        return min(self.pending_seconds, self.gpu_pending_seconds) if early else self.gpu_pending_seconds
 
     def has_enough_available(self, verdict: Pressure) -> bool:
         enough, available = self.min_available_bytes.get(verdict.target), verdict.available_bytes

@@ -32,6 +32,7 @@ from memwatch.linux.wakeups import Sleep, Wake
 from memwatch.model import Absent
 from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
 from memwatch.monitor.between_scrapes import BetweenScrapes
+from memwatch.monitor.identity import Identity
 from memwatch.monitor.lease_arrival import ProcessReader
 from memwatch.monitor.lease_book import LeaseBook
 from memwatch.monitor.pacing import Pacing
@@ -82,16 +83,6 @@ class MonitorRules(Struct, frozen=True):
             TierSpec(max(medium.step_seconds, self.interval_seconds), self.medium_seconds),
             TierSpec(coarse.step_seconds, self.coarse_seconds),
         )
-
-
-class Identity(Struct, frozen=True):
-    """Identity of the machine and its boot. `kernel` (its release) and `cpu` (aarch64) are empty if not known."""
-
-    host: str
-    boot_id: str
-    simulated: bool = False
-    kernel: str = ""
-    cpu: str = ""
 
 
 Listener = Callable[[Snapshot, tuple[Notification, ...]], None]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from memwatch.alerts.naming import runbook_anchor
-from memwatch.alerts.rules import EVENTS, SEVERITY, possible_targets
+from memwatch.alerts.rules import EVENTS, LEVELS, RULES, SEVERITY, evaluate_rules, possible_targets
 from memwatch.alerts.silences import Silence, in_force, is_silenced
 from memwatch.alerts.state import AlertState
 from memwatch.events import Event
@@ -25,7 +26,7 @@ NAMED_TARGETS = 20
 
 
 class AlertRow(Struct, frozen=True):
-    """A firing or pending alert."""
+    """A firing or pending alert. `fires_in_seconds`: of a pending one whose condition still holds then."""
 
     target: str
     rule: str
@@ -34,11 +35,33 @@ class AlertRow(Struct, frozen=True):
     since_unix: float | None
     silenced: bool
     reasons: tuple[Reason, ...]
+    fires_in_seconds: float | None = None
 
     @property
     def runbook(self) -> str | None:
         """Anchor of the alert's section on /runbooks."""
         return runbook_anchor(self.rule, self.target)
+
+
+class RuleRow(Struct, frozen=True):
+    """A rule. `receivers`: how many it is sent to. `ratio`: the usage from which its level applies by default."""
+
+    name: str
+    severity: str
+    words: str
+    receivers: int
+    runbook: str | None
+    ratio: float | None = None
+
+
+class AlertGroup(Struct, frozen=True):
+    """Alerts of one rule in one state."""
+
+    rule: str
+    severity: str
+    state: str
+    runbook: str | None
+    alerts: tuple[AlertRow, ...]
 
 
 class ReceiverRow(Struct, frozen=True):
@@ -67,6 +90,24 @@ class AlertView(Struct, frozen=True):
     durable: bool = False
     disk_errors: int = 0
     notes: Mapping[str, str] = field(default_factory=dict)
+    rules: Sequence[RuleRow] = ()
+
+    @property
+    def groups(self) -> list[AlertGroup]:
+        """Return the alerts grouped by state and rule: firing before pending, the most severe first."""
+        rows = sorted(self.alerts, key=_urgency)
+        grouped = groupby(rows, key=lambda row: (row.state, row.rule, row.severity, row.runbook))
+        return [
+            AlertGroup(rule, severity, state, runbook, tuple(members))
+            for (state, rule, severity, runbook), members in grouped
+        ]
+
+
+SEVERITIES = ("critical", "warning", "info")
+
+
+def _urgency(row: AlertRow) -> tuple[bool, int, str, str, float]:
+    return row.state != "firing", SEVERITIES.index(row.severity), row.rule, row.runbook or "", row.since_unix or 0.0
 
 
 def build_view(monitor: Monitor, alerting: NotificationManager) -> AlertView:
@@ -80,11 +121,50 @@ def build_view(monitor: Monitor, alerting: NotificationManager) -> AlertView:
         alerting.outbox.durable,
         alerting.outbox.errors,
         notes,
+        rule_rows(monitor, alerting),
     )
 
 
+def rule_rows(monitor: Monitor, alerting: NotificationManager) -> list[RuleRow]:
+    thresholds = monitor.rules.pressure.thresholds
+    return [
+        RuleRow(
+            rule.name,
+            rule.severity,
+            rule.words,
+            sum(rule.name in one.subscription.events for one in alerting.receivers),
+            runbook_anchor(rule.name, ""),
+            getattr(thresholds, LEVELS[rule.name].word) if rule.name in LEVELS else None,
+        )
+        for rule in RULES
+    ]
+
+
+def count_firing(monitor: Monitor) -> int:
+    """Return the number of firing alerts that are not silenced."""
+    firing = [key for key, state in monitor.alert_states.items() if state.firing]
+    silences = in_force(monitor.silences, monitor.moment().boottime) if firing else ()
+    return sum(not is_silenced(silences, *key) for key in firing)
+
+
+def pending_by_alert(monitor: Monitor) -> Mapping[tuple[str, str], float]:
+    """Return the pending time of each condition, in seconds."""
+    if monitor.latest is None:
+        return {}
+    conditions = evaluate_rules(monitor.latest, (), monitor.rules.alerts)
+    return {(one.rule, one.target): one.pending_seconds for one in conditions}
+
+
+def fires_in(state: AlertState, pending_seconds: float | None, now: float) -> float | None:
+    if state.firing or state.since is None or pending_seconds is None:
+        return None
+    return max(0.0, pending_seconds - (now - state.since))
+
+
 def alert_rows(monitor: Monitor) -> list[AlertRow]:
-    silences = in_force(monitor.silences, monitor.moment().boottime)
+    moment = monitor.moment()
+    silences = in_force(monitor.silences, moment.boottime)
+    pending = pending_by_alert(monitor)
     return [
         AlertRow(
             target=target,
@@ -94,6 +174,7 @@ def alert_rows(monitor: Monitor) -> list[AlertRow]:
             since_unix=alert_state.started_unix if alert_state.firing else None,
             silenced=is_silenced(silences, rule, target),
             reasons=alert_state.reasons,
+            fires_in_seconds=fires_in(alert_state, pending.get((rule, target)), moment.monotonic),
         )
         for (rule, target), alert_state in monitor.alert_states.items()
         if is_shown(alert_state)
@@ -136,6 +217,7 @@ def alert_json(row: AlertRow, sender: Sender) -> Json:
         "since": None if row.since_unix is None else rfc3339(row.since_unix),
         "since_unix": row.since_unix,
         "silenced": row.silenced,
+        "fires_in_seconds": row.fires_in_seconds,
         "runbook": sender.runbook_url(row.rule, row.target) or (row.runbook and f"/runbooks#{row.runbook}"),
         "reasons": [{"signal": why.signal, "text": why.text} for why in row.reasons],
     }

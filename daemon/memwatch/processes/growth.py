@@ -46,6 +46,15 @@ class ProcessGrowth(Struct, frozen=True):
         return self.to_bytes - self.from_bytes
 
 
+class ProcessPast(Struct, frozen=True):
+    """The known sizes of a process in the last hour as (boot time, bytes), oldest first. `listed`: in the last
+    sample."""
+
+    process: Process
+    sizes: tuple[tuple[float, int], ...]
+    listed: bool
+
+
 class SizeHistory:
     """Ring of the newest `max_count` sizes by time, at least `step` seconds apart."""
 
@@ -113,6 +122,12 @@ class ProcessTrack:
     def short_past(self) -> list[tuple[float, int]]:
         return self._short.all()
 
+    @property
+    def whole_past(self) -> list[tuple[float, int]]:
+        """Return the readings of the last hour: one a minute, then one in ten seconds."""
+        late = self._short.all()
+        return [one for one in self._hour.all() if one[0] < late[0][0]] + late
+
     def suspect(self, rules: LeakRules) -> LeakSuspect | None:
         return find_suspect(self.process, self._leak.all(), rules)
 
@@ -155,6 +170,16 @@ class GrowthTracker:
         with self._lock:
             track = self._tracks.get(key_of(process))
             return track.short_past if track else []
+
+    def find(self, pid: int) -> ProcessPast | None:
+        """Return the last known process with this id, which may have ended. None if it was never listed or is no
+        longer kept."""
+        with self._lock:
+            found = [(key, track) for key, track in self._tracks.items() if key.pid == pid]
+            if not found:
+                return None
+            key, track = max(found, key=lambda one: one[1].newest[0])
+            return ProcessPast(track.process, tuple(track.whole_past), key in self._listed)
 
     def since(self, boottime: float, unix: float) -> list[ProcessGrowth]:
         """Return the growth of the listed processes since a time, the largest first. New processes start at 0."""

@@ -8,13 +8,12 @@ import re
 from msgspec import Struct
 
 from memwatch.linux.files import ParseError, Roots
-from memwatch.linux.process_files import STAT_BYTES, find_living_thread, parse_boot_time, parse_stat, read_at
+from memwatch.linux.process_files import find_living_thread
 from memwatch.model import Absent, Bytes, Process
+from memwatch.processes.process_folder import ProcessEndedError, open_process
 
 _LINE = re.compile(rb"^(\w+): +(\d{1,19}) kB$", re.MULTILINE)
 _ROLLUP_BYTES = 8192
-# btime is in whole seconds and varies by one.
-_SAME_START_SECONDS = 3.0
 
 
 class PssError(Exception):
@@ -69,27 +68,12 @@ class PssReader:
     def read(self, process: Process) -> Pss:
         """Read the PSS of exactly this process, even if its id was reused. Raises PssError."""
         try:
-            folder = os.open(self._roots.procfs / str(process.pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
+            with open_process(self._roots, process) as folder:
+                return parse_rollup(_read_rollup(process, folder), process.pid)
+        except ProcessEndedError:
             raise _process_ended(process) from None
-        try:
-            self._check_identity(process, folder)
-            return parse_rollup(_read_rollup(process, folder), process.pid)
         except ParseError as error:
             raise PssError(f"process {process.pid}: {error}") from None
-        finally:
-            os.close(folder)
-
-    def _check_identity(self, process: Process, folder: int) -> None:
-        """Raise PssError if the process id now belongs to another process, or if the process is not visible."""
-        data = read_at(folder, "stat", STAT_BYTES)
-        stat = parse_stat(data) if data else None
-        if stat is None:
-            raise _process_ended(process)
-        boot_time = parse_boot_time((self._roots.procfs / "stat").read_bytes())
-        start_time = boot_time + stat.start_ticks / os.sysconf("SC_CLK_TCK")
-        if isinstance(process.start_time, Absent) or abs(start_time - process.start_time) > _SAME_START_SECONDS:
-            raise _process_ended(process)
 
 
 def _read_rollup(process: Process, folder: int) -> bytes:

@@ -1,1 +1,1 @@
-"""Recordings: served snapshots as JSON lines in a gzip file. Recording, replay and redaction."""
+"""Recording of the served snapshots, and replay."""

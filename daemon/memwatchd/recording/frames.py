@@ -7,9 +7,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from memwatch.recording.file_format import KEY, DamagedPart, RecordingError, first_line, read_lines
 from memwatch.render.json_decode import SnapshotDecodeError, snapshot_from
 from memwatch.snapshot import Snapshot
-from memwatchd.recording.file_format import KEY, DamagedPart, RecordingError, first_line, read_lines
 
 HEADER = f'{{"{KEY}"'.encode()
 

@@ -8,9 +8,9 @@ from collections import deque
 from pathlib import Path
 
 from memwatch.alerts.state import Notification
+from memwatch.recording.file_format import RecordingFile
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Snapshot
-from memwatchd.recording.file_format import RecordingFile
 
 log = logging.getLogger(__name__)
 

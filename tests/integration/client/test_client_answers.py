@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from memwatch.client.address import parse_url
+from memwatch.client.http import DaemonUnreachableError, ask
 from memwatch.render.json import snapshot_json, to_bytes
-from memwatchd.client.address import parse_url
-from memwatchd.client.http import DaemonUnreachableError, ask
 from support.client_process import COMMANDS, memwatch
 from support.daemon_process import free_port, running_daemon
 from support.http_site import http, site

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from memwatch.client.headroom import find_capacity
+from memwatch.client.history import sparkline
+from memwatch.client.process_tree import Peaks, read_tree
 from memwatch.render.json import snapshot_json, to_bytes
-from memwatchd.client.headroom import find_capacity
-from memwatchd.client.history import sparkline
-from memwatchd.client.process_tree import Peaks, read_tree
 from support import sample_nvml
 from support.client_process import SCRIPT, memwatch
 from support.daemon_process import RunningDaemon, clean_environment, free_port, running_daemon

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from memwatchd.client.cli import memwatch
+from memwatch.client.cli import memwatch
 from scripts.published_models import MODELS
 from support.client_process import COMMANDS, MODULE
 from support.daemon_process import clean_environment, running_daemon
@@ -46,7 +46,7 @@ def test_fit_of_a_model_costs_little_more_than_its_libraries(tmp_path: Path) -> 
     assert ratio < MAX_RATIO
 
 
-@pytest.mark.parametrize("module", ["memwatchd.client.cli", "memwatchd.client.fit"])
+@pytest.mark.parametrize("module", ["memwatch.client.cli", "memwatch.client.fit"])
 def test_command_imports_neither_collectors_nor_the_server(module: str) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.client.peak_cgroup import find_home, make, peak_cgroup
+from memwatch.client.peak_cgroup import find_home, make, peak_cgroup
 from support.client_process import memwatch
 from support.daemon_process import free_port
 

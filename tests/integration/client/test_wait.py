@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from memwatch.client.headroom import PlaceHeadroom
 from memwatch.library.cgroup_limit import CgroupLimit
-from memwatchd.client.headroom import PlaceHeadroom
 from support.client_process import memwatch
 from support.daemon_process import free_port, running_daemon
 from support.library_process import roots_environment, run_json, run_program

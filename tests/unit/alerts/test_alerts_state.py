@@ -328,3 +328,29 @@ def test_targets_are_known_without_an_alert() -> None:
         target for event in EVENTS for target in possible_targets(snapshot, (event,))
     }
     assert len(set(possible_targets(snapshot))) == len(possible_targets(snapshot))
+
+
+def vram_at(level: Level, seconds_to_full: float | None) -> Snapshot:
+    verdict = Pressure("gpu0", level, level, 0.97, (), kind="vram")
+    if seconds_to_full is not None:
+        verdict = replace(verdict, seconds_to_full=seconds_to_full)
+    return replace(calm_workstation(), pressure=(verdict,))
+
+
+@pytest.mark.parametrize(
+    ("seconds_to_full", "second"),
+    [(None, 60), (300.0, 60), (20.0, 5)],
+    ids=["steady", "full after the pending time", "full before it"],
+)
+def test_gpu_that_will_be_full_before_its_pending_time_fires_early(
+    seconds_to_full: float | None, second: int
+) -> None:
+    found = notices_from([vram_at(Level.CRITICAL, seconds_to_full)] * 70)
+
+    assert [at for at, _ in found] == [second]
+
+
+def test_gpu_load_that_stops_below_the_edge_waits_its_whole_pending_time() -> None:
+    """A model server fills the GPU on purpose: the forecast ends with the load."""
+    loads = [vram_at(Level.CRITICAL, 3.0)] * 4
+    assert notices_from([*loads, *[vram_at(Level.CRITICAL, None)] * 40, vram_at(Level.LOW, None)]) == []

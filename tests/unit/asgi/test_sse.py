@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.sse import Broker, EventStream, Stream
+from memwatch_web.asgi.stream_encoding import Identity
 
 
 def test_stream_as_slow_as_sampling_yields_to_other_tasks() -> None:
@@ -35,7 +36,7 @@ def test_stream_as_slow_as_sampling_yields_to_other_tasks() -> None:
             await asyncio.sleep(0)
 
     async def both() -> None:
-        stream = EventStream(broker, chunk_of)
+        stream = EventStream(broker, Identity(chunk_of))
         await asyncio.gather(stream({"type": "http"}, receive, send), another())
 
     broker = Broker(lambda: cast("Snapshot", next(numbers)), 10)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from memwatch.client.tables import columns, device_lines
+from memwatch.client.tree import render_lines
 from memwatch.model import Absent, Vitals
 from memwatch.render import words as wording
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Snapshot
 from memwatch_web.pages.pattern_samples import leased
-from memwatchd.client.tables import columns, device_lines
-from memwatchd.client.tree import render_lines
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, mig_server, simulated, unknown_figures
 
 

@@ -7,7 +7,8 @@ import tracemalloc
 from collections.abc import Callable
 
 from memwatch.clock import SystemClock
-from memwatch.monitor.loop import Identity, Monitor, MonitorRules
+from memwatch.monitor.identity import Identity
+from memwatch.monitor.loop import Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch_web.asgi.access import AccessControl
 from memwatch_web.asgi.auth import Login, Token

@@ -10,7 +10,8 @@ import pytest
 
 from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
-from memwatch.monitor.loop import Identity, Monitor, MonitorRules
+from memwatch.monitor.identity import Identity
+from memwatch.monitor.loop import Monitor, MonitorRules
 from memwatch.monitor.pacing import MIN_SECONDS, Pacing
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Level, Pressure, Snapshot

@@ -16,7 +16,8 @@ from memwatch.history.notable_ticks import NotableTick, NotableTicks, unpack
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.linux.files import ParseError
 from memwatch.model import Process
-from memwatch.monitor.loop import Identity, Monitor, MonitorRules
+from memwatch.monitor.identity import Identity
+from memwatch.monitor.loop import Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Kernel, Level, ProcessScan, Snapshot
 from support.fakes import GIB, FakeClock, FakeCollector, ram

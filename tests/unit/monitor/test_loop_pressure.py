@@ -12,7 +12,8 @@ from memwatch.alerts.state import Notification
 from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.model import Absent
-from memwatch.monitor.loop import Identity, Monitor, MonitorRules
+from memwatch.monitor.identity import Identity
+from memwatch.monitor.loop import Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Snapshot
 from support.fakes import GIB, FakeClock, FakeCollector, ram

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from memwatch.alerts.state import AlertState
 from memwatch.notify.sender import Sender
-from memwatch.notify.status import AlertRow, alert_json
+from memwatch.notify.status import AlertRow, AlertView, alert_json, fires_in
 
 ROW = AlertRow("ram", "pressure.critical", "critical", "firing", 1.0, False, ())
 
@@ -26,3 +27,37 @@ def test_listed_alert_about_gpu_memory_has_its_own_runbook() -> None:
     row = AlertRow("gpu0", "pressure.critical", "critical", "firing", 1.0, False, ())
 
     assert alert_json(row, Sender())["runbook"] == "/runbooks#gpumemorycritical"
+
+
+def test_alerts_are_grouped_by_rule_with_the_most_severe_firing_ones_first() -> None:
+    def row(target: str, rule: str, severity: str, state: str) -> AlertRow:
+        return AlertRow(target, rule, severity, state, 1.0 if state == "firing" else None, False, ())
+
+    view = AlertView(
+        [
+            row("ram", "pressure.high", "warning", "firing"),
+            row("gpu0.mig7", "pressure.critical", "critical", "pending"),
+            row("gpu0.mig9", "pressure.critical", "critical", "firing"),
+            row("gpu1.mig9", "pressure.critical", "critical", "firing"),
+        ]
+    )
+
+    assert [(group.rule, group.state, [one.target for one in group.alerts]) for group in view.groups] == [
+        ("pressure.critical", "firing", ["gpu0.mig9", "gpu1.mig9"]),
+        ("pressure.high", "firing", ["ram"]),
+        ("pressure.critical", "pending", ["gpu0.mig7"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "pending", "seconds"),
+    [
+        (AlertState(since=10.0), 60.0, 52.0),
+        (AlertState(since=10.0), 5.0, 0.0),
+        (AlertState(firing=True), 60.0, None),
+        (AlertState(since=10.0), None, None),
+    ],
+    ids=["pending", "due", "firing", "target without data"],
+)
+def test_pending_alert_says_when_it_fires(state: AlertState, pending: float | None, seconds: float | None) -> None:
+    assert fires_in(state, pending, 18.0) == seconds

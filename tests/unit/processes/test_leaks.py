@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.model import Absent, Process
-from memwatch.monitor.loop import Identity, Monitor, MonitorRules
+from memwatch.monitor.identity import Identity
+from memwatch.monitor.loop import Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.processes.growth import GrowthTracker
 from memwatch.processes.leaks import LeakRules, LeakSuspect, find_suspect

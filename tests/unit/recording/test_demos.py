@@ -9,7 +9,8 @@ from typing import get_args
 import pytest
 
 from memwatch.model import Absent
-from memwatch.monitor.loop import Identity, Monitor, MonitorRules
+from memwatch.monitor.identity import Identity
+from memwatch.monitor.loop import Monitor, MonitorRules
 from memwatch.render.json import snapshot_json
 from memwatch.snapshot import Node, Snapshot
 from memwatchd.recording import demos

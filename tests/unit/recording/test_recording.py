@@ -20,14 +20,15 @@ from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.leases import Lease
 from memwatch.library.machine_record import decode_machine
 from memwatch.model import Absent, Process
-from memwatch.monitor.loop import Identity, Monitor, MonitorRules
+from memwatch.monitor.identity import Identity
+from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.recording.file_format import DamagedPart, RecordingError, RecordingFile, read_lines
+from memwatch.recording.redact import Redactor
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.render.json_decode import SnapshotDecodeError, snapshot_from
 from memwatch.snapshot import CollectorStatus, Machine, SelfUsage, Snapshot
-from memwatchd.recording.file_format import DamagedPart, RecordingError, RecordingFile, read_lines
 from memwatchd.recording.frames import open_recording, read_frames
 from memwatchd.recording.player import Player, ReplayClock, ReplaySleep, play_through
-from memwatchd.recording.redact import Redactor
 from support.fakes import GIB, ram
 from support.sample_snapshots import SAMPLES
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
 from memwatch.backends.model import Backends
 from memwatch.doctor.model import Examination
-from memwatch.model import Process
+from memwatch.model import Absent, Process
 from memwatch.processes.pss import Pss
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.single_flight import SingleFlight
 
 
 class Inquiries(Struct, frozen=True):
-    """The slow queries: backends, doctor, and the PSS of a process."""
+    """The slow queries: backends, doctor, and the PSS of a process. `oom_score`: two small files, read at once."""
 
     backends: SingleFlight[Snapshot, Backends]
     doctor: SingleFlight[Snapshot, Examination]
     pss: SingleFlight[Process, Pss]
+    oom_score: Callable[[Process], tuple[int, int] | Absent]
 
     def close(self) -> None:
         """Cancel all: waiting requests get an error at once."""

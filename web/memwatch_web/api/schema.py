@@ -404,6 +404,7 @@ class Alert(Answer):
     since: str | None = Field(description="Start of firing; null while pending.")
     since_unix: float | None
     silenced: bool
+    fires_in_seconds: float | None = Field(description="Of a pending alert, if its condition lasts.")
     runbook: str | None = Field(
         description="Section of the runbooks: a URL, or a path if no address of the pages is known.",
         examples=["http://gpu1.example.org:6360/runbooks#memorycritical"],

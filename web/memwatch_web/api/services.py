@@ -25,6 +25,7 @@ from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.query_thread import QueryThread
 from memwatch_web.asgi.render_cache import RenderCaches
 from memwatch_web.asgi.sse import CLIENT, Broker, EventStream
+from memwatch_web.asgi.stream_encoding import Encoder
 
 # The kernel needs long to read the PSS of a large process.
 PSS_PAUSE_SECONDS = 1.0
@@ -115,12 +116,12 @@ class Services(Struct):
     def _record(self, kind: str, text: str) -> None:
         self.monitor.record_change(kind, printable(text))
 
-    def stream(self, request: Request, chunk_of: Callable[[Snapshot], bytes]) -> Response:
-        """Return a stream of `chunk_of` each snapshot. Raise ProblemError if this client may open none."""
+    def stream(self, request: Request, encoder: Encoder) -> Response:
+        """Return a stream with a chunk for each snapshot. Raise ProblemError if this client may open none."""
         client = request.scope.get(CLIENT, "")
         if not self.broker.has_room(client):
             raise ProblemError(503, self._full(client), headers={"Retry-After": "30"})
-        return EventStream(self.broker, chunk_of)
+        return EventStream(self.broker, encoder)
 
     def _full(self, client: str) -> str:
         most, own = self.broker.max_streams, self.broker.max_of_client

@@ -20,6 +20,7 @@ from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.single_flight import A, NotCompletedError, SingleFlight, T
 from memwatch_web.asgi.sse import sse
+from memwatch_web.asgi.stream_encoding import Identity
 
 STREAM_EVENTS = ("snapshot", "pressure", "event")
 
@@ -132,7 +133,7 @@ async def stream(
     for event in wanted - set(STREAM_EVENTS):
         raise ProblemError(422, f"events is {event[:80]!r}: use some of {', '.join(STREAM_EVENTS)}.")
     cache = services.caches.get("snapshot" if "snapshot" in wanted else "tick", stream_event)
-    return services.stream(request, JsonStream(services.monitor, cache, wanted, last_event_id).chunk)
+    return services.stream(request, Identity(JsonStream(services.monitor, cache, wanted, last_event_id).chunk))
 
 
 def stream_event(name: str, snapshot: Snapshot) -> bytes:

@@ -13,7 +13,7 @@ from memwatch.alerts.rules import CRITICAL, SEVERITY
 from memwatch.alerts.state import AlertState, Key
 from memwatch.history.disk.files import FilesStatus
 from memwatch.monitor.between_scrapes import BetweenScrapes
-from memwatch.monitor.loop import Identity
+from memwatch.monitor.identity import Identity
 from memwatch.notify.outbox.outbox import OutboxFigures
 from memwatch.notify.receiver import Subscription
 from memwatch.runtime.histogram import Histogram

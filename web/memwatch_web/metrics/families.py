@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from memwatch.alerts.state import AlertState, Key
 from memwatch.history.disk.files import FilesStatus
 from memwatch.monitor.between_scrapes import BetweenScrapes
-from memwatch.monitor.loop import Identity
+from memwatch.monitor.identity import Identity
 from memwatch.notify.outbox.outbox import OutboxFigures
 from memwatch.snapshot import Snapshot
 from memwatch_web.metrics.daemon_families import (

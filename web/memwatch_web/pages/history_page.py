@@ -14,7 +14,7 @@ from memwatch.snapshot import Snapshot
 from memwatch_web.api.history import instant, parse_names
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError
-from memwatch_web.asgi.static_files import accepts_gzip
+from memwatch_web.asgi.static_files import VARY, accepts_gzip
 from memwatch_web.pages.annotations import most_telling
 from memwatch_web.pages.charts import usual_series
 from memwatch_web.pages.history_data import build_data
@@ -45,7 +45,7 @@ async def history(services: PageServices, request: Request) -> Response:
 
     key = ("page", str(request.query_params), snapshot.seq, stalled, zipped)
     body = await services.query(key, _estimate_seconds(past, query), work)
-    headers = {"vary": "accept-encoding"} | ({"content-encoding": "gzip"} if zipped else {})
+    headers = {"content-encoding": "gzip", "vary": VARY} if zipped else {}
     return HTMLResponse(body, 422 if isinstance(query, RejectedQuery) else 200, headers)
 
 

@@ -25,7 +25,7 @@ from memwatch.model import (
     ShareKind,
     Vitals,
 )
-from memwatch.notify.status import AlertRow, ReceiverRow
+from memwatch.notify.status import AlertRow, AlertView, ReceiverRow, RuleRow
 from memwatch.owners import Owner
 from memwatch.processes.leaks import LeakSuspect
 from memwatch.snapshot import (
@@ -255,7 +255,25 @@ ALERTS = (
         "ram", "pressure.critical", "critical", "firing", UNIX - 90, False, sample_reasons(Level.CRITICAL, 0.964)
     ),
     AlertRow("gpu0", "device.lost", "critical", "firing", UNIX - 30, True, (Reason("lost", "fell off the bus"),)),
-    AlertRow("ram", "pressure.high", "warning", "pending", None, False, sample_reasons(Level.HIGH, 0.84)),
+    AlertRow("ram", "pressure.high", "warning", "pending", None, False, sample_reasons(Level.HIGH, 0.84), 4.0),
+    *(
+        AlertRow(
+            f"gpu0.mig{number}",
+            "pressure.critical",
+            "critical",
+            "pending",
+            None,
+            False,
+            sample_reasons(Level.CRITICAL, 0.97),
+            52.0,
+        )
+        for number in (7, 9)
+    ),
+)
+ALERT_GROUPS = AlertView(ALERTS).groups
+RULE_ROWS = (
+    RuleRow("pressure.critical", "critical", "memory is critical", 2, "memorycritical", 0.95),
+    RuleRow("pressure.forecast", "warning", "memory will be full soon", 0, "memoryfullsoon"),
 )
 SILENCES = (
     Silence("sil_all", UNIX + 3600, UNIX, 3600.0),

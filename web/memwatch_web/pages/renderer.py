@@ -22,6 +22,7 @@ from memwatch.pressure.rules import PressureRules
 from memwatch.printable import printable
 from memwatch.processes.growth import GrowthTracker
 from memwatch.render import words as wording
+from memwatch.render.json import to_bytes
 from memwatch.render.memory_map import build_limit_maps, build_maps
 from memwatch.render.status_line import GROWTH_SECONDS, StatusLine, build_status_line
 from memwatch.render.summary import build_latest, find_cuda_free, find_worst, has_figures
@@ -36,6 +37,7 @@ from memwatch_web.pages.markup import glue_units
 from memwatch_web.pages.memory_holders import find_memory_holders
 from memwatch_web.pages.process_list import GROUPS, build_listing
 from memwatch_web.pages.process_list import ListView as ListView
+from memwatch_web.pages.process_view import OomScore, ProcessView, build_process_view
 from memwatch_web.pages.recent_changes import WINDOW_SECONDS, Changes, find_changes
 from memwatch_web.pages.template_cache import CompiledTemplates
 from memwatch_web.pages.top_holders import TopHolder, find_top_holders
@@ -54,6 +56,10 @@ LINKS = {name: PATHS[name] for name in ("overview", "history", "processes", "dev
 LINKS |= {"fit": "/fit", "alerts": "/alerts", "about": "/about"}
 # Macro files, available in templates by name. The first is used by the others.
 PARTS = ("parts", "holder_parts", "map_parts", "status_parts", "device_parts", "alert_parts")
+# Stream of a page that is not visible.
+TITLE = "title"
+# Stream of the page of one process.
+PROCESS = "process"
 SILENCE_SPANS = ((3600, "1 h"), (28_800, "8 h"), (86_400, "1 d"))
 # Filters of templates: `figure | size`.
 WORDS = (
@@ -93,13 +99,14 @@ RECENT_SECONDS = 86_400.0
 
 
 class Pages:
-    """Renderer of all pages. Streams of the grouped process list are named `processes-GROUP`.
+    """Renderer of all pages. Streams of the grouped process list are named `processes-GROUP`, that of hidden pages
+    `title`.
 
     `rules` and `events` (newest first) are called at each rendering. `growth`: process growth from the monitor.
     """
 
     names = tuple(PATHS)
-    streams = (*names, *(f"processes-{group}" for group in GROUPS[1:]))
+    streams = (*names, *(f"processes-{group}" for group in GROUPS[1:]), TITLE)
 
     def __init__(
         self,
@@ -129,12 +136,38 @@ class Pages:
         return self._templates[name].render(context).encode()
 
     def fragment(self, stream: str, snapshot: Snapshot) -> bytes:
-        """Render the live part of a page, byte for byte as in the page."""
+        """Render the live part of a page, byte for byte as in the page. For `title`: its `#latest` as JSON."""
+        if stream == TITLE:
+            return to_bytes(build_latest(snapshot, self._rules()))
         name, _, group = stream.partition("-")
         template = self._templates[name]
         view = next((ListView(by) for by in GROUPS if by == group), None)
         context = template.new_context(self._context(name, snapshot, view))
         return "".join(template.blocks["live"](context)).encode()
+
+    def process(
+        self, snapshot: Snapshot, view: ProcessView, stalled_seconds: float | None = None, whole: bool = True
+    ) -> bytes:
+        """Render the page of one process, or with `whole` false its live part."""
+        template = self._environment.get_template("process.html")
+        context = {
+            "page": PROCESS,
+            "stream": f"{PROCESS}&pid={view.process.pid}",
+            "up": "../",
+            "subject": view.process.title,
+            "snapshot": snapshot,
+            "simulated": snapshot.simulated,
+            "latest": build_latest(snapshot, self._rules()),
+            "stalled_seconds": stalled_seconds,
+            "view": view,
+        }
+        if whole:
+            return template.render(context).encode()
+        return "".join(template.blocks["live"](template.new_context(context))).encode()
+
+    def view_process(self, snapshot: Snapshot, pid: int, shift: float, oom_score: OomScore) -> ProcessView | None:
+        """Return the view of a process. `shift`: Unix time minus boot time."""
+        return build_process_view(snapshot, self._growth, pid, shift, oom_score)
 
     def history(
         self, snapshot: Snapshot, past: HistoryView | RejectedQuery, stalled_seconds: float | None = None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import field
+
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.options import WebOptions
+from memwatch_web.asgi.stream_encoding import SharedDeflate
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.pages.renderer import Pages
 
@@ -16,3 +19,4 @@ class PageServices(Services, kw_only=True):
     pages: Pages
     options: Callable[[], WebOptions]
     scrapes: MetricsEndpoint
+    deflated: dict[str, SharedDeflate] = field(default_factory=dict)

@@ -7,6 +7,8 @@
   const banner = document.getElementById("stale-banner");
   const announcement = document.getElementById("announcement");
   const icon = document.getElementById("icon");
+  const up = document.documentElement.dataset.up;
+  const subject = live.dataset.subject ? `${live.dataset.subject} · ` : "";
   const page = new URLSearchParams(live.getAttribute("hx-sse:connect").split("?")[1]).get("page");
 
   const STALE_INTERVALS = 2.5; // with one sample a second and a check every 250 ms: stale within 3 s
@@ -21,6 +23,7 @@
   let freshAt = now() - Number(document.body.dataset.stalledSeconds ?? 0);
   let retriedAt = now();
   let connection = null;
+  let titles = null;
   let stale = null;
 
   // The server sends UTC. Show times in the browser's time zone, with the date if it is not today.
@@ -41,8 +44,8 @@
   }
 
   function showTitle() {
-    document.title = (stale ? "stale · " : "") + latest.title;
-    icon.href = `static/icon-${stale ? "stale" : latest.level}.svg`;
+    document.title = (stale ? "stale · " : "") + subject + latest.title;
+    icon.href = `${up}static/icon-${stale ? "stale" : latest.level}.svg`;
   }
 
   function accept(next) {
@@ -52,7 +55,7 @@
     latest = next;
     freshAt = now();
     showTitle();
-    if (chart) chart.add(next, gap);
+    if (chart && !document.hidden) chart.add(next, gap);
   }
 
   function look() {
@@ -80,9 +83,38 @@
   function reconnect() {
     if (now() - retriedAt < RETRY_SECONDS) return;
     retriedAt = now();
+    if (document.hidden) {
+      openTitles();
+      return;
+    }
     connection?.reader?.cancel();
     htmx.trigger(live, "reconnect");
   }
+
+  // A hidden page follows only what its title and notifications need.
+  function openTitles() {
+    titles?.close();
+    titles = new EventSource(`${up}live?page=title`);
+    titles.addEventListener("title", (event) => accept(JSON.parse(event.data)));
+  }
+
+  function followVisibility() {
+    if (document.hidden) {
+      connection?.reader?.cancel();
+      openTitles();
+      return;
+    }
+    titles?.close();
+    titles = null;
+    if (chart) chart.loadedAt = -Infinity;
+    htmx.trigger(live, "reconnect");
+  }
+
+  document.addEventListener("visibilitychange", followVisibility);
+
+  document.addEventListener("htmx:sse:before:connection", (event) => {
+    if (document.hidden) event.detail.connection.cancelled = true;
+  });
 
   document.addEventListener("htmx:sse:after:connection", (event) => {
     connection = event.detail.connection;
@@ -217,6 +249,7 @@
   const chart = box && new LiveChart(box, document.getElementById("spans"));
 
   localise(live);
+  if (document.hidden) openTitles();
   look();
   setInterval(look, 250);
 })();

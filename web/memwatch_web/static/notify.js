@@ -29,7 +29,7 @@
     if (level !== "critical" || !isWanted()) return;
     try {
       // One tag for each machine: several open pages show one notification.
-      new Notification(title, { body: verdict, tag: `memwatch ${location.host}`, icon: "static/icon-critical.svg" });
+      new Notification(title, { body: verdict, tag: `memwatch ${location.host}`, icon: `${document.documentElement.dataset.up}static/icon-critical.svg` });
     } catch {
       // Some mobile browsers allow this in service workers only. The tab title and icon still show the level.
     }

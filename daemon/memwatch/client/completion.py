@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from memwatchd.client.context import EXIT_OK
-from memwatchd.client.errors import CommandError
+from memwatch.client.context import EXIT_OK
+from memwatch.client.errors import CommandError
 
 WHERE = {
     "bash": "~/.local/share/bash-completion/completions/memwatch",

@@ -1,4 +1,4 @@
-"""Parts of the daemon that are built from the machine."""
+"""Identity of a machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import platform
 from pathlib import Path
 
 from memwatch.linux.files import Roots
-from memwatchd.wiring import read_identity
+from memwatch.monitor.identity import read_identity
 
 
 def test_identity_has_kernel_and_cpu_of_the_machine(tmp_path: Path) -> None:

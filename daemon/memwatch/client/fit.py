@@ -9,6 +9,11 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
+from memwatch.client.address import Address
+from memwatch.client.context import EXIT_OK, Number, build_context, check_shape, common, print_errors
+from memwatch.client.errors import EXIT_FAILURE
+from memwatch.client.figures import Json, certain_headroom, figure, size
+from memwatch.client.tables import MARKS, columns
 from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
 from memwatch.planning.launch import ALL, ENGINES, select_engines
 from memwatch.planning.number_formats import bits_per_cached_number, bits_per_weight
@@ -19,11 +24,6 @@ from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
 from memwatch.render import words as wording
 from memwatch.snapshot import Snapshot
-from memwatchd.client.address import Address
-from memwatchd.client.context import EXIT_OK, Number, build_context, check_shape, common, print_errors
-from memwatchd.client.errors import EXIT_FAILURE
-from memwatchd.client.figures import Json, certain_headroom, figure, size
-from memwatchd.client.tables import MARKS, columns
 
 # Options that need --train.
 TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "offload_parameters", "swap_blocks", "zero")

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import click
 from msgspec.structs import asdict
 
-from memwatchd.client.address import Address
-from memwatchd.client.context import build_context, check_shape, common
+from memwatch.client.address import Address
+from memwatch.client.context import build_context, check_shape, common
 
 
 @click.command(short_help="Recommended settings.")

@@ -8,9 +8,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from memwatch.options import InvalidValueError, parse_socket
+from memwatch.options import InvalidValueError, parse_host, parse_socket
 from memwatch.runtime.daemon_address import default_url
-from memwatchd.settings.values import parse_host
 
 DEFAULT_PORT = 6360
 PORTS = {"http": 80, "https": 443}

@@ -8,11 +8,11 @@ from urllib.parse import urlencode
 
 import click
 
+from memwatch.client.address import Address
+from memwatch.client.context import Number, build_context, check_shape, common, seconds_within
+from memwatch.client.http import ask
+from memwatch.client.tables import columns
 from memwatch.render import words as wording
-from memwatchd.client.address import Address
-from memwatchd.client.context import Number, build_context, check_shape, common, seconds_within
-from memwatchd.client.http import ask
-from memwatchd.client.tables import columns
 
 Json = dict[str, Any]
 BLOCKS = "▁▂▃▄▅▆▇█"

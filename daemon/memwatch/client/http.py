@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from memwatch.client.address import Address
+from memwatch.client.errors import CommandError
 from memwatch.runtime.daemon_address import read_authorization
 from memwatch.runtime.unix_http import UnixConnection
-from memwatchd.client.address import Address
-from memwatchd.client.errors import CommandError
 
 SECONDS = 10.0
 MAX_ANSWER_BYTES = 64 << 20

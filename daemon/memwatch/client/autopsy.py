@@ -9,13 +9,13 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
+from memwatch.client.address import Address
+from memwatch.client.context import EXIT_OK, Number, build_context, common
+from memwatch.client.errors import CommandError
+from memwatch.client.tables import columns
 from memwatch.library.allocator_snapshot import SnapshotSummary, read_snapshot
 from memwatch.library.pickle_reader import PickleRefusedError
 from memwatch.render import words as wording
-from memwatchd.client.address import Address
-from memwatchd.client.context import EXIT_OK, Number, build_context, common
-from memwatchd.client.errors import CommandError
-from memwatchd.client.tables import columns
 
 RECORD = "torch.cuda.memory._record_memory_history()"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from memwatch.client.figures import Json, certain_headroom, decode_pressure, decode_vitals, figure, size, state_of
 from memwatch.model import Absent, ShareKind
 from memwatch.render import words as wording
-from memwatchd.client.figures import Json, certain_headroom, decode_pressure, decode_vitals, figure, size, state_of
 
 # The available parts of a pool. All others are used.
 AVAILABLE_PARTS = ("page_cache", "free", "available")

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from memwatchd.client.address import Address
-from memwatchd.client.errors import CommandError
-from memwatchd.client.http import ask
+from memwatch.client.address import Address
+from memwatch.client.errors import CommandError
+from memwatch.client.http import ask
 
 POLL_SECONDS = 1.0
 # An idle daemon builds its API at the first request, which takes seconds on a slow board.

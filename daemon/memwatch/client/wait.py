@@ -11,12 +11,8 @@ from typing import Any, NoReturn
 import click
 from msgspec import Struct
 
-from memwatch.leases import MAX_NAME_LENGTH, OWN_LEASE
-from memwatch.linux.process_files import parse_stat
-from memwatch.planning.sizes import InvalidInputError, parse_bytes
-from memwatch.render import words as wording
-from memwatchd.client.address import Address
-from memwatchd.client.context import (
+from memwatch.client.address import Address
+from memwatch.client.context import (
     EXIT_OK,
     ClientContext,
     build_context,
@@ -24,10 +20,14 @@ from memwatchd.client.context import (
     common,
     seconds_within,
 )
-from memwatchd.client.errors import CommandError
-from memwatchd.client.headroom import PlaceHeadroom, find_headroom, find_place, find_ram
-from memwatchd.client.http import RequestDeclinedError, ask
-from memwatchd.client.run import COMMAND, PASS_THROUGH, CommandNotRunError
+from memwatch.client.errors import CommandError
+from memwatch.client.headroom import PlaceHeadroom, find_headroom, find_place, find_ram
+from memwatch.client.http import RequestDeclinedError, ask
+from memwatch.client.run import COMMAND, PASS_THROUGH, CommandNotRunError
+from memwatch.leases import MAX_NAME_LENGTH, OWN_LEASE
+from memwatch.linux.process_files import parse_stat
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.render import words as wording
 
 Json = dict[str, Any]
 LEASES = "/api/v1/leases"

@@ -16,23 +16,23 @@ from typing import Any
 
 import click
 
-from memwatch.library.host import host
-from memwatch.library.process_peak import KEEP_PEAK
-from memwatch.printable import printable
-from memwatch.render import words as wording
-from memwatchd.client.address import Address
-from memwatchd.client.context import (
+from memwatch.client.address import Address
+from memwatch.client.context import (
     build_context,
     check_shape,
     common,
     print_errors,
 )
-from memwatchd.client.errors import CommandError
-from memwatchd.client.http import ask
-from memwatchd.client.peak_cgroup import PeakCgroup, peak_cgroup
-from memwatchd.client.poller import SnapshotPoller
-from memwatchd.client.process_tree import Peaks, read_children_peak, read_tree
-from memwatchd.client.tables import columns
+from memwatch.client.errors import CommandError
+from memwatch.client.http import ask
+from memwatch.client.peak_cgroup import PeakCgroup, peak_cgroup
+from memwatch.client.poller import SnapshotPoller
+from memwatch.client.process_tree import Peaks, read_children_peak, read_tree
+from memwatch.client.tables import columns
+from memwatch.library.host import host
+from memwatch.library.process_peak import KEEP_PEAK
+from memwatch.printable import printable
+from memwatch.render import words as wording
 
 Json = dict[str, Any]
 SAMPLE_SECONDS = 0.1

@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from memwatch.client.address import Address
+from memwatch.client.context import check_shape
+from memwatch.client.errors import CommandError
+from memwatch.client.http import DaemonResponse, DaemonUnreachableError, ask
+from memwatch.recording.file_format import RecordingError, RecordingFile
+from memwatch.recording.redact import Redactor
 from memwatch.render.json_decode import MAX_INTERVAL, MIN_INTERVAL
-from memwatchd.client.address import Address
-from memwatchd.client.context import check_shape
-from memwatchd.client.errors import CommandError
-from memwatchd.client.http import DaemonResponse, DaemonUnreachableError, ask
-from memwatchd.recording.file_format import RecordingError, RecordingFile
-from memwatchd.recording.redact import Redactor
 
 # Time to wait for a daemon that restarts.
 RECONNECT_SECONDS = 30.0

@@ -14,12 +14,9 @@ from typing import Any
 
 import click
 
-from memwatch.model import NAMELESS
-from memwatch.printable import printable
-from memwatch.render import words as wording
-from memwatchd.client import tree
-from memwatchd.client.address import Address
-from memwatchd.client.context import (
+from memwatch.client import tree
+from memwatch.client.address import Address
+from memwatch.client.context import (
     EXIT_OK,
     ClientContext,
     Number,
@@ -28,9 +25,12 @@ from memwatchd.client.context import (
     common,
     seconds_within,
 )
-from memwatchd.client.figures import figure, size
-from memwatchd.client.tables import columns
-from memwatchd.client.tree import process_notes
+from memwatch.client.figures import figure, size
+from memwatch.client.tables import columns
+from memwatch.client.tree import process_notes
+from memwatch.model import NAMELESS
+from memwatch.printable import printable
+from memwatch.render import words as wording
 
 Json = dict[str, Any]
 TOP = 10

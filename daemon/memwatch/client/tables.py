@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from memwatch.client.figures import Json, certain_headroom, decode_vitals, figure, size, state_of
 from memwatch.model import Bytes
 from memwatch.render import words as wording
-from memwatchd.client.figures import Json, certain_headroom, decode_vitals, figure, size, state_of
 
 MARKS = {True: "✓", False: "✗", None: "?"}
 # Not "System RAM": firmware may reserve a part of it (carve-out), which MemTotal does not contain.

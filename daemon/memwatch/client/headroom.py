@@ -14,8 +14,8 @@ from memwatch.library.cgroup_limit import CgroupLimit, own_limit
 from memwatch.library.daemon_client import read_roots
 from memwatch.linux.files import Roots
 from memwatch.model import Device, Pool, Share
+from memwatch.monitor.identity import read_identity
 from memwatch.render import words as wording
-from memwatchd import wiring
 
 Json = dict[str, Any]
 
@@ -168,4 +168,4 @@ def _headroom(snapshot: Json, place: str) -> tuple[int | None, int | None]:
 
 def _is_this_machine(snapshot: Json) -> bool:
     """Return True if the snapshot is of the machine that this program runs on."""
-    return bool(snapshot["boot_id"] == wiring.read_identity(Roots(*read_roots(os.environ))).boot_id)
+    return bool(snapshot["boot_id"] == read_identity(Roots(*read_roots(os.environ))).boot_id)

@@ -16,12 +16,12 @@ import click
 from msgspec import Struct
 
 from memwatch import __version__
+from memwatch.client.address import DEFAULT, Address, default_address, parse_url
+from memwatch.client.errors import EXIT_FAILURE, CommandError
+from memwatch.client.http import SECONDS, DaemonResponse, DaemonUnreachableError, RequestDeclinedError, ask
 from memwatch.leases import OWN_LEASE
 from memwatch.options import InvalidValueError, parse_duration
 from memwatch.printable import printable
-from memwatchd.client.address import DEFAULT, Address, default_address, parse_url
-from memwatchd.client.errors import EXIT_FAILURE, CommandError
-from memwatchd.client.http import SECONDS, DaemonResponse, DaemonUnreachableError, RequestDeclinedError, ask
 
 if TYPE_CHECKING:
     from memwatch.planning.answer import FitAnswer
@@ -187,31 +187,31 @@ class Number(click.IntRange):
 
 
 def _snapshot_here() -> Json:
-    from memwatchd.client import local as direct
+    from memwatch.client import local as direct
 
     return direct.snapshot()
 
 
 def _snapshots_here(interval_seconds: float) -> Iterator[Json]:
-    from memwatchd.client import local as direct
+    from memwatch.client import local as direct
 
     return direct.snapshots(interval_seconds)
 
 
 def _fit_here(answer: Callable[[Snapshot], FitAnswer]) -> Json:
-    from memwatchd.client import local as direct
+    from memwatch.client import local as direct
 
     return direct.fit(answer)
 
 
 def _doctor_here() -> Json:
-    from memwatchd.client import local as direct
+    from memwatch.client import local as direct
 
     return direct.doctor()
 
 
 def _backends_here() -> Json:
-    from memwatchd.client import local as direct
+    from memwatch.client import local as direct
 
     return direct.backends()
 

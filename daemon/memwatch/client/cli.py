@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 
 from memwatch import __version__
-from memwatchd.client.address import DEFAULT, Address
-from memwatchd.client.context import (
+from memwatch.client.address import DEFAULT, Address
+from memwatch.client.context import (
     EXIT_OK,
     EXIT_USAGE,
     Number,
@@ -25,10 +25,10 @@ from memwatchd.client.context import (
     seconds_within,
     to_address,
 )
-from memwatchd.client.errors import EXIT_FAILURE, CommandError
-from memwatchd.client.help import DocumentedGroup
-from memwatchd.client.http import ask
-from memwatchd.standard_files import open_standard_files
+from memwatch.client.errors import EXIT_FAILURE, CommandError
+from memwatch.client.help import DocumentedGroup
+from memwatch.client.http import ask
+from memwatch.runtime.standard_files import open_standard_files
 
 ABOUT = """Shows memory usage of hosts and GPUs from memwatchd: pools, their contents, pressure, and available
 memory."""
@@ -99,7 +99,7 @@ memwatch.sections = (("Connection", CONNECTION), ("Examples", EXAMPLES), ("Exit 
 @common
 def status(url: Address | None, as_json: bool) -> int:
     """Show pools, their contents, memory pressure, and how much each GPU can allocate now."""
-    from memwatchd.client import tree
+    from memwatch.client import tree
 
     context = build_context(url, as_json)
     answer = context.snapshot()
@@ -113,7 +113,7 @@ def status(url: Address | None, as_json: bool) -> int:
 @common
 def devices(url: Address | None, as_json: bool) -> int:
     """List GPUs: how their memory relates to System RAM, how much they can allocate, and their state."""
-    from memwatchd.client import tables
+    from memwatch.client import tables
 
     context = build_context(url, as_json)
     answer = context.snapshot()
@@ -130,7 +130,7 @@ def backends(url: Address | None, as_json: bool) -> int:
     Most checks read files. OpenCL is queried in a separate process, at most once a minute. Vulkan is not queried,
     since that wakes sleeping GPUs: it is marked with a question mark.
     """
-    from memwatchd.client import tables
+    from memwatch.client import tables
 
     context = build_context(url, as_json)
     found = context.backends().json
@@ -144,7 +144,7 @@ def doctor(url: Address | None, as_json: bool) -> int:
 
     Exits with 1 if data is missing or wrong.
     """
-    from memwatchd.client import tables
+    from memwatch.client import tables
 
     context = build_context(url, as_json)
     found = context.doctor().json
@@ -158,7 +158,7 @@ def doctor(url: Address | None, as_json: bool) -> int:
 @common
 def events(limit: int, url: Address | None, as_json: bool) -> int:
     """List recent events, newest last: levels, alerts, OOM kills, failing collectors."""
-    from memwatchd.client import tables
+    from memwatch.client import tables
 
     context = build_context(url, as_json)
     answer = ask(context.address, f"/api/v1/events?limit={limit}")
@@ -177,7 +177,7 @@ def events(limit: int, url: Address | None, as_json: bool) -> int:
 @common
 def release(seconds: float, url: Address | None, as_json: bool) -> int:
     """Release all GPU drivers temporarily, so that a GPU can be reset or split into MIG instances."""
-    from memwatchd.client import tables
+    from memwatch.client import tables
 
     context = build_context(url, as_json)
     answer = ask(context.address, f"/api/v1/release?seconds={seconds:g}", "POST")
@@ -202,7 +202,7 @@ def record(file: Path, seconds: float, redact: bool, url: Address | None, as_jso
 
     Appends to an existing recording.
     """
-    from memwatchd.client.record import record as write
+    from memwatch.client.record import record as write
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     context = build_context(url, as_json)
@@ -213,7 +213,7 @@ def record(file: Path, seconds: float, redact: bool, url: Address | None, as_jso
 
 
 memwatch.deferred = {
-    name: f"memwatchd.client.{module}"
+    name: f"memwatch.client.{module}"
     for module, names in {
         "advise": ("advise",),
         "autopsy": ("autopsy",),

@@ -1,0 +1,40 @@
+"""Identity of a machine and its boot."""
+
+from __future__ import annotations
+
+import platform
+import socket
+
+from msgspec import Struct
+
+from memwatch.linux.files import Roots, read_once
+from memwatch.printable import decode, printable
+from memwatch.snapshot import UNKNOWN_BOOT
+
+
+class Identity(Struct, frozen=True):
+    """Identity of the machine and its boot. `kernel` (its release) and `cpu` (aarch64) are empty if not known."""
+
+    host: str
+    boot_id: str
+    simulated: bool = False
+    kernel: str = ""
+    cpu: str = ""
+
+
+def read_identity(roots: Roots) -> Identity:
+    """Return host name, boot id and kernel from procfs, else the host name and CPU of this process.
+
+    Linux has `arch` since 6.1.
+    """
+    host = _word(roots, "sys/kernel/hostname") or printable(socket.gethostname())
+    return Identity(
+        host,
+        _word(roots, "sys/kernel/random/boot_id") or UNKNOWN_BOOT,
+        kernel=_word(roots, "sys/kernel/osrelease"),
+        cpu=_word(roots, "sys/kernel/arch") or platform.machine(),
+    )
+
+
+def _word(roots: Roots, path: str) -> str:
+    return decode((read_once(roots.procfs / path) or b"").strip())

@@ -1,0 +1,1 @@
+"""Recordings: snapshots in a file, and their redaction."""
