@@ -176,7 +176,7 @@ def test_invalid_query_shows_a_page_with_the_reason(daemon: RunningDaemon, query
     assert answer.status == 422
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert reason in page.text
-    assert "Show last 1 h, 24 h, 7 d, 30 d" in page.text
+    assert "Show last 10 m, 1 h, 6 h, 24 h, 7 d, 30 d" in page.text
     assert page.open == []
     assert b"<script>alert" not in answer.body
 

@@ -97,6 +97,7 @@ const PastChart = (() => {
       this.chart = past.charts.find((one) => one.id === this.box.dataset.chart);
       const mine = past.flags.filter((flag) => flag.kind !== "level" || flag.chart === this.chart.id);
       this.flags = mine.sort((one, other) => rank(one) - rank(other)); // if labels collide, the first one is drawn
+      this.unpack();
       this.layers = (this.chart.stack?.layers ?? []).filter((layer) => layer.values.some((value) => value > 0));
       const { curves } = this.chart;
       this.data = uPlot.join(curves.map((curve) => [curve.unix, curve.min, curve.max, curve.avg]));
@@ -106,6 +107,14 @@ const PastChart = (() => {
       this.box.replaceChildren();
       this.plot = new uPlot(this.options(), this.data, this.box);
       this.showMoment(null);
+    }
+
+    // The stack comes in MiB, at the times of the curve of use, to be short.
+    unpack() {
+      const { stack, curves } = this.chart;
+      if (!stack || stack.unix) return;
+      stack.unix = [...curves.find((curve) => curve.name === `pool.${this.chart.id}.used_bytes`).unix];
+      for (const layer of stack.layers) layer.values = layer.values.map((value) => (value == null ? null : value * 2 ** 20));
     }
 
     // A sample of the live page. The first column of the curve is its time.
