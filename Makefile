@@ -16,7 +16,7 @@ SECONDS ?= 600
 TARGETS ?=
 # Number of generated machines of `make machines`.
 COUNT ?= 100000
-# The build for the CPU is enough; set its index with TORCH="torch --index-url …".
+# The build for the CPU is enough: TORCH="torch==2.13.0+cpu", with PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS.
 TORCH ?= torch
 
 # Keep compiled modules in the virtual environment, even if PYTHONDONTWRITEBYTECODE is set. Without them each daemon
@@ -26,7 +26,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace screenshots test-lowest test-pins test-pythons test-torch test-llama test-hardware soak faults crash machines scale \
-	reference docs shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
+	reference docs verify-types shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make test-long    run the long tests: every sample in a browser, a day of ticks, faults by the hundred, overhead"
 	@echo "make coverage     run all of these and report uncovered lines (a third slower)"
 	@echo "make lint         check formatting, types (also of the tests), layers and language"
+	@echo "make verify-types check that everything that \`import memwatch\` offers has a known type (pyright)"
 	@echo "make format       fix lint findings and format the code"
 	@echo "make bench        measure overhead, compared with bare reads of the same files and with peers"
 	@echo "make bench-alerts measure alert latency, and lost alerts over a hundred kills"
@@ -61,7 +62,7 @@ help:
 	@echo "make test-system  test the package in a systemd container: install, kill, hang, upgrade, purge (root)"
 	@echo "make test-arm64   test the arm64 package on an emulated processor"
 	@echo "make audit        check dependencies for known vulnerabilities (ADVISORIES=FILE: by another list), write the SBOM"
-	@echo "make build        build the wheel and the source distribution in dist/"
+	@echo "make build        build the wheels and source distributions of memwatch and memwatchd in dist/"
 
 run: $(VENV)/.run
 	$(BIN)/memwatchd $(RUN_ARGS)
@@ -83,6 +84,10 @@ lint: $(VENV)/.test
 	MYPYPATH=tests:tests/system $(BIN)/mypy tests/system/*.py
 	$(BIN)/lint-imports
 	PYTHONPATH=tests $(BIN)/python -m scripts.check_language
+
+# pyright runs in the Node.js of a wheel (61 MB), without another download. It finds the packages in the PATH's venv.
+verify-types: $(VENV)/.types
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright --verifytypes memwatch
 
 shipped-config: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.shipped_configuration
@@ -151,6 +156,7 @@ test-torch:
 	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH) jax cupy-cuda12x "mlx[cpu]" \
 		transformers diffusers gguf safetensors accelerate lightning keras
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.torch_run
+	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.library_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.callbacks_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.model_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.image_run
@@ -161,7 +167,8 @@ test-llama:
 	PYTHONPATH=tests $(VENV)-llama/bin/python -m scripts.llama_run
 
 build: $(VENV)/.test
-	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m build --no-isolation --outdir dist daemon
+	$(BIN)/python -m build --no-isolation --outdir dist
 
 deb: $(VENV)/.test
 	$(BIN)/python deploy/package/deb.py $(DEB_ARGS)
@@ -175,7 +182,7 @@ test-system: deb
 fuzz: $(VENV)-fuzz/.made
 	PYTHONPATH=tests $(VENV)-fuzz/bin/python -m fuzz.run --seconds $(SECONDS) --docs docs/quality/fuzz.md $(TARGETS)
 
-$(VENV)-fuzz/.made: pyproject.toml $(CONSTRAINTS)
+$(VENV)-fuzz/.made: pyproject.toml daemon/pyproject.toml $(CONSTRAINTS)
 	@sh tests/tools/make_venv.sh $(PYTHON) $(VENV)-fuzz
 	$(VENV)-fuzz/bin/python -m pip --quiet --disable-pip-version-check install --constraint $(CONSTRAINTS) \
 		--build-constraint $(CONSTRAINTS) --editable .
@@ -208,12 +215,16 @@ $(VENV)/.made:
 	@sh tests/tools/make_venv.sh $(PYTHON) $(VENV)
 	@touch $@
 
-$(VENV)/.run: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
+$(VENV)/.run: $(VENV)/.made pyproject.toml daemon/pyproject.toml $(CONSTRAINTS)
 	$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run
 	$(INSTALL) --group test --group lint
+	@touch $@
+
+$(VENV)/.types: $(VENV)/.run
+	$(INSTALL) --group types
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.test

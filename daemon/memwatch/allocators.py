@@ -12,7 +12,7 @@ class AllocatorReport(Struct, frozen=True):
 
     `reserved_bytes` is what the allocator reserved; `allocated_bytes` of it are in use. `active_bytes` cannot be
     released yet. `inactive_split_bytes` lie between blocks in use (fragmentation). `retries` and `ooms` count since
-    the process started.
+    the process started. `device` is the program's own name of a GPU, `gpu` the machine's id of it.
     """
 
     pid: int
@@ -25,6 +25,7 @@ class AllocatorReport(Struct, frozen=True):
     limit_bytes: Bytes = Absent.NOT_SUPPORTED
     retries: int | Absent = Absent.NOT_SUPPORTED
     ooms: int | Absent = Absent.NOT_SUPPORTED
+    gpu: str | None = None
 
     def __post_init__(self) -> None:
         names = ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "limit_bytes")

@@ -70,12 +70,13 @@ def download(python: str, machine: str, folder: Path) -> list[Path]:
     return sorted(folder.glob("*.whl"))
 
 
-def own_wheel(folder: Path) -> Path:
+def own_wheels(folder: Path) -> list[Path]:
+    """Build memwatch and memwatchd as for a release, from their source distributions."""
     shutil.rmtree(folder, ignore_errors=True)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    for project in (ROOT / "daemon", ROOT):
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(project)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return sorted(folder.glob("*.whl"))
 
 
 def unpack(wheel: Path, home: Path) -> str:
@@ -95,9 +96,9 @@ def make_environment(tree: Path, machine: str, work: Path) -> None:
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "python3").symlink_to("/usr/bin/python3")
     (home / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
-    own = own_wheel(work / "own")
+    own = own_wheels(work / "own")
     for python in PYTHONS:
-        wheels = [own, *download(python, machine, work / f"{machine}-{python}")]
+        wheels = [*own, *download(python, machine, work / f"{machine}-{python}")]
         packages = home / "lib" / f"python{python}" / "site-packages"
         packages.mkdir(parents=True)
         lines = [f"../../../wheels/{unpack(wheel, home)}" for wheel in wheels]

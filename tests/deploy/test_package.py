@@ -1,69 +1,45 @@
-"""Test the wheel built from the source distribution, installed away from the checkout."""
+"""Test the wheels built from the source distributions, installed away from the checkout."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import sysconfig
 import tarfile
 import venv
-import zipfile
 from collections.abc import Iterator
+from email.parser import Parser
 from pathlib import Path
-from typing import Any
 
 import pytest
-from msgspec import Struct
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 from memwatch import __version__
-from support.daemon_process import clean_environment
 from support.paths import ROOT
+from support.requirements import DAEMON, extras_of, read_project, required_by
+from support.requirements import LIBRARY as LIBRARY_PROJECT
+from support.wheels import PROJECTS, Built, build, run
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-PACKAGES = {"memwatch": "daemon/memwatch", "memwatchd": "daemon/memwatchd", "memwatch_web": "web/memwatch_web"}
-
-
-class Built(Struct, frozen=True):
-    """The two files of a release."""
-
-    wheel: Path
-    sdist: Path
-
-    def wheel_names(self) -> set[str]:
-        with zipfile.ZipFile(self.wheel) as archive:
-            return {name for name in archive.namelist() if not name.endswith("/")}
-
-
-def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+LIBRARY = {"memwatch": "daemon/memwatch"}
+PACKAGES = {"memwatchd": "daemon/memwatchd", "memwatch_web": "web/memwatch_web"}
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Build as `make build` does: the wheel comes from the source distribution, so both are complete."""
+def release(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
+    """Build both packages as `make build` does. Wheels come from source distributions, so both are complete."""
     folder = tmp_path_factory.mktemp("dist")
-    done = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return Built(next(folder.glob("*.whl")), next(folder.glob("*.tar.gz")))
+    return {name: build(name, folder) for name in PROJECTS}
 
 
 @pytest.fixture(scope="module")
-def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the programs' folder of a new environment with the wheel. Dependencies are added by path.
+def built(release: dict[str, Built]) -> Built:
+    return release["memwatchd"]
+
+
+@pytest.fixture(scope="module")
+def installed(release: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the programs' folder of a new environment with both wheels. Dependencies are added by path.
 
     A .pth file in a folder that was added by a .pth file is not read, so the editable checkout stays outside.
     """
@@ -72,7 +48,7 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = next((folder / "lib").glob("python*/site-packages"))
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", folder)
-    done = run(*pip, "install", "--no-deps", "--no-index", built.wheel, cwd=folder)
+    done = run(*pip, "install", "--no-deps", "--no-index", *(one.wheel for one in release.values()), cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "bin"
 
@@ -81,33 +57,36 @@ def files_of(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
-def test_wheel_holds_exactly_the_files_of_the_three_packages(built: Built) -> None:
+def expected_in(packages: dict[str, str]) -> set[str]:
+    return {
+        f"{name}/{path.relative_to(ROOT / folder).as_posix()}"
+        for name, folder in packages.items()
+        for path in files_of(ROOT / folder)
+    }
+
+
+def test_wheels_hold_exactly_the_files_of_their_packages(release: dict[str, Built]) -> None:
     """No ignore rule drops a template, a vendored *.min.js, its licence or py.typed; no test is shipped.
 
     Beside the packages there are only the unit files that install-service needs.
     """
-    expected = {
-        f"{name}/{path.relative_to(ROOT / folder).as_posix()}"
-        for name, folder in PACKAGES.items()
-        for path in files_of(ROOT / folder)
-    } | {f"memwatchd/unit/memwatchd.{kind}" for kind in ("service", "slice", "sysusers", "toml")}
+    units = {f"memwatchd/unit/memwatchd.{kind}" for kind in ("service", "slice", "sysusers", "toml")}
+    for name, expected in (("memwatch", expected_in(LIBRARY)), ("memwatchd", expected_in(PACKAGES) | units)):
+        names = release[name].wheel_names()
 
-    names = built.wheel_names()
-
-    information = f"memwatchd-{__version__}.dist-info/"
-    assert {name for name in names if not name.startswith(information)} == expected
+        assert {one for one in names if not one.startswith(f"{name}-{__version__}.dist-info/")} == expected
     assert {f"{name}/py.typed" for name in PACKAGES} <= expected
     assert any(name.endswith(".min.js") for name in expected)
     assert any(name.startswith("memwatch_web/templates/") for name in expected)
 
 
-def test_wheel_build_is_reproducible(built: Built, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", PROJECTS)
+def test_wheel_build_is_reproducible(name: str, release: dict[str, Built], tmp_path: Path) -> None:
     """Two builds are identical, so a user can verify a release by building it."""
-    again = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path)
+    again = build(name, tmp_path)
 
-    assert again.returncode == 0, again.stderr
-    assert next(tmp_path.glob("*.whl")).read_bytes() == built.wheel.read_bytes()
-    assert next(tmp_path.glob("*.tar.gz")).read_bytes() == built.sdist.read_bytes()
+    assert again.wheel.read_bytes() == release[name].wheel.read_bytes()
+    assert again.sdist.read_bytes() == release[name].sdist.read_bytes()
 
 
 def test_installed_wheel_installs_the_service(installed: Path, tmp_path: Path) -> None:
@@ -122,9 +101,7 @@ def test_installed_wheel_installs_the_service(installed: Path, tmp_path: Path) -
 def test_wheel_has_complete_metadata(built: Built) -> None:
     """Version from memwatch.__version__, a pure wheel for any Python from 3.10 on, all licences, two programs."""
     information = f"memwatchd-{__version__}.dist-info"
-    with zipfile.ZipFile(built.wheel) as archive:
-        metadata = archive.read(f"{information}/METADATA").decode()
-        programs = archive.read(f"{information}/entry_points.txt").decode()
+    metadata, programs = built.read("METADATA"), built.read("entry_points.txt")
     vendored = ROOT / "web/memwatch_web/static/vendor"
     licences = {path.relative_to(ROOT).as_posix() for path in vendored.iterdir() if "LICENSE" in path.name}
 
@@ -135,8 +112,58 @@ def test_wheel_has_complete_metadata(built: Built) -> None:
     assert "memwatchd = memwatchd.cli:main" in programs
     assert "memwatch = memwatch.client.cli:main" in programs
     assert "\nProvides-Extra: opencl\n" in metadata
+    assert f"\nRequires-Dist: memwatch=={__version__}\n" in metadata
+    assert "file://" not in metadata
     assert licences
     assert {f"{information}/licenses/{name}" for name in licences | {"LICENSE"}} <= built.wheel_names()
+
+
+def test_library_needs_at_most_two_packages_on_linux(release: dict[str, Built]) -> None:
+    """Every further one may be pinned to another version by a program beside it."""
+    metadata = Parser().parsestr(release["memwatch"].read("METADATA"))
+    needed = [Requirement(text) for text in metadata.get_all("Requires-Dist") or ()]
+    linux = {"sys_platform": "linux"}
+
+    assert metadata["Version"] == __version__
+    assert {one.name for one in needed if one.marker is None or one.marker.evaluate(linux)} == {"msgspec", "click"}
+    assert "memwatch = memwatch.client.cli:main" in release["memwatch"].read("entry_points.txt")
+
+
+def test_source_distributions_have_no_path_of_this_machine(release: dict[str, Built]) -> None:
+    for name, one in release.items():
+        with tarfile.open(one.sdist) as archive:
+            information = archive.extractfile(f"{name}-{__version__}/PKG-INFO")
+            assert information is not None
+            assert b"file://" not in information.read()
+
+
+def test_both_packages_have_the_same_licence_and_python_versions() -> None:
+    """The library is built from daemon/, which needs its own copy of the licence."""
+    daemon, library = (read_project(path)["project"] for path in (DAEMON, LIBRARY_PROJECT))
+    same = ("license", "requires-python", "authors")
+
+    assert (ROOT / "daemon/LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert [daemon[key] for key in same] == [library[key] for key in same]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("wheel", f"memwatch @ {(ROOT / 'daemon').as_uri()}"),
+        ("sdist", f"memwatch=={__version__}"),
+        ("editable", "msgspec"),
+    ],
+)
+def test_checkout_takes_the_library_from_its_own_folder(kind: str, wanted: str) -> None:
+    """Never from an index, where this version may be another one."""
+    code = (
+        "from hatchling.metadata.core import ProjectMetadata; from hatchling.plugin.manager import PluginManager;"
+        "print('\\n'.join(ProjectMetadata('.', PluginManager()).core.dependencies))"
+    )
+    done = run(sys.executable, "-c", code, cwd=ROOT, MEMWATCHD_BUILD=kind)
+
+    assert any(line.startswith(wanted) for line in done.stdout.splitlines()), done.stdout + done.stderr
+    assert ("memwatch" in done.stdout) == (kind != "editable")
 
 
 def test_every_vendored_library_has_a_license_file() -> None:
@@ -188,28 +215,17 @@ def pins_of(name: str) -> dict[str, set[Version]]:
     return pins
 
 
-def required_by(project: dict[str, Any]) -> list[str]:
-    """Return the requirements of the project and of its extras."""
-    return [*project["dependencies"], *extras_of(project)]
-
-
-def extras_of(project: dict[str, Any]) -> list[str]:
-    return [text for extra in project["optional-dependencies"].values() for text in extra]
-
-
 def test_dependencies_of_extras_are_installed_for_tests() -> None:
     """The test group has all requirements of the extras, so that no test lacks one."""
-    written = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    extras = extras_of(written["project"])
+    extras = extras_of(DAEMON)
 
     assert extras
-    assert set(extras) <= set(written["dependency-groups"]["test"])
+    assert set(extras) <= set(read_project(DAEMON)["dependency-groups"]["test"])
 
 
 def test_oldest_tested_dependencies_are_the_lower_bounds() -> None:
     """Each lower bound in pyproject.toml is the version `make test-lowest` installs, so no bound is a guess."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [Requirement(text) for text in required_by(project)]
+    wanted = [Requirement(text) for path in (DAEMON, LIBRARY_PROJECT) for text in required_by(path)]
     floors = {one.name: Version(spec.version) for one in wanted for spec in one.specifier if spec.operator == ">="}
 
     lowest = pins_of("constraints-lowest.txt")
@@ -220,10 +236,9 @@ def test_oldest_tested_dependencies_are_the_lower_bounds() -> None:
 
 def test_newest_tested_dependencies_are_within_the_bounds() -> None:
     """Every pin of constraints.txt lies within what pyproject.toml allows."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     newest = pins_of("constraints.txt")
 
-    for text in required_by(project):
+    for text in (*required_by(DAEMON), *required_by(LIBRARY_PROJECT)):
         wanted = Requirement(text)
         assert newest[wanted.name], text
         assert all(pin in wanted.specifier for pin in newest[wanted.name]), text

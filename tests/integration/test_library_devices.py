@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +13,16 @@ import pytest
 
 from support import sample_nvml
 from support.client_process import memwatch
-from support.daemon_process import RunningDaemon, running_daemon
+from support.daemon_process import RunningDaemon, clean_environment, running_daemon
+from support.ingest_client import own_ticks, post
 from support.library_process import roots_environment, run_json, run_program
 from support.nvml_machine import Simulator
 from support.nvml_state_file import state_file
+from support.paths import MACHINES
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 GIB = 1 << 30
+PATHS = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path(__file__).parents[1])]))
 EIGHT = sample_nvml.EIGHT_H100
 FIGURES = """
 import json, sys, memwatch
@@ -51,6 +57,81 @@ def test_reordered_gpus_are_those_that_cuda_means(listed: str, eight: tuple[Runn
     assert by_daemon == alone
     assert [pool for pool, _, _ in alone] == ["gpu5", "gpu2", "gpu2", "gpu0"]
     assert len({headroom for _, _, headroom in alone}) == 3
+
+
+REPORT = """
+import memwatch, sys
+from support.custom_pool import OwnPool
+for name in ("cuda:0", "cuda:1", "host"):
+    pool = OwnPool()
+    pool.device = name
+    memwatch.register_pool(pool)
+print("ready", flush=True)
+sys.stdin.readline()
+memwatch.log_memory_usage("step")
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningDaemon, Path]]:
+    """The same with a copy of the host's files, so that a test can add its process, and the folder of processes."""
+    folder = tmp_path_factory.mktemp("copied")
+    simulator = Simulator.of(folder, EIGHT)
+    host = shutil.copytree(MACHINES / str(simulator.host), folder / "host", symlinks=True)
+    roots = [f"--{name}fs={host / name}" for name in ("proc", "sys", "root")]
+    with running_daemon(folder, *roots, environ=simulator.environ) as running:
+        running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok"] * 8)
+        yield running, host / "proc"
+
+
+def show_process(procfs: Path, pid: int) -> None:
+    """Let the daemon find a real process in its /proc."""
+    folder = procfs / str(pid)
+    folder.mkdir(exist_ok=True)
+    for name in ("stat", "status"):
+        (folder / name).write_bytes(Path(f"/proc/{pid}/{name}").read_bytes())
+
+
+def test_reports_are_of_the_gpus_that_cuda_means(copied: tuple[RunningDaemon, Path]) -> None:
+    """The daemon attributes an allocator by the UUID: its cuda:0 is another GPU than the machine's first."""
+    daemon, procfs = copied
+    environ = clean_environment(MEMWATCH_URL=daemon.url, CUDA_VISIBLE_DEVICES="6,3", PYTHONPATH=PATHS)
+    with subprocess.Popen(
+        [sys.executable, "-c", REPORT], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdin is not None
+        program.stdout.readline()
+        show_process(procfs, program.pid)
+        program.stdin.write(b"\n")
+        program.stdin.flush()
+        daemon.wait_for("/api/v1/snapshot", lambda found: found["claims"])
+        claims = daemon.snapshot()["claims"]
+        program.communicate()
+
+    assert [(one["device"], one["gpu"]) for one in claims] == [
+        ("cuda:0", "gpu6"),
+        ("cuda:1", "gpu3"),
+        ("host", None),
+    ]
+
+
+def test_reports_of_older_programs_and_of_unknown_gpus_are_taken(copied: tuple[RunningDaemon, Path]) -> None:
+    """Older ones have no identity. A PCI address may be written in any usual way."""
+    daemon, procfs = copied
+    show_process(procfs, os.getpid())
+    address = next(one["pci"] for one in daemon.get("/api/v1/devices").json if one["id"] == "gpu2")
+    names = [None, EIGHT.gpus[4].uuid, address.upper(), "GPU-unknown", ""]
+    claims = [{"name": "x", "device": "cuda:0", **({} if name is None else {"gpu": name})} for name in names]
+
+    body = {"pid": os.getpid(), "start_ticks": own_ticks(), "claims": claims}
+    assert post(daemon, "/api/v1/reports", body)[0] == 200
+    own = daemon.wait_for(
+        "/api/v1/snapshot", lambda found: [one for one in found["claims"] if one["pid"] == os.getpid()]
+    )["claims"]
+
+    assert [one["gpu"] for one in own if one["pid"] == os.getpid()] == [None, "gpu4", "gpu2", None, None]
 
 
 def test_figures_without_a_daemon_stay_current(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,6 +128,17 @@ def test_values_without_a_daemon_become_stale(spark: tuple[RunningDaemon, Simula
     assert later.architecture == "unified"
     assert coherent.ram is not None
     assert coherent.ram.used_bytes is Absent.STALE
+
+
+def test_figures_from_before_the_thread_started_are_read_again() -> None:
+    """Properties of the machine are kept regardless of age; `machine()` returns current figures."""
+    cache = MachineCache(Daemon("http://127.0.0.1:9"))
+    old = replace(cache.any(), monotonic=time.monotonic() - 20)
+    cache._machine = old
+
+    assert cache.any() is old
+    assert cache.fresh().monotonic > old.monotonic + 19
+    cache.forget()
 
 
 def test_unreachable_daemon_is_not_tried_again_at_once() -> None:

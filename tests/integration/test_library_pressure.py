@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from contextlib import ExitStack
@@ -17,8 +18,8 @@ from memwatch.linux.files import Roots
 from memwatch.model import Absent
 from support import login_settings
 from support.daemon_process import running_daemon
-from support.library_process import roots_environment
-from support.paths import MACHINES
+from support.library_process import roots_environment, run_json
+from support.paths import MACHINES, TESTS
 from support.waiting import wait_until
 
 
@@ -53,6 +54,27 @@ def test_pressure_is_polled_without_a_daemon(tmp_path: Path) -> None:
     watch.stop()
 
     assert (changes[0].level, changes[0].previous, changes[0].reasons) == ("high", "low", ("90.0% used",))
+
+
+SHRINKING = """
+import time, memwatch
+from support.custom_pool import OwnPool
+pool = OwnPool()
+memwatch.register_pool(pool)
+watch = memwatch.shrink_on_pressure("high")
+until = time.monotonic() + 20
+while pool.reserved > 2 << 30 and time.monotonic() < until:
+    time.sleep(0.05)
+watch.stop()
+print(pool.reserved)
+"""
+
+
+def test_pools_are_shrunk_under_pressure(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text(meminfo(10))
+    path = f"{os.environ.get('PYTHONPATH', '')}:{TESTS}"
+
+    assert run_json(SHRINKING, MEMWATCHD_PROCFS=str(tmp_path), PYTHONPATH=path) == 2 << 30
 
 
 @pytest.mark.parametrize("daemon", [True, False], ids=["a daemon outside", "no daemon"])

@@ -17,7 +17,7 @@ from typing import NoReturn
 import pytest
 
 import memwatch
-from memwatch.library.frameworks import shrink_all
+from memwatch.library.frameworks import shrink
 from memwatch.library.guard import Guard
 from memwatch.model import Absent
 from memwatch.planning.sizes import InvalidInputError
@@ -93,7 +93,7 @@ def test_failing_pool_never_raises(caplog: pytest.LogCaptureFixture) -> None:
         with memwatch.track("x") as stats, memwatch.MemoryProfiler(0.01) as profiler:
             profiler.stage("y")
             lines = {memwatch.log_memory_usage("step") for _ in range(3)}
-        assert shrink_all() == 0
+        assert shrink() == 0
     finally:
         memwatch.unregister_pool(pool)
 

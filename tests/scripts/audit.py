@@ -21,15 +21,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from support.paths import ROOT
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from support.requirements import DAEMON, LIBRARY, required_by
 
 ADVISORIES = ROOT / "tests/advisories.json"
 PINS = ROOT / "tests/constraints.txt"
-PROJECT = ROOT / "pyproject.toml"
 PIP_AUDIT_SECONDS = 120
 
 
@@ -102,13 +97,12 @@ def runtime_pins(names: Iterable[str], path: Path = PINS) -> list[Audited]:
     ]
 
 
-def lower_bounds(path: Path = PROJECT) -> list[Audited]:
-    """Return the oldest version that pyproject.toml allows of each dependency, extras included."""
-    project = tomllib.loads(path.read_text())["project"]
-    extras = project.get("optional-dependencies", {}).values()
+def lower_bounds(paths: Iterable[Path] = (DAEMON, LIBRARY)) -> list[Audited]:
+    """Return the oldest version that each pyproject.toml allows of each dependency, extras included."""
     return [
         Audited(canonicalize_name(one.name), max(bounds), f"lower bound in {path.name}")
-        for one in map(Requirement, [*project["dependencies"], *(text for extra in extras for text in extra)])
+        for path in paths
+        for one in map(Requirement, required_by(path))
         if (bounds := [Version(spec.version) for spec in one.specifier if spec.operator in (">=", "==")])
     ]
 
@@ -147,7 +141,7 @@ def ask_pip_audit(program: str, requirements: Path) -> tuple[list[str], str]:
 def audit(options: argparse.Namespace) -> int:
     advisories = load_advisories(options.advisories)
     names = {Requirement(line).name for line in options.requirements.read_text().split()}
-    bounds = lower_bounds(options.project)
+    bounds = lower_bounds((options.project,) if options.project else (DAEMON, LIBRARY))
     pins = runtime_pins(names | {one.name for one in bounds}, options.constraints)
     if missing := names - {one.name for one in pins}:
         raise AuditError(
@@ -171,7 +165,7 @@ def main() -> int:
     )
     parser.add_argument("--advisories", type=Path, default=ADVISORIES, help="advisories in OSV format")
     parser.add_argument("--constraints", type=Path, default=PINS, help="pins to check")
-    parser.add_argument("--project", type=Path, default=PROJECT, help="pyproject.toml with the lower bounds")
+    parser.add_argument("--project", type=Path, help="another pyproject.toml with lower bounds")
     parser.add_argument("--pip-audit", help="pip-audit to ask as well")
     try:
         return audit(parser.parse_args())

@@ -27,7 +27,7 @@ from memwatch.snapshot import Node, merge_nodes
 NAMES = Findings.__struct_fields__
 EMPTY = tuple(getattr(Findings(), name) for name in NAMES)
 LISTS = tuple(name for name, empty in zip(NAMES, EMPTY, strict=True) if empty == ())
-figures_of = attrgetter(*NAMES)
+figures_of: attrgetter[tuple[Any, ...]] = attrgetter(*NAMES)
 
 # PCI vendor id, and the function that accounts for the vendor's GPUs, given all findings and the first free number.
 VENDOR_BUILDERS: tuple[tuple[str, Callable[[Findings, int], Sequence[DeviceMemory]]], ...] = (

@@ -20,7 +20,7 @@ from memwatch.clock import Moment
 from memwatch.printable import printable
 from memwatch.snapshot import UNKNOWN_BOOT, Level, Reason
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

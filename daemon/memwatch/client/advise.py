@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 import click
@@ -11,6 +10,8 @@ from msgspec.structs import asdict
 from memwatch.client.address import Address
 from memwatch.client.context import build_context, check_shape, common
 
+MARKS = {"recommended": "✓", "try both": "?", "if needed": "·", "avoid": "✗"}
+
 
 @click.command(short_help="Recommended settings.")
 @common
@@ -18,7 +19,8 @@ def advise(url: Address | None, as_json: bool) -> int:
     """Print recommended settings for training and inference, each with its reason and source.
 
     GPUs that variables such as CUDA_VISIBLE_DEVICES hide are left out. Settings with contradicting reports
-    are marked "try both". No setting is changed.
+    are marked "try both", those for one case "if needed". The number of workers needs the CPUs of the machine,
+    which are known only on it. No setting is changed.
     """
     from memwatch.library.advice import advice_for, select_environment, with_visible_gpus
     from memwatch.library.machine_record import decode_machine
@@ -26,18 +28,17 @@ def advise(url: Address | None, as_json: bool) -> int:
     context = build_context(url, as_json)
     response = context.snapshot()
     with check_shape(context.address):
-        machine, cpus = decode_machine(response.json), None
+        machine = decode_machine(response.json)
         if context.address.is_here:
-            machine, cpus = with_visible_gpus(machine), os.cpu_count() or 1
-        advice = advice_for(machine, cpus)
+            machine = with_visible_gpus(machine)
+        advice = advice_for(machine)
     answer = {"environment": select_environment(advice), "advice": [asdict(one) for one in advice]}
     return context.show(answer, lambda: _lines(answer["advice"]), response.is_simulated)  # type: ignore[arg-type]
 
 
 def _lines(advice: Sequence[dict[str, object]]) -> Iterator[str]:
     for one in advice:
-        mark = "?" if one["certainty"] == "try both" else "✓"
-        certainty = " (try both)" if one["certainty"] == "try both" else ""
-        yield f"{mark} {one['name']}={one['value']}{certainty}"
+        certainty = "" if one["certainty"] == "recommended" else f" ({one['certainty']})"
+        yield f"{MARKS[str(one['certainty'])]} {one['name']}={one['value']}{certainty}"
         yield f"    {one['reason']}"
         yield from (f"    {source}" for source in one["sources"])  # type: ignore[attr-defined]

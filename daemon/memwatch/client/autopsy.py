@@ -52,7 +52,9 @@ def render_lines(summary: SnapshotSummary, limit: int) -> Iterator[str]:
         )
     if not summary.devices:
         yield "The snapshot has no memory: no GPU was in use"
-    if summary.out_of_memory:
+    if summary.out_of_memory is None:
+        yield "out-of-memory errors in the recorded history: not counted, as it is too long"
+    elif summary.out_of_memory:
         yield f"out-of-memory errors in the recorded history: {summary.out_of_memory}"
     if summary.sites:
         yield ""

@@ -9,9 +9,13 @@ from memwatch.client.figures import Json, certain_headroom, decode_vitals, figur
 from memwatch.model import Bytes
 from memwatch.render import words as wording
 
-MARKS = {True: "✓", False: "✗", None: "?"}
+MARKS: dict[bool | None, str] = {True: "✓", False: "✗", None: "?"}
 # Not "System RAM": firmware may reserve a part of it (carve-out), which MemTotal does not contain.
-UNIFIED = {True: "unified memory", False: "dedicated memory", None: "memory of unknown type"}
+UNIFIED: dict[bool | None, str] = {
+    True: "unified memory",
+    False: "dedicated memory",
+    None: "memory of unknown type",
+}
 RANGE = "A range is what is free at once, up to the amount after the kernel has reclaimed page cache."
 
 

@@ -150,7 +150,7 @@ class Collector(BaseCollector):
     name = "amd_cli"
     period_seconds = PERIOD_SECONDS
     may_block = True
-    options = Options
+    options: type[Options] = Options
 
     def __init__(
         self,

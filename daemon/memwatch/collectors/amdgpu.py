@@ -121,8 +121,8 @@ class Collector(BaseCollector):
     """Reads a few figures of each card on every tick, and the rest at the start and when cards change."""
 
     name = "amdgpu"
-    signs = ("sys/class/drm/",)
-    period_seconds = 0.0
+    signs: tuple[str, ...] = ("sys/class/drm/",)
+    period_seconds: float = 0.0
     may_block = False
 
     def __init__(

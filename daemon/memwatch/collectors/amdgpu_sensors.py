@@ -24,8 +24,8 @@ class Collector(BaseCollector):
     """Reads only GPUs that never suspend: reading others would keep them from suspending (Linux 6.12, 7.2)."""
 
     name = "amdgpu_sensors"
-    signs = ("sys/class/drm/",)
-    period_seconds = 2.0
+    signs: tuple[str, ...] = ("sys/class/drm/",)
+    period_seconds: float = 2.0
     may_block = True
 
     def __init__(self, roots: Roots, monotonic: Callable[[], float] = time.monotonic) -> None:

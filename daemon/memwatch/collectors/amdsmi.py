@@ -66,7 +66,7 @@ class Collector(BaseCollector):
 
     name = "amdsmi"
     may_block = True
-    options = Options
+    options: type[Options] = Options
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Collector(BaseCollector):
             raise SourceUnavailable("the Python package amdsmi is not installed")
         self._roots, self._monotonic = roots, monotonic
         self._first_pause = self._pause = pause_seconds
-        self.period_seconds = min(30.0, pause_seconds)
+        self.period_seconds: float = min(30.0, pause_seconds)
         self._helper = Helper(python_child(CHILD), deadline_seconds, pause_seconds, dict(environ))
         self._absent: SmiFailure | None = None
         self._ask_again_at = self._released_until = 0.0

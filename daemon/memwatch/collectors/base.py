@@ -73,10 +73,10 @@ class BaseCollector:
     name: str = ""
     period_seconds: float = 0.0
     may_block: bool = False
-    options: ClassVar[type[SwitchableOptions]] = SwitchableOptions
+    options: type[SwitchableOptions] = SwitchableOptions
     about: ClassVar[str] = ""
-    sole_fields: ClassVar[tuple[str, ...]] = ()
-    signs: ClassVar[tuple[str, ...]] = ()
+    sole_fields: tuple[str, ...] = ()
+    signs: tuple[str, ...] = ()
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots

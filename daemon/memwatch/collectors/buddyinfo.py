@@ -105,7 +105,7 @@ def _word(text: bytes) -> str:
 
 class Collector(BaseCollector):
     name = "buddyinfo"
-    period_seconds = 5.0
+    period_seconds: float = 5.0
     may_block = False
 
     def __init__(self, roots: Roots, page_size: int) -> None:

@@ -159,10 +159,10 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
 class Collector(BaseCollector):
     name = "cgroup"
     may_block = True
-    options = Options
+    options: type[Options] = Options
 
     def __init__(self, roots: Roots, scope: Scope = "auto", clock: Callable[[], float] = time.monotonic) -> None:
-        self.period_seconds = CALM_SECONDS
+        self.period_seconds: float = CALM_SECONDS
         self._roots = roots
         self._clock = clock
         self._contained = in_container(roots)

@@ -61,10 +61,10 @@ class Collector(BaseCollector):
     name = "cgroup_pressure"
     may_block = True
     about = "Finds the cgroup that stalls on memory while the machine has enough. Searches only then."
-    sole_fields = ("cgroup_pressure",)
+    sole_fields: tuple[str, ...] = ("cgroup_pressure",)
 
     def __init__(self, roots: Roots, clock: Callable[[], float] = time.monotonic) -> None:
-        self.period_seconds = CALM_SECONDS
+        self.period_seconds: float = CALM_SECONDS
         self._waiting = kept_file(roots.procfs / "pressure/memory", 256)
         self._meminfo = roots.procfs / "meminfo"
         self._root = find_unified_tree(roots, ", and version 1 has no PSI").folder

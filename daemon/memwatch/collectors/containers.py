@@ -50,9 +50,9 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
 
 class Collector(BaseCollector):
     name = "containers"
-    period_seconds = 30.0
+    period_seconds: float = 30.0
     may_block = True
-    options = Options
+    options: type[Options] = Options
 
     def __init__(self, path: str | None) -> None:
         """`path`: as configured, `unix:/PATH`."""

@@ -76,11 +76,11 @@ class Collector(BaseCollector):
     """Reads every 5 s; every 10 s while no process has a GPU open. The device files are never opened."""
 
     name = "drm"
-    signs = ("sys/class/drm/", "sys/class/accel/")
+    signs: tuple[str, ...] = ("sys/class/drm/", "sys/class/accel/")
     may_block = True
 
     def __init__(self, roots: Roots, pids: GpuPids) -> None:
-        self.period_seconds = IDLE_PERIOD_SECONDS
+        self.period_seconds: float = IDLE_PERIOD_SECONDS
         self._roots = roots
         self._pids = pids
         self._names: list[str] = []

@@ -18,8 +18,8 @@ class Collector(BaseCollector):
     """Reads in its own thread: the firmware of a busy GPU may take milliseconds to answer."""
 
     name = "hwmon"
-    signs = ("sys/class/drm/",)
-    period_seconds = 5.0
+    signs: tuple[str, ...] = ("sys/class/drm/",)
+    period_seconds: float = 5.0
     may_block = True
 
     def __init__(self, roots: Roots, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -29,14 +29,14 @@ class Collector(BaseCollector):
     """Reads messages logged after its start. Messages from programs are ignored: only the kernel's are trusted."""
 
     name = "kmsg"
-    period_seconds = 1.0
+    period_seconds: float = 1.0
     may_block = False
     about = (
         "The kernel log: OOM kills and errors of GPU drivers. "
         "Needs root or CAP_SYSLOG where kernel.dmesg_restrict is 1."
     )
-    sole_fields = ("kernel_log",)
-    event_mask = select.POLLIN
+    sole_fields: tuple[str, ...] = ("kernel_log",)
+    event_mask: int = select.POLLIN
 
     def __init__(self, roots: Roots, wall_clock: Callable[[], float] = time.time) -> None:
         self._path = roots.rootfs / "dev/kmsg"

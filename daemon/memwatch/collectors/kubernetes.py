@@ -41,7 +41,7 @@ def parse_link(name: str, target: str) -> LinkedContainer | None:
 
 class Collector(BaseCollector):
     name = "kubernetes"
-    period_seconds = 10.0
+    period_seconds: float = 10.0
     may_block = True
 
     def __init__(self, roots: Roots) -> None:

@@ -255,7 +255,7 @@ def _kept_back(kib: Mapping[str, int], available: int) -> int:
 
 class Collector(BaseCollector):
     name = "meminfo"
-    period_seconds = 0.0
+    period_seconds: float = 0.0
     may_block = False
 
     def __init__(self, roots: Roots, page_size: int) -> None:

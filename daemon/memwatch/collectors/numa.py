@@ -96,7 +96,7 @@ class Collector(BaseCollector):
 
     def __init__(self, roots: Roots) -> None:
         self._folder = roots.sysfs / "devices/system/node"
-        self.period_seconds = PERIOD_SECONDS
+        self.period_seconds: float = PERIOD_SECONDS
         self._rounds = 0
         self._files: dict[int, NodeFiles] = {}
         self._nodes: dict[int, Node] = {}

@@ -34,7 +34,7 @@ REFUSED = NvMapReading(
 
 class Collector(BaseCollector):
     name = "nvmap"
-    period_seconds = 5.0
+    period_seconds: float = 5.0
     may_block = True
     about = "GPU memory of a Jetson by process. Needs root or the drop-in jetson."
 

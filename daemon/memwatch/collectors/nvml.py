@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -92,10 +93,10 @@ class Collector(BaseCollector):
     """Queries the helper once per period. `release` stops it for a while, so that an admin can reset a GPU."""
 
     name = "nvml"
-    signs = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
-    period_seconds = 1.0
+    signs: tuple[str, ...] = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
+    period_seconds: float = 1.0
     may_block = True
-    options = Options
+    options: type[Options] = Options
 
     def __init__(
         self,
@@ -107,6 +108,8 @@ class Collector(BaseCollector):
         """`argv`: command of the helper, instead of `CHILD`."""
         if not is_nvidia_here(roots):
             raise SourceUnavailable("no NVIDIA GPU and no NVIDIA driver found")
+        if find_spec("pynvml") is None:
+            raise SourceUnavailable("nvidia-ml-py is not installed: pip install 'memwatch[nvidia]'")
         command = [*(argv or python_child(CHILD)), *_host_options(roots)]
         self._helper = Helper(command, DEADLINE_SECONDS, pause_seconds, dict(os.environ))
         self._pids = pids

@@ -47,7 +47,7 @@ _SIZE = attrgetter("pages", "pid")
 class Collector(BaseCollector):
     name = "processes"
     may_block = True
-    fast_seconds = 1.0
+    fast_seconds: float = 1.0
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class Collector(BaseCollector):
         """`wanted`: processes to list regardless of size, because they hold device memory. `commands`: read command
         lines."""
         self._wanted = wanted
-        self._usual_seconds = self.period_seconds = period_seconds
+        self._usual_seconds = period_seconds
+        self.period_seconds: float = period_seconds
         self._top = top
         self._page_size = page_size
         self._clock_ticks = clock_ticks

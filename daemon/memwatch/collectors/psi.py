@@ -30,9 +30,9 @@ def _line(ten: bytes, sixty: bytes, three_hundred: bytes, total: bytes) -> PsiLi
 
 class Collector(BaseCollector):
     name = "psi"
-    period_seconds = 0.0
+    period_seconds: float = 0.0
     may_block = False
-    sole_fields = ("psi",)
+    sole_fields: tuple[str, ...] = ("psi",)
 
     def __init__(self, roots: Roots) -> None:
         # A kernel booted with psi=0 has the file, but reading it fails (EOPNOTSUPP).

@@ -32,7 +32,7 @@ def build_pool(size: int, available: int, free: int, label: str = "System RAM") 
 
 class Collector(BaseCollector):
     name = "psutil_host"
-    period_seconds = 0.0
+    period_seconds: float = 0.0
     may_block = False
 
     def __init__(self, label: str = "System RAM") -> None:

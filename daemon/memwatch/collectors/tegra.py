@@ -21,9 +21,9 @@ class Collector(BaseCollector):
     """Reads the names of board and release once, and the memory on every tick."""
 
     name = "tegra"
-    period_seconds = 0.0
+    period_seconds: float = 0.0
     may_block = False
-    options = TegraOptions
+    options: type[TegraOptions] = TegraOptions
 
     def __init__(self, roots: Roots, board: str = AUTO) -> None:
         """`board`: the chip, if the device tree is not visible, as in most containers."""

@@ -24,7 +24,7 @@ from memwatch.options import Accepts, Bounds, Converter, Doc, Duration, Switchab
 from memwatch.runtime.backoff import Backoff
 from memwatch.runtime.programs import Program, find_program
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MIN_DEADLINE_SECONDS = 5.0
 PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS = 1.0, 10.0
@@ -71,8 +71,8 @@ class Collector(BaseCollector):
 
     name = "tegrastats"
     may_block = True
-    options = Options
-    sole_fields = ("tegrastats",)
+    options: type[Options] = Options
+    sole_fields: tuple[str, ...] = ("tegrastats",)
 
     def __init__(
         self,

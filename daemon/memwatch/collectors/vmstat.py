@@ -20,7 +20,7 @@ class Counter:
     def __init__(self, key: bytes) -> None:
         self._key = self._line = b"\n" + key + b" "
         self._at = -1
-        self.was_found = False
+        self.was_found: bool = False
         self.value: int | Absent = Absent.NOT_SUPPORTED
 
     def place(self) -> tuple[bytes, int]:
@@ -102,7 +102,7 @@ class Collector(BaseCollector):
     name = "vmstat"
     # The kernel sums per-CPU counters for this file, the most expensive one: 19 of the 26 µs for meminfo, pressure
     # and vmstat together. So it is not read on every fast tick.
-    period_seconds = 1.0
+    period_seconds: float = 1.0
     may_block = False
 
     def __init__(self, roots: Roots, page_size: int) -> None:

@@ -30,9 +30,9 @@ def _figure(column: bytes) -> int:
 
 class Collector(BaseCollector):
     name = "zram"
-    period_seconds = 10.0
+    period_seconds: float = 10.0
     may_block = False
-    sole_fields = ("zram",)
+    sole_fields: tuple[str, ...] = ("zram",)
 
     def __init__(self, roots: Roots) -> None:
         self._folder = roots.sysfs / "block"

@@ -53,7 +53,7 @@ class Child:
         takes_input: bool = False,
         quiet: bool = False,
     ) -> None:
-        self.input = -1
+        self.input: int = -1
         self._quiet = quiet
         self._errors = -1
         self._argv = list(argv)

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from memwatch.helper.process import Child
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 # A response is a few kilobytes per GPU. More than this means the helper is broken; it is killed.
 MAX_ANSWER_BYTES = 4 << 20

@@ -77,7 +77,7 @@ class Column:
     __slots__ = ("_block", "_open", "_packed", "last")
 
     def __init__(self, rows: int, block: int) -> None:
-        self.last = -1
+        self.last: int = -1
         self._block = block
         self._open = EMPTY_AGGREGATES.between(0, BLOCK_ROWS)
         self._packed: list[bytes | None] = [None] * -(-rows // BLOCK_ROWS)

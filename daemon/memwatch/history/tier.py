@@ -51,8 +51,9 @@ class Tier:
 
     def __init__(self, length: TierSpec, max_series: int, begun: int = 0) -> None:
         self.spec = length
-        self.rows = length.rows
-        self.added = self._begun = begun
+        self.rows: int = length.rows
+        self.added: int = begun
+        self._begun = begun
         self._columns: dict[str, Column] = {}
         self._max_series = max_series
         self._times = array("d", [nan]) * self.rows

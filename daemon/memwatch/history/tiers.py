@@ -41,7 +41,7 @@ class History:
 
     def __init__(self, lengths: Sequence[TierSpec] = TIER_SPECS, max_series: int = MAX_SERIES) -> None:
         self._lock = threading.Lock()
-        self.tiers = [Tier(length, max_series) for length in lengths]
+        self.tiers: list[Tier] = [Tier(length, max_series) for length in lengths]
         self._rolls_at = -inf
 
     def add(self, boottime: float, figures: Mapping[str, float]) -> None:

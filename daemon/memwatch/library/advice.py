@@ -2,53 +2,35 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from typing import Literal
+from collections.abc import Iterator
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.library.advice_amd import advise_amd
+from memwatch.library.advice_loading import advise_copies, advise_workers
+from memwatch.library.advice_record import (
+    ISSUES,
+    JAX,
+    SHARING,
+    TEGRA,
+    TORCH_CUDA,
+    Advice,
+    is_ampere_or_newer,
+)
 from memwatch.library.device_selection import hidden_devices
 from memwatch.library.machine import machine
 from memwatch.library.machine_record import Machine
-from memwatch.model import Architecture, Device
+from memwatch.model import Device
 from memwatch.units import size
 
-Certainty = Literal["recommended", "try both"]
-SHARING = frozenset({Architecture.UNIFIED, Architecture.CARVEOUT})
-
-TORCH_CUDA = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
-TORCH_HIP = "https://docs.pytorch.org/docs/stable/notes/hip.html"
-TORCH_DATA = "https://docs.pytorch.org/docs/stable/data.html"
-PINNING = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
-TEGRA = "https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/index.html"
-MIOPEN = "https://rocm.docs.amd.com/projects/MIOpen/en/latest/find_and_immediate.html"
-JAX = "https://docs.jax.dev/en/latest/gpu_memory_allocation.html"
-ISSUES = "https://github.com/"
 # Below this size, dedicated GPU memory is small for a diffusion or language model in 16 bits.
 LITTLE_BYTES = 8 << 30
 CRITICAL_RATIO = 0.95
-MAX_WORKERS = 8
-
-
-class Advice(Struct, frozen=True):
-    """A recommended setting. `name`: an environment variable if `environment`, else a program setting's usual name.
-
-    `certainty`: "try both" if reports contradict each other.
-    """
-
-    name: str
-    value: str
-    reason: str
-    sources: tuple[str, ...]
-    certainty: Certainty = "recommended"
-    environment: bool = False
 
 
 def advise() -> tuple[Advice, ...]:
     """Return the recommended settings for this machine and the GPUs that this program sees."""
-    return advice_for(with_visible_gpus(machine()), os.cpu_count() or 1)
+    return advice_for(with_visible_gpus(machine()))
 
 
 def with_visible_gpus(here: Machine) -> Machine:
@@ -66,24 +48,21 @@ def select_environment(advice: tuple[Advice, ...]) -> dict[str, str]:
     return {one.name: one.value for one in advice if one.environment and one.certainty == "recommended"}
 
 
-def advice_for(here: Machine, cpus: int | None) -> tuple[Advice, ...]:
-    """Return the settings for a machine. `cpus`: None if not known, as for another machine."""
-    found = [one for device in here.devices for rule in RULES for one in rule(device, here)]
-    general = [*(_workers(here, cpus) if cpus else ()), *_leave_free(here)]
+def advice_for(here: Machine) -> tuple[Advice, ...]:
+    """Return the settings for a machine. Without the number of its CPUs, that of workers is not among them."""
+    found = [one for device in here.devices for one in _advise_device(device, here)]
+    cpus = here.cpus if isinstance(here.cpus, int) else None
+    general = [*advise_workers(here, cpus), *_leave_free(here)]
     return tuple({one.name: one for one in reversed([*found, *general])}.values())[::-1]
 
 
-def _pinning(device: Device, _here: Machine) -> Iterator[Advice]:
-    if device.architecture in SHARING:
-        reason = (
-            "pinned pages use the memory that the GPU allocates from and cannot be reclaimed; "
-            "some programs are slower without them"
-        )
-        sources = (TEGRA, ISSUES + "Comfy-Org/ComfyUI/issues/14969", ISSUES + "Comfy-Org/ComfyUI/issues/11106")
-        yield Advice("pin_memory", "False", reason, sources, "try both")
-    elif device.architecture in (Architecture.DISCRETE, Architecture.COHERENT):
-        reason = "copies to dedicated GPU memory are faster from pinned pages and can overlap with computation"
-        yield Advice("pin_memory", "True", reason, (PINNING,))
+def _advise_device(device: Device, here: Machine) -> Iterator[Advice]:
+    yield from advise_copies(device)
+    yield from _low_vram(device, here)
+    yield from _nvidia_allocator(device, here)
+    yield from _tf32(device)
+    yield from advise_amd(device)
+    yield from _jax(device)
 
 
 def _nvidia_allocator(device: Device, here: Machine) -> Iterator[Advice]:
@@ -112,18 +91,16 @@ def _is_tegra(here: Machine) -> bool:
     return "jetson" in str(here.name).lower() or "tegra" in str(here.name).lower()
 
 
-def _amd(device: Device, _here: Machine) -> Iterator[Advice]:
-    if device.vendor.lower() != "amd":
-        return
-    reason = "blocks above 512 MiB are not split, cached ones are freed at 80%; expandable_segments may crash"
-    value = "garbage_collection_threshold:0.8,max_split_size_mb:512"
-    sources = (TORCH_HIP, TORCH_CUDA, ISSUES + "pytorch/pytorch/issues/187343")
-    yield Advice("PYTORCH_HIP_ALLOC_CONF", value, reason, sources, "recommended", True)
-    reason = "MIOpen's search for the fastest convolution takes time and GPU memory for a workspace; FAST skips it"
-    yield Advice("MIOPEN_FIND_MODE", "FAST", reason, (MIOPEN,), "recommended", True)
+def _tf32(device: Device) -> Iterator[Advice]:
+    if is_ampere_or_newer(device):
+        reason = (
+            "float32 matrix products on the tensor cores: several times as fast, with 10 of 23 bits of mantissa; "
+            "convolutions do so by default, and bfloat16 or float16 do not need it"
+        )
+        yield Advice("torch.backends.cuda.matmul.allow_tf32", "True", reason, (TORCH_CUDA,), "if needed")
 
 
-def _jax(device: Device, _here: Machine) -> Iterator[Advice]:
+def _jax(device: Device) -> Iterator[Advice]:
     if device.architecture in SHARING:
         reason = "JAX preallocates three quarters of the GPU's memory at startup, which here is System RAM"
         yield Advice("XLA_PYTHON_CLIENT_PREALLOCATE", "false", reason, (JAX,), "recommended", True)
@@ -137,24 +114,6 @@ def _low_vram(device: Device, here: Machine) -> Iterator[Advice]:
     elif own and sum(pool.size_bytes for pool in own) < LITTLE_BYTES:
         reason = f"{device.name} has {size(sum(pool.size_bytes for pool in own))} of dedicated memory"
         yield Advice("low_vram", "True", reason, (TORCH_CUDA,))
-
-
-RULES: tuple[Callable[[Device, Machine], Iterator[Advice]], ...] = (
-    _pinning,
-    _low_vram,
-    _nvidia_allocator,
-    _amd,
-    _jax,
-)
-
-
-def _workers(here: Machine, cpus: int) -> Iterator[Advice]:
-    shared = any(device.architecture in SHARING for device in here.devices)
-    value = max(1, min(MAX_WORKERS, cpus // 2 if shared else cpus - 1))
-    reason = f"this machine has {cpus} CPUs, and each worker process has its own copy of the memory it touches"
-    if shared:
-        reason += ", in the memory that the GPU allocates from"
-    yield Advice("num_workers", str(value), reason, (TORCH_DATA,))
 
 
 def _leave_free(here: Machine) -> Iterator[Advice]:

@@ -43,7 +43,7 @@ class AllocationTracker:
         self._ids = itertools.count(1)
         self._current: Counter[Location] = Counter()
         self._peak: Counter[Location] = Counter()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def add(self, tag: str, size_bytes: int | str, location: Location = "gpu") -> int:
         """Record an allocation and return its id.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from memwatch.library.pickle_reader import MAX_BYTES, PickleReader, PickleRefusedError
+from memwatch.library.pickle_reader import PickleReader, PickleRefusedError
+from memwatch.library.pickle_scan import PairCounter
 from memwatch.printable import printable
 
-MAX_BLOCKS = 2_000_000
+MAX_BLOCKS = 250_000
 MAX_FRAMES = 200
 MAX_COUNT = 1 << 60
 # Frames of frameworks, which say less than those of the program that called them.
@@ -41,13 +44,16 @@ class DeviceSummary(Struct):
 
 
 class SnapshotSummary(Struct, frozen=True):
-    """Summary of a snapshot. `unrecorded_bytes`: live blocks without a stack; `sites`: largest total first."""
+    """Summary of a snapshot. `unrecorded_bytes`: live blocks without a stack; `sites`: largest total first.
+
+    `out_of_memory`: errors in the recorded history, None if it is too long to be read.
+    """
 
     devices: tuple[DeviceSummary, ...]
     sites: tuple[Site, ...]
     blocks: int
     unrecorded_bytes: int
-    out_of_memory: int
+    out_of_memory: int | None
 
 
 def read_snapshot(path: Path) -> SnapshotSummary:
@@ -56,7 +62,7 @@ def read_snapshot(path: Path) -> SnapshotSummary:
         if not stat.S_ISREG(path.stat().st_mode):
             raise PickleRefusedError("it is not a file")  # opening a pipe would wait for its writer
         with path.open("rb") as file:
-            return summarize(PickleReader(file.read(MAX_BYTES + 1)).read())
+            return read_pickle(file)
     except PickleRefusedError as error:
         raise PickleRefusedError(
             f"{path} cannot be read as a snapshot of PyTorch: {error}; save one with "
@@ -64,9 +70,20 @@ def read_snapshot(path: Path) -> SnapshotSummary:
         ) from None
 
 
+def read_pickle(file: BinaryIO) -> SnapshotSummary:
+    """Read the blocks, which come first, and count the out-of-memory errors in the history that follows."""
+    reader = PickleReader(file)
+    summary = summarize(reader.read("device_traces"))
+    if not reader.is_at_last_key:
+        return summary
+    counter = PairCounter(reader, b"action", b"oom")
+    return replace(summary, out_of_memory=counter.count if counter.scan() else None)
+
+
 def summarize(found: object) -> SnapshotSummary:
     devices: dict[int, DeviceSummary] = {}
     sites: dict[tuple[str, ...], Site] = {}
+    stacks = StackReader()
     blocks = unrecorded = 0
     for device, block in list_blocks(found, devices):
         size, state = count_of(block, "size"), block.get("state")
@@ -76,7 +93,7 @@ def summarize(found: object) -> SnapshotSummary:
             continue
         blocks += 1
         device.allocated_bytes += size
-        stack = read_stack(frames_of(block))
+        stack = stacks.read(frames_of(block))
         if not stack:
             unrecorded += size
             continue
@@ -124,14 +141,37 @@ def frames_of(block: dict[str, Any]) -> list[Any]:
     history = block.get("history")
     if not frames and isinstance(history, list) and history and isinstance(history[0], dict):
         frames = history[0].get("frames")
-    return frames[:MAX_FRAMES] if isinstance(frames, list) else []
+    return frames if isinstance(frames, list) else []
 
 
-def read_stack(frames: list[Any]) -> tuple[str, ...]:
-    """Return the program's own frames, innermost first; those of libraries if it has no other."""
-    lines = [frame_words(frame) for frame in frames if isinstance(frame, dict)]
-    own = [line for line in lines if line and not any(part in line for part in INSIDE)]
-    return tuple((own or [line for line in lines if line])[:SHOWN_STACK])
+class StackReader:
+    """Reads stacks. Blocks share frames and lists of them, and each is read once, as long as the snapshot lives."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, str] = {}
+        self._own: dict[int, str] = {}
+        self._stacks: dict[int, tuple[str, ...]] = {}
+
+    def read(self, frames: list[Any]) -> tuple[str, ...]:
+        """Return the program's own frames, innermost first; those of libraries if it has no other."""
+        known = self._stacks.get(id(frames))
+        if known is None:
+            numbers = list(map(id, frames[:MAX_FRAMES]))
+            for number, frame in zip(numbers, frames, strict=False):
+                if number not in self._all:
+                    self._add(number, frame)
+            lines = self._pick(self._own, numbers) or self._pick(self._all, numbers)
+            known = self._stacks[id(frames)] = lines
+        return known
+
+    def _add(self, number: int, frame: object) -> None:
+        line = frame_words(frame) if isinstance(frame, dict) else ""
+        self._all[number] = line
+        self._own[number] = "" if any(part in line for part in INSIDE) else line
+
+    @staticmethod
+    def _pick(lines: dict[int, str], numbers: list[int]) -> tuple[str, ...]:
+        return tuple(islice(filter(None, map(lines.__getitem__, numbers)), SHOWN_STACK))
 
 
 def frame_words(frame: dict[str, Any]) -> str:

@@ -13,7 +13,8 @@ from memwatch.model import Absent, Bytes
 class MpsPool(CachingPool):
     """PyTorch's allocator on Metal, which counts no peak."""
 
-    backend_name, device = "PyTorch", "mps"
+    backend_name: str = "PyTorch"
+    device: str = "mps"
 
     def __init__(self, torch: Any) -> None:  # noqa: ANN401  a module
         self._mps = torch.mps
@@ -38,7 +39,8 @@ class MpsPool(CachingPool):
 class MlxPool(CachingPool):
     """MLX's allocator, on Metal or on the CPU. Its peak counts the bytes of arrays, not of its cache."""
 
-    backend_name, device = "MLX", "unified"
+    backend_name: str = "MLX"
+    device: str = "unified"
 
     def __init__(self, mlx: Any) -> None:  # noqa: ANN401  mlx.core
         self._mlx = mlx

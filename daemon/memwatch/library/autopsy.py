@@ -18,7 +18,7 @@ from memwatch.library.cgroup_limit import own_limit
 from memwatch.library.frameworks import pools, read_stats
 from memwatch.library.host import host, rss_bytes
 from memwatch.library.memory_holders import Holder, find_holders
-from memwatch.library.memory_pool import CachingPool, MemoryPool
+from memwatch.library.memory_pool import CachingPool, MemoryPool, is_framework
 from memwatch.library.never_raise import log, never_raise
 from memwatch.library.oom_errors import find_gpu, find_wanted_bytes, is_out_of_memory
 from memwatch.library.reporter import reporter
@@ -119,7 +119,7 @@ def pick(found: list[MemoryPool], text: str, error: BaseException | str) -> Memo
     of_python = isinstance(error, MemoryError) and "OutOfMemory" not in type(error).__name__  # not CuPy's
     if of_python or "CPUAllocator" in text or not found:
         return None
-    named = [pool for pool in found if pool.backend_name.lower() in type(error).__module__.lower()]
+    named = [pool for pool in found if is_framework(type(error).__module__, pool.backend_name)]
     return max(named or found, key=lambda pool: known(read_stats(pool).allocated_bytes))
 
 

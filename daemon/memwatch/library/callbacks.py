@@ -7,11 +7,13 @@ and the framework's base class. Importing memwatch imports none.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from memwatch.library.never_raise import never_raise
+from memwatch.library.profiler import MemoryProfiler
 from memwatch.library.training_stages import TrainingStages
 
 EVALUATE, PREDICT = "evaluate", "predict"
@@ -28,7 +30,7 @@ class StagesCallback:
         super().__init__()
         self._settings = (interval, exact, folder)
         self._stages = TrainingStages(*self._settings)
-        self.profiler = self._stages.profiler
+        self.profiler: MemoryProfiler = self._stages.profiler
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         """Pickle as a new callback, for a process that a framework spawns."""
@@ -143,7 +145,9 @@ class KerasHooks(StagesCallback):
 class AccelerateHooks(StagesCallback):
     """Tracker of accelerate.Accelerator: one stage from `init_trackers` to `end_training`."""
 
-    name, requires_logging_directory, main_process_only = "memwatch", False, False
+    name: str = "memwatch"
+    requires_logging_directory: bool = False
+    main_process_only: bool = False
 
     @property
     def tracker(self) -> object:
@@ -195,7 +199,7 @@ def accelerate_tracker(interval: float = 0.5, *, exact: bool = True, folder: str
     return build(AccelerateHooks, import_module("accelerate.tracking").GeneralTracker, interval, exact, folder)
 
 
-FACTORIES = {
+FACTORIES: dict[type[StagesCallback], Callable[..., Any]] = {
     TransformersHooks: transformers_callback,
     LightningHooks: lightning_callback,
     KerasHooks: keras_callback,

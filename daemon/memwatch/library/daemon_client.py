@@ -106,4 +106,4 @@ def read_url(environ: Mapping[str, str]) -> str | None:
     return environ.get("MEMWATCH_URL") or None
 
 
-daemon = Daemon(read_url(os.environ))
+daemon: Daemon = Daemon(read_url(os.environ))

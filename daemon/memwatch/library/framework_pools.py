@@ -12,8 +12,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from memwatch.library.apple_pools import find_mlx_pools, find_mps_pools
+from memwatch.library.cupy_peaks import cupy_peaks
 from memwatch.library.host import host
-from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats, greater
+from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats, count_fallbacks, greater
 from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent, Bytes
 
@@ -29,7 +30,7 @@ class TorchPool(CachingPool):
     def __init__(self, torch: Any, index: int, kind: str = "cuda") -> None:  # noqa: ANN401  a module
         self._api = getattr(torch, kind)
         self._index = index
-        self.device = f"{kind}:{index}"
+        self.device: str = f"{kind}:{index}"
         self._kept = self._last = (0, 0)
 
     def stats(self) -> PoolStats:
@@ -67,6 +68,7 @@ class TorchPool(CachingPool):
             return value if isinstance(value, int) else Absent.NOT_AVAILABLE
 
         self._note((now("allocated_bytes", "peak"), now("reserved_bytes", "peak")))
+        hits, misses = count_hits(found, now("allocation", "allocated"), now("segment", "allocated"))
         return PoolStats(
             allocated_bytes=now("allocated_bytes"),
             reserved_bytes=now("reserved_bytes"),
@@ -77,6 +79,12 @@ class TorchPool(CachingPool):
             retries=found.get("num_alloc_retries", Absent.NOT_AVAILABLE),
             ooms=found.get("num_ooms", Absent.NOT_AVAILABLE),
             peak_reserved_bytes=now("reserved_bytes", "peak"),
+            frees=now("allocation", "freed"),
+            total_allocated_bytes=now("allocated_bytes", "allocated"),
+            total_freed_bytes=now("allocated_bytes", "freed"),
+            hits=hits,
+            misses=misses,
+            cpu_fallbacks=count_fallbacks(self.backend_name, self.device),
         )
 
     def total(self) -> Bytes:
@@ -102,11 +110,30 @@ class CupyPool(CachingPool):
     def __init__(self, cupy: Any, index: int = 0) -> None:  # noqa: ANN401  a module
         self._cupy = cupy
         self._index = index
-        self.device = f"cuda:{index}"
+        self.device: str = f"cuda:{index}"
 
     def stats(self) -> PoolStats:
         pool = self._cupy.get_default_memory_pool()
-        return PoolStats(allocated_bytes=int(pool.used_bytes()), reserved_bytes=int(pool.total_bytes()))
+        return PoolStats(
+            allocated_bytes=int(pool.used_bytes()),
+            reserved_bytes=int(pool.total_bytes()),
+            cpu_fallbacks=count_fallbacks(self.backend_name, self.device),
+        )
+
+    def counters(self) -> PoolStats:
+        """Return the statistics, with the peaks while a block has a hook."""
+        found, peak = self.stats(), cupy_peaks.find(self._index)
+        if peak is None:
+            return found
+        return replace(found, peak_bytes=peak.used_bytes, peak_reserved_bytes=peak.reserved_bytes)
+
+    def reset_peak(self) -> bool:
+        pool = self._cupy.get_default_memory_pool()
+        return cupy_peaks.reset(self._index, int(pool.used_bytes()), int(pool.total_bytes()))
+
+    def is_peak_certain(self) -> bool:
+        peak = cupy_peaks.find(self._index)
+        return peak is None or peak.is_exact
 
     def total(self) -> Bytes:
         return int(self._cupy.cuda.runtime.memGetInfo()[1]) or Absent.NOT_AVAILABLE
@@ -129,7 +156,7 @@ class JaxPool(CachingPool):
 
     def __init__(self, device: Any) -> None:  # noqa: ANN401  jax.Device
         self._device = device
-        self.device = f"cuda:{device.local_hardware_id}" if device.platform == "gpu" else str(device)
+        self.device: str = f"cuda:{device.local_hardware_id}" if device.platform == "gpu" else str(device)
 
     def _figure(self, *names: str) -> int | Absent:
         """Return the first known value. Values that an allocator does not count are missing or -1."""
@@ -143,6 +170,7 @@ class JaxPool(CachingPool):
             reserved_bytes=self._figure("pool_bytes", "bytes_in_use"),
             peak_bytes=self._figure("peak_bytes_in_use"),
             allocations=self._figure("num_allocs"),
+            cpu_fallbacks=count_fallbacks(self.backend_name, self.device),
         )
 
     def total(self) -> Bytes:
@@ -159,6 +187,23 @@ class JaxPool(CachingPool):
 
     def clear(self) -> None:
         """Do nothing: JAX frees an array with its last reference and keeps its pool."""
+
+
+def count_hits(
+    found: Mapping[str, object], allocations: Bytes, segments: Bytes
+) -> tuple[int | Absent, int | Absent]:
+    """Return PyTorch's allocations without and with a call of the driver (cudaMalloc, cuMemMap).
+
+    Older versions count only segments, which expandable ones are not. The allocator that is chosen
+    with backend:cudaMallocAsync counts no calls:
+    https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html
+    """
+    misses = found.get("num_device_alloc", segments)
+    if not isinstance(misses, int) or isinstance(allocations, Absent):
+        return Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE
+    if allocations and not misses:
+        return Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED
+    return max(0, allocations - misses), misses
 
 
 _torch_pools: dict[str, list[MemoryPool]] = {}

@@ -13,6 +13,8 @@ from memwatch.model import Absent, Bytes
 
 _registered: list[MemoryPool] = []
 MAX_POOLS = 16
+TOTALS = ("allocations", "frees", "total_allocated_bytes", "total_freed_bytes")
+SUMMED = ("allocated_bytes", "reserved_bytes", "peak_bytes", *TOTALS)
 
 
 def register_pool(pool: MemoryPool) -> None:
@@ -52,8 +54,7 @@ def total_stats() -> PoolStats | None:
 def sum_stats(found: list[PoolStats]) -> PoolStats | None:
     if len(found) < 2:
         return found[0] if found else None
-    names = ("allocated_bytes", "reserved_bytes", "peak_bytes", "allocations")
-    return replace(found[0], **{name: _sum([getattr(one, name) for one in found]) for name in names})
+    return replace(found[0], **{name: _sum([getattr(one, name) for one in found]) for name in SUMMED})
 
 
 def _sum(figures: list[Bytes]) -> Bytes:
@@ -67,16 +68,19 @@ def clear_all() -> None:
 
     gc.collect()
     for pool in pools():
-        _clear(pool)
+        clear_pool(pool)
 
 
 @never_raise(None)
-def _clear(pool: MemoryPool) -> None:
+def clear_pool(pool: MemoryPool) -> None:
     pool.clear()
 
 
-def shrink_all() -> int:
-    """Shrink every pool and return the bytes that were released."""
+def shrink() -> int:
+    """Shrink every pool and return the bytes that were released. Never raises.
+
+    A framework's pool releases all that is unused, as `clear` does. A registered pool decides what it releases.
+    """
     return sum(_shrink(pool) for pool in pools())
 
 

@@ -10,9 +10,11 @@ from msgspec import Struct
 
 from memwatch.library.frameworks import total_stats
 from memwatch.library.host import rss_bytes
-from memwatch.library.never_raise import never_raise
+from memwatch.library.memory_release import clear
+from memwatch.library.never_raise import log, never_raise
 from memwatch.model import Absent, Bytes
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.units import size
 
 # A callback is called again only after usage fell this far below its threshold.
 REARM_RATIO = 0.05
@@ -40,7 +42,10 @@ def used_bytes() -> Bytes:
 
 
 class Guard:
-    """A thread that checks usage at intervals until it is stopped. It only calls back and enforces nothing."""
+    """A thread that checks usage at intervals until it is stopped. It calls back, and enforces nothing.
+
+    `clear_at`: fraction of the limit above which unused memory of the allocators is released, with `clear`.
+    """
 
     def __init__(
         self,
@@ -50,16 +55,19 @@ class Guard:
         on_limit: Callback | None = None,
         interval: float = 0.5,
         measure: Callable[[], Bytes] = used_bytes,
+        clear_at: float | None = None,
     ) -> None:
-        self.limit_bytes = parse_bytes(limit, "limit")
-        if not 0 < warn_at < 1:
-            raise InvalidInputError(f"warn_at is {warn_at!r}, which is not between 0 and 1; for example 0.9")
+        self.limit_bytes: int = parse_bytes(limit, "limit")
+        _check_ratio("warn_at", warn_at)
+        if clear_at is not None:
+            _check_ratio("clear_at", clear_at)
         if not MIN_INTERVAL_SECONDS <= interval <= 3600:
             raise InvalidInputError(
                 f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 0.5"
             )
         self._callback = {warn_at: on_warn, 1.0: on_limit}
         self._armed = dict.fromkeys(self._callback, True)
+        self._clear_at, self._may_clear = clear_at, True
         self._interval = interval
         self._measure = measure
         self._stop = threading.Event()
@@ -68,8 +76,8 @@ class Guard:
         self._thread.start()
 
     def check(self) -> Usage | None:
-        """Check now and return the usage, None if it is not known."""
-        used = self._measure()
+        """Check now and return the usage, None if it is not known. After a clear it is the remaining usage."""
+        used = self._clear_near_limit(self._measure())
         if isinstance(used, Absent):
             return None
         usage = Usage(used, self.limit_bytes)
@@ -89,6 +97,21 @@ class Guard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _clear_near_limit(self, used: Bytes) -> Bytes:
+        """Return the usage after a clear. If much is in use, the next clear comes after usage fell."""
+        if self._clear_at is None or isinstance(used, Absent):
+            return used
+        if self._may_clear and used >= self._clear_at * self.limit_bytes:
+            clear()
+            before, used = used, self._measure()
+            released = size(max(0, before - used)) if isinstance(used, int) else "an unknown size"
+            limit = f"{before / self.limit_bytes:.0%} of the limit of {size(self.limit_bytes)}"
+            log.warning("usage is %s: cleared %s", limit, released)
+            self._may_clear = False
+        if isinstance(used, int) and used < (self._clear_at - REARM_RATIO) * self.limit_bytes:
+            self._may_clear = True
+        return used
 
     def _judge(self, usage: Usage, threshold: float) -> None:
         callback = self._callback[threshold]
@@ -117,9 +140,21 @@ def guard(
     on_warn: Callback | None = None,
     on_limit: Callback | None = None,
     interval: float = 0.5,
+    *,
+    clear_at: float | None = None,
 ) -> Guard:
-    """Watch a limit such as "20GiB" until `stop()` or the end of a `with` block. Raises InvalidInputError."""
-    return Guard(limit, warn_at, on_warn, on_limit, interval)
+    """Watch a limit such as "20GiB" until `stop()` or the end of a `with` block. Raises InvalidInputError.
+
+    With `clear_at` (0.95), unused memory of all allocators is released once when usage rises above that fraction,
+    before `on_limit` is called. A thread does it, which no step waits for. Do not use it while a CUDA graph is
+    captured: freeing memory ends the capture.
+    """
+    return Guard(limit, warn_at, on_warn, on_limit, interval, clear_at=clear_at)
+
+
+def _check_ratio(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise InvalidInputError(f"{name} is {value!r}, which is not between 0 and 1; for example 0.9")
 
 
 def limit_bytes() -> int | None:

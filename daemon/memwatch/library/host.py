@@ -107,4 +107,4 @@ def own_start_ticks() -> int | None:
         return None
 
 
-host = Host(read_roots(os.environ)[0])
+host: Host = Host(read_roots(os.environ)[0])

@@ -48,7 +48,7 @@ class MachineCache:
         self._asked_at = 0.0
         self._thread: threading.Thread | None = None
         self._reader: LocalReader | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def any(self) -> Machine:
         """Return the machine from the cache regardless of age, for properties that do not change."""
@@ -61,7 +61,7 @@ class MachineCache:
         """
         now = self._asked_at = time.monotonic()
         found = self._with_daemon()
-        if found is None or now - found.monotonic > _idle_seconds(found):
+        if found is None or now - found.monotonic > (_idle_seconds(found) if self._thread else FRESH_SECONDS):
             found = self._look(keeps_reader=True)
         if self._thread is None:
             self._thread = threading.Thread(target=self._follow, name="memwatch-machine", daemon=True)
@@ -80,7 +80,7 @@ class MachineCache:
     def after_fork(self) -> None:
         """Reset in the child, which has no thread. The helper process belongs to the parent."""
         self._thread = self._reader = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _with_daemon(self) -> Machine | None:
         """Return the cached machine, from a daemon if one was started since."""
@@ -142,7 +142,7 @@ def from_daemon(of: Daemon) -> Machine | None:
         return None
 
 
-machine_cache = MachineCache(daemon)
+machine_cache: MachineCache = MachineCache(daemon)
 os.register_at_fork(after_in_child=machine_cache.after_fork)
 
 

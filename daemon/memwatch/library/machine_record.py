@@ -13,6 +13,7 @@ from memwatch.library.daemon_client import Json, read_roots
 from memwatch.library.decode import decode_devices, decode_leases, decode_pools, decode_shares
 from memwatch.library.device_names import DeviceError
 from memwatch.library.device_selection import find_target
+from memwatch.library.usable_cpus import count_usable_cpus, is_this_machine, read_boot_id
 from memwatch.library.visible_gpus import Program, Target
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Bytes, Device, Pool, Share, find_system_ram
@@ -23,7 +24,10 @@ ROOTS = Roots(*read_roots(os.environ))
 
 
 class Machine(Struct, frozen=True):
-    """This machine. Pools add up; shares are parts of pools and must not be added. `from_daemon`: the source."""
+    """This machine. Pools add up; shares are parts of pools and must not be added. `from_daemon`: the source.
+
+    `cpus`: those that this process may use. Absent if the daemon runs on another machine, or simulates one.
+    """
 
     host: str
     name: str | Absent
@@ -34,6 +38,7 @@ class Machine(Struct, frozen=True):
     devices: tuple[Device, ...]
     from_daemon: bool
     monotonic: float
+    cpus: int | Absent = Absent.NOT_AVAILABLE
 
     @property
     def ram(self) -> Pool | None:
@@ -95,6 +100,7 @@ def decode_machine(found: Json) -> Machine:
         devices=decode_devices(found["devices"]),
         from_daemon=True,
         monotonic=time.monotonic(),
+        cpus=_own_cpus(found.get("boot_id")),
     )
 
 
@@ -117,4 +123,9 @@ def from_snapshot(found: Snapshot) -> Machine:
         found.devices,
         False,
         time.monotonic(),
+        _own_cpus(read_boot_id(ROOTS.procfs)),  # the folders may be of another machine, as in tests
     )
+
+
+def _own_cpus(boot_id: object) -> int | Absent:
+    return count_usable_cpus() if is_this_machine(boot_id) else Absent.NOT_AVAILABLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -11,9 +12,11 @@ from memwatch.model import Absent, Bytes
 
 
 class PoolStats(Struct, frozen=True):
-    """Statistics of an allocator. `allocations`: all since the start.
+    """Statistics of an allocator. Totals and counts, such as `allocations`, are since the start.
 
     `peak_bytes` and `peak_reserved_bytes`: peaks since the start, or since the program itself reset them.
+    `hits`: allocations served from memory that was reserved already; `misses`: calls of the driver for more.
+    `cpu_fallbacks`: allocations that `allocate_with_fallback` made on the CPU.
     """
 
     allocated_bytes: Bytes
@@ -25,6 +28,43 @@ class PoolStats(Struct, frozen=True):
     retries: int | Absent = Absent.NOT_SUPPORTED
     ooms: int | Absent = Absent.NOT_SUPPORTED
     peak_reserved_bytes: Bytes = Absent.NOT_SUPPORTED
+    frees: int | Absent = Absent.NOT_SUPPORTED
+    total_allocated_bytes: Bytes = Absent.NOT_SUPPORTED
+    total_freed_bytes: Bytes = Absent.NOT_SUPPORTED
+    hits: int | Absent = Absent.NOT_SUPPORTED
+    misses: int | Absent = Absent.NOT_SUPPORTED
+    cpu_fallbacks: int | Absent = Absent.NOT_SUPPORTED
+
+    @property
+    def hit_rate(self) -> float | Absent:
+        """Fraction of allocations that needed no call of the driver, 0 to 1."""
+        if isinstance(self.hits, Absent) or isinstance(self.misses, Absent):
+            return self.hits if isinstance(self.hits, Absent) else self.misses
+        whole = self.hits + self.misses
+        return self.hits / whole if whole else Absent.NOT_AVAILABLE
+
+
+# Allocations that fell back to the CPU, by root package of the framework and device.
+_fallbacks: Counter[tuple[str, str]] = Counter()
+
+
+def note_fallback(framework: str, device: str) -> None:
+    """Count an allocation on the CPU in place of a device. `framework`: module of the error."""
+    _fallbacks[framework.partition(".")[0], device] += 1
+
+
+def count_fallbacks(backend_name: str, device: str) -> int:
+    """Return the number of allocations of a pool's framework that fell back to the CPU."""
+    return sum(
+        count
+        for (framework, place), count in _fallbacks.items()
+        if place == device and is_framework(framework, backend_name)
+    )
+
+
+def is_framework(module: str, backend_name: str) -> bool:
+    """Return True if a module is of the framework with this name: torch of PyTorch, jaxlib of JAX."""
+    return module.partition(".")[0].removesuffix("lib").lower() in backend_name.lower()
 
 
 class MemoryPool(Protocol):
@@ -73,6 +113,10 @@ class CachingPool:
     def reset_peak(self) -> bool:
         """Reset the allocator's peaks. False if it has none that can be reset."""
         return False
+
+    def is_peak_certain(self) -> bool:
+        """Return False if the counted peak may have missed one."""
+        return True
 
     def pressure(self) -> float | Absent:
         whole, left = self.total(), self.free()

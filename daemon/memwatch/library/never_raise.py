@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from memwatch.printable import printable
 
-log = logging.getLogger("memwatch")
+log: logging.Logger = logging.getLogger("memwatch")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,9 +35,14 @@ def never_raise(otherwise: D) -> Callable[[Callable[P, R]], Callable[P, R | D]]:
     return decorate
 
 
-def log_once(sentence: str) -> None:
-    """Log a warning in one line, once per sentence: it may quote what another program sent."""
+def log_once(sentence: str) -> bool:
+    """Log a warning in one line, once per sentence: it may quote what another program sent.
+
+    Returns False if it was logged before.
+    """
     sentence = printable(sentence)
-    if sentence not in _logged and len(_logged) < MAX_LOGGED:
-        _logged.add(sentence)
-        log.warning("%s", sentence)
+    if sentence in _logged or len(_logged) >= MAX_LOGGED:
+        return False
+    _logged.add(sentence)
+    log.warning("%s", sentence)
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 
 from memwatch.model import Absent, Bytes
 
@@ -22,6 +23,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ in NAMES:
         return True
     return isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)[:MAX_LENGTH]) is not None
+
+
+def drop_frames(error: BaseException) -> BaseException:
+    """Return an error without the variables of its frames, which reference the tensors that should be freed."""
+    if error.__traceback__ is not None:
+        traceback.clear_frames(error.__traceback__)
+    return error
 
 
 def find_wanted_bytes(text: str) -> Bytes:

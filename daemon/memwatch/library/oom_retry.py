@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 
 from memwatch.library.autopsy import autopsy
 from memwatch.library.frameworks import clear_all
-from memwatch.library.oom_errors import is_out_of_memory
+from memwatch.library.oom_errors import drop_frames, is_out_of_memory
 from memwatch.library.reporter import reporter
 from memwatch.planning.sizes import check_count
 
@@ -50,8 +49,8 @@ def retry_on_oom(
                     if not tried:
                         autopsy(error, folder)
                     tried.append(size)
-                    first = _drop_frames(first or error)
-                    _drop_frames(error)
+                    first = drop_frames(first or error)
+                    drop_frames(error)
                 else:
                     works = size
                     return result
@@ -64,13 +63,6 @@ def retry_on_oom(
         return call
 
     return decorate
-
-
-def _drop_frames(error: BaseException) -> BaseException:
-    # The traceback's frames reference the tensors that should be freed.
-    if error.__traceback__ is not None:
-        traceback.clear_frames(error.__traceback__)
-    return error
 
 
 def _with_history(error: BaseException, tried: list[int]) -> BaseException:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct, field
 
+from memwatch.library.cupy_peaks import cupy_peaks
 from memwatch.library.frameworks import pools, read_counters
 from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats, greater
 from memwatch.library.process_peak import ProcessPeak
@@ -48,19 +49,24 @@ class Watermark(Struct):
 
 
 class Source(Struct):
-    """A counter, or two of one pool, read now. `starts_empty`: first seen inside a block, it counts only that."""
+    """A counter, or two of one pool, read now. `starts_empty`: first seen inside a block, it counts only that.
+
+    `is_certain`: False if it may have missed a peak since its reset.
+    """
 
     name: str
     values: tuple[Bytes, ...]
     reset: Reset
     starts_empty: bool
     slack_bytes: int = 0
+    is_certain: bool = True
 
 
 class PeakWatch(Struct):
-    """Watermarks of one block, by source."""
+    """Watermarks of one block, by source. `thread`: the one that CuPy's hook is in, 0 without."""
 
     exact: bool
+    thread: int = 0
     marks: dict[str, list[Watermark]] = field(default_factory=dict)
 
     @property
@@ -90,16 +96,19 @@ class PeakCounters:
     def open(self, exact: bool) -> tuple[PeakWatch, Sample]:
         """Start a block. `exact`: reset the counters that can be."""
         with self._lock:
+            thread = cupy_peaks.acquire() if exact else 0
             # Without another open block nothing needs the value before the reset, which may take 15 µs.
             sources, sample = self._read(bool(self._open) or not (exact and self._process.can_reset))
-            return self._begin(exact, sources), sample
+            return self._begin(PeakWatch(exact, thread), sources), sample
 
     def follow(self, watch: PeakWatch) -> tuple[PeakWatch, Sample]:
         """End a block and start the next one, with one reading."""
         with self._lock:
+            thread = cupy_peaks.acquire() if watch.exact else 0
             sources, sample = self._read()
             self._open = [one for one in self._open if one is not watch]
-            return self._begin(watch.exact, sources), sample
+            cupy_peaks.release(watch.thread)
+            return self._begin(PeakWatch(watch.exact, thread), sources), sample
 
     def observe(self) -> Sample:
         """Take a sample, and hand the counters' values to all open blocks."""
@@ -110,12 +119,12 @@ class PeakCounters:
         with self._lock:
             sample = self._read()[1]
             self._open = [one for one in self._open if one is not watch]
+            cupy_peaks.release(watch.thread)
         return sample
 
-    def _begin(self, exact: bool, sources: Iterable[Source]) -> PeakWatch:
-        watch = PeakWatch(exact)
+    def _begin(self, watch: PeakWatch, sources: Iterable[Source]) -> PeakWatch:
         for source in sources:
-            if exact and source.reset():
+            if watch.exact and source.reset():
                 self._restart(source.name)
                 watch.marks[source.name] = [Watermark(None) for _ in source.values or ("",)]
             else:
@@ -127,6 +136,7 @@ class PeakCounters:
     def after_fork(self) -> None:
         """Reset in the child: the parent's lock may have been held, and the child has its own counters."""
         self.__init__()  # type: ignore[misc]
+        cupy_peaks.after_fork()
 
     def _read(self, with_process: bool = True) -> tuple[list[Source], Sample]:
         found = [(pool, read_counters(pool)) for pool in pools()]
@@ -150,11 +160,15 @@ class PeakCounters:
         )
         self._last[source.name] = source.values
         for watch in self._open:
-            if source.name not in watch.marks:
-                starts = [None if source.starts_empty else value for value in source.values]
+            is_new = source.name not in watch.marks
+            if is_new:
+                empty = source.starts_empty
+                starts = [None if empty and isinstance(value, int) else value for value in source.values]
                 watch.marks[source.name] = [Watermark(start) for start in starts]
             for mark, value in zip(watch.marks[source.name], source.values, strict=True):
-                if fell:
+                if not source.is_certain:
+                    mark.interrupted = True
+                if fell and not is_new:
                     mark.before, mark.interrupted = None, True
                 mark.see(value)
 
@@ -170,8 +184,9 @@ def build_source(pool: MemoryPool, stats: PoolStats) -> Source:
     of_framework = isinstance(pool, CachingPool)
     reset = pool.reset_peak if isinstance(pool, CachingPool) else lambda: False
     values = (stats.peak_bytes, stats.peak_reserved_bytes)
-    return Source(f"{pool.backend_name} {pool.device}", values, reset, of_framework)
+    is_certain = not isinstance(pool, CachingPool) or pool.is_peak_certain()
+    return Source(f"{pool.backend_name} {pool.device}", values, reset, of_framework, is_certain=is_certain)
 
 
-counters = PeakCounters()
+counters: PeakCounters = PeakCounters()
 os.register_at_fork(after_in_child=counters.after_fork)

@@ -1,23 +1,32 @@
 """Reader of pickles that hold only plain values: an allow-list of opcodes, none of which calls anything.
 
 A pickle can name any function to call. Here, opcodes that import, call or build objects are refused before anything
-of theirs is read, and sizes, operations and containers are bounded.
+of theirs is read. Operations, containers and sizes are bounded: refusing takes at most two seconds and 200 MiB.
 """
 
 from __future__ import annotations
 
 import pickletools
+import re
 import struct
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
+from memwatch.library.pickle_window import MAX_OPERATION_BYTES, PickleWindow
 from memwatch.planning.sizes import InvalidInputError
 
-MAX_BYTES = 256 << 20
-MAX_OPERATIONS = 40_000_000
-MAX_CONTAINERS = 4_000_000
-MAX_TEXT_BYTES = 1 << 20
+# A block of PyTorch with a stack of 32 frames takes some 50 operations: two containers and three numbers.
+MAX_OPERATIONS = 4_000_000
+MAX_CONTAINERS = 400_000
+# Containers, numbers and texts.
+MAX_VALUES = 1_500_000
+MAX_TEXT_BYTES = MAX_OPERATION_BYTES - 16
+# All texts together.
+MAX_ALL_TEXT_BYTES = 32 << 20
 MAX_INTEGER_BYTES = 16
+# Frames of a stack, each a dict that was read before: taken at once, as they are most of a snapshot.
+REFERENCES = re.compile(rb"(?:j....){2,4000}", re.DOTALL)
+INDEXES = struct.Struct("<xI")
 
 
 class PickleRefusedError(InvalidInputError):
@@ -27,47 +36,62 @@ class PickleRefusedError(InvalidInputError):
 class PickleReader:
     """Reads one pickle: None, booleans, numbers, text, bytes, lists, tuples, and dicts with text as keys."""
 
-    def __init__(self, data: bytes) -> None:
-        if len(data) > MAX_BYTES:
-            raise PickleRefusedError(f"it has more than {MAX_BYTES >> 20} MiB, the most that is read")
-        self._data = data
-        self._at = 0
+    def __init__(self, file: BinaryIO) -> None:
+        self.window: PickleWindow = PickleWindow(file)
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: list[Any] = []
+        self._operations = 0
         self._containers = 0
+        self._values = 0
+        self._text_bytes = 0
+        self._last_key: str | None = None
+        self.is_at_last_key: bool = False
 
-    def read(self) -> object:
-        """Return the value. Raises PickleRefusedError."""
+    @property
+    def memo_size(self) -> int:
+        return len(self._memo)
+
+    def read(self, last_key: str | None = None) -> object:
+        """Return the value. Raises PickleRefusedError.
+
+        If the outermost dict has `last_key`, return its items before this key. `window` is then behind the key.
+        """
+        self._last_key = last_key
         try:
-            for _ in range(MAX_OPERATIONS):
-                code = self._data[self._at]
-                self._at += 1
-                if code == STOP:
-                    return self._stack.pop()
-                handler = HANDLERS[code]
-                if handler is None:
-                    self._refuse(code)
-                handler(self)
+            return self._read()
         except (IndexError, UnicodeDecodeError, AttributeError, TypeError, ValueError) as error:
             if isinstance(error, PickleRefusedError):
                 raise
-            raise PickleRefusedError(f"it is no pickle or is damaged at byte {self._at:,}") from None
+            raise damaged(self.window.position) from None
+
+    def _read(self) -> object:
+        window = self.window
+        for _ in range(MAX_OPERATIONS):
+            if window.at >= window.refill_at:
+                window.move()
+            code = window.data[window.at]
+            window.at += 1
+            if code == STOP:
+                return self._stack.pop()
+            handler = HANDLERS[code]
+            if handler is None:
+                refuse(code, window.position - 1)
+            handler(self)
+            if self.is_at_last_key:
+                self._stack.pop()
+                self.set_items(self.pop_mark())
+                return self._stack.pop()
+            if self._operations > MAX_OPERATIONS:
+                break
         raise PickleRefusedError(f"it has more than {MAX_OPERATIONS:,} operations, the most that are read")
 
-    def _refuse(self, code: int) -> NoReturn:
-        at = self._at - 1
-        if code not in NAMES:
-            raise PickleRefusedError(f"it is no pickle or is damaged at byte {at:,}")
-        name = NAMES[code]
-        danger = ", which can run code" if name in CAN_RUN_CODE else ""
-        raise PickleRefusedError(f"it has the operation {name} at byte {at:,}{danger}; only plain values are read")
-
     def take(self, count: int) -> bytes:
-        if count > len(self._data) - self._at:
-            raise PickleRefusedError(f"it ends at byte {len(self._data):,}, within a value")
-        self._at += count
-        return self._data[self._at - count : self._at]
+        window = self.window
+        if count > len(window.data) - window.at:
+            raise PickleRefusedError(f"it ends at byte {window.passed + len(window.data):,}, within a value")
+        window.at += count
+        return window.data[window.at - count : window.at]
 
     def number(self, form: str, size: int) -> int:
         return int(struct.unpack(form, self.take(size))[0])
@@ -75,24 +99,38 @@ class PickleReader:
     def push(self, value: object) -> None:
         self._stack.append(value)
 
+    def push_value(self, value: object) -> None:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise PickleRefusedError(f"it has more than {MAX_VALUES:,} values, the most that are read")
+        self._stack.append(value)
+
     def push_container(self, value: object) -> None:
         self._containers += 1
         if self._containers > MAX_CONTAINERS:
             raise PickleRefusedError(f"it has more than {MAX_CONTAINERS:,} lists and dicts, the most that are read")
-        self._stack.append(value)
+        self.push_value(value)
 
     def text_bytes(self, count: int) -> bytes:
         if count > MAX_TEXT_BYTES:
             raise PickleRefusedError(f"it has a text of {count:,} bytes, above {MAX_TEXT_BYTES:,}")
+        self._text_bytes += count
+        if self._text_bytes > MAX_ALL_TEXT_BYTES:
+            raise PickleRefusedError(
+                f"its texts have more than {MAX_ALL_TEXT_BYTES >> 20} MiB, the most that is read"
+            )
         return self.take(count)
 
     def text(self, count: int) -> None:
-        self._stack.append(self.text_bytes(count).decode("utf-8", "surrogatepass"))
+        text = self.text_bytes(count).decode("utf-8", "surrogatepass")
+        self.push_value(text)
+        # A key of the outermost dict: its mark is the only one, and whole pairs lie before it.
+        self.is_at_last_key = text == self._last_key and self._marks == [1] and not len(self._stack) % 2
 
     def integer(self, count: int) -> None:
         if not 0 <= count <= MAX_INTEGER_BYTES:
             raise PickleRefusedError(f"it has an integer of {count:,} bytes, above {MAX_INTEGER_BYTES}")
-        self._stack.append(int.from_bytes(self.take(count), "little", signed=True))
+        self.push_value(int.from_bytes(self.take(count), "little", signed=True))
 
     def mark(self) -> None:
         self._marks.append(len(self._stack))
@@ -137,6 +175,32 @@ class PickleReader:
     def get(self, index: int) -> None:
         self._stack.append(self._memo[index])
 
+    def get_run(self) -> None:
+        """Take this reference and those that follow it directly."""
+        window, memo = self.window, self._memo
+        run = REFERENCES.match(window.data, window.at - 1)
+        if run is None:
+            self.get(self.number("<I", 4))
+            return
+        self._stack += [memo[index] for (index,) in INDEXES.iter_unpack(run[0])]
+        self._operations += len(run[0]) // INDEXES.size
+        window.at = run.end()
+
+
+def damaged(position: int) -> PickleRefusedError:
+    return PickleRefusedError(f"it is no pickle or is damaged at byte {position:,}")
+
+
+def refuse(code: int, position: int) -> NoReturn:
+    """Raise PickleRefusedError for an operation that is not in the allow-list."""
+    if code not in NAMES:
+        raise damaged(position)
+    name = NAMES[code]
+    danger = ", which can run code" if name in CAN_RUN_CODE else ""
+    raise PickleRefusedError(
+        f"it has the operation {name} at byte {position:,}{danger}; only plain values are read"
+    )
+
 
 Handler = Callable[[PickleReader], object]
 STOP = ord(".")
@@ -147,17 +211,17 @@ BY_NAME: dict[str, Handler] = {
     "NONE": lambda one: one.push(None),
     "NEWTRUE": lambda one: one.push(True),
     "NEWFALSE": lambda one: one.push(False),
-    "BININT": lambda one: one.push(one.number("<i", 4)),
+    "BININT": lambda one: one.push_value(one.number("<i", 4)),
     "BININT1": lambda one: one.push(one.take(1)[0]),
-    "BININT2": lambda one: one.push(one.number("<H", 2)),
+    "BININT2": lambda one: one.push_value(one.number("<H", 2)),
     "LONG1": lambda one: one.integer(one.take(1)[0]),
     "LONG4": lambda one: one.integer(one.number("<i", 4)),
-    "BINFLOAT": lambda one: one.push(struct.unpack(">d", one.take(8))[0]),
+    "BINFLOAT": lambda one: one.push_value(struct.unpack(">d", one.take(8))[0]),
     "SHORT_BINUNICODE": lambda one: one.text(one.take(1)[0]),
     "BINUNICODE": lambda one: one.text(one.number("<I", 4)),
     "BINUNICODE8": lambda one: one.text(one.number("<Q", 8)),
-    "SHORT_BINBYTES": lambda one: one.push(one.take(one.take(1)[0])),
-    "BINBYTES": lambda one: one.push(one.text_bytes(one.number("<I", 4))),
+    "SHORT_BINBYTES": lambda one: one.push_value(one.text_bytes(one.take(1)[0])),
+    "BINBYTES": lambda one: one.push_value(one.text_bytes(one.number("<I", 4))),
     "EMPTY_LIST": lambda one: one.push_container([]),
     "APPEND": lambda one: one.append(one.pop(1)),
     "APPENDS": lambda one: one.append(one.pop_mark()),
@@ -174,7 +238,7 @@ BY_NAME: dict[str, Handler] = {
     "BINPUT": lambda one: one.put(one.take(1)[0]),
     "LONG_BINPUT": lambda one: one.put(one.number("<I", 4)),
     "BINGET": lambda one: one.get(one.take(1)[0]),
-    "LONG_BINGET": lambda one: one.get(one.number("<I", 4)),
+    "LONG_BINGET": lambda one: one.get_run(),
 }
 CAN_RUN_CODE = frozenset(
     {"GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"}

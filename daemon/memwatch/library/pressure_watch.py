@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from memwatch.library.cgroup_limit import CgroupLimit, own_limit
 from memwatch.library.daemon_client import Daemon, daemon
-from memwatch.library.frameworks import shrink_all
+from memwatch.library.frameworks import shrink
 from memwatch.library.host import Host, host
 from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent
@@ -175,4 +175,4 @@ def on_pressure(callback: Callback, level: str = "high") -> PressureWatch:
 
 def shrink_on_pressure(level: str = "high") -> PressureWatch:
     """Shrink every pool of this process when the machine's pressure rises to a level."""
-    return on_pressure(lambda change: change.rising and shrink_all(), level)
+    return on_pressure(lambda change: change.rising and shrink(), level)

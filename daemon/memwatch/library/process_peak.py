@@ -30,7 +30,7 @@ class ProcessPeak:
 
     def __init__(self) -> None:
         self._clean: int | None = None
-        self.can_reset = True
+        self.can_reset: bool = True
 
     def read(self) -> tuple[Bytes, ...]:
         peak = read_maxrss()

@@ -53,7 +53,7 @@ class MemoryProfiler:
         self._samples: deque[tuple[str, Sample]] = deque(maxlen=MAX_SAMPLES)
         self._peaks: dict[str, Peak] = {FIRST_STAGE: Peak(FIRST_STAGE)}
         self._stage = FIRST_STAGE
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._follower: PeriodicSampler | None = None
         self._exact = exact
         self._watch: PeakWatch | None = None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import atexit
 import os
-import queue
 import threading
 import time
+from collections import deque
+from queue import Empty, SimpleQueue
 
 from memwatch.library.daemon_client import Daemon, Json, read_url
+from memwatch.library.device_names import DeviceError
 from memwatch.library.frameworks import pools, read_stats
 from memwatch.library.host import own_start_ticks
+from memwatch.library.machine_record import Machine
 from memwatch.library.memory_pool import MemoryPool
 from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent
@@ -20,6 +23,7 @@ RENEW_SECONDS = 10.0
 # At exit, if marks are still queued.
 FLUSH_SECONDS = 5.0
 MAX_MARK_LENGTH = 300
+MAX_NAMES = 64
 
 
 class Reporter:
@@ -27,18 +31,19 @@ class Reporter:
 
     def __init__(self, to: Daemon) -> None:
         self._to = to
-        self._waiting: queue.Queue[str] = queue.Queue(MAX_WAITING)
+        # Neither has a lock, unlike queue.Queue: a signal handler may set a mark within a call.
+        self._waiting: deque[str] = deque()
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._reported_at = float("-inf")
+        self._identities: dict[str, str | None] = {}
 
     def mark(self, text: str) -> None:
-        if self._to.is_silent:
+        if self._to.is_silent or len(self._waiting) >= MAX_WAITING:
             return
-        try:
-            self._waiting.put_nowait(text[:MAX_MARK_LENGTH])
-        except queue.Full:
-            return
+        self._waiting.append(text[:MAX_MARK_LENGTH])
+        self._wake.put(None)
         if self._thread is None:
             self._start()
 
@@ -50,7 +55,7 @@ class Reporter:
     def flush(self, seconds: float = FLUSH_SECONDS) -> None:
         """Wait up to `seconds` until all marks are sent."""
         until = time.monotonic() + seconds
-        while self._thread is not None and self._waiting.unfinished_tasks and time.monotonic() < until:
+        while self._thread is not None and self._waiting and time.monotonic() < until:
             if self._to.is_silent:
                 return
             time.sleep(0.005)
@@ -68,12 +73,12 @@ class Reporter:
     def _run(self) -> None:
         while True:
             try:
-                text = self._waiting.get(timeout=RENEW_SECONDS)
-            except queue.Empty:
+                self._wake.get(timeout=RENEW_SECONDS)
+            except Empty:
                 self._report(pools())
                 continue
-            self._to.post("/api/v1/marks", {"text": text, "pid": os.getpid()})
-            self._waiting.task_done()
+            self._to.post("/api/v1/marks", {"text": self._waiting[0], "pid": os.getpid()})
+            self._waiting.popleft()
             if time.monotonic() - self._reported_at > 1.0:
                 self._report(pools())
 
@@ -82,18 +87,38 @@ class Reporter:
         self._reported_at = time.monotonic()
         start = own_start_ticks()
         if found and start is not None:
-            claims = [build_report(pool) for pool in found]
+            claims = [build_report(pool, self._find_identity(pool.device)) for pool in found]
             self._to.post("/api/v1/reports", {"pid": os.getpid(), "start_ticks": start, "claims": claims})
 
+    @never_raise(None)
+    def _find_identity(self, name: str) -> str | None:
+        """Return the UUID or PCI address of the GPU that this program means by a name, None if it is no GPU's."""
+        from memwatch.library.machine import from_daemon  # 20 ms, spent in this thread
 
-def build_report(pool: MemoryPool) -> Json:
+        if name not in self._identities and len(self._identities) < MAX_NAMES:
+            found = from_daemon(self._to)
+            if found is not None:
+                self._identities[name] = identify(found, name)
+        return self._identities.get(name)
+
+
+def identify(machine: Machine, name: str) -> str | None:
+    try:
+        target = machine.find(name)
+    except DeviceError:
+        return None  # a registered pool may have any name
+    return None if target is None else target.identity
+
+
+def build_report(pool: MemoryPool, identity: str | None = None) -> Json:
     stats = read_stats(pool)
     names = ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "retries", "ooms")
     known = {name: getattr(stats, name) for name in names if not isinstance(getattr(stats, name), Absent)}
+    known |= {} if identity is None else {"gpu": identity}
     return {"name": pool.backend_name[:80], "device": pool.device[:80], **known}
 
 
 # Has its own Daemon: one that was too slow for a waiting caller may be fast enough for a thread.
-reporter = Reporter(Daemon(read_url(os.environ)))
+reporter: Reporter = Reporter(Daemon(read_url(os.environ)))
 atexit.register(reporter.flush)
 os.register_at_fork(after_in_child=reporter.after_fork)

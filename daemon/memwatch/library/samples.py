@@ -9,15 +9,21 @@ from collections.abc import Callable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.library.frameworks import sum_stats
+from memwatch.library.frameworks import TOTALS, sum_stats
 from memwatch.library.host import host, rss_bytes
 from memwatch.library.memory_pool import PoolStats, greater
 from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent, Bytes
 
+COUNTED = ("allocated_bytes", "reserved_bytes", *TOTALS)
+NOT_COUNTED = (Absent.NOT_SUPPORTED,) * len(COUNTED)
+
 
 class Sample(Struct, frozen=True):
-    """One sample. `pool_used_bytes` and `pool_available_bytes`: System RAM; the others: this process."""
+    """One sample. `pool_used_bytes` and `pool_available_bytes`: System RAM; the others: this process.
+
+    Counts and totals are those of the allocators since their start.
+    """
 
     unix: float
     pool_used_bytes: Bytes
@@ -26,20 +32,20 @@ class Sample(Struct, frozen=True):
     allocated_bytes: Bytes
     reserved_bytes: Bytes
     allocations: int | Absent
+    frees: int | Absent = Absent.NOT_SUPPORTED
+    total_allocated_bytes: Bytes = Absent.NOT_SUPPORTED
+    total_freed_bytes: Bytes = Absent.NOT_SUPPORTED
 
 
 def build_sample(found: list[PoolStats]) -> Sample:
     """Build a sample from the statistics of all pools, read just now."""
     ram, stats = host.ram(), sum_stats(found)
-    missing = Absent.NOT_SUPPORTED
     return Sample(
-        unix=time.time(),
-        pool_used_bytes=ram if isinstance(ram, Absent) else ram.total_bytes - ram.available_bytes,
-        pool_available_bytes=ram if isinstance(ram, Absent) else ram.available_bytes,
-        rss_bytes=rss_bytes(),
-        allocated_bytes=missing if stats is None else stats.allocated_bytes,
-        reserved_bytes=missing if stats is None else stats.reserved_bytes,
-        allocations=missing if stats is None else stats.allocations,
+        time.time(),
+        ram if isinstance(ram, Absent) else ram.total_bytes - ram.available_bytes,
+        ram if isinstance(ram, Absent) else ram.available_bytes,
+        rss_bytes(),
+        *(NOT_COUNTED if stats is None else [getattr(stats, name) for name in COUNTED]),
     )
 
 

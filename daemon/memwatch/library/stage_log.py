@@ -23,12 +23,17 @@ def log_memory_usage(stage: str) -> str:
     the line has the resident set in place of the allocators' values.
     """
     line = f"[{stage}] {' | '.join(build_parts(pools()))}"
+    write_line(line)
+    reporter.mark(line)
+    return line
+
+
+def write_line(line: str) -> None:
+    """Log a line with level INFO, or write it to stderr if logging is not configured."""
     if log.hasHandlers():
         log.info("%s", line)
     else:
         print(line, file=sys.stderr)
-    reporter.mark(line)
-    return line
 
 
 def build_parts(found: list[MemoryPool]) -> list[str]:
@@ -46,6 +51,8 @@ def _build_pool_parts(pool: MemoryPool, prefix: str) -> list[str]:
         f"{prefix}Free: {_size(_free(pool))}",
         f"Allocated: {_size(stats.allocated_bytes)}{_describe_limit(stats.allocated_bytes)}",
         f"Reserved: {_size(stats.reserved_bytes)}",
+        *([f"Cache hits: {stats.hit_rate:.1%}"] if isinstance(stats.hit_rate, float) else ()),
+        *([f"CPU fallbacks: {stats.cpu_fallbacks}"] if stats.cpu_fallbacks not in (0, *Absent) else ()),
     ]
 
 

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from functools import wraps
+from queue import SimpleQueue
 from typing import ParamSpec, TypeVar
 
 from msgspec import Struct
 
+from memwatch.library.frameworks import TOTALS
 from memwatch.library.memory_pool import greater
 from memwatch.library.never_raise import never_raise
 from memwatch.library.peak_counters import PeakWatch, Watermark, counters
@@ -59,19 +61,22 @@ class MemoryStats:
 
     `pool`: System RAM; `process`: resident set; `allocator` and `device`: bytes that the frameworks' allocators of
     this process allocated and reserved. `pools`: peaks of each allocator that counts them, by "PyTorch cuda:0".
+    `allocations` and `frees` count those of the block, `total_allocated_bytes` and `total_freed_bytes` add them up:
+    absent without an allocator that counts them.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.pool, self.process, self.allocator, self.device = (
-            UsageDelta(),
-            UsageDelta(),
-            UsageDelta(),
-            UsageDelta(),
-        )
+        self.pool: UsageDelta = UsageDelta()
+        self.process: UsageDelta = UsageDelta()
+        self.allocator: UsageDelta = UsageDelta()
+        self.device: UsageDelta = UsageDelta()
         self.allocations: int | Absent = Absent.NOT_SUPPORTED
+        self.frees: int | Absent = Absent.NOT_SUPPORTED
+        self.total_allocated_bytes: Bytes = Absent.NOT_SUPPORTED
+        self.total_freed_bytes: Bytes = Absent.NOT_SUPPORTED
         self.pools: dict[str, PoolPeak] = {}
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         self._first: Sample | None = None
 
     @property
@@ -97,8 +102,13 @@ class MemoryStats:
         for view, figure in self._figures(sample):
             view.see(figure)
         if self._first is not None:
-            self.allocations = difference(sample.allocations, self._first.allocations)
+            if sample.allocated_bytes is not Absent.NOT_SUPPORTED:  # there is an allocator
+                self._subtract(self._first, sample)
             self.seconds = sample.unix - self._first.unix
+
+    def _subtract(self, first: Sample, sample: Sample) -> None:
+        for name in TOTALS:
+            setattr(self, name, difference(getattr(sample, name), getattr(first, name)))
 
     def count(self, watch: PeakWatch) -> None:
         """Take the peaks that counters kept."""
@@ -133,8 +143,9 @@ class _TrackThread:
 
     def __init__(self) -> None:
         self._open: list[tuple[MemoryStats, PeakWatch]] = []
-        self._lock = threading.Lock()
-        self._any = threading.Event()
+        self._lock = threading.RLock()
+        # Without a lock, unlike threading.Event: a signal handler may begin a block within a call.
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     @never_raise(None)
@@ -143,7 +154,8 @@ class _TrackThread:
         stats.begin(sample)
         with self._lock:
             self._open.append((stats, watch))
-            self._any.set()
+            if self._wake.empty():
+                self._wake.put(None)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="memwatch-track", daemon=True)
                 self._thread.start()
@@ -153,8 +165,6 @@ class _TrackThread:
         with self._lock:
             watch = next((watch for one, watch in self._open if one is stats), None)
             self._open = [pair for pair in self._open if pair[0] is not stats]
-            if not self._open:
-                self._any.clear()
         if watch is None:
             stats.see(counters.observe())  # the block began before a fork, or its begin failed
             return
@@ -167,9 +177,10 @@ class _TrackThread:
 
     def _run(self) -> None:
         while True:
-            self._any.wait()
-            time.sleep(INTERVAL_SECONDS)
-            self._look()
+            self._wake.get()
+            while self._open:
+                time.sleep(INTERVAL_SECONDS)
+                self._look()
 
     @never_raise(None)
     def _look(self) -> None:
@@ -187,9 +198,10 @@ class track:
     """Memory tracker for `with track("load") as stats:` or `@track()`, with exact peaks where a counter keeps them.
 
     `exact` resets these counters (VmHWM, `torch.cuda.max_memory_allocated`, MLX) at the start of the block;
-    `PoolStats.peak_bytes` keeps the greater value. With `exact=False` they are only read: a peak is exact if its
-    counter rose. Other values are the greatest of samples every 50 ms, at start and at end. As a decorator, it
-    stores the statistics of the last call in `function.stats`.
+    `PoolStats.peak_bytes` keeps the greater value. CuPy gets a memory hook for the time of the block. With
+    `exact=False` counters are only read: a peak is exact if its counter rose. Other values are the greatest of
+    samples every 50 ms, at start and at end. As a decorator, it stores the statistics of the last call in
+    `function.stats`.
     """
 
     def __init__(self, name: str = "", *, exact: bool = True) -> None:

@@ -24,7 +24,7 @@ class TrainingStages:
     """Profiler of a training run. Each stage and its peak are marks at the daemon and lines of the log."""
 
     def __init__(self, interval: float = 0.5, exact: bool = True, folder: str | Path | None = None) -> None:
-        self.profiler = MemoryProfiler(interval, exact=exact)
+        self.profiler: MemoryProfiler = MemoryProfiler(interval, exact=exact)
         self._folder = folder
         self._stages: list[str] = []
         self._inside: dict[str, Peak] = {}

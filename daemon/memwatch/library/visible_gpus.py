@@ -56,6 +56,14 @@ class Target(NamedTuple):
     def id(self) -> str:
         return self.instance or self.device.id
 
+    @property
+    def identity(self) -> str | None:
+        """UUID of the GPU or MIG instance, else the PCI address of the GPU: the same for every program."""
+        if self.instance:
+            uuids = dict(build_gpu(self.device).instances)
+            return uuids.get(self.instance) or None
+        return next((one for one in (self.device.uuid, self.device.pci) if isinstance(one, str) and one), None)
+
 
 class Gpu(NamedTuple):
     """A GPU and the MIG devices that the program sees of it, as (id of the share, UUID)."""

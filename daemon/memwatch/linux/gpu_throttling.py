@@ -53,7 +53,7 @@ class ThrottleReader:
 
     def __init__(self, device: Path) -> None:
         self._metrics = device / "gpu_metrics"
-        self.units = tuple(find_reason_files(device))
+        self.units: tuple[ReasonFiles, ...] = tuple(find_reason_files(device))
 
     def read(self) -> Reasons:
         if self.units:

@@ -34,7 +34,7 @@ class GpuSensors:
     def __init__(self, device: Path, hwmon: Path, throttling: ThrottleReader) -> None:
         self._device, self._hwmon, self._throttling = device, hwmon, throttling
         # Folders that differ after the driver is loaded again.
-        self.files = hwmon, throttling.units
+        self.files: tuple[Path, object] = hwmon, throttling.units
         self._temperature = _choose(hwmon, "temp", _TEMPERATURES)
         self._energy = _choose(hwmon, "energy", _ENERGIES)
         self._clocks = {

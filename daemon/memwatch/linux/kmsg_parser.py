@@ -143,7 +143,7 @@ class KernelLogTracker:
     """Accumulator of parsed lines. `read` adds one line, `log` is the current result."""
 
     def __init__(self) -> None:
-        self.log = KernelLog()
+        self.log: KernelLog = KernelLog()
         self._kills: deque[OomKill] = deque(maxlen=MAX_KILLS)
         self._errors: dict[DriverMessage, DriverError] = {}
         self._cause: OomCause | None = None

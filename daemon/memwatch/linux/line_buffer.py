@@ -10,7 +10,7 @@ class LineBuffer:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self.cut = 0
+        self.cut: int = 0
         self._max_bytes = max_bytes
         self._rest = b""
         self._skipping = False

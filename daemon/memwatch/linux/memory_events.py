@@ -14,7 +14,7 @@ from memwatch.linux.cgroup_mounts import V2, find_own_cgroup
 from memwatch.linux.files import KeptFile, Roots, SourceUnavailable
 from memwatch.linux.wakeups import Wake
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 # `low`, `high` and `max` also count reclaim of page cache, which is usual in a container that reads files.
 _OOM = re.compile(rb"^oom\w{0,20} \d{1,20}$", re.MULTILINE)
@@ -29,10 +29,10 @@ class MemoryEvents:
     Version 1 has no such file.
     """
 
-    event_mask = select.POLLIN
+    event_mask: int = select.POLLIN
 
     def __init__(self, roots: Roots) -> None:
-        self.event_file = -1
+        self.event_file: int = -1
         self._counts: list[bytes] = []
         self._events: KeptFile | None = None
         try:

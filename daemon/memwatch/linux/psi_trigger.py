@@ -10,7 +10,7 @@ from pathlib import Path
 
 from memwatch.linux.wakeups import Wake
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 # Some task stalled for 7 % of the window. Without CAP_SYS_RESOURCE the window must be a multiple of 2 s (Linux
 # commit d82caa27, 2023). Before that commit there is no unprivileged trigger, and with PSI disabled none at all.
@@ -43,14 +43,14 @@ class PsiTrigger:
     `window_seconds` is 0 and `event_file` -1 if it is not.
     """
 
-    event_mask = select.POLLPRI
+    event_mask: int = select.POLLPRI
 
     def __init__(self, path: Path) -> None:
-        self.window_seconds = 0
+        self.window_seconds: int = 0
         self._path = path
         # Total stall in seconds when it was armed; None after the first event.
         self._waited_before: float | None = None
-        self.event_file = self._arm(path)
+        self.event_file: int = self._arm(path)
 
     def read_event(self, happened: int) -> Wake:
         if happened & (select.POLLERR | select.POLLNVAL):

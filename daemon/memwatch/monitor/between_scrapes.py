@@ -26,7 +26,7 @@ class Second:
     __slots__ = ("available", "headroom", "number", "used")
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        self.number: int = number
         self.used: dict[str, int] = {}
         self.available: dict[str, int] = {}
         self.headroom: dict[str, int] = {}
@@ -160,10 +160,10 @@ class BetweenScrapes:
     """All of the above, updated by each tick."""
 
     def __init__(self) -> None:
-        self.recent = RecentExtremes()
-        self.levels = LevelTimes()
-        self.ticks = Histogram(TICK_BOUNDS)
-        self.runs = CollectorRuns()
+        self.recent: RecentExtremes = RecentExtremes()
+        self.levels: LevelTimes = LevelTimes()
+        self.ticks: Histogram = Histogram(TICK_BOUNDS)
+        self.runs: CollectorRuns = CollectorRuns()
 
     def on_tick(self, snapshot: Snapshot) -> None:
         self.recent.add(snapshot)

@@ -21,7 +21,7 @@ from memwatch.runtime.backoff import Backoff
 from memwatch.runtime.failure_log import FailureLog
 from memwatch.snapshot import CollectorState, CollectorStatus
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 RETRY_FIRST_SECONDS = 10.0
 MAX_RETRY_SECONDS = 300.0
@@ -46,15 +46,16 @@ class CollectorRunner:
 
     def __init__(self, entry: CollectorEntry, clock: Clock) -> None:
         self.entry = entry
-        self.result = CollectorResult()
+        self.result: CollectorResult = CollectorResult()
         self.errors: Counter[str] = Counter()
         self._clock = clock
         self._failure_log = FailureLog(clock.monotonic)
         self._collector: Collector | None = None
-        self.due = self._fast_due = 0.0
+        self.due: float = 0.0
+        self._fast_due = 0.0
         self.is_fast = False
         # True: ticks run the collector, and its thread sleeps.
-        self.on_tick = False
+        self.on_tick: bool = False
         self._non_blocking: NonBlockingCollector | None = None
         self.movement_probe: MovementProbe | None = None
         self.watch: Watch | None = None
@@ -62,7 +63,7 @@ class CollectorRunner:
         self._sent_at: float | None = None
         self._late: tuple[CollectorResult, CollectorResult] | None = None
         self._unsuccessful: tuple[CollectorResult, CollectorStatus] | None = None
-        self.last_read = self.result
+        self.last_read: CollectorResult = self.result
         self._retry_seconds = RETRY_FIRST_SECONDS
         self._signs: list[object] = []
 

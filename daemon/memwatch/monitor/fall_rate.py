@@ -46,7 +46,7 @@ class FallRate:
     """
 
     def __init__(self) -> None:
-        self.seconds_to_margin = math.inf
+        self.seconds_to_margin: float = math.inf
         self._bytes_per_second = 0.0
         self._read_at = -math.inf
         self._available: int | None = None

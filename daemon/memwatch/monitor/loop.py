@@ -52,13 +52,13 @@ from memwatch.processes.unreturned import ReturnTracker
 from memwatch.runtime.failure_log import FailureLog
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 # Fields that a snapshot copies from the findings.
 COMMON = tuple(
     name for name in Snapshot.__struct_fields__ if name in Findings.__struct_fields__ and name != "tegrastats"
 )
-common_of = attrgetter(*COMMON)
+common_of: attrgetter[tuple[Any, ...]] = attrgetter(*COMMON)
 # Ticks come some milliseconds early or late: this fraction of an interval counts as a full one.
 SAME_INTERVAL = 0.9
 
@@ -105,19 +105,19 @@ class Monitor:
         speed: float | None = None,
         reports: AllocatorReports | None = None,
     ) -> None:
-        self.events = EventLog()
-        self.history = History(rules.tier_specs)
-        self.ticks = NotableTicks()
+        self.events: EventLog = EventLog()
+        self.history: History = History(rules.tier_specs)
+        self.ticks: NotableTicks = NotableTicks()
         self.history_writer: HistoryWriter | None = None
-        self.growth = GrowthTracker()
+        self.growth: GrowthTracker = GrowthTracker()
         self._returns = ReturnTracker()
-        self.self_usage = SelfUsageReader()
-        self.between_scrapes = BetweenScrapes()
-        self.reports = reports or AllocatorReports()
+        self.self_usage: SelfUsageReader = SelfUsageReader()
+        self.between_scrapes: BetweenScrapes = BetweenScrapes()
+        self.reports: AllocatorReports = reports or AllocatorReports()
         self.alert_states: Mapping[Key, AlertState] = {}
         self.silences: tuple[Silence, ...] = ()
         self.listeners: list[Listener] = []
-        self.rules = rules
+        self.rules: MonitorRules = rules
         self._sampler = sampler
         self._clock = clock
         self.identity = identity
@@ -131,8 +131,8 @@ class Monitor:
         self._notified_at = -math.inf
         self._notified_levels: Mapping[str, Level] = {}
         self._event_writer = EventWriter(self.events, self.growth)
-        self.publisher = Publisher()
-        self.leases = LeaseBook(
+        self.publisher: Publisher = Publisher()
+        self.leases: LeaseBook = LeaseBook(
             ProcessReader(self.reports.procfs), self.moment, self.publisher.use_leases, self._event_writer.on_lease
         )
         self._before: Moment | None = None

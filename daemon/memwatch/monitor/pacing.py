@@ -12,7 +12,7 @@ from memwatch.monitor.schedule import FAST_KINDS, FAST_SECONDS, SLOW_RATIO, Pace
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level, Pressure
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 # Near exhaustion, the last tick is never older than this, even if nothing moves.
 STILL_SECONDS = 1.0
@@ -33,9 +33,9 @@ class Pacing:
     """
 
     def __init__(self) -> None:
-        self.pace = Pace()
+        self.pace: Pace = Pace()
         self.ticked_at: float | None = None
-        self.is_restless = False
+        self.is_restless: bool = False
         self._soonest = MIN_SECONDS
         self._max_age = 0.0
         self._ram: tuple[FallRate, Remaining] | None = None

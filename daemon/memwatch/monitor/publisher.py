@@ -15,7 +15,7 @@ class Publisher:
 
     def __init__(self) -> None:
         self.latest: Snapshot | None = None
-        self.hides_commands = False
+        self.hides_commands: bool = False
         self._leases: tuple[Lease, ...] = ()
         self._lock = threading.Lock()
 

@@ -50,7 +50,7 @@ class Sampler:
     """All collectors. Ticks run the fast ones; each one that may block has its own thread."""
 
     def __init__(self, entry: Sequence[CollectorEntry], clock: Clock) -> None:
-        self.runners = [CollectorRunner(entry, clock) for entry in entry]
+        self.runners: list[CollectorRunner] = [CollectorRunner(entry, clock) for entry in entry]
         self._composer = Composer()
         self._clock = clock
         self._quick = [runner for runner in self.runners if not runner.entry.may_block]

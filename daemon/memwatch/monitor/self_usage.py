@@ -15,7 +15,7 @@ from memwatch.linux.files import KeptFile
 from memwatch.model import Absent, Bytes
 from memwatch.snapshot import SelfUsage
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 # Linux mlockall(2). ONFAULT locks pages as they are touched: 40 thread stacks cost 10 MB instead of 345 MB.
 MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
@@ -28,8 +28,8 @@ class SelfUsageReader:
     """Reader of the self usage. It holds a reserve of 1 MiB to release when a tick runs out of memory."""
 
     def __init__(self) -> None:
-        self.tick_duration_seconds = 0.0
-        self.memory_locked = False
+        self.tick_duration_seconds: float = 0.0
+        self.memory_locked: bool = False
         self._page_size = os.sysconf("SC_PAGE_SIZE")
         self._statm = _own_statm()
         self._reserve: bytearray | None = bytearray(RESERVE_BYTES)

@@ -24,7 +24,7 @@ from memwatch.processes.unreturned import ReturnChanges
 from memwatch.render import words as wording
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Snapshot
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _NOT_FAILED = ("ok", "starting", "unavailable")
 _STATE = attrgetter("name", "state")

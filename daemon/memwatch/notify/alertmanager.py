@@ -44,7 +44,7 @@ class AlertmanagerChannel:
         wall: WallClock = time.time,
         authorization: str | None = None,
     ) -> None:
-        self.title = f"alertmanager {name} ({endpoint.origin})"
+        self.title: str = f"alertmanager {name} ({endpoint.origin})"
         self.reminder: Reminder | None = Reminder(repeat_seconds, self._send_again)
         self._poster = poster
         self._wall = wall

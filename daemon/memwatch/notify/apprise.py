@@ -35,7 +35,7 @@ class AppriseChannel:
     reminder: Reminder | None = None
 
     def __init__(self, name: str, service: Any) -> None:  # noqa: ANN401  Apprise's own
-        self.title = f"apprise {name} ({service.service_name})"
+        self.title: str = f"apprise {name} ({service.service_name})"
         self._service = service
         self._words = AppriseLogHandler()
         logger = logging.getLogger("apprise")

@@ -62,7 +62,7 @@ class WebhookChannel:
     def __init__(
         self, name: str, endpoint: Endpoint, secret: Secret, poster: Poster, wall: WallClock = time.time
     ) -> None:
-        self.title = f"webhook {name} ({endpoint.origin})"
+        self.title: str = f"webhook {name} ({endpoint.origin})"
         self._secret = secret
         self._poster = poster
         self._wall = wall

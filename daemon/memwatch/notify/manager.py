@@ -28,7 +28,7 @@ from memwatch.printable import printable
 from memwatch.runtime.worker import ThreadState
 from memwatch.snapshot import Reason, Snapshot
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 ALERT_STATES, SILENCES = "watches", "silences"
 TEST_RULE = "test"
@@ -51,7 +51,7 @@ class NotificationManager:
         sender: Callable[[], Sender] = Sender,
         recovered: int = 0,
     ) -> None:
-        self.receivers = tuple(receivers)
+        self.receivers: tuple[Receiver, ...] = tuple(receivers)
         self.outbox = outbox
         self.recovered = recovered
         self._monitor = monitor

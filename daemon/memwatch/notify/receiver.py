@@ -19,7 +19,7 @@ from memwatch.runtime.histogram import Histogram
 from memwatch.runtime.worker import ThreadState, Worker
 from memwatch.units import duration
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 # Seconds before each attempt: at once, 5 s, 30 s, 2, 5, 15 and 30 minutes, then hourly for a day.
 SCHEDULE = (0.0, 5.0, 30.0, 120.0, 300.0, 900.0, 1800.0, *[3600.0] * 23)
@@ -91,7 +91,7 @@ class Receiver:
         with queue.changed:
             queue.queue.keep_only(subscription.still_wants)
         self.subscription = subscription
-        self.disabled = False
+        self.disabled: bool = False
         self._schedule = schedule
         self._closing = False
         self._hold_until = 0.0
@@ -102,7 +102,7 @@ class Receiver:
         self._busy_since: float | None = None
         self._last_defect = ""
         self._delivered_unix: float | None = None
-        self.thread_name = f"{channel.kind}-{name}"
+        self.thread_name: str = f"{channel.kind}-{name}"
         self._thread = Worker(self._serve, self.thread_name)
 
     def start(self) -> bool:

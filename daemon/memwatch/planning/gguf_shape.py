@@ -43,9 +43,9 @@ class Keys:
     """The keys of a file's architecture. `layered`: a value for each layer."""
 
     def __init__(self, keys: Mapping[str, Value]) -> None:
-        self.family = str(keys.get("general.architecture", ""))[:40]
+        self.family: str = str(keys.get("general.architecture", ""))[:40]
         self._keys = keys
-        self.layers = self.number("block_count")
+        self.layers: int = self.number("block_count")
 
     def has(self, name: str) -> bool:
         return f"{self.family}.{name}" in self._keys

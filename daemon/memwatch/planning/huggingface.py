@@ -14,7 +14,7 @@ from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import LAYER_COUNTS, Biases, Transformer
 
 # Key names in config.json, in order of preference: current names, then GPT-2's.
-WORDS = {
+WORDS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd"),
     "n_layers": ("num_hidden_layers", "n_layer", "num_layers"),
     "n_heads": ("num_attention_heads", "n_head"),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from msgspec import MsgspecError, Struct
+from msgspec import MsgspecError, Struct, convert
 from msgspec.json import Decoder
 
 from memwatch.planning.sizes import InvalidInputError, regular_size
@@ -132,6 +132,16 @@ def list_tensors(header: Mapping[str, object]) -> dict[str, tuple[tuple[int, ...
     """Return the shape and the bytes of each tensor of a header that was checked."""
     found = ((name, one) for name, one in header.items() if isinstance(one, Tensor) and one.data_offsets)
     return {name: (one.shape, one.data_offsets[1] - one.data_offsets[0]) for name, one in found}
+
+
+def list_entries(header: Mapping[str, object]) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
+    """Return dtype, shape, start and end of each tensor of a header that was checked."""
+    tensors = {
+        name: one if isinstance(one, Tensor) else convert(one, Tensor)
+        for name, one in header.items()
+        if name != "__metadata__"
+    }
+    return {name: (one.dtype, one.shape, one.data_offsets[0], one.data_offsets[1]) for name, one in tensors.items()}
 
 
 def _are_counts(value: object) -> TypeGuard[list[int]]:

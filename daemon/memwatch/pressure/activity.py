@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -65,7 +66,7 @@ COUNTERS = (
     "pswpin_total",
     "pswpout_total",
 )
-counters_of = attrgetter(*COUNTERS)
+counters_of: attrgetter[tuple[Any, ...]] = attrgetter(*COUNTERS)
 NO_RATES = (0.0,) * len(COUNTERS)
 
 

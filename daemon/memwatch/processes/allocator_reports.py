@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from memwatch.allocators import AllocatorReport
 from memwatch.linux.files import read_once
+from memwatch.linux.pci import pci_numbers
 from memwatch.linux.process_files import parse_real_uid
+from memwatch.model import Device
 
 MAX_PROCESSES = 256
 MAX_REPORTS = 16
@@ -70,6 +72,18 @@ class AllocatorReports:
 
     def _start_ticks(self, pid: int) -> int | None:
         return parse_start_ticks(read_once(self.procfs / str(pid) / "stat") or b"")
+
+
+def find_gpu(identity: str | None, devices: Iterable[Device]) -> str | None:
+    """Return the id of the GPU or MIG instance with a UUID or PCI address, None if there is none."""
+    address = pci_numbers(identity) if identity else None
+    for device in devices if identity else ():
+        if identity == device.uuid or (address is not None and address == pci_numbers(device.pci)):
+            return device.id
+        for name, uuids in device.details.items():
+            if name.startswith("mig_") and identity in uuids.split(", "):
+                return f"{device.id}.mig{name.removeprefix('mig_')}"
+    return None
 
 
 def parse_start_ticks(stat: bytes) -> int | None:

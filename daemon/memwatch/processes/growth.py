@@ -90,14 +90,14 @@ class ProcessTrack:
     __slots__ = ("_hour", "_leak", "_minimum", "_short", "process", "reported_at")
 
     def __init__(self, process: Process) -> None:
-        self.process = process
+        self.process: Process = process
         self._short, self._hour, self._leak = (
             SizeHistory(READINGS),
             SizeHistory(READINGS),
             SizeHistory(LEAK_READINGS),
         )
         self._minimum: int | None = None
-        self.reported_at = -inf
+        self.reported_at: float = -inf
 
     def add(self, boottime: float, size: int, leak_step: float) -> bool:
         """Add a size. Return True if that added a reading for the leak rule: the minimum since the previous one."""

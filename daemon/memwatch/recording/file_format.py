@@ -45,7 +45,7 @@ class RecordingFile:
     def __init__(self, path: Path, level: int = 6, **header: Any) -> None:  # noqa: ANN401  JSON
         """Open the file. Raises RecordingError if it cannot be written or is not a recording."""
         self._deflater = zlib.compressobj(level, zlib.DEFLATED, GZIP)
-        self.lines = 0
+        self.lines: int = 0
         try:
             self._file = _open(path)
             self.write(json.dumps({KEY: FORMAT, "version": __version__, **header}).encode())

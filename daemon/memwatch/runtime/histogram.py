@@ -11,9 +11,9 @@ class Histogram:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         """`bounds`: the upper limits of the buckets, ascending. The last bucket has no limit."""
-        self.bounds = tuple(bounds)
+        self.bounds: tuple[float, ...] = tuple(bounds)
         self._counts = [0] * (len(self.bounds) + 1)
-        self.total = 0.0
+        self.total: float = 0.0
 
     def observe(self, value: float) -> None:
         self._counts[bisect_left(self.bounds, value)] += 1

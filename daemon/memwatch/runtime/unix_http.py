@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from http.client import HTTPConnection
+from typing import Any
 
 
 class UnixConnection(HTTPConnection):
@@ -14,6 +15,6 @@ class UnixConnection(HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock: socket.socket | Any = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)

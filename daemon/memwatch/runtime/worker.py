@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from enum import Enum
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class ThreadState(Enum):

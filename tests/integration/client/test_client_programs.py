@@ -149,6 +149,9 @@ def test_advice_has_reasons_and_sources(spark: RunningDaemon) -> None:
     assert "✓ low_vram=False" in done.stdout
     assert found["environment"] == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     assert all(one["reason"] and one["sources"] for one in found["advice"])
+    assert "num_workers" not in {one["name"] for one in found["advice"]}, (
+        "the simulated machine's CPUs are not ours"
+    )
 
 
 PROGRAM = (

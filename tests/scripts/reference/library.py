@@ -11,7 +11,8 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
 import memwatch
-from scripts.reference.markdown import block, code, first_paragraph, page, prose, table
+from scripts.reference.capabilities import CAPABILITIES
+from scripts.reference.markdown import block, code, codes, first_paragraph, page, prose, table
 
 INTRO = """
 `import memwatch` is for training and inference code. Importing takes 5 ms and loads each name on first use. The
@@ -43,12 +44,13 @@ is opened in a helper process, which ends a minute after the last call.
 
 # Public names by subject, by the module that they come from.
 SUBJECTS: dict[str, tuple[str, ...]] = {
-    "The machine": ("machine", "machine_record", "device_names", "host"),
+    "The machine": ("machine", "machine_record", "device_names", "host", "memory_tree", "start_log"),
     "Measuring": ("stage_log", "track", "profiler", "allocation_tracker"),
     "Training frameworks": ("callbacks",),
-    "Allocators": ("frameworks", "memory_pool"),
+    "Allocators": ("frameworks", "memory_pool", "memory_release", "fallback"),
     "Limits and pressure": ("guard", "pressure_watch", "oom_errors", "oom_retry", "autopsy", "wait"),
-    "Advice and backends": ("advice", "backend_selection"),
+    "Weights": ("block_swap", "safetensors_file"),
+    "Advice and backends": ("advice", "advice_record", "presets", "backend_selection"),
     "Planning": ("fit", "answer", "cuda_context", "inference", "training", "transformer", "checkpoint", "sizes"),
 }
 Found = Callable[..., Any]
@@ -153,10 +155,16 @@ def name_part(name: str) -> str:
     return "\n\n".join([f"### {name}", block(signature_text(name, found)), prose(first_paragraph(found.__doc__))])
 
 
+def capability_table() -> str:
+    """Return the table of tasks, each with its functions and its test."""
+    rows = [(one.task, codes(one.names), f"✓ {code(one.test[1])}") for one in CAPABILITIES]
+    return f"## By task\n\n{table(('task', 'function', 'test'), rows)}"
+
+
 def render() -> str:
     """Return the page."""
     names = [name for name in memwatch.__all__ if not name.startswith("__")]
     by_subject: dict[str, list[str]] = {subject: [f"## {subject}"] for subject in SUBJECTS}
     for name in sorted(names, key=lambda name: (name[0].isupper(), name)):
         by_subject[subject_of(getattr(memwatch, name))].append(name_part(name))
-    return page("Python library", INTRO, *("\n\n".join(parts) for parts in by_subject.values()))
+    return page("Python library", INTRO, capability_table(), *("\n\n".join(parts) for parts in by_subject.values()))

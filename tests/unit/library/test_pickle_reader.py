@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import pickletools
 import random
 import struct
+import subprocess
+import sys
 import time
 import tracemalloc
 from contextlib import suppress
@@ -14,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.library import pickle_reader
+from memwatch.library import pickle_reader, pickle_window
 from memwatch.library.pickle_reader import BY_NAME, CAN_RUN_CODE, PickleReader, PickleRefusedError
 
 FRAME = {"filename": "train.py", "line": 12, "name": "forward"}
@@ -26,16 +29,20 @@ PLAIN = {
 }
 
 
+def read(data: bytes) -> object:
+    return PickleReader(io.BytesIO(data)).read()
+
+
 def refused(data: bytes) -> str:
     with pytest.raises(PickleRefusedError) as raised:
-        PickleReader(data).read()
+        read(data)
     return str(raised.value)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_plain_values_are_read_as_pickle_writes_them(protocol: int) -> None:
     value = {**PLAIN, "text": ["ü"]} if protocol == 2 else PLAIN  # protocol 2 has no bytes
-    assert PickleReader(pickle.dumps(value, protocol)).read() == value
+    assert read(pickle.dumps(value, protocol)) == value
 
 
 class Evil:
@@ -82,7 +89,7 @@ def test_damaged_pickle_never_raises_another_error() -> None:
         for _ in range(chance.randint(1, 8)):
             data[chance.randrange(len(data))] = chance.randrange(256)
         with suppress(PickleRefusedError):
-            PickleReader(bytes(data)).read()
+            read(bytes(data))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +115,7 @@ def test_hostile_sizes_are_refused_at_once(data: bytes, words: str) -> None:
         if words:
             assert words in refused(data)
         else:
-            assert PickleReader(data).read() == 3
+            assert read(data) == 3
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -117,12 +124,57 @@ def test_hostile_sizes_are_refused_at_once(data: bytes, words: str) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_limits_on_operations_and_containers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that are within the size, but hold millions of lists or operations."""
+def test_limits_on_operations_containers_values_and_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of a few megabytes that hold millions of lists, references or numbers."""
     monkeypatch.setattr(pickle_reader, "MAX_CONTAINERS", 1000)
+    monkeypatch.setattr(pickle_reader, "MAX_VALUES", 2000)
     monkeypatch.setattr(pickle_reader, "MAX_OPERATIONS", 5000)
-    monkeypatch.setattr(pickle_reader, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(pickle_reader, "MAX_ALL_TEXT_BYTES", 10_000)
 
     assert "1,000 lists and dicts" in refused(b"]" * 2000 + b".")
+    assert "2,000 values" in refused(b"J\1\2\3\4" * 3000 + b".")
     assert "5,000 operations" in refused(b"N" * 9000 + b".")
-    assert "MiB, the most" in refused(b"N" * 10_001)
+    assert "5,000 operations" in refused(b"N\x94" + b"j\0\0\0\0" * 9000 + b".")
+    assert "its texts have more than" in refused((b"\x8c\xc8" + b"x" * 200) * 100 + b".")
+
+
+def test_window_moves_over_a_file_that_is_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values lie across the places where the window is moved, and positions in errors are those of the file."""
+    monkeypatch.setattr(pickle_window, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(pickle_window, "MAX_OPERATION_BYTES", 400)
+    data = pickle.dumps(PLAIN, 4)
+
+    assert read(data) == PLAIN
+    assert f"at byte {len(data) - 1:,}, which can run code" in refused(data[:-1] + b"R")
+    assert f"it ends at byte {len(data) - 3:,}" in refused(data[:-3]) or "damaged" in refused(data[:-3])
+
+
+def test_reading_stops_at_a_key_of_the_outermost_dict() -> None:
+    value = {"segments": [{"_".join(("device", "traces")): 1}], "device_traces": [2], "after": 3}
+    reader = PickleReader(io.BytesIO(pickle.dumps(value)))
+
+    assert reader.read("device_traces") == {"segments": [{"device_traces": 1}]}
+    assert reader.is_at_last_key
+    other = PickleReader(io.BytesIO(pickle.dumps(value)))
+    assert other.read("absent") == value
+    assert not other.is_at_last_key
+
+
+def test_largest_hostile_files_take_seconds_and_little_memory() -> None:
+    """In a separate process, as ru_maxrss never falls. The limits are above what was measured: 3 s and 170 MiB."""
+    program = (
+        "import io, resource, sys, time\n"
+        "from memwatch.library.pickle_reader import PickleReader, PickleRefusedError\n"
+        "for part in (b'J\\1\\2\\3\\4', b'\\x8c\\x02ab\\x94'):\n"
+        "    try:\n"
+        "        PickleReader(io.BytesIO(part * 4_000_000)).read()\n"
+        "        sys.exit('read')\n"
+        "    except PickleRefusedError:\n"
+        "        continue\n"
+        "print(time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    seconds, mebibytes = done.stdout.split()
+
+    assert float(seconds) < 30
+    assert int(mebibytes) < 300

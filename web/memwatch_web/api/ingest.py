@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ConfigDict, Field
@@ -10,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.allocators import AllocatorReport
-from memwatch.model import Absent
+from memwatch.model import Absent, Device
 from memwatch.printable import printable
-from memwatch.processes.allocator_reports import MAX_REPORTS, ReportRejectedError
+from memwatch.processes.allocator_reports import MAX_REPORTS, ReportRejectedError, find_gpu
 from memwatch_web.api.programs import Count, Pid, RequestBody, refuse_foreign_process
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
@@ -32,6 +33,12 @@ class MarkRequest(RequestBody):
 class AllocatorReportBody(RequestBody):
     name: str = Field(min_length=1, max_length=MAX_NAME_LENGTH, examples=["PyTorch"])
     device: str | None = Field(None, max_length=MAX_NAME_LENGTH, examples=["cuda:0"])
+    gpu: str | None = Field(
+        None,
+        max_length=MAX_NAME_LENGTH,
+        examples=["GPU-5a3d8005-0000-4000-8000-000000000005"],
+        description="UUID or PCI address of the GPU or MIG instance; the program's own number may be another.",
+    )
     allocated_bytes: Count | None = None
     reserved_bytes: Count | None = None
     active_bytes: Count | None = None
@@ -40,13 +47,13 @@ class AllocatorReportBody(RequestBody):
     retries: Count | None = None
     ooms: Count | None = None
 
-    def claim(self, pid: int) -> AllocatorReport:
+    def claim(self, pid: int, devices: Iterable[Device]) -> AllocatorReport:
         device = None if self.device is None else printable(self.device)
-        figures = self.model_dump(exclude={"name", "device"})
+        figures = self.model_dump(exclude={"name", "device", "gpu"})
         known: dict[str, Any] = {
             name: Absent.NOT_SUPPORTED if value is None else value for name, value in figures.items()
         }
-        return AllocatorReport(pid, printable(self.name), device, **known)
+        return AllocatorReport(pid, printable(self.name), device, **known, gpu=find_gpu(self.gpu, devices))
 
 
 class ReportRequest(RequestBody):
@@ -74,7 +81,8 @@ async def reports(services: Services, request: Request, report: ReportRequest) -
     """Store the allocator reports of a process. They are shown with it and added to no total. Without a login,
     `pid` is a process of the caller's user."""
     refuse_foreign_process(services, request, report.pid, "mark and report")
-    claims = [one.claim(report.pid) for one in report.claims]
+    latest = services.monitor.latest
+    claims = [one.claim(report.pid, () if latest is None else latest.devices) for one in report.claims]
     try:
         services.monitor.reports.put(report.pid, report.start_ticks, claims, time.monotonic())
     except ReportRejectedError as error:

@@ -347,6 +347,7 @@ class AllocatorReport(Figures):
     limit_bytes: int | None
     retries: int | None
     ooms: int | None
+    gpu: str | None
 
 
 class SelfUsage(Figures):

@@ -21,8 +21,8 @@ from memwatch.model import Absent, Words
 W = TypeVar("W")
 Handle = Any  # an opaque pointer
 
-XID = pynvml.nvmlEventTypeXidCriticalError
-MIG_CHANGE = pynvml.nvmlEventMigConfigChange
+XID: int = pynvml.nvmlEventTypeXidCriticalError
+MIG_CHANGE: int = pynvml.nvmlEventMigConfigChange
 
 _ADDRESSING_MODES: dict[int, AddressingMode] = {0: "none", 1: "hmm", 2: "ats"}
 _VIRTUALIZATION_MODES: dict[int, VirtualizationMode] = dict(
@@ -38,7 +38,8 @@ _RECOVERY_ACTIONS = (
     "bus_reset",
     "system_reboot",
 )
-SM_CLOCK, MEMORY_CLOCK = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
+SM_CLOCK: int = pynvml.NVML_CLOCK_SM
+MEMORY_CLOCK: int = pynvml.NVML_CLOCK_MEM
 _TEMPERATURE_V1 = 0x100000C
 _GPU_SENSOR = pynvml.NVML_TEMPERATURE_GPU
 _SINCE_DRIVER_LOAD = 0  # nvmlEccCounterType_t: volatile

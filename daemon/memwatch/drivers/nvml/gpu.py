@@ -128,10 +128,11 @@ class Gpu:
         roots: Roots,
     ) -> None:
         self.index = index
-        self.handle = handle = binding.handle_at(index)
+        handle: binding.Handle = binding.handle_at(index)
+        self.handle: binding.Handle = handle
         self._codes: dict[str, int] = {}
         self._validator = sieve
-        self.static = read_static(handle, self._codes)
+        self.static: StaticInfo = read_static(handle, self._codes)
         self._memory = Query(
             self._codes,
             ("memory_info_v2", partial(binding.memory_v2, handle)),
@@ -140,10 +141,10 @@ class Gpu:
         )
         self._lists = ProcessLists(handle, roster, self._codes)
         self._mps_seen = False
-        self.is_mute = False
+        self.is_mute: bool = False
         self._mig = Mig(handle, self._codes, roster, sieve, slow_seconds)
         self._limits = LimitReader(handle, self.static.pci, roots, self._codes)
-        self.slow = SlowFields(handle, self._codes, self._lists.mps, slow_seconds)
+        self.slow: SlowFields = SlowFields(handle, self._codes, self._lists.mps, slow_seconds)
         self._vitals = VitalFields(handle, self._codes, sieve, slow_seconds / VITALS_PER_SLOW_PERIOD)
 
     def on_reconfigured(self) -> None:

@@ -27,7 +27,7 @@ class ProcessLists:
 
         self._compute = ask("compute", "nvmlDeviceGetComputeRunningProcesses")
         self._graphics = ask("graphics", "nvmlDeviceGetGraphicsRunningProcesses")
-        self.mps = ask("mps", "nvmlDeviceGetMPSComputeRunningProcesses")
+        self.mps: Query[list[Row]] = ask("mps", "nvmlDeviceGetMPSComputeRunningProcesses")
 
     def rows(self) -> list[Row] | Absent:
         return join_lists((self._compute.ask(), self._graphics.ask()))

@@ -22,7 +22,7 @@ class SlowFields(Rotation):
     def __init__(
         self, handle: binding.Handle, codes: dict[str, int], mps: Query[list[Row]], period_seconds: float
     ) -> None:
-        self.ecc = Ecc()
+        self.ecc: Ecc = Ecc()
 
         def question(name: str, form: Any) -> tuple[str, Query[Any]]:  # noqa: ANN401
             return name, Query(codes, (name, form))

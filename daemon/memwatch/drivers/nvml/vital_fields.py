@@ -75,7 +75,7 @@ class VitalFields(Rotation):
         }
         super().__init__([(name, Query(codes, *some)) for name, some in forms.items()], period_seconds)
         self._validator = validator
-        self.latest = GpuVitals()
+        self.latest: GpuVitals = GpuVitals()
 
     def ask(self, now: float) -> None:
         super().ask(now)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from memwatch.history.disk.ring_file import BLOCK, Stamp
 from memwatch.history.disk.ring_set import RingSet, open_ring_set, prepare
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 60.0
 
@@ -41,7 +41,7 @@ class Files:
 
     def __init__(self, folder: Path, size_bytes: int, unix: float) -> None:
         self.ring_set: RingSet = open_ring_set(folder, size_bytes, unix)
-        self.dropped = 0
+        self.dropped: int = 0
         self._folder = folder
         self._written = self._writes = self._syncs = self._errors = 0
         self._sync_seconds = 0.0

@@ -78,8 +78,8 @@ class RingFile:
 
     def __init__(self, path: Path, size_bytes: int) -> None:
         self.path = path
-        self.blocks = max(2, size_bytes // BLOCK)
-        self.ready = False
+        self.blocks: int = max(2, size_bytes // BLOCK)
+        self.ready: bool = False
         self._at = 0
         self._seq = 0
         self._fd = _open(path)

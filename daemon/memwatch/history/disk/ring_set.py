@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from memwatch.history.disk.ring_file import REPAIRED, IncompatibleFileError, Record, RingContents, RingFile, Stamp
 from memwatch.runtime.own_files import free_name, open_own
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 # Each file and its part of the size limit, in 64ths: every tick at high and critical pressure, the finest tier,
 # events, notable ticks, the other tiers. They are allocated in this order, in case the disk has too little space.

@@ -58,7 +58,7 @@ class HistoryWriter:
         self, folder: Path, size_bytes: int, clock: Clock, boot_id: str, flush_seconds: float = FLUSH_SECONDS
     ) -> None:
         self.unclean_shutdown: UncleanShutdown | None = None
-        self.files = Files(folder, size_bytes, clock.wall())
+        self.files: Files = Files(folder, size_bytes, clock.wall())
         self._clock = clock
         self._boot = boot_bytes(boot_id)
         self._run = min(MAX_RUNS, 1 + max((stamp.run for stamp in self.files.ring_set.stamps), default=0))

@@ -19,7 +19,7 @@ from memwatch.runtime.failure_log import FailureLog
 from memwatch.runtime.histogram import Histogram
 from memwatch.runtime.worker import ThreadState, Worker
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 # Sending waits at most this long for the disk, so a hanging disk does not delay alerts. If the daemon crashes
 # before the message is written, the alert is sent again after the restart.
@@ -62,9 +62,9 @@ class ReceiverQueue:
     def __init__(self, name: str, changed: threading.Condition, dirty: Callable[[], None]) -> None:
         self.name = name
         self.changed = changed
-        self.queue = Queue()
+        self.queue: Queue = Queue()
         self.counts: Counter[Outcome] = Counter()
-        self.latency = Histogram(LATENCY_BOUNDS)
+        self.latency: Histogram = Histogram(LATENCY_BOUNDS)
         self.fresh: list[Message] = []
         self._dirty = dirty
         self._is_dropping = False
@@ -94,7 +94,7 @@ class Outbox:
     def __init__(
         self, store: MessageStore | None, kept: StoredOutbox | None = None, hang_seconds: float = HANG_SECONDS
     ) -> None:
-        self.errors = 0
+        self.errors: int = 0
         self.values: dict[str, bytes] = dict(kept.values) if kept else {}
         self._store = store
         self._stored = kept or StoredOutbox()

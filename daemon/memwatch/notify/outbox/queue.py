@@ -85,7 +85,7 @@ class Queue:
     """
 
     def __init__(self, max_messages: int = MAX_WAITING) -> None:
-        self.changes = QueueChanges()
+        self.changes: QueueChanges = QueueChanges()
         self._max_messages = max_messages
         self._waiting: dict[int, Message] = {}
         self._delivered: dict[str, DeliveredState] = {}

@@ -1,0 +1,49 @@
+"""The files of a release, built as `make build` does: each wheel from its source distribution."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from msgspec import Struct
+
+from support.daemon_process import clean_environment
+from support.paths import ROOT
+
+PROJECTS = {"memwatch": ROOT / "daemon", "memwatchd": ROOT}
+
+
+class Built(Struct, frozen=True):
+    """The two files of a release of one package."""
+
+    wheel: Path
+    sdist: Path
+
+    def wheel_names(self) -> set[str]:
+        with zipfile.ZipFile(self.wheel) as archive:
+            return {name for name in archive.namelist() if not name.endswith("/")}
+
+    def read(self, name: str) -> str:
+        """Return a file of the wheel's metadata: METADATA, entry_points.txt."""
+        (path,) = (one for one in self.wheel_names() if one.endswith(f".dist-info/{name}"))
+        with zipfile.ZipFile(self.wheel) as archive:
+            return archive.read(path).decode()
+
+
+def run(*command: str | Path, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=clean_environment(**environ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def build(name: str, folder: Path) -> Built:
+    done = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, PROJECTS[name], cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Built(next(folder.glob(f"{name}-*.whl")), next(folder.glob(f"{name}-*.tar.gz")))
