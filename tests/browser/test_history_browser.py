@@ -122,7 +122,7 @@ def asked_range(address: str) -> str:
 
 def test_keys_and_buttons_move_and_zoom(browser: Browser, daemon: RunningDaemon) -> None:
     """Arrows move, plus and minus zoom, zero returns to live. The focus stays."""
-    with opened(browser, f"{daemon.url}/history") as (page, complaints):
+    with opened(browser, f"{daemon.url}/history?range=1h") as (page, complaints):
         page.wait_for_selector(f"{BOX} canvas")
         page.locator(BOX).focus()
         spans = []

@@ -50,7 +50,7 @@ def opened(browser: Browser, site: Site, width: int = 1280, height: int = 800) -
 def box(locator: Locator) -> dict[str, float]:
     found = locator.bounding_box()
     assert found is not None
-    return {name: found[name] for name in ("x", "y", "width", "height")}
+    return {"x": found["x"], "y": found["y"], "width": found["width"], "height": found["height"]}
 
 
 @pytest.mark.parametrize("width", [360, 1280])

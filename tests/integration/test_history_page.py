@@ -157,7 +157,7 @@ def test_a_gap_is_an_empty_cell_in_csv_and_null_in_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ("range=2h", "range is '2h': use one of 1h, 24h, 7d, 30d."),
+        ("range=2h", "range is '2h': use one of 10m, 1h, 6h, 24h, 7d, 30d."),
         ("from=yesterday", "from is 'yesterday': give Unix seconds or a time such as 2026-01-31T12:00:00Z."),
         ("from=2&to=1", "from must be earlier than to."),
         ("from=-5&to=1", "from is before 1970"),
@@ -176,7 +176,7 @@ def test_invalid_query_shows_a_page_with_the_reason(daemon: RunningDaemon, query
     assert answer.status == 422
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert reason in page.text
-    assert "Show last 1 h, 24 h, 7 d, 30 d" in page.text
+    assert "Show last 10 m, 1 h, 6 h, 24 h, 7 d, 30 d" in page.text
     assert page.open == []
     assert b"<script>alert" not in answer.body
 

@@ -130,7 +130,7 @@ class Monitor:
         self._tick_selector = NotableTickSelector()
         self._notified_at = -math.inf
         self._notified_levels: Mapping[str, Level] = {}
-        self._event_writer = EventWriter(self.events)
+        self._event_writer = EventWriter(self.events, self.growth)
         self.publisher: Publisher = Publisher()
         self.leases: LeaseBook = LeaseBook(
             ProcessReader(self.reports.procfs), self.moment, self.publisher.use_leases, self._event_writer.on_lease

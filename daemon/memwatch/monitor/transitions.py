@@ -18,7 +18,7 @@ from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.kernel_log import KNOWN, DriverError
 from memwatch.model import Absent
 from memwatch.pressure.oom_kills import NO_KILLS, NewKills
-from memwatch.processes.growth import ProcessKey, key_of
+from memwatch.processes.growth import GrowthTracker, ProcessKey, key_of
 from memwatch.processes.leaks import LeakSuspect
 from memwatch.processes.unreturned import ReturnChanges
 from memwatch.render import words as wording
@@ -31,6 +31,9 @@ _STATE = attrgetter("name", "state")
 # The OOM killer may kill many processes at once, and a failing driver may log a thousand errors a second.
 MAX_KILLS = 5
 REPEAT_SECONDS = 60.0
+# The process that grew most is named with a level: over this time, from this size on.
+GROWTH_SECONDS, MIN_GROWN_BYTES, MAX_GROWN = 600.0, 256 << 20, 5
+OF_GPUS = frozenset({"vram", "hbm", "carveout", "mig_instance"})
 # Orphans that were reported: more than a machine has.
 MAX_ORPHANS = 100
 
@@ -53,9 +56,9 @@ class MissedTicks(NamedTuple):
 class EventWriter:
     """Writer of the event log. Each event is also logged by the daemon at `log_level`."""
 
-    def __init__(self, events: EventLog) -> None:
+    def __init__(self, events: EventLog, growth: GrowthTracker | None = None) -> None:
         self.log_level = logging.INFO
-        self._events = events
+        self._events, self._growth = events, growth
         self._levels: dict[str, Level] = {}
         self._reported: dict[tuple[str, str], ReportedCount] = {}
         self._missed_ticks = MissedTicks()
@@ -156,8 +159,20 @@ class EventWriter:
             if pressure.level != old:
                 self._levels[pressure.target] = pressure.level
                 change = f"{wording.level(old.word)} → {wording.level(pressure.level.word)}"
-                text = f"{now.labels[pressure.target]}: {change} ({_why(pressure)})"
+                culprit = self._culprit(pressure, now) if pressure.level > max(old, Level.MEDIUM) else ""
+                text = f"{now.labels[pressure.target]}: {change} ({_why(pressure)}{culprit})"
                 self._record(now.unix, "level", text, pressure.target)
+
+    def _culprit(self, pressure: Pressure, now: Snapshot) -> str:
+        """Name the process that grew most, if it may be in this target: "; train.py (51210) grew by 37.2 GiB"."""
+        if self._growth is None:
+            return ""
+        since = self._growth.boottime - GROWTH_SECONDS
+        for one in self._growth.since(since, now.unix - GROWTH_SECONDS)[:MAX_GROWN]:
+            holds = pressure.target in one.process.device_bytes
+            if one.grown_bytes >= MIN_GROWN_BYTES and (holds or pressure.kind not in OF_GPUS):
+                return f"; {one.process.title} ({one.process.pid}) grew by {units.size(one.grown_bytes)}"
+        return ""
 
     def _record_kills(self, now: Snapshot, kills: NewKills, first: bool) -> None:
         for kill in kills.named[:MAX_KILLS]:

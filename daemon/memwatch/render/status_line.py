@@ -27,7 +27,7 @@ MIN_BYTES_PER_SECOND = 1 << 20
 # (`pressure.hysteresis.describe_hold`).
 PAST = re.compile(r"(?P<age>\d+) s ago: (?P<text>.*); clears in (?P<left>\d+) s")
 HELD = re.compile(r"; (?:calm for \d+ s, )?\w+ clears (?P<way>in (?P<left>\d+) s|after [\d.]+ s below \d+%)")
-KILLED = re.compile(r"OOM killer: killed (?:(?P<name>.+) \(\d+\)|a process|\d+ processes)")
+KILLED = re.compile(r"OOM killer: killed (?:(?P<name>.+) \(\d+\)|a process|\d+ process(?:es)?)")
 
 
 class Grower(Struct, frozen=True):
@@ -102,8 +102,8 @@ def build_status_line(
 
 
 def is_recovering(verdict: Pressure) -> bool:
-    """Check that a level is only held: use is below it, and every other reason is over."""
-    if verdict.level is Level.LOW or verdict.base_level >= verdict.level:
+    """Check that a high level is only held: use is below it, and every other reason is over."""
+    if verdict.level < Level.HIGH or verdict.base_level >= verdict.level:
         return False
     return bool(verdict.reasons) and all(
         one.signal == "util" or PAST.fullmatch(one.text) for one in verdict.reasons
@@ -136,8 +136,9 @@ def count_targets(snapshot: Snapshot, alike: Sequence[Pressure]) -> str:
 
 
 def build_details(verdict: Pressure) -> tuple[str, ...]:
-    """Return the reasons beside use. Ends of levels are kept: "OOM kill 2 s ago: train.py; clears in 58 s"."""
-    found = [detail for reason in verdict.reasons if (detail := _detail(reason))]
+    """Return the reasons beside use, kills first: "OOM kill 2 s ago: train.py; clears in 58 s"."""
+    ordered = sorted(verdict.reasons, key=lambda one: (one.signal != "oom_kill", one.signal == "util"))
+    found = [detail for reason in ordered if (detail := _detail(reason))]
     if verdict.level is not Level.LOW and isinstance(verdict.seconds_to_full, Absent):
         return tuple(found)
     return tuple(text for text in found if not text.startswith("full in"))

@@ -132,10 +132,17 @@ def size(count: int | Absent) -> str:
     return absent(count) if isinstance(count, Absent) else units.size(count)
 
 
+def fine_size(count: int | Absent) -> str:
+    """Format bytes with four digits from 1 to 10 TiB, where one decimal hides 50 GiB: "2,016 GiB"."""
+    if isinstance(count, int) and 1 << 40 <= count < 10 << 40:
+        return f"{count / (1 << 30):,.0f} GiB"
+    return size(count)
+
+
 def size_within(part: int, whole: int) -> str:
     """Format bytes without their unit where it is that of the whole: "43.0" of "79.6 GiB"."""
-    number, unit = units.size(part).split()
-    return number if unit == units.size(whole).split()[1] else f"{number} {unit}"
+    number, unit = fine_size(part).split()
+    return number if unit == fine_size(whole).split()[1] else f"{number} {unit}"
 
 
 def footprint(process: Process) -> str:

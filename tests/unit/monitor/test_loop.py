@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 
 import pytest
@@ -113,6 +114,24 @@ def test_level_change_is_an_event_with_its_reason() -> None:
     monitor.tick()
 
     assert monitor.events.since(0)[-1].text == "System RAM: OK → high (87.5% used; 8.0 GiB of 64.0 GiB available)"
+
+
+def test_level_event_names_the_process_that_grew() -> None:
+    """Its growth in ten minutes, from high on. A level that falls has no culprit."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    sizes = [*range(1, 62), *[5] * 80]
+    for used in sizes:
+        process = Process(51210, 0.0, "train.py", used * GIB, used * GIB, "rss")
+        memory.findings = Findings(pools=(ram(used * GIB),), processes=(process,))
+        monitor.tick()
+        clock.now += 1.0
+
+    levels = [event.text for event in monitor.events.since(0) if event.kind == "level"]
+    risen = [text for text in levels if "→ high" in text or "→ critical" in text][:2]
+    assert all(re.search(r"; train\.py \(51210\) grew by \d\d\.0 GiB\)$", text) for text in risen)
+    assert len(risen) == 2
+    assert not any("grew by" in text for text in levels if "→ OK" in text or "→ medium" in text)
 
 
 def test_killed_process_is_named_once() -> None:

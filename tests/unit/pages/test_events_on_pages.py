@@ -47,7 +47,7 @@ def test_event_of_another_day_has_its_date() -> None:
 
 
 def test_empty_event_list_is_a_sentence() -> None:
-    assert "Events No events yet." in text_of(Pages().page("overview", calm_workstation()))
+    assert "No events yet." in text_of(Pages().page("overview", calm_workstation()))
 
 
 def test_verdict_shows_forecast_and_resident_memory() -> None:

@@ -9,7 +9,7 @@ from memwatch.model import Absent
 from memwatch.processes.growth import ProcessGrowth
 from memwatch.render.memory_map import build_maps
 from memwatch.snapshot import Level, Pressure, Snapshot
-from memwatch_web.pages.gpu_grid import build_cells, split_gpus
+from memwatch_web.pages.gpu_grid import arrange, build_cells, split_gpus
 from memwatch_web.pages.top_holders import MAX_HOLDERS, find_top_holders, sort_places, sum_devices
 from support.sample_parts import GIB, vram
 from support.sample_snapshots import critical_gb10, discrete_gpu, mig_server
@@ -81,3 +81,21 @@ def test_unknown_gpu_memory_is_not_summed() -> None:
     assert sum_devices({"a": 1, "b": 2}) == 3
     assert sum_devices({"a": 1, "b": Absent.NOT_PERMITTED}) is Absent.NOT_PERMITTED
     assert sort_places({"a": Absent.STALE, "b": 2, "c": 3}) == (("c", 3), ("b", 2), ("a", Absent.STALE))
+
+
+def test_maps_of_gpus_stand_above_the_processes_as_far_as_they_fit() -> None:
+    """Two cards fill the first screen: System RAM follows the chart and the processes."""
+    above, below = arrange(build_maps(discrete_gpu(), {}))
+
+    assert [one.whole.id for one in above] == [pool.id for pool in discrete_gpu().pools[1:]]
+    assert [one.whole.id for one in below] == ["ram"]
+
+
+def test_single_map_is_above_the_processes_whatever_its_height() -> None:
+    base = mig_server()
+    (ram, _) = base.pools
+    many = tuple(replace(base.shares[2], id=f"slice{number}") for number in range(30))
+
+    above, below = arrange(build_maps(replace(base, pools=(ram,), shares=many, devices=()), {}))
+
+    assert (len(above), below) == (1, ())

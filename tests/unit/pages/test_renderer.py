@@ -144,7 +144,7 @@ def test_vendored_files_match_their_checksums() -> None:
         (critical_gb10(), "GPU and devices 96.4 GiB"),
         (critical_gb10(), "vllm 87.0 GiB GPU"),
         (critical_gb10(), "vllm 20311 93.5 GiB 87.0 GiB"),
-        (calm_workstation(), "OK System RAM OK used of System RAM 24.8 GiB / 62.6 GiB · 39.6%"),
+        (calm_workstation(), "System RAM OK used of System RAM 24.8 GiB / 62.6 GiB · 39.6%"),
         (calm_workstation(), "can be allocated in System RAM 37.8 GiB"),
         (calm_workstation(), "Low “free” is normal."),
         (calm_workstation(), "312 processes."),

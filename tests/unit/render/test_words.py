@@ -185,3 +185,24 @@ def test_unknown_names_pass_through() -> None:
     assert wording.content_sentence("page_tables") == ""
     assert wording.architecture("quantum") == "quantum"
     assert wording.basis("pss") == "pss"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(2016 << 30, "2,016 GiB"), (1 << 40, "1,024 GiB"), (12 << 40, "12.0 TiB"), (415 << 30, "415.0 GiB")],
+)
+def test_fine_size_has_four_digits_between_one_and_ten_tebibytes(count: int, text: str) -> None:
+    """One decimal of a TiB would hide 50 GiB of the figure that one allocates by."""
+    assert wording.fine_size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"), [(43 << 30, 80 << 30, "43.0"), (512 << 20, 80 << 30, "512.0 MiB")]
+)
+def test_size_within_drops_the_unit_of_the_whole(part: int, whole: int, text: str) -> None:
+    assert wording.size_within(part, whole) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(7.9, "7 s"), (59.0, "59 s"), (200.4, "3 min 20 s")])
+def test_elapsed_time_is_in_whole_seconds(seconds: float, text: str) -> None:
+    assert wording.elapsed(seconds) == text

@@ -14,8 +14,8 @@ from memwatch.render.memory_map import MemoryMap
 from memwatch.render.status_line import MANY_GPUS
 from memwatch.snapshot import Level, Pressure
 
-# Heights in pixels: of a map, of the line of a share, and of the maps above the processes (1280 × 800).
-MAP_HEIGHT, ROW_HEIGHT, LEADING_HEIGHT = 205, 26, 430
+# Heights in pixels at 1280 × 800: of a map, its brackets, the line of a share, and all maps above the processes.
+MAP_HEIGHT, BRACKETS_HEIGHT, ROW_HEIGHT, LEADING_HEIGHT = 212, 26, 26, 460
 
 
 class GpuCell(Struct, frozen=True):
@@ -41,9 +41,15 @@ def arrange(maps: Sequence[MemoryMap]) -> tuple[tuple[MemoryMap, ...], tuple[Mem
     GPUs come first and carve-outs last. A map at least is above, and as many as fit.
     """
     ordered = sorted(maps, key=_rank)
-    heights = list(accumulate(MAP_HEIGHT + ROW_HEIGHT * max(0, len(one.rows) - 1) for one in ordered))
+    heights = list(accumulate(_height(one) for one in ordered))
     fit = max(1, sum(height <= LEADING_HEIGHT for height in heights))
     return tuple(ordered[:fit]), tuple(ordered[fit:])
+
+
+def _height(one: MemoryMap) -> int:
+    bracketed = [bracket.share for bracket in one.brackets if bracket.share]
+    listed = [row for row in one.rows if row.share not in bracketed or not isinstance(row.used, Absent)]
+    return MAP_HEIGHT + BRACKETS_HEIGHT * bool(bracketed) + ROW_HEIGHT * len(listed)
 
 
 def _rank(one: MemoryMap) -> int:

@@ -15,6 +15,7 @@ from memwatch_web.pages.charts import DASHES, Chart, Curve, find_pool
 from memwatch_web.pages.history_query import WindowData
 
 Json = dict[str, Any]
+MIB = 1 << 20
 
 
 def build_data(found: WindowData, numbered: Iterable[tuple[int, Annotation]], snapshot: Snapshot) -> Json:
@@ -70,7 +71,7 @@ def find_seconds_to_full(target: str, snapshot: Snapshot) -> float | None:
 
 
 def build_stack(pool: Pool, found: WindowData, snapshot: Snapshot) -> Json:
-    """Return the composition of a pool: layers from the bottom, with a size for each time."""
+    """Return the composition of a pool in MiB: layers from the bottom, at the times of the curve of use."""
     sources = find_sources(pool, snapshot.shares)
     available, free, rest, *devices = (
         by_time(found.buckets.get(name, ()))
@@ -90,12 +91,13 @@ def build_stack(pool: Pool, found: WindowData, snapshot: Snapshot) -> Json:
     ]
     layers = build_layers(pool, sources)
     return {
-        "unix": [round(one.boottime, 1) for one in used],
         "layers": [
             {
                 "holder": layer.holder,
                 "label": layer.label,
-                "values": [None if column[number] is None else int(column[number] or 0) for column in columns],
+                "values": [
+                    None if column[number] is None else round((column[number] or 0) / MIB) for column in columns
+                ],
             }
             for number, layer in enumerate(layers)
         ],

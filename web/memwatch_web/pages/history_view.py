@@ -115,6 +115,11 @@ class HistoryView(Struct, frozen=True):
         return replace(self.query, series=()).href(WindowLink())
 
     @property
+    def stacked(self) -> frozenset[str]:
+        """Return the charts that show the composition of a pool."""
+        return frozenset(chart["id"] for chart in self.data["charts"] if chart["stack"])
+
+    @property
     def start_href(self) -> str:
         """Return a link to all that is known."""
         return self.query.href(WindowLink(self.known_since, self.data["now"]))

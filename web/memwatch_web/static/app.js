@@ -139,6 +139,7 @@
 
   const REFRESH_SECONDS = 30; // events, levels and gaps come with a request, values with each sample
   const MAX_GAP_STEPS = 10;
+  const AHEAD = 0.14; // of the range: room for the forecast
 
   class LiveChart {
     constructor(box, slot) {
@@ -153,9 +154,15 @@
       this.plotBox.setAttribute("role", "img");
       this.plotBox.setAttribute("aria-label", "Memory over time");
       box.replaceChildren(this.plotBox, element("div", "moment"));
-      this.chart = new PastChart(this.plotBox, (from, to) => location.assign(this.link(from, to)));
+      this.chart = new PastChart(this.plotBox, (from, to) => this.zoom(from, to), AHEAD);
       document.addEventListener("visibilitychange", () => this.load());
       this.load();
+    }
+
+    // Opens the history; Back returns. There is no past to the right of now.
+    zoom(from, to) {
+      const end = Math.min(to, latest.unix);
+      if (end - from > 2) location.assign(this.link(from, end));
     }
 
     link(from, to) {

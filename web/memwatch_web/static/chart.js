@@ -14,7 +14,6 @@ const PastChart = (() => {
   const LEAST_SPREAD = 0.005; // of the height: a smaller band is not visible
   const NO_DATA = "no data";
   const SVG = document.querySelector("svg").namespaceURI; // of the logo
-  const AHEAD = 0.14; // of a live range: room to the right for the forecast
   const HATCHED = "reclaimable";
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -80,9 +79,10 @@ const PastChart = (() => {
   }
 
   class Chart {
-    // `pick(from, to)` is called with the time range of a drag.
-    constructor(box, pick) {
+    // `pick(from, to)` is called with the time range of a drag. `ahead`: room to the right for the forecast.
+    constructor(box, pick, ahead = 0) {
       this.box = box;
+      this.ahead = ahead;
       this.pick = pick;
       this.legend = () => document.getElementById(`past-legend-${box.dataset.chart}`);
       this.at = box.parentElement.querySelector(".past-at");
@@ -97,6 +97,7 @@ const PastChart = (() => {
       this.chart = past.charts.find((one) => one.id === this.box.dataset.chart);
       const mine = past.flags.filter((flag) => flag.kind !== "level" || flag.chart === this.chart.id);
       this.flags = mine.sort((one, other) => rank(one) - rank(other)); // if labels collide, the first one is drawn
+      this.unpack();
       this.layers = (this.chart.stack?.layers ?? []).filter((layer) => layer.values.some((value) => value > 0));
       const { curves } = this.chart;
       this.data = uPlot.join(curves.map((curve) => [curve.unix, curve.min, curve.max, curve.avg]));
@@ -106,6 +107,14 @@ const PastChart = (() => {
       this.box.replaceChildren();
       this.plot = new uPlot(this.options(), this.data, this.box);
       this.showMoment(null);
+    }
+
+    // The stack comes in MiB, at the times of the curve of use, to be short.
+    unpack() {
+      const { stack, curves } = this.chart;
+      if (!stack || stack.unix) return;
+      stack.unix = [...curves.find((curve) => curve.name === `pool.${this.chart.id}.used_bytes`).unix];
+      for (const layer of stack.layers) layer.values = layer.values.map((value) => (value == null ? null : value * 2 ** 20));
     }
 
     // A sample of the live page. The first column of the curve is its time.
@@ -140,11 +149,10 @@ const PastChart = (() => {
       if (this.plot.cursor.left < 0 || this.plot.cursor.left == null) this.showMoment(null);
     }
 
-    // A live range has room for the forecast.
+    // A live range of the overview has room for the forecast.
     rightEdge() {
-      const { start, end, live, now } = this.past;
-      const until = live ? Math.min(end, now) : end;
-      return live && this.past.charts.some((chart) => chart.stack) ? until + (until - start) * AHEAD : end;
+      const { start, end, live } = this.past;
+      return live ? end + (end - start) * this.ahead : end;
     }
 
     options() {
