@@ -130,11 +130,13 @@ def test_overview_works_by_keyboard(browser: Browser) -> None:
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.closest('#live') !== null")
 
-        page.get_by_role("button", name="1 h").focus()
-        page.keyboard.press("Space")
-        expect(page.get_by_role("button", name="1 h")).to_have_attribute("aria-pressed", "true")
-
-        page.locator("#evidence-gpu0 summary").focus()
+        ranges = page.get_by_label("Time range")
+        ranges.get_by_role("link", name="1 h").focus()
         page.keyboard.press("Enter")
-        expect(page.locator("#evidence-gpu0")).to_have_attribute("open", "")
+        expect(ranges.get_by_role("link", name="1 h")).to_have_attribute("aria-current", "true")
+
+        details = page.locator("#live details").first
+        details.locator("summary").focus()
+        page.keyboard.press("Enter")
+        expect(details).to_have_attribute("open", "")
     page.close()

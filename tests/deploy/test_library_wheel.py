@@ -72,7 +72,7 @@ def test_import_takes_at_most_5_ms(programs: Path) -> None:
 
 @pytest.mark.parametrize("command", [("status",), ("devices",), ("backends",), ("status", "--json"), FIT])
 def test_command_reads_the_machine_without_a_daemon(command: tuple[str, ...], programs: Path) -> None:
-    done = run(programs / "memwatch", "--url", nowhere(), *command, cwd=programs)
+    done = run(programs / "memwatch", *command, cwd=programs, MEMWATCH_URL=nowhere())
 
     assert "Traceback" not in done.stderr
     assert done.stderr.endswith("reading this machine directly\n")
@@ -95,8 +95,9 @@ def test_nvidia_gpus_are_read_with_the_extra(programs: Path, tmp_path: Path, ins
         (tmp_path / "pynvml.py").symlink_to(str(pynvml.__file__))
         roots["PYTHONPATH"] = str(tmp_path)
     done = run(
-        *(programs / "memwatch", "--url", nowhere(), "status", "--json"),
+        *(programs / "memwatch", "status", "--json"),
         cwd=tmp_path,
+        MEMWATCH_URL=nowhere(),
         **simulator.environ,
         **roots,
     )

@@ -18,7 +18,7 @@ from support.paths import ROOT
 PAGES = pages()
 TEXTS = {page: (ROOT / page).read_text() for page in PAGES}
 README = Path("README.md")
-MAX_PICTURES, MAX_PICTURE_BYTES = 4, 60_000
+MAX_PICTURES, MAX_PICTURE_BYTES = 4, 80_000
 each_page = pytest.mark.parametrize("page", PAGES, ids=str)
 
 _LIST = re.compile(r" *(?:[-*]|\d+\.) ")

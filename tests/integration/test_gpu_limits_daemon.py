@@ -140,7 +140,7 @@ def test_host_with_three_makers_shows_nested_limits(tmp_path: Path) -> None:
         owners = daemon.get("/api/v1/owners?by=container").json["owners"]
         metrics = daemon.get("/metrics").text
         all_events = daemon.get("/api/v1/events").json
-        command = [str(Path(sys.executable).with_name("memwatch")), "--url", daemon.url, "status"]
+        command = [str(Path(sys.executable).with_name("memwatch")), "--url", daemon.url, "status", "--tree"]
         status = subprocess.run(
             command, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, check=True
         ).stdout
@@ -168,7 +168,7 @@ def test_host_with_three_makers_shows_nested_limits(tmp_path: Path) -> None:
     assert owner["device_bytes"] == {"gpu0": 15 * GIB}
     assert f'memwatch_share_limit_bytes{{device="gpu0",kind="gpu_limit",share="{POD}",within="gpu0"}}' in metrics
     assert "container 4f1c4f1c4f1c limit (gpu0) ⊂ pod 7b0e5d1c-3f2a-4c8e-9a61-5d2f0b7c8e19 limit" in page
-    assert "of which container 4f1c4f1c4f1c limit (gpu1)" in status
+    assert "container 4f1c4f1c4f1c limit (gpu1) ⊂ VRAM 1 " in status
     assert "limit 16.0 GiB, 93.8% used; 8.0 GiB guaranteed; peak 16.0 GiB" in status
 
 
@@ -179,7 +179,7 @@ def test_partition_is_explained_on_the_devices_page_and_in_status(tmp_path: Path
         daemon.wait_for("/api/v1/snapshot", limits_in)
         pages = [daemon.get(path).text for path in ("/", "/devices", "/processes", "/history")]
         backends = daemon.get("/api/v1/backends").json
-        command = [str(Path(sys.executable).with_name("memwatch")), "--url", daemon.url, "status"]
+        command = [str(Path(sys.executable).with_name("memwatch")), "--url", daemon.url, "status", "--tree"]
         status = subprocess.run(
             command, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, check=True
         ).stdout
@@ -187,9 +187,11 @@ def test_partition_is_explained_on_the_devices_page_and_in_status(tmp_path: Path
     assert all("GPU memory limit ⊂ NVIDIA L40S" in page for page in pages[1:2])
     assert "inside a GPU memory partition" in pages[0]
     overview = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", pages[0]))
-    assert "GPU memory limit ⊂ NVIDIA L40S medium 75.0% used 15.0 GiB of a limit of 20.0 GiB" in overview
-    assert "left within the limit 5.0 GiB size of the card — not available" in overview
-    assert "└─ of which GPU memory limit" in status
+    assert (
+        "75.0% used used of GPU memory limit 15.0 GiB / 20.0 GiB can be allocated on NVIDIA L40S 5.0 GiB"
+        in overview
+    )
+    assert "└─ GPU memory limit " in status
     sizes = {device["id"]: device["size_bytes"] for one in backends["backends"] for device in one["devices"]}
     assert sizes.get("gpu0", 20 * GIB) == 20 * GIB
 

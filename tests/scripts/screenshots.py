@@ -107,7 +107,7 @@ def keep(browser: Browser, daemon: RunningDaemon, name: str, width: int, height:
     target = ROOT / "docs" / f"page-{name}.webp"
     with opened_page(browser, daemon.url, width, theme, height) as page:
         tools = page.context.new_cdp_session(page)
-        picture = tools.send("Page.captureScreenshot", {"format": "webp", "quality": 62})
+        picture = tools.send("Page.captureScreenshot", {"format": "webp", "quality": 34})
     target.write_bytes(base64.b64decode(picture["data"]))
     print(target, target.stat().st_size)
 

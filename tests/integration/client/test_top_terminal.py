@@ -7,8 +7,9 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,19 @@ def top(daemon: RunningDaemon, *arguments: str, **environ: str) -> AbstractConte
     return in_terminal(command, 80, 24, clean_environment(**{**TERMINAL, **environ}))
 
 
+def is_complete(text: str, height: int, words: Sequence[str]) -> bool:
+    """Check that a screen of this height is drawn, with all words."""
+    lines = text.split("\n")
+    return len(lines) == height and "q quit" in lines[-1] and all(word in text for word in words)
+
+
 def test_demo_fits_its_screen_in_five_sizes(demo: RunningDaemon, request: pytest.FixtureRequest) -> None:
     """The map, the GPUs and processes are visible in each size, and a resize draws the whole screen again."""
     words = DEMOS[request.node.callspec.params["demo"]]
     with top(demo) as program:
         for width, height in SIZES:
             program.resize(width, height)
-            screen = program.wait_for(lambda text: "q quit" in text and all(word in text for word in words))
+            screen = program.wait_for(partial(is_complete, height=height, words=words))
             lines = screen.split("\n")
             assert len(lines) == height
             assert "1 overview" in lines[-1]
