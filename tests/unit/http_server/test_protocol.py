@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import contextlib
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -161,7 +161,10 @@ def test_reading_stops_at_a_key_of_the_outermost_dict() -> None:
 
 
 def test_largest_hostile_files_take_seconds_and_little_memory() -> None:
-    """In a separate process, as the peak never falls. Its ru_maxrss would begin at the parent's. The limits are above what was measured: 3 s and 170 MiB."""
+    """In a separate process, as the peak never falls. Its ru_maxrss would begin at the parent's.
+
+    The limits are above what was measured: 3 s and 170 MiB.
+    """
     program = (
         "import io, sys, time\n"
         "from memwatch.library.pickle_reader import PickleReader, PickleRefusedError\n"
