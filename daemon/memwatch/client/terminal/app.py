@@ -38,12 +38,12 @@ class Store:
 
     def __init__(self, has_history: bool) -> None:
         self.latest: Json | None = None
-        self.recent = Recent()
+        self.recent: Recent = Recent()
         self.growth: dict[int, Json] = {}
         self.events: list[Json] = []
         self.charts: dict[str, Trend] = {}
-        self.chart_span = (0.0, 0.0)
-        self.error = ""
+        self.chart_span: tuple[float, float] = (0.0, 0.0)
+        self.error: str = ""
         self.has_history = has_history
 
     def take(self, kind: str, answer: Any) -> None:  # noqa: ANN401  by kind
@@ -53,7 +53,8 @@ class Store:
         elif kind == "recent":
             self.recent.prepend(answer[2])
         elif kind == "past":
-            self.chart_span, self.charts = answer[:2], answer[2]
+            start, end, self.charts = answer
+            self.chart_span = start, end
         elif kind == "growth":
             self.growth = {one["pid"]: one for one in answer["processes"]}
         elif kind == "events":

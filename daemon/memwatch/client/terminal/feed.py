@@ -31,6 +31,7 @@ class Feed:
 
     def __init__(self, address: Address, interval: float, read: Callable[[], Json], is_remote: bool) -> None:
         self.answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.wake_fd: int
         self.wake_fd, self._wake_end = os.pipe()
         os.set_blocking(self._wake_end, False)
         self._address, self._interval = address, interval
