@@ -25,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace screenshots test-lowest test-pins test-pythons test-torch test-llama test-hardware soak faults crash machines scale \
+.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace screenshots test-lowest test-pins test-pythons test-torch test-keras test-llama test-hardware soak faults crash machines scale \
 	reference docs verify-types shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
@@ -56,6 +56,7 @@ help:
 	@echo "make test-lowest  run the tests with the oldest allowed dependencies"
 	@echo "make test-hardware  on a machine with a GPU: allocate known amounts, compare with the vendor's tool"
 	@echo "make test-torch   install PyTorch, call the whole library in a training run, and compare plans with real models"
+	@echo "make test-keras   install Keras with JAX, and follow a training run with the library's callback"
 	@echo "make test-llama   build llama.cpp and compare plans with what it allocates (45 minutes)"
 	@echo "make fuzz         coverage-guided fuzzing of every parser (TARGETS='psi kmsg' SECONDS=600 each)"
 	@echo "make deb          build a Debian package in dist/ (DEB_ARGS='--arch arm64')"
@@ -160,6 +161,12 @@ test-torch:
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.callbacks_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.model_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.image_run
+
+# The part of test-torch that installs in a minute: 0.4 GB, as PyPI's PyTorch alone brings 3 GB of CUDA.
+test-keras:
+	@test -d $(VENV)-keras || $(PYTHON) -m venv $(VENV)-keras
+	$(VENV)-keras/bin/python -m pip --quiet --disable-pip-version-check install --editable . jax keras
+	PYTHONPATH=tests $(VENV)-keras/bin/python -m scripts.callbacks_run keras
 
 test-llama:
 	@test -d $(VENV)-llama || $(PYTHON) -m venv $(VENV)-llama

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import subprocess
 import sys
 from collections import Counter
@@ -72,11 +73,21 @@ def judge(fleet: Fleet, shown: Sequence[dict[str, Any]], machines: list[Watched]
     return counts, wrong
 
 
+def judge_again(fleet: Fleet, *arguments: Any) -> Any:
+    """Judge at most three times: where this machine is busy, a collector may have no figures at one tick."""
+    for _ in range(2):
+        counts, wrong = judge(fleet, *arguments)
+        if not wrong:
+            return counts, wrong
+        time.sleep(2)
+    return judge(fleet, *arguments)
+
+
 @pytest.mark.parametrize("name", MACHINES)
 def test_panels_of_a_machine_are_empty_only_for_the_reason_they_give(fleet: Fleet, name: str) -> None:
     """A panel with a condition has data if and only if the machine meets it. Every other panel has data."""
     machine, shown = fleet.machines[name], panels("memwatch-machine")
-    counts, wrong = judge(fleet, shown, [machine], machine.job, machine.instance)
+    counts, wrong = judge_again(fleet, shown, [machine], machine.job, machine.instance)
 
     assert wrong == {}, counts
     assert counts["data"] > counts["empty"]
@@ -87,7 +98,7 @@ def test_panels_of_a_machine_are_empty_only_for_the_reason_they_give(fleet: Flee
 def test_panels_of_a_fleet_are_empty_only_for_the_reason_they_give(fleet: Fleet, job: str) -> None:
     """The same for the fleet dashboard, with the machines of one job."""
     machines = [machine for machine in fleet.machines.values() if machine.job == job]
-    counts, wrong = judge(fleet, panels("memwatch-fleet"), machines, job, ".+")
+    counts, wrong = judge_again(fleet, panels("memwatch-fleet"), machines, job, ".+")
 
     assert wrong == {}, counts
     assert counts["data"] > counts["empty"]
