@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path

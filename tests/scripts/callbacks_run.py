@@ -7,7 +7,7 @@ import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -160,7 +160,7 @@ def check_accelerate() -> None:
     expect("accelerate", tracker, "[train]", "[train, step 3] peak: ", "[train] peak: ")
 
 
-CHECKS = {
+CHECKS: dict[str, Callable[[Path], None]] = {
     "transformers": check_transformers,
     "lightning": check_lightning,
     "keras": lambda _folder: check_keras(),
