@@ -190,5 +190,5 @@ def test_wheel_fits_beside_old_web_frameworks(built: Built, tmp_path: Path) -> N
     assert installed(folder).items() > before.items()
     check = pip(folder, "check")
     assert check.returncode == 0, check.stdout
-    status = run(folder / "bin/memwatch", "--url", nowhere(), "status", cwd=folder)
+    status = run(folder / "bin/memwatch", "status", cwd=folder, MEMWATCH_URL=nowhere())
     assert "System RAM" in status.stdout
