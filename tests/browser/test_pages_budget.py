@@ -107,6 +107,7 @@ def test_sample_reaches_the_page_within_a_second(browser: Browser, tmp_path: Pat
     assert 0 <= seen - ticked <= NEWS_SECONDS
 
 
+@pytest.mark.long
 def test_stopped_daemon_is_stale_within_three_seconds(browser: Browser, tmp_path: Path) -> None:
     """Its connections stay open without data."""
     with running_daemon(tmp_path, environ=WITHOUT_COVERAGE) as daemon, fresh(browser) as (page, _):

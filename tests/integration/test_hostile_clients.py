@@ -261,6 +261,7 @@ def drip(one: socket.socket) -> None:
         one.send(b"h")
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_connection_flood_leaves_descriptors_for_others(tmp_path: Path) -> None:
     """With ulimit -n 64 and 300 silent connections, health is answered and collectors can open files."""
@@ -352,6 +353,7 @@ def test_stream_with_pipelined_requests_ends_with_its_client(tmp_path: Path) -> 
         assert_quiet(daemon)
 
 
+@pytest.mark.long
 @pytest.mark.alone
 @pytest.mark.parametrize(("max_streams", "most"), [(64, 48), (1334, 1000)])
 def test_1000_streams_leave_room_for_scrapes(tmp_path: Path, max_streams: int, most: int) -> None:

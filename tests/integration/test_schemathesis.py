@@ -48,6 +48,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         yield running
 
 
+@pytest.mark.long
 def test_every_operation_matches_its_description(daemon: RunningDaemon) -> None:
     """Status, content type and schema match, invalid requests are rejected, and no 5xx occurs except 503."""
     description = schemathesis.openapi.from_url(f"{daemon.url}/openapi.json")
@@ -78,6 +79,7 @@ def check_operation(operation: Any, mode: GenerationMode, url: str) -> None:
         judge()
 
 
+@pytest.mark.long
 def test_daemon_is_healthy_after_all_requests(daemon: RunningDaemon) -> None:
     assert daemon.get("/healthz").status == 200
     assert "Traceback" not in Path(daemon.log).read_text()
