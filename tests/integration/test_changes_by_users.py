@@ -87,8 +87,8 @@ def test_daemons_own_user_may_change_and_is_named(daemon: RunningDaemon) -> None
     ended, silenced = events_of(daemon, "silence")[:2]
     assert silenced == f"silenced for 1 min: all alerts, by {made['made_by']}: new disk"
     assert ended == f"silence ended: all alerts, by {made['made_by']}"
-    assert silenced in daemon.log.read_text()
-    assert ended in daemon.log.read_text()
+    daemon.wait_for_log(silenced)
+    daemon.wait_for_log(ended)
 
 
 def test_socket_file_peer_is_an_operator_and_is_named(daemon: RunningDaemon) -> None:
