@@ -55,6 +55,45 @@ print(json.dumps([code, use(), outer.exact]))
     assert run_json(USE + code, url)[:2] == [0, True]
 
 
+SLOW_IMPORT = """
+import signal
+class Slow:
+    \"\"\"Makes the import of a module last 0.5 s in the library's threads.\"\"\"
+    def find_spec(self, name, path=None, target=None):
+        if name == SLOW and threading.current_thread() is not threading.main_thread():
+            begun.set()
+            time.sleep(0.5)
+begun = threading.Event()
+sys.meta_path.insert(0, Slow())
+class Pool:
+    backend_name, device = "mine", "cuda:0"
+    def stats(self): return memwatch.PoolStats(1, 1)
+    def total(self): return 1
+    def free(self): return 0
+    def pressure(self): return 1.0
+    def clear(self): pass
+    def shrink(self): return 0
+memwatch.register_pool(Pool())
+memwatch.log_memory_usage("load")
+imports = begun.wait(1)
+child = os.fork()
+if not child:
+    signal.alarm(10)  # ends it, if it hangs
+    os._exit(0 if use("child") and memwatch.machine().ram else 3)
+print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), imports]))
+"""
+
+
+@pytest.mark.parametrize(("module", "in_a_thread"), [("encodings.idna", False), ("memwatch.library.machine", True)])
+def test_child_forked_during_an_import_of_the_library_does_not_hang(
+    daemon: RunningDaemon, module: str, in_a_thread: bool
+) -> None:
+    """The lock of a module that a thread imports would stay locked in the child."""
+    code = f"SLOW = {module!r}\n{SLOW_IMPORT}"
+
+    assert run_json(USE + code, daemon.url) == [0, in_a_thread]
+
+
 def test_child_forked_while_other_threads_measure_does_not_hang() -> None:
     """A lock that another thread held at the fork would stay locked in the child."""
     code = """

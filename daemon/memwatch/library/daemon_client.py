@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import time
@@ -16,6 +17,8 @@ from memwatch.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url, r
 from memwatch.runtime.unix_http import UnixConnection
 
 Json = Any
+# Each connection to a host needs this codec. Threads connect, and should not import: see fork_guard.
+codecs.lookup("idna")
 SILENT_SECONDS = 30.0
 CONNECT_SECONDS = 2.0
 # For requests from threads. An idle daemon builds its API on the first request, which takes seconds on a board.

@@ -15,6 +15,7 @@ from memwatch.findings import stale_pool, stale_share
 from memwatch.library.daemon_client import Daemon, daemon
 from memwatch.library.decode import ResponseDecodeError
 from memwatch.library.device_names import DeviceError, is_cpu
+from memwatch.library.fork_guard import importing
 from memwatch.library.framework_pools import TorchPool
 from memwatch.library.frameworks import pools
 from memwatch.library.host import Ram, host
@@ -97,7 +98,8 @@ class MachineCache:
             return found
 
     def _read_here(self) -> Machine:
-        from memwatch.library.local_reading import LocalReader
+        with importing:
+            from memwatch.library.local_reading import LocalReader
 
         if self._reader is None:
             self._reader = LocalReader()

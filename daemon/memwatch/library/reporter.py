@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 
 from memwatch.library.daemon_client import Daemon, Json, read_url
 from memwatch.library.device_names import DeviceError
+from memwatch.library.fork_guard import importing
 from memwatch.library.frameworks import pools, read_stats
 from memwatch.library.host import own_start_ticks
 from memwatch.library.machine_record import Machine
@@ -93,7 +94,8 @@ class Reporter:
     @never_raise(None)
     def _find_identity(self, name: str) -> str | None:
         """Return the UUID or PCI address of the GPU that this program means by a name, None if it is no GPU's."""
-        from memwatch.library.machine import from_daemon  # 20 ms, spent in this thread
+        with importing:
+            from memwatch.library.machine import from_daemon  # 20 ms, spent in this thread
 
         if name not in self._identities and len(self._identities) < MAX_NAMES:
             found = from_daemon(self._to)
