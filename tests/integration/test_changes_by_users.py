@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.alert_machine import quick_config
-from support.daemon_process import RunningDaemon, get, running_daemon
+from support.daemon_process import Answer, RunningDaemon, get, running_daemon
 from support.ingest_client import post
 from support.login_settings import BEARER, login_config
 from support.other_user import (
@@ -21,6 +21,7 @@ from support.other_user import (
     exchange_as_other,
     process_of_other,
 )
+from support.waiting import wait_until
 from support.webhook_receiver import receiving
 
 CHANGES = (
@@ -42,6 +43,18 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 def events_of(daemon: RunningDaemon, kind: str, **headers: str) -> list[str]:
     return [one["text"] for one in daemon.get("/api/v1/events?limit=1000", **headers).json if one["kind"] == kind]
+
+
+def change(daemon: RunningDaemon, path: str) -> Answer:
+    """Post once the requests of other tests, whose clients have left, are done: until then the answer is 503."""
+    answers: list[Answer] = []
+
+    def is_answered() -> bool:
+        answers.append(get(daemon.port, path, method="POST"))
+        return answers[-1].status != 503
+
+    wait_until(is_answered)
+    return answers[-1]
 
 
 @pytest.mark.parametrize(("method", "path"), CHANGES)
@@ -80,7 +93,7 @@ def test_client_that_closes_its_socket_is_not_root(daemon: RunningDaemon) -> Non
 
 def test_daemons_own_user_may_change_and_is_named(daemon: RunningDaemon) -> None:
     """In made_by, in an event, and in the log."""
-    made = get(daemon.port, "/api/v1/silences?seconds=60&comment=new%20disk", method="POST").json[0]
+    made = change(daemon, "/api/v1/silences?seconds=60&comment=new%20disk").json[0]
     get(daemon.port, f"/api/v1/silences/{made['id']}", method="DELETE")
 
     assert f"uid {os.geteuid()}" in made["made_by"]

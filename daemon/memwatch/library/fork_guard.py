@@ -1,6 +1,6 @@
 """Imports in threads of the library, for which a fork waits.
 
-A module is locked while it is imported. If another thread forks meanwhile, the lock stays locked in the child, as the
+A module is locked while it is imported. If another thread forks meanwhile, it stays locked in the child, as the
 importing thread does not exist there, and the child waits for ever at the same import.
 """
 
