@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from fault_oracle import back_in_time, survived
-from libc_faults import LibcFaults
 from msgspec import Struct
 
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import RunningDaemon, get, running_daemon
+from support.libc_faults import LibcFaults
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
 from support.webhook_receiver import Site, receiving
 

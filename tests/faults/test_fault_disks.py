@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from fault_oracle import back_in_time, survived
-from libc_faults import LibcFaults
 from msgspec import Struct
 
 from support.alert_machine import FULL_KIB, AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import RunningDaemon, running_daemon
+from support.libc_faults import LibcFaults
 from support.waiting import wait_until
 from support.webhook_receiver import Site, receiving
 

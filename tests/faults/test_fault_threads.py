@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from libc_faults import LibcFaults
-
 from support.daemon_process import running_daemon
+from support.libc_faults import LibcFaults
 from support.waiting import MAX_WAIT_SECONDS
 
 

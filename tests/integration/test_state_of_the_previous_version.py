@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from memwatch.notify.outbox.open import open_outbox
 from memwatchd.recording.frames import open_recording, read_frames
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import running_daemon
+from support.libc_faults import LibcFaults
 from support.webhook_receiver import receiving
 
 SAVED = Path(__file__).with_name("state-0.1.0")
@@ -31,12 +33,22 @@ def state(tmp_path: Path) -> Path:
 
 
 def test_history_events_alert_and_notification_survive_the_upgrade(tmp_path: Path, state: Path) -> None:
-    """All rows, ticks and events are served, the alert keeps firing, and the queued notification is delivered."""
+    """All rows, ticks and events are served, the alert keeps firing, and the queued notification is delivered.
+
+    The upgrade takes a minute with a reboot 30 s ago: rows of one second are kept for an hour, and rows of an
+    earlier boot end before this one began.
+    """
     machine = AlertMachine.of(tmp_path)
     machine.fill()
+    (machine.folder / "proc/sys/kernel/random/boot_id").write_text("7c1f6c0b-58b3-4d33-9d57-1de8b1b2d6a4\n")
+    clocks = LibcFaults.of(tmp_path)
+    clocks.boot_seconds = 30 - int(time.clock_gettime(time.CLOCK_BOOTTIME))
+    clocks.set_wall_clock(ENDED + 60 - int(time.time()))
     with receiving(200) as site:
         arguments = (*machine.arguments, f"--state-dir={state}")
-        with running_daemon(tmp_path, *arguments, config=quick_config(site)) as daemon:
+        with running_daemon(
+            tmp_path, *arguments, config=quick_config(site), environ=clocks.environ, installed=True
+        ) as daemon:
             window = f"from={BEGAN}&to={ENDED}"
             (series,) = daemon.get(f"/api/v1/history?series=pool.ram.used_bytes&{window}").json["series"]
             ticks = daemon.get(f"/api/v1/ticks?{window}").json

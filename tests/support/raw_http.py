@@ -59,6 +59,16 @@ class Application:
             await asyncio.sleep(0)
 
 
+async def until_running(app: Application, requests: int) -> None:
+    """Wait until the application handles this number of requests."""
+
+    async def poll() -> None:
+        while app.running != requests:
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(poll(), MAX_WAIT_SECONDS)
+
+
 def whole_at_once(_fields: object, _peer: object) -> bytes:
     """Return the exact answer of /whole."""
     return b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\n/whole\r\n0\r\n\r\n"
