@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from memwatch.snapshot import Level, Snapshot
 from scripts.screenshots import chromium
 from support.axe import faults
+from support.daemon_process import running_daemon
 from support.live_page import wait_for_ticks
 from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB
@@ -172,6 +174,23 @@ def changed(snapshot: Snapshot, step: int) -> Snapshot:
     level = (Level.HIGH, Level.CRITICAL)[step % 2]
     judged = replace(verdict, level=level, ratio=used / ram.size_bytes, reasons=verdict.reasons[: 1 + step % 3])
     return replace(snapshot, pools=(pool,), pressure=(judged,))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("demo", ["dgx-spark", "h100x8-mig"])
+def test_an_incident_does_not_shift_the_layout(browser: Browser, tmp_path: Path, demo: str) -> None:
+    """Over three minutes, in which the whole recording is played, on a desktop and on a phone."""
+    with running_daemon(tmp_path, "--demo", demo, "--speed", "3") as daemon:
+        pages = {width: browser.new_page(viewport={"width": width, "height": 800}) for width in (1280, 390)}
+        for page in pages.values():
+            page.add_init_script(WATCH_SHIFTS)
+            page.goto(daemon.url)
+        next(iter(pages.values())).wait_for_timeout(180_000)
+        moved = {width: page.evaluate("window.moved") for width, page in pages.items()}
+        for page in pages.values():
+            page.close()
+
+    assert max(moved.values()) <= MAX_SHIFT, moved
 
 
 def test_chart_shows_the_composition_and_the_map_of_a_moment(browser: Browser) -> None:

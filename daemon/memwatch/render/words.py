@@ -132,17 +132,13 @@ def size(count: int | Absent) -> str:
     return absent(count) if isinstance(count, Absent) else units.size(count)
 
 
-def fine_size(count: int | Absent) -> str:
-    """Format bytes with four digits from 1 to 10 TiB, where one decimal hides 50 GiB: "2,016 GiB"."""
-    if isinstance(count, int) and 1 << 40 <= count < 10 << 40:
-        return f"{count / (1 << 30):,.0f} GiB"
-    return size(count)
-
-
 def size_within(part: int, whole: int) -> str:
-    """Format bytes without their unit where it is that of the whole: "43.0" of "79.6 GiB"."""
-    number, unit = fine_size(part).split()
-    return number if unit == fine_size(whole).split()[1] else f"{number} {unit}"
+    """Format bytes in the unit of the whole, without it: "43.0" of "79.6 GiB", "<0.1" below 0.1 GiB."""
+    (number, unit), (_, unit_of_whole) = size(part).split(), size(whole).split()
+    if unit == unit_of_whole or not part:
+        return number
+    scaled = part / 1024 ** (units.BINARY_UNITS.index(unit_of_whole) + 1)
+    return f"{scaled:.1f}" if scaled >= 0.1 else "<0.1"
 
 
 def footprint(process: Process) -> str:

@@ -133,7 +133,7 @@ def test_vendored_files_match_their_checksums() -> None:
     [
         (critical_gb10(), "CUDA Pool ⊂ System RAM 96.4 GiB · 80.5% of System RAM"),
         (critical_gb10(), "critical System RAM Full in ~40 s used of System RAM 115.4 GiB / 119.7 GiB · 96.4%"),
-        (critical_gb10(), "can be allocated on NVIDIA GB10 4.3 GiB CUDA reports 2.0 GiB free"),
+        (critical_gb10(), "can be allocated on NVIDIA GB10 4.3 GiB CUDA reports 2.0 GiB"),
         (critical_gb10(), "some tasks stalled on memory for 12% of the last 10 s"),
         (critical_gb10(), "CUDA reports only MemFree as free: 2.0 GiB. Page cache can be reclaimed, so"),
         (critical_gb10(), "GPU memory is part of System RAM: CPU and GPU share this memory."),

@@ -191,15 +191,22 @@ def test_unknown_names_pass_through() -> None:
     ("count", "text"),
     [(2016 << 30, "2,016 GiB"), (1 << 40, "1,024 GiB"), (12 << 40, "12.0 TiB"), (415 << 30, "415.0 GiB")],
 )
-def test_fine_size_has_four_digits_between_one_and_ten_tebibytes(count: int, text: str) -> None:
+def test_size_has_four_digits_between_one_and_ten_tebibytes(count: int, text: str) -> None:
     """One decimal of a TiB would hide 50 GiB of the figure that one allocates by."""
-    assert wording.fine_size(count) == text
+    assert wording.size(count) == text
 
 
 @pytest.mark.parametrize(
-    ("part", "whole", "text"), [(43 << 30, 80 << 30, "43.0"), (512 << 20, 80 << 30, "512.0 MiB")]
+    ("part", "whole", "text"),
+    [
+        (43 << 30, 80 << 30, "43.0"),
+        (479 << 20, 80 << 30, "0.5"),
+        (3 << 20, 80 << 30, "<0.1"),
+        (0, 80 << 30, "0"),
+        (1500 << 30, 12 << 40, "1.5"),
+    ],
 )
-def test_size_within_drops_the_unit_of_the_whole(part: int, whole: int, text: str) -> None:
+def test_size_within_has_the_unit_of_the_whole(part: int, whole: int, text: str) -> None:
     assert wording.size_within(part, whole) == text
 
 

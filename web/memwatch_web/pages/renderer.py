@@ -84,6 +84,7 @@ WORDS = (
     "moment",
     "ratio",
     "reasons",
+    "size",
     "size_within",
     "throttled",
     "timestamp",
@@ -339,7 +340,7 @@ def create_environment() -> Environment:
     environment.filters["glue_units"] = glue_units
     # For texts that quote a request or the settings; names are printable since they were read.
     environment.filters["printable"] = printable
-    environment.filters["size"] = wording.fine_size
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     environment.filters["last_word"] = lambda text: text.rpartition(" ")[2]
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)

@@ -1,0 +1,48 @@
+"""State folder with an hour of history of a demo machine, a row each second."""
+
+from __future__ import annotations
+
+import time
+from itertools import cycle, islice
+from pathlib import Path
+
+from memwatch.history.disk.boot_timeline import boot_bytes
+from memwatch.history.disk.files import Files
+from memwatch.history.disk.record_codec import ROWS, STARTED, STOPPED, pack_entry
+from memwatch.history.disk.ring_file import Stamp
+from memwatch.history.disk.ring_set import TIERS
+from memwatch.history.series import collect_figures
+from memwatch.history.tiers import History
+from memwatch.snapshot import Snapshot
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.frames import read_frames
+
+SECONDS, ROWS_PER_RECORD = 3600, 400
+
+
+def write_hour_of_past(folder: Path, demo: str) -> None:
+    """Write the folder as a daemon would have left it that has just replayed the demo for an hour, in this boot."""
+    folder.mkdir(mode=0o700)
+    frames = list(read_frames(path_of(demo)))
+    end = time.clock_gettime(time.CLOCK_BOOTTIME)
+    wall_offset, boot = time.time() - end, boot_bytes(frames[0].boot_id)
+
+    def stamp(boottime: float) -> Stamp:
+        return Stamp(1, boottime, boottime + wall_offset, boot)
+
+    files = Files(folder, 64 << 20, end)
+    files.start(stamp(end - SECONDS))
+    files.append("flight", STARTED, stamp(end - SECONDS), b"")
+    for name, tier in zip(TIERS, _replayed(frames, end).tiers, strict=True):
+        for first in range(tier.first, tier.added, ROWS_PER_RECORD):
+            block = tier.row_block(first, min(tier.added, first + ROWS_PER_RECORD))
+            files.append(name, ROWS, stamp(block.times[-1]), pack_entry(block))
+    files.append("flight", STOPPED, stamp(end), b"")
+    files.stop(30.0)
+
+
+def _replayed(frames: list[Snapshot], end: float) -> History:
+    history, figures = History(), [collect_figures(frame) for frame in frames]
+    for number, row in enumerate(islice(cycle(figures), SECONDS)):
+        history.add(end - SECONDS + number, row)
+    return history
