@@ -13,6 +13,8 @@ from memwatch.history.disk.restore import restore
 from memwatch.history.disk.ring_file import BLOCK, CRC, HEAD, HEAD_BYTES, MAGIC, Stamp
 from memwatch.history.disk.ring_set import PARTS, open_ring_set, prepare
 from memwatch.history.disk.row_codec import MAX_ROWS, RowDecodeError, pack_rows, unpack_rows
+from memwatch.history.holder_history import HolderHistory
+from memwatch.history.holders import parse_name
 from memwatch.history.notable_ticks import NotableTicks
 from memwatch.history.tiers import History
 
@@ -33,12 +35,16 @@ def check(data: bytes) -> None:
         history = History()
         ring_set = open_ring_set(Path(folder), SIZE, NOW.wall)
         events = EventLog()
-        words = restore(ring_set, history, NotableTicks(), events, NOW).unclean_shutdown
+        holders = HolderHistory()
+        words = restore(ring_set, history, holders, NotableTicks(), events, NOW).unclean_shutdown
         assert words is None or words.sentence
         stored = events.since(0)
         assert events.add(0.0, "started", "again").seq > max((event.seq for event in stored), default=0)
         for name in history.names():
             assert len(history.query(name, history.start, history.end, 10)) <= 11
+        for name in holders.names():
+            assert parse_name(name)
+            assert len(holders.history.query(name, -1e12, 1e12, 10)) <= 11
         assert sum(len(tier) for tier in history.tiers) <= len(body) * MAX_ROWS
         prepare(ring_set, NOW)
         for ring in ring_set.rings.values():

@@ -267,9 +267,9 @@ def test_missing_data_has_no_level_and_no_latest_value() -> None:
     """A window before the history has no level. A series that ended has no current value."""
     snapshot = critical_gb10()
     past = past_of(snapshot)
-    past.history.add(END + 1, {"pool.gone.used_bytes": 5.0})
+    past.history.machine.add(END + 1, {"pool.gone.used_bytes": 5.0})
     for second in range(2, 200, 2):
-        past.history.add(END + second, {"self.cpu_seconds": 5.0})
+        past.history.machine.add(END + second, {"self.cpu_seconds": 5.0})
     later = replace(snapshot, unix=snapshot.unix + 200)
 
     before = build_answer(past, QueryParams(f"from={snapshot.unix - 9000}&to={snapshot.unix - 8000}"), later)

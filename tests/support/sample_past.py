@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 from memwatch.events import Event
+from memwatch.history.all_series import AllSeries
+from memwatch.history.holder_history import HolderHistory
 from memwatch.history.series import collect_figures
 from memwatch.history.tiers import TIER_SPECS, History
 from memwatch.snapshot import Level, Snapshot
@@ -25,7 +27,7 @@ def past_of(snapshot: Snapshot) -> HistoryInput:
             history.add(
                 END - SECONDS + second, {name: _then(name, value, second) for name, value in figures.items()}
             )
-    return HistoryInput(history, snapshot.unix - END, TIER_SPECS, events_of(snapshot))
+    return HistoryInput(AllSeries(history, HolderHistory()), snapshot.unix - END, TIER_SPECS, events_of(snapshot))
 
 
 def _then(name: str, value: float, second: int) -> float:

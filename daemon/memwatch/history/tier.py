@@ -153,6 +153,12 @@ class Tier:
                     column.fill(self.added, aggregates.between(done, done + count))
             self.added, done = self.added + count, done + count
 
+    def drop(self, name: str) -> None:
+        """Forget a series. Without it this does nothing."""
+        self._settle()
+        if self._columns.pop(name, None) is not None:
+            self._names = ()
+
     def combined(self, first: int, last: int) -> Row:
         """Aggregate rows to one cell per series. A series with only gaps is left out."""
         first, last = max(first, self.first), max(first, last, self.first)

@@ -116,6 +116,13 @@ class History:
             rows = sum(tier.number_at(end) - tier.number_at(start) for tier in tiers)
         return series * (rows * ROW_SECONDS + min(points, rows) * BUCKET_SECONDS)
 
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget series with all their rows."""
+        with self._lock:
+            for name in names:
+                for tier in self.tiers:
+                    tier.drop(name)
+
     def written_since(self, tier: int, number: int) -> tuple[RowBlock, int]:
         """Return the rows of a tier from `number` on that are still in the ring, and the number of the next row."""
         with self._lock:

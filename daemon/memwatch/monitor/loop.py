@@ -21,9 +21,11 @@ from memwatch.clock import Clock, Moment
 from memwatch.events import Event, EventLog
 from memwatch.findings import Findings
 from memwatch.history.aggregate import Interval
+from memwatch.history.all_series import AllSeries
 from memwatch.history.disk.files import FilesStatus
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.disk.writer import HistoryWriter
+from memwatch.history.holder_history import HolderHistory
 from memwatch.history.notable_ticks import NotableTick, NotableTicks, NotableTickSelector, build_tick, pack
 from memwatch.history.series import OOM_KILLS, collect_figures
 from memwatch.history.tier import TierSpec
@@ -107,6 +109,7 @@ class Monitor:
     ) -> None:
         self.events: EventLog = EventLog()
         self.history: History = History(rules.tier_specs)
+        self.holders: HolderHistory = HolderHistory(rules.tier_specs[1:])
         self.ticks: NotableTicks = NotableTicks()
         self.history_writer: HistoryWriter | None = None
         self.growth: GrowthTracker = GrowthTracker()
@@ -155,6 +158,11 @@ class Monitor:
     def unclean_shutdown(self) -> UncleanShutdown | None:
         """Return the last data of the previous run if it did not end cleanly."""
         return self.history_writer.unclean_shutdown if self.history_writer else None
+
+    @property
+    def series(self) -> AllSeries:
+        """Return the history of the machine and of its largest processes, units and containers."""
+        return AllSeries(self.history, self.holders)
 
     def files_status(self) -> FilesStatus | None:
         """Return the status of the history files, or None if the history is in memory only."""
@@ -232,7 +240,7 @@ class Monitor:
 
     def use_history_writer(self, history_writer: HistoryWriter) -> None:
         """Restore persisted history and start writing. Call before the first tick."""
-        history_writer.restore(lambda: self.history, self.ticks, self.events)
+        history_writer.restore(lambda: self.history, self.holders, self.ticks, self.events)
         history_writer.start()
         self._events_seen = self.events.last_seq
         self._event_writer.on_restore(
@@ -383,12 +391,14 @@ class Monitor:
         if self.rules is not self._history_rules:
             self._history_rules = self.rules
             self.history = self.history.resized(self.rules.tier_specs)
+            self.holders.resize(self.rules.tier_specs[1:])
         figures = collect_figures(snapshot)
         self._interval.add(snapshot, figures)
         worst = self._interval.worst or snapshot
         if now.monotonic - self._interval.began >= SAME_INTERVAL * self.rules.interval_seconds:
             self.history.add_row(now.boottime, self._interval.row())
             self._interval = Interval(now.monotonic)
+        self.holders.add(now.boottime, snapshot)
         chosen = self._tick_selector.select(snapshot, worst)
         kept = None if chosen is None else _build_notable_tick(chosen, now)
         if kept is not None:

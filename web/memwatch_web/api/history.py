@@ -12,9 +12,10 @@ from fastapi import Query
 from starlette.responses import Response
 
 from memwatch.helper.codec import DecodeError
+from memwatch.history.all_series import AllSeries
 from memwatch.history.notable_ticks import NotableTick, unpack
 from memwatch.history.series import unit_of
-from memwatch.history.tiers import Bucket, History
+from memwatch.history.tiers import Bucket
 from memwatch.monitor.loop import Monitor
 from memwatch.render import json as as_json
 from memwatch.render.json import JSON_TYPE
@@ -43,12 +44,17 @@ async def history(
 ) -> Response:
     """Return history, aggregated into at most `points` buckets with minimum, average and maximum.
 
+    The ten largest processes, units and containers have the series `process.PID-START.footprint_bytes` (START: Unix
+    seconds), `unit.NAME.footprint_bytes` and `container.ID.footprint_bytes`, with `footprint_low_bytes` and
+    `footprint_high_bytes` in its place where only bounds are known, and `device_bytes` where they hold GPU memory.
+    `process.PID.footprint_bytes` is the latest process with that id.
+
     CSV has one row per bucket, three columns per series, and empty cells in gaps.
     """
     monitor = services.monitor
-    names = parse_names(series, monitor.history.names())
+    past, shift = monitor.series, monitor.to_wall(0.0)
+    names = parse_names(series, past)
     start, end = span(monitor, from_, to, monitor.rules.history_seconds)
-    past, shift = monitor.history, monitor.to_wall(0.0)
 
     def work() -> bytes:
         found = [series_json(past, shift, name, start, end, points) for name in names]
@@ -120,9 +126,12 @@ def span(monitor: Monitor, from_: str | None, to: str | None, seconds: float) ->
     return start, end
 
 
-def parse_names(values: list[str] | None, known: list[str]) -> list[str]:
-    """Return the requested series. Default: the used bytes of every pool."""
-    names = [name for one in values or [] for name in one.split(",") if name]
+def parse_names(values: list[str] | None, past: AllSeries) -> list[str]:
+    """Return the full names of the requested series. Default: the used bytes of every pool."""
+    known = past.names()
+    # The name of a cgroup may contain a comma.
+    parts = [[one] if one in known else one.split(",") for one in values or []]
+    names = [past.find(name) for part in parts for name in part if name]
     if values and not names:
         raise ProblemError(422, "series is empty: leave it out for the used bytes of every pool.")
     if not names:
@@ -167,7 +176,7 @@ def _rfc3339(text: str) -> float:
         return math.nan
 
 
-def series_json(past: History, shift: float, name: str, start: float, end: float, points: int) -> dict[str, Any]:
+def series_json(past: AllSeries, shift: float, name: str, start: float, end: float, points: int) -> dict[str, Any]:
     """Return one series. `shift`: Unix time minus boot time, in seconds."""
     try:
         buckets = past.query(name, start - shift, end - shift, points)

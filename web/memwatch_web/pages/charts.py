@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec import Struct
 
+from memwatch.history.holders import HOLDER_KINDS, parse_name
 from memwatch.history.series import unit_of
 from memwatch.model import ShareKind
 from memwatch.snapshot import Snapshot
@@ -35,6 +37,9 @@ TITLES = {
     "pressure": "Pressure",
     "psi": "Memory pressure (PSI)",
     "swap": "Swap",
+    "process": "Processes",
+    "unit": "Units",
+    "container": "Containers",
     "bytes": "Other sizes",
     "ratio": "Other ratios",
     "level": "Levels",
@@ -69,22 +74,34 @@ class Chart(Struct, frozen=True):
     curves: tuple[Curve, ...]
 
 
-def build_charts(names: Iterable[str], snapshot: Snapshot) -> tuple[Chart, ...]:
-    """Return the charts of these series, pools first."""
+# Words behind the title of a process, unit or container.
+HOLDER_WORDS = {
+    "footprint_bytes": "",
+    "footprint_low_bytes": "at least",
+    "footprint_high_bytes": "at most",
+    "device_bytes": "GPU memory",
+}
+SUBJECTS = ("swap", "psi", *HOLDER_KINDS)
+
+
+def build_charts(
+    names: Iterable[str], snapshot: Snapshot, titles: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Chart, ...]:
+    """Return the charts of these series, pools first. `titles`: those of holders, by kind and id."""
     places: dict[str, list[str]] = {place: [] for place in (*(pool.id for pool in snapshot.pools), *TITLES)}
     for name in dict.fromkeys(names):
         places.setdefault(choose_chart(name, snapshot), []).append(name)
-    return tuple(_chart(place, found, snapshot) for place, found in places.items() if found)
+    return tuple(_chart(place, found, snapshot, titles) for place, found in places.items() if found)
 
 
-def _chart(place: str, names: Sequence[str], snapshot: Snapshot) -> Chart:
+def _chart(place: str, names: Sequence[str], snapshot: Snapshot, titles: Mapping[str, str]) -> Chart:
     pool = next((one for one in snapshot.pools if one.id == place), None)
     unit = unit_of(names[0])
     label = pool.label if pool else TITLES.get(place, place)
     judged = [one.target for one in snapshot.pressure if pool and one.target == pool.id]
     top = pool.size_bytes if pool else 1.0 if unit == "ratio" else None
     curves = [
-        Curve(name, build_label(name, snapshot), number % COLOURS + 1, choose_dash(number, name))
+        Curve(name, build_label(name, snapshot, titles), number % COLOURS + 1, choose_dash(number, name))
         for number, name in enumerate(names)
     ]
     return Chart(place, label, unit, top, tuple(judged), tuple(curves))
@@ -110,7 +127,7 @@ def choose_chart(name: str, snapshot: Snapshot) -> str:
         return _find_largest_pool(thing, snapshot) or "bytes"
     if kind == "pressure" and name.endswith(".ratio"):
         return "pressure"
-    return kind if kind in ("swap", "psi") else unit_of(name)
+    return kind if kind in SUBJECTS else unit_of(name)
 
 
 def _find_largest_pool(device: str, snapshot: Snapshot) -> str | None:
@@ -129,8 +146,19 @@ def find_pool(place: str, snapshot: Snapshot) -> str | None:
     return place if place in snapshot.labels else None
 
 
-def build_label(name: str, snapshot: Snapshot) -> str:
+def build_holder_label(kind: str, holder: str, figure: str, titles: Mapping[str, str]) -> str:
+    """Return the label of a process, unit or container: "train.py (PID 41) GPU memory"."""
+    title = titles.get(f"{kind}.{holder}", "")
+    if kind == "process":
+        pid = f"PID {holder.partition('-')[0]}"
+        title = f"{title} ({pid})" if title else pid
+    return f"{title or holder} {HOLDER_WORDS[figure]}".rstrip()
+
+
+def build_label(name: str, snapshot: Snapshot, titles: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the label of a series. For removed hardware it is the name of the series."""
+    if parsed := parse_name(name):
+        return build_holder_label(*parsed, titles)
     kind, _, rest = name.partition(".")
     thing, _, figure = rest.rpartition(".")
     if name in FIXED_LABELS:

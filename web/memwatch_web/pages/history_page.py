@@ -99,7 +99,7 @@ def build_pool_data(past: HistoryInput, query: HistoryQuery, snapshot: Snapshot)
 
 def build_input(monitor: Monitor) -> HistoryInput:
     return HistoryInput(
-        monitor.history, monitor.to_wall(0.0), monitor.rules.tier_specs, monitor.events.latest(MAX_EVENTS)
+        monitor.series, monitor.to_wall(0.0), monitor.rules.tier_specs, monitor.events.latest(MAX_EVENTS)
     )
 
 
@@ -123,11 +123,10 @@ def parse_query(past: HistoryInput, query: QueryParams, snapshot: Snapshot) -> H
     wanted = find_range(query.get("range") or None, offered, choose_range(covered, offered))
     start, end = (_instant(name, query.get(name) or None) for name in ("from", "to"))
     window = build_window(wanted, start, end, snapshot.unix, past.tiers)
-    known = past.history.names()
     chosen = [name for name in query.getlist("series") if name]
     if not chosen:
-        return HistoryQuery(window, (), tuple(usual_series(known, snapshot)))
-    names = tuple(dict.fromkeys(parse_names(chosen, known)))
+        return HistoryQuery(window, (), tuple(usual_series(past.history.names(), snapshot)))
+    names = tuple(dict.fromkeys(parse_names(chosen, past.history)))
     return HistoryQuery(window, names, names)
 
 

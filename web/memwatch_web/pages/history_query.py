@@ -8,8 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.events import Event
+from memwatch.history.all_series import AllSeries
 from memwatch.history.tier import TierSpec
-from memwatch.history.tiers import Bucket, History
+from memwatch.history.tiers import Bucket
 from memwatch.model import Pool
 from memwatch.render.composition import find_sources
 from memwatch.snapshot import Snapshot
@@ -35,7 +36,7 @@ MAX_STACKED = 4
 class HistoryInput(Struct, frozen=True):
     """The stored history. `to_wall`: Unix time minus boot time, in seconds. `events`: newest first."""
 
-    history: History
+    history: AllSeries
     to_wall: float
     tiers: Sequence[TierSpec]
     events: Sequence[Event]
@@ -73,7 +74,7 @@ class WindowData(Struct, frozen=True):
 
 def query_window(past: HistoryInput, window: TimeWindow, names: Sequence[str], snapshot: Snapshot) -> WindowData:
     """Query one window. The buckets are those of the API for the same query."""
-    charts = build_charts(names, snapshot)
+    charts = build_charts(names, snapshot, past.history.titles())
     targets = [target for chart in charts for target in chart.targets]
     stacked = choose_stacked(charts, names, snapshot)
     sources = [name for pool in stacked for name in find_sources(pool, snapshot.shares).names]

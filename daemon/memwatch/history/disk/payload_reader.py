@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from memwatch.events import Event
@@ -29,6 +30,22 @@ class PayloadReader:
         except RowDecodeError:
             self.unreadable[name].add(record.seq)
             return None
+
+    def row_blocks(
+        self, name: str, kind: int, seconds: float, shifts: Mapping[bytes, float]
+    ) -> Iterator[tuple[RowBlock, bytes]]:
+        """Yield the newest rows that fill a tier, oldest first, on this boot's time line, one record at a time.
+
+        With each comes the data behind its rows.
+        """
+        records = self._ring_set.records(name, kind)
+        times = [record.stamp.boottime + shifts[record.stamp.boot] for record in records]
+        for record, at in zip(records, times, strict=True):
+            entry = self.rows(name, record) if at >= times[-1] - seconds else None
+            if entry is not None:
+                (own_times, columns), rest = entry
+                shift = shifts[record.stamp.boot]
+                yield RowBlock(array("d", [time + shift for time in own_times]), columns), rest
 
     def events(self, record: Record) -> tuple[Event, ...]:
         try:

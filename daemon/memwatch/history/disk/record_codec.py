@@ -14,7 +14,7 @@ from memwatch.history.disk.row_codec import RowDecodeError, pack_rows, unpack_ro
 from memwatch.history.tier import RowBlock
 
 # Kinds of records, in addition to `ring_file.MENDED`.
-ROWS, TICK, STARTED, STOPPED, EVENTS = 1, 2, 3, 4, 5
+ROWS, TICK, STARTED, STOPPED, EVENTS, HOLDER_ROWS = 1, 2, 3, 4, 5, 6
 # Maximum size of events in a record. With the overhead per event, a record fits in a block.
 SENTENCES_BYTES, AROUND_BYTES = 3000, 100
 # The next number must be an integer that all JSON parsers represent exactly.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,13 +11,14 @@ from memwatch.events import EventLog
 from memwatch.history.column import Aggregate
 from memwatch.history.disk.boot_timeline import compute_shifts
 from memwatch.history.disk.event_numbers import last_number
+from memwatch.history.disk.holder_records import restore_holders
 from memwatch.history.disk.last_run import LAST_SECONDS, UncleanShutdown, build_samples, build_unclean_shutdown
 from memwatch.history.disk.payload_reader import PayloadReader
 from memwatch.history.disk.record_codec import EVENTS, ROWS, STOPPED, TICK
 from memwatch.history.disk.ring_file import Record, Stamp
 from memwatch.history.disk.ring_set import TIERS, RingSet
+from memwatch.history.holder_history import HolderHistory
 from memwatch.history.notable_ticks import NotableTick, NotableTicks, Tick
-from memwatch.history.tier import RowBlock
 from memwatch.history.tiers import History
 
 # Ticks are a few milliseconds early or late: this fraction of a row's time counts as complete.
@@ -26,22 +26,27 @@ SAME_ROW = 0.9
 
 
 class RestoreResult(Struct, frozen=True):
-    """Result of a restore. `next_rows`: by tier, the number of the first row that is not on disk."""
+    """Result of a restore. `next_rows`: by tier, the number of the first row that is not on disk.
+
+    `next_holder_rows`: the same for the history of holders.
+    """
 
     next_rows: tuple[int, ...]
+    next_holder_rows: tuple[int, ...]
     unclean_shutdown: UncleanShutdown | None
 
 
 def restore(
-    ring_set: RingSet, history: History, ticks: NotableTicks, events: EventLog, now: Stamp
+    ring_set: RingSet, history: History, holders: HolderHistory, ticks: NotableTicks, events: EventLog, now: Stamp
 ) -> RestoreResult:
-    """Fill `history`, `ticks` and `events` from the files."""
+    """Fill `history`, `holders`, `ticks` and `events` from the files."""
     shifts, reader = compute_shifts(ring_set.stamps, now), PayloadReader(ring_set)
     past = [
-        _read_row_blocks(reader, name, ring_set.records(name, ROWS), tier.spec.seconds, shifts)
+        (rows for rows, _ in reader.row_blocks(name, ROWS, tier.spec.seconds, shifts))
         for name, tier in zip(TIERS, history.tiers, strict=True)
     ]
     next_rows = history.restore(past)
+    next_holder_rows = restore_holders(reader, holders, shifts)
     _add_ticks(reader, history, ring_set.records("flight", TICK), shifts)
     for record, data in reader.notable_ticks(ring_set.records("ticks", TICK)):
         ticks.add(NotableTick(record.stamp.boottime + shifts[record.stamp.boot], data))
@@ -50,19 +55,7 @@ def restore(
     unclean_shutdown = _read_unclean_shutdown(reader, ring_set, now.boot)
     reader.report()
     events.continue_after(last_number(ring_set, by_seq, now.wall))
-    return RestoreResult(next_rows, unclean_shutdown)
-
-
-def _read_row_blocks(
-    reader: PayloadReader, name: str, records: Sequence[Record], seconds: float, shifts: Mapping[bytes, float]
-) -> Iterator[RowBlock]:
-    """Yield the newest strips that fill a tier, oldest first, on this boot's time line, one at a time."""
-    times = [record.stamp.boottime + shifts[record.stamp.boot] for record in records]
-    for record, at in zip(records, times, strict=True):
-        entry = reader.rows(name, record) if at >= times[-1] - seconds else None
-        if entry is not None:
-            row_block, shift = entry[0], shifts[record.stamp.boot]
-            yield RowBlock(array("d", [time + shift for time in row_block.times]), row_block.columns)
+    return RestoreResult(next_rows, next_holder_rows, unclean_shutdown)
 
 
 def _add_ticks(

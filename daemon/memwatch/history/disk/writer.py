@@ -20,11 +20,22 @@ from memwatch.events import Event, EventLog
 from memwatch.history.disk.boot_timeline import boot_bytes
 from memwatch.history.disk.event_numbers import MAX_UNWRITTEN, number_from_clock, pack_number
 from memwatch.history.disk.files import Files, FilesStatus
+from memwatch.history.disk.holder_records import FILES, pack_holders
 from memwatch.history.disk.last_run import UncleanShutdown
-from memwatch.history.disk.record_codec import EVENTS, ROWS, STARTED, STOPPED, TICK, pack_entry, pack_events
+from memwatch.history.disk.record_codec import (
+    EVENTS,
+    HOLDER_ROWS,
+    ROWS,
+    STARTED,
+    STOPPED,
+    TICK,
+    pack_entry,
+    pack_events,
+)
 from memwatch.history.disk.restore import restore
 from memwatch.history.disk.ring_file import MAX_RUNS, Stamp, blocks_for
 from memwatch.history.disk.ring_set import TIERS
+from memwatch.history.holder_history import HolderHistory
 from memwatch.history.notable_ticks import NotableTick, NotableTicks, build_tick, pack
 from memwatch.history.tiers import History
 from memwatch.snapshot import Level, Snapshot
@@ -64,9 +75,11 @@ class HistoryWriter:
         self._run = min(MAX_RUNS, 1 + max((stamp.run for stamp in self.files.ring_set.stamps), default=0))
         self._flush_seconds = flush_seconds
         self._history: Callable[[], History] = History
+        self._holders = HolderHistory()
         self._events = EventLog()
         self._events_written, self._events_at, self._event_blocks = 0, -EVENTS_SECONDS, 0
         self._next = [0] * len(TIERS)
+        self._next_holders = [0] * len(FILES)
         self._changed = threading.Condition()
         self._urgent: deque[tuple[Stamp, bytes]] = deque(maxlen=MAX_WAITING)
         self._chosen: deque[NotableTick] = deque(maxlen=100)
@@ -74,15 +87,17 @@ class HistoryWriter:
         self._was_urgent = self._flush_now = self._events_due = self._stopping = self._writing = self._hangs = False
         self._writer = threading.Thread(target=self._write_until_stopped, name="store", daemon=True)
 
-    def restore(self, history: Callable[[], History], ticks: NotableTicks, events: EventLog) -> None:
+    def restore(
+        self, history: Callable[[], History], holders: HolderHistory, ticks: NotableTicks, events: EventLog
+    ) -> None:
         """Restore earlier runs, before the first tick. `history` is called every time: a reload may replace it."""
-        self._history, self._events = history, events
-        restored = restore(self.files.ring_set, history(), ticks, events, self._stamp())
+        self._history, self._holders, self._events = history, holders, events
+        restored = restore(self.files.ring_set, history(), holders, ticks, events, self._stamp())
         self._events_written = events.last_seq
         self._event_blocks = sum(
             blocks_for(record.length) for record in self.files.ring_set.records("events", EVENTS)
         )
-        self._next = list(restored.next_rows)
+        self._next, self._next_holders = list(restored.next_rows), list(restored.next_holder_rows)
         self.unclean_shutdown = restored.unclean_shutdown
         self.files.forget_contents()
         events.on_add = self._on_event
@@ -197,11 +212,20 @@ class HistoryWriter:
                 entry = pack_entry(row_block, tick if name == "fine" else b"")
                 if self.files.append(name, ROWS, self._stamp(), entry):
                     self._next[index] = coming
+        self._write_holders(all_of_it)
         offset = self._clock.wall() - self._clock.boottime()
         for one in chosen:
             stamp = Stamp(self._run, one.boottime, one.boottime + offset, self._boot)
             self.files.append("ticks", TICK, stamp, one.data)
         self._write_events(again=True)
+
+    def _write_holders(self, all_of_it: bool) -> None:
+        for index, name in enumerate(FILES):
+            rows, coming = self._holders.written_since(index, self._next_holders[index])
+            if len(rows.times) >= (1 if all_of_it else BATCH_ROWS[TIERS.index(name)]):
+                entry = pack_holders(rows, self._holders.titles())
+                if self.files.append(name, HOLDER_ROWS, self._stamp(), entry):
+                    self._next_holders[index] = coming
 
     def _write_events(self, again: bool = False) -> None:
         """Write the events that are not on disk yet. Events that cannot be written now stay pending.
