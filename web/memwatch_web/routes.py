@@ -16,7 +16,7 @@ from memwatch_web.api.route import Route
 from memwatch_web.api.snapshot import part
 from memwatch_web.asgi import static_files
 from memwatch_web.asgi.strict_query import refuse_unknown
-from memwatch_web.pages import fit_page, handlers, history_page, silence_form
+from memwatch_web.pages import fit_page, handlers, history_page, process_page, silence_form
 from memwatch_web.pages.handlers import page
 from memwatch_web.pages.services import PageServices
 
@@ -99,7 +99,7 @@ PAGES = (
     Route("GET",    "/history",                     history_page.history,         "text/html"),
     Route("GET",    "/history/data",                history_page.history_data,    "application/json"),
     Route("GET",    "/processes",                   handlers.processes,           "text/html"),
-    Route("GET",    "/processes/{pid}",             handlers.process,             "text/html"),
+    Route("GET",    "/processes/{pid}",             process_page.process,         "text/html"),
     Route("GET",    "/devices",                     page("devices"),              "text/html"),
     Route("GET",    "/alerts",                      page("alerts"),               "text/html"),
     Route("POST",   "/alerts",                      silence_form.silence,         "text/html",

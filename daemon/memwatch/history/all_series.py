@@ -41,10 +41,16 @@ class AllSeries(Struct, frozen=True):
         """Return the full name of a series."""
         return self.holders.find(name)
 
+    def step_seconds(self, name: str) -> float:
+        """Return the time between the newest readings of a series."""
+        return self._of(name).tiers[0].spec.step_seconds
+
     def query(self, name: str, start: float, end: float, points: int) -> list[Bucket]:
         """Query one series: see `History.query`. Raises KeyError for an unknown series."""
-        of = self.holders.history if parse_name(name) else self.machine
-        return of.query(name, start, end, points)
+        return self._of(name).query(name, start, end, points)
+
+    def _of(self, name: str) -> History:
+        return self.holders.history if parse_name(name) else self.machine
 
     def estimate_seconds(self, series: int, start: float, end: float, points: int) -> float:
         """Return at least how long a query of this many series takes: holders have fewer rows."""

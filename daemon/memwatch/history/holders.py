@@ -37,10 +37,15 @@ def list_holders(snapshot: Snapshot, kind: HolderKind) -> list[Holder]:
 
 def _processes(snapshot: Snapshot) -> Iterator[Holder]:
     for process in snapshot.processes:
-        start, size = process.start_time, process.footprint_low_bytes
-        # Without a start time, a process cannot be told from a later one with its id.
-        if not isinstance(start, Absent) and not isinstance(size, Absent):
-            yield Holder(f"{process.pid}-{round(start)}", process.title, size, process)
+        name, size = process_id(process), process.footprint_low_bytes
+        if name and not isinstance(size, Absent):
+            yield Holder(name, process.title, size, process)
+
+
+def process_id(process: Process) -> str | None:
+    """Return the id of a process. None without a start time: it cannot be told from a later one with its PID."""
+    start = process.start_time
+    return None if isinstance(start, Absent) else f"{process.pid}-{round(start)}"
 
 
 def _owners(snapshot: Snapshot, kind: Literal["unit", "container"]) -> Iterator[Holder]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
-from fastapi import Path, Query
-from msgspec.structs import replace
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from memwatch.model import Absent
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError
@@ -19,7 +17,7 @@ from memwatch_web.asgi.sse import sse
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
 from memwatch_web.asgi.stream_encoding import Gzip, Identity, SharedDeflate
 from memwatch_web.pages.process_list import ListQueryError, ListView, parse_view
-from memwatch_web.pages.process_view import ProcessView
+from memwatch_web.pages.process_page import stream_process
 from memwatch_web.pages.renderer import PROCESS
 from memwatch_web.pages.services import PageServices
 
@@ -55,36 +53,6 @@ async def processes(
         shared if view.is_shared else None,
         lambda snapshot, stalled: pages.page("processes", snapshot, stalled, view),
     )
-
-
-async def process(services: PageServices, pid: Annotated[int, Path(ge=1, lt=1 << 31)]) -> Response:
-    """Show one process: its parts, its size over the last hour, its allocators and owner."""
-    snapshot = services.current()
-    view = view_process(services, snapshot, pid)
-    if view is None:
-        raise ProblemError(404, f"process {pid} is not among the listed processes, and was not in the last hour.")
-    return HTMLResponse(services.pages.process(snapshot, view, stalled_seconds(services.monitor)))
-
-
-def view_process(services: PageServices, snapshot: Snapshot, pid: int) -> ProcessView | None:
-    listed = next((one for one in snapshot.processes if one.pid == pid), None)
-    simulated = services.monitor.simulated
-    score = Absent.NOT_AVAILABLE if listed is None or simulated else services.inquiries.oom_score(listed)
-    return services.pages.view_process(snapshot, pid, services.monitor.to_wall(0.0), score)
-
-
-def stream_process(services: PageServices, request: Request, pid: int) -> Response:
-    """Stream the page of one process. Each client has a cache: it is unlikely that two watch the same one."""
-    last = view_process(services, services.current(), pid)
-    if last is None:
-        raise ProblemError(404, f"process {pid} is not among the listed processes, and was not in the last hour.")
-
-    def render(snapshot: Snapshot) -> bytes:
-        view = view_process(services, snapshot, pid) or replace(last, ended=True)
-        return sse(PROCESS, services.pages.process(snapshot, view, whole=False))
-
-    cache = RenderCache(render)
-    return services.stream(request, Gzip(SharedDeflate(cache)) if accepts_gzip(request) else Identity(cache.plain))
 
 
 async def live(

@@ -7,54 +7,39 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
-from memwatch.monitor.loop import Monitor
 from memwatch.snapshot import Snapshot
-from memwatch_web.api.history import instant, parse_names
+from memwatch_web.api.history import parse_names
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError
-from memwatch_web.asgi.static_files import VARY, accepts_gzip
+from memwatch_web.asgi.static_files import accepts_gzip
 from memwatch_web.pages.annotations import most_telling
 from memwatch_web.pages.charts import usual_series
 from memwatch_web.pages.history_data import build_data
 from memwatch_web.pages.history_query import HistoryInput, query_window
+from memwatch_web.pages.history_request import GZIP_LEVEL, build_input, estimate_seconds, parse_window, send_page
 from memwatch_web.pages.history_view import HistoryQuery, HistoryView, RejectedQuery, build_view
 from memwatch_web.pages.services import PageServices
-from memwatch_web.pages.time_range import available_ranges, build_window, choose_range, find_range
+from memwatch_web.pages.time_range import available_ranges, build_window, find_range
 
-# All that are kept (`events.MAX_EVENTS` and `events.MAX_MARKS`).
-MAX_EVENTS = 1500
-# 104 kB (a machine with eight GPUs) compress to 13 kB in 1 ms (November 2026).
-GZIP_LEVEL = 5
-# Time to render the page without any data.
-PAGE_SECONDS = 0.003
 # Series that the composition of a pool takes, in place of one.
 SERIES_OF_A_POOL = 5
 
 
 async def history(services: PageServices, request: Request) -> Response:
     snapshot, stalled = services.current(), stalled_seconds(services.monitor)
-    past, zipped = build_input(services.monitor), accepts_gzip(request)
+    past = build_input(services.monitor)
     query = try_query(past, request.query_params, snapshot)
 
-    def work() -> bytes:
+    def render() -> bytes:
         shown = query if isinstance(query, RejectedQuery) else build_view(past, query, snapshot)
-        body = services.pages.history(snapshot, shown, stalled)
-        return gzip.compress(body, GZIP_LEVEL, mtime=0) if zipped else body
+        return services.pages.history(snapshot, shown, stalled)
 
-    key = ("page", str(request.query_params), snapshot.seq, stalled, zipped)
-    body = await services.query(key, _estimate_seconds(past, query), work)
-    headers = {"content-encoding": "gzip", "vary": VARY} if zipped else {}
-    return HTMLResponse(body, 422 if isinstance(query, RejectedQuery) else 200, headers)
-
-
-def _estimate_seconds(past: HistoryInput, query: HistoryQuery | RejectedQuery) -> float:
-    """Return about how long the view takes: each series and, behind each chart, a level."""
-    if isinstance(query, RejectedQuery):
-        return 0.0
-    window, start, end = query.window, query.window.start - past.to_wall, query.window.end - past.to_wall
-    return PAGE_SECONDS + 2 * past.history.estimate_seconds(len(query.names), start, end, window.points)
+    key = ("page", str(request.query_params), snapshot.seq, stalled)
+    seconds = 0.0 if isinstance(query, RejectedQuery) else estimate_seconds(past, query)
+    status = 422 if isinstance(query, RejectedQuery) else 200
+    return await send_page(services, request, key, seconds, render, status)
 
 
 async def history_data(services: PageServices, request: Request) -> Response:
@@ -67,7 +52,7 @@ async def history_data(services: PageServices, request: Request) -> Response:
         return gzip.compress(body, GZIP_LEVEL, mtime=0) if zipped else body
 
     key = ("data", str(request.query_params), snapshot.seq, zipped)
-    body = await services.query(key, SERIES_OF_A_POOL * _estimate_seconds(past, query), work)
+    body = await services.query(key, SERIES_OF_A_POOL * estimate_seconds(past, query), work)
     headers = {"vary": "accept-encoding"} | ({"content-encoding": "gzip"} if zipped else {})
     return Response(body, 200, headers, media_type="application/json")
 
@@ -97,12 +82,6 @@ def build_pool_data(past: HistoryInput, query: HistoryQuery, snapshot: Snapshot)
     }
 
 
-def build_input(monitor: Monitor) -> HistoryInput:
-    return HistoryInput(
-        monitor.series, monitor.to_wall(0.0), monitor.rules.tier_specs, monitor.events.latest(MAX_EVENTS)
-    )
-
-
 def build_answer(past: HistoryInput, query: QueryParams, snapshot: Snapshot) -> HistoryView | RejectedQuery:
     """Return the view, or the reason why the query is invalid."""
     parsed = try_query(past, query, snapshot)
@@ -118,17 +97,9 @@ def try_query(past: HistoryInput, query: QueryParams, snapshot: Snapshot) -> His
 
 
 def parse_query(past: HistoryInput, query: QueryParams, snapshot: Snapshot) -> HistoryQuery:
-    offered = available_ranges(past.tiers)
-    covered = past.history.end - past.history.start if len(past.history) else 0.0
-    wanted = find_range(query.get("range") or None, offered, choose_range(covered, offered))
-    start, end = (_instant(name, query.get(name) or None) for name in ("from", "to"))
-    window = build_window(wanted, start, end, snapshot.unix, past.tiers)
+    window = parse_window(past, query, snapshot)
     chosen = [name for name in query.getlist("series") if name]
     if not chosen:
         return HistoryQuery(window, (), tuple(usual_series(past.history.names(), snapshot)))
     names = tuple(dict.fromkeys(parse_names(chosen, past.history)))
     return HistoryQuery(window, names, names)
-
-
-def _instant(name: str, text: str | None) -> float | None:
-    return None if text is None else instant(name, text, 0.0)

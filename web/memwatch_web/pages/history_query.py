@@ -55,7 +55,8 @@ class WindowData(Struct, frozen=True):
     """Data of one window, which ends now at the latest.
 
     `buckets`: by series. `spans`: levels by target. `judged`: targets with a known level. `annotations`: oldest
-    first. `stacked`: pools whose composition is drawn; `buckets` has its series too.
+    first. `steps`: seconds between the points of a series. `stacked`: pools whose composition is drawn; `buckets`
+    has its series too.
     """
 
     window: TimeWindow
@@ -66,6 +67,7 @@ class WindowData(Struct, frozen=True):
     judged: frozenset[str]
     gaps: tuple[Gap, ...]
     annotations: tuple[Annotation, ...]
+    steps: Mapping[str, float]
     stacked: tuple[Pool, ...] = ()
 
     def spans_behind(self, chart: Chart) -> list[LevelSpan]:
@@ -91,6 +93,7 @@ def query_window(past: HistoryInput, window: TimeWindow, names: Sequence[str], s
         judged=frozenset(target for target, buckets in levels.items() if buckets),
         gaps=tuple(find_gaps(beacon, window.start, until, window.grain_seconds, past.events)),
         annotations=_flags(past, window, runs, beacon, snapshot),
+        steps={name: max(window.grain_seconds, past.history.step_seconds(name)) for name in names},
         stacked=stacked,
     )
 

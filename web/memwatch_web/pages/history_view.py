@@ -31,15 +31,16 @@ MAX_AGE = 120.0
 
 
 class HistoryQuery(Struct, frozen=True):
-    """A parsed query. `series`: the selected series, may be empty. `names`: the series to show."""
+    """A parsed query. `series`: the selected series, may be empty. `names`: those shown. `path`: page of links."""
 
     window: TimeWindow
     series: tuple[str, ...]
     names: tuple[str, ...]
+    path: str = "history"
 
     def href(self, series_slice: WindowLink, range_name: str | None = None) -> str:
         """Return a permalink to another time range of the same series."""
-        return link("history", range_name or self.window.range.name, self.series, series_slice)
+        return link(self.path, range_name or self.window.range.name, self.series, series_slice)
 
     def export(self, form: str) -> str:
         """Return the API link for the same data."""
@@ -200,7 +201,7 @@ def _figures(curve: Curve, buckets: Sequence[Bucket], found: WindowData, top: fl
         mean=sum(one.average or 0.0 for one in known) / len(known),
         maximum=highest.maximum,
         maximum_unix=highest.boottime,
-        last=known[-1].average if found.until - known[-1].boottime < RECENT * found.window.grain_seconds else None,
+        last=known[-1].average if found.until - known[-1].boottime < RECENT * found.steps[curve.name] else None,
         pieces=tuple(_pieces(buckets, found.window, top)),
     )
 

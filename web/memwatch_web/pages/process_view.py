@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from memwatch.allocators import AllocatorReport
 from memwatch.model import Absent, Bytes, Process
@@ -20,6 +20,15 @@ MIN_SPAN_SECONDS = 60.0
 
 # The kernel's oom_score and oom_score_adj.
 OomScore: TypeAlias = "tuple[int, int] | Absent"
+
+
+# Labels of its series on the page of one process.
+FIGURE_WORDS = {
+    "footprint_bytes": "footprint",
+    "footprint_low_bytes": "footprint, at least",
+    "footprint_high_bytes": "footprint, at most",
+    "device_bytes": "GPU memory",
+}
 
 
 class SizeChart(Struct, frozen=True):
@@ -39,7 +48,10 @@ class SizeChart(Struct, frozen=True):
 
 
 class ProcessView(Struct, frozen=True):
-    """One process. `ended`: it is no longer listed; the figures are its last ones, of `last_unix`."""
+    """One process. `ended`: it is no longer listed; the figures are its last ones, of `last_unix`.
+
+    `series`: recorded footprint of its unit and container, by kind.
+    """
 
     process: Process
     ended: bool
@@ -48,6 +60,7 @@ class ProcessView(Struct, frozen=True):
     chart: SizeChart | None
     reports: tuple[AllocatorReport, ...]
     oom_score: OomScore
+    series: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_process(snapshot: Snapshot, past: ProcessPast | None, pid: int) -> Process | None:

@@ -37,7 +37,7 @@ from memwatch_web.pages.markup import glue_units
 from memwatch_web.pages.memory_holders import find_memory_holders
 from memwatch_web.pages.process_list import GROUPS, build_listing
 from memwatch_web.pages.process_list import ListView as ListView
-from memwatch_web.pages.process_view import OomScore, ProcessView, build_process_view
+from memwatch_web.pages.process_view import FIGURE_WORDS, OomScore, ProcessView, build_process_view
 from memwatch_web.pages.recent_changes import WINDOW_SECONDS, Changes, find_changes
 from memwatch_web.pages.template_cache import CompiledTemplates
 from memwatch_web.pages.top_holders import TopHolder, find_top_holders
@@ -55,7 +55,7 @@ PATHS = {
 LINKS = {name: PATHS[name] for name in ("overview", "history", "processes", "devices")}
 LINKS |= {"fit": "/fit", "alerts": "/alerts", "about": "/about"}
 # Macro files, available in templates by name. The first is used by the others.
-PARTS = ("parts", "holder_parts", "map_parts", "status_parts", "device_parts", "alert_parts")
+PARTS = ("parts", "holder_parts", "map_parts", "status_parts", "device_parts", "alert_parts", "past_parts")
 # Stream of a page that is not visible.
 TITLE = "title"
 # Stream of the page of one process.
@@ -147,11 +147,25 @@ class Pages:
         return "".join(template.blocks["live"](context)).encode()
 
     def process(
-        self, snapshot: Snapshot, view: ProcessView, stalled_seconds: float | None = None, whole: bool = True
+        self,
+        snapshot: Snapshot,
+        view: ProcessView,
+        past: HistoryView | None = None,
+        stalled_seconds: float | None = None,
     ) -> bytes:
-        """Render the page of one process, or with `whole` false its live part."""
+        """Render the page of one process. `past`: its footprint over time, if that is recorded."""
+        context = self._process_context(snapshot, view, past is not None)
         template = self._environment.get_template("process.html")
-        context = {
+        return template.render(context | {"stalled_seconds": stalled_seconds, "past": past}).encode()
+
+    def process_fragment(self, snapshot: Snapshot, view: ProcessView, recorded: bool) -> bytes:
+        """Render the live part of the page of one process, without the chart, which is not replaced."""
+        template = self._environment.get_template("process.html")
+        context = template.new_context(self._process_context(snapshot, view, recorded))
+        return "".join(template.blocks["live"](context)).encode()
+
+    def _process_context(self, snapshot: Snapshot, view: ProcessView, recorded: bool) -> dict[str, Any]:
+        return {
             "page": PROCESS,
             "stream": f"{PROCESS}&pid={view.process.pid}",
             "up": "../",
@@ -159,12 +173,11 @@ class Pages:
             "snapshot": snapshot,
             "simulated": snapshot.simulated,
             "latest": build_latest(snapshot, self._rules()),
-            "stalled_seconds": stalled_seconds,
             "view": view,
+            "recorded": recorded,
+            "figure_words": FIGURE_WORDS,
+            "past": None,
         }
-        if whole:
-            return template.render(context).encode()
-        return "".join(template.blocks["live"](template.new_context(context))).encode()
 
     def view_process(self, snapshot: Snapshot, pid: int, shift: float, oom_score: OomScore) -> ProcessView | None:
         """Return the view of a process. `shift`: Unix time minus boot time."""

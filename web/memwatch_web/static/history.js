@@ -53,7 +53,7 @@
       return; // the banner shows a lost connection
     }
     const text = await answer.text();
-    if (number !== asked) return;
+    if (number !== asked || answer.status === 404) return; // a process that is no longer known keeps its last figures
     const page = new DOMParser().parseFromString(text, "text/html");
     if (!answer.ok || !hasTheSameCharts(page)) {
       location.assign(url);

@@ -1,0 +1,135 @@
+"""The page of one process in a real browser: its footprint over time, ranges, live updates and links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from scripts.screenshots import chromium
+from support.axe import faults
+from support.daemon_process import RunningDaemon, running_daemon
+from support.live_page import wait_for_ticks
+
+DATA = 'JSON.parse(document.getElementById("past-data").textContent)'
+# Distance in pixels between the highest and the lowest point of the first curve, which is blue.
+CURVE_HEIGHT = """() => {
+  const canvas = document.querySelector('[data-chart=process] canvas');
+  const { data, width } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  const rows = [];
+  for (let at = 0; at < data.length; at += 4)
+    if (data[at] < 80 && data[at + 2] > 150 && data[at + 1] < 130) rows.push(Math.floor(at / 4 / width));
+  return rows.length ? rows.at(-1) - rows[0] : 0;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A DGX Spark demo with seven minutes of history, in which the largest process loads a model."""
+    with running_daemon(tmp_path_factory.mktemp("process"), "--demo", "dgx-spark", "--speed", "1") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def pid(daemon: RunningDaemon) -> int:
+    largest = max(daemon.get("/api/v1/processes").json, key=lambda one: one["footprint_bytes"])
+    return int(largest["pid"])
+
+
+@contextmanager
+def opened(browser: Browser, address: str, scripts: bool = True, theme: str = "light") -> Iterator[Page]:
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 800},
+        java_script_enabled=scripts,
+        color_scheme="dark" if theme == "dark" else "light",
+    )
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(address)
+    try:
+        yield page
+    finally:
+        context.close()
+    assert complaints == []
+
+
+def test_footprint_over_time_is_a_curve_that_stays_during_updates(
+    browser: Browser, daemon: RunningDaemon, pid: int
+) -> None:
+    """The demo loads 64 GiB: the curve rises by that much. The figures above it are live."""
+    with opened(browser, f"{daemon.url}/processes/{pid}") as page:
+        page.wait_for_selector("[data-chart=process] canvas")
+        expect(page.get_by_role("heading", name="Footprint over time")).to_be_visible()
+        (chart,) = page.evaluate(DATA)["charts"]
+        wait_for_ticks(page, 3)
+        height = page.evaluate(CURVE_HEIGHT)
+        legend = page.locator("#past-legend-process").inner_text()
+
+    footprint, gpu = chart["curves"]
+    assert re.fullmatch(rf"process\.{pid}-\d+\.footprint_bytes", footprint["name"])
+    assert gpu["name"].endswith(".device_bytes")
+    assert max(footprint["max"]) > 64 << 30
+    assert height > 100
+    assert "footprint" in legend
+    assert "GPU memory" in legend
+    assert "GiB" in legend
+
+
+def test_range_is_chosen_without_a_page_load(browser: Browser, daemon: RunningDaemon, pid: int) -> None:
+    """The links of ranges and events stay on the page, its URL reproduces the view, and Back undoes it."""
+    with opened(browser, f"{daemon.url}/processes/{pid}?range=10m") as page:
+        page.wait_for_selector("[data-chart=process] canvas")
+        page.evaluate("window.stays = true")
+        page.get_by_role("link", name="1 h", exact=True).click()
+        page.wait_for_url(f"**/processes/{pid}?range=1h")
+        page.wait_for_function(f"() => {DATA}.end - {DATA}.start === 3600")
+        page.go_back()
+        page.wait_for_url(f"**/processes/{pid}?range=10m")
+        page.wait_for_function(f"() => {DATA}.end - {DATA}.start === 600")
+        assert page.evaluate("window.stays")
+        csv = page.locator("#past-csv").evaluate("link => link.href")
+
+    assert f"{daemon.url}/api/v1/history?series=process.{pid}-" in csv
+    assert daemon.get(csv.removeprefix(daemon.url)).status == 200
+
+
+def test_curve_is_drawn_without_javascript(browser: Browser, daemon: RunningDaemon, pid: int) -> None:
+    with opened(browser, f"{daemon.url}/processes/{pid}?range=1h", scripts=False) as page:
+        lines = page.locator("#past svg.final polyline").evaluate_all("all => all.map((one) => one.points.length)")
+        page.get_by_role("link", name="10 m", exact=True).click()
+        page.wait_for_url(f"**/processes/{pid}?range=10m")
+
+    assert max(lines) > 2
+
+
+def test_unit_and_container_link_to_their_footprint(browser: Browser, daemon: RunningDaemon, pid: int) -> None:
+    with opened(browser, f"{daemon.url}/processes/{pid}") as page:
+        page.locator("dt:text-is('Container') + dd a").click()
+        page.wait_for_url("**/history?series=container.*.footprint_bytes")
+        page.wait_for_selector("[data-chart=container] canvas")
+        expect(page.get_by_role("heading", name="Containers")).to_be_visible()
+
+
+def test_process_page_has_no_serious_fault(browser: Browser, daemon: RunningDaemon, pid: int) -> None:
+    for theme in ("light", "dark"):
+        with opened(browser, f"{daemon.url}/processes/{pid}", theme=theme) as page:
+            page.wait_for_selector("[data-chart=process] canvas")
+            assert faults(page) == [], theme
+
+
+def test_invalid_range_is_refused(daemon: RunningDaemon, pid: int) -> None:
+    refused = daemon.get(f"/processes/{pid}?range=2y", Accept="text/html")
+
+    assert refused.status == 422
+    assert "use one of 10m" in refused.text

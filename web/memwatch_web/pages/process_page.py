@@ -1,0 +1,96 @@
+"""GET /processes/PID: one process, with its footprint over time if that is recorded."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+
+from memwatch.history.all_series import AllSeries
+from memwatch.history.holders import FIGURES, is_same_process, parse_name, process_id, series_name
+from memwatch.model import Absent, Process
+from memwatch.snapshot import Snapshot
+from memwatch_web.asgi.health import stalled_seconds
+from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.asgi.render_cache import RenderCache
+from memwatch_web.asgi.sse import sse
+from memwatch_web.asgi.static_files import accepts_gzip
+from memwatch_web.asgi.stream_encoding import Gzip, Identity, SharedDeflate
+from memwatch_web.pages.history_request import PAGE_SECONDS, build_input, estimate_seconds, parse_window, send_page
+from memwatch_web.pages.history_view import HistoryQuery, build_view
+from memwatch_web.pages.process_view import ProcessView
+from memwatch_web.pages.renderer import PROCESS
+from memwatch_web.pages.services import PageServices
+
+# Names of a footprint, the best one last.
+FOOTPRINTS = ("footprint_low_bytes", "footprint_bytes")
+
+
+async def process(
+    services: PageServices, request: Request, pid: Annotated[int, Path(ge=1, lt=1 << 31)]
+) -> Response:
+    """Show one process: its parts, its footprint over time, its allocators and owner."""
+    snapshot, stalled = services.current(), stalled_seconds(services.monitor)
+    view = view_process(services, snapshot, pid)
+    past = replace(build_input(services.monitor), tiers=services.monitor.rules.tier_specs[1:])
+    query = HistoryQuery(
+        parse_window(past, request.query_params, snapshot), (), find_series(past.history, view.process), str(pid)
+    )
+
+    def render() -> bytes:
+        shown = build_view(past, query, snapshot) if query.names else None
+        return services.pages.process(snapshot, view, shown, stalled)
+
+    seconds = estimate_seconds(past, query) if query.names else PAGE_SECONDS
+    key = (PROCESS, pid, str(request.query_params), snapshot.seq, stalled)
+    return await send_page(services, request, key, seconds, render)
+
+
+def find_series(past: AllSeries, process: Process) -> tuple[str, ...]:
+    """Return the recorded series of exactly this process, not of another one that had its id."""
+    own, known = process_id(process), set(past.names())
+    names = [past.find(series_name("process", str(process.pid), figure)) for figure in FIGURES]
+    parsed = [(name, parse_name(name)) for name in names if name in known]
+    return tuple(name for name, parts in parsed if own and parts and is_same_process(own, parts[1]))
+
+
+def view_process(services: PageServices, snapshot: Snapshot, pid: int) -> ProcessView:
+    """Return the view of a process. Raises ProblemError if nothing is known of it."""
+    listed = next((one for one in snapshot.processes if one.pid == pid), None)
+    simulated = services.monitor.simulated
+    score = Absent.NOT_AVAILABLE if listed is None or simulated else services.inquiries.oom_score(listed)
+    view = services.pages.view_process(snapshot, pid, services.monitor.to_wall(0.0), score)
+    if view is None:
+        raise ProblemError(404, f"process {pid} is not among the listed processes, and was not in the last hour.")
+    return replace(view, series=find_owner_series(services.monitor.series, view.process))
+
+
+def find_owner_series(past: AllSeries, process: Process) -> dict[str, str]:
+    """Return the recorded footprint of the unit and the container of a process, by kind."""
+    known = set(past.names())
+    names = [
+        (kind, series_name(kind, owner, figure))
+        for kind, owner in (("unit", process.unit), ("container", process.container))
+        for figure in FOOTPRINTS
+        if isinstance(owner, str)
+    ]
+    return {kind: name for kind, name in names if name in known}
+
+
+def stream_process(services: PageServices, request: Request, pid: int) -> Response:
+    """Stream the page of one process. Each client has a cache: it is unlikely that two watch the same one."""
+    last = view_process(services, services.current(), pid)
+
+    def render(snapshot: Snapshot) -> bytes:
+        try:
+            view = view_process(services, snapshot, pid)
+        except ProblemError:
+            view = replace(last, ended=True)
+        recorded = bool(find_series(services.monitor.series, view.process))
+        return sse(PROCESS, services.pages.process_fragment(snapshot, view, recorded))
+
+    cache = RenderCache(render)
+    return services.stream(request, Gzip(SharedDeflate(cache)) if accepts_gzip(request) else Identity(cache.plain))
