@@ -6,10 +6,17 @@ import random
 import time
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from memwatch.history.column import Aggregate
+from memwatch.history.holder_history import HolderHistory
 from memwatch.history.tier import Row
 from memwatch.history.tiers import History
+from memwatch.model import Process
+from memwatch.owners import sum_owners
+from memwatch.snapshot import Snapshot
 from support.sample_history import SERIES, full_history, jumping, memory_mb, noise, still
+from support.sample_snapshots import critical_gb10
 
 POINTS = (300, 2000)
 
@@ -37,6 +44,34 @@ def add_us(history: History, row: Row, count: int = 600) -> float:
     return (time.thread_time_ns() - started) / count / 1000
 
 
+def holder_us(devices: int, count: int = 600) -> float:
+    """Return the time of a reading of the largest of 55 processes, `devices` of which have GPU memory."""
+    snapshot = processes_of(55, devices)
+    past = HolderHistory()
+    started = time.thread_time_ns()
+    for number in range(count):
+        past.add(10.0 * number, snapshot)
+    return (time.thread_time_ns() - started) / count / 1000
+
+
+def processes_of(count: int, devices: int) -> Snapshot:
+    processes = [
+        Process(
+            pid,
+            float(pid),
+            f"job{pid}",
+            pid << 26,
+            pid << 26,
+            "rss",
+            unit=f"job{pid}.service",
+            container=f"{pid % 30:012x}",
+            device_bytes={"cuda": pid << 26} if pid <= devices else {},
+        )
+        for pid in range(1, count + 1)
+    ]
+    return replace(critical_gb10(), processes=tuple(processes), owners=sum_owners(processes))
+
+
 def bench_history() -> None:
     history = full_history(jumping)
     print("| history of 100 series: 1 h at 1 s, 24 h at 10 s, 30 d at 5 min | |\n|---|---:|")
@@ -48,6 +83,8 @@ def bench_history() -> None:
         print(f"| memory of all tiers when full, MB, if {name} | {memory_mb(cells_of):.1f} |")
     for kind, row in rows():
         print(f"| one row a second, {kind}, coarser tiers included, µs of CPU | {add_us(history, row):.0f} |")
+    for devices in (0, 20):
+        print(f"| largest of 55 processes, {devices} on a GPU, every 10 s, µs of CPU | {holder_us(devices):.0f} |")
     for name, seconds in (("1 hour", 3600.0), ("24 hours", 86_400.0), ("30 days", 30 * 86_400.0)):
         for points in POINTS:
             print(f"| {name} of one series in {points} points, ms | {query_ms(history, seconds, points):.1f} |")

@@ -21,7 +21,10 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 @click.command(short_help="Min/avg/max over time.")
 @click.option(
-    "--series", multiple=True, metavar="NAME", help="Series, such as pool.ram.used_bytes. May be repeated."
+    "--series",
+    multiple=True,
+    metavar="NAME",
+    help="Series, such as pool.ram.used_bytes or process.PID.footprint_bytes. May be repeated.",
 )
 @click.option(
     "--last",

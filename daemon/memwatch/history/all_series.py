@@ -33,6 +33,10 @@ class AllSeries(Struct, frozen=True):
     def names(self) -> list[str]:
         return [*self.machine.names(), *self.holders.names()]
 
+    def current_names(self) -> list[str]:
+        """Return the names of all series but those of holders that are no longer among the largest."""
+        return [*self.machine.names(), *self.holders.current_names()]
+
     def titles(self) -> Mapping[str, str]:
         """Return the titles of holders by kind and id: see `HolderHistory.titles`."""
         return self.holders.titles()

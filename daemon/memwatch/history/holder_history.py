@@ -68,6 +68,11 @@ class HolderHistory:
         """Return the names of all series."""
         return self.history.names()
 
+    def current_names(self) -> list[str]:
+        """Return the names of the series of holders in the last reading."""
+        parsed = [(name, parse_name(name)) for name in self.names()]
+        return [name for name, parts in parsed if parts and parts[1] in self._recorded[parts[0]]]
+
     def titles(self) -> Mapping[str, str]:
         """Return a title by kind and id, such as `process.4321-1764115200`: "train.py"."""
         with self._lock:
@@ -102,7 +107,7 @@ class HolderHistory:
         return loaded
 
     def _choose(self, kind: HolderKind, snapshot: Snapshot) -> Sequence[Holder]:
-        holders = list_holders(snapshot, kind)
+        holders = list_holders(snapshot, kind, self._recorded[kind])
         if kind == "process" and self._restored:
             holders = [self._as_restored(one) for one in holders]
         chosen = choose(holders, self._recorded[kind])

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from memwatch.model import Absent, Process, sum_figures
-from memwatch.owners import OwnerTotal, build_totals
+from memwatch.owners import Owner, OwnerTotal, build_totals
 from memwatch.snapshot import Snapshot
 
 HolderKind = Literal["process", "unit", "container"]
@@ -30,9 +30,9 @@ class Holder(NamedTuple):
     of: Process | OwnerTotal
 
 
-def list_holders(snapshot: Snapshot, kind: HolderKind) -> list[Holder]:
-    """Return the holders of a kind with a known footprint."""
-    return list(_processes(snapshot) if kind == "process" else _owners(snapshot, kind))
+def list_holders(snapshot: Snapshot, kind: HolderKind, recorded: Collection[str] = ()) -> list[Holder]:
+    """Return the holders of a kind with a known footprint: of units and containers those that may be recorded."""
+    return list(_processes(snapshot) if kind == "process" else _owners(snapshot, kind, recorded))
 
 
 def _processes(snapshot: Snapshot) -> Iterator[Holder]:
@@ -48,9 +48,19 @@ def process_id(process: Process) -> str | None:
     return None if isinstance(start, Absent) else f"{process.pid}-{round(start)}"
 
 
-def _owners(snapshot: Snapshot, kind: Literal["unit", "container"]) -> Iterator[Holder]:
+def _select_owners(
+    snapshot: Snapshot, kind: Literal["unit", "container"], recorded: Collection[str]
+) -> list[Owner]:
+    """Return the owners that may be recorded. Totals of all units of a machine would take most of a reading."""
+    owners = [owner for owner in snapshot.owners if owner.kind == kind]  # the largest RSS first
+    holding = {getattr(process, kind) for process in snapshot.processes if process.device_bytes}
+    others = [one for one in owners[2 * MAX_RECORDED :] if one.name in holding or one.name in recorded]
+    return [*owners[: 2 * MAX_RECORDED], *others]
+
+
+def _owners(snapshot: Snapshot, kind: Literal["unit", "container"], recorded: Collection[str]) -> Iterator[Holder]:
     names = snapshot.container_names if kind == "container" else {}
-    for total in build_totals(snapshot.owners, snapshot.processes, kind):
+    for total in build_totals(_select_owners(snapshot, kind, recorded), snapshot.processes, kind):
         if isinstance(total.name, str):
             yield Holder(total.name, names.get(total.name, total.name), total.footprint_low_bytes, total)
 

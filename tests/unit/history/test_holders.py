@@ -122,6 +122,22 @@ def test_unknown_figures_are_no_series() -> None:
     assert [(one.id, build_figures(one.of)) for one in found] == [("8-1764115200", {"footprint_bytes": GIB})]
 
 
+def test_small_unit_with_gpu_memory_is_among_the_largest() -> None:
+    """Units are listed by RSS; those far down the list count if they hold GPU memory or are recorded."""
+    large = [process(pid, GIB * pid, unit=f"unit{pid}.service") for pid in range(2, 42)]
+    engine = replace(
+        process(1, 1, unit="engine.service", device_bytes={"cuda": 99 * GIB}), footprint_bytes=99 * GIB
+    )
+    snapshot = machine(*large, engine)
+
+    found = {one.id: one.size_bytes for one in list_holders(snapshot, "unit", {"unit2.service"})}
+
+    assert found["engine.service"] == 99 * GIB
+    assert "unit2.service" in found
+    assert "unit3.service" not in found
+    assert len(found) == 2 * MAX_RECORDED + 2
+
+
 def test_reused_process_id_begins_a_new_curve() -> None:
     past = HolderHistory(SMALL)
     past.add(1000.0, machine(process(7, 3 * GIB)))
@@ -150,6 +166,8 @@ def test_ended_process_keeps_its_curve_and_others_leave_a_gap() -> None:
     assert len(values(past, "process.8.footprint_bytes")) == 5
     assert len(values(past, "process.7.footprint_bytes")) == 20
     assert past.titles()["process.8-1764115200"] == "job8"
+    assert past.current_names() == ["process.7-1764115200.footprint_bytes"]
+    assert len(past.names()) == 2
 
 
 def test_missing_process_list_is_a_gap() -> None:

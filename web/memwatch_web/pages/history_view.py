@@ -154,7 +154,7 @@ def build_view(past: HistoryInput, query: HistoryQuery, snapshot: Snapshot) -> H
         gaps=found.gaps,
         entries=tuple(_entry(number, flag, query, now) for number, flag in numbered),
         left_out=len(found.annotations) - len(numbered),
-        choices=build_charts(past.history.names(), snapshot, past.history.titles()),
+        choices=build_charts([*past.history.current_names(), *query.names], snapshot, past.history.titles()),
         file_name=build_file_name(snapshot.host, window.start, window.end),
         known_since=max(now - max(tier.seconds for tier in past.tiers), past.history.start + past.to_wall),
         data=build_data(found, numbered, snapshot),
