@@ -65,5 +65,5 @@ def create_pages(daemon: Daemon) -> Pages:
         monitor.growth,
         lambda: monitor.events.latest(SHOWN_EVENTS),
         alerting=lambda: build_view(monitor, daemon.alerting),
-        history=lambda: monitor.history,
+        history=lambda: monitor.series,
     )

@@ -12,6 +12,8 @@ from memwatch.snapshot import Snapshot
 HolderKind = Literal["process", "unit", "container"]
 HOLDER_KINDS: tuple[HolderKind, ...] = get_args(HolderKind)
 FIGURES = ("footprint_bytes", "footprint_low_bytes", "footprint_high_bytes", "device_bytes")
+# A holder has one of these in each reading.
+FOOTPRINTS = ("footprint_low_bytes", "footprint_bytes")
 # Recorded at the same time, of each kind.
 MAX_RECORDED = 10
 # Another holder takes the place of the smallest recorded one when it is larger by this factor. Processes of one

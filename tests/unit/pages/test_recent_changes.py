@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from memwatch.history.all_series import AllSeries
+from memwatch.history.holder_history import HolderHistory
 from memwatch.history.series import collect_figures
 from memwatch.history.tiers import History
 from memwatch.processes.growth import ProcessGrowth
@@ -98,7 +100,7 @@ def test_overview_shows_before_now_and_change() -> None:
     now = critical_gb10()
     history = past(with_ram(now, 60 * GIB), now)
 
-    text = Reader(Pages(history=lambda: history).page("overview", now)).text
+    text = Reader(Pages(history=lambda: AllSeries(history, HolderHistory())).page("overview", now)).text
 
     assert "Top changes, last 10 min" in text
     assert "System RAM +55.4 GiB 60.0 GiB 115.4 GiB" in text

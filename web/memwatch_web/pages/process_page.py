@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.history.all_series import AllSeries
-from memwatch.history.holders import FIGURES, is_same_process, parse_name, process_id, series_name
+from memwatch.history.holders import FIGURES, FOOTPRINTS, is_same_process, parse_name, process_id, series_name
 from memwatch.model import Absent, Process
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.health import stalled_seconds
@@ -24,9 +24,6 @@ from memwatch_web.pages.history_view import HistoryQuery, build_view
 from memwatch_web.pages.process_view import ProcessView
 from memwatch_web.pages.renderer import PROCESS
 from memwatch_web.pages.services import PageServices
-
-# Names of a footprint, the best one last.
-FOOTPRINTS = ("footprint_low_bytes", "footprint_bytes")
 
 
 async def process(

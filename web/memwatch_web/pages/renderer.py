@@ -13,9 +13,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from memwatch import __version__
 from memwatch.alerts.rules import EVENTS
 from memwatch.events import Event
+from memwatch.history.all_series import AllSeries
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.disk.writer import HistoryWriter
-from memwatch.history.tiers import History
+from memwatch.history.holders import FOOTPRINTS, parse_name
 from memwatch.model import Absent
 from memwatch.notify.status import AlertView
 from memwatch.pressure.rules import PressureRules
@@ -116,7 +117,7 @@ class Pages:
         growth: GrowthTracker | None = None,
         events: Callable[[], Sequence[Event]] = tuple,
         alerting: Callable[[], AlertView] = AlertView,
-        history: Callable[[], History | None] = lambda: None,
+        history: Callable[[], AllSeries | None] = lambda: None,
     ) -> None:
         self._rules, self._events, self._alerting = rules, events, alerting
         self._history_writer, self._history = history_writer, history
@@ -268,6 +269,7 @@ class Pages:
             "processes": snapshot.processes,
             "who": find_memory_holders(snapshot, self._growth) if name == "processes" else None,
             "listing": build_listing(snapshot, self._growth, view) if name == "processes" else None,
+            "recorded": self._recorded(view.by) if name == "processes" and view.by != "process" else {},
             "cpu": self._cpu.measure(snapshot),
             "files": history_writer.status() if history_writer else None,
             "words": words if words and snapshot.unix - words.unix < RECENT_SECONDS else None,
@@ -279,6 +281,12 @@ class Pages:
             "past": None,
         }
         return context | self._overview(snapshot, rules) if name == "overview" else context
+
+    def _recorded(self, kind: str) -> dict[str, str]:
+        """Return the series of the recorded footprint of each owner of a kind, by its name."""
+        series = self._history()
+        parsed = [(parse_name(name), name) for name in (series.holders.current_names() if series else ())]
+        return {parts[1]: name for parts, name in parsed if parts and parts[0] == kind and parts[2] in FOOTPRINTS}
 
     def _overview(self, snapshot: Snapshot, rules: PressureRules) -> dict[str, Any]:
         pressure: dict[str, Pressure] = {verdict.target: verdict for verdict in snapshot.pressure}
@@ -310,7 +318,10 @@ class Pages:
 
     def _changes(self, snapshot: Snapshot) -> Changes | None:
         start = self._growth.boottime - WINDOW_SECONDS
-        return find_changes(snapshot, self._history(), self._growth.since(start, snapshot.unix - WINDOW_SECONDS))
+        series = self._history()
+        return find_changes(
+            snapshot, series.machine if series else None, self._growth.since(start, snapshot.unix - WINDOW_SECONDS)
+        )
 
 
 class CpuShare:
