@@ -216,6 +216,18 @@ class Share(Struct, frozen=True):
         return self.used_bytes / self.limit_bytes if self.limit_bytes else Absent.INCONSISTENT
 
 
+class Thresholds(Struct, frozen=True):
+    """Thresholds of the levels, as used fractions (0 to 1). `critical` starts above its threshold, not at it."""
+
+    medium: float = 0.60
+    high: float = 0.80
+    critical: float = 0.95
+
+    def entry(self, level: int) -> float:
+        """Return the threshold of a level, 0 (low) to 3 (critical)."""
+        return (0.0, self.medium, self.high, self.critical)[level]
+
+
 class Vitals(Struct, frozen=True):
     """Temperature, power, clocks and throttling of a device.
 

@@ -21,6 +21,7 @@ from memwatch.model import (
     Pool,
     Process,
     Share,
+    Thresholds,
     Words,
     refuse_negative,
     sum_figures,
@@ -56,7 +57,7 @@ class Pressure(Struct, frozen=True):
     `base_level` follows from `ratio` and the thresholds alone. `level` adds hysteresis and every other signal; each
     one is in `reasons` (`util` is use). `kind` is the pool's or share's kind. `seconds_to_full` is a forecast,
     absent without a trend. `size_bytes` is the judged size: less than the pool if a part is set aside or a budget
-    is set. `resident_bytes` of it are permanently resident; `ratio` excludes them.
+    is set. `resident_bytes` of it are permanently resident; `ratio` excludes them and is judged by `thresholds`.
     """
 
     target: str
@@ -69,6 +70,7 @@ class Pressure(Struct, frozen=True):
     size_bytes: Bytes = Absent.NOT_AVAILABLE
     available_bytes: Bytes = Absent.NOT_AVAILABLE
     resident_bytes: int = 0
+    thresholds: Thresholds | Absent = Absent.NOT_AVAILABLE
 
     @property
     def used_ratio(self) -> float:

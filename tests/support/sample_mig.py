@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.model import Architecture, Device, Pool, Process, Share
+from memwatch.model import Architecture, Device, Pool, Process, Share, Thresholds
 from memwatch.pressure.hysteresis import base_level
-from memwatch.pressure.rules import Thresholds
 from memwatch.snapshot import Level, Machine, Pressure, Snapshot
 from support.sample_parts import MIB, mig, pressure, process, ratio_of, vram
 from support.sample_snapshots import calm_workstation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch.model import Content, Pool, PoolKind, Process, Quality, Share, ShareKind
+from memwatch.model import Content, Pool, PoolKind, Process, Quality, Share, ShareKind, Thresholds
 from memwatch.snapshot import (
     CollectorStatus,
     Kernel,
@@ -95,7 +95,7 @@ def ratio_of(pool: Pool) -> float:
 
 def pressure(target: str, level: Level, ratio: float) -> Pressure:
     reasons = () if level is Level.LOW else (Reason("util", f"{ratio * 100:.1f}% used"),)
-    return Pressure(target, level, level, ratio, reasons)
+    return Pressure(target, level, level, ratio, reasons, thresholds=Thresholds())
 
 
 def snapshot(host: str, machine: Machine, **known: object) -> Snapshot:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from memwatch.accounting.large_holders import GONE, ORPHAN, build_ghost, with_partial_lists
-from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Process, Share, ShareKind
+from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Process, Share, ShareKind, Thresholds
 from memwatch.owners import Owner
 from memwatch.printable import printable
 from memwatch.snapshot import (
@@ -115,7 +115,7 @@ def critical_gb10() -> Snapshot:
                 details={"cuda": "13.0", "addressing_mode": "ats"},
             ),
         ),
-        pressure=(Pressure("ram", Level.CRITICAL, Level.CRITICAL, ratio, reasons, 40.0),),
+        pressure=(Pressure("ram", Level.CRITICAL, Level.CRITICAL, ratio, reasons, 40.0, thresholds=Thresholds()),),
         processes=GPU_PROCESSES,
         swap=Swap(16 * GIB, 15_032_385_536),
         zram=Zram(6_871_947_674, 2_254_857_830),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from memwatch.model import Thresholds
 from memwatch.pressure.hysteresis import base_level
-from memwatch.pressure.rules import Thresholds
 from memwatch.snapshot import Level
 from support.trace_file import Trace, read_size
 

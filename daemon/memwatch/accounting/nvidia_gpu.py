@@ -202,7 +202,7 @@ def mig_share(instance: GpuInstance, device: str) -> Share:
     return Share(
         id=f"{device}.mig{instance.id}",
         kind=ShareKind.MIG_INSTANCE,
-        label=f"MIG instance {instance.id}",
+        label=f"GPU {device.removeprefix('gpu')} · MIG {instance.id}",
         within=device,
         used_bytes=memory.used_bytes if isinstance(memory, GpuMemory) else memory,
         limit_bytes=memory.total_bytes if isinstance(memory, GpuMemory) else memory,

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from memwatch import units
+from memwatch.model import Thresholds
 from memwatch.pressure.inputs import Target
-from memwatch.pressure.rules import PressureRules, Thresholds
+from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level, Reason
 
 

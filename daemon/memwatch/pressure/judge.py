@@ -163,6 +163,7 @@ def judge_target(
         size_bytes=target.size_bytes,
         available_bytes=target.available_bytes,
         resident_bytes=resident_bytes,
+        thresholds=rules.thresholds_for(target.id),
     )
     return TargetState(level_state, target_state.trend, held, ends_soon, resident), verdict
 

@@ -7,21 +7,10 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from memwatch.snapshot import Level
+from memwatch.model import Thresholds
 
 # Kinds of targets that model servers fill on purpose: they run nearly full.
 FILLED_ON_PURPOSE = frozenset({"vram", "hbm", "mig_instance", "gpu_limit"})
-
-
-class Thresholds(Struct, frozen=True):
-    """Thresholds of the levels, as used fractions (0 to 1). `critical` starts above its threshold, not at it."""
-
-    medium: float = 0.60
-    high: float = 0.80
-    critical: float = 0.95
-
-    def entry(self, level: Level) -> float:
-        return (0.0, self.medium, self.high, self.critical)[level]
 
 
 class TargetRules(Struct, frozen=True):

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from memwatch.accounting.leased import sum_around
 from memwatch.accounting.relations import left_of
 from memwatch.leases import Lease
-from memwatch.model import Absent, Bytes, Content, Pool, PoolKind, Process, Share, ShareKind
-from memwatch.pressure.rules import Thresholds
+from memwatch.model import Absent, Bytes, Content, Pool, PoolKind, Process, Share, ShareKind, Thresholds
 from memwatch.render import words
 from memwatch.snapshot import Snapshot
 

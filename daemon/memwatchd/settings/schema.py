@@ -10,6 +10,7 @@ from msgspec import defstruct, field
 
 from memwatch.collectors import COLLECTORS
 from memwatch.collectors.base import BaseCollector
+from memwatch.model import Thresholds
 from memwatch.options import (
     Accepts,
     Bounds,
@@ -23,7 +24,7 @@ from memwatch.options import (
     parse_size,
     seconds,
 )
-from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
+from memwatch.pressure.rules import PressureRules, TargetRules
 from memwatch.processes.leaks import LeakRules
 from memwatchd.settings.alerts import Alerts, alerts_section
 from memwatchd.settings.channels import CHANNELS

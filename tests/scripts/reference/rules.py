@@ -10,11 +10,12 @@ import yaml
 
 from memwatch import units
 from memwatch.alerts.rules import RULES, URGENT, URGENT_SECONDS, AlertRules
+from memwatch.model import Thresholds
 from memwatch.pressure import signals
 from memwatch.pressure.forecast import LASTS_RATIO
 from memwatch.pressure.judge import CRITICAL_SECONDS, CRITICAL_USED, LONG_SECONDS, LONG_USED
 from memwatch.pressure.resident import AUTO_RESIDENT_SECONDS
-from memwatch.pressure.rules import PressureRules, Thresholds
+from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level
 from scripts.reference.markdown import code, codes, page, table
 

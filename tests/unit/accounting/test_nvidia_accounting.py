@@ -213,6 +213,7 @@ def test_mig_instances_are_shares_of_their_gpu_once_each() -> None:
     found = accounts(parent)
 
     assert [share.id for share in found.shares] == ["gpu0.mig2", "gpu0.mig3"]
+    assert [share.label for share in found.shares] == ["GPU 0 · MIG 2", "GPU 0 · MIG 3"]
     assert (
         sum(int(share.limit_bytes) for share in found.shares if isinstance(share.limit_bytes, int)) == 137472 * MIB
     )

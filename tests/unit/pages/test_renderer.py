@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.model import Absent, Pool, PoolKind, Quality
-from memwatch.pressure.rules import PressureRules, Thresholds
+from memwatch.model import Absent, Pool, PoolKind, Quality, Thresholds
+from memwatch.pressure.rules import PressureRules
 from memwatch.render.summary import compute_headroom
 from memwatch.snapshot import Snapshot, Swap
 from memwatch_web.pages.renderer import Pages

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memwatch.model import Thresholds
 from memwatch.pressure.hysteresis import LevelState, base_level, update_level, use_reason
 from memwatch.pressure.inputs import Target
-from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
+from memwatch.pressure.rules import PressureRules, TargetRules
 from memwatch.snapshot import Level
 
 RULES = PressureRules()

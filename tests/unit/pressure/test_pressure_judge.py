@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from memwatch.accounting.driver_errors import with_logged
 from memwatch.findings import Findings
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
-from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind, Thresholds
 from memwatch.pressure.inputs import PressureInputs, Target, build_targets, driver_errors, fragmented_nodes
 from memwatch.pressure.judge import JudgeState, judge
 from memwatch.pressure.oom_kills import NewKills
@@ -54,6 +54,15 @@ def test_calm_machine_has_no_reason() -> None:
     assert (verdict.level, verdict.base_level, verdict.reasons) == (Level.LOW, Level.LOW, ())
     assert verdict.seconds_to_full is Absent.NOT_AVAILABLE
     assert not verdict.corroborated
+
+
+def test_verdict_has_the_thresholds_of_its_target() -> None:
+    """Clients draw them: they may differ by target."""
+    own = Thresholds(0.5, 0.7, 0.9)
+    rules = PressureRules(by_target={"ram": TargetRules(own)})
+
+    assert run(lambda at: PressureInputs(at, (ram(35 * GIB),)), 1, rules)[0].thresholds == own
+    assert run(lambda at: PressureInputs(at, (ram(35 * GIB),)), 1)[0].thresholds == RULES.thresholds
 
 
 @pytest.mark.parametrize(

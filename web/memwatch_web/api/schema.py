@@ -305,6 +305,12 @@ class PressureReason(Answer):
     text: str
 
 
+class Thresholds(Answer):
+    medium: float
+    high: float
+    critical: float = Field(description="The level is critical above it, not at it.")
+
+
 class Pressure(Figures):
     target: str
     kind: str = Field(description="Kind of the pool or share.")
@@ -317,6 +323,7 @@ class Pressure(Figures):
     size_bytes: int | None = Field(description="Judged size: the pool without reserved memory, or a budget.")
     available_bytes: int | None = Field(description="Available part of it; negative if over budget.")
     resident_bytes: int = Field(description="Resident memory; excluded from the ratio.")
+    thresholds: Thresholds | None = Field(description="Fractions of the ratio at which the levels begin.")
     reasons: list[PressureReason]
     seconds_to_full: float | None = Field(
         description="Time to full at the current rate; null without a trend, or if over budget."
