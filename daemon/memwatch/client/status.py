@@ -116,7 +116,7 @@ def _pool_line(pool: Json, snapshot: Json, layout: Columns) -> Line:
 
 
 def _bar(parts: Sequence[Part], whole: int, layout: Columns) -> Line:
-    return draw_bar(segments(parts, whole, layout.bar), layout.bar, False, layout.has_colour)
+    return draw_bar(segments(parts, whole, layout.bar), layout.bar, (), layout.has_colour)
 
 
 def _figures(place: Json, whole: int, snapshot: Json) -> Span:

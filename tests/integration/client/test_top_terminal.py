@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -13,9 +14,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from memwatch.recording.file_format import RecordingFile
+from memwatch.render.json import snapshot_json, to_bytes
 from support.client_process import SCRIPT
 from support.daemon_process import RunningDaemon, clean_environment, free_port, running_daemon
+from support.sample_mig import eight_by_seven
 from support.terminal_screen import TerminalProgram, in_terminal
 from support.terminal_sizes import SIZES
 from support.waiting import MAX_WAIT_SECONDS
@@ -24,9 +29,12 @@ TERMINAL = {"TERM": "xterm-256color", "COLORTERM": "", "NO_COLOR": "", "CLICOLOR
 # Text that each demo must show in every size.
 DEMOS = {
     "dgx-spark": ("CUDA Pool", "GB10", "VLLM::EngineCor"),
-    "h100x8-mig": ("GPU0", "MIG", "pt_main_thread"),
+    "gh200": ("GH200", "python3"),
+    "h100x8-mig": ("GPU0", "GPU 7 · MIG 9", "pt_main_thread"),
     "jetson-orin": ("CUDA Pool", "Orin", "gpu_burn"),
+    "macbook": ("Metal working set", "M3 Pro"),
     "rtx4090": ("RTX 4090", "python3"),
+    "strix-halo": ("GTT", "Radeon"),
 }
 
 
@@ -44,8 +52,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 
 def top(daemon: RunningDaemon, *arguments: str, **environ: str) -> AbstractContextManager[TerminalProgram]:
+    """Start it in 80×24, or with LINES in another height."""
     command = [*SCRIPT, "--url", daemon.url, "top", *arguments]
-    return in_terminal(command, 80, 24, clean_environment(**{**TERMINAL, **environ}))
+    height = int(environ.pop("LINES", "24"))
+    return in_terminal(command, 80, height, clean_environment(**{**TERMINAL, **environ}))
 
 
 def is_complete(text: str, height: int, words: Sequence[str]) -> bool:
@@ -68,6 +78,126 @@ def test_demo_fits_its_screen_in_five_sizes(demo: RunningDaemon, request: pytest
             assert max(map(len, lines)) >= width - 12  # the screen is used
         program.send("q")
         assert program.end() == 0
+
+
+def test_process_opens_by_keys_in_five_sizes(spark: RunningDaemon) -> None:
+    """Arrows mark a row, Enter shows the process, Esc goes back to the marked row."""
+    with top(spark) as program:
+        program.wait_for("q quit")
+        program.send("/engine\r\x1b[B")
+        program.wait_for(lambda text: "Xorg" not in text and "VLLM" in text)
+        program.wait_for(lambda _text: program.screen.style_of("3921").startswith("7"))
+        program.send("\r")
+        words = "VLLM::EngineCor  PID 3921", "of GPU0 NVIDIA GB10", "demo data (simulated", "OOM score", "container"
+        for width, height in SIZES:
+            program.resize(width, height)
+            screen = program.wait_for(partial(is_complete, height=height, words=words))
+            assert max(map(len, screen.split("\n"))) <= width
+        program.send("\x1b")
+        program.wait_for("FOOTPRINT")
+        assert "7" in program.screen.style_of("3921")
+        program.send("q")
+        assert program.end() == 0
+
+
+def test_process_of_this_machine_has_its_pss_and_oom_score(tmp_path: Path) -> None:
+    """The daemon reads the PSS, and the score comes from /proc of the same machine."""
+    with running_daemon(tmp_path) as daemon, top(daemon) as program:
+        program.wait_for("q quit")
+        program.wait_for(lambda text: re.search(r"^ +\d+ \w+ ", text, re.MULTILINE) is not None)
+        program.send("\r")
+        program.wait_for(lambda text: re.search(r"PSS +[\d.]+ .iB", text) is not None)
+        assert re.search(r"OOM score +\d+  oom_score_adj", program.screen.text)
+        program.send("q")
+        assert program.end() == 0
+
+
+def test_rows_open_by_two_clicks(spark: RunningDaemon) -> None:
+    with top(spark) as program:
+        screen = program.wait_for("gnome-shell")
+        click(program, *reversed(find(screen, "gnome-shell")))
+        program.wait_for(lambda _text: program.screen.style_of("gnome-shell").startswith("7"))
+        click(program, *reversed(find(program.screen.text, "gnome-shell")))
+        program.wait_for("gnome-shell  PID 3105")
+        click(program, *reversed(find(program.screen.text, "Esc back")))
+        program.wait_for("FOOTPRINT")
+
+
+def test_wheel_scrolls_the_table(spark: RunningDaemon) -> None:
+    with top(spark, LINES="12") as program:
+        screen = program.wait_for(lambda text: "VLLM" in text and "q quit" in text)
+        assert "systemd" not in screen
+        program.send("\x1b[<65;10;10M" * 3)
+        program.wait_for(lambda text: "systemd" in text and "VLLM" not in table_of(text))
+        program.send("\x1b[<64;10;10M" * 3)
+        program.wait_for(lambda text: "VLLM" in table_of(text))
+
+
+def table_of(screen: str) -> str:
+    return screen.partition("FOOTPRINT")[2]
+
+
+def test_thresholds_of_the_settings_are_drawn(tmp_path: Path) -> None:
+    config = "[pressure]\nmedium_percent = 45\nhigh_percent = 70\n"
+    with running_daemon(tmp_path, "--demo", "dgx-spark", config=config) as daemon, top(daemon) as program:
+        program.wait_for("q quit")
+        program.resize(132, 43)
+        screen = program.wait_for("45% medium ╷")
+        assert "70% high ╷" in screen
+        assert "60%" not in screen.split("\n")[1]
+
+
+def test_eight_gpus_of_seven_slices_are_visible(tmp_path: Path) -> None:
+    """All 56 names are on one screen of 200×50, and scrolling shows the last of them in 80×24."""
+    recording = RecordingFile(tmp_path / "mig.memwatch", host="dgx", simulated=True)
+    for second in range(3):
+        snapshot = eight_by_seven()
+        later = replace(snapshot, unix=snapshot.unix + second, seq=snapshot.seq + second)
+        recording.write(to_bytes(snapshot_json(later)))
+    recording.close()
+    with running_daemon(tmp_path, "--replay", str(tmp_path / "mig.memwatch")) as daemon, top(daemon) as program:
+        program.wait_for("GPU7 ")
+        program.send("2")
+        program.wait_for("GPU 0 · MIG 13")
+        program.send("G")
+        program.wait_for("GPU 7 · MIG 13")
+        program.resize(200, 50)
+        names = [f"GPU {gpu} · MIG {number} " for gpu in range(8) for number in range(7, 14)]
+        program.wait_for(lambda text: all(name in text for name in names))
+        program.send("q")
+        assert program.end() == 0
+
+
+@pytest.mark.alone
+def test_first_picture_appears_soon_after_the_start(spark: RunningDaemon) -> None:
+    """0.3 s of CPU time at most, or 25 times that of an empty Python where that is slower; below 40 MiB of RSS."""
+    used = []
+    for _ in range(5):
+        with top(spark) as program:
+            program.wait_for("q quit")
+            used.append(cpu_seconds_of(program.pid))
+            status = Path(f"/proc/{program.pid}/status").read_text()
+    resident = re.search(r"VmRSS:\s+(\d+) kB", status)
+
+    assert min(used) <= max(0.3, 25 * bare_cpu_seconds())
+    assert resident is not None
+    assert int(resident[1]) < 40 * 1024
+
+
+def cpu_seconds_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def bare_cpu_seconds() -> float:
+    """Return the least CPU time of five empty Python processes."""
+    found = []
+    for _ in range(5):
+        before = os.times()
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        after = os.times()
+        found.append(after[2] + after[3] - before[2] - before[3])
+    return min(found)
 
 
 def test_keys_select_pages_filter_and_order(spark: RunningDaemon) -> None:

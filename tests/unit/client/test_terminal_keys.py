@@ -68,6 +68,24 @@ def test_scrolling_stays_within_the_list() -> None:
     assert after(["end", "4"]).offset == 0
 
 
+def test_rows_are_marked_opened_and_kept_in_view() -> None:
+    """Arrows skip groups, begin at the first visible row, and scroll with the marked one. Enter opens it."""
+    facts = Facts(now=1000.0, oldest=400.0, rows=3, total=6, pids=(0, 11, 12, 0, 13, 14))
+
+    assert [after(["down"] * count, facts=facts).selected for count in (1, 2, 3, 9)] == [11, 12, 13, 14]
+    assert after(["down"] * 3, facts=facts).offset == 2
+    assert after([*["j"] * 4, *["k"] * 3], facts=facts) == State(selected=11, offset=1)
+    assert after(["wheel-down", "down"], facts=facts).selected == 13
+    assert after(["enter"], facts=facts).opened == 11
+    opened = after(["down", "down", "enter"], facts=facts)
+    assert (opened.opened, opened.offset) == (12, 0)
+    assert [after([key], opened, facts).opened for key in ("esc", "enter", "backspace", "2", "/")] == [0] * 5
+    assert after(["u", "?", "x"], opened, facts).opened == 12
+    assert after(["esc"], after(["down"], facts=facts), facts).selected == 0
+    assert after(["row 14"], facts=facts) == State(selected=14)
+    assert after(["row 14", "row 14"], facts=facts).opened == 14
+
+
 def test_time_moves_back_and_forth_and_ends_at_the_newest() -> None:
     assert after(["left"]).paused_at == 990.0
     assert after(["left", "left", "right"]).paused_at == 990.0

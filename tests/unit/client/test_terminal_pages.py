@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from memwatch.client.terminal.frame import Frame, View
-from memwatch.client.terminal.moment import Moment
+from memwatch.client.terminal.moment import Moment, ProcessReading
 from memwatch.client.terminal.pages import render
 from memwatch.client.terminal.past import NO_PROCESSES, Recent, past_snapshot
 from memwatch.client.terminal.state import Region, State
 from memwatch.client.terminal.style import line_cells, plain
+from memwatch.client.terminal.thresholds import marks_of
 from memwatch.client.terminal.trend import Trend
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Snapshot
+from support.sample_mig import eight_by_seven
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, hostile_names, many_owners, mig_server
 from support.terminal_sizes import SIZES
 
@@ -56,12 +59,141 @@ def test_cuda_pool_is_a_bracket_below_its_own_bytes() -> None:
     frame = draw(sent(critical_gb10()), 132, 24)
     bar, brackets = (plain(frame.lines[number]) for number in (1, 2))
 
-    styled = [(span.style, len(span.text)) for span in frame.lines[1]]
-    lead = len(bar) - len(bar.lstrip()) + bar.lstrip().index("█") if "█" in bar else 0
-    gpu = sum(length for style, length in styled if style == "gpu")
+    cells = [cell for span in frame.lines[1] for cell in [span] * len(span.text)]
+    gpu = [at for at, cell in enumerate(cells) if "gpu" in (cell.style, cell.on)]
     assert "CUDA Pool 96.4G ⊂ System RAM" in brackets
-    assert brackets.index("└") == lead
-    assert abs(brackets.index("┘") - lead + 1 - gpu) <= 2  # a threshold may stand in the bar
+    assert (brackets.index("└"), brackets.index("┘")) == (gpu[0], gpu[-1])
+    assert len(bar) == len(cells) <= 132
+
+
+def test_largest_holders_are_named_inside_the_bar() -> None:
+    """The engine in the GPU's part, with its memory if that has room. Thresholds stay visible."""
+    snapshot = sent(critical_gb10())
+    wide, narrow = (plain(draw(snapshot, width).lines[1]) for width in (132, 40))
+
+    assert re.search(r" vllm \d+\.\dG ", wide)
+    assert " vllm █" in narrow
+    assert wide.count("│") >= 2
+    snapshot["processes"] = []
+    assert "vllm" not in plain(draw(snapshot, 132).lines[1])
+
+
+def test_thresholds_are_those_of_the_daemon() -> None:
+    """Their lines move with the settings, also above a budget, and a pool that is not judged has none."""
+    snapshot = sent(critical_gb10())
+    snapshot["processes"], verdict = [], snapshot["pressure"][0]
+    usual = plain(draw(snapshot, 132, 43).lines[1])
+    verdict["thresholds"] = {"medium": 0.4, "high": 0.7, "critical": 0.825}
+    frame = draw(snapshot, 132, 43)
+    moved = plain(frame.lines[1])
+
+    assert "60% medium ╷" in usual
+    assert "80% high ╷" in usual
+    assert "40% medium ╷" in moved
+    assert "82.5% ╷" in moved
+    assert moved.index("╷") < usual.index("╷")
+    assert plain(frame.lines[2]).count("│") == 3
+    verdict["thresholds"] = None
+    assert "╷" not in text_of(draw(snapshot, 132, 43))
+
+
+def test_thresholds_of_a_budget_and_of_resident_memory_lie_where_the_level_begins() -> None:
+    pool = {"id": "gpu0", "size_bytes": 80, "available_bytes": 30}
+    judged = {"target": "gpu0", "size_bytes": 60, "available_bytes": 10, "resident_bytes": 0}
+    thresholds = {"medium": 0.5, "high": 0.8, "critical": 1.0}
+
+    def places(**changes: int) -> list[float]:
+        return [round(one.at, 4) for one in marks_of(pool, [{**judged, "thresholds": thresholds, **changes}])]
+
+    assert places() == [30 / 80, 48 / 80, 60 / 80]  # a budget of 60
+    assert places(size_bytes=60, available_bytes=30) == [50 / 80, 68 / 80, 80 / 80]  # 20 set aside
+    assert places(resident_bytes=40) == [50 / 80, 56 / 80, 60 / 80]
+    assert marks_of(pool, []) == ()
+
+
+def test_opened_process_shows_its_memory_identity_and_allocators() -> None:
+    """Figures that are unknown are dashes with the reason, and every line fits."""
+    snapshot = sent(critical_gb10())
+    process = snapshot["processes"][0]
+    process.update(command="python3 -m vllm.entrypoints.api_server --model " + "long/" * 40, swap_bytes=None)
+    process["absent"] = {"swap_bytes": "not_permitted"}
+    snapshot["claims"] = [
+        {"pid": process["pid"], "name": "PyTorch", "device": "cuda:0", "reserved_bytes": 19 * GIB, "gpu": "gpu0"}
+        | {"allocated_bytes": 18 * GIB, "inactive_split_bytes": 200 << 20, "limit_bytes": None, "ooms": 1}
+        | {"retries": 2}
+    ]
+    grown = {"grown_bytes": 3 * GIB, "from_unix": snapshot["unix"] - 300}
+    growth = {process["pid"]: {**grown, "windows": {"60": GIB, "600": None}}}
+    reading = ProcessReading(process["pid"], 5 * GIB, oom_note="readable on the machine itself only")
+    state = State(opened=process["pid"])
+    text = text_of(draw(snapshot, 100, 40, state, growth=growth, reading=reading))
+
+    for words in ("PSS                5.0 GiB", "swap                     —  not permitted", "+3.0 GiB  in 5 min"):
+        assert words in text
+    assert "+1.0 GiB in 1 min" in text
+    assert re.search(r"CUDA Pool +\d+\.\d GiB  of GPU0 ", text)
+    assert "OOM score                —  readable on the machine itself only" in text
+    report = "19.0 GiB reserved on cuda:0, allocated 18.0 GiB, fragmented 200.0 MiB, retried 2 times, 1 OOM error"
+    assert report in " ".join(text.split())
+    assert "command line  python3 -m vllm.entrypoints.api_server" in text
+    for width, height in SIZES:
+        frame = draw(snapshot, width, height, state, growth=growth, reading=reading)
+        assert len(frame.lines) == height
+        assert max(map(line_cells, frame.lines)) <= width
+    scored = ProcessReading(process["pid"], oom_score=(1333, 0), pss_note="no permission")
+    text = text_of(draw(snapshot, 100, 40, state, reading=scored))
+    assert "1333  oom_score_adj 0" in text
+    assert "PSS                      —  no permission" in text
+
+
+def test_opened_process_that_ended_says_so() -> None:
+    text = text_of(draw(sent(critical_gb10()), state=State(opened=4_000_000)))
+
+    words = "Process 4000000 is not listed: it has ended, or others are larger. Esc goes back."
+    assert words in " ".join(text.split())
+
+
+def test_marked_row_is_shown_in_reverse_and_rows_can_be_clicked() -> None:
+    snapshot = sent(critical_gb10())
+    pid = snapshot["processes"][1]["pid"]
+    frame = draw(snapshot, state=State(selected=pid))
+    row: Region = next(one for one in frame.regions if one.key == f"row {pid}")
+
+    assert {span.style for span in frame.lines[row.line]} == {"reverse bold"}
+    assert str(pid) in plain(frame.lines[row.line])
+    assert set(frame.pids) == {one["pid"] for one in snapshot["processes"]}
+    grouped = draw(snapshot, state=State(is_tree=True))
+    assert 0 in grouped.pids
+
+
+def test_eight_gpus_of_seven_slices_have_unique_names() -> None:
+    """All are on one screen of 200×50, and scrolling reaches each in 80×24. The worst slice marks its GPU."""
+    snapshot = sent(eight_by_seven())
+    names = {f"GPU {gpu} · MIG {number}" for gpu in range(8) for number in range(7, 14)}
+    seen: set[str] = set()
+    offset, total = 0, 1
+    while offset < total:
+        frame = draw(snapshot, 80, 24, State(page=2, offset=offset))
+        seen |= {name for name in names if re.search(rf"{name}\b", text_of(frame))}
+        offset, total = offset + frame.rows, frame.total
+
+    assert seen == names
+    for width, height in ((200, 50), (300, 80)):
+        text = text_of(draw(snapshot, width, height, State(page=2)))
+        assert all(re.search(rf"{name}\b", text) for name in names)
+        assert text.count("can allocate") == 8
+    assert all(f"GPU{gpu} " in text_of(draw(snapshot, 80, 24)) for gpu in range(8))
+    gpu0 = next(plain(line) for line in draw(snapshot, 80, 24).lines if plain(line).startswith(" GPU0"))
+    assert gpu0.rstrip().endswith("▲")
+
+
+def test_holders_of_a_gpu_have_their_memory_on_it_only() -> None:
+    snapshot = sent(eight_by_seven())
+    snapshot["processes"] = [{**snapshot["processes"][0], "device_bytes": {"gpu0.mig7": GIB, "gpu1.mig7": 3 * GIB}}]
+    text = text_of(draw(snapshot, 200, 50, State(page=2)))
+
+    assert "held by tenant-00 10000 1.0G" in text
+    assert "held by tenant-00 10000 3.0G" in text
 
 
 def test_processes_are_visible_in_80_by_24() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from memwatch.client.address import Address
 from memwatch.client.terminal.feed import Feed
 from memwatch.client.terminal.frame import Frame, View
-from memwatch.client.terminal.moment import Moment
+from memwatch.client.terminal.moment import Moment, ProcessReading
 from memwatch.client.terminal.pages import render
 from memwatch.client.terminal.past import NO_PROCESSES, RECENT_SECONDS, Recent, past_snapshot
 from memwatch.client.terminal.screen import Screen
@@ -43,6 +43,7 @@ class Store:
         self.events: list[Json] = []
         self.charts: dict[str, Trend] = {}
         self.chart_span: tuple[float, float] = (0.0, 0.0)
+        self.reading: ProcessReading | None = None
         self.error: str = ""
         self.has_history = has_history
 
@@ -59,6 +60,8 @@ class Store:
             self.growth = {one["pid"]: one for one in answer["processes"]}
         elif kind == "events":
             self.events = answer
+        elif kind == "reading":
+            self.reading = answer
         elif kind == "error":
             self.error = answer
         elif kind == "failure":
@@ -87,6 +90,8 @@ class Store:
             error=self.error,
             note=note,
             has_history=self.has_history,
+            sizes=self.recent.sizes(state.opened) if state.opened else {},
+            reading=self.reading,
         )
 
     def _charts_at(self, unix: float) -> Mapping[str, Trend]:
@@ -154,7 +159,10 @@ class App:
             elif key == "ctrl-l":
                 self._screen.forget()
             else:
-                self._state = press(self._state, key, self._facts())
+                before, self._state = self._state, press(self._state, key, self._facts())
+                opened = self._state.opened
+                if opened and (opened != before.opened or key == "u"):
+                    self._feed.want_process(opened)
                 if key == "ctrl-c":
                     self._signal = signal.SIGINT
         self._want_past()
@@ -165,7 +173,8 @@ class App:
         oldest = self._store.recent.oldest or now
         if self._state.page == 3 or self._store.has_history:
             oldest = min(oldest, now - self._state.range_seconds)
-        return Facts(now, oldest, self._frame.rows, self._frame.total, self._frame.regions)
+        frame = self._frame
+        return Facts(now, oldest, frame.rows, frame.total, frame.regions, frame.pids)
 
     def _want_past(self) -> None:
         """Request the history of the range that is shown, or around the moment that is shown."""

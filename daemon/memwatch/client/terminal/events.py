@@ -7,7 +7,7 @@ from typing import Any
 
 from memwatch.client.terminal.frame import Body, Frame, View, finish, header_of, notice_lines
 from memwatch.client.terminal.moment import LEVELS, STYLES
-from memwatch.client.terminal.style import Line, Span, clip
+from memwatch.client.terminal.style import Line, Span, clip, wrapped
 
 Json = dict[str, Any]
 DAY_SECONDS = 86_400
@@ -15,7 +15,7 @@ DAY_SECONDS = 86_400
 
 def events_page(view: View) -> Frame:
     body = Body([header_of(view), *notice_lines(view), ()], [])
-    lines = event_lines(view, view.width)
+    lines = [line for one in _shown(view) for line in _wrapped(one, view.width, view.now)]
     room = view.height - 1 - len(body.lines)
     offset = max(0, min(view.state.offset, len(lines) - room))
     body.rows, body.total = room, len(lines)
@@ -29,15 +29,23 @@ def _empty(view: View) -> str:
 
 def event_lines(view: View, width: int) -> list[Line]:
     """Return the events up to the moment that is shown, newest first."""
-    return [_line(one, width, view.now) for one in view.moment.events if one["unix"] <= view.moment.unix + 1]
+    return [_wrapped(one, width, view.now, is_cut=True)[0] for one in _shown(view)]
 
 
-def _line(event: Json, width: int, now: float) -> Line:
+def _shown(view: View) -> list[Json]:
+    return [one for one in view.moment.events if one["unix"] <= view.moment.unix + 1]
+
+
+def _wrapped(event: Json, width: int, now: float, is_cut: bool = False) -> list[Line]:
+    """Return the lines of an event. `is_cut`: one line, with an ellipsis."""
     at = time.localtime(event["unix"])
     today = time.localtime(now)[:3] == at[:3]
     clock = time.strftime("%H:%M:%S" if today else "%m-%d %H:%M:%S", at)
-    text = clip(event["text"], max(10, width - len(clock) - 13))
-    return Span(f" {clock}  ", "muted"), Span(f"{event['kind'][:9]:<9} ", "muted"), Span(text, style_of(event))
+    room = max(10, width - len(clock) - 13)
+    texts = [clip(event["text"], room)] if is_cut else wrapped(event["text"], room)
+    style = style_of(event)
+    first = Span(f" {clock}  ", "muted"), Span(f"{event['kind'][:9]:<9} ", "muted"), Span(texts[0], style)
+    return [first, *((Span(" " * (len(clock) + 13)), Span(text, style)) for text in texts[1:])]
 
 
 def style_of(event: Json) -> str:

@@ -37,6 +37,7 @@ class Feed:
         self._address, self._interval = address, interval
         self._read, self._is_remote = read, is_remote
         self._wanted: queue.SimpleQueue[tuple[float, float, int]] = queue.SimpleQueue()
+        self._wanted_pids: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._hurry = threading.Event()
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="memwatch-feed", daemon=True)
@@ -53,6 +54,11 @@ class Feed:
     def want_history(self, start: float, end: float, points: int) -> None:
         """Request the history of a time range."""
         self._wanted.put((start, end, points))
+        self._hurry.set()
+
+    def want_process(self, pid: int) -> None:
+        """Request the figures of one process that are expensive to read."""
+        self._wanted_pids.put(pid)
         self._hurry.set()
 
     def put(self, kind: str, answer: object) -> None:
@@ -81,6 +87,8 @@ class Feed:
         while not self._is_over:
             while latest is not None and not self._wanted.empty():
                 self._history(latest, *self._wanted.get(), "past")
+            while latest is not None and not self._wanted_pids.empty():
+                self._process(latest, self._wanted_pids.get())
             left = until - time.monotonic()
             if left <= 0:
                 return
@@ -90,6 +98,13 @@ class Feed:
     def _history(self, latest: Json, start: float, end: float, points: int, kind: str) -> None:
         found = _read_range(self._address, list(figures_of(latest)), start, end, points)
         self.put(kind, (start, end, found))
+
+    def _process(self, latest: Json, pid: int) -> None:
+        # Not needed for the first picture: it would take 10 ms of it.
+        from memwatch.client.terminal.process_reading import read_process
+
+        address = self._address if self._is_remote else None
+        self._try("reading", lambda: read_process(address, latest, pid))
 
     def _ask(self, path: str) -> Any:  # noqa: ANN401  any JSON
         return printable_parts(ask(self._address, path).json)

@@ -25,7 +25,7 @@ from memwatch.render import words as wording
 MIN_WIDTH, MIN_HEIGHT = 40, 10
 # From this size on there is room for charts and events beside the processes.
 TALL, WIDE = 36, 150
-SIGNS = {"left": "←", "right": "→", "esc": "Esc"}
+SIGNS = {"left": "←", "right": "→", "esc": "Esc", "enter": "Enter"}
 
 
 class View(Struct, frozen=True):
@@ -48,12 +48,16 @@ class View(Struct, frozen=True):
 
 
 class Frame(Struct, frozen=True):
-    """Lines of a screen, cells that can be clicked, and the visible and total number of rows of its list."""
+    """Lines of a screen, cells that can be clicked, and the visible and total number of rows of its list.
+
+    `pids`: the process of each row of the table, 0 for a group.
+    """
 
     lines: tuple[Line, ...]
     regions: tuple[Region, ...] = ()
     rows: int = 1
     total: int = 0
+    pids: tuple[int, ...] = ()
 
 
 class Body(Struct):
@@ -63,6 +67,7 @@ class Body(Struct):
     regions: list[Region]
     rows: int = 1
     total: int = 0
+    pids: tuple[int, ...] = ()
 
 
 def finish(view: View, body: Body) -> Frame:
@@ -73,7 +78,7 @@ def finish(view: View, body: Body) -> Frame:
     lines.append(footer)
     cut = tuple(clip_line(line, view.width) for line in lines)
     kept = [one for one in body.regions if one.line < view.height - 1]
-    return Frame(cut, (*kept, *regions), body.rows, body.total)
+    return Frame(cut, (*kept, *regions), body.rows, body.total, body.pids)
 
 
 def header_of(view: View) -> Line:
@@ -157,10 +162,13 @@ def _keys(view: View) -> Sequence[tuple[str, str]]:
     state = view.state
     if state.paused_at is not None:
         return (("left", "back"), ("right", "forth"), ("esc", "live"), ("?", "help"), ("q", "quit"))
+    if state.opened:
+        return (("esc", "back"), ("u", "read PSS again"), ("?", "help"), ("q", "quit"))
     if state.page == 3:
         return (("+", "longer"), ("-", "shorter"), ("left", "back"), ("?", "help"), ("q", "quit"))
     if state.page == 1:
-        return (("/", "filter"), ("s", "sort"), ("t", "tree"), ("?", "help"), ("q", "quit"))
+        keys = (("/", "filter"), ("s", "sort"), ("t", "tree"), ("?", "help"), ("q", "quit"))
+        return (("enter", "details"), *keys) if view.width >= 90 else keys
     return (("left", "back"), ("?", "help"), ("q", "quit"))
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 from memwatch.client.figures import certain_headroom, decode_vitals, figure, state_of
 from memwatch.client.terminal.frame import View
-from memwatch.client.terminal.memory_map import draw_bar, draw_slices, parts_of, segments
-from memwatch.client.terminal.moment import LEVELS, MARKS, STYLES, level_word, mig_label
+from memwatch.client.terminal.holders import names_in, names_of_share
+from memwatch.client.terminal.memory_map import draw_bar, draw_slices, merge, parts_of, put_names, segments
+from memwatch.client.terminal.moment import LEVELS, MARKS, STYLES, level_word, share_label
 from memwatch.client.terminal.sizes import pair, short
 from memwatch.client.terminal.style import Line, Span, cells, clip, pad
+from memwatch.client.terminal.thresholds import marks_of
 from memwatch.client.terminal.trend import spark
 from memwatch.model import Absent
 from memwatch.render import words as wording
@@ -23,6 +25,14 @@ RECENT_SECONDS = 600.0
 
 def level_of(place: Json, view: View) -> str:
     return view.moment.levels.get(place["id"], "")
+
+
+def worst_level(pool: Json, view: View) -> str:
+    """Return the highest level of a GPU's memory and of its MIG instances."""
+    shares = view.moment.snapshot["shares"]
+    inside = (one for one in shares if one["within"] == pool["id"] and one["kind"] == "mig_instance")
+    known = [found for place in (pool, *inside) if (found := level_of(place, view))]
+    return max(known, key=LEVELS.index, default="")
 
 
 def pool_of(device: Json, view: View) -> Json | None:
@@ -71,7 +81,9 @@ def gpu_line(device: Json, view: View, name_width: int) -> Line:
 def gpu_bar(device: Json, pool: Json, view: View, width: int) -> Line:
     if mig_of(device, view):
         return draw_slices(pool, view.moment.snapshot["shares"], width, view.moment.levels)
-    return draw_bar(segments(parts_of(pool), pool["size_bytes"], width), width, True, view.has_colour)
+    found = segments(parts_of(pool), pool["size_bytes"], width)
+    marks = marks_of(pool, view.moment.snapshot["pressure"])
+    return draw_bar(found, width, marks, view.has_colour, names_in(found, pool, view.moment.snapshot))
 
 
 def _lead(device: Json, name_width: int) -> Line:
@@ -86,7 +98,7 @@ def _ratio(pool: Json) -> str:
 
 def _tail(pool: Json, view: View) -> Line:
     """Return the sparkline, if there is room for it, and the level."""
-    level = level_of(pool, view)
+    level = worst_level(pool, view)
     found = []
     if view.width >= 100:
         found.append(Span(f" {trend_of(pool, view, SPARK):<{SPARK}}", "accent"))
@@ -150,7 +162,7 @@ def mig_line(share: Json, view: View, name_width: int) -> Line:
     """Return the line of a MIG instance below its GPU."""
     used, limit = share["used_bytes"], share["limit_bytes"]
     level = level_of(share, view)
-    lead = Span(f"   {mig_label(share):<{name_width + 4}}"[: name_width + 7])
+    lead = Span(f" └ {pad(share_label(share), name_width + 4)}"[: name_width + 7])
     ratio = wording.ratio(used / limit) if used is not None and limit else wording.DASH
     after: list[Span] = [Span(f" {pair(used, limit):>12}{ratio:>7} "), Span(" " * 9)]
     if view.width >= 100:
@@ -159,7 +171,9 @@ def mig_line(share: Json, view: View, name_width: int) -> Line:
     width = max(4, view.width - cells(lead.text) - sum(cells(span.text) for span in after) - 1)
     filled = min(width, round(used / limit * width)) if used is not None and limit else 0
     colour = level if level in ("high", "critical") else "gpu"
-    return (lead, Span("█" * filled, colour), Span("·" * (width - filled), "free"), *after)
+    row = [*[Span("█", colour)] * filled, *[Span("·", "free")] * (width - filled)]
+    put_names(row, names_of_share(share, filled, view.moment.snapshot["processes"]))
+    return (lead, *merge(row), *after)
 
 
 def name_width_of(devices: Sequence[Json], view: View) -> int:

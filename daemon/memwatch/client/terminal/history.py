@@ -6,10 +6,11 @@ import time
 from typing import Any
 
 from memwatch.client.terminal.frame import Body, Frame, View, finish, header_of, notice_lines
-from memwatch.client.terminal.memory_map import MARKS, merge
+from memwatch.client.terminal.memory_map import merge
 from memwatch.client.terminal.moment import labels_of
 from memwatch.client.terminal.sizes import short
 from memwatch.client.terminal.style import Line, Span, clip, pad
+from memwatch.client.terminal.thresholds import marks_of, style_at
 from memwatch.client.terminal.trend import Trend, chart, spark
 from memwatch.render import words as wording
 
@@ -80,12 +81,13 @@ def _chart_of(name: str, place: Json, view: View, width: int, rows: int) -> list
     whole = place.get("size_bytes") or place.get("limit_bytes") or 0
     values = _trend(name, view).columns(start, end, columns)
     at = _cursor(view, start, end, columns)
+    marks = marks_of(place, view.moment.snapshot["pressure"])
     lines: list[Line] = [(Span(f" {labels_of(view.moment.snapshot)[place['id']]}", "bold"), *_statistics(values))]
     for number, text in enumerate(chart(values, whole, rows)):
         top = whole * (rows - number) / rows
         label = short(round(top)) if number in (0, rows // 2) else ""
         ratio = (rows - number - 0.5) / rows
-        style = next((level for level, threshold in reversed(MARKS) if ratio >= threshold), "accent")
+        style = style_at(ratio, marks)
         cellsrow = [Span("│" if column == at and char == " " else char, style) for column, char in enumerate(text)]
         lines.append((Span(f" {label:>{LABEL - 2}} ", "muted"), Span("│", "muted"), *merge(cellsrow)))
     return lines

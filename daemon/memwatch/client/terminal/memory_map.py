@@ -5,11 +5,13 @@ Pure functions of the JSON of a pool and its shares. A cell of a bar is a charac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from memwatch.client.terminal.sizes import short
 from memwatch.client.terminal.style import Line, Span, cells, clip
+from memwatch.client.terminal.thresholds import Mark
 
 Json = dict[str, Any]
 
@@ -57,7 +59,10 @@ LOOKS: Mapping[str, Look] = {
     "free": Look("free", "·", "·", "free"),
 }
 UNKNOWN = Look("muted", "▒", "▒", "")
-MARKS = (("medium", 0.60), ("high", 0.80), ("critical", 0.95))
+# Last cell of a holder: a gap of an eighth.
+EDGE = "▉"
+# Parts that are memory of GPUs.
+GPU_HELD = frozenset({"devices", "processes", "used"})
 # Shares that a driver holds of System RAM. A bracket stands below the part "devices", which is their sum.
 DEVICE_SHARES = frozenset({"cuda_pool", "gtt", "gpu_buffers", "npu_buffers", "metal_working_set"})
 
@@ -73,6 +78,18 @@ class Segment(NamedTuple):
     part: Part
     start: int
     end: int
+
+
+class Name(NamedTuple):
+    """A holder inside a bar, from `start` up to `end`. The first of `texts` that fits is written.
+
+    `is_last`: the part of the bar ends with it, so that it needs no edge.
+    """
+
+    start: int
+    end: int
+    texts: tuple[str, ...]
+    is_last: bool = False
 
 
 class Bracket(NamedTuple):
@@ -132,19 +149,47 @@ def look_of(kind: str) -> Look:
     return LOOKS.get(kind, UNKNOWN)
 
 
-def draw_bar(found: Sequence[Segment], width: int, marks: bool = True, has_colour: bool = True) -> Line:
-    """Draw the bar, with the thresholds of the levels through it."""
+def draw_bar(
+    found: Sequence[Segment],
+    width: int,
+    marks: Sequence[Mark] = (),
+    has_colour: bool = True,
+    names: Sequence[Name] = (),
+) -> Line:
+    """Draw the bar, with the thresholds of the levels through it and the names of holders inside."""
     row = [Span(" ")] * width
     for segment in found:
         look = look_of(segment.part.kind)
         char = look.char if has_colour else look.plain
         row[segment.start : segment.end] = [Span(char, look.colour)] * (segment.end - segment.start)
-    for level, threshold in MARKS if marks and width >= 20 else ():
-        at = min(width - 1, round(threshold * width))
+    crossed = {mark_cell(one, width): one.level for one in marks} if width >= 20 else {}
+    put_names(row, names, crossed)
+    for at, level in crossed.items():
         under = row[at]
-        solid = under.text == "█"
+        solid = under.text in ("█", EDGE)
         row[at] = Span("│", "ink" if solid else level, under.style if solid else "")
     return merge(row)
+
+
+def mark_cell(mark: Mark, width: int) -> int:
+    return min(width - 1, round(mark.at * width))
+
+
+def put_names(row: list[Span], names: Sequence[Name], crossed: Collection[int] = ()) -> None:
+    """Write each name into the longest run of its cells without a threshold, and an edge after its last cell."""
+    for one in names:
+        end = one.end if one.is_last else one.end - 1
+        if end > one.start and not one.is_last:
+            row[end] = row[end]._replace(text=EDGE)
+        start, stop = _longest_run(one.start, end, crossed)
+        text = next((text for text in one.texts if len(text) + 2 <= stop - start), "")
+        for at, char in enumerate(f" {text} " if text else "", start):
+            row[at] = Span(char, "ink", row[at].style)
+
+
+def _longest_run(start: int, end: int, crossed: Collection[int]) -> tuple[int, int]:
+    edges = [start - 1, *sorted(at for at in crossed if start <= at < end), end]
+    return max(((left + 1, right) for left, right in pairwise(edges)), key=lambda run: run[1] - run[0])
 
 
 def merge(row: Sequence[Span]) -> Line:
@@ -190,18 +235,19 @@ def draw_brackets(brackets: Sequence[Bracket], width: int) -> Line:
     A bracket whose cells are taken, or that has no room for its label, is left out, except the first ones.
     """
     row = [Span(" ")] * width
-    for one in brackets:
+    for number, one in enumerate(brackets):
         length = one.end - one.start
         if any(span.text != " " for span in row[one.start : one.end]):
             continue
-        label = next((text for text in one.labels if cells(text) + 4 <= length), "")
+        label = next((text for text in one.labels[:-1] or one.labels if cells(text) + 4 <= length), "")
         if not label and one.style == "process":
             continue
         row[one.start : one.end] = [Span(char, one.style) for char in _shape(length)]
+        if not label and _put_beside(row, one, brackets[number + 1 :]):
+            continue
+        label = label or next((text for text in one.labels if cells(text) + 4 <= length), "")
         if label:
             _put(row, one.start + (length - cells(label) - 2) // 2, f" {label} ", f"{one.style} bold")
-        else:
-            _put_beside(row, one)
     return merge(row)
 
 
@@ -209,14 +255,19 @@ def _shape(width: int) -> str:
     return "╵" if width == 1 else f"└{'─' * (width - 2)}┘"
 
 
-def _put_beside(row: list[Span], one: Bracket) -> None:
-    for text in one.labels:
-        size = cells(text)
-        for at in (one.end + 1, one.start - size - 1):
-            around = row[max(0, at - 1) : at + size + 1]
-            if at >= 0 and at + size <= len(row) and all(span.text == " " for span in around[1:-1]):
-                _put(row, at, text, one.style)
-                return
+def _put_beside(row: list[Span], one: Bracket, later: Sequence[Bracket]) -> bool:
+    """Write a label beside its bracket, if possible outside of later brackets. False without room."""
+    taken = {at for bracket in later for at in range(bracket.start, bracket.end)}
+    for blocked in (taken, set[int]()):
+        for text in one.labels[:-1] or one.labels:
+            size = cells(text)
+            for at in (one.end + 1, one.start - size - 1):
+                around = row[max(0, at - 1) : at + size + 1]
+                is_free = all(span.text == " " for span in around[1:-1]) and not blocked & {*range(at, at + size)}
+                if at >= 0 and at + size <= len(row) and is_free:
+                    _put(row, at, text, one.style)
+                    return True
+    return False
 
 
 def _put(row: list[Span], at: int, text: str, style: str) -> None:

@@ -9,20 +9,34 @@ from typing import Any
 from msgspec import Struct, field
 
 from memwatch.client.terminal.trend import Trend
+from memwatch.model import Absent, Bytes
 from memwatch.render import words as wording
 
 Json = dict[str, Any]
 LEVELS = ("low", "medium", "high", "critical")
-MARKS = {"low": "●", "medium": "◆", "high": "▲", "critical": "▲"}
+MARKS = {"low": "●", "medium": "◆", "high": "△", "critical": "▲"}
 CLEARS = re.compile(r"clears in [^;,]+|clears once [^;,]+")
 STYLES = {"low": "ok", "medium": "medium", "high": "high", "critical": "critical"}
+
+
+class ProcessReading(Struct, frozen=True):
+    """Figures of one process that are read on request. `pss_note` and `oom_note` say why one is missing.
+
+    `oom_score`: the kernel's oom_score and oom_score_adj.
+    """
+
+    pid: int
+    pss_bytes: Bytes = Absent.NOT_AVAILABLE
+    pss_note: str = ""
+    oom_score: tuple[int, int] | Absent = Absent.NOT_AVAILABLE
+    oom_note: str = ""
 
 
 class Moment(Struct, frozen=True):
     """A snapshot with trends by series name, growth by PID, and events, newest first.
 
     `error`: why there is no newer snapshot. `note`: what is missing of a past moment. `chart_span`: start and end
-    of the charts in Unix seconds.
+    of the charts in Unix seconds. `sizes`: footprints over time by PID. `reading`: of the opened process.
     """
 
     snapshot: Json
@@ -34,6 +48,8 @@ class Moment(Struct, frozen=True):
     error: str = ""
     note: str = ""
     has_history: bool = True
+    sizes: Mapping[int, Trend] = field(default_factory=dict)
+    reading: ProcessReading | None = None
 
     @property
     def unix(self) -> float:

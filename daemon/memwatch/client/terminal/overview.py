@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from memwatch.client.terminal.events import event_lines
@@ -15,12 +16,13 @@ from memwatch.client.terminal.gpus import (
     worst_first,
 )
 from memwatch.client.terminal.history import chart_lines
+from memwatch.client.terminal.holders import names_in
 from memwatch.client.terminal.memory_map import (
-    MARKS,
     brackets_of,
     draw_bar,
     draw_brackets,
     legend,
+    mark_cell,
     merge,
     parts_of,
     segments,
@@ -29,6 +31,7 @@ from memwatch.client.terminal.moment import LEVELS, STYLES
 from memwatch.client.terminal.processes import add_table
 from memwatch.client.terminal.sizes import pair, short
 from memwatch.client.terminal.style import Line, Span, cells, clip, line_cells
+from memwatch.client.terminal.thresholds import Mark, marks_of, style_at
 from memwatch.client.terminal.trend import spark
 from memwatch.render import words as wording
 
@@ -62,12 +65,14 @@ def pool_lines(pool: Json, view: View) -> list[Line]:
     width = max(10, view.width - cells(lead) - 8)
     parts = parts_of(pool, view.moment.snapshot["shares"])
     found = segments(parts, whole, width)
-    bar = draw_bar(found, width, True, view.has_colour)
+    marks = marks_of(pool, view.moment.snapshot["pressure"])
+    names = names_in(found, pool, view.moment.snapshot)
+    bar = draw_bar(found, width, marks, view.has_colour, names)
     brackets = draw_brackets(brackets_of(pool, view.moment.snapshot["shares"], found, width), width)
     space, end = Span(" " * cells(lead)), Span(f" {ratio:>6}", f"bold {STYLES[level]}")
     lines: list[Line] = []
     if view.is_tall:
-        lines += [(space, *_thresholds(width)), (space, *bar)]
+        lines += [(space, *_thresholds(marks, width)), (space, *draw_bar(found, width, marks, view.has_colour))]
     lines += [(Span(lead, "bold"), *bar, end), (space, *brackets)]
     key = legend(parts, view.width - 2, view.has_colour)
     return [*lines, (Span(" "), *key)] if key else lines
@@ -77,14 +82,15 @@ def _short_label(pool: Json) -> str:
     return "RAM" if pool["label"] == "System RAM" else clip(str(pool["label"]), 16)
 
 
-def _thresholds(width: int) -> Line:
-    """Return the scale above a bar: the thresholds of the levels."""
-    row = [Span(" ")] * width
-    for level, threshold in MARKS:
-        text = f"{threshold:.0%} {level} "
-        at = min(width - 1, round(threshold * width))
-        room = text if at >= len(text) else ""
-        row[at - len(room) : at + 1] = [Span(char, level) for char in f"{room}╷"]
+def _thresholds(marks: Sequence[Mark], width: int) -> Line:
+    """Return the scale above a bar: the thresholds of the levels, as they are set."""
+    row, taken = [Span(" ")] * width, 0
+    for one in marks:
+        at = mark_cell(one, width)
+        percent = f"{one.ratio * 100:.3g}% "
+        room = next((text for text in (f"{percent}{one.level} ", percent) if len(text) <= at - taken), "")
+        row[at - len(room) : at + 1] = [Span(char, one.level) for char in f"{room}╷"]
+        taken = at + 2
     return merge(row)
 
 
@@ -107,14 +113,9 @@ def _colored_spark(view: View, width: int) -> Line:
     whole, end = pool["size_bytes"], view.moment.unix
     values = trend.columns(end - RECENT_SECONDS, end, width)
     blocks = spark(values, whole)
-    styles = [_level_style(None if value is None else value / whole) for value in values]
+    marks = marks_of(pool, view.moment.snapshot["pressure"])
+    styles = [style_at(None if value is None else value / whole, marks) for value in values]
     return merge([Span(block, style) for block, style in zip(blocks, styles, strict=True)])
-
-
-def _level_style(ratio: float | None) -> str:
-    if ratio is None:
-        return ""
-    return next((level for level, threshold in reversed(MARKS) if ratio >= threshold), "accent")
 
 
 def _swap(view: View) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,8 @@ from memwatch.model import Absent
 Json = dict[str, Any]
 # Ten minutes at 1 Hz. A compressed snapshot of a machine with 8 GPUs has 4 kB.
 MAX_KEPT = 600
+# Processes whose footprints are kept over time: 600 KiB in all.
+MAX_SIZES = 64
 RECENT_SECONDS = 600.0
 NO_PROCESSES = "Processes at this time are not in the history."
 
@@ -27,6 +30,7 @@ class Recent:
     def __init__(self) -> None:
         self._kept: deque[tuple[float, bytes]] = deque(maxlen=MAX_KEPT)
         self._trends: dict[str, tuple[deque[float], deque[float | None]]] = {}
+        self._sizes: dict[int, tuple[float, array[float], array[float]]] = {}
 
     def add(self, snapshot: Json) -> None:
         """Append a snapshot, unless there was no tick since the last one."""
@@ -34,6 +38,7 @@ class Recent:
         if self._kept and unix <= self._kept[-1][0]:
             return
         self._kept.append((unix, zlib.compress(json.dumps(snapshot).encode(), 1)))
+        self._add_sizes(snapshot)
         for name, value in figures_of(snapshot).items():
             times, values = self._series(name)
             if not times or unix > times[-1]:
@@ -42,6 +47,28 @@ class Recent:
                 while unix - times[0] > RECENT_SECONDS + 60:
                     times.popleft()
                     values.popleft()
+
+    def _add_sizes(self, snapshot: Json) -> None:
+        """Add the footprints of the largest processes. A process that is not among them keeps no past."""
+        largest = sorted(snapshot["processes"], key=lambda one: -(one.get("footprint_low_bytes") or 0))[:MAX_SIZES]
+        before, self._sizes = self._sizes, {}
+        for one in largest:
+            size = one.get("footprint_low_bytes")
+            if size is None:
+                continue
+            started = one["start_time"] or 0.0
+            kept = before.get(one["pid"])
+            times, values = kept[1:] if kept and kept[0] == started else (array("d"), array("d"))
+            times.append(float(snapshot["unix"]))
+            values.append(size)
+            if len(times) > MAX_KEPT:
+                del times[0], values[0]
+            self._sizes[one["pid"]] = started, times, values
+
+    def sizes(self, pid: int) -> dict[int, Trend]:
+        """Return the footprints of a process over time by its PID. Empty if it has none."""
+        kept = self._sizes.get(pid)
+        return {pid: Trend(tuple(kept[1]), tuple(kept[2]))} if kept else {}
 
     def prepend(self, history: Mapping[str, Trend]) -> None:
         """Add the daemon's history before the first snapshot that was received."""
@@ -109,7 +136,8 @@ def past_snapshot(latest: Json, trends: Mapping[str, Trend], unix: float, tolera
 
     pools = [_past_pool(pool, value, latest["shares"]) for pool in latest["pools"]]
     shares = [{**share, "used_bytes": value(f"share.{share['id']}.used_bytes")} for share in latest["shares"]]
-    pressure = [_past_pressure(one, value, pools) for one in latest["pressure"]]
+    sizes = {pool["id"]: pool["available_bytes"] for pool in latest["pools"]}
+    pressure = [_past_pressure(one, value, pools, sizes.get(one["target"])) for one in latest["pressure"]]
     stall = trends.get("psi.some.ratio_10s", Trend()).at(unix, tolerance)
     swap = latest["swap"] and {**latest["swap"], "used_bytes": value("swap.used_bytes")}
     return {
@@ -138,7 +166,7 @@ def _past_pool(pool: Json, value: Any, shares: list[Json]) -> Json:  # noqa: ANN
     return {**pool, **gone, "used_bytes": used, "available_bytes": available}
 
 
-def _past_pressure(pressure: Json, value: Any, pools: list[Json]) -> Json | None:  # noqa: ANN401  a function
+def _past_pressure(pressure: Json, value: Any, pools: list[Json], latest_available: int | None) -> Json | None:  # noqa: ANN401  a function
     level = value(f"pressure.{pressure['target']}.level")
     if level is None:
         return None
@@ -146,7 +174,11 @@ def _past_pressure(pressure: Json, value: Any, pools: list[Json]) -> Json | None
     known = pool is not None and pool["used_bytes"] is not None
     ratio = pool["used_bytes"] / pool["size_bytes"] if pool is not None and known else 0.0
     word = LEVELS[max(0, min(3, level))]
-    return {**pressure, "level": word, "base_level": word, "ratio": ratio, "reasons": [], "seconds_to_full": None}
+    left, counted = pool["available_bytes"] if pool is not None else None, pressure["available_bytes"]
+    if left is not None and counted is not None and latest_available is not None:
+        counted = left - (latest_available - counted)  # a budget is judged by its own rest
+    gone = {"ratio": ratio, "reasons": [], "seconds_to_full": None, "available_bytes": counted}
+    return {**pressure, "level": word, "base_level": word, **gone}
 
 
 def _past_device(device: Json) -> Json:

@@ -93,7 +93,7 @@ def places_of(snapshot: Json) -> dict[str, str]:
 
 
 def _row(process: Json, grown: Json, places: Mapping[str, str]) -> Row:
-    held = process["device_bytes"] or {}
+    held = {place: size for place, size in (process["device_bytes"] or {}).items() if place != "absent"}
     known = [count for count in held.values() if isinstance(count, int)]
     exact = process["footprint_bytes"]
     low = process.get("footprint_low_bytes")
@@ -207,8 +207,13 @@ def add_table(view: View, body: Body, bottom: int) -> None:
     room = max(0, bottom - len(body.lines))
     offset = max(0, min(state.offset, len(rows) - room))
     largest = max((row.footprint or 0 for row in rows if not row.members), default=0)
-    body.lines += [_line(row, columns, largest) for row in rows[offset : offset + room]]
+    for row in rows[offset : offset + room]:
+        if not row.members:
+            body.regions.append(Region(len(body.lines), 0, view.width, f"row {row.pid}"))
+        line = _line(row, columns, largest)
+        body.lines.append(_marked(line) if row.pid == state.selected and not row.members else line)
     body.rows, body.total = room, len(rows)
+    body.pids = tuple(0 if row.members else row.pid for row in rows)
     if not rows:
         body.lines.append((Span(f" {_empty(view)}", "muted"),))
 
@@ -239,6 +244,11 @@ def _line(row: Row, columns: Sequence[Column], largest: int) -> Line:
             found.append(Span(pad(one.text(row), one.width, one.is_right), _style(row, one.key)))
         found.append(Span(" "))
     return tuple(found)
+
+
+def _marked(line: Line) -> Line:
+    """Return the row under the cursor: in reverse, which is visible without colours too."""
+    return tuple(span._replace(style="reverse bold") for span in line)
 
 
 def _style(row: Row, key: str) -> str:

@@ -15,7 +15,10 @@ MAX_FILTER = 60
 
 
 class State(Struct, frozen=True):
-    """Choices of the user. `paused_at`: Unix time of the moment that is shown, None for the newest."""
+    """Choices of the user. `paused_at`: Unix time of the moment that is shown, None for the newest.
+
+    `selected`: PID of the marked row, `opened`: PID of the process whose page is shown, 0 for none.
+    """
 
     page: int = 1
     sort: str = "footprint"
@@ -27,6 +30,8 @@ class State(Struct, frozen=True):
     offset: int = 0
     paused_at: float | None = None
     range_seconds: int = RANGES[0]
+    selected: int = 0
+    opened: int = 0
     is_over: bool = False
 
 
@@ -40,13 +45,17 @@ class Region(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """Facts of the last frame that keys depend on. `rows`: visible rows of the list, of `total`."""
+    """Facts of the last frame that keys depend on. `rows`: visible rows of the list, of `total`.
+
+    `pids`: the process of each row of the table, 0 for a group.
+    """
 
     now: float
     oldest: float
     rows: int = 1
     total: int = 0
     regions: Sequence[Region] = ()
+    pids: Sequence[int] = ()
 
     @property
     def max_offset(self) -> int:
@@ -65,7 +74,15 @@ def press(state: State, key: str, facts: Facts) -> State:
         return replace(state, has_help=False, is_over=key == "q")
     if key == "q":
         return replace(state, is_over=True)
-    return _choose(state, key) or _scroll(state, key, facts) or _travel(state, key, facts) or state
+    if state.opened and key in ("esc", "enter", "backspace"):
+        return replace(state, opened=0, offset=0)
+    return (
+        _choose(state, key)
+        or _select(state, key, facts)
+        or _scroll(state, key, facts)
+        or _travel(state, key, facts)
+        or state
+    )
 
 
 def _click(state: State, key: str, facts: Facts) -> State:
@@ -91,13 +108,13 @@ def _edit(state: State, key: str) -> State:
 def _choose(state: State, key: str) -> State | None:
     """Return the state after a key that selects a page, a sort order, a filter, a range or help."""
     if key in ("1", "2", "3", "4"):
-        return replace(state, page=int(key), offset=0)
+        return replace(state, page=int(key), offset=0, opened=0)
     if key == "tab":
-        return replace(state, page=state.page % len(PAGES) + 1, offset=0)
+        return replace(state, page=state.page % len(PAGES) + 1, offset=0, opened=0)
     if key in ("?", "h", "f1"):
         return replace(state, has_help=True)
     if key in ("/", "f"):
-        return replace(state, page=1, is_editing=True, offset=0)
+        return replace(state, page=1, is_editing=True, offset=0, opened=0)
     if key == "t":
         return replace(state, is_tree=not state.is_tree, offset=0)
     if key == "r":
@@ -105,7 +122,7 @@ def _choose(state: State, key: str) -> State | None:
     if key in ("+", "-"):
         return replace(state, range_seconds=_next_range(state.range_seconds, 1 if key == "+" else -1))
     if key == "esc":
-        return replace(state, filter="", paused_at=None, offset=0)
+        return replace(state, filter="", paused_at=None, offset=0, selected=0)
     return _sort(state, key)
 
 
@@ -127,6 +144,38 @@ def _sort_by(state: State, name: str) -> State:
 
 def _next_range(seconds: int, step: int) -> int:
     return RANGES[max(0, min(len(RANGES) - 1, RANGES.index(seconds) + step))]
+
+
+def _select(state: State, key: str, facts: Facts) -> State | None:
+    """Return the state after a key that marks or opens a process of the table."""
+    if key.startswith("row "):
+        pid = int(key.removeprefix("row "))
+        return replace(state, opened=pid, offset=0) if pid == state.selected else replace(state, selected=pid)
+    if state.page != 1 or state.opened or not any(facts.pids):
+        return None
+    if key == "enter":
+        pid = facts.pids[_marked_row(state, facts)]
+        return replace(state, selected=pid, opened=pid, offset=0)
+    step = {"up": -1, "k": -1, "down": 1, "j": 1}.get(key)
+    return _mark(state, step, facts) if step else None
+
+
+def _mark(state: State, step: int, facts: Facts) -> State:
+    """Mark the next or previous process, the first visible one at first, and keep it in view."""
+    at = _marked_row(state, facts)
+    if facts.pids[at] == state.selected:
+        places = [place for place, pid in enumerate(facts.pids) if pid]
+        at = places[max(0, min(len(places) - 1, places.index(at) + step))]
+    first = max(0, min(state.offset, facts.max_offset, at), at - facts.rows + 1)
+    return replace(state, selected=facts.pids[at], offset=first)
+
+
+def _marked_row(state: State, facts: Facts) -> int:
+    """Return the row of the marked process, without one the first visible process. There is at least one."""
+    if state.selected and state.selected in facts.pids:
+        return facts.pids.index(state.selected)
+    places = [place for place, pid in enumerate(facts.pids) if pid]
+    return next((place for place in places if place >= min(state.offset, facts.max_offset)), places[-1])
 
 
 def _scroll(state: State, key: str, facts: Facts) -> State | None:

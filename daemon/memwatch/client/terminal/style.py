@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from functools import lru_cache
+from textwrap import wrap
 from typing import NamedTuple
 
 RESET = "\x1b[0m"
@@ -142,6 +143,12 @@ def pad(text: str, width: int, right: bool = False) -> str:
     text = clip(text, width)
     space = " " * (width - cells(text))
     return space + text if right else text + space
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Break text into lines of at most `width` cells. Lines with wide characters may be shorter than possible."""
+    room = max(10, width * len(text) // max(1, cells(text)))
+    return wrap(text, room, break_on_hyphens=False) or [""]
 
 
 def clip_line(line: Iterable[Span], width: int) -> Line:

@@ -1,0 +1,63 @@
+"""Read on request: the PSS of one process, from the daemon, and its OOM score, from this machine's /proc."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from memwatch.client.address import Address
+from memwatch.client.errors import CommandError
+from memwatch.client.http import RequestDeclinedError, ask
+from memwatch.client.terminal.moment import ProcessReading
+from memwatch.library.daemon_client import read_roots
+from memwatch.linux.files import Roots
+from memwatch.model import Absent, Bytes, Process
+from memwatch.processes.process_folder import read_oom_score
+from memwatch.processes.pss import PssError, PssReader
+
+Json = dict[str, Any]
+OTHER_MACHINE = "readable on the machine itself only"
+
+
+def read_process(address: Address | None, snapshot: Json, pid: int) -> ProcessReading | None:
+    """Read the figures of a listed process, None if it is not listed. Without `address` all are read here."""
+    found = next((one for one in snapshot["processes"] if one["pid"] == pid), None)
+    if found is None:
+        return None
+    process, roots = _identity(found), Roots(*read_roots(os.environ))
+    pss, pss_note = _pss_here(roots, process) if address is None else _pss_of(address, pid)
+    is_here = not snapshot["simulated"] and snapshot["boot_id"] == _boot_id(roots)
+    score = read_oom_score(roots, process) if is_here else Absent.NOT_AVAILABLE
+    demo = "demo data (simulated process)" if snapshot["simulated"] else OTHER_MACHINE
+    note = "" if is_here else demo
+    return ProcessReading(pid, pss, pss_note, score, note)
+
+
+def _identity(found: Json) -> Process:
+    """Return the process as far as it is needed to recognize it in /proc."""
+    started = found["start_time"]
+    missing = Absent.NOT_AVAILABLE
+    return Process(found["pid"], missing if started is None else started, missing, missing, missing, "rss")
+
+
+def _pss_of(address: Address, pid: int) -> tuple[Bytes, str]:
+    try:
+        return int(ask(address, f"/api/v1/processes/{pid}/pss").json["pss_bytes"]), ""
+    except RequestDeclinedError as error:
+        return Absent.NOT_AVAILABLE, error.detail or str(error)
+    except CommandError as error:
+        return Absent.NOT_AVAILABLE, str(error)
+
+
+def _pss_here(roots: Roots, process: Process) -> tuple[Bytes, str]:
+    try:
+        return PssReader(roots).read(process).pss_bytes, ""
+    except PssError as error:
+        return Absent.NOT_AVAILABLE, str(error)
+
+
+def _boot_id(roots: Roots) -> str:
+    try:
+        return (roots.procfs / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
