@@ -250,14 +250,15 @@ def click(program: TerminalProgram, column: int, line: int) -> None:
 
 
 def test_pause_shows_the_past_of_the_daemon(spark: RunningDaemon) -> None:
-    """A time before the start of `top` comes from the history: figures without processes. Esc is live again."""
+    """A time before the start of `top` comes from the history, with processes of a tick. Esc is live again."""
     spark.wait_for("/api/v1/history?points=100", lambda found: len(found["series"][0]["unix"]) > 12)
     with top(spark) as program:
         program.wait_for("q quit")
         program.send("\x1b[D")
-        paused = program.wait_for("Processes at this time are not in the history.")
+        paused = program.wait_for("the nearest in the history")
         assert "paused" in paused
         assert "RAM" in paused
+        program.wait_for("VLLM")
         program.send("\x1b")
         program.wait_for(lambda text: "paused" not in text and "VLLM" in text)
         program.send(" ")

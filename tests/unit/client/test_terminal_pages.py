@@ -11,7 +11,7 @@ import pytest
 from memwatch.client.terminal.frame import Frame, View
 from memwatch.client.terminal.moment import Moment, ProcessReading
 from memwatch.client.terminal.pages import render
-from memwatch.client.terminal.past import NO_PROCESSES, Recent, past_snapshot
+from memwatch.client.terminal.past import NO_PROCESSES, Recent, nearest_tick, note_of, past_snapshot
 from memwatch.client.terminal.state import Region, State
 from memwatch.client.terminal.style import line_cells, plain
 from memwatch.client.terminal.thresholds import marks_of
@@ -330,6 +330,29 @@ def test_past_is_shown_from_the_history_without_its_processes() -> None:
     assert "can allocate —" in text
     assert "VLLM" not in text
     assert past_snapshot(latest, trends, unix + 60, 15.0)["pools"][0]["used_bytes"] is None
+
+
+def test_past_has_the_processes_of_the_nearest_notable_tick() -> None:
+    """With the time that they are of, and on the page of a process as well. No names stand in the bar."""
+    latest = sent(critical_gb10())
+    unix = latest["unix"] - 120
+    process = {"pid": 51210, "name": "train.py", "user": "ada", "unit": "session-7.scope", "container": None}
+    process |= {"rss_bytes": 40 * GIB, "footprint_bytes": 40 * GIB, "device_bytes": {}}
+    ticks = [{"unix": unix + distance, "processes": [process]} for distance in (-400, 60, 200)]
+    trends = {"pool.ram.used_bytes": Trend((unix,), (90.0 * GIB,))}
+    tick = nearest_tick(ticks, unix)
+    past = past_snapshot(latest, trends, unix, 15.0, tick)
+    frame = draw(past, 132, 24, State(paused_at=unix), note=note_of(tick))
+
+    assert tick == ticks[1]
+    assert nearest_tick(ticks[:1], unix) is None
+    assert "the nearest in the history" in text_of(frame)
+    assert re.search(r"51210 ada +train\.py +40\.0G", text_of(frame))
+    assert not any("train.py" in plain(line) for line in frame.lines[:6])
+    opened = text_of(draw(past, 132, 24, State(paused_at=unix, opened=51210), note=note_of(tick)))
+    assert "footprint         40.0 GiB" in opened
+    assert "swap                     —  not available" in opened
+    assert "started       —" in opened
 
 
 def test_received_snapshots_are_kept_whole() -> None:

@@ -17,7 +17,7 @@ from memwatch.client.terminal.feed import Feed
 from memwatch.client.terminal.frame import Frame, View
 from memwatch.client.terminal.moment import Moment, ProcessReading
 from memwatch.client.terminal.pages import render
-from memwatch.client.terminal.past import NO_PROCESSES, RECENT_SECONDS, Recent, past_snapshot
+from memwatch.client.terminal.past import RECENT_SECONDS, Recent, nearest_tick, note_of, past_snapshot
 from memwatch.client.terminal.screen import Screen
 from memwatch.client.terminal.state import Facts, State, press
 from memwatch.client.terminal.style import Depth
@@ -43,6 +43,7 @@ class Store:
         self.events: list[Json] = []
         self.charts: dict[str, Trend] = {}
         self.chart_span: tuple[float, float] = (0.0, 0.0)
+        self.ticks: list[Json] = []
         self.reading: ProcessReading | None = None
         self.error: str = ""
         self.has_history = has_history
@@ -60,6 +61,8 @@ class Store:
             self.growth = {one["pid"]: one for one in answer["processes"]}
         elif kind == "events":
             self.events = answer
+        elif kind == "ticks":
+            self.ticks = answer
         elif kind == "reading":
             self.reading = answer
         elif kind == "error":
@@ -77,8 +80,10 @@ class Store:
         if paused is not None:
             kept = self.recent.snapshot_at(paused)
             tolerance = max(15.0, state.range_seconds / 100)
-            snapshot = kept or past_snapshot(latest, {**trends, **self._charts_at(paused)}, paused, tolerance)
-            note = "" if kept else NO_PROCESSES
+            tick = None if kept else nearest_tick(self.ticks, paused)
+            figures = {**trends, **self._charts_at(paused)}
+            snapshot = kept or past_snapshot(latest, figures, paused, tolerance, tick)
+            note = "" if kept else note_of(tick)
         is_long = state.page == 3 and (paused is not None or state.range_seconds > RECENT_SECONDS)
         return Moment(
             snapshot=snapshot,

@@ -21,7 +21,7 @@ from memwatch.printable import printable_parts
 Json = dict[str, Any]
 # Growth and events change slowly, and each request costs the daemon and this process time.
 SLOW_SECONDS = 5.0
-MAX_SERIES, MAX_EVENTS, MAX_GROWTH = 20, 200, 200
+MAX_SERIES, MAX_EVENTS, MAX_GROWTH, MAX_TICKS = 20, 200, 200, 500
 RECENT_POINTS = 300
 STOP_SECONDS = 0.2
 
@@ -98,6 +98,9 @@ class Feed:
     def _history(self, latest: Json, start: float, end: float, points: int, kind: str) -> None:
         found = _read_range(self._address, list(figures_of(latest)), start, end, points)
         self.put(kind, (start, end, found))
+        if kind == "past":
+            query = urlencode([("from", start), ("to", end), ("limit", MAX_TICKS)])
+            self._try("ticks", lambda: self._ask(f"/api/v1/ticks?{query}"))
 
     def _process(self, latest: Json, pid: int) -> None:
         # Not needed for the first picture: it would take 10 ms of it.

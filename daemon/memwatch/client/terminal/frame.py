@@ -160,10 +160,10 @@ def footer_of(view: View) -> tuple[Line, list[Region]]:
 
 def _keys(view: View) -> Sequence[tuple[str, str]]:
     state = view.state
-    if state.paused_at is not None:
-        return (("left", "back"), ("right", "forth"), ("esc", "live"), ("?", "help"), ("q", "quit"))
     if state.opened:
         return (("esc", "back"), ("u", "read PSS again"), ("?", "help"), ("q", "quit"))
+    if state.paused_at is not None:
+        return (("left", "back"), ("right", "forth"), ("esc", "live"), ("?", "help"), ("q", "quit"))
     if state.page == 3:
         return (("+", "longer"), ("-", "shorter"), ("left", "back"), ("?", "help"), ("q", "quit"))
     if state.page == 1:

@@ -83,7 +83,7 @@ def gpu_bar(device: Json, pool: Json, view: View, width: int) -> Line:
         return draw_slices(pool, view.moment.snapshot["shares"], width, view.moment.levels)
     found = segments(parts_of(pool), pool["size_bytes"], width)
     marks = marks_of(pool, view.moment.snapshot["pressure"])
-    return draw_bar(found, width, marks, view.has_colour, names_in(found, pool, view.moment.snapshot))
+    return draw_bar(found, width, marks, view.has_colour, names_in(found, pool, view.moment))
 
 
 def _lead(device: Json, name_width: int) -> Line:
@@ -172,7 +172,7 @@ def mig_line(share: Json, view: View, name_width: int) -> Line:
     filled = min(width, round(used / limit * width)) if used is not None and limit else 0
     colour = level if level in ("high", "critical") else "gpu"
     row = [*[Span("█", colour)] * filled, *[Span("·", "free")] * (width - filled)]
-    put_names(row, names_of_share(share, filled, view.moment.snapshot["processes"]))
+    put_names(row, names_of_share(share, filled, view.moment))
     return (lead, *merge(row), *after)
 
 

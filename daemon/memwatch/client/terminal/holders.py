@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from memwatch.client.terminal.memory_map import GPU_HELD, Name, Segment
+from memwatch.client.terminal.moment import Moment
 from memwatch.client.terminal.sizes import short
 from memwatch.client.terminal.style import cells
 
@@ -14,8 +15,11 @@ Json = dict[str, Any]
 MIN_NAMED_RATIO, MAX_NAMED = 0.015, 6
 
 
-def names_in(found: Sequence[Segment], pool: Json, snapshot: Json) -> list[Name]:
+def names_in(found: Sequence[Segment], pool: Json, moment: Moment) -> list[Name]:
     """Return the names inside the bar of a pool: by RSS in its processes, by GPU memory in that of devices."""
+    snapshot = moment.snapshot
+    if moment.note:  # processes of another time
+        return []
     inside = places_in(pool, snapshot["shares"])
     names: list[Name] = []
     for segment in found:
@@ -29,12 +33,12 @@ def names_in(found: Sequence[Segment], pool: Json, snapshot: Json) -> list[Name]
     return names
 
 
-def names_of_share(share: Json, end: int, processes: Iterable[Json]) -> list[Name]:
+def names_of_share(share: Json, end: int, moment: Moment) -> list[Name]:
     """Return the names in the used cells of a share's bar, 0 to `end`."""
     used = share["used_bytes"] or 0
-    if not used or not end:
+    if not used or not end or moment.note:
         return []
-    held = [(held_in(one, {share["id"]}), one) for one in processes]
+    held = [(held_in(one, {share["id"]}), one) for one in moment.snapshot["processes"]]
     return list(_name(0, end, used, used, held))
 
 

@@ -66,7 +66,7 @@ def pool_lines(pool: Json, view: View) -> list[Line]:
     parts = parts_of(pool, view.moment.snapshot["shares"])
     found = segments(parts, whole, width)
     marks = marks_of(pool, view.moment.snapshot["pressure"])
-    names = names_in(found, pool, view.moment.snapshot)
+    names = names_in(found, pool, view.moment)
     bar = draw_bar(found, width, marks, view.has_colour, names)
     brackets = draw_brackets(brackets_of(pool, view.moment.snapshot["shares"], found, width), width)
     space, end = Span(" " * cells(lead)), Span(f" {ratio:>6}", f"bold {STYLES[level]}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from memwatch.client.terminal.memory_map import is_device_share
@@ -21,6 +22,8 @@ MAX_KEPT = 600
 # Processes whose footprints are kept over time: 600 KiB in all.
 MAX_SIZES = 64
 RECENT_SECONDS = 600.0
+# Processes of a tick are shown with moments that are at most this far from it.
+NEAR_SECONDS = 300.0
 NO_PROCESSES = "Processes at this time are not in the history."
 
 
@@ -126,8 +129,27 @@ def join(parts: Iterable[Mapping[str, Trend]]) -> dict[str, Trend]:
     return {name: trend for part in parts for name, trend in part.items()}
 
 
-def past_snapshot(latest: Json, trends: Mapping[str, Trend], unix: float, tolerance: float) -> Json:
-    """Return the latest snapshot with the figures of an earlier time, and without what is not in the history."""
+def nearest_tick(ticks: Sequence[Json], unix: float) -> Json | None:
+    """Return the notable tick that is nearest to a time, None if none is near."""
+    near = [one for one in ticks if abs(one["unix"] - unix) <= NEAR_SECONDS]
+    return min(near, key=lambda one: abs(one["unix"] - unix), default=None)
+
+
+def note_of(tick: Json | None) -> str:
+    """Return the time of the processes that are shown with a past moment."""
+    if tick is None:
+        return NO_PROCESSES
+    clock = time.strftime("%H:%M:%S", time.localtime(tick["unix"]))
+    return f"Processes are those of {clock}, the nearest in the history."
+
+
+def past_snapshot(
+    latest: Json, trends: Mapping[str, Trend], unix: float, tolerance: float, tick: Json | None = None
+) -> Json:
+    """Return the latest snapshot with the figures of an earlier time, and without what is not in the history.
+
+    The processes are those of `tick`, with the figures that it has.
+    """
 
     def value(name: str) -> Any:  # noqa: ANN401  a number or None
         trend = trends.get(name)
@@ -149,8 +171,16 @@ def past_snapshot(latest: Json, trends: Mapping[str, Trend], unix: float, tolera
         "psi": None if stall is None else {"some": {"ratio_10s": stall}, "full": None},
         "swap": swap if swap and swap["used_bytes"] is not None else None,
         "devices": [_past_device(device) for device in latest["devices"]],
-        "processes": [],
+        "processes": [_past_process(one) for one in tick["processes"]] if tick else [],
+        "claims": [],
     }
+
+
+def _past_process(process: Json) -> Json:
+    unknown = ("swap_bytes", "start_time")
+    absent = {**process.get("absent", {}), **dict.fromkeys(unknown, Absent.NOT_AVAILABLE.value)}
+    defaults = {"footprint_basis": "", "command": None, **dict.fromkeys(unknown), "absent": absent}
+    return {"footprint_low_bytes": process["footprint_bytes"], **process, **defaults}
 
 
 def _past_pool(pool: Json, value: Any, shares: list[Json]) -> Json:  # noqa: ANN401  a function

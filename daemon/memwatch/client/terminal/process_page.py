@@ -75,7 +75,7 @@ def _rows(rows: Sequence[Row] | Iterator[Row], view: View) -> Iterator[Line]:
 
 
 def _memory(process: Json, view: View) -> Iterator[Row]:
-    yield "footprint", _footprint(process), wording.basis(process["footprint_basis"])
+    yield "footprint", _footprint(process), wording.basis(process["footprint_basis"]) or " "
     yield "RSS", *_size(process, "rss_bytes", "resident set; shared pages count fully")
     yield _pss(view)
     names = labels_of(view.moment.snapshot)
