@@ -23,9 +23,7 @@ MANY_GPUS = 3
 # Growth is measured over this time; the tracker has a reading every ten seconds.
 GROWTH_SECONDS, MIN_GROWTH_SECONDS = 30.0, 5.0
 MIN_BYTES_PER_SECOND = 1 << 20
-# A reason that is over, as `pressure.judge.add_age` writes it, and the end of a level that is held
-# (`pressure.hysteresis.describe_hold`).
-PAST = re.compile(r"(?P<age>\d+) s ago: (?P<text>.*); clears in (?P<left>\d+) s")
+# The end of a level that is held, as `pressure.hysteresis.describe_hold` writes it.
 HELD = re.compile(r"; (?:calm for \d+ s, )?\w+ clears (?P<way>in (?P<left>\d+) s|after [\d.]+ s below \d+%)")
 KILLED = re.compile(r"OOM killer: killed (?:(?P<name>.+) \(\d+\)|a process|\d+ process(?:es)?)")
 
@@ -85,7 +83,7 @@ def build_status_line(
 ) -> StatusLine:
     """Return the status line. `events`: newest first; `grown`: growth over the last GROWTH_SECONDS."""
     worst = find_worst(snapshot)
-    recovering = worst is not None and is_recovering(worst)
+    recovering = worst is not None and words.is_recovering(worst)
     return StatusLine(
         level=worst.level.word if worst else "unknown",
         target=worst.target if worst else None,
@@ -101,20 +99,11 @@ def build_status_line(
     )
 
 
-def is_recovering(verdict: Pressure) -> bool:
-    """Check that a high level is only held: use is below it, and every other reason is over."""
-    if verdict.level < Level.HIGH or verdict.base_level >= verdict.level:
-        return False
-    return bool(verdict.reasons) and all(
-        one.signal == "util" or PAST.fullmatch(one.text) for one in verdict.reasons
-    )
-
-
 def build_headline(snapshot: Snapshot, worst: Pressure | None) -> str:
     """Return the most urgent figure: "Full in ~17 s", "94.6% used", "3 of 8 GPUs critical", "Recovering"."""
     if worst is None:
         return "No memory data"
-    if is_recovering(worst):
+    if words.is_recovering(worst):
         return "Recovering"
     if worst.level is Level.LOW:
         return "OK"
@@ -145,7 +134,7 @@ def build_details(verdict: Pressure) -> tuple[str, ...]:
 
 
 def _detail(reason: Reason) -> str:
-    past, held = PAST.fullmatch(reason.text), HELD.search(reason.text)
+    past, held = words.PAST.fullmatch(reason.text), HELD.search(reason.text)
     if past:
         return f"{_in_the_past(past)}; clears in {past['left']} s"
     if reason.signal == "util":

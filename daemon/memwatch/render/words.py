@@ -10,7 +10,7 @@ from memwatch import units
 from memwatch.drivers.error_words import describe_kind
 from memwatch.model import Absent, Bytes, Process, Vitals
 from memwatch.pressure.signals import full_in
-from memwatch.snapshot import Pressure
+from memwatch.snapshot import Level, Pressure
 
 DASH = "—"
 SIMULATED = "Simulated data: replayed from a recording, not measured on this machine."
@@ -18,6 +18,8 @@ SIMULATED = "Simulated data: replayed from a recording, not measured on this mac
 NOT_JUDGED = "no pressure level (the GPU also uses system RAM)"
 # "low" beside "System RAM" reads as "RAM is low". The API keeps `low`.
 LEVEL_WORDS = {"low": "OK"}
+# A reason that is over, as `pressure.judge.add_age` writes it.
+PAST = re.compile(r"(?P<age>\d+) s ago: (?P<text>.*); clears in (?P<left>\d+) s")
 DAY_SECONDS = 86_400
 # A smaller difference between the two bounds of a headroom is not worth a second figure: it is a percent of the
 # larger one, or what a process takes at its start.
@@ -301,6 +303,15 @@ def reasons(pressure: Pressure) -> str:
 def verdict(label: str, pressure: Pressure) -> str:
     """Format the level of one target with its reasons: "System RAM is critical: 96.4% used"."""
     return f"{label} is {level(pressure.level.word)}: {reasons(pressure)}"
+
+
+def is_recovering(verdict: Pressure) -> bool:
+    """Check that a high level is only held: use is below it, and every other reason is over."""
+    if verdict.level < Level.HIGH or verdict.base_level >= verdict.level:
+        return False
+    return bool(verdict.reasons) and all(
+        one.signal == "util" or PAST.fullmatch(one.text) for one in verdict.reasons
+    )
 
 
 def level(word: str) -> str:

@@ -78,6 +78,15 @@ def test_largest_holders_are_named_inside_the_bar() -> None:
     assert "vllm" not in plain(draw(snapshot, 132).lines[1])
 
 
+def test_long_name_is_cut_before_a_threshold() -> None:
+    snapshot = sent(critical_gb10())
+    snapshot["processes"][0]["name"] = "pt_main_thread_of_rank_3"
+    bars = {plain(draw(snapshot, width).lines[1]) for width in range(50, 100, 4)}
+
+    assert any("pt_main_thread_of_rank_3" in bar for bar in bars)
+    assert any(re.search(r"pt_main\w*… ", bar) for bar in bars)
+
+
 def test_thresholds_are_those_of_the_daemon() -> None:
     """Their lines move with the settings, also above a budget, and a pool that is not judged has none."""
     snapshot = sent(critical_gb10())
@@ -159,7 +168,7 @@ def test_marked_row_is_shown_in_reverse_and_rows_can_be_clicked() -> None:
     frame = draw(snapshot, state=State(selected=pid))
     row: Region = next(one for one in frame.regions if one.key == f"row {pid}")
 
-    assert {span.style for span in frame.lines[row.line]} == {"reverse bold"}
+    assert {span.style for span in frame.lines[row.line] if "█" not in span.text} == {"reverse bold"}
     assert str(pid) in plain(frame.lines[row.line])
     assert set(frame.pids) == {one["pid"] for one in snapshot["processes"]}
     grouped = draw(snapshot, state=State(is_tree=True))
@@ -223,6 +232,23 @@ def test_level_and_time_left_are_in_the_first_line() -> None:
     first = text_of(draw(snapshot)).splitlines()[0]
 
     assert "▲ CRITICAL  full in ~17.0 s" in first or "▲ CRITICAL  full in ~17 s" in first
+
+
+def test_oom_kill_and_recovery_are_in_the_first_lines() -> None:
+    """After a kill the level is only held: the first line says when it clears, the next one who was killed."""
+    snapshot = sent(critical_gb10())
+    kill = "2 s ago: OOM killer: killed train.py (51210), 39.9 GiB; clears in 58 s"
+    snapshot["pressure"][0].update(
+        base_level="medium",
+        ratio=0.66,
+        seconds_to_full=None,
+        absent={"seconds_to_full": "not_available"},
+        reasons=[{"signal": "oom_kill", "text": kill}],
+    )
+    first, second = text_of(draw(snapshot)).splitlines()[:2]
+
+    assert "▲ CRITICAL  recovering, clears in 58 s" in first
+    assert second.strip() == kill
 
 
 def test_table_is_sorted_filtered_and_grouped() -> None:

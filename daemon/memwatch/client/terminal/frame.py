@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from memwatch.client.figures import decode_pressure
 from memwatch.client.terminal.moment import (
     MARKS,
     STYLES,
@@ -113,6 +114,8 @@ def _status(view: View) -> Line:
     if many and level != "low":
         found.append(Span(f" {labels_of(snapshot).get(worst['target'], worst['target'])}", "bold"))
     words = deadline(worst) or clearing(worst)
+    if wording.is_recovering(decode_pressure(worst)):
+        words = f"recovering, {words}"
     if words:
         found.append(Span(f"  {words}", f"bold {STYLES[level]}" if level != "low" else "muted"))
     return tuple(found)
@@ -155,6 +158,8 @@ def footer_of(view: View) -> tuple[Line, list[Region]]:
         plain_style = style if style == "reverse" else "muted" if style else ""
         found += [Span(sign, f"{style} bold"), Span(f" {word}" if word else "", plain_style), Span(gap)]
         regions.append(Region(line, start, start + len(sign) + len(word) + 1, key))
+    if found[-1].text == gap:
+        found.pop()
     return tuple(found), [one for one in regions if one.key]
 
 
@@ -173,8 +178,11 @@ def _keys(view: View) -> Sequence[tuple[str, str]]:
 
 
 def notice_lines(view: View) -> list[Line]:
-    """Return a line about missing data: a lost connection, or what is not kept of the past."""
-    found = [Span(f" {text}", "bold high") for text in (view.moment.error,) if text]
+    """Return lines about missing data, such as a lost connection, and about an OOM kill that just happened."""
+    worst = worst_of(view.moment.snapshot)
+    kills = [one["text"] for one in worst["reasons"] if one["signal"] == "oom_kill"] if worst else []
+    found = [Span(f" {text}", "bold critical") for text in kills]
+    found += [Span(f" {text}", "bold high") for text in (view.moment.error,) if text]
     found += [Span(f" {view.moment.note}", "muted")] if view.moment.note else []
     return [(span,) for span in found]
 

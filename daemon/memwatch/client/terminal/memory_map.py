@@ -61,6 +61,8 @@ LOOKS: Mapping[str, Look] = {
 UNKNOWN = Look("muted", "▒", "▒", "")
 # Last cell of a holder: a gap of an eighth.
 EDGE = "▉"
+# A name that does not fit is cut, but not to less than this.
+MIN_CLIPPED = 6
 # Parts that are memory of GPUs.
 GPU_HELD = frozenset({"devices", "processes", "used"})
 # Shares that a driver holds of System RAM. A bracket stands below the part "devices", which is their sum.
@@ -182,7 +184,9 @@ def put_names(row: list[Span], names: Sequence[Name], crossed: Collection[int] =
         if end > one.start and not one.is_last:
             row[end] = row[end]._replace(text=EDGE)
         start, stop = _longest_run(one.start, end, crossed)
-        text = next((text for text in one.texts if len(text) + 2 <= stop - start), "")
+        room = stop - start - 2
+        short = [clip(one.texts[-1], room)] if room >= MIN_CLIPPED else []
+        text = next((text for text in (*one.texts, *short) if len(text) <= room), "")
         for at, char in enumerate(f" {text} " if text else "", start):
             row[at] = Span(char, "ink", row[at].style)
 

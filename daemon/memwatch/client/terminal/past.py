@@ -208,7 +208,8 @@ def _past_pressure(pressure: Json, value: Any, pools: list[Json], latest_availab
     if left is not None and counted is not None and latest_available is not None:
         counted = left - (latest_available - counted)  # a budget is judged by its own rest
     gone = {"ratio": ratio, "reasons": [], "seconds_to_full": None, "available_bytes": counted}
-    return {**pressure, "level": word, "base_level": word, **gone}
+    absent = {**pressure.get("absent", {}), "seconds_to_full": Absent.NOT_AVAILABLE.value}
+    return {**pressure, "level": word, "base_level": word, **gone, "absent": absent}
 
 
 def _past_device(device: Json) -> Json:

@@ -248,7 +248,7 @@ def _line(row: Row, columns: Sequence[Column], largest: int) -> Line:
 
 def _marked(line: Line) -> Line:
     """Return the row under the cursor: in reverse, which is visible without colours too."""
-    return tuple(span._replace(style="reverse bold") for span in line)
+    return tuple(span if set(span.text) == {"█"} else span._replace(style="reverse bold") for span in line)
 
 
 def _style(row: Row, key: str) -> str:
