@@ -39,7 +39,7 @@ def check(fail_on: str, warn_on: str, target: tuple[str, ...], url: Address | No
         with check_shape(context.address):
             age = 0.0 if answer.unix is None else answer.unix - answer.json["unix"]
             code, line = judge(answer.json, age, fail_on, warn_on, target)
-            figures = perfdata(answer.json, target)
+            figures = perfdata(answer.json, target, fail_on, warn_on)
     except CommandError as error:
         code, line, figures = EXIT_UNKNOWN, str(error), ""
         as_json = as_json or bool(
@@ -76,12 +76,16 @@ def judge(snapshot: Json, age: float, fail_on: str, warn_on: str, targets: tuple
     return code, "; ".join(sentences) + more
 
 
-def perfdata(snapshot: Json, targets: tuple[str, ...]) -> str:
-    """Return the use and the level of each target as performance data of a Nagios plugin."""
+def perfdata(snapshot: Json, targets: tuple[str, ...], fail_on: str, warn_on: str) -> str:
+    """Return the use and the level of each target as performance data of a Nagios plugin, with their thresholds."""
     found = []
     for one in snapshot["pressure"]:
         if not targets or one["target"] in targets:
             name = one["target"].replace("'", "").replace("=", "")
-            found.append(f"'{name}'={one['ratio'] * 100:.1f}%;;;0;100")
-            found.append(f"'{name}_level'={LEVELS.index(one['level'])};;;0;3")
+            thresholds = one.get("thresholds") or {}
+            used = ";".join(f"{thresholds[level] * 100:g}" if thresholds else "" for level in (warn_on, fail_on))
+            # A plugin's range alerts above its end.
+            levels = ";".join(str(LEVELS.index(level) - 1) for level in (warn_on, fail_on))
+            found.append(f"'{name}'={one['ratio'] * 100:.1f}%;{used};0;100")
+            found.append(f"'{name}_level'={LEVELS.index(one['level'])};{levels};0;3")
     return " ".join(found)

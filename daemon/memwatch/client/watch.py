@@ -69,8 +69,9 @@ def _lines_of(snapshot: Json, number: int, as_csv: bool, as_json: bool) -> list[
     if as_csv:
         head = [csv_head(snapshot)] if number == 0 else []
         return [printable(line) for line in (*head, csv_line(snapshot))]
-    head_now = [header_line(snapshot)] if number % HEADER_EVERY == 0 else []
-    return paint_lines([*head_now, sample_line(snapshot)])
+    width = stdout_width() if sys.stdout.isatty() else None
+    head_now = [header_line(snapshot, width)] if number % HEADER_EVERY == 0 else []
+    return paint_lines([*head_now, sample_line(snapshot, width)])
 
 
 def ticks(context: ClientContext, interval: float) -> Iterator[Json]:

@@ -317,7 +317,7 @@ def test_check_has_the_exit_codes_of_nagios_plugins(daemon: RunningDaemon) -> No
     assert [one.returncode for one in done] == [0, 1, 2, 3, 3, 3]
     assert (
         done[0].stdout
-        == "MEMWATCH OK - System RAM is medium: 63.6% used | 'ram'=63.6%;;;0;100 'ram_level'=1;;;0;3\n"
+        == "MEMWATCH OK - System RAM is medium: 63.6% used | 'ram'=63.6%;80;95;0;100 'ram_level'=1;1;2;0;3\n"
     )
     assert done[4].stdout.startswith(f"MEMWATCH UNKNOWN - cannot reach memwatchd at {dead}")
     as_json = json.loads(memwatch("--url", daemon.url, "--json", "check", "--warn-on", "medium").stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from memwatch.model import Absent
 from memwatch.render import words as wording
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Snapshot
+from support.sample_mig import eight_by_seven
 from support.sample_snapshots import (
     SAMPLES,
     calm_workstation,
@@ -127,8 +129,15 @@ def test_check_names_the_worst_targets_with_performance_data() -> None:
     code, text = judge(snapshot, 0.2, "critical", "high", ())
 
     assert (code, text.startswith("GPU 0 · MIG 2 is critical")) == (2, True)
-    for one in snapshot["pressure"]:
-        assert f"'{one['target']}'={one['ratio'] * 100:.1f}%;;;0;100" in perfdata(snapshot, ())
+    snapshot["pressure"][0]["thresholds"] = {"medium": 0.5, "high": 0.7, "critical": 0.925}
+    snapshot["pressure"][1]["thresholds"] = None
+    figures = perfdata(snapshot, (), "critical", "high")
+    for one, limits in zip(snapshot["pressure"], ("70;92.5", ";", "80;95"), strict=False):
+        assert f"'{one['target']}'={one['ratio'] * 100:.1f}%;{limits};0;100" in figures
+        assert (
+            f"'{one['target']}_level'={('low', 'medium', 'high', 'critical').index(one['level'])};1;2;0;3"
+            in figures
+        )
 
 
 def test_owners_are_a_table_with_short_names() -> None:
@@ -217,3 +226,17 @@ def test_times_are_local_with_their_zone(monkeypatch: pytest.MonkeyPatch) -> Non
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_samples_of_many_gpus_fit_a_narrow_terminal() -> None:
+    """Without room the GPUs are one sum, beside the fullest of them. In a pipe each has its column."""
+    snapshot = sent(eight_by_seven())
+    header, line = (plain(one(snapshot, 80)) for one in (header_line, sample_line))
+
+    assert max(len(header), len(line)) <= 80
+    assert header.split()[2:] == ["RAM", "avail", "8", "GPUs", "fullest", "swap", "stall", "level"]
+    assert re.search(r" 316\.5 +GPU\d +67\.4% ", line)
+    assert "GPU7" in plain(header_line(snapshot))
+    assert "GPU7" in plain(header_line(snapshot, 200))
+    snapshot["pools"][2]["used_bytes"] = None
+    assert " — " in plain(sample_line(snapshot, 80))

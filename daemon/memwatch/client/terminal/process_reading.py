@@ -7,6 +7,7 @@ from typing import Any
 
 from memwatch.client.address import Address
 from memwatch.client.errors import CommandError
+from memwatch.client.headroom import is_this_machine
 from memwatch.client.http import RequestDeclinedError, ask
 from memwatch.client.terminal.moment import ProcessReading
 from memwatch.library.daemon_client import read_roots
@@ -26,7 +27,7 @@ def read_process(address: Address | None, snapshot: Json, pid: int) -> ProcessRe
         return None
     process, roots = _identity(found), Roots(*read_roots(os.environ))
     pss, pss_note = _pss_here(roots, process) if address is None else _pss_of(address, pid)
-    is_here = not snapshot["simulated"] and snapshot["boot_id"] == _boot_id(roots)
+    is_here = not snapshot["simulated"] and is_this_machine(snapshot)
     score = read_oom_score(roots, process) if is_here else Absent.NOT_AVAILABLE
     demo = "demo data (simulated process)" if snapshot["simulated"] else OTHER_MACHINE
     note = "" if is_here else demo
@@ -54,10 +55,3 @@ def _pss_here(roots: Roots, process: Process) -> tuple[Bytes, str]:
         return PssReader(roots).read(process).pss_bytes, ""
     except PssError as error:
         return Absent.NOT_AVAILABLE, str(error)
-
-
-def _boot_id(roots: Roots) -> str:
-    try:
-        return (roots.procfs / "sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
