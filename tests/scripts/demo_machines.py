@@ -28,6 +28,7 @@ from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal, Pre
 from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
 from memwatch.drivers.tegra.records import Load, TegrastatsReading
 from memwatch.findings import Findings
+from memwatch.kernel_log import KernelLog, OomKill
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Process, Vitals
 from memwatch.monitor.identity import Identity, read_identity
@@ -211,8 +212,12 @@ def linux_story(name: str, folder: Path) -> list[Snapshot]:
     entry = [at_each_tick(replace(one, may_block=False)) for one in list_collectors(read, NOT_READ)]
     if name != "strix-halo":
         entry.append(CollectorEntry(driver.name, lambda: driver, False))
+    log = FakeCollector("kmsg")
+    entry.append(CollectorEntry(log.name, lambda: log, False))
+    largest = 0
 
     def show(scene: Scene) -> None:
+        nonlocal largest
         gpu, leak = int(event_writer.model_bytes * scene.loaded) + event_writer.idle_bytes, 0
         if event_writer.leaks_gpu:
             gpu += int(event_writer.gpu_room_bytes * scene.leaked)
@@ -220,6 +225,9 @@ def linux_story(name: str, folder: Path) -> list[Snapshot]:
         if not event_writer.leaks_gpu:
             left = host.meminfo["MemAvailable"] * KIB + event_writer.held_bytes - of_ram
             leak = min(int(left * 0.985 * scene.leaked), left - host.least * KIB)
+        largest = max(largest, leak)
+        victim = OomKill(1, LEAKING_PID, "train.py", largest, "machine")
+        log.findings = Findings(kernel_log=KernelLog(kills=(victim,) if scene.killed and scene.of_host else ()))
         driver.findings = event_writer.gpu(host, scene, gpu)
         host.write(scene, of_ram, leak)
 

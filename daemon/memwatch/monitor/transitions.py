@@ -32,7 +32,7 @@ _STATE = attrgetter("name", "state")
 MAX_KILLS = 5
 REPEAT_SECONDS = 60.0
 # The process that grew most is named with a level: over this time, from this size on.
-GROWTH_SECONDS, MIN_GROWN_BYTES, MAX_GROWN = 600.0, 256 << 20, 5
+GROWTH_SECONDS, MIN_GROWN_BYTES, MAX_GROWN = 120.0, 256 << 20, 5
 OF_GPUS = frozenset({"vram", "hbm", "carveout", "mig_instance"})
 # Orphans that were reported: more than a machine has.
 MAX_ORPHANS = 100

@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from memwatch.kernel_log import KernelLog
 from memwatch.model import Absent
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor, MonitorRules
@@ -72,7 +73,7 @@ def test_demos_and_recordings_correspond() -> None:
 
     assert {path.stem for path in folder.glob("*.memwatch")} == set(NAMES) == set(DEMOS) == set(KINDS)
     assert set(get_args(section_keys(Replay)["demo"].kind)) == set(NAMES)
-    assert sum(path.stat().st_size for path in folder.glob("*.memwatch")) < 750_000
+    assert sum(path.stat().st_size for path in folder.glob("*.memwatch")) < 780_000
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -98,6 +99,10 @@ def test_demo_has_every_phase_of_its_story(name: str) -> None:
     assert ram[1].used_bytes == ram[0].used_bytes
     assert not [one.error for one in loaded.collectors if "/tmp" in (one.error or "")]
     assert {status.state for frame in frames for status in frame.collectors} <= {"ok", "unavailable"}
+    logs = [frame.kernel_log for frame in frames if isinstance(frame.kernel_log, KernelLog)]
+    story = demo_machines.STORIES.get(name)
+    victims = {"train.py"} if story and not story.leaks_gpu else set()
+    assert {kill.name for log in logs for kill in log.kills} == victims
 
 
 @pytest.mark.parametrize("name", NAMES)
