@@ -19,6 +19,7 @@ HIDDEN = {
     "container": "container",
     "container_name": "container-name",
     "pod": "pod",
+    "pod_name": "pod-name",
     "job": "job",
     "command": "command",
     "cgroup": "cgroup",

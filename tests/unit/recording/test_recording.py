@@ -396,6 +396,21 @@ def test_recording_to_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     assert (path.read_bytes() == before) is as_root
 
 
+def test_redaction_hides_the_names_of_pods_and_containers() -> None:
+    pod = Process(7, 1.0, "vllm", 5, 5, "rss", container="1f6bd2a9e2c7", pod="0b1f6e1a-falke")
+    names = {"container_names": {"1f6bd2a9e2c7": "falke-web"}, "pod_names": {"0b1f6e1a-falke": "team/falke-0"}}
+    found = snapshot_json(replace(snapshot_at(1), processes=(pod,), **names))
+
+    redacted = Redactor().redact(found)["processes"][0]
+
+    assert found["processes"][0]["pod_name"] == "team/falke-0"
+    assert (redacted["pod"], redacted["pod_name"], redacted["container_name"]) == (
+        "pod-1",
+        "pod-name-1",
+        "container-name-1",
+    )
+
+
 def test_redaction_hides_the_pids_in_notes() -> None:
     """Process ids have placeholders, in sentences as well."""
     text = str(Redactor().redact(snapshot_json(SAMPLES["left_behind"]())))
