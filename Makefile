@@ -25,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace screenshots test-lowest test-pins test-pythons test-torch test-keras test-llama test-hardware soak faults crash machines scale \
+.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-torch test-keras test-llama test-hardware soak faults crash machines scale \
 	reference docs verify-types shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
@@ -41,6 +41,7 @@ help:
 	@echo "make bench-alerts measure alert latency, and lost alerts over a hundred kills"
 	@echo "make bench-pressure  score memwatchd and common rules on tests/traces: collapses and healthy machines"
 	@echo "make trace        turn a recording into a trace (RECORDING=FILE TRACE_ARGS='--name NAME --ends 90')"
+	@echo "make machine      turn a report of memwatch doctor --report into a machine of the tests (FROM=FILE NAME=NAME)"
 	@echo "make docs         build the site in out/site; fails on broken links and on pages missing in the navigation"
 	@echo "make reference    generate docs/reference from the code"
 	@echo "make screenshots  take every page of every demo, light and dark, wide and narrow, to out/screenshots"
@@ -109,6 +110,10 @@ bench-pressure: $(VENV)/.test
 trace: $(VENV)/.test
 	@test -n "$(RECORDING)" || { echo "make trace: name the recording: make trace RECORDING=FILE"; exit 2; }
 	@PYTHONPATH=tests $(BIN)/python -m scripts.trace_from_recording $(RECORDING) $(TRACE_ARGS)
+
+machine: $(VENV)/.test
+	@test -n "$(FROM)" || { echo "make machine: name the report: make machine FROM=FILE.tar.gz [NAME=NAME]"; exit 2; }
+	@PYTHONPATH=tests $(BIN)/python -m scripts.machine_from_report "$(FROM)" $(if $(NAME),--name "$(NAME)")
 
 reference: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.reference

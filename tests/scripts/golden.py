@@ -6,6 +6,7 @@ TYPE lines of all machines in tests/machines/metrics_help.txt. Review the differ
 
 from __future__ import annotations
 
+import mmap
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,15 +17,16 @@ from pathlib import Path
 from msgspec import Struct
 
 from support.daemon_process import RunningDaemon, running_daemon
-from support.machine_folders import NAMES
+from support.machine_folders import NAMES, NVML_STATE, machine_folder
 from support.nvml_machine import Simulator
 from support.paths import MACHINES
 from support.sample_nvml import READY, WITH_MISSING_PIDS
 from support.tegra_machine import Tegrastats
 
-# Pages of 64 KiB are simulated by an argument of the collectors; a running daemon uses its own kernel's page size.
+# Other page sizes are simulated by an argument of the collectors; a running daemon uses its own kernel's page size.
 # A missing PID is confirmed some seconds after the start, so that the metrics would depend on the time.
-NOT_HERE = {"arm64-64k-pages", *WITH_MISSING_PIDS}
+OTHER_PAGES = {name for name in NAMES if machine_folder(name).page_size != mmap.PAGESIZE}
+NOT_HERE = {*OTHER_PAGES, *WITH_MISSING_PIDS}
 RUN_HERE = tuple(name for name in dict.fromkeys((*NAMES, *READY)) if name not in NOT_HERE)
 VOLATILE = (
     "memwatch_collector_duration_seconds{",
@@ -58,24 +60,36 @@ class Host(Struct, frozen=True):
 
 
 def roots_arguments(name: str) -> list[str]:
-    folder = MACHINES / name
+    return arguments_of(MACHINES / name)
+
+
+def arguments_of(folder: Path) -> list[str]:
     return [f"--procfs={folder / 'proc'}", f"--sysfs={folder / 'sys'}", f"--rootfs={folder / 'root'}"]
 
 
 def host_of(name: str, scratch: Path) -> Host:
     """Return a machine by name, with a simulated driver for NVIDIA's and a simulated tegrastats for Jetsons."""
     machine = READY.get(name)
-    folder = MACHINES / str(machine.host if machine else name)
+    if machine is None:
+        return host_in(MACHINES / name, scratch)
+    folder = MACHINES / str(machine.host)
+    host = host_in(folder, scratch)
+    environ = {**Simulator.of(scratch, machine).environ, **host.environ}
+    variant = "" if folder.name == name else f".{name.removeprefix(folder.name).strip('-')}"
+    return Host(host.roots, environ, folder / f"metrics{variant}.txt", ["nvml", *host.waits_for])
+
+
+def host_in(folder: Path, scratch: Path) -> Host:
+    """Return the machine in a folder, with the drivers that are described in it."""
     environ: dict[str, str] = {}
     waits_for = []
-    if machine:
-        environ |= Simulator.of(scratch, machine).environ
+    if (folder / NVML_STATE).exists():
+        environ |= Simulator.of_state(scratch, (folder / NVML_STATE).read_text()).environ
         waits_for.append("nvml")
     if (folder / "tegrastats").exists():
         environ |= Tegrastats.of(scratch, folder.name).environ
         waits_for.append("tegrastats")
-    variant = "" if folder.name == name else f".{name.removeprefix(folder.name).strip('-')}"
-    return Host(roots_arguments(folder.name), environ, folder / f"metrics{variant}.txt", waits_for)
+    return Host(arguments_of(folder), environ, folder / "metrics.txt", waits_for)
 
 
 def exported(daemon: RunningDaemon, waits_for: Sequence[str] = ()) -> str:
@@ -122,15 +136,22 @@ def help_of(expositions: Iterable[str]) -> str:
     return "".join(heads[name] for name in order.static_order())
 
 
+def write_golden(host: Host, scratch: Path) -> str:
+    """Run a daemon on the machine, write the samples of its metrics, and return all of /metrics."""
+    with running_daemon(
+        scratch, "--interval", "200ms", *host.roots, environ={**host.environ, **NO_ALERTS}
+    ) as daemon:
+        exposition = exported(daemon, host.waits_for)
+    host.golden.write_text(samples_of(exposition))
+    return exposition
+
+
 if __name__ == "__main__":
     expositions = []
     for machine in RUN_HERE:
         with tempfile.TemporaryDirectory() as scratch:
             host = host_of(machine, Path(scratch))
-            environ = {**host.environ, **NO_ALERTS}
-            with running_daemon(Path(scratch), "--interval", "200ms", *host.roots, environ=environ) as running:
-                expositions.append(exported(running, host.waits_for))
-            host.golden.write_text(samples_of(expositions[-1]))
+            expositions.append(write_golden(host, Path(scratch)))
             print(host.golden)
     HELP.write_text(help_of(expositions))
     print(HELP)

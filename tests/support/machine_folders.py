@@ -15,6 +15,8 @@ from memwatch.linux.files import Roots
 from memwatch.model import Content, Process
 from support.paths import MACHINES
 
+# State of a simulated NVIDIA driver, in the format of `nvml_state_file`, in folders made from a report.
+NVML_STATE = "nvml.state"
 NAMES = tuple(sorted(folder.name for folder in MACHINES.iterdir() if (folder / "expected.json").is_file()))
 
 

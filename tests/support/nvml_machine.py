@@ -100,10 +100,15 @@ class Simulator(Struct, frozen=True):
     @classmethod
     def of(cls, folder: Path, machine: Machine, hidden: Collection[str] = ()) -> Simulator:
         """Create a simulator of `machine` with its driver loaded and installed."""
-        simulator = cls(folder / "nvml", machine.host)
+        return cls.of_state(folder, state_file(machine), machine.host, hidden)
+
+    @classmethod
+    def of_state(cls, folder: Path, state: str, host: str | None = None, hidden: Collection[str] = ()) -> Simulator:
+        """Create a simulator with the text of a state file, such as `nvml.state` of a machine folder."""
+        simulator = cls(folder / "nvml", host)
         simulator._libraries.mkdir(parents=True)
         simulator.install(hidden)
-        simulator.show(machine)
+        simulator._replace(simulator.folder / "state", state)
         return simulator
 
     @property

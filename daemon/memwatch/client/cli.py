@@ -60,6 +60,7 @@ EXAMPLES = (
     ("memwatch status --json", "the same as JSON"),
     ("memwatch backends", "availability of CPU, CUDA, ROCm, Metal, OpenCL and Vulkan"),
     ("memwatch doctor", "diagnose missing data"),
+    ("memwatch doctor --report", "write a redacted report for an issue"),
     ("memwatch fit ./Mistral-7B --context 32768", "check if a model fits, and where"),
     ("memwatch fit ./Mistral-7B --launch vllm", "add the command that starts it"),
     ("memwatch watch --interval 0.5 --csv", "print samples as CSV"),
@@ -177,22 +178,6 @@ def backends(url: Address | None, as_json: bool) -> int:
     return context.show(found, lambda: tables.backend_lines(found))
 
 
-@memwatch.command(short_help="Diagnose missing data.")
-@common
-def doctor(url: Address | None, as_json: bool) -> int:
-    """Diagnose missing data, with the cause and remedy of each problem. Report known incompatible versions.
-
-    Exits with 1 if data is missing or wrong.
-    """
-    from memwatch.client import tables
-
-    context = build_context(url, as_json)
-    found = context.doctor().json
-    with check_shape(context.address):
-        code = EXIT_FAILURE if found["worst"] == "problem" else EXIT_OK
-    return context.show(found, lambda: tables.check_lines(found)) or code
-
-
 @memwatch.command(short_help="Recent events, newest last.")
 @click.option("--limit", type=Number(1, 1000, 20), default=20, show_default=True, help="Maximum number of events.")
 @common
@@ -243,10 +228,11 @@ def record(file: Path, seconds: float, redact: bool, url: Address | None, as_jso
     Appends to an existing recording.
     """
     from memwatch.client.record import record as write
+    from memwatch.recording.redact import Redactor
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     context = build_context(url, as_json)
-    count = write(context.address, file, seconds, redact)
+    count = write(context.address, file, seconds, Redactor() if redact else None)
     found = {"file": str(file), "snapshots": count, "redacted": redact}
     line = f"{count} snapshots in {file}; play them with: memwatchd --replay {file}"
     return context.show(found, lambda: [line])
@@ -259,6 +245,7 @@ memwatch.deferred = {
         "autopsy": ("autopsy",),
         "check": ("check",),
         "completion": ("completion",),
+        "doctor": ("doctor",),
         "fit": ("fit",),
         "history": ("history",),
         "reports": ("alerts", "growth", "owners", "last-words"),

@@ -6,14 +6,13 @@ import json
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from memwatch.client.address import Address
 from memwatch.client.context import check_shape
 from memwatch.client.errors import CommandError
 from memwatch.client.http import DaemonResponse, DaemonUnreachableError, ask
 from memwatch.recording.file_format import RecordingError, RecordingFile
-from memwatch.recording.redact import Redactor
 from memwatch.render.json_decode import MAX_INTERVAL, MIN_INTERVAL
 
 # Time to wait for a daemon that restarts.
@@ -22,18 +21,24 @@ RECONNECT_SECONDS = 30.0
 Json = dict[str, Any]
 
 
-def record(address: Address, path: Path, seconds: float, redact: bool) -> int:
+class SnapshotRedactor(Protocol):
+    """Redacts the JSON of snapshots, with the same words in each."""
+
+    def redact(self, snapshot: Json) -> Json: ...
+
+
+def record(address: Address, path: Path, seconds: float, redactor: SnapshotRedactor | None) -> int:
     """Record for `seconds` or until interrupted. Return the number of snapshots. Raise CommandError on failure."""
     first = ask(address, "/api/v1/snapshot")
     try:
         with check_shape(address):
             host = str(first.json["host"])
-        file = RecordingFile(path, host="host-1" if redact else host, redacted=redact)
+        file = RecordingFile(path, host="host-1" if redactor else host, redacted=redactor is not None)
     except RecordingError as error:
         raise CommandError(str(error)) from None
     try:
         with suppress(KeyboardInterrupt):
-            _follow(address, first, file, Redactor() if redact else None, time.monotonic() + seconds)
+            _follow(address, first, file, redactor, time.monotonic() + seconds)
         file.close()
     except OSError as error:
         raise CommandError(
@@ -46,7 +51,7 @@ def _follow(
     address: Address,
     answer: DaemonResponse | None,
     file: RecordingFile,
-    redactor: Redactor | None,
+    redactor: SnapshotRedactor | None,
     end: float,
 ) -> None:
     seen, interval = -1.0, 1.0

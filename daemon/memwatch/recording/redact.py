@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 Json = Any
@@ -38,12 +39,36 @@ MIN_NAME_LENGTH = 4
 
 
 class Redactor:
-    """Maps names to placeholders, consistently across snapshots. Sizes, levels, times and hardware models stay."""
+    """Maps names to placeholders, consistently across snapshots. Sizes, levels, times and hardware models stay.
 
-    def __init__(self) -> None:
+    `shown` are fields of HIDDEN that stay. `pids` are process ids and the numbers that replace them; the others get
+    numbers from `first_pid` upwards.
+    """
+
+    def __init__(
+        self, shown: Collection[str] = (), pids: Mapping[int, int] | None = None, first_pid: int = 1
+    ) -> None:
+        self._hidden = {name: kind for name, kind in HIDDEN.items() if name not in shown}
         self._words: dict[tuple[str, object], str] = {}
-        self._pids: dict[int, int] = {}
+        self._pids: dict[int, int] = dict(pids or {})
+        self._next_pid = first_pid
         self._secrets: dict[str, str] = {}
+
+    @property
+    def hidden_counts(self) -> dict[str, int]:
+        """Return the number of placeholders by kind."""
+        return dict(Counter(kind for (kind, value), word in self._words.items() if word != value))
+
+    def keep(self, kind: str, values: Iterable[str]) -> None:
+        """Show these values of a kind."""
+        self._words.update({(kind, value): value for value in values})
+
+    def pid(self, pid: int) -> int:
+        """Return the number that replaces a process id."""
+        if pid not in self._pids:
+            self._pids[pid] = self._next_pid
+            self._next_pid += 1
+        return self._pids[pid]
 
     def redact(self, snapshot: Json) -> Json:
         """Return a redacted copy."""
@@ -62,20 +87,21 @@ class Redactor:
             return value
         if name == COMPLAINTS and isinstance(value, list):
             return [{**self._walk(one), LINE: HIDDEN_LINE} for one in value]
-        if name in HIDDEN and isinstance(value, str):
-            return self._word(HIDDEN[name], value)
+        if name in self._hidden and isinstance(value, str):
+            return self.word(self._hidden[name], value)
         return self._walk(value)
 
     def _program(self, record: Json, kind: str) -> Json:
-        pid = self._pids.setdefault(record["pid"], len(self._pids) + 1)
+        pid = self.pid(record["pid"])
         # A process that only a driver lists has no name.
-        name = self._word(kind, record["name"]) if isinstance(record["name"], str) else record["name"]
+        name = self.word(kind, record["name"]) if isinstance(record["name"], str) else record["name"]
         return {**self._walk(record), "name": name, "pid": pid}
 
-    def _word(self, kind: str, value: str) -> str:
+    def word(self, kind: str, value: str) -> str:
+        """Return the placeholder of a name, such as `user-2`."""
         word = self._words.get((kind, value))
         if word is None:
-            number = 1 + sum(known == kind for known, _ in self._words)
+            number = 1 + self.hidden_counts.get(kind, 0)
             word = self._words[kind, value] = f"{kind}-{number}"
             if len(value) >= MIN_NAME_LENGTH:
                 self._secrets[value] = word

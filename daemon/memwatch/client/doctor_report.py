@@ -1,0 +1,245 @@
+"""`memwatch doctor --report`: a redacted archive about this machine, for a bug report."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import socket
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from datetime import datetime, timezone
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from memwatch import __version__
+from memwatch.client import local
+from memwatch.client.context import INQUIRY_SECONDS, ClientContext, check_shape
+from memwatch.client.errors import CommandError
+from memwatch.client.http import RequestDeclinedError, ask
+from memwatch.client.record import record
+from memwatch.doctor.versions import InstalledVersions, find_version, read_versions
+from memwatch.linux.files import Roots, read_once
+from memwatch.monitor.identity import read_identity
+from memwatch.recording.file_format import RecordingFile
+from memwatch.recording.redact import Redactor
+from memwatch.render.json import to_bytes
+from memwatch.report.archive import build_archive, write_archive
+from memwatch.report.contents import FORMAT, KEY, RECORDING, Contents, summarize_files
+from memwatch.report.drivers import read_drivers
+from memwatch.report.evidence import ALWAYS_LISTED, Evidence, EvidenceReader, read_users
+from memwatch.report.text_redaction import MIN_PERSON, TextRedactor
+from memwatch.snapshot import UNKNOWN_BOOT
+from memwatch.units import size
+
+Json = Any
+
+# Numbers of the processes in a report. 1 and 2 keep theirs, which have a meaning of their own.
+FIRST_PID = 1001
+INTERVAL_SECONDS = 1.0
+OTHER_MACHINE = "the daemon watches another machine than this one: run memwatch doctor --report there"
+SIMULATED = "the data is simulated"
+
+
+class ReportRedactor:
+    """Redacts everything in one report by the same words."""
+
+    def __init__(self) -> None:
+        self.redactor = Redactor(("pci",), {pid: pid for pid in ALWAYS_LISTED}, FIRST_PID)
+        self.names = TextRedactor(self.redactor)
+
+    def redact(self, snapshot: Json) -> Json:
+        return self.names.tree(self.redactor.redact(snapshot))
+
+
+class ReportFile(Struct, frozen=True):
+    """A report that was written."""
+
+    path: Path
+    bytes: int
+    contents: Contents
+
+    def json(self) -> Json:
+        found = self.contents.summary
+        return {"file": str(self.path), "bytes": self.bytes, "hidden": dict(self.contents.hidden), "report": found}
+
+    def lines(self) -> Iterator[str]:
+        return self.contents.lines(str(self.path), size(self.bytes))
+
+
+def default_name(unix: float) -> Path:
+    """Return a name with the date, without the host."""
+    return Path(f"memwatch-report-{datetime.fromtimestamp(unix, timezone.utc):%Y-%m-%d}.tar.gz")
+
+
+def write_report(context: ClientContext, path: Path | None, seconds: float, overwrite: bool) -> ReportFile:
+    """Write a report with a recording of `seconds`. Raise CommandError if the file exists or cannot be written."""
+    unix = time.time()
+    file = path or default_name(unix)
+    if os.path.lexists(file) and not overwrite:
+        raise CommandError(f"{file} exists; name another file, or replace it with --overwrite")
+    if not os.access(file.parent, os.W_OK):
+        raise CommandError(f"cannot write {file}: no permission for its folder; name a file in another one")
+    contents = collect(context, seconds, unix)
+    data = build_archive(contents.members(), int(unix))
+    try:
+        write_archive(file, data, overwrite)
+    except OSError as error:
+        raise CommandError(f"cannot write {file}: {error.strerror}; name another file") from None
+    return ReportFile(file, len(data), contents)
+
+
+def collect(context: ClientContext, seconds: float, unix: float) -> Contents:
+    """Read this machine and its daemon. Without a daemon, the machine is read directly."""
+    answer = context.snapshot()
+    is_direct = answer.unix is None
+    hide = ReportRedactor()
+    reading = local.load_reading()
+    with check_shape(context.address):
+        snapshot = answer.json
+        why_none = find_obstacle(reading.roots, snapshot)
+        for folder, shown in zip(_folders(reading.roots), ("/proc", "/sys", ""), strict=True):
+            hide.names.add_folder(folder, shown)
+        hide.names.add_names("host", host_names(reading.roots, str(snapshot["host"])))
+        hide.names.add_names("user", user_names(reading.roots, snapshot))
+        pids = [int(process["pid"]) for process in snapshot["processes"]]
+        evidence = Evidence() if why_none else EvidenceReader(reading.roots, hide.names).read(pids)
+        drivers = {} if why_none else read_drivers(reading.collectors, hide.names)
+        redacted = hide.redact(snapshot)
+        scan = snapshot["process_scan"] or {}
+        files = summarize_files(evidence, count_processes(evidence), scan.get("seen"), why_none)
+        doctor = hide.redact(diagnose(context, is_direct))
+    recording, note = record_snapshots(context, is_direct, hide, seconds)
+    summary = {
+        KEY: FORMAT,
+        "made": datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="seconds"),
+        "versions": versions(context, is_direct, None if why_none else reading.roots, evidence, drivers),
+        "daemon": "none: the machine was read directly" if is_direct else "reached",
+        "simulated": bool(redacted.get("simulated")),
+        "page_size": mmap.PAGESIZE,
+        "machine": redacted["machine"],
+        "collectors": redacted["collectors"],
+        "doctor": doctor,
+        "recording": {"file": RECORDING, "text": note},
+        "files": files,
+        "hidden": hide.names.counts,
+    }
+    return Contents(summary, recording, drivers, evidence, hide.names.counts)
+
+
+def _folders(roots: Roots) -> tuple[str, str, str]:
+    return str(roots.procfs), str(roots.sysfs), str(roots.rootfs)
+
+
+def diagnose(context: ClientContext, is_direct: bool) -> Json:
+    """Return the results of doctor. A daemon with simulated data has none, and says why."""
+    if is_direct:
+        return local.doctor()
+    try:
+        return ask(context.address, "/api/v1/doctor", seconds=INQUIRY_SECONDS).json
+    except RequestDeclinedError as error:
+        return {"checks": [], "error": str(error)}
+
+
+def find_obstacle(roots: Roots, snapshot: Json) -> str:
+    """Return why files of this machine are not evidence for the snapshot. Empty if they are."""
+    if snapshot.get("simulated"):
+        return SIMULATED
+    here = read_identity(roots)
+    same_boot = here.boot_id == snapshot["boot_id"] and here.boot_id != UNKNOWN_BOOT
+    return "" if same_boot and here.host == snapshot["host"] else OTHER_MACHINE
+
+
+def host_names(roots: Roots, host: str) -> set[str]:
+    """Return the names of the machine and of this host, with and without their domains."""
+    names = {host, read_identity(roots).host, socket.gethostname()}
+    return names | {name.partition(".")[0] for name in names}
+
+
+def user_names(roots: Roots, snapshot: Json) -> set[str]:
+    """Return the users that own processes or are people, and the user who runs this command."""
+    names = {str(process["user"]) for process in snapshot["processes"] if process.get("user")}
+    names |= {name for uid, name in read_users(roots.rootfs) if uid >= MIN_PERSON}
+    return names | {os.environ[key] for key in ("USER", "LOGNAME", "SUDO_USER") if os.environ.get(key)}
+
+
+def count_processes(evidence: Evidence) -> int:
+    """Return the number of processes with files. Process 2 is a thread of the kernel."""
+    found = (path.split("/") for path in evidence.files)
+    return sum(len(parts) == 3 and parts[2] == "stat" and parts[1] != "2" for parts in found)
+
+
+def record_snapshots(
+    context: ClientContext, is_direct: bool, hide: ReportRedactor, seconds: float
+) -> tuple[bytes, str]:
+    """Record, and return the file with the number of its snapshots. If that fails, the sentence has the reason."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, RECORDING)
+        try:
+            if is_direct:
+                count = record_directly(path, hide, seconds)
+            else:
+                count = record(context.address, path, seconds, hide)
+        except CommandError as error:
+            return path.read_bytes() if path.exists() else b"", hide.names.text(f"incomplete: {error}")
+        return path.read_bytes(), f"{count} snapshots in {seconds:g} s"
+
+
+def record_directly(path: Path, hide: ReportRedactor, seconds: float) -> int:
+    """Record snapshots of this machine without a daemon. Ctrl-C ends it early."""
+    file = RecordingFile(path, host="host-1", redacted=True)
+    snapshots = local.snapshots(INTERVAL_SECONDS)
+    with suppress(KeyboardInterrupt), closing(snapshots):  # type: ignore[type-var]
+        for snapshot in islice(snapshots, max(1, int(seconds / INTERVAL_SECONDS))):
+            file.write(to_bytes(hide.redact(snapshot)))
+    file.close()
+    return file.lines - 1
+
+
+def versions(
+    context: ClientContext, is_direct: bool, roots: Roots | None, evidence: Evidence, drivers: Json
+) -> dict[str, Json]:
+    """Return versions as strings, those of drivers and packages included. Unknown ones are left out."""
+    found: dict[str, Json] = {"memwatch": __version__, "Python": platform.python_version()}
+    if not is_direct:
+        found["memwatchd"] = daemon_version(context)
+    if roots is None:
+        return found
+    kernel = (read_once(roots.procfs / "sys/kernel/osrelease") or b"").decode("utf-8", "replace").strip()
+    nvml = drivers.get("nvml", {}).get("reading", {})
+    named = {"Linux": kernel, "distribution": distribution(evidence), "CUDA": nvml.get("cuda")}
+    installed = driver_versions(read_versions(roots)) | {"NVIDIA driver": nvml.get("driver")}
+    return found | {name: version for name, version in {**named, **installed}.items() if version}
+
+
+def daemon_version(context: ClientContext) -> str:
+    try:
+        return str(ask(context.address, "/openapi.json").json["info"]["version"])
+    except (CommandError, LookupError, TypeError):
+        return "not known"
+
+
+def driver_versions(installed: InstalledVersions) -> dict[str, str | None]:
+    packages = {f"package {name}": find_version(text.encode()) for name, text in installed.packages.items()}
+    return {
+        "nvidia module": installed.nvidia_module,
+        "nvidia library": installed.nvidia_library,
+        "ROCm": installed.rocm,
+        **packages,
+    }
+
+
+def distribution(evidence: Evidence) -> str:
+    """Return ID and VERSION_ID of os-release: "debian 12"."""
+    text = evidence.files.get("root/etc/os-release", b"").decode()
+    fields = dict(line.partition("=")[::2] for line in text.splitlines())
+    return " ".join(_unquoted(fields, ("ID", "VERSION_ID")))
+
+
+def _unquoted(fields: dict[str, str], names: Iterable[str]) -> Iterator[str]:
+    yield from (fields[name].strip('"') for name in names if name in fields)
