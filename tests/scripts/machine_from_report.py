@@ -87,6 +87,8 @@ def write_files(bundle: Bundle, folder: Path) -> None:
     """Write the files, then the links, and check that no link leads out of the folder."""
     for root in ("proc", "sys", "root"):
         (folder / root).mkdir(parents=True)
+    for path in bundle.folders:
+        (folder / path).mkdir(parents=True, exist_ok=True)
     for path, data in bundle.files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(data)

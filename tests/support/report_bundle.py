@@ -16,6 +16,7 @@ from msgspec import Struct
 from memwatch.report.archive import FOLDER
 from memwatch.report.contents import DRIVERS, FILES, FORMAT, KEY, README, RECORDING, SUMMARY
 from memwatch.report.evidence import MAX_FILES
+from memwatch.report.sources import FOLDERS
 
 Json = Any
 
@@ -41,6 +42,7 @@ class Bundle(Struct, frozen=True):
     recording: bytes
     files: dict[str, bytes]
     links: dict[str, str]
+    folders: tuple[str, ...] = ()
 
 
 def read_bundle(path: Path) -> Bundle:
@@ -51,8 +53,9 @@ def read_bundle(path: Path) -> Bundle:
         raise BundleError(f"it is a report of format {str(summary.get(KEY))[:20]}, this reads format {FORMAT}")
     files = {name.removeprefix(f"{FILES}/"): data for name, data in members.items() if name.startswith(f"{FILES}/")}
     links = check_links(summary.get("files"), files)
+    folders = check_folders(summary.get("files"), {*files, *links})
     drivers = _object(members, DRIVERS) if DRIVERS in members else {}
-    return Bundle(summary, drivers, members.get(RECORDING, b""), files, links)
+    return Bundle(summary, drivers, members.get(RECORDING, b""), files, links, folders)
 
 
 def unpack(path: Path) -> bytes:
@@ -124,6 +127,16 @@ def check_links(part: Json, files: dict[str, bytes]) -> dict[str, str]:
         if through := next((folder for folder in _folders(path) if folder in found), None):
             raise BundleError(f"{path!r} is below the link {through!r}")
     return found
+
+
+def check_folders(part: Json, taken: set[str]) -> tuple[str, ...]:
+    """Return the folders of report.json that no file or link has the name of."""
+    folders = part.get("folders", []) if isinstance(part, dict) else None
+    if not isinstance(folders, list) or not {str(name) for name in folders} <= set(FOLDERS):
+        raise BundleError(f"{SUMMARY} has no valid list of folders")
+    if clash := next((name for name in folders for one in (name, *_folders(name)) if one in taken), None):
+        raise BundleError(f"{clash!r} is a folder and something else")
+    return tuple(folders)
 
 
 def check_link(path: str, target: str) -> str:

@@ -211,9 +211,10 @@ def versions(
     if roots is None:
         return found
     kernel = (read_once(roots.procfs / "sys/kernel/osrelease") or b"").decode("utf-8", "replace").strip()
-    nvml = drivers.get("nvml", {}).get("reading", {})
-    named = {"Linux": kernel, "distribution": distribution(evidence), "CUDA": nvml.get("cuda")}
-    installed = driver_versions(read_versions(roots)) | {"NVIDIA driver": nvml.get("driver")}
+    reading = drivers.get("nvml", {}).get("reading", {})
+    nvml = {name: find_version(str(reading.get(name)).encode()) for name in ("driver", "cuda")}
+    named = {"Linux": kernel, "distribution": distribution(evidence), "CUDA": nvml["cuda"]}
+    installed = driver_versions(read_versions(roots)) | {"NVIDIA driver": nvml["driver"]}
     return found | {name: version for name, version in {**named, **installed}.items() if version}
 
 
@@ -236,7 +237,8 @@ def driver_versions(installed: InstalledVersions) -> dict[str, str | None]:
 
 def distribution(evidence: Evidence) -> str:
     """Return ID and VERSION_ID of os-release: "debian 12"."""
-    text = evidence.files.get("root/etc/os-release", b"").decode()
+    files = (evidence.files.get(f"root/{path}", b"") for path in ("etc/os-release", "usr/lib/os-release"))
+    text = b"".join(files).decode()
     fields = dict(line.partition("=")[::2] for line in text.splitlines())
     return " ".join(_unquoted(fields, ("ID", "VERSION_ID")))
 

@@ -97,11 +97,12 @@ class Contents(Struct, frozen=True):
 
 
 def summarize_files(evidence: Evidence, processes: int, seen: int | None, why_none: str) -> Json:
-    """Return the part of report.json about files. It has the targets of links, which the archive leaves out."""
+    """Return the part of report.json about files. It has links and folders, which are not in the archive."""
     count = f"{len(evidence.files)} files of /proc, /sys and /, with {processes} of {seen or 'unknown'} processes"
     return {
         "text": f"none: {why_none}" if why_none else count,
         "why_none": why_none,
+        "folders": evidence.folders,
         "links": dict(sorted(evidence.links.items())),
         "unread": dict(sorted(evidence.unread.items())),
     }

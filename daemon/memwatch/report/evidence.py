@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from memwatch.linux.cgroups import parse_cgroup, parse_mountinfo
 from memwatch.linux.files import Roots, names_in, read_once
 from memwatch.report.file_redaction import redact_file, redact_path
-from memwatch.report.sources import Kind, Source, cgroup_sources, list_sources, process_sources
+from memwatch.report.sources import FOLDERS, Kind, Source, cgroup_sources, list_sources, process_sources
 from memwatch.report.text_redaction import TextRedactor
 from memwatch.report.walk import Walk, reason_of
 
@@ -28,11 +28,15 @@ _DEVICES = re.compile(
 
 
 class Evidence(Struct, frozen=True):
-    """Files by path (`proc/meminfo`), the targets of symbolic links, and why files were not read."""
+    """Files by path (`proc/meminfo`), the targets of symbolic links, and why files were not read.
+
+    `folders` are some that exist, with or without files.
+    """
 
     files: dict[str, bytes] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
+    folders: list[str] = field(default_factory=list)
 
 
 class EvidenceReader:
@@ -55,7 +59,12 @@ class EvidenceReader:
         for pid in listed:
             self._read_descriptors(pid)
         self._write_users(listed)
+        self._found.folders.extend(name for name in FOLDERS if self._place(name).is_dir())
         return self._found
+
+    def _place(self, path: str) -> Path:
+        root, _, rest = path.partition("/")
+        return self._folders[root] / rest
 
     def _read_source(self, source: Source) -> None:
         folder, prefix, pattern = self._folders[source.root], source.root, source.pattern
@@ -79,6 +88,8 @@ class EvidenceReader:
             return
         try:
             data = b"" if source.kind is Kind.PRESENCE else read_limited(file)
+        except (FileNotFoundError, ProcessLookupError):  # the process has ended
+            return
         except OSError as error:
             self._found.unread[shown] = reason_of(error)
             return

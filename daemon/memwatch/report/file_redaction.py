@@ -16,6 +16,8 @@ _STATUS_PIDS = frozenset({"Pid", "PPid", "Tgid", "NSpid", "NStgid"})
 _STATUS_UIDS = frozenset({"Uid", "Gid"})
 # Fields of /proc/PID/stat after the name that are process ids: parent, group, session, group in the foreground.
 _STAT_PIDS = frozenset({1, 2, 3, 5})
+# From the address of the code on, nothing is read: addresses, signals, exit code.
+_STAT_ADDRESSES = 23
 # Figures, of any driver. A program names itself in drm-client-name.
 _FDINFO = re.compile(
     r"(?!drm-client-name)[a-z][a-z0-9_-]{0,63}:\s+[0-9][0-9A-Za-z:. ]{0,40}|drm-driver:\t[a-z0-9_]{1,32}"
@@ -34,6 +36,7 @@ KTHREADD = "kthreadd"
 _SERIAL_PROPERTIES = frozenset({"unique_id", "hive_id"})
 _KEPT_PARTS = re.compile(
     r"(?:system|user|machine|app|session|background|kubepods(?:-burstable|-besteffort)?|-)\.slice|init\.scope|"
+    r"(?:cpu|cpuacct|cpuset|devices|freezer|blkio|pids|systemd|hugetlb|net_cls|net_prio|perf_event|rdma|misc|,)+|"
     r"(?:docker|lxc|kubepods|burstable|besteffort|slurm|system|unified|memory|\.\.|\.)|slurmstepd\.scope|"
     r"session-c?\d+\.scope|(?:step|task)_\d+|(?:memwatchd|docker|containerd)\.service"
 )
@@ -184,6 +187,7 @@ def _stat(names: TextRedactor, text: str) -> str:
     if not pid.isdecimal() or not fields:
         return ""
     number = names.redactor.pid(int(pid))
+    fields[_STAT_ADDRESSES:] = ["0"] * len(fields[_STAT_ADDRESSES:])
     for at in _STAT_PIDS:
         if at < len(fields) and fields[at].isdecimal() and int(fields[at]) > 0:
             fields[at] = str(names.redactor.pid(int(fields[at])))

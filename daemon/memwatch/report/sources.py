@@ -118,6 +118,8 @@ _ROOT = {
     Kind.DISTRIBUTION: ("etc/os-release",),
     Kind.PCI_IDS: ("usr/share/hwdata/pci.ids", "usr/share/misc/pci.ids"),
 }
+# Folders whose existence counts, also if they have none of the files: a machine without GPUs has a bus.
+FOLDERS = ("proc/driver/nvidia", "sys/bus", "sys/class/drm", "sys/class/kfd", "sys/block", "sys/fs/cgroup")
 _PCI = ("class", "vendor", "device")
 # Below the device of a card. Reading the last group can resume a suspended GPU.
 _CARD = {
@@ -131,6 +133,7 @@ _CARD = {
         "mem_info_*",
         "current_*_partition",
         "available_*_partition",
+        "uma/carveout*",
     ),
     Kind.TEXT: ("uevent", "product_name"),
     Kind.SERIAL: ("unique_id",),
