@@ -20,7 +20,7 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.collectors import list_collectors
-from memwatch.collectors.base import Host
+from memwatch.collectors.base import Collector, Host
 from memwatch.linux.files import Roots, SourceUnavailable
 from scripts import golden
 from support.machine_folders import NVML_STATE, plain
@@ -48,6 +48,10 @@ ALWAYS = (
 )
 # They start programs, load libraries or read a log, and not the folder.
 LEFT_OUT = ("nvml", "tegrastats", "amdsmi", "amd_cli", "kmsg", "containers", "kubernetes", "cgroup_pressure")
+
+
+# Of a collector that fails on the machine, in expected.json.
+FAILED = "failed"
 
 
 class MadeMachine(Struct, frozen=True):
@@ -147,16 +151,29 @@ def results_of(folder: Path, page_size: int) -> dict[str, Json]:
                 }
             continue
         with closing(collector), suppress(SourceUnavailable, OSError):
-            result = plain(collector.collect())
+            result = collect(collector)
             if result or entry.name in ALWAYS:
                 found[entry.name] = result
     return found
+
+
+def collect(collector: Collector) -> Json:
+    """Return the findings. A file that this version cannot parse is what the new folder is needed for."""
+    try:
+        return plain(collector.collect())
+    except (SourceUnavailable, OSError):
+        raise
+    except Exception as error:
+        return {FAILED: f"{type(error).__name__}: {error}"[:300]}
 
 
 def list_remarks(bundle: Bundle, folder: Path) -> Iterator[str]:
     """Yield what a reviewer has to check, and what to add by hand."""
     files = bundle.summary.get("files", {})
     yield f"check expected.json and metrics.txt against the report: {str(files.get('text'))[:200]}"
+    written = json.loads((folder / "expected.json").read_bytes())["collectors"]
+    for name in (name for name, result in written.items() if FAILED in result):
+        yield f"{name} fails on these files, so its test will: {written[name][FAILED]}"
     unread = files.get("unread")
     if isinstance(unread, dict) and unread:
         yield f"{len(unread)} files could not be read there, such as {str(next(iter(unread)))[:200]}"

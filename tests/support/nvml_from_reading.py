@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from memwatch.drivers.nvml.vital_fields import THROTTLE_REASONS
+from memwatch.linux.pci import pci_numbers
 from support.nvml_state import (
     Bar1,
     Ecc,
@@ -86,10 +87,12 @@ def find_gaps(reading: Json) -> Iterator[str]:
 
 def pci_id(address: str, files: Mapping[str, bytes]) -> int:
     """Return NVML's PCI id, device and vendor, 0 if the report has none."""
-    for name in (name for name in files if name.endswith(f"{address.lower()}/device")):
-        vendor = files.get(name.removesuffix("device") + "vendor", b"0x0")
-        return (int(files[name], 16) << 16) | int(vendor, 16)
-    return 0
+    here = pci_numbers(address)
+    found = (name.removesuffix("/device") for name in files if name.endswith("/device"))
+    folder = next((name for name in found if pci_numbers(name.rpartition("/")[2]) == here), None)
+    if folder is None or f"{folder}/vendor" not in files:
+        return 0
+    return (int(files[f"{folder}/device"], 16) << 16) | int(files[f"{folder}/vendor"], 16)
 
 
 def _holder(row: Json) -> Holder:

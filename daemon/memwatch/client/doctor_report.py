@@ -44,6 +44,7 @@ FIRST_PID = 1001
 INTERVAL_SECONDS = 1.0
 OTHER_MACHINE = "the daemon watches another machine than this one: run memwatch doctor --report there"
 SIMULATED = "the data is simulated"
+NO_PROCFS = "this system has no /proc"
 
 
 class ReportRedactor:
@@ -150,6 +151,8 @@ def find_obstacle(roots: Roots, snapshot: Json) -> str:
     """Return why files of this machine are not evidence for the snapshot. Empty if they are."""
     if snapshot.get("simulated"):
         return SIMULATED
+    if not roots.procfs.is_dir():
+        return NO_PROCFS
     here = read_identity(roots)
     same_boot = here.boot_id == snapshot["boot_id"] and here.boot_id != UNKNOWN_BOOT
     return "" if same_boot and here.host == snapshot["host"] else OTHER_MACHINE
