@@ -51,7 +51,7 @@ SECRETS = {
     "network share": f"{SECRET}-share",
     "mount point": f"{SECRET}-mount",
     "open file": f"{SECRET}-file",
-    "name of a GPU client": f"{SECRET}-client",
+    "name of a GPU client": f"7{SECRET}",
     "container's file": f"{SECRET}-containerenv",
     "distribution": f"{SECRET}-os",
     "MAC address": "5e:ed:00:5e:ed:01",
@@ -124,7 +124,7 @@ def plant(folder: Path) -> None:
     edit(process / "status", "Uid:\t1000\t1000\t1000\t1000", "Uid:\t70123\t70123\t70123\t70123")
     for name, mark in (("stat", "(python3)"), ("status", "Name:\tpython3")):
         edit(process / name, mark, mark.replace("python3", f"{SECRET}-proc"))
-    append(process / "fdinfo/4", f"drm-client-name:\t{SECRET}-client\n")
+    append(process / "fdinfo/4", f"drm-client-name:\t7{SECRET}\n")
     (process / "fd/9").symlink_to(f"/home/{SECRET}-user/{SECRET}-file")
     mounts = f"90 1 8:2 / /mnt/{SECRET}-mount rw - ext4 /dev/mapper/{SECRET}-disk rw\n"
     append(own / "mountinfo", mounts + f"91 1 0:9 / /home/x rw - nfs4 {SECRET}-share:/x rw,addr=203.0.113.77\n")
