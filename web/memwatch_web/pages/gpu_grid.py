@@ -61,9 +61,9 @@ def _rank(one: MemoryMap) -> int:
 def build_cells(
     maps: Iterable[MemoryMap], pressure: Mapping[str, Pressure], devices: Sequence[Device]
 ) -> tuple[GpuCell, ...]:
-    """Return the cells, the worst level first. Cells of one level keep their order, so that few of them move."""
+    """Return the cells, critical and high ones first. All others keep their order, so that few of them move."""
     cells = [(_levels(one, pressure), _build(one, pressure, devices)) for one in maps]
-    cells.sort(key=lambda one: -max(one[0], default=-1))
+    cells.sort(key=lambda one: -max(Level.MEDIUM, *one[0], Level.MEDIUM))
     return tuple(cell for _, cell in cells)
 
 
