@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from memwatch.backends.finder import Finder
 from memwatch.doctor.examiner import Examiner
-from memwatch.notify.status import build_view
+from memwatch.notify.status import build_view, count_firing
 from memwatch.processes.process_folder import read_oom_score
 from memwatch.processes.pss import PssReader
 from memwatch_web.api.inquiries import Inquiries
@@ -66,4 +66,5 @@ def create_pages(daemon: Daemon) -> Pages:
         lambda: monitor.events.latest(SHOWN_EVENTS),
         alerting=lambda: build_view(monitor, daemon.alerting),
         history=lambda: monitor.series,
+        firing=lambda: count_firing(monitor),
     )

@@ -79,7 +79,7 @@ ALERTING = AlertView(
 class Site:
     """Server of `snapshot`, moved to the present. `frozen` stops events of streams, `refusing` ends and rejects.
 
-    `speed`: seconds of the machine's time per second.
+    `speed`: seconds of the machine's time per second. `firing`: number of firing alerts.
     """
 
     def __init__(
@@ -88,7 +88,8 @@ class Site:
         self.snapshot = snapshot
         self.frozen = False
         self.refusing = False
-        self._pages = Pages(alerting=lambda: ALERTING)
+        self.firing = 0
+        self._pages = Pages(alerting=lambda: ALERTING, firing=lambda: self.firing)
         self._interval_seconds = interval_seconds
         self._speed = speed
         self._began = time.monotonic()

@@ -104,7 +104,8 @@ class Pages:
     """Renderer of all pages. Streams of the grouped process list are named `processes-GROUP`, that of hidden pages
     `title`.
 
-    `rules` and `events` (newest first) are called at each rendering. `growth`: process growth from the monitor.
+    `rules`, `events` (newest first) and `firing` (number of firing alerts) are called at each rendering. `growth`:
+    process growth from the monitor.
     """
 
     names = tuple(PATHS)
@@ -118,12 +119,14 @@ class Pages:
         events: Callable[[], Sequence[Event]] = tuple,
         alerting: Callable[[], AlertView] = AlertView,
         history: Callable[[], AllSeries | None] = lambda: None,
+        firing: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._rules, self._events, self._alerting = rules, events, alerting
+        self._rules, self._events, self._alerting, self._firing = rules, events, alerting, firing
         self._history_writer, self._history = history_writer, history
         self._growth = growth or GrowthTracker()
         self._cpu = CpuShare()
         self._environment = create_environment()
+        self._environment.globals["firing"] = firing
         self._templates = {name: self._environment.get_template(f"{name}.html") for name in self.names}
 
     def path(self, name: str) -> str:
@@ -140,7 +143,7 @@ class Pages:
     def fragment(self, stream: str, snapshot: Snapshot) -> bytes:
         """Render the live part of a page, byte for byte as in the page. For `title`: its `#latest` as JSON."""
         if stream == TITLE:
-            return to_bytes(build_latest(snapshot, self._rules()))
+            return to_bytes(self._latest(snapshot, self._rules()))
         name, _, group = stream.partition("-")
         template = self._templates[name]
         view = next((ListView(by) for by in GROUPS if by == group), None)
@@ -173,7 +176,7 @@ class Pages:
             "subject": view.process.title,
             "snapshot": snapshot,
             "simulated": snapshot.simulated,
-            "latest": build_latest(snapshot, self._rules()),
+            "latest": self._latest(snapshot, self._rules()),
             "view": view,
             "recorded": recorded,
             "figure_words": FIGURE_WORDS,
@@ -198,7 +201,7 @@ class Pages:
     def fit(self, snapshot: Snapshot, form: Any) -> bytes:  # noqa: ANN401  fit_page.Form, a layer above
         """Render the fit page: the form and the answer."""
         template = self._environment.get_template("fit.html")
-        latest = build_latest(snapshot, self._rules())
+        latest = self._latest(snapshot, self._rules())
         return template.render(
             page="fit", snapshot=snapshot, form=form, latest=latest, simulated=snapshot.simulated
         ).encode()
@@ -265,7 +268,7 @@ class Pages:
             "stream": name if view.by == "process" else f"{name}-{view.by}",
             "snapshot": snapshot,
             "simulated": snapshot.simulated,
-            "latest": build_latest(snapshot, rules),
+            "latest": self._latest(snapshot, rules),
             "processes": snapshot.processes,
             "who": find_memory_holders(snapshot, self._growth) if name == "processes" else None,
             "listing": build_listing(snapshot, self._growth, view) if name == "processes" else None,
@@ -288,6 +291,9 @@ class Pages:
         parsed = [(parse_name(name), name) for name in (series.holders.current_names() if series else ())]
         return {parts[1]: name for parts, name in parsed if parts and parts[0] == kind and parts[2] in FOOTPRINTS}
 
+    def _latest(self, snapshot: Snapshot, rules: PressureRules) -> dict[str, Any]:
+        return {**build_latest(snapshot, rules), "firing": self._firing()}
+
     def _overview(self, snapshot: Snapshot, rules: PressureRules) -> dict[str, Any]:
         pressure: dict[str, Pressure] = {verdict.target: verdict for verdict in snapshot.pressure}
         thresholds = {target: rules.thresholds_for(target) for target in snapshot.labels}
@@ -303,7 +309,7 @@ class Pages:
             "below": below,
             "cuda_free": find_cuda_free(snapshot),
             "holders": self._holders(snapshot),
-            "latest": {**build_latest(snapshot, rules), "chart": build_chart_point(snapshot)},
+            "latest": {**self._latest(snapshot, rules), "chart": build_chart_point(snapshot)},
             "changes": self._changes(snapshot),
         }
 

@@ -48,6 +48,16 @@
     icon.href = `${up}static/icon-${stale ? "stale" : latest.level}.svg`;
   }
 
+  function showFiring(count) {
+    const badge = document.getElementById("firing");
+    if (badge.textContent === String(count || "")) return;
+    badge.textContent = count || "";
+    badge.hidden = !count;
+    const link = document.getElementById("nav-alerts");
+    if (count) link.setAttribute("aria-label", `Alerts, ${count} firing`);
+    else link.removeAttribute("aria-label");
+  }
+
   function accept(next) {
     if (next.seq === latest.seq && next.unix === latest.unix) return; // a repeated sample does not count as fresh data
     const gap = now() - freshAt;
@@ -55,6 +65,7 @@
     latest = next;
     freshAt = now();
     showTitle();
+    showFiring(next.firing);
     if (chart && !document.hidden) chart.add(next, gap);
   }
 
