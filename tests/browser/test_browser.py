@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from scripts.screenshots import chromium
 from support.alert_machine import quick_config
@@ -99,6 +100,8 @@ def test_test_notification_and_silence_work_by_buttons(browser: Browser, tmp_pat
 
         page.click("#test-alert")
         page.wait_for_selector("#receiver-site0 >> text=ok", timeout=60_000)
+        delivery = page.get_by_role("region", name="Deliveries").locator("tbody tr")
+        expect(delivery).to_have_text(re.compile(r"test\s+site0\s+delivered \(200\)\s+1\s+\d\d:\d\d:\d\d"))
         page.fill("[name=hours]", "2.5")
         page.wait_for_timeout(1200)
         page.fill("[name=reason]", "a disk is changed")

@@ -217,6 +217,15 @@ def test_dead_receiver_delays_no_other(tmp_path: Path) -> None:
     for found in receivers:
         contract.Receiver.model_validate(found)
     assert [(one["name"], one["pending"]) for one in receivers] == [("site0", 0), ("site1", 1)]
+    sent = {key: receivers[0]["deliveries"][0][key] for key in ("rule", "target", "result", "attempts", "status")}
+    assert sent == {
+        "rule": "pressure.critical",
+        "target": "ram",
+        "result": "delivered",
+        "attempts": 1,
+        "status": 200,
+    }
+    assert [one["result"] for one in receivers[1]["deliveries"]] == ["queued"]
     assert "webhook site0 (http://localhost:" in page
     assert "/hook/token" not in page
     assert lag < 0.1

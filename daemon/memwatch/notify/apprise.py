@@ -58,7 +58,7 @@ class AppriseChannel:
         except Exception as error:  # noqa: BLE001  a plug-in may raise anything; the next attempt must follow
             return PostResult(None, f"Apprise failed: {type(error).__name__}", may_have_arrived=True)
         if done:
-            return PostResult(200)
+            return PostResult(None, accepted=True)
         status = self._words.status
         return PostResult(status, f"answered {status}" if status else "Apprise reports a failed delivery")
 

@@ -60,8 +60,8 @@ class WallClock(Protocol):
 class PostResult(Struct, frozen=True):
     """Result of an attempt: an HTTP status, or a `failure` in words.
 
-    `may_have_arrived`: the receiver may have processed the request without confirming it. `unix`: the time of its
-    Date header, if any.
+    `accepted`: a service without HTTP statuses reported success. `may_have_arrived`: the receiver may have
+    processed the request without confirming it. `unix`: the time of its Date header, if any.
     """
 
     status: int | None
@@ -69,10 +69,11 @@ class PostResult(Struct, frozen=True):
     may_have_arrived: bool = False
     retry_after_seconds: float = 0.0
     unix: float | None = None
+    accepted: bool = False
 
     @property
     def success(self) -> bool:
-        return self.status is not None and 200 <= self.status < 300
+        return self.accepted or (self.status is not None and 200 <= self.status < 300)
 
 
 class Poster:

@@ -13,6 +13,7 @@ from memwatch.alerts.rules import CRITICAL, EVENTS
 from memwatch.alerts.state import Notification
 from memwatch.notify.channel import Channel, Reminder
 from memwatch.notify.http_post import PostResult
+from memwatch.notify.outbox.delivery_log import Delivery
 from memwatch.notify.outbox.outbox import ReceiverQueue
 from memwatch.notify.outbox.queue import Kind, Message, Outcome
 from memwatch.runtime.histogram import Histogram
@@ -137,6 +138,17 @@ class Receiver:
             wait = None if due is None else max(0.0, max(due, self._hold_until) - time.monotonic())
             return ReceiverStatus(self.disabled, self._failure, wait, self._delivered_unix)
 
+    def deliveries(self) -> list[tuple[Delivery, float | None]]:
+        """Return the latest deliveries, newest first, with the seconds until the next attempt."""
+        with self.queue.changed:
+            return [(one, self._wait_of(one)) for one in self.queue.queue.deliveries()]
+
+    def _wait_of(self, delivery: Delivery) -> float | None:
+        message = self.queue.queue.message(delivery.seq)
+        if message is None or message.in_flight:
+            return None
+        return max(0.0, max(message.due, self._hold_until) - time.monotonic())
+
     def thread_state(self) -> ThreadState:
         """Return the state of the thread. It is stuck if an attempt takes longer than any attempt may."""
         if self._closing:
@@ -240,6 +252,8 @@ class Receiver:
         return RepeatBatch(self.channel.reminder, bodies) if bodies else None
 
     def _handle_result(self, entry: Message, answer: PostResult) -> None:
+        failure = "" if answer.success else answer.failure
+        self.queue.queue.log_attempt(entry, answer.status, failure, time.time())
         if answer.success:
             self.queue.queue.mark_delivered(entry)
             self.queue.count([Outcome.DELIVERED])

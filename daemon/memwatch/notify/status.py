@@ -15,11 +15,13 @@ from memwatch.alerts.state import AlertState
 from memwatch.events import Event
 from memwatch.monitor.loop import Monitor
 from memwatch.notify.manager import NotificationManager
+from memwatch.notify.outbox.delivery_log import Delivery
 from memwatch.notify.sender import Sender
 from memwatch.render.json import Json, rfc3339
 from memwatch.snapshot import Reason, Snapshot
 
 LATEST_EVENTS = 20
+SHOWN_DELIVERIES = 50
 # Alerts, and changes to their delivery.
 SHOWN_KINDS = frozenset({"alert", "silence", "test"})
 NAMED_TARGETS = 20
@@ -64,6 +66,22 @@ class AlertGroup(Struct, frozen=True):
     alerts: tuple[AlertRow, ...]
 
 
+class DeliveryRow(Struct, frozen=True):
+    """Latest attempt to deliver a message to a receiver, as in the log, and the seconds until the next one."""
+
+    receiver: str
+    id: str
+    rule: str
+    target: str
+    kind: str
+    result: str
+    attempts: int
+    status: int | None
+    failure: str
+    unix: float | None
+    next_attempt_seconds: float | None
+
+
 class ReceiverRow(Struct, frozen=True):
     """State of one receiver."""
 
@@ -78,6 +96,7 @@ class ReceiverRow(Struct, frozen=True):
     failure: str
     next_attempt_seconds: float | None
     last_delivered_unix: float | None
+    deliveries: tuple[DeliveryRow, ...] = ()
 
 
 class AlertView(Struct, frozen=True):
@@ -91,6 +110,12 @@ class AlertView(Struct, frozen=True):
     disk_errors: int = 0
     notes: Mapping[str, str] = field(default_factory=dict)
     rules: Sequence[RuleRow] = ()
+
+    @property
+    def deliveries(self) -> list[DeliveryRow]:
+        """Return the latest deliveries to all receivers: the queued ones, then the newest attempt first."""
+        rows = [one for receiver in self.receivers for one in receiver.deliveries]
+        return sorted(rows, key=lambda row: (row.unix is not None, -(row.unix or 0.0)))[:SHOWN_DELIVERIES]
 
     @property
     def groups(self) -> list[AlertGroup]:
@@ -202,9 +227,27 @@ def receiver_rows(alerting: NotificationManager) -> list[ReceiverRow]:
                 failure=status.failure,
                 next_attempt_seconds=status.next_attempt_seconds,
                 last_delivered_unix=status.last_delivered_unix,
+                deliveries=tuple(delivery_row(receiver.name, *one) for one in receiver.deliveries()),
             )
         )
     return rows
+
+
+def delivery_row(receiver: str, delivery: Delivery, next_attempt_seconds: float | None) -> DeliveryRow:
+    rule, _, rest = delivery.alert.partition(" ")
+    return DeliveryRow(
+        receiver=receiver,
+        id=delivery.id,
+        rule=rule,
+        target=rest.partition(" ")[0],
+        kind=delivery.kind,
+        result=delivery.result,
+        attempts=delivery.attempts,
+        status=delivery.status,
+        failure=delivery.failure,
+        unix=delivery.unix,
+        next_attempt_seconds=next_attempt_seconds,
+    )
 
 
 def alert_json(row: AlertRow, sender: Sender) -> Json:
@@ -251,4 +294,9 @@ def silence_json(silence: Silence, snapshot: Snapshot | None) -> Json:
 
 
 def receiver_json(row: ReceiverRow) -> Json:
-    return {name: value for name, value in asdict(row).items() if name != "title"}
+    fields = {name: value for name, value in asdict(row).items() if name != "title"}
+    return {**fields, "deliveries": [delivery_json(one) for one in row.deliveries]}
+
+
+def delivery_json(row: DeliveryRow) -> Json:
+    return {name: value for name, value in asdict(row).items() if name != "receiver"}

@@ -434,6 +434,21 @@ class Silence(Answer):
     note: str | None = Field(description="If the target does not exist now: the existing ones.")
 
 
+class Delivery(Answer):
+    """Latest attempt to deliver one notification."""
+
+    id: str = Field(description="`webhook-id` of the notification.")
+    rule: str
+    target: str
+    kind: Literal["firing", "resolved", "fact", "test"]
+    result: Literal["queued", "delivered", "retry", "gave_up", "disabled", "superseded"]
+    attempts: int = Field(description="Since memwatchd started.")
+    status: int | None = Field(description="HTTP status; null without a response.")
+    failure: str = Field(description="Error of the last attempt; empty if it succeeded.")
+    unix: float | None = Field(description="End of the last attempt; null before the first one.")
+    next_attempt_seconds: float | None = Field(description="Null for one that does not wait.")
+
+
 class Receiver(Answer):
     """Notification receiver and its delivery status."""
 
@@ -447,6 +462,9 @@ class Receiver(Answer):
     failure: str = Field(description="Error of the last attempt; empty if it succeeded.")
     next_attempt_seconds: float | None
     last_delivered_unix: float | None
+    deliveries: list[Delivery] = Field(
+        description="Up to 10 queued ones, then the last attempts of 50 messages, newest first."
+    )
 
 
 class AlertTest(Answer):

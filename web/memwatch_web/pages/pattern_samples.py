@@ -25,7 +25,7 @@ from memwatch.model import (
     ShareKind,
     Vitals,
 )
-from memwatch.notify.status import AlertRow, AlertView, ReceiverRow, RuleRow
+from memwatch.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow, RuleRow
 from memwatch.owners import Owner
 from memwatch.processes.leaks import LeakSuspect
 from memwatch.snapshot import (
@@ -305,5 +305,20 @@ def receivers() -> Iterator[ReceiverRow]:
         title, is_disabled, waiting = f"a webhook, {name}", name == "disabled", 1 if failure else 0
         yield ReceiverRow(
             name.replace(" ", "-"), "webhook", title, ("pressure.critical",), (), is_disabled, waiting, outcomes,
-            failure, attempt, last,
+            failure, attempt, last, deliveries_to(name, failure, attempt, last),
         )  # fmt: skip
+
+
+def deliveries_to(
+    receiver: str, failure: str, attempt: float | None, last: float | None
+) -> tuple[DeliveryRow, ...]:
+    """Return the log of a receiver in that state."""
+    if last is None:
+        return ()
+    done = DeliveryRow(receiver, "msg_1", "pressure.critical", "ram", "firing", "delivered", 1, 204, "", last, None)
+    result = "retry" if attempt else "disabled"
+    failed = DeliveryRow(
+        receiver, "msg_2", "device.lost", "gpu0", "fact", result, 3, 503, failure, UNIX - 4, attempt
+    )
+    queued = DeliveryRow(receiver, "msg_3", "test", "test", "test", "queued", 0, None, "", None, attempt)
+    return (done,) if not failure else (queued, failed, done) if attempt else (failed, done)

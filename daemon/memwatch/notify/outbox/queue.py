@@ -7,6 +7,8 @@ from enum import Enum
 
 from msgspec import Struct, field
 
+from memwatch.notify.outbox.delivery_log import Delivery, DeliveryLog
+
 MAX_WAITING = 1000
 
 
@@ -56,6 +58,12 @@ class Message(Struct, eq=False):
         return self.kind is Kind.FIRING
 
 
+# Result of a message that waits for its first attempt.
+QUEUED = "queued"
+# Number of those that are listed.
+MAX_QUEUED = 10
+
+
 class DeliveredState(Struct, frozen=True):
     """Delivery state of a firing alert. `may_have_arrived`: the receiver got, or may have got, the notification in
     `body`."""
@@ -86,6 +94,7 @@ class Queue:
 
     def __init__(self, max_messages: int = MAX_WAITING) -> None:
         self.changes: QueueChanges = QueueChanges()
+        self.log: DeliveryLog = DeliveryLog()
         self._max_messages = max_messages
         self._waiting: dict[int, Message] = {}
         self._delivered: dict[str, DeliveredState] = {}
@@ -110,6 +119,12 @@ class Queue:
 
     def all(self) -> tuple[list[Message], dict[str, DeliveredState]]:
         return list(self._waiting.values()), dict(self._delivered)
+
+    def deliveries(self) -> list[Delivery]:
+        """Return the newest messages that wait for their first attempt, then the log, newest first."""
+        waiting = [one for one in reversed(self._waiting.values()) if self.log.find(one.seq) is None]
+        queued = [Delivery(one.seq, one.id, one.alert, one.kind.value, QUEUED, 0) for one in waiting[:MAX_QUEUED]]
+        return [*queued, *self.log.latest()]
 
     def firing_bodies(self) -> list[bytes]:
         """Return the bodies of delivered firing notifications whose alerts have not been reported as resolved."""
@@ -136,8 +151,15 @@ class Queue:
         for entry in self._waiting.values():
             entry.due = min(entry.due, now)
 
+    def log_attempt(self, entry: Message, status: int | None, failure: str, unix: float) -> None:
+        """Log an attempt as one that is retried. Call before `mark_delivered` and the like, which change that."""
+        before = self.log.find(entry.seq)
+        attempts = before.attempts + 1 if before else 1
+        kind, result = entry.kind.value, Outcome.RETRY.value
+        self.log.record(Delivery(entry.seq, entry.id, entry.alert, kind, result, attempts, status, failure, unix))
+
     def mark_delivered(self, entry: Message) -> None:
-        self._remove(entry)
+        self._remove(entry, Outcome.DELIVERED)
         if entry.firing:
             self._set_delivered(entry.alert, DeliveredState(True, entry.body))
         else:
@@ -157,20 +179,20 @@ class Queue:
             return []
         outcomes = self._drop_stale(entry.alert, up_to=resolves[-1])
         if self._forget_undelivered(entry.alert):
-            self._remove(resolves[-1])
+            self._remove(resolves[-1], Outcome.SUPERSEDED)
             outcomes.append(Outcome.SUPERSEDED)
         return outcomes
 
-    def give_up(self, entry: Message) -> None:
-        self._remove(entry)
+    def give_up(self, entry: Message, outcome: Outcome = Outcome.GAVE_UP) -> None:
+        self._remove(entry, outcome)
         if entry.firing and entry.alert not in self._delivered:
             self._set_delivered(entry.alert, DeliveredState(False))
 
     def clear(self) -> int:
-        """Drop everything and return the number of messages dropped."""
+        """Drop everything because the receiver is disabled, and return the number of messages dropped."""
         dropped = len(self._waiting)
         for entry in list(self._waiting.values()):
-            self._remove(entry)
+            self._remove(entry, Outcome.DISABLED)
         for alert in list(self._delivered):
             self._forget(alert)
         return dropped
@@ -178,12 +200,13 @@ class Queue:
     def keep_only(self, wanted: Callable[[str], bool]) -> None:
         """Drop alerts that the receiver no longer subscribes to."""
         for entry in [entry for entry in self._waiting.values() if not wanted(entry.alert)]:
-            self._remove(entry)
+            self._remove(entry, Outcome.SUPERSEDED)
         for alert in [alert for alert in self._delivered if not wanted(alert)]:
             self._forget(alert)
 
-    def _remove(self, entry: Message) -> None:
+    def _remove(self, entry: Message, outcome: Outcome) -> None:
         self._waiting.pop(entry.seq, None)  # the receiver's replacement may have dropped it meanwhile
+        self.log.end(entry.seq, outcome.value)
         self.changes.messages.add(entry.seq)
 
     def _set_delivered(self, alert: str, delivered: DeliveredState) -> None:
@@ -230,7 +253,7 @@ class Queue:
             if entry is up_to:
                 break
             if entry.firing and not entry.in_flight:
-                self.give_up(entry)
+                self.give_up(entry, Outcome.SUPERSEDED)
                 outcomes.append(Outcome.SUPERSEDED)
         return outcomes
 
@@ -245,7 +268,7 @@ class Queue:
         excess = len(self._waiting) - self._max_messages
         dropped = self._droppable(new)[:excess] if excess > 0 else []
         for entry in dropped:
-            self._remove(entry)
+            self._remove(entry, Outcome.GAVE_UP)
         return [Outcome.GAVE_UP] * len(dropped)
 
     def _droppable(self, new: Message) -> list[Message]:
