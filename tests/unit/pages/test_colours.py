@@ -18,11 +18,11 @@ THEMES = ("light", "dark")
 
 
 def colours(theme: str) -> dict[str, str]:
-    blocks = re.findall(r":root \{(.*?)\}", (STATIC / "app.css").read_text(), re.DOTALL)
-    found: dict[str, str] = {}
-    for block in blocks[: 1 + (theme == "dark")]:
-        found |= dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
-    return found
+    styles = (STATIC / "app.css").read_text()
+    pairs = re.findall(
+        r"--([\w-]+): (?:var\(--light, )?(#[0-9a-f]{6})(?:\) var\(--dark, (#[0-9a-f]{6})\))?;", styles
+    )
+    return {name: (dark or light) if theme == "dark" else light for name, light, dark in pairs}
 
 
 def luminance(colour: str) -> float:

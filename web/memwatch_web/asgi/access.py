@@ -26,6 +26,7 @@ SECURITY_HEADERS = (
     (
         "content-security-policy",
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "manifest-src 'self'; "
         "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     ),
     ("x-content-type-options", "nosniff"),

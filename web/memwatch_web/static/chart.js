@@ -89,7 +89,7 @@ const PastChart = (() => {
       this.moments = box.parentElement.querySelector(".moment");
       this.drawnAt = 0;
       new ResizeObserver(() => this.plot?.setSize({ width: box.clientWidth, height: HEIGHT })).observe(box);
-      matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.show(this.past));
+      document.addEventListener("memwatch:theme", () => this.past && this.show(this.past));
     }
 
     show(past) {

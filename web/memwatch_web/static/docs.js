@@ -1,5 +1,13 @@
 "use strict";
 
+// Swagger UI's dark theme follows that of the page.
+(() => {
+  const root = document.documentElement;
+  const follow = () => root.classList.toggle("dark-mode", getComputedStyle(root).colorScheme === "dark");
+  document.addEventListener("memwatch:theme", follow);
+  follow();
+})();
+
 // validatorUrl: null, or the page would send the URL of the description to an external validator.
 SwaggerUIBundle({
   url: "openapi.json",
