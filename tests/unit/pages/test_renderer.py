@@ -347,7 +347,12 @@ def test_api_reference_loads_nothing_external() -> None:
     scripts = [attrs["src"] for tag, attrs in page.tags if tag == "script"]
 
     assert page.open == []
-    assert scripts == ["static/theme.js", "static/vendor/swagger-ui-bundle-5.35.0.js", "static/docs.js"]
+    assert scripts == [
+        "static/theme.js",
+        "static/keys.js",
+        "static/vendor/swagger-ui-bundle-5.35.0.js",
+        "static/docs.js",
+    ]
     assert "validatorUrl: null" in (STATIC / "docs.js").read_text()
 
 

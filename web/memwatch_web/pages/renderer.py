@@ -55,6 +55,8 @@ PATHS = {
 # Links of the navigation bar.
 LINKS = {name: PATHS[name] for name in ("overview", "history", "processes", "devices")}
 LINKS |= {"fit": "/fit", "alerts": "/alerts", "about": "/about"}
+# Letters that open a page after g.
+KEYS = {"overview": "o", "history": "h", "processes": "p", "devices": "d", "fit": "f", "alerts": "a", "about": "i"}
 # Macro files, available in templates by name. The first is used by the others.
 PARTS = ("parts", "holder_parts", "map_parts", "status_parts", "device_parts", "alert_parts", "past_parts")
 # Stream of a page that is not visible.
@@ -380,6 +382,7 @@ def create_environment() -> Environment:
         "dashes": DASHES,
         "up": "",  # only error pages may be nested
         "paths": LINKS,
+        "keys": KEYS,
         "between": wording.between,
         "needs_reclaim": wording.needs_reclaim,
         "verdict": wording.verdict,

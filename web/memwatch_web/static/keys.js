@@ -1,0 +1,55 @@
+"use strict";
+
+// Keyboard shortcuts. They can be disabled in this browser, as WCAG 2.1.4 requires for keys without a modifier.
+
+(() => {
+  const KEY = "memwatch.shortcuts";
+  const SEQUENCE_MS = 1500;
+  const dialog = document.getElementById("shortcuts");
+  const button = document.getElementById("show-shortcuts");
+  const enabled = document.getElementById("use-shortcuts");
+  let wentAt = -Infinity; // when g was pressed
+
+  const isTyping = (element) => element.closest("input, select, textarea, [contenteditable]") !== null;
+  const show = () => dialog.open || dialog.showModal();
+
+  function go(key) {
+    const link = document.querySelector(`.top nav [data-key="${CSS.escape(key)}"]`);
+    link?.click();
+    return link !== null;
+  }
+
+  function focusFilter() {
+    const filter = document.querySelector("main input[type=search]");
+    filter?.select();
+    filter?.focus();
+    return filter !== null;
+  }
+
+  // Whether the key is one of ours.
+  function press(key, time) {
+    const follows = time - wentAt < SEQUENCE_MS;
+    wentAt = !follows && key === "g" ? time : -Infinity;
+    if (follows) return go(key);
+    if (key === "/") return focusFilter();
+    if (key !== "?") return false;
+    show();
+    return true;
+  }
+
+  document.addEventListener("keydown", (event) => {
+    const isPlain = !event.ctrlKey && !event.metaKey && !event.altKey && !event.repeat && !event.isComposing;
+    if (!isPlain || event.key === "Shift" || !enabled.checked || dialog.open || isTyping(event.target)) return;
+    if (press(event.key, event.timeStamp)) event.preventDefault();
+  });
+
+  // Storage may be disabled: then the choice lasts until the page is left.
+  try {
+    enabled.checked = localStorage.getItem(KEY) !== "off";
+    enabled.addEventListener("change", () => localStorage.setItem(KEY, enabled.checked ? "on" : "off"));
+  } catch {
+    enabled.checked = true;
+  }
+  button.addEventListener("click", show);
+  button.hidden = false;
+})();
