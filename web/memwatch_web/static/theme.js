@@ -1,6 +1,7 @@
 "use strict";
 
-// The theme chosen in this browser. Runs before the first paint, so that the other theme does not flash.
+// The theme chosen in this browser, and the view for a screen on a wall. Runs before the first paint, so that nothing else
+// flashes.
 
 (() => {
   const KEY = "memwatch.theme";
@@ -37,6 +38,7 @@
     document.dispatchEvent(new Event("memwatch:theme"));
   }
 
+  root.toggleAttribute("data-kiosk", new URLSearchParams(location.search).has("kiosk"));
   apply(read());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
   window.addEventListener("storage", () => apply(read()));
