@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Browser, Page, Request, expect
 
 from scripts.screenshots import chromium
@@ -25,8 +26,21 @@ SPIKE_AT = f"""(() => {{
   const {{ start, end, charts }} = {DATA};
   const {{ unix, min, max }} = charts[0].curves[0];
   const spreads = max.map((most, at) => most - min[at]);
-  return (unix[spreads.indexOf(Math.max(...spreads))] - start) / (end - start);
+  const room = 1.25 * (charts[0].seconds_to_full ?? 0);
+  return (unix[spreads.indexOf(Math.max(...spreads))] - start) / (end - start + room);
 }})()"""
+# Number of pixels in the colour of forecasts, in the upper half of the chart and right of a fraction of its width.
+FORECAST = """(from) => {
+  const canvas = document.querySelector("[data-chart=ram] canvas");
+  const plot = document.querySelector("[data-chart=ram] .u-over").getBoundingClientRect();
+  const left = plot.left - canvas.getBoundingClientRect().left;
+  const colour = getComputedStyle(document.documentElement).getPropertyValue("--critical").trim();
+  const wanted = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  const { data } = canvas.getContext("2d").getImageData(left + plot.width * from, 40, plot.width * (1 - from), 76);
+  let found = 0;
+  for (let at = 0; at < data.length; at += 4) found += wanted.every((value, part) => data[at + part] === value);
+  return found;
+}"""
 # Number of pixels in the colour of the "used" curve, within a horizontal range of the chart.
 INK = """([from, to]) => {
   const canvas = document.querySelector('[data-chart=ram] canvas');
@@ -176,6 +190,24 @@ def test_pointer_shows_the_values_of_its_time(browser: Browser) -> None:
         expect(legend).to_have_text("—")
         page.mouse.move(5, 5)
         expect(legend).to_have_text(latest)
+
+
+def test_live_range_has_the_forecast(browser: Browser) -> None:
+    """Dotted, right of now, from the curve of use. A range that ended has none."""
+    snapshot = critical_gb10()
+    verdict = replace(snapshot.pressure[0], seconds_to_full=300.0)
+    with served(Site(replace(snapshot, pressure=(verdict,)))) as address:
+        with opened(browser, f"{address}/history?range=1h") as (page, complaints):
+            page.locator(f"{BOX} .u-over").wait_for()
+            shown = page.evaluate(FORECAST, 0.93)
+            page.locator("#past-earlier").click()
+            page.wait_for_url(re.compile("from="))
+            page.wait_for_function("() => !JSON.parse(document.getElementById('past-data').textContent).live")
+            past = page.evaluate(FORECAST, 0.93)
+
+    assert shown > 100
+    assert past < shown / 2
+    assert complaints == []
 
 
 def test_gap_is_not_drawn_over(browser: Browser) -> None:

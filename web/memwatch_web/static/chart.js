@@ -5,12 +5,14 @@
 
 const PastChart = (() => {
   const HEIGHT = 232;
+  const PAPER_WIDTH = 680; // of A4 and Letter within margins and card; styles scale it to the page
   const HEAD = 22; // above the plot, for the labels of annotations
   const STRIPS = { medium: 4, high: 7, critical: 11 }; // the height of a strip shows its level without colour
   const LOUD = new Set(["oom_kill", "driver"]);
   const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   const OVERHEAD = 1.09; // keep a full curve out of the level strip
   const DAY = 86400;
+  const MOST_AHEAD = 0.14; // of the range
   const LEAST_SPREAD = 0.005; // of the height: a smaller band is not visible
   const NO_DATA = "no data";
   const SVG = document.querySelector("svg").namespaceURI; // of the logo
@@ -88,8 +90,20 @@ const PastChart = (() => {
       this.at = box.parentElement.querySelector(".past-at");
       this.moments = box.parentElement.querySelector(".moment");
       this.drawnAt = 0;
-      new ResizeObserver(() => this.plot?.setSize({ width: box.clientWidth, height: HEIGHT })).observe(box);
+      new ResizeObserver(() => this.plot?.setSize({ width: this.width(), height: HEIGHT })).observe(box);
+      // A canvas keeps its colours and its width on paper.
+      window.addEventListener("beforeprint", () => this.print(true));
+      window.addEventListener("afterprint", () => this.print(false));
       document.addEventListener("memwatch:theme", () => this.past && this.show(this.past));
+    }
+
+    print(starts) {
+      document.documentElement.toggleAttribute("data-printing", starts);
+      if (this.past) this.show(this.past);
+    }
+
+    width() {
+      return document.documentElement.hasAttribute("data-printing") ? PAPER_WIDTH : this.box.clientWidth;
     }
 
     show(past) {
@@ -149,10 +163,13 @@ const PastChart = (() => {
       if (this.plot.cursor.left < 0 || this.plot.cursor.left == null) this.showMoment(null);
     }
 
-    // A live range of the overview has room for the forecast.
+    // A live range has room for the forecast: that of the overview always, so that nothing moves; that of the history
+    // as far as the forecasts of its charts reach.
     rightEdge() {
-      const { start, end, live } = this.past;
-      return live ? end + (end - start) * this.ahead : end;
+      const { start, end, live, charts } = this.past;
+      const farthest = Math.max(...charts.map((one) => (one.stack ? one.seconds_to_full ?? 0 : 0)));
+      const room = this.ahead || Math.min(MOST_AHEAD, (farthest * 1.25) / (end - start));
+      return live ? end + (end - start) * room : end;
     }
 
     options() {
@@ -160,7 +177,7 @@ const PastChart = (() => {
       const grid = { stroke: css("--line"), width: 1 };
       const axis = { stroke: css("--muted"), font: "12px system-ui, sans-serif", grid, ticks: { show: false } };
       return {
-        width: this.box.clientWidth,
+        width: this.width(),
         height: HEIGHT,
         padding: [HEAD, 14, 0, 0],
         legend: { show: false },
@@ -352,11 +369,17 @@ const PastChart = (() => {
       return ctx.createPattern(tile, "repeat");
     }
 
+    // The latest value of the curve of use.
+    lastUse() {
+      const number = this.chart.curves.findIndex((curve) => curve.name === `pool.${this.chart.id}.used_bytes`);
+      return this.data[3 * number + 3]?.findLast((value) => value != null);
+    }
+
     // Dotted from now to the end of the memory, with the time of day at which it is full.
     drawForecast(plot) {
       const { seconds_to_full: seconds, top } = this.chart;
       const { now, live } = this.past;
-      const used = this.data.at(-1).at(-1);
+      const used = this.lastUse();
       if (!live || seconds == null || used == null) return;
       const { ctx, bbox } = plot;
       const end = Math.min(now + seconds, this.rightEdge());

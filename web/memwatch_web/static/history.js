@@ -33,7 +33,10 @@
     for (const chart of charts) chart.show(past);
   }
 
-  function pick(from, to) {
+  // There is no past to the right of now.
+  function pick(from, right) {
+    const to = Math.min(right, past.now);
+    if (to <= from) return;
     const query = new URLSearchParams(location.search);
     const middle = (from + to) / 2;
     const half = Math.max(to - from, MIN_RANGE_SECONDS) / 2;

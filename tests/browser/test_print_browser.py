@@ -1,0 +1,120 @@
+"""Printed pages: the whole range of a chart on the paper, in light colours; and pages with forced colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from scripts.screenshots import chromium
+from support.sample_site import Site, served
+from support.sample_snapshots import critical_gb10
+
+# A4 within the margins of Chromium.
+PAPER = {"width": 718, "height": 1050}
+# Colour of the first canvas at fractions of its width and height.
+PIXEL = """(place) => {
+  const canvas = document.querySelector("canvas");
+  const [x, y] = [place[0] * canvas.width, place[1] * canvas.height];
+  return [...canvas.getContext("2d").getImageData(x, y, 1, 1).data];
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with served(Site(critical_gb10())) as one:
+        yield one
+
+
+def printed(page: Page) -> None:
+    """Show the page as on paper."""
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    page.set_viewport_size(PAPER)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", ["/history?range=1h", "/"])
+def test_printed_chart_has_its_whole_range(browser: Browser, address: str, path: str) -> None:
+    """Drawn for the paper, then scaled to the card; afterwards it has the size of the window again."""
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(address + path)
+    canvas = page.locator("canvas").first
+    canvas.wait_for()
+    wide = canvas.bounding_box()
+    printed(page)
+    card, drawn = (one.bounding_box() for one in (page.locator(".card:has(canvas)").first, canvas))
+    ratio = page.evaluate(
+        "(() => { const one = document.querySelector('canvas'); return one.width / one.height; })()"
+    )
+
+    assert wide and card and drawn
+    assert wide["width"] > 550
+    assert card["x"] <= drawn["x"]
+    assert drawn["x"] + drawn["width"] <= card["x"] + card["width"] <= PAPER["width"]
+    assert drawn["width"] > 0.85 * PAPER["width"]
+    assert drawn["width"] / drawn["height"] == pytest.approx(ratio, rel=0.02)
+
+    page.emulate_media(media="screen")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    expect(page.locator("html[data-printing]")).to_have_count(0)
+    again = canvas.bounding_box()
+    assert again is not None
+    assert again["width"] == pytest.approx(wide["width"], abs=1)
+    page.close()
+
+
+def test_chart_of_a_dark_page_is_printed_in_light_colours(browser: Browser, address: str) -> None:
+    page = browser.new_page(color_scheme="dark")
+    page.goto(f"{address}/history?range=1h")
+    page.locator("canvas").first.wait_for()
+    colour = "getComputedStyle(document.documentElement).getPropertyValue('--gpu').trim()"
+    dark, stack = page.evaluate(colour), page.evaluate(PIXEL, [0.41, 0.77])
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    light, on_paper = page.evaluate(colour), page.evaluate(PIXEL, [0.41, 0.77])
+    page.close()
+
+    assert stack == [*bytes.fromhex(dark[1:]), 255]
+    assert on_paper == [*bytes.fromhex(light[1:]), 255]
+    assert stack != on_paper
+
+
+def test_printed_file_has_pages(browser: Browser, address: str) -> None:
+    """Chromium sends the events of printing: the attribute is set while it makes the file, and then removed."""
+    page = browser.new_page(color_scheme="dark")
+    page.goto(f"{address}/history?range=1h")
+    page.locator("canvas").first.wait_for()
+    page.evaluate(
+        "window.printing = [];"
+        "new MutationObserver(() => window.printing.push(document.documentElement.hasAttribute('data-printing')))"
+        ".observe(document.documentElement, { attributes: true, attributeFilter: ['data-printing'] })"
+    )
+    content = page.pdf(format="A4")
+    seen = page.evaluate("window.printing")
+    page.close()
+
+    assert content.startswith(b"%PDF")
+    assert seen[0] is True
+    assert seen[-1] is False
+
+
+def test_forced_colours_keep_holders_apart(browser: Browser, address: str) -> None:
+    """Segments of the map and their keys have the same colours."""
+    page = browser.new_page(forced_colors="active")
+    page.goto(address)
+    colours = {}
+    for holder in ("gpu", "processes", "shared", "kernel"):
+        segment = page.locator(f"#pool-ram .contents rect.hold-{holder}").first
+        key = page.locator(f"#pool-ram .legend .hold-{holder}").first
+        colours[holder] = segment.evaluate("(one) => getComputedStyle(one).fill")
+        assert key.evaluate("(one) => getComputedStyle(one).backgroundColor") == colours[holder]
+    page.close()
+
+    assert len(set(colours.values())) == 4
