@@ -196,18 +196,39 @@ def test_live_range_has_the_forecast(browser: Browser) -> None:
     """Dotted, right of now, from the curve of use. A range that ended has none."""
     snapshot = critical_gb10()
     verdict = replace(snapshot.pressure[0], seconds_to_full=300.0)
-    with served(Site(replace(snapshot, pressure=(verdict,)))) as address:
-        with opened(browser, f"{address}/history?range=1h") as (page, complaints):
-            page.locator(f"{BOX} .u-over").wait_for()
-            shown = page.evaluate(FORECAST, 0.93)
-            page.locator("#past-earlier").click()
-            page.wait_for_url(re.compile("from="))
-            page.wait_for_function("() => !JSON.parse(document.getElementById('past-data').textContent).live")
-            past = page.evaluate(FORECAST, 0.93)
+    with (
+        served(Site(replace(snapshot, pressure=(verdict,)))) as address,
+        opened(browser, f"{address}/history?range=1h") as (page, complaints),
+    ):
+        page.locator(f"{BOX} .u-over").wait_for()
+        shown = page.evaluate(FORECAST, 0.93)
+        page.locator("#past-earlier").click()
+        page.wait_for_url(re.compile("from="))
+        page.wait_for_function("() => !JSON.parse(document.getElementById('past-data').textContent).live")
+        past = page.evaluate(FORECAST, 0.93)
 
     assert shown > 100
     assert past < shown / 2
     assert complaints == []
+
+
+def test_events_are_listed_newest_first_and_older_ones_on_request(browser: Browser) -> None:
+    """The list stays open when the range refreshes. Numbers are those of the chart, oldest first."""
+    site = Site(critical_gb10())
+    site.add_marks(20)
+    with served(site) as address, opened(browser, f"{address}/history") as (page, complaints):
+        numbers = [int(one) for one in page.locator("#past-list .past-number").all_text_contents()]
+        seen = page.locator("#past-list li[id]").filter(visible=True)
+        expect(seen).to_have_count(12)
+        page.locator("#past-older summary").click()
+        expect(seen).to_have_count(len(numbers))
+        before = page.evaluate(f"{DATA}.now")
+        page.wait_for_function(f"before => {DATA}.now > before", arg=before, timeout=60_000)
+
+        expect(page.locator("#past-older")).to_have_attribute("open", "")
+        assert numbers == sorted(numbers, reverse=True)
+        assert len(numbers) >= 20
+        assert complaints == []
 
 
 def test_gap_is_not_drawn_over(browser: Browser) -> None:
@@ -318,6 +339,6 @@ def test_mark_appears_as_an_annotation(browser: Browser, daemon: RunningDaemon) 
         )
 
         # It appears without a reload: the range is live.
-        expect(page.locator(".past-mark").last).to_contain_text(text, timeout=60_000)
+        expect(page.locator(".past-mark").first).to_contain_text(text, timeout=60_000)
         assert text in [flag["word"] for flag in page.evaluate(DATA)["flags"]]
         assert complaints == []

@@ -239,6 +239,7 @@ def test_page_without_javascript_has_everything_except_the_chart(browser: Browse
         expect(page.locator(".hint")).to_be_visible()
         expect(page.locator("#chart p")).to_be_visible()
         expect(page.locator("time").first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d UTC$"))
+        expect(page.locator("#zone")).to_have_text("Times in UTC")
 
 
 def test_times_are_local_and_other_days_have_a_date(browser: Browser) -> None:
@@ -250,6 +251,7 @@ def test_times_are_local_and_other_days_have_a_date(browser: Browser) -> None:
 
         expect(page.locator(".as-of time")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
         expect(page.locator(".events time").last).to_have_text("20 Nov, 19:22:33")
+        expect(page.locator("#zone")).to_have_text("Times in GMT+9")
     context.close()
 
 

@@ -54,7 +54,9 @@ def test_printed_chart_has_its_whole_range(browser: Browser, address: str, path:
         "(() => { const one = document.querySelector('canvas'); return one.width / one.height; })()"
     )
 
-    assert wide and card and drawn
+    assert wide is not None
+    assert card is not None
+    assert drawn is not None
     assert wide["width"] > 550
     assert card["x"] <= drawn["x"]
     assert drawn["x"] + drawn["width"] <= card["x"] + card["width"] <= PAPER["width"]

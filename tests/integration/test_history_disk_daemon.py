@@ -87,6 +87,7 @@ def test_last_words_match_the_contract_and_end_with_a_clean_stop(tmp_path: Path,
         gone = daemon.get("/api/v1/last-words")
 
     TypeAdapter(contract_past.LastWords).validate_json(answer.body, strict=True)
+    assert "from 0 to 100% used, lines at 60, 80 and 95%" in page
     TypeAdapter(list[contract_past.Tick]).validate_json(ticks.body, strict=True)
     assert ticks.json
     assert [none.status, answer.status, gone.status] == [404, 200, 404]

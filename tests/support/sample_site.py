@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from memwatch.events import Event
 from memwatch.notify.status import AlertView
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.access import SECURITY_HEADERS
@@ -108,6 +109,12 @@ class Site:
             interval_seconds=self._interval_seconds,
             self_usage=replace(self.snapshot.self_usage, cpu_seconds=moment * 0.0012),
         )
+
+    def add_marks(self, number: int) -> None:
+        """Add events to the past, a minute apart."""
+        past, now = past_of(self.now()), self.now().unix
+        marks = [Event(100 + at, now - 60 * at, "mark", f"step {number - at}") for at in range(number)]
+        self._cached_past = replace(past, events=[*marks, *past.events])
 
     def app(self) -> Starlette:
         routes = [Route(self._pages.path(name), self._show(name)) for name in self._pages.names]

@@ -26,16 +26,6 @@
   let titles = null;
   let stale = null;
 
-  // The server sends UTC. Show times in the browser's time zone, with the date if it is not today.
-  function localise(root) {
-    const today = new Date().toDateString();
-    for (const time of root.querySelectorAll("time")) {
-      const date = new Date(time.dateTime);
-      const day = date.toDateString() === today ? "" : `${date.toLocaleDateString([], { day: "numeric", month: "short" })}, `;
-      time.textContent = day + timeOfDay(date / 1000);
-    }
-  }
-
   function announceLevel(before, after) {
     if (before.level === after.level) return;
     if (chart) chart.loadedAt = -Infinity; // with the new level
@@ -142,7 +132,7 @@
       event.preventDefault(); // not a fragment of memwatchd: an error page, a login form of a proxy
       return;
     }
-    localise(fragment);
+    Times.localise(fragment);
     accept(read(fragment));
   });
 
@@ -259,7 +249,6 @@
   const box = document.getElementById("chart");
   const chart = box && new LiveChart(box, document.getElementById("spans"));
 
-  localise(live);
   if (document.hidden) openTitles();
   look();
   setInterval(look, 250);

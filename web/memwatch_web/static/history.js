@@ -17,18 +17,8 @@
   const charts = [...document.querySelectorAll("[data-chart]")].map((box) => new PastChart(box, pick));
   const rfc3339 = (unix) => `${new Date(unix * 1000).toISOString().slice(0, 19)}Z`;
 
-  function localise() {
-    const today = new Date().toDateString();
-    for (const time of document.querySelectorAll("[data-part] time")) {
-      const date = new Date(time.dateTime);
-      const day = date.toDateString() === today ? {} : { day: "numeric", month: "short" };
-      time.title = time.textContent;
-      time.textContent = date.toLocaleString([], { ...day, hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-    }
-  }
-
   function draw() {
-    localise();
+    for (const part of document.querySelectorAll("[data-part]")) Times.localise(part);
     past.thresholds = JSON.parse(document.getElementById("latest").textContent).thresholds;
     for (const chart of charts) chart.show(past);
   }
@@ -79,10 +69,12 @@
 
   function take(page) {
     const focus = selectorOf(document.activeElement);
+    const open = [...document.querySelectorAll("[data-part] details[open]")].map((one) => one.id);
     for (const part of page.querySelectorAll("[data-part]")) {
       const old = document.getElementById(part.id);
       if (old) old.replaceWith(document.adoptNode(part));
     }
+    for (const id of open) document.getElementById(id)?.setAttribute("open", "");
     if (focus && !document.activeElement?.matches(focus)) document.querySelector(focus)?.focus({ preventScroll: true });
     past = JSON.parse(document.getElementById("past-data").textContent);
     shownAt = performance.now();
