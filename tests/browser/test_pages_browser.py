@@ -232,12 +232,17 @@ def test_level_change_is_announced_and_shown_in_the_tab(browser: Browser) -> Non
         assert complaints == []
 
 
-def test_page_without_javascript_has_everything_except_the_chart(browser: Browser) -> None:
+def test_page_without_javascript_has_everything_with_a_picture_of_the_chart(browser: Browser) -> None:
     """It refreshes itself and has a hint."""
     with opened(browser, Site(critical_gb10()), scripts=False) as (page, _):
         expect(page.locator("#share-cuda0 .relation")).to_have_text("CUDA Pool ⊂ System RAM")
         expect(page.locator(".hint")).to_be_visible()
-        expect(page.locator("#chart p")).to_be_visible()
+        picture = page.get_by_role("img", name="Use of System RAM in the last 10 min")
+        expect(picture).to_be_visible()
+        expect(page.locator("#chart p")).to_contain_text("System RAM used, 0 to 119.7 GiB")
+        drawn = page.request.get(urljoin(page.url, picture.get_attribute("src") or ""))
+        assert drawn.headers["content-type"] == "image/svg+xml"
+        assert drawn.text().count("<polyline") == 1
         expect(page.locator("time").first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d UTC$"))
         expect(page.locator("#zone")).to_have_text("Times in UTC")
 

@@ -98,6 +98,20 @@ def test_chart_data_matches_the_api(daemon: RunningDaemon) -> None:
             assert drawn[series["name"], figure] == pytest.approx(series[figure], rel=1e-5, abs=1e-5)
 
 
+def test_overview_has_a_picture_for_browsers_without_javascript(daemon: RunningDaemon) -> None:
+    """Drawn on request, so that other clients neither wait for it nor receive it."""
+    found = re.search(r'<noscript><img class="final" src="(history/picture[^"]*)"', daemon.get("/").text)
+    assert found is not None
+    picture, unknown = daemon.get("/" + html.unescape(found[1])), daemon.get("/history/picture?pool=none")
+
+    assert picture.headers["content-type"] == "image/svg+xml"
+    points = [line.split() for line in re.findall(r'<polyline points="([^"]+)"', picture.text)]
+    heights = [float(point.partition(",")[2]) for line in points for point in line]
+    assert heights
+    assert all(0 <= height <= 200 for height in heights)
+    assert unknown.status == 422
+
+
 def test_csv_matches_json(daemon: RunningDaemon) -> None:
     """The same rows in a named file, with RFC 3339 times and units in the header."""
     links = hrefs(daemon.get(f"/history?{fixed_window(daemon)}").text)

@@ -26,7 +26,7 @@ from memwatch_web.asgi.access import SECURITY_HEADERS
 from memwatch_web.pages import pattern_samples as samples
 from memwatch_web.pages.history_page import build_answer, build_pool_data, parse_pool_query
 from memwatch_web.pages.history_query import HistoryInput
-from memwatch_web.pages.history_view import RejectedQuery
+from memwatch_web.pages.history_view import RejectedQuery, build_view
 from memwatch_web.pages.process_list import parse_view
 from memwatch_web.pages.renderer import Pages
 from support.paths import STATIC
@@ -122,6 +122,7 @@ class Site:
             routes=[
                 Route("/history", self._past),
                 Route("/history/data", self._past_data),
+                Route("/history/picture", self._picture),
                 *routes,
                 Route("/live", self._live),
                 Route("/patterns", lambda _: self._html(self._pages.patterns())),
@@ -152,6 +153,13 @@ class Site:
         query = parse_pool_query(self._cached_past, request.query_params, snapshot)
         body = build_pool_data(self._cached_past, query, snapshot)
         return JSONResponse(body, headers=dict(SECURITY_HEADERS))
+
+    async def _picture(self, request: Request) -> Response:
+        snapshot = self.now()
+        self._cached_past = self._cached_past or past_of(snapshot)
+        query = parse_pool_query(self._cached_past, request.query_params, snapshot)
+        body = self._pages.picture(build_view(self._cached_past, query, snapshot).charts[0])
+        return Response(body, media_type="image/svg+xml", headers=dict(SECURITY_HEADERS))
 
     @staticmethod
     def _html(body: bytes, status_code: int = 200) -> Response:

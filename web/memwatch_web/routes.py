@@ -98,6 +98,7 @@ PAGES = (
     Route("GET",    "/",                            page("overview"),             "text/html"),
     Route("GET",    "/history",                     history_page.history,         "text/html"),
     Route("GET",    "/history/data",                history_page.history_data,    "application/json"),
+    Route("GET",    "/history/picture",             history_page.history_picture, "image/svg+xml"),
     Route("GET",    "/processes",                   handlers.processes,           "text/html"),
     Route("GET",    "/processes/{pid}",             process_page.process,         "text/html"),
     Route("GET",    "/devices",                     page("devices"),              "text/html"),

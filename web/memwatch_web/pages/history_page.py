@@ -57,6 +57,19 @@ async def history_data(services: PageServices, request: Request) -> Response:
     return Response(body, 200, headers, media_type="application/json")
 
 
+async def history_picture(services: PageServices, request: Request) -> Response:
+    """Return the use of one pool over a range as a picture, for browsers without JavaScript."""
+    snapshot, past = services.current(), build_input(services.monitor)
+    query = parse_pool_query(past, request.query_params, snapshot)
+
+    def work() -> bytes:
+        return services.pages.picture(build_view(past, query, snapshot).charts[0])
+
+    key = ("picture", str(request.query_params), snapshot.seq)
+    body = await services.query(key, estimate_seconds(past, query), work)
+    return Response(body, media_type="image/svg+xml")
+
+
 def parse_pool_query(past: HistoryInput, query: QueryParams, snapshot: Snapshot) -> HistoryQuery:
     """Parse `pool` and `range`. Raises ProblemError."""
     pools = [pool.id for pool in snapshot.pools]

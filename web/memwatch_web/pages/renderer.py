@@ -32,7 +32,7 @@ from memwatch_web.pages.charts import DASHES
 from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.gpu_grid import arrange, build_cells, split_gpus
 from memwatch_web.pages.history_data import build_chart_point
-from memwatch_web.pages.history_view import HistoryView, RejectedQuery
+from memwatch_web.pages.history_view import ChartView, HistoryView, RejectedQuery
 from memwatch_web.pages.last_run_chart import build_chart
 from memwatch_web.pages.markup import glue_units
 from memwatch_web.pages.memory_holders import find_memory_holders
@@ -195,6 +195,10 @@ class Pages:
         """Render the history page."""
         context = self._context("history", snapshot) | {"stalled_seconds": stalled_seconds, "past": past}
         return self._templates["history"].render(context).encode()
+
+    def picture(self, view: ChartView) -> bytes:
+        """Render one chart as an SVG file."""
+        return self._environment.get_template("picture.svg").render(view=view).encode()
 
     def docs(self, simulated: bool = False) -> bytes:
         """Render the API reference."""
