@@ -349,8 +349,7 @@ def test_api_reference_loads_nothing_external() -> None:
     assert page.open == []
     assert scripts == [
         "static/theme.js",
-        "static/keys.js",
-        "static/times.js",
+        "static/page.js",
         "static/vendor/swagger-ui-bundle-5.35.0.js",
         "static/docs.js",
     ]

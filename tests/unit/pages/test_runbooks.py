@@ -28,8 +28,7 @@ def test_page_has_every_section_and_loads_little() -> None:
     assert len(ids) == len(set(ids))
     assert [attrs["src"] for tag, attrs in page.tags if tag == "script"] == [
         "static/theme.js",
-        "static/keys.js",
-        "static/times.js",
+        "static/page.js",
     ]
     assert [link for link in links if re.match(r"https?:|//", link or "")] == []
 

@@ -44,7 +44,7 @@ def _chart_data(chart: Chart, found: WindowData, snapshot: Snapshot) -> Json:
         "stack": build_stack(pool, found, snapshot) if pool else None,
         "seconds_to_full": find_seconds_to_full(chart.id, snapshot),
         "runs": [[run.start, run.end, run.level.word] for run in found.spans_behind(chart)],
-        "curves": [_curve_data(curve, found.buckets[curve.name], chart.unit) for curve in chart.curves],
+        "curves": _curves_data(chart, found),
     }
 
 
@@ -114,20 +114,27 @@ def _flag_data(number: int, flag: Annotation, snapshot: Snapshot) -> Json:
     return {"unix": flag.unix, "number": number, "word": flag.word, "kind": flag.kind, "chart": place}
 
 
-def _six_digits(count: float) -> float:
-    return int(float(f"{count:.6g}"))
+def _five_digits(count: float) -> float:
+    return int(float(f"{count:.5g}"))
 
 
-def _five_decimals(value: float) -> float:
-    return round(value, 5)
+def _four_decimals(value: float) -> float:
+    return round(value, 4)
+
+
+def _curves_data(chart: Chart, found: WindowData) -> list[Json]:
+    """Return the curves. Those with the times of the first one have none, 100 kB for eight GPUs."""
+    curves = [_curve_data(curve, found.buckets[curve.name], chart.unit) for curve in chart.curves]
+    first = curves[0]["unix"] if curves else None
+    return [{**one, "unix": None} if number and one["unix"] == first else one for number, one in enumerate(curves)]
 
 
 def _curve_data(curve: Curve, buckets: Sequence[Bucket], unit: str) -> Json:
-    """Return one curve, rounded to six significant digits of bytes or five decimals.
+    """Return one curve, rounded to five significant digits of bytes or four decimals.
 
-    Labels have four digits. With all digits the page of eight GPUs transfers 6 kB more.
+    Labels have four digits. With all digits the page of eight GPUs transfers 10 kB more.
     """
-    shorten = _six_digits if unit == "bytes" else _five_decimals
+    shorten = _five_digits if unit == "bytes" else _four_decimals
 
     def column(values: Sequence[float | None]) -> list[float | None]:
         return [None if value is None else shorten(value) for value in values]
