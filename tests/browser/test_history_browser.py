@@ -24,8 +24,8 @@ BOX = "[data-chart=ram]"
 # Position of the bucket with the spike, as a fraction of the width.
 SPIKE_AT = f"""(() => {{
   const {{ start, end, charts }} = {DATA};
-  const {{ unix, min, max }} = charts[0].curves[0];
-  const spreads = max.map((most, at) => most - min[at]);
+  const {{ unix, below, above }} = charts[0].curves[0];
+  const spreads = above.map((more, at) => more + below[at]);
   const room = 1.25 * (charts[0].seconds_to_full ?? 0);
   return (unix[spreads.indexOf(Math.max(...spreads))] - start) / (end - start + room);
 }})()"""

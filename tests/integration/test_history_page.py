@@ -9,7 +9,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,16 @@ def test_table_matches_the_api(daemon: RunningDaemon) -> None:
         assert table[series["name"]] == pytest.approx([min(least), sum(mean) / len(mean), max(most)])
 
 
+def unpacked(curve: Mapping[str, Any]) -> dict[str, list[float | None]]:
+    """Return the columns as the script computes them."""
+    mean, below, above = curve["avg"], curve["below"], curve["above"]
+    return {
+        "min": [None if one is None else one - less for one, less in zip(mean, below, strict=True)],
+        "avg": mean,
+        "max": [None if one is None else one + more for one, more in zip(mean, above, strict=True)],
+    }
+
+
 def test_chart_data_matches_the_api(daemon: RunningDaemon) -> None:
     """The same columns, rounded to five digits or four decimals."""
     page = daemon.get(f"/history?{fixed_window(daemon)}").text
@@ -92,7 +102,7 @@ def test_chart_data_matches_the_api(daemon: RunningDaemon) -> None:
     curves = [curve for chart in json.loads(found[1])["charts"] for curve in chart["curves"]]
 
     assert [curve["name"] for curve in curves] == list(table_of(page))
-    drawn = {(curve["name"], figure): curve[figure] for curve in curves for figure in ("min", "avg", "max")}
+    drawn = {(curve["name"], figure): values for curve in curves for figure, values in unpacked(curve).items()}
     for series in answer["series"]:
         for figure in ("min", "avg", "max"):
             assert drawn[series["name"], figure] == pytest.approx(series[figure], rel=1e-4, abs=1e-4)

@@ -126,7 +126,11 @@ const PastChart = (() => {
     // To be short, the stack comes in MiB, at the times of the curve of use, and curves at the times of the first one.
     unpack() {
       const { stack, curves } = this.chart;
-      for (const curve of curves) curve.unix ??= curves[0].unix;
+      for (const curve of curves) {
+        curve.unix ??= curves[0].unix;
+        curve.min ??= curve.avg.map((mean, at) => (mean == null ? null : mean - curve.below[at]));
+        curve.max ??= curve.avg.map((mean, at) => (mean == null ? null : mean + curve.above[at]));
+      }
       if (!stack || stack.unix) return;
       stack.unix = [...curves.find((curve) => curve.name === `pool.${this.chart.id}.used_bytes`).unix];
       for (const layer of stack.layers) layer.values = layer.values.map((value) => (value == null ? null : value * 2 ** 20));
