@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from memwatch.model import Absent, Bytes, Process, Vitals
 from memwatch.render.words import fault
 from memwatch.snapshot import Snapshot
 from memwatch_web.pages.devices import MAX_HOLDERS, build_entries
+from memwatch_web.pages.renderer import Pages
 from support.html_reader import read
 from support.sample_parts import process
 from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server
@@ -37,6 +39,19 @@ def test_device_lists_its_own_pools_and_shares() -> None:
     assert [place.label for place in card.places if place.is_allocated_from] == ["GPU 0 VRAM"]
     assert "CUDA Pool ⊂ System RAM" in [place.relation for place in gb10.places]
     assert "System RAM" in [place.label for place in gb10.places]
+
+
+def test_pool_has_a_bar_and_its_processes_have_pages() -> None:
+    """The bar is as long as the part in use. A share without a size has none."""
+    snapshot = critical_gb10()
+    pool, page = snapshot.pools[0], Pages().page("devices", snapshot).decode()
+    assert isinstance(pool.used_bytes, int)
+    assert isinstance(pool.size_bytes, int)
+
+    bars = re.findall(r'<rect class="row-used" width="([0-9.]+)%"', page)
+
+    assert [float(width) for width in bars] == [pytest.approx(100 * pool.used_bytes / pool.size_bytes, abs=0.001)]
+    assert re.search(r'<a href="processes/\d+">', page)
 
 
 def test_largest_processes_are_listed_and_the_rest_is_counted() -> None:
