@@ -51,8 +51,8 @@ class ReportRedactor:
     """Redacts everything in one report by the same words."""
 
     def __init__(self) -> None:
-        self.redactor = Redactor(("pci",), {pid: pid for pid in ALWAYS_LISTED}, FIRST_PID)
-        self.names = TextRedactor(self.redactor)
+        self.redactor: Redactor = Redactor(("pci",), {pid: pid for pid in ALWAYS_LISTED}, FIRST_PID)
+        self.names: TextRedactor = TextRedactor(self.redactor)
 
     def redact(self, snapshot: Json) -> Json:
         return self.names.tree(self.redactor.redact(snapshot))

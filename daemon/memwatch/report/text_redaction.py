@@ -34,7 +34,7 @@ class TextRedactor:
     """Redacts text. `counts` has the number of different values that were replaced, by kind."""
 
     def __init__(self, redactor: Redactor) -> None:
-        self.redactor = redactor
+        self.redactor: Redactor = redactor
         redactor.keep("user", PUBLIC_USERS)
         self._numbers: dict[tuple[str, str], int] = {}
         self._names: dict[str, str] = {}
