@@ -208,10 +208,10 @@ def pools(snapshot: Any) -> list[Any]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("gb10", "h100-mig", "mi300a-x4", "container-v1"),
+        *("gb10", "mi300a-x4", "container-v1"),
         *(
             pytest.param(name, marks=pytest.mark.long)
-            for name in ("8x-h100", "strix-halo", "jetson-orin-nano", "wsl2")
+            for name in ("h100-mig", "8x-h100", "strix-halo", "jetson-orin-nano", "wsl2")
         ),
     ],
 )

@@ -135,6 +135,7 @@ def test_links_that_lead_out_through_each_other_are_rejected(tmp_path: Path) -> 
         (archive({}, summary(files={"why_none": "the data is simulated"})), "the data is simulated"),
         (archive({"files/proc/meminfo": b"x"}, summary(page_size=7)), "its page size is 7"),
     ],
+    ids=["empty", "zip", "no tar", "cut", "bomb", "no summary", "deep", "format", "simulated", "page size"],
 )
 def test_unusable_reports_are_rejected_with_the_reason(data: bytes, why: str, tmp_path: Path) -> None:
     assert why in rejected(tmp_path, data)
