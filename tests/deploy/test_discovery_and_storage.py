@@ -106,6 +106,7 @@ def test_prometheus_agent_forwards_by_remote_write(file: Path, tmp_path: Path) -
     assert stored["metric"]["job"] == "memwatchd"
 
 
+@pytest.mark.long
 def test_victoriametrics_stores_samples_of_the_agent(tmp_path: Path) -> None:
     """A real VictoriaMetrics receives samples by the shipped file."""
     port = free_port()

@@ -7,6 +7,8 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from support.alert_machine import AlertMachine, quick_config, request_test, wait_for_deliveries
 from support.daemon_process import RunningDaemon, running_daemon
 from support.waiting import MAX_WAIT_SECONDS, wait_until
@@ -34,6 +36,7 @@ def accepted_events(site: Site) -> list[str]:
     return [bodies[message_id]["event"] for message_id in site.accepted]
 
 
+@pytest.mark.long
 def test_critical_alert_survives_a_flood_of_test_notifications(tmp_path: Path) -> None:
     """The receiver fails while an alert fires and 1,100 tests are requested: firing and resolved arrive."""
     machine = AlertMachine.of(tmp_path)

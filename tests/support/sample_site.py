@@ -31,10 +31,10 @@ from memwatch_web.pages.process_list import parse_view
 from memwatch_web.pages.renderer import Pages
 from support.paths import STATIC
 from support.sample_past import past_of
-from support.sample_snapshots import SAMPLES, critical_gb10, hostile_names, mig_server
+from support.sample_snapshots import SAMPLES, critical_gb10, mig_server
 
-# For browser tests of each sample. These three together show most parts of the pages.
-REPRESENTATIVE = (critical_gb10, hostile_names, mig_server)
+# For browser tests of each sample. These two together show most parts of the pages.
+REPRESENTATIVE = (critical_gb10, mig_server)
 IN_A_BROWSER = [
     pytest.param(name, marks=() if make in REPRESENTATIVE else pytest.mark.long) for name, make in SAMPLES.items()
 ]
