@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -15,6 +16,9 @@ from support.exclusive_lock import taking_turns
 from support.fork_server import installed_programs
 from support.scheduling import Scheduling
 from support.waiting import wait_for_quiet_host
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # Links of a simulated sysfs form cycles, and there are no tests.
 collect_ignore = ["machines"]
@@ -96,3 +100,12 @@ def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         if alone and getattr(request.node, "execution_count", 1) > 1:
             wait_for_quiet_host()
         yield
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Return one Chromium for the tests of a file. Playwright is imported for these tests only."""
+    from scripts.screenshots import chromium
+
+    with chromium() as one:
+        yield one

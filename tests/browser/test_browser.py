@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from scripts.screenshots import chromium
 from support.alert_machine import quick_config
 from support.daemon_process import running_daemon
 from support.waiting import MAX_WAIT_SECONDS
@@ -24,12 +23,6 @@ TAKE = "import sys; held = b'x' * (512 << 20); print('held', flush=True); sys.st
 PARTS = '[...document.querySelectorAll("#pool-ram rect.use-anonymous")]'
 BYTES = f"{PARTS}.reduce((sum, one) => sum + Number(one.dataset.bytes), 0)"
 WIDTH = f'{PARTS}.reduce((sum, one) => sum + parseFloat(one.parentElement.getAttribute("width")), 0)'
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from memwatch.planning.number_formats import parse_format
 from memwatch.planning.query import shape_fields
 from memwatch_web.pages.fit_page import EXAMPLES, build_bars
 from scripts.published_models import MODELS, Published
-from scripts.screenshots import chromium
 from support import sample_nvml
 from support.daemon_process import RunningDaemon, running_daemon
 from support.nvml_machine import Simulator
@@ -28,12 +27,6 @@ from support.waiting import MAX_WAIT_SECONDS
 
 GIB = 1 << 30
 LLAMA_70B = urlencode(shape_fields(dict(EXAMPLES)["Llama 3 70B"]))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Browser, Page, Request, expect
 
-from scripts.screenshots import chromium
 from support.daemon_process import RunningDaemon, running_daemon
 from support.sample_site import Site, served
 from support.sample_snapshots import critical_gb10, mig_server
@@ -53,12 +52,6 @@ INK = """([from, to]) => {
   for (let at = 0; at < data.length; at += 4) ink += data[at] < 80 && data[at + 2] > 150 && data[at + 1] < 130;
   return ink;
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from memwatch_web.pages.renderer import KEYS, PATHS
-from scripts.screenshots import chromium
 from support.axe import faults
 from support.sample_site import Site, served
 from support.sample_snapshots import calm_workstation
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

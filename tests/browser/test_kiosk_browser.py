@@ -8,19 +8,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from memwatch_web.pages.renderer import PATHS
-from scripts.screenshots import chromium
 from support.axe import faults
 from support.live_page import wait_for_ticks
 from support.sample_site import Site, served
 from support.sample_snapshots import critical_gb10
 
 CONTROLS = "header.top, footer, .toolbar, button:not(.sort), summary, .past-spans"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from scripts.screenshots import chromium, opened_page
+from scripts.screenshots import opened_page
 from support.axe import faults
 from support.daemon_process import RunningDaemon, get, running_daemon
 from support.ingest_client import post
@@ -17,12 +17,6 @@ from support.ingest_client import post
 GIB = 1 << 30
 HATCHED = "#pool-ram rect.leased"
 WIDTH = f'parseFloat(document.querySelector("{HATCHED}").getAttribute("width"))'
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @pytest.fixture

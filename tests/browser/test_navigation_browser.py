@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from scripts.screenshots import chromium
 from support.alert_machine import AlertMachine, quick_config
 from support.axe import faults
 from support.daemon_process import get, running_daemon
@@ -16,12 +15,6 @@ from support.sample_site import Site, served
 from support.sample_snapshots import calm_workstation
 
 PAGES = ("/", "/about")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @pytest.fixture

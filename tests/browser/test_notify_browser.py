@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from memwatch.snapshot import Level
-from scripts.screenshots import chromium
 from support.live_page import wait_for_ticks
 from support.sample_site import Site, served
 from support.sample_snapshots import calm_workstation
@@ -24,12 +22,6 @@ window.Notification = class extends Notification {
   constructor(title, options) { super(title, options); window.shown.push([title, options.body]); }
 };
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from memwatch.snapshot import Level, Snapshot
-from scripts.screenshots import chromium
 from support.axe import faults
 from support.daemon_process import running_daemon
 from support.live_page import wait_for_ticks
@@ -28,12 +27,6 @@ WATCH_SHIFTS = (
     "}).observe({ type: 'layout-shift', buffered: true });"
 )
 MAX_SHIFT = 0.05
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from memwatch_web.pages.renderer import LINKS, PATHS
-from scripts.screenshots import chromium
 from support.axe import faults
 from support.daemon_process import running_daemon
 from support.sample_site import IN_A_BROWSER, Site, served
@@ -23,12 +22,6 @@ OF_SWAGGER = "nested-interactive: ['.opblock-summary-control']"
 MODEL = "fit?hidden_size=4096&intermediate_size=14336&n_layers=32&vocab_size=128256&n_heads=32&n_kv_heads=8"
 
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @pytest.mark.parametrize("sample", IN_A_BROWSER)

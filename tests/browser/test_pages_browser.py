@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from playwright.sync_api import Browser, Page, Route, expect
 
 from memwatch.snapshot import Level
-from scripts.screenshots import PAGES, chromium
+from scripts.screenshots import PAGES
 from support.live_page import wait_for_ticks
 from support.sample_site import IN_A_BROWSER, Site, served
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, hostile_names
@@ -22,12 +22,6 @@ from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, h
 TELL_VIOLATIONS = (
     "addEventListener('securitypolicyviolation', (e) => console.error(e.violatedDirective, e.blockedURI))"
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @contextmanager

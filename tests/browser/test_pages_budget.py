@@ -13,7 +13,6 @@ import pytest
 from playwright.sync_api import Browser, CDPSession, Page
 
 from memwatch_web.pages.renderer import PATHS
-from scripts.screenshots import chromium
 from support.calibration import slowness
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from support.mutable_machine import MutableMachine
@@ -39,12 +38,6 @@ WATCH_FOR_CRITICAL = """() => new MutationObserver(() => {
   const latest = JSON.parse(document.querySelector("#latest").textContent);
   if (document.title.startsWith("critical")) window.told ??= [Date.now() / 1000, latest.unix];
 }).observe(document.querySelector("title"), {childList: true})"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

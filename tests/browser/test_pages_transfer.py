@@ -9,19 +9,12 @@ import pytest
 from playwright.sync_api import Browser
 
 from memwatch_web.pages.renderer import PATHS
-from scripts.screenshots import chromium
 from support.daemon_process import RunningDaemon, running_daemon
 from support.hour_of_past import write_hour_of_past
 
 MAX_BYTES = 100_000
 # Ten minutes of one pool, 300 buckets of all parts.
 MIN_PAST_BYTES = 1_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from scripts.screenshots import chromium
 from support.sample_site import Site, served
 from support.sample_snapshots import critical_gb10
 
@@ -19,12 +18,6 @@ PIXEL = """(place) => {
   const [x, y] = [place[0] * canvas.width, place[1] * canvas.height];
   return [...canvas.getContext("2d").getImageData(x, y, 1, 1).data];
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from scripts.screenshots import chromium
 from support.axe import faults
 from support.daemon_process import RunningDaemon, running_daemon
 from support.live_page import wait_for_ticks
@@ -24,12 +23,6 @@ CURVE_HEIGHT = """() => {
     if (data[at] < 80 && data[at + 2] > 150 && data[at + 1] < 130) rows.push(Math.floor(at / 4 / width));
   return rows.length ? rows.at(-1) - rows[0] : 0;
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

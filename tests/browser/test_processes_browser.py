@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Browser, Page, expect
 
-from scripts.screenshots import chromium
 from support.live_page import wait_for_ticks
 from support.sample_site import Site, served
 from support.sample_snapshots import calm_workstation, critical_gb10, many_owners
@@ -18,12 +16,6 @@ NAMES = (
     "[...document.querySelectorAll('.sortable tbody tr:not(.detail-row):not([hidden]) th')]"
     ".map((th) => th.innerText)"
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @contextmanager

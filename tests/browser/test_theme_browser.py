@@ -10,7 +10,6 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from scripts.screenshots import chromium
 from support.axe import faults
 from support.sample_site import Site, served
 from support.sample_snapshots import critical_gb10
@@ -30,12 +29,6 @@ const look = () => {
 };
 look();
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

@@ -106,9 +106,9 @@ def _memory(memory: Json) -> Memory:
 
 def _ecc(ecc: Json) -> Ecc | None:
     corrected, uncorrected = _number(ecc["corrected"]), _number(ecc["uncorrected"])
-    if corrected is None and uncorrected is None:
+    if corrected is None or uncorrected is None:
         return None
-    return Ecc(volatile_corrected=corrected or 0, volatile_uncorrected=uncorrected or 0)
+    return Ecc(volatile_corrected=corrected, volatile_uncorrected=uncorrected)
 
 
 def _remapped(ecc: Json) -> Remapped | None:
