@@ -21,7 +21,7 @@ from memwatch.report.archive import FOLDER
 from scripts import machine_from_report
 from scripts.golden import host_in, host_of
 from support import sample_nvml
-from support.client_process import memwatch
+from support.client_process import SCRIPT, memwatch
 from support.daemon_process import MEMWATCHD, POWERLESS, run_program, running_daemon, sample_once
 from support.nvml_machine import Simulator
 from support.paths import MACHINES, ROOT
@@ -360,7 +360,7 @@ def test_files_without_permission_are_listed(tmp_path: Path) -> None:
         if POWERLESS:  # as root: the owner of a file may not be the user who reads it
             os.chown(folder / path, 65534, 65534)
     roots = environment_of([f"--{root}fs={folder / root}" for root in ("proc", "sys", "root")])
-    command = [*POWERLESS, "memwatch", "doctor", "--report", str(tmp_path / "box.tar.gz"), "--for", "1s"]
+    command = [*POWERLESS, *SCRIPT, "doctor", "--report", str(tmp_path / "box.tar.gz"), "--for", "1s"]
     environ = {**os.environ, **roots, "MEMWATCH_URL": f"unix:{tmp_path}/none"}
 
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)

@@ -66,16 +66,12 @@ def is_complete(text: str, height: int, words: Sequence[str]) -> bool:
 
 def test_demo_fits_its_screen_in_five_sizes(demo: RunningDaemon, request: pytest.FixtureRequest) -> None:
     """The map, the GPUs and processes are visible in each size, and a resize draws the whole screen again."""
-    words = DEMOS[request.node.callspec.params["demo"]]
+    words = (*DEMOS[request.node.callspec.params["demo"]], "▼", "1 overview")
     with top(demo) as program:
         for width, height in SIZES:
             program.resize(width, height)
             screen = program.wait_for(partial(is_complete, height=height, words=words))
-            lines = screen.split("\n")
-            assert len(lines) == height
-            assert "1 overview" in lines[-1]
-            assert "▼" in screen
-            assert max(map(len, lines)) >= width - 12  # the screen is used
+            assert max(map(len, screen.split("\n"))) >= width - 12  # the screen is used
         program.send("q")
         assert program.end() == 0
 
