@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -23,7 +23,6 @@ from memwatchd.http_server.sockets import Peer, read_peer
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
-MAX_REMEMBERED_REQUESTS, MAX_REMEMBERED_BYTES = 64, 1024
 BODY_FIELDS = frozenset((b"content-length", b"transfer-encoding"))
 MALFORMED = (
     "this is not a well-formed HTTP/1.1 request. HTTP/2 is not supported, and TLS only if [web.tls] is set: "
@@ -41,13 +40,6 @@ KeptFields = tuple[tuple[bytes, bytes], ...]
 AtOnce = Callable[[KeptFields, "Peer | None"], "bytes | None"]
 
 
-class AnsweredRequest(NamedTuple):
-    """A complete request that was answered on the fast path. A scraper sends the same bytes every time."""
-
-    answer_to: AtOnce
-    fields: KeptFields
-
-
 def http_protocol(
     limits: Limits, connections: Connections, at_once: Mapping[bytes, AtOnce], simulated: bool = False
 ) -> type[asyncio.Protocol]:
@@ -56,10 +48,7 @@ def http_protocol(
     `at_once`: fast paths by target, called for a GET before the application. Rejections of a `simulated` machine
     are marked as simulated.
     """
-    remembered: dict[bytes, AnsweredRequest] = {}
-    return cast(
-        "type[asyncio.Protocol]", partial(BoundedProtocol, limits, connections, at_once, remembered, simulated)
-    )
+    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits, connections, at_once, simulated))
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -79,8 +68,6 @@ class BoundedProtocol(HttpToolsProtocol):
         "_peer",
         "_piece_bytes",
         "_refusal",
-        "_remembered",
-        "_rests",
         "_simulated",
         "_stuck",
         "client_name",
@@ -93,7 +80,6 @@ class BoundedProtocol(HttpToolsProtocol):
         limits: Limits,
         counted: Connections,
         at_once: Mapping[bytes, AtOnce],
-        remembered: dict[bytes, AnsweredRequest],
         simulated: bool,
         **server: Any,  # noqa: ANN401
     ) -> None:
@@ -101,7 +87,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._limits = limits
         self._counted = counted
         self._at_once = at_once
-        self._remembered = remembered
         self._simulated = simulated
         self._deadline: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
@@ -110,7 +95,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._peer: Peer | None = None
         self._in_body = False
         self._answers = 0  # on the fast path, to the current piece
-        self._rests = False  # between requests; all of the last piece were answered on the fast path
         self.client_name = ""
         self.group: Group | None = None
         self.used_at = 0.0
@@ -161,14 +145,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._cancel_deadline()
         self.transport.abort()
 
-    # The next five methods run for every request and are optimized for speed.
+    # The next four methods run for every request and are optimized for speed.
 
     def data_received(self, data: bytes) -> None:
-        if self._rests and self._answers_as_before(data):
-            return
         if self._refusal is not None:
             return  # discard: closing with unread bytes would reset the connection and lose the response
-        is_between = not self._is_in_request()
         self._piece_bytes = len(data)
         self._answers = 0
         HttpToolsProtocol.data_received(self, data)
@@ -181,23 +162,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.used_at = self.loop.time()
             if self._idle is None:
                 self._idle = self.loop.call_later(self.timeout_keep_alive, self._leave_if_idle)
-        self._rests = self._answers > 0 and self._is_at_rest()
-        if self._rests:
-            if self._answers == 1 and is_between:
-                self._remember(data)
-            self._release_request()
-
-    def _answers_as_before(self, piece: bytes) -> bool:
-        """Answer a piece that equals an earlier request, without parsing. False if that is not possible."""
-        answered = self._remembered.get(piece)
-        answer = (
-            None if answered is None or self.flow.write_paused else answered.answer_to(answered.fields, self._peer)
-        )
-        if answer is None:
-            return False
-        self.used_at = self.loop.time()
-        self.transport.write(answer)
-        return True
+            if self._is_at_rest():
+                self._release_request()
 
     def on_headers_complete(self) -> None:
         self._in_body = True
@@ -347,14 +313,6 @@ class BoundedProtocol(HttpToolsProtocol):
         has_begun = self._is_in_request() or self._is_answering()
         has_clock = self._deadline is not None or self.timeout_keep_alive_task is not None
         return not has_begun and not has_clock and self._refusal is None
-
-    def _remember(self, piece: bytes) -> None:
-        """Cache a piece that was a single request answered on the fast path."""
-        answer_to = self._at_once.get(self.url)
-        if answer_to is not None and len(piece) <= MAX_REMEMBERED_BYTES:
-            if len(self._remembered) >= MAX_REMEMBERED_REQUESTS:
-                self._remembered.clear()
-            self._remembered[piece] = AnsweredRequest(answer_to, tuple(self.headers))
 
     def _is_in_request(self) -> bool:
         return self._in_body or self._is_in_head()

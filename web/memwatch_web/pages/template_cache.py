@@ -17,7 +17,8 @@ class CompiledTemplates(BytecodeCache):
 
     Files that are unreadable, outdated, or from another version of Jinja2 or Python are compiled again. Files are
     written only where Python would write its compiled modules, and have the same trust: an account that can write
-    there could also replace modules.
+    there could also replace modules. Jinja's FileSystemBytecodeCache (3.1) writes files with mode 0600, which the
+    service's user could not read after root compiled them.
     """
 
     def __init__(self, templates: Path) -> None:
