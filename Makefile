@@ -25,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-torch test-keras test-llama test-hardware soak faults crash machines scale \
+.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-hardware soak faults crash machines scale \
 	reference docs verify-types shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
@@ -55,6 +55,7 @@ help:
 	@echo "make test-pythons run the tests on every installed Python, 3.10 to 3.14"
 	@echo "make test-pins    check that the pinned versions exist for each of these Pythons"
 	@echo "make test-lowest  run the tests with the oldest allowed dependencies"
+	@echo "make test-install install in every documented way, in clean places and fresh Debian roots (10 minutes)"
 	@echo "make test-hardware  on a machine with a GPU: allocate known amounts, compare with the vendor's tool"
 	@echo "make test-torch   install PyTorch, call the whole library in a training run, and compare plans with real models"
 	@echo "make test-keras   install Keras with JAX, and follow a training run with the library's callback"
@@ -153,6 +154,9 @@ test-pins:
 
 test-lowest:
 	@sh tests/tools/lowest.sh
+
+test-install: build deb
+	PYTHONPATH=tests $(BIN)/python -m scripts.install_ways $(INSTALL_ARGS)
 
 test-hardware: $(VENV)/.run
 	@PYTHONPATH=tests $(BIN)/python -m hardware $(HARDWARE_ARGS)
