@@ -50,7 +50,7 @@ GROUPS = (
     ("fit, advise", "does a model fit; recommended settings"),
     ("wait, run, autopsy", "start when it fits; peaks; blocks"),
     ("doctor, record, release", "missing data; recording; free the GPUs"),
-    ("completion", "of commands, for bash, zsh and fish"),
+    ("mcp, completion", "tools for AI assistants; shell completion"),
 )
 HINT = "memwatch COMMAND --help shows its options; man memwatch has examples."
 
@@ -248,6 +248,7 @@ memwatch.deferred = {
         "doctor": ("doctor",),
         "fit": ("fit",),
         "history": ("history",),
+        "mcp": ("mcp",),
         "reports": ("alerts", "growth", "owners", "last-words"),
         "run": ("run",),
         "wait": ("wait",),

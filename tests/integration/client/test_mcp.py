@@ -1,0 +1,144 @@
+"""`memwatch mcp` with the client of the MCP SDK: once over stdio, then in memory, which saves 2 s a call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+from memwatch.client.address import parse_url
+from memwatch.client.context import ClientContext
+from memwatch.client.mcp_tools import create_server
+from support.client_process import SCRIPT
+from support.daemon_process import RunningDaemon, clean_environment, running_daemon
+
+TOOLS = {"memory_status", "memory_holders", "will_it_fit", "memory_history", "incidents"}
+NOWHERE = "http://127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    with running_daemon(tmp_path_factory.mktemp("daemon"), "--demo", "dgx-spark") as running:
+        yield running
+
+
+def server_of(url: str) -> StdioServerParameters:
+    return StdioServerParameters(command=SCRIPT[0], args=["--url", url, "mcp"], env=clean_environment())
+
+
+def call(url: str, tool: str, **arguments: Any) -> Any:
+    """Return the result of a tool, called by the SDK's client."""
+
+    async def talk() -> Any:
+        async with Client(create_server(ClientContext(parse_url(url), True, True))) as client:
+            return await client.call_tool(tool, arguments)
+
+    return asyncio.run(asyncio.wait_for(talk(), 60))
+
+
+def answer(daemon: RunningDaemon, tool: str, **arguments: Any) -> Any:
+    result = call(daemon.url, tool, **arguments)
+    assert not result.is_error, result.content
+    assert json.loads(result.content[0].text) == result.structured_content
+    return result.structured_content
+
+
+def refusal(url: str, tool: str, **arguments: Any) -> str:
+    result = call(url, tool, **arguments)
+    assert result.is_error
+    text: str = result.content[0].text
+    assert "Traceback" not in text
+    return text
+
+
+def test_tools_over_stdio_are_read_only_and_answer(daemon: RunningDaemon) -> None:
+    async def talk() -> Any:
+        async with Client(server_of(daemon.url)) as client:
+            return await client.list_tools(), client.instructions, await client.call_tool("memory_status", {})
+
+    listed, instructions, status = asyncio.run(asyncio.wait_for(talk(), 60))
+
+    assert {tool.name for tool in listed.tools} == TOOLS
+    assert all(tool.annotations.read_only_hint and tool.description for tool in listed.tools)
+    assert status.structured_content["pools"][0]["label"] == "System RAM"
+    assert "never add it to anything" in " ".join(instructions.split())
+
+
+def test_status_has_pools_shares_and_a_sentence(daemon: RunningDaemon) -> None:
+    found = answer(daemon, "memory_status")
+
+    (pool,) = found["pools"]
+    (share,) = [one for one in found["shares"] if one["kind"] == "cuda_pool"]
+    assert (pool["label"], share["within"]) == ("System RAM", pool["id"])
+    assert pool["used_bytes"] + pool["available_bytes"] == pool["size_bytes"]
+    assert "System RAM is" in found["summary"][0]
+    assert found["simulated"] is True
+
+
+@pytest.mark.parametrize("group", ["process", "unit", "container", "user"])
+def test_holders_are_sorted_and_limited(daemon: RunningDaemon, group: str) -> None:
+    found = answer(daemon, "memory_holders", group=group, limit=2)
+
+    assert 1 <= len(found["holders"]) <= 2
+    sizes = [one["footprint_bytes"] for one in found["holders"]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_fit_of_a_size_and_of_a_model_tells_where(daemon: RunningDaemon) -> None:
+    small = answer(daemon, "will_it_fit", subject="1GiB")
+    large = answer(daemon, "will_it_fit", subject="4TiB")
+
+    assert small["best"]
+    assert not large["best"]
+    assert small["summary"]
+
+
+def test_history_has_the_use_of_each_pool(daemon: RunningDaemon) -> None:
+    found = answer(daemon, "memory_history", seconds=60, points=5)
+
+    (series,) = found["series"]
+    assert series["unit"] == "bytes"
+    assert any(series["max"])
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "sentence"),
+    [
+        ("memory_holders", {"group": "planet"}, "planet"),
+        ("memory_holders", {"limit": 100_000}, "50"),
+        ("will_it_fit", {"subject": "/nowhere/model"}, "/nowhere/model"),
+        ("will_it_fit", {"subject": "1GiB", "dtype": "q99"}, "q99"),
+        ("memory_history", {"series": ["no.such.series"]}, "no.such.series"),
+        ("incidents", {"incident_id": "../snapshot"}, "rejected the request"),
+    ],
+)
+def test_bad_arguments_get_a_sentence(
+    daemon: RunningDaemon, tool: str, arguments: dict[str, Any], sentence: str
+) -> None:
+    assert sentence in refusal(daemon.url, tool, **arguments)
+
+
+def test_unreachable_daemon_is_named() -> None:
+    text = refusal(NOWHERE, "memory_status")
+
+    assert f"cannot reach memwatchd at {NOWHERE}" in text
+
+
+def test_input_that_is_no_mcp_ends_without_a_traceback(daemon: RunningDaemon) -> None:
+    done = subprocess.run(
+        [*SCRIPT, "--url", daemon.url, "mcp"],
+        input=b"hello\n{}\n\x00\xff",
+        env=clean_environment(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert b"Traceback" not in done.stderr
+    assert done.returncode == 0
