@@ -30,7 +30,7 @@ from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import Player, ReplayClock
 from memwatchd.recording.recorder import Recorder
-from memwatchd.settings.certificates import tls_context
+from memwatchd.settings.certificates import certificate_names, tls_context
 from memwatchd.settings.channels import ReceiverSection
 from memwatchd.settings.load import SettingsError
 from memwatchd.settings.messages import Problem
@@ -157,10 +157,12 @@ def build_live_settings(
     web, cert_file = effective_web(settings.web, started.web), settings.web.tls.cert_file
     named = started.processes.top if settings.processes.metrics else 0
     speaks_tls = started.web.tls.cert_file is not None
+    certificate = (cert_file, settings.web.tls.key_file) if speaks_tls and cert_file is not None else None
     return LiveSettings(
         rules=build_rules(settings, player),
         web_options=WebOptions(
             hosts=web.hosts,
+            certificate_names=certificate_names(*certificate) if certificate else (),
             process_metrics=named,
             owner_metrics=settings.processes.owners,
             login=web.login,
@@ -170,7 +172,7 @@ def build_live_settings(
         sender=build_sender(settings, web, host),
         max_streams=web.max_streams,
         log_level=settings.log.level,
-        certificate=(cert_file, settings.web.tls.key_file) if speaks_tls and cert_file is not None else None,
+        certificate=certificate,
         is_open=web.is_open,
         exposure=describe_exposure(web),
     )

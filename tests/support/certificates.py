@@ -36,19 +36,21 @@ def authority(folder: Path, name: str = "ca") -> Certificate:
     return made
 
 
-def signed_by(ca: Certificate, name: str = "server") -> Certificate:
-    """Create a certificate for localhost."""
+def signed_by(
+    ca: Certificate, name: str = "server", names: str = "DNS:localhost,IP:127.0.0.1", days: int = 2
+) -> Certificate:
+    """Create a certificate, by default for localhost. With less than one day it has expired."""
     folder = ca.cert.parent
     made = Certificate(folder / f"{name}.pem", folder / f"{name}.key")
     request, extensions = folder / f"{name}.csr", folder / f"{name}.ext"
-    extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    extensions.write_text(f"subjectAltName={names}\n")
     openssl(
         "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}",
         "-keyout", made.key, "-out", request,
     )  # fmt: skip
     openssl(
-        "x509", "-req", "-in", request, "-CA", ca.cert, "-CAkey", ca.key, "-days", "2", "-extfile", extensions,
-        "-out", made.cert,
+        "x509", "-req", "-in", request, "-CA", ca.cert, "-CAkey", ca.key, "-days", str(days),
+        "-extfile", extensions, "-out", made.cert,
     )  # fmt: skip
     return made
 

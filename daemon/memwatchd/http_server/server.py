@@ -17,6 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from memwatch.alerts.state import Notification
+from memwatch.linux.host_names import OwnNames
 from memwatch.snapshot import Level, Snapshot
 from memwatch_web.asgi.access import AccessControl, response_headers
 from memwatch_web.asgi.caller import CallerLookup
@@ -153,7 +154,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
     simulated = daemon.monitor.simulated
     callers = CallerLookup(user_name=daemon.user_name)
     access = AccessControl(
-        lazy_app, daemon.web_options, dates, simulated, callers=callers, failures=daemon.failed_logins
+        lazy_app, daemon.web_options, dates, simulated, OwnNames(daemon.roots), callers, daemon.failed_logins
     )
     server = Server(
         access,

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from memwatch.options import InvalidValueError
 
 if TYPE_CHECKING:
     import ssl
+
+log = logging.getLogger(__name__)
+
+# openssl/x509_vfy.h; Python has no name for it.
+X509_V_FLAG_NO_CHECK_TIME = 0x200000
+# A handshake of TLS 1.3 takes two turns of each end.
+MAX_HANDSHAKE_TURNS = 4
 
 
 def tls_context(cert_file: str, key_file: str | None, client_ca_file: str | None) -> ssl.SSLContext:
@@ -38,6 +48,40 @@ def load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | No
             "the key without a password",
             ((name,),),
         ) from None
+
+
+def certificate_names(cert_file: str, key_file: str | None) -> tuple[str, ...]:
+    """Return the DNS names of a certificate, () if it cannot be read.
+
+    Python decodes only a certificate that a peer has sent and that was verified. Here the peer is in the same
+    process and the certificate itself is the trust anchor; an expired one has names, too.
+    """
+    import ssl
+
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | X509_V_FLAG_NO_CHECK_TIME
+    try:
+        load_certificate(server, cert_file, key_file)
+        client.load_verify_locations(cert_file)
+        names = shake_hands(server, client).get("subjectAltName", ())
+    except (OSError, InvalidValueError) as error:
+        log.info("names in %s are not known: %s", cert_file, describe_reason(error))
+        return ()
+    return tuple(str(value).lower() for kind, value in names if kind == "DNS")
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:
+    """Return the server's certificate after a handshake in memory. Raises SSLError."""
+    import ssl
+
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(MAX_HANDSHAKE_TURNS):
+        for end in ends:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    return ends[0].getpeercert() or {}
 
 
 def describe_reason(error: Exception) -> str:

@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from memwatch.options import InvalidValueError, Size, parse_host, parse_size, parse_socket
 
+# Domains that cannot be registered. Of all others one label is not enough: ".com" would allow an attacker's names.
+PRIVATE_DOMAINS = frozenset({"internal", "lan", "local"})
 USER = re.compile(r"[^:\x00-\x1f\x7f]{1,255}")
 
 
@@ -60,10 +62,21 @@ def parse_ipv6(text: str) -> str:
 
 
 def parse_allowed_host(value: object) -> str:
-    """Parse an allowed Host name: a host name, or an IP address without its port."""
+    """Parse an allowed Host name: a host name, a domain with a leading dot, or an IP address without its port."""
+    if isinstance(value, str) and value.startswith("."):
+        return "." + parse_domain(value[1:])
     if isinstance(value, str) and ":" in value:
         return parse_ipv6(value.removeprefix("[").removesuffix("]"))
     return parse_host(value).removesuffix(".")
+
+
+def parse_domain(value: str) -> str:
+    domain = parse_host(value).removesuffix(".")
+    if "." not in domain and domain not in PRIVATE_DOMAINS:
+        raise InvalidValueError(f"is {'.' + value!r} as a domain, which would allow names of other owners")
+    if re.fullmatch(r"[0-9.]+", domain):
+        raise InvalidValueError
+    return domain
 
 
 def parse_folder(value: object) -> Path:

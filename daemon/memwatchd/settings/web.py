@@ -112,7 +112,7 @@ class Web(Section, frozen=True, kw_only=True):
     hosts: Annotated[
         tuple[HostName, ...],
         Converter(parse_tuple),
-        Accepts("a host name or an IP address without a port", '["gpu1.example.com"]'),
+        Accepts("a host name, a domain like .example.com, or an IP address without a port", '["gpu1.example.com"]'),
         ON_RELOAD,
     ] = ()
     url: Annotated[
@@ -142,7 +142,8 @@ class Web(Section, frozen=True, kw_only=True):
         for address in self.listen:
             if isinstance(address, TcpAddress) and address.port and not is_local(address):
                 name = host if address.host in ("0.0.0.0", "::") else address.host  # noqa: S104  compared
-                return str(TcpAddress(next(iter(self.hosts), name), address.port))
+                named = next((one for one in self.hosts if not one.startswith(".")), name)
+                return str(TcpAddress(named, address.port))
         return None
 
     @property

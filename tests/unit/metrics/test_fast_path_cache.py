@@ -31,7 +31,10 @@ class Door:
         self.monitor = Monitor(Sampler([], SystemClock()), SystemClock(), MonitorRules(), Identity("host", "boot"))
         self.monitor.tick()
         dates: list[tuple[bytes, bytes]] = [(b"date", b"")]
-        access = AccessControl(problem_response(404, "nothing."), lambda: self.options, dates, own_name=own_name)
+        refused = problem_response(404, "nothing.")
+        access = AccessControl(
+            refused, lambda: self.options, dates, own_names=lambda: frozenset({own_name().lower()})
+        )
         self.ask = MetricsFastPath(
             access, MetricsEndpoint(self.monitor, Exporter("1", dict, tuple, lambda: 0)), dates
         )

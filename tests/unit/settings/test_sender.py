@@ -27,6 +27,8 @@ OPEN = "[web]\ninsecure = true\n"
         (OPEN + 'listen = ["[::]:6360"]', "http://spark:6360", "spark:6360"),
         (OPEN + 'listen = ["127.0.0.1:1", "192.0.2.1:6361"]', "http://192.0.2.1:6361", "192.0.2.1:6361"),
         (OPEN + 'listen = ["0.0.0.0:6360"]\nhosts = ["a.b", "c"]', "http://a.b:6360", "a.b:6360"),
+        (OPEN + 'listen = ["0.0.0.0:6360"]\nhosts = [".a.b", "c"]', "http://c:6360", "c:6360"),
+        (OPEN + 'listen = ["0.0.0.0:6360"]\nhosts = [".a.b"]', "http://spark:6360", "spark:6360"),
         (OPEN + 'listen = ["0.0.0.0:6360"]\nurl = "https://a.b/memory/"', "https://a.b/memory", "spark:6360"),
         ('[alerts]\ninstance = "10.0.0.1:6360"', None, "10.0.0.1:6360"),
     ],

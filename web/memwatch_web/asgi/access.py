@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from email.utils import formatdate
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from memwatch.linux.files import Roots
+from memwatch.linux.host_names import OwnNames
 from memwatch_web.asgi.bounded_thread import QueueFullError
-from memwatch_web.asgi.caller import CALLER, PEER, USER, CallerLookup
+from memwatch_web.asgi.caller import CALLER, PEER, USER, CallerLookup, has_forwarding_header
 from memwatch_web.asgi.failed_logins import FailedLogins
+from memwatch_web.asgi.host_check import HostCheck, OwnNamesSource, parse_host
 from memwatch_web.asgi.login_check import LoginCheck, LoginRefusal
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.problems import problem_response
@@ -38,7 +39,6 @@ SIMULATED_HEADER = ("memwatch-simulated", "true")
 # For load balancers and orchestrators, which have no credentials. The responses contain no memory data.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
-MAX_REMEMBERED = 1000
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 # POST paths that change nothing.
 QUESTIONS = frozenset({"/fit"})
@@ -49,16 +49,21 @@ NOT_AN_OPERATOR = (
     "changes need root, the user of memwatchd, or a login: run the command as root, use the socket file "
     "unix:/run/memwatchd/memwatchd.sock (as a member of its group), or set a login under [web.auth]."
 )
-MAX_NAME_LENGTH = 253 + len(":65535")
+# Headers of browsers. Requests with them get no exception from the Host check.
+BROWSER_HEADERS = frozenset(
+    {b"origin", b"referer", b"cookie", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"}
+)
+TOO_MANY = frozenset({429, 503})
 
 
 class AccessControl:
     """ASGI middleware that checks the Host header, the login and the origin of changes.
 
     An unknown Host is refused, so that a foreign page cannot read this machine by DNS rebinding. Numeric addresses
-    are always allowed: rebinding needs a name. A login, if set, is required except for unix sockets and health
-    checks. `date_headers` are the server's default headers; the first request of each second updates their Date in
-    place. Refusals on a `simulated` machine are marked as simulated.
+    are always allowed: rebinding needs a name. A program that sends a right token or password, or has a client
+    certificate, may use any name. A login, if set, is required except for unix sockets and health checks.
+    `date_headers` are the server's default headers; the first request of each second updates their Date in place.
+    Refusals on a `simulated` machine are marked as simulated.
     """
 
     def __init__(
@@ -67,7 +72,7 @@ class AccessControl:
         options: Callable[[], WebOptions],
         date_headers: MutableSequence[tuple[bytes, bytes]],
         simulated: bool = False,
-        own_name: Callable[[], str] = socket.gethostname,
+        own_names: OwnNamesSource | None = None,
         callers: CallerLookup | None = None,
         failures: FailedLogins | None = None,
     ) -> None:
@@ -76,10 +81,7 @@ class AccessControl:
         self._simulated = simulated
         self._callers = callers or CallerLookup()
         self._login_check = LoginCheck(failures or FailedLogins(), self._callers)
-        self._known: dict[bytes, bool] = {}
-        self._known_for: tuple[Sequence[str], str] = (), ""
-        self._own_name = own_name
-        self._name = own_name().lower()
+        self._host_check = HostCheck(own_names or OwnNames(Roots()))
         self._date_headers = date_headers
         self._second = 0
 
@@ -88,13 +90,7 @@ class AccessControl:
             await self._app(scope, receive, send)
             return
         self.renew_date()
-        named = [value for name, value in scope["headers"] if name == b"host"]
-        if len(named) != 1 or not self._is_known(named[0]):
-            await self._refuse(named)(scope, receive, send)
-            return
-        refusal = await self._refusal_of_stranger(scope)
-        if refusal is None and scope["method"] not in SAFE_METHODS:
-            refusal = await self._refusal_of_change(scope, named[0])
+        refusal = await self._refusal_of(scope)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -114,27 +110,27 @@ class AccessControl:
     def lets_in(self, headers: Iterable[tuple[bytes, bytes]], path: str, is_peer: bool) -> bool:
         """Check that a request is allowed without authentication, provided that it changes nothing."""
         hosts = [value for name, value in headers if name == b"host"]
-        return len(hosts) == 1 and self._is_known(hosts[0]) and not self._needs_login(path, is_peer)
+        is_known = len(hosts) == 1 and self._host_check.is_known(hosts[0], self._options())
+        return is_known and not self._needs_login(path, is_peer)
 
     def renew_date(self) -> None:
         """Update the Date header of all responses and the host name of this machine, which may change."""
         second = int(time.time())
         if second != self._second:
-            self._second, self._name = second, self._own_name().lower()
+            self._second = second
+            self._host_check.renew()
             self._date_headers[0] = (b"date", formatdate(second, usegmt=True).encode())
 
-    def _is_known(self, header: bytes) -> bool:
-        hosts = self._options().hosts
-        if (hosts, self._name) != self._known_for:
-            self._known_for = hosts, self._name
-            self._known.clear()
-        known = self._known.get(header)
-        if known is None:
-            own = {"localhost", self._name}
-            known = is_allowed(header.decode("latin-1"), own.union(name.lower() for name in hosts))
-            if len(self._known) < MAX_REMEMBERED and len(header) <= MAX_NAME_LENGTH:
-                self._known[header] = known
-        return known
+    async def _refusal_of(self, scope: Scope) -> ASGIApp | None:
+        """Return a refusal of a request, or None if it is allowed."""
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1:
+            return self._problem(400, f"a request needs exactly one Host header; this one has {len(hosts)}.")
+        is_known = self._host_check.is_known(hosts[0], self._options())
+        refusal = await (self._refusal_of_stranger(scope) if is_known else self._refusal_of_name(scope, hosts[0]))
+        if refusal is None and scope["method"] not in SAFE_METHODS:
+            refusal = await self._refusal_of_change(scope, hosts[0])
+        return refusal
 
     def _needs_login(self, path: str, is_peer: bool) -> bool:
         return self._options().login.is_required and not is_peer and path not in OPEN_PATHS
@@ -146,6 +142,28 @@ class AccessControl:
         found = await self._login_check.check(scope, self._options().login)
         if isinstance(found, LoginRefusal):
             return self._problem(found.status, found.sentence, found.headers)
+        scope[USER] = found
+        return None
+
+    async def _refusal_of_name(self, scope: Scope, host: bytes) -> ASGIApp | None:
+        """Return a refusal of a name that this machine does not have, or None if a program is authenticated.
+
+        There is no challenge: browsers do not ask for a password under such a name. A proxy may add credentials to
+        requests of browsers, and browsers add client certificates: neither is accepted.
+        """
+        login, names = self._options().login, [name for name, _ in scope["headers"]]
+        if PEER in scope or not BROWSER_HEADERS.isdisjoint(names) or has_forwarding_header(names):
+            return self._unknown_name(host)
+        if not login.is_required:
+            return None if login.by_certificate else self._unknown_name(host)
+        if b"authorization" not in names:
+            return self._unknown_name(host)
+        found = await self._login_check.check(scope, login)
+        if isinstance(found, LoginRefusal):
+            is_limit = found.status in TOO_MANY
+            return (
+                self._problem(found.status, found.sentence, found.headers) if is_limit else self._unknown_name(host)
+            )
         scope[USER] = found
         return None
 
@@ -163,13 +181,12 @@ class AccessControl:
         is_program = caller.uid is not None and PEER not in scope and is_for_programs(scope["path"])
         return None if caller.is_operator or is_program else self._problem(403, NOT_AN_OPERATOR)
 
-    def _refuse(self, named: list[bytes]) -> ASGIApp:
-        if len(named) != 1:
-            return self._problem(400, f"a request needs exactly one Host header; this one has {len(named)}.")
-        name = parse_host(named[0].decode("latin-1"))[:80]
-        return self._problem(
-            400, f"Host {name!r} is not a name of this machine. To allow it, add it to hosts under [web]."
-        )
+    def _unknown_name(self, host: bytes) -> ASGIApp:
+        name = parse_host(host.decode("latin-1"))[:80]
+        remedy = "add it to hosts under [web]"
+        if self._options().login.is_required:
+            remedy += ", or send a right token or password, without headers of a browser or proxy"
+        return self._problem(400, f"Host {name!r} is not a name of this machine. To allow it, {remedy}.")
 
     def _problem(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> ASGIApp:
         return problem_response(status, sentence, headers, self._simulated)
@@ -197,24 +214,3 @@ def is_foreign(fields: Mapping[bytes, bytes], host: bytes, hosts: Sequence[str])
         return False
     site = origin.partition(b"://")[2].lower()
     return site != host.lower() and parse_host(site.decode("latin-1")) not in {name.lower() for name in hosts}
-
-
-def parse_host(header: str) -> str:
-    """Return the host of a Host header in lower case, without port and without the brackets of IPv6."""
-    if "@" in header:  # userinfo before the host: the colon does not separate a port
-        return header.lower()
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.partition(":")[0].lower().rstrip(".")
-
-
-def is_allowed(header: str, hosts: set[str]) -> bool:
-    """Check that a Host header is one of `hosts`, such a name with .local, or a numeric address."""
-    host = parse_host(header)
-    if host in hosts or host.removesuffix(".local") in hosts:
-        return True
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -1,0 +1,33 @@
+"""DNS names of the server's own certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memwatchd.settings.certificates import certificate_names
+from support.certificates import authority, signed_by
+
+
+def test_names_are_the_dns_names_of_the_first_certificate(tmp_path: Path) -> None:
+    """Addresses are no names, and numeric hosts are allowed anyway. A chain has the names of its server only."""
+    ca = authority(tmp_path)
+    made = signed_by(ca, names="DNS:GPU1.example.com,DNS:*.example.com,IP:192.0.2.1,email:a@b.example")
+    made.cert.write_bytes(made.cert.read_bytes() + ca.cert.read_bytes())
+
+    assert certificate_names(str(made.cert), str(made.key)) == ("gpu1.example.com", "*.example.com")
+
+
+def test_expired_certificate_has_names(tmp_path: Path) -> None:
+    """Its owner has chosen the names, whatever the time is. The key and certificate may be one file."""
+    made = signed_by(authority(tmp_path), names="DNS:gpu1.example.com", days=-1)
+    both = tmp_path / "both.pem"
+    both.write_bytes(made.cert.read_bytes() + made.key.read_bytes())
+
+    assert certificate_names(str(both), None) == ("gpu1.example.com",)
+
+
+def test_certificate_without_names_or_file_has_none(tmp_path: Path) -> None:
+    made = authority(tmp_path)
+
+    assert certificate_names(str(made.cert), str(made.key)) == ()
+    assert certificate_names(str(tmp_path / "gone.pem"), None) == ()
