@@ -219,7 +219,7 @@ audit: $(VENV)/.test
 
 tools:
 	@sh tests/tools/need.sh chromium prometheus prometheus-alertmanager victoria-metrics kubernetes-client openssl systemd \
-		procps gcc libc6-dev pocl-opencl-icd
+		procps gcc libc6-dev pocl-opencl-icd tinyproxy-bin
 
 bench-tools:
 	@sh tests/tools/need.sh prometheus-node-exporter wrk collectd-core libmicrohttpd12 libprotobuf-c1 netdata-core glances python3-bottle

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.notify.apprise import AppriseChannel, load_service
+from support.http_proxy import proxying
 from support.settings_sample import problems_from, settings_from
 from support.waiting import wait_until
 from support.webhook_receiver import Site, receiving
@@ -87,3 +88,20 @@ def test_missing_apprise_is_reported_with_the_install_command(tmp_path: Path) ->
 
     assert done.returncode == 78
     assert "pip install 'memwatchd[notify]'" in done.stderr
+
+
+def test_apprise_uses_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apprise opens its own connections, through the library requests."""
+    with (
+        receiving(200) as site,
+        proxying({"chat.example.org": int(site.url.split(":")[2].partition("/")[0])}) as proxy,
+    ):
+        monkeypatch.setenv("http_proxy", proxy.url())
+        made = new_receiver(AppriseChannel("chat", load_service("json://chat.example.org/hook")))
+        made.start()
+        put_notices(made, notice(1))
+        wait_until(lambda: made.counts()["delivered"] == 1)
+        made.close()
+
+    assert [(one.method, one.target) for one in proxy.requests] == [("POST", "http://chat.example.org/hook")]
+    assert len(site.deliveries) == 1

@@ -37,9 +37,12 @@ OTHERS: dict[tuple[str, ...], str] = {
     ("processes", "leak_least"): '"65MiB"',
     ("alerts", "instance"): '"gpu2.example.com:6360"',
     ("alerts", "job"): '"other"',
+    ("alerts", "proxy"): '"http://proxy2.example.com:3128"',
     ("labels", "cluster"): '"east"',
     ("alerts", "webhooks", "operators", "url"): '"https://example.com/other"',
     ("alerts", "webhooks", "operators", "secret"): '"whsec_' + "QUJD" * 11 + '"',
+    ("alerts", "webhooks", "operators", "proxy"): '"none"',
+    ("alerts", "alertmanagers", "alertmanager", "proxy"): '"http://proxy2.example.com:3128"',
     ("alerts", "alertmanagers", "alertmanager", "url"): '"http://127.0.0.1:9094"',
     ("alerts", "alertmanagers", "alertmanager", "user"): '"other"',
     ("alerts", "alertmanagers", "alertmanager", "secret"): '"file:/etc/memwatchd/other-token"',
@@ -63,6 +66,7 @@ def full_text(folder: Path) -> str:
         ("apprise-url", "json://localhost/"),
         ("alertmanager-secret", "a password of tests"),
         ("token", "a-token-of-tests"),
+        ("proxy-url", "http://user:a-password-of-tests@proxy.example.com:3128"),
         ("other-token", "another-token-of-tests"),
     ):
         (folder / name).write_text(content)

@@ -7,6 +7,7 @@ program_of() {
     chromium) command -v chromium || command -v chromium-browser || command -v google-chrome ;;
     procps) command -v free ;;
     kubernetes-client) command -v kubectl ;;
+    tinyproxy-bin) command -v tinyproxy ;;
     systemd) command -v systemd-analyze ;;
     user-mode-linux) command -v linux.uml ;;
     collectd-core) command -v collectd ;;

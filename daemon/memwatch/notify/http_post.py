@@ -1,10 +1,9 @@
-"""One HTTP POST attempt: resolve, connect, TLS, send and read the status, within one deadline."""
+"""One HTTP POST attempt: resolve, connect, proxy, TLS, send and read the status, within one deadline."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
-import io
 import ipaddress
 import socket
 import time
@@ -15,16 +14,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from memwatch import __version__
+from memwatch.notify.deadline_socket import MAX_READ_BYTES, DeadlineSocket, remaining
+from memwatch.notify.http_proxy import (
+    REFUSED_LOGIN,
+    Proxy,
+    ProxyError,
+    is_on_this_machine,
+    login_refusal,
+    open_tunnel,
+)
 from memwatch.notify.webhook_payload import Endpoint
 
 if TYPE_CHECKING:
     import ssl
 
-    from _typeshed import WriteableBuffer
-
-# Most bytes read of a response, headers and body. Only the status line and headers are used; the body is read so
-# that the connection is not reset while the receiver still sends.
-MAX_READ_BYTES = 64 * 1024
 MAX_RETRY_AFTER_SECONDS = 86_400.0
 # Bad gateway, gateway timeout: a proxy forwarded the request and got no valid response.
 GATEWAY_LOST_IT = frozenset({502, 504})
@@ -87,8 +90,11 @@ class Poster:
         tls: ssl.SSLContext | None,
         wall: WallClock,
         resolve: Resolve = socket.getaddrinfo,
+        proxy: Proxy | None = None,
     ) -> None:
         self._endpoint = endpoint
+        self._proxy = None if is_on_this_machine(endpoint) else proxy
+        self._hop: Endpoint | Proxy = self._proxy or endpoint
         self._timeout = timeout_seconds
         self._allow_link_local = allow_link_local
         self._tls = tls
@@ -96,21 +102,22 @@ class Poster:
         self._resolve = resolve
         self._socket: socket.socket | None = None
         self._sent = False
+        self._in_tunnel = False
         self._aborted = False
 
     def prepare(self) -> None:
         """Resolve the name once, because the first lookup loads the resolver's libraries."""
         with contextlib.suppress(OSError, UnicodeError):
-            self._resolve(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
+            self._resolve(self._hop.host, self._hop.port, type=socket.SOCK_STREAM)
 
     def post(self, headers: dict[str, str], body: bytes) -> PostResult:
-        self._sent = False
+        self._sent = self._in_tunnel = False
         deadline = time.monotonic() + self._timeout
         try:
             with self._connect(deadline) as connected:
                 return self._exchange(connected, deadline, headers, body)
         except Exception as error:  # noqa: BLE001  any error is a failed attempt, and the next one must follow
-            return PostResult(None, self._words_for(error), self._sent)
+            return PostResult(None, self._describe(error), self._sent)
         finally:
             self._socket = None
 
@@ -123,8 +130,9 @@ class Poster:
                 socket.socket.shutdown(busy, socket.SHUT_RDWR)
 
     def _connect(self, deadline: float) -> socket.socket:
-        """Connect to the first address that accepts a connection."""
-        found = self._resolve(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
+        """Connect to the first address of the receiver or proxy that accepts a connection."""
+        self._refuse_forbidden_literal()
+        found = self._resolve(self._hop.host, self._hop.port, type=socket.SOCK_STREAM)
         failure = OSError("the name has no address")
         for left, (family, kind, protocol, _, address) in zip(range(len(found), 0, -1), found, strict=True):
             connected = self._connect_to(socket.socket(family, kind, protocol), address, deadline, left)
@@ -142,6 +150,9 @@ class Poster:
             self._refuse_forbidden(str(address[0]))
             plain.settimeout(remaining(deadline) / addresses_left)
             plain.connect(address)
+            if self._proxy is not None and self._tls is not None:
+                open_tunnel(DeadlineSocket(plain, deadline), self._proxy, self._endpoint)
+                self._in_tunnel = True
             if self._tls is not None:
                 plain.settimeout(remaining(deadline))
                 self._socket = self._tls.wrap_socket(plain, server_hostname=self._endpoint.host)
@@ -154,9 +165,17 @@ class Poster:
         if self._aborted:
             raise ForbiddenAddressError("memwatchd is stopping")
         if not self._allow_link_local and is_forbidden(text):
-            where = f"{text} is" if text == self._endpoint.host else f"{self._endpoint.host} is at {text},"
+            where = f"{text} is" if text == self._hop.host else f"{self._hop.host} is at {text},"
             raise ForbiddenAddressError(
                 f"{where} a link-local or metadata address; allow_link_local = true permits it"
+            )
+
+    def _refuse_forbidden_literal(self) -> None:
+        """Refuse a numeric address that the proxy would connect to. Names are resolved by the proxy."""
+        address = parse_address(self._endpoint.host)
+        if self._proxy is not None and address is not None and not self._allow_link_local and is_forbidden(address):
+            raise ForbiddenAddressError(
+                f"{self._endpoint.host} is a link-local or metadata address; allow_link_local = true permits it"
             )
 
     def _exchange(
@@ -169,23 +188,36 @@ class Poster:
             "User-Agent": f"memwatchd/{__version__}",
             "Connection": "close",
         }
+        forwarded = self._proxy is not None and self._tls is None
+        if forwarded and self._proxy is not None:
+            fixed |= self._proxy.headers
+        path = f"http://{self._endpoint.host_header}{self._endpoint.path}" if forwarded else self._endpoint.path
         self._sent = True
-        connection.request("POST", self._endpoint.path, body, fixed | headers)
+        connection.request("POST", path, body, fixed | headers)
         response = connection.getresponse()
+        if forwarded and self._proxy is not None and response.status == REFUSED_LOGIN:
+            return PostResult(None, f"the proxy {self._proxy} {login_refusal(self._proxy)}")
         retry_after = retry_after_seconds(response.getheader("Retry-After"), self._wall())
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             response.read(MAX_READ_BYTES)
         lost, date = response.status in GATEWAY_LOST_IT, parse_http_date(response.getheader("Date"))
-        return PostResult(response.status, words_for_status(response.status), lost, retry_after, date)
+        through = f" through the proxy {self._proxy}" if self._proxy is not None else ""
+        return PostResult(response.status, words_for_status(response.status) + through, lost, retry_after, date)
+
+    def _describe(self, error: Exception) -> str:
+        is_at_proxy = (
+            self._proxy is not None and not self._in_tunnel and not isinstance(error, ForbiddenAddressError)
+        )
+        return f"the proxy {self._proxy}: {self._words_for(error)}" if is_at_proxy else self._words_for(error)
 
     def _words_for(self, error: Exception) -> str:
-        if isinstance(error, ForbiddenAddressError):
+        if isinstance(error, ForbiddenAddressError | ProxyError):
             return str(error)
         if isinstance(error, TimeoutError):
             return f"no {'response' if self._sent else 'connection'} within {self._timeout:g} s"
         if isinstance(error, socket.gaierror | UnicodeError):
             reason = getattr(error, "strerror", None) or "too long"
-            return f"the name {self._endpoint.host} does not resolve ({reason})"
+            return f"the name {self._hop.host} does not resolve ({reason})"
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             return "closed the connection without a response"
         if isinstance(error, http.client.HTTPException):
@@ -198,51 +230,6 @@ class Poster:
         return str(getattr(error, "strerror", None) or type(error).__name__).lower()
 
 
-class DeadlineSocket:
-    """Socket for http.client with a deadline and a limit of the bytes that are read."""
-
-    def __init__(self, connected: socket.socket, deadline: float) -> None:
-        self._connected = connected
-        self._deadline = deadline
-
-    def sendall(self, data: bytes) -> None:
-        self._connected.settimeout(remaining(self._deadline))
-        self._connected.sendall(data)
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(LimitedReader(self._connected, self._deadline))
-
-    def close(self) -> None:
-        """Do nothing: `Poster.post` closes the socket."""
-
-
-class LimitedReader(io.RawIOBase):
-    """Stream from a socket until the deadline or the limit, which appears as the end of the stream."""
-
-    def __init__(self, connected: socket.socket, deadline: float) -> None:
-        self._connected = connected
-        self._deadline = deadline
-        self._left = MAX_READ_BYTES
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        self._connected.settimeout(remaining(self._deadline))
-        space = memoryview(buffer)[: self._left]
-        count = self._connected.recv_into(space) if self._left else 0
-        self._left -= count
-        return count
-
-
-def remaining(deadline: float) -> float:
-    """Return the seconds left, above zero. Raises TimeoutError at the deadline."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
-
-
 def is_forbidden(text: str) -> bool:
     """Return True for a link-local address or a known metadata service, also for IPv4 embedded in IPv6."""
     address = ipaddress.ip_address(text)
@@ -253,6 +240,19 @@ def is_forbidden(text: str) -> bool:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         return address.is_link_local or address in METADATA or (inner is not None and is_forbidden(str(inner)))
     return address.is_link_local or address in METADATA
+
+
+def parse_address(host: str) -> str | None:
+    """Return the address of a host in any notation of inet_aton(3), such as 0xa9fea9fe. None for a name."""
+    plain = host.removesuffix(".")
+    try:
+        return str(ipaddress.ip_address(plain))
+    except ValueError:
+        pass
+    try:
+        return socket.inet_ntoa(socket.inet_aton(plain))
+    except OSError:
+        return None
 
 
 def words_for_status(status: int) -> str:

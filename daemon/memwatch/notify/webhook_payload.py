@@ -94,11 +94,15 @@ def parse_endpoint(url: str) -> Endpoint:
     if not re.fullmatch(r"[!-~]{1,2000}", url):
         raise ValueError("is not made of 1 to 2000 printable ASCII characters")
     parts = urlsplit(url)
+    try:
+        given = parts.port
+    except ValueError:  # its message contains the text
+        raise ValueError("has a port that is not a number from 1 to 65535") from None
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
         raise ValueError("does not begin with http:// or https:// and a host name")
     if "@" in parts.netloc:
         raise ValueError("contains a user name or password, which would appear in logs")
-    port = parts.port if parts.port is not None else DEFAULT_PORTS[parts.scheme]
+    port = given if given is not None else DEFAULT_PORTS[parts.scheme]
     if port == 0:
         raise ValueError("has port 0")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

@@ -8,11 +8,13 @@ from typing import Annotated, TypeVar, cast
 from msgspec import defstruct
 
 from memwatch.alerts.rules import CRITICAL, AlertRules
+from memwatch.notify.http_proxy import Proxy
 from memwatch.notify.sender import JOB
 from memwatch.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
-from memwatchd.settings.channels import ReceiverSection
+from memwatchd.settings.channels import PROXY_EXAMPLE, PROXY_WORDS, ReceiverSection
 from memwatchd.settings.labels import parse_label_value
-from memwatchd.settings.section import ON_RELOAD_OF_MACHINE
+from memwatchd.settings.secrets_source import proxy_from
+from memwatchd.settings.section import ON_RELOAD_OF_MACHINE, ContextConverter
 from memwatchd.settings.values import parse_tuple
 
 AnyReceiver = TypeVar("AnyReceiver", bound=ReceiverSection)
@@ -34,6 +36,10 @@ class Alerts(Section, frozen=True, kw_only=True):
     ] = None
     job: Annotated[str, Converter(parse_label_value), Accepts("the name of a job")] = JOB
 
+    proxy: Annotated[
+        Proxy | None, ContextConverter(proxy_from), Accepts(PROXY_WORDS, PROXY_EXAMPLE, shown=False)
+    ] = None
+
     @property
     def channels(self) -> tuple[str, ...]:
         """Keys with lists of receivers: those that the derived section adds."""
@@ -41,7 +47,8 @@ class Alerts(Section, frozen=True, kw_only=True):
 
     @property
     def receivers(self) -> tuple[ReceiverSection, ...]:
-        return tuple(one for name in self.channels for one in getattr(self, name))
+        """Receivers of all kinds, with their proxies."""
+        return tuple(one.behind(self.proxy) for name in self.channels for one in getattr(self, name))
 
     def receivers_of_kind(self, kind: type[AnyReceiver]) -> tuple[AnyReceiver, ...]:
         return tuple(one for one in self.receivers if isinstance(one, kind))

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import timedelta
+from dataclasses import dataclass
 from typing import Annotated
+
+from msgspec.structs import replace
 
 from memwatch.alerts.rules import CRITICAL, EVENTS
 from memwatch.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
 from memwatch.notify.apprise import AppriseChannel
 from memwatch.notify.channel import Channel, WebhookChannel, context_for
 from memwatch.notify.http_post import Poster
+from memwatch.notify.http_proxy import Proxy
 from memwatch.notify.webhook_payload import Endpoint, Password, Secret
 from memwatch.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
-from memwatchd.settings.secrets_source import AppriseService, password_from, secret_from, service_from
+from memwatchd.settings.secrets_source import (
+    AppriseService,
+    SecretContext,
+    password_from,
+    proxy_from,
+    secret_from,
+    service_from,
+)
 from memwatchd.settings.section import ON_RELOAD, ContextConverter, checked_endpoint
 from memwatchd.settings.values import parse_nonempty_tuple, parse_tuple, parse_user
 
 FROM_FILE = '"file:/etc/memwatchd/alertmanager-secret"'
+PROXY_WORDS = "a URL such as http://proxy.example.com:3128, or file:/PATH, credential:NAME or env:NAME of one"
+PROXY_EXAMPLE = '"file:/etc/memwatchd/proxy-url"'
 RECEIVER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
@@ -32,6 +44,20 @@ def parse_receiver_name(value: object) -> str:
     if isinstance(value, str) and RECEIVER_NAME.fullmatch(value):
         return value
     raise InvalidValueError
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyChoice:
+    """Proxy of one receiver in place of that of [alerts]; without one, its receiver is reached directly."""
+
+    proxy: Proxy | None
+
+    def __str__(self) -> str:
+        return "none" if self.proxy is None else str(self.proxy)
+
+
+def proxy_choice_from(value: object, context: SecretContext) -> ProxyChoice:
+    return ProxyChoice(None if value == "none" else proxy_from(value, context))
 
 
 EventName = Annotated[str, Converter(parse_event)]
@@ -56,12 +82,41 @@ class ReceiverSection(Section, frozen=True, kw_only=True):
     ] = ()
     instead_of_prometheus: bool = False
 
+    def behind(self, proxy: Proxy | None) -> ReceiverSection:  # noqa: ARG002  channels without HTTP use none
+        """Return this receiver with the proxy of [alerts], if it uses that."""
+        return self
+
     def create_channel(self) -> Channel:
         """Build the channel. TLS files are read here."""
         raise NotImplementedError
 
 
-class Webhook(ReceiverSection, frozen=True, kw_only=True):
+class HttpReceiver(ReceiverSection, frozen=True, kw_only=True):
+    """Keys of receivers that memwatchd posts to."""
+
+    timeout: Annotated[Duration, Bounds(seconds(1), seconds(60))] = seconds(15)
+    allow_link_local: bool = False
+    proxy: Annotated[
+        ProxyChoice | None,
+        ContextConverter(proxy_choice_from),
+        Accepts(f'{PROXY_WORDS}, or "none"', PROXY_EXAMPLE, shown=False),
+    ] = None
+
+    def behind(self, proxy: Proxy | None) -> ReceiverSection:
+        return replace(self, proxy=ProxyChoice(proxy)) if self.proxy is None and proxy is not None else self
+
+    def create_poster(self, endpoint: Endpoint) -> Poster:
+        return Poster(
+            endpoint,
+            self.timeout.total_seconds(),
+            self.allow_link_local,
+            context_for(endpoint),
+            time.time,
+            proxy=self.proxy.proxy if self.proxy else None,
+        )
+
+
+class Webhook(HttpReceiver, frozen=True, kw_only=True):
     url: Annotated[
         Endpoint,
         Converter(checked_endpoint),
@@ -76,15 +131,12 @@ class Webhook(ReceiverSection, frozen=True, kw_only=True):
             shown=False,
         ),
     ]
-    timeout: Annotated[Duration, Bounds(seconds(1), seconds(60))] = seconds(15)
-    allow_link_local: bool = False
 
     def create_channel(self) -> Channel:
-        poster = create_poster(self.url, self.timeout, self.allow_link_local)
-        return WebhookChannel(self.name, self.url, self.secret, poster)
+        return WebhookChannel(self.name, self.url, self.secret, self.create_poster(self.url))
 
 
-class Alertmanager(ReceiverSection, frozen=True, kw_only=True):
+class Alertmanager(HttpReceiver, frozen=True, kw_only=True):
     instead_of_prometheus: bool = True
     url: Annotated[
         Endpoint,
@@ -102,8 +154,6 @@ class Alertmanager(ReceiverSection, frozen=True, kw_only=True):
         ),
     ] = None
     resend: Annotated[Duration, Bounds(seconds(1), seconds(240))] = seconds(60)
-    timeout: Annotated[Duration, Bounds(seconds(1), seconds(60))] = seconds(15)
-    allow_link_local: bool = False
 
     def __post_init__(self) -> None:
         if self.user is not None and self.secret is None:
@@ -112,7 +162,7 @@ class Alertmanager(ReceiverSection, frozen=True, kw_only=True):
 
     def create_channel(self) -> Channel:
         endpoint = alerts_endpoint(self.url)
-        poster = create_poster(endpoint, self.timeout, self.allow_link_local)
+        poster = self.create_poster(endpoint)
         login = self.secret.authorization(self.user) if self.secret else None
         return AlertmanagerChannel(self.name, endpoint, poster, self.resend.total_seconds(), authorization=login)
 
@@ -130,10 +180,6 @@ class Apprise(ReceiverSection, frozen=True, kw_only=True):
 
     def create_channel(self) -> Channel:
         return AppriseChannel(self.name, self.url.target)
-
-
-def create_poster(endpoint: Endpoint, timeout: timedelta, allow_link_local: bool) -> Poster:
-    return Poster(endpoint, timeout.total_seconds(), allow_link_local, context_for(endpoint), time.time)
 
 
 # Kinds of receivers by the name of their tables: [[alerts.webhooks]] is a Webhook.

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memwatch.notify.apprise import INSTALL, MissingExtraError, load_service
+from memwatch.notify.http_proxy import Proxy, parse_proxy
 from memwatch.notify.webhook_payload import SECRET_PREFIX, Password, Secret, parse_password, parse_secret
 from memwatch.options import InvalidValueError
 
 MAX_SECRET_FILE_BYTES = 4096
+REFERENCES = ("file:", "env:", "credential:")
 CREDENTIALS = "CREDENTIALS_DIRECTORY"
 
 
@@ -35,7 +37,7 @@ def secret_from(value: object, context: SecretContext) -> Secret:
     """Read a secret from "file:/path", "credential:NAME", "env:NAME" or a literal."""
     if not isinstance(value, str):
         raise InvalidValueError
-    if not value.startswith(("file:", "env:", "credential:", SECRET_PREFIX)):
+    if not value.startswith((*REFERENCES, SECRET_PREFIX)):
         raise InvalidValueError
     return parse_secret_text(*look_up(value, context))
 
@@ -70,7 +72,7 @@ def password_from(value: object, context: SecretContext) -> Password:
 
 def read_reference(value: object, context: SecretContext) -> tuple[str, str]:
     """Read "file:/path", "credential:NAME" or "env:NAME". A literal is rejected."""
-    if not isinstance(value, str) or not value.startswith(("file:", "env:", "credential:")):
+    if not isinstance(value, str) or not value.startswith(REFERENCES):
         raise InvalidValueError
     return look_up(value, context)
 
@@ -120,6 +122,18 @@ def service_from(value: object, context: SecretContext) -> AppriseService:
             has_example=not whose,
         )
     return service
+
+
+def proxy_from(value: object, context: SecretContext) -> Proxy:
+    """Read the URL of a proxy from "file:/path", "credential:NAME", "env:NAME" or a literal."""
+    if not isinstance(value, str):
+        raise InvalidValueError
+    has_secret = value.startswith(REFERENCES) or "@" in value
+    url, whose = look_up(value, context) if has_secret else (value, "")
+    try:
+        return parse_proxy(url.strip())
+    except ValueError as error:
+        raise InvalidValueError(f"{whose} {error}".strip(), has_example=not whose) from None
 
 
 def parse_secret_text(text: str, whose: str) -> Secret:

@@ -41,6 +41,7 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
         ("replay", "file"),
         ("recording", "file"),
         ("alerts", "instance"),
+        ("alerts", "proxy"),
         ("alerts", "webhooks"),
         ("alerts", "alertmanagers"),
         ("alerts", "apprise"),

@@ -16,12 +16,16 @@ from memwatchd.daemon import Daemon
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import Player, ReplayClock
+from memwatchd.settings.channels import Webhook
 from memwatchd.settings.diff import NOT_YET, describe_changes, find_effect, flat
 from memwatchd.settings.schema import Settings
 from memwatchd.settings.section import AT_START, ON_RELOAD
 from memwatchd.settings.web import Tls
 from support.full_settings import full_text, with_other_value
-from support.settings_sample import settings_from
+from support.settings_sample import WEBHOOK, settings_from
+
+# In the full file each receiver has its own proxy.
+PROXY_OF_OTHERS = ("alerts", "proxy")
 
 
 class Other:
@@ -74,16 +78,17 @@ def test_setting_without_a_declaration_is_rejected() -> None:
 
 def test_reload_applies_the_settings_that_declare_it_and_no_others(other: Other) -> None:
     """Each key is changed alone. `LiveSettings` has the parts that a reload applies."""
-    found = {path: outcome(other, path, None) for path in other.values}
+    paths = [path for path in other.values if path != PROXY_OF_OTHERS]
+    found = {path: outcome(other, path, None) for path in paths}
 
-    effects = {path: find_effect(path).at for path in other.values}
+    effects = {path: find_effect(path).at for path in paths}
     assert found == {path: Outcome(at == "reload", at != "start") for path, at in effects.items()}
 
 
 def test_reload_of_a_recording_applies_the_settings_that_declare_it_and_no_others(other: Other) -> None:
     player = Player(open_recording(path_of("macbook"), salvage=False), ReplayClock(0.0, 1.0))
     # A renamed receiver is another receiver: a recording applies its events, and none of its other keys.
-    paths = [path for path in other.values if path[-1] != "name"]
+    paths = [path for path in other.values if path[-1] != "name" and path != PROXY_OF_OTHERS]
     found = {path: outcome(other, path, player) for path in paths}
 
     effects = {path: find_effect(path) for path in paths}
@@ -91,6 +96,20 @@ def test_reload_of_a_recording_applies_the_settings_that_declare_it_and_no_other
         path: Outcome(one.at == "reload" and one.simulated, one.at != "start" and one.simulated)
         for path, one in effects.items()
     }
+
+
+def test_proxy_of_all_receivers_is_applied_to_those_without_their_own(tmp_path: Path) -> None:
+    """A receiver whose proxy changes differs from itself before, so that a reload creates it again."""
+    keys = {"first": "", "direct": 'proxy = "none"', "other": 'proxy = "http://own.example:1"'}
+    receivers = "".join(WEBHOOK.replace('"ops"', f'"{name}"') + f"{key}\n" for name, key in keys.items())
+
+    def proxies(proxy: str) -> list[str]:
+        settings = settings_from(tmp_path, f"[alerts]\n{proxy}\n{receivers}")
+        return [str(one.proxy) for one in settings.alerts.receivers_of_kind(Webhook)]
+
+    assert proxies("") == ["None", "none", "http://own.example:1"]
+    shared = proxies('proxy = "http://user:secret@all.example:3128"')
+    assert shared == ["http://all.example:3128", "none", "http://own.example:1"]
 
 
 def test_certificate_of_a_daemon_without_tls_needs_a_restart(other: Other) -> None:

@@ -143,6 +143,8 @@ def test_invalid_credentials_of_an_alertmanager_are_rejected(tmp_path: Path, lin
         f'secrt = "{SECRET}"',
         'url = "https://user:hunter2@example.com/"',
         'url = "https://example.com:99999/hunter2"',
+        'url = "https://example.com:hunter2/"',
+        'proxy = "http://user:hunter2@proxy.example.com:port"',
         'url = "ftp://example.com/hunter2"',
         'url = ["https://example.com/hunter2"]',
         'secret = { hunter2 = "hunter2" }',
@@ -167,3 +169,63 @@ def test_settings_do_not_reveal_secrets(tmp_path: Path) -> None:
         assert "thirty-two" not in shown
         assert SECRET not in shown
         assert "hook/token" not in shown
+
+
+PROXY = "http://user:hunter2%40home@proxy.example.org:3128"
+
+
+@pytest.mark.parametrize("value", ["file:{folder}/proxy", "env:HTTPS_PROXY", "credential:proxy", PROXY])
+def test_proxy_with_a_password_is_read_and_hidden(tmp_path: Path, value: str) -> None:
+    """Only its address is shown. In a file that every user can read, a literal password warns."""
+    (tmp_path / "proxy").write_text(PROXY + "\n")
+    (tmp_path / "proxy").chmod(0o600)
+    environ = {"HTTPS_PROXY": PROXY, "CREDENTIALS_DIRECTORY": str(tmp_path)}
+    file = tmp_path / "public.toml"
+    file.write_text(f'[alerts]\nproxy = "{value.format(folder=tmp_path)}"\n')
+    file.chmod(0o644)
+
+    settings = load({"config": str(file)}, environ)
+
+    assert settings.alerts.proxy is not None
+    assert settings.alerts.proxy.headers == {"Proxy-Authorization": "Basic dXNlcjpodW50ZXIyQGhvbWU="}
+    shown = repr(settings) + repr([setting_text(value) for _, value in flat(settings)])
+    assert '"http://proxy.example.org:3128"' in shown
+    assert "hunter2" not in shown
+    assert "dXNlcjpodW50ZXIyQGhvbWU" not in shown
+    assert len(settings.warnings) == (value == PROXY)
+
+
+def test_proxy_without_a_password_is_no_secret(tmp_path: Path) -> None:
+    file = tmp_path / "public.toml"
+    file.write_text('[alerts]\nproxy = "http://proxy.example.org:3128"\n')
+    file.chmod(0o644)
+
+    assert load({"config": str(file)}, {}).warnings == ()
+
+
+def test_variables_of_other_programs_set_no_proxy(tmp_path: Path) -> None:
+    """Container engines set them in every container, where the Alertmanager may be on an inner network."""
+    environ = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"), PROXY)
+
+    assert settings_from(tmp_path, environ=environ).alerts.proxy is None
+    named = settings_from(tmp_path, environ={"MEMWATCHD_ALERTS_PROXY": "http://proxy.example.org:1"})
+    assert str(named.alerts.proxy) == "http://proxy.example.org:1"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "https://user:hunter2@a:1",
+        "http://user:hunter2@a",
+        "http://user:hunter2/x@a:1",
+        "http://hunter2",
+        "env:P",
+        "none",
+    ],
+)
+def test_unusable_proxy_is_refused_without_its_text(tmp_path: Path, value: str) -> None:
+    problems = problems_from(tmp_path, f'[alerts]\nproxy = "{value}"\n', environ={"P": "http://user:hunter2@a:x"})
+
+    assert "alerts.proxy " in problems[0]
+    assert "is not http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT" in problems[0]
+    assert "hunter2" not in problems[0]

@@ -1,0 +1,141 @@
+"""HTTP proxies on real sockets: one that resolves names by its list, and tinyproxy in front of it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import select
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from msgspec import Struct, field
+
+from support.waiting import MAX_WAIT_SECONDS, wait_until
+
+USER, PASSWORD = "memwatchd", "pass:word@1"
+# As in a URL.
+LOGIN = "memwatchd:pass%3Aword%401@"
+PLAIN_LOGIN = "memwatchd:letters@"
+
+
+class ProxyRequest(Struct, frozen=True):
+    """Request line and headers as they arrived, headers in lower case."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+
+
+class ProxySite(Struct):
+    """Running proxy with the requests that it got. Names it does not know get 502."""
+
+    port: int = 0
+    requests: list[ProxyRequest] = field(default_factory=list)
+
+    def url(self, login: str = "") -> str:
+        return f"http://{login}127.0.0.1:{self.port}"
+
+
+@contextlib.contextmanager
+def proxying(ports: Mapping[str, int], needs_login: bool = False) -> Iterator[ProxySite]:
+    """Run a proxy that finds each host name at a port of this machine."""
+    site = ProxySite()
+    expected = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def is_refused(self, host: str | None) -> bool:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            site.requests.append(ProxyRequest(self.command, self.path, headers))
+            if needs_login and headers.get("proxy-authorization") != expected:
+                self.send_error(407)
+            elif host not in ports:
+                self.send_error(502)
+            else:
+                return False
+            return True
+
+        def do_CONNECT(self) -> None:
+            host = self.path.rpartition(":")[0]
+            if self.is_refused(host):
+                return
+            with socket.create_connection(("127.0.0.1", ports[host]), MAX_WAIT_SECONDS) as there:
+                self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                relay(self.connection, there)
+            self.close_connection = True
+
+        def do_POST(self) -> None:
+            parts = urlsplit(self.path)
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.is_refused(parts.hostname):
+                return
+            there = http.client.HTTPConnection("127.0.0.1", ports[str(parts.hostname)], timeout=MAX_WAIT_SECONDS)
+            headers = {name: value for name, value in self.headers.items() if not name.lower().startswith("proxy-")}
+            there.request("POST", f"{parts.path}?{parts.query}", body, headers)
+            answer = there.getresponse()
+            self.send_response(answer.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            there.close()
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """Ignore clients that close early."""
+
+    server = Quiet(("127.0.0.1", 0), Handler)
+    site.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield site
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def relay(here: socket.socket, there: socket.socket) -> None:
+    """Copy bytes in both directions until one side closes."""
+    other = {here: there, there: here}
+    while True:
+        ready, _, _ = select.select([here, there], [], [], MAX_WAIT_SECONDS)
+        for one in ready:
+            data = one.recv(65_536)
+            if not data:
+                return
+            other[one].sendall(data)
+        if not ready:
+            return
+
+
+@contextlib.contextmanager
+def tinyproxy(folder: Path, upstream: ProxySite) -> Iterator[str]:
+    """Run tinyproxy, which needs the login PLAIN_LOGIN and sends everything to `upstream`. Yield HOST:PORT."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = folder / "tinyproxy.conf"
+    config.write_text(
+        f'Port {port}\nListen 127.0.0.1\nTimeout 10\nMaxClients 10\nLogFile "{folder}/tinyproxy.log"\n'
+        f"BasicAuth {PLAIN_LOGIN.removesuffix('@').replace(':', ' ')}\nUpstream http 127.0.0.1:{upstream.port}\n"
+    )
+    process = subprocess.Popen(["tinyproxy", "-d", "-c", str(config)], stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: accepts(port))
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(MAX_WAIT_SECONDS)
+
+
+def accepts(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.5):
+        return True
+    return False
