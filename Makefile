@@ -18,6 +18,8 @@ TARGETS ?=
 COUNT ?= 100000
 # The build for the CPU is enough: TORCH="torch==2.13.0+cpu", with PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS.
 TORCH ?= torch
+# `TOOLS=none make test` installs no programs, and runs the tests for which all programs are installed.
+export TOOLS ?=
 
 # Keep compiled modules in the virtual environment, even if PYTHONDONTWRITEBYTECODE is set. Without them each daemon
 # started by a test compiles 300 files (1.1 s instead of 0.5 s).
@@ -31,7 +33,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 help:
 	@echo "make run          set up and start memwatchd at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
-	@echo "make test         set up and run the tests"
+	@echo "make test         set up and run the tests (TOOLS=none: without the programs that are not installed)"
 	@echo "make test-long    run the long tests: every sample in a browser, a day of ticks, faults by the hundred, overhead"
 	@echo "make coverage     run all of these and report uncovered lines (a third slower)"
 	@echo "make lint         check formatting, types (also of the tests), layers and language"
@@ -68,7 +70,7 @@ help:
 	@echo "make build        build the wheels and source distributions of memwatch and memwatchd in dist/"
 
 run: $(VENV)/.run
-	$(BIN)/memwatchd $(RUN_ARGS)
+	@$(BIN)/memwatchd $(RUN_ARGS)
 
 test: $(VENV)/.test tools
 	$(TESTS) -m "not long" $(TEST_ARGS)
@@ -218,11 +220,11 @@ audit: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.audit dist/runtime.txt $(if $(ADVISORIES),--advisories "$(ADVISORIES)",--pip-audit $(BIN)/pip-audit)
 
 tools:
-	@sh tests/tools/need.sh chromium prometheus prometheus-alertmanager victoria-metrics kubernetes-client openssl systemd \
+	@[ "$(TOOLS)" = none ] || sh tests/tools/need.sh chromium prometheus prometheus-alertmanager victoria-metrics kubernetes-client openssl systemd \
 		procps gcc libc6-dev pocl-opencl-icd tinyproxy-bin
 
 bench-tools:
-	@sh tests/tools/need.sh prometheus-node-exporter wrk collectd-core libmicrohttpd12 libprotobuf-c1 netdata-core glances python3-bottle
+	@[ "$(TOOLS)" = none ] || sh tests/tools/need.sh prometheus-node-exporter wrk collectd-core libmicrohttpd12 libprotobuf-c1 netdata-core glances python3-bottle
 
 clean:
 	rm -rf $(VENV) .venv-* dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
@@ -232,11 +234,13 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.made pyproject.toml daemon/pyproject.toml $(CONSTRAINTS)
-	$(INSTALL) --editable .
+	@echo "installing memwatchd and its dependencies in $(VENV)"
+	@$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run
-	$(INSTALL) --group test --group lint
+	@echo "installing the tools of tests and lint in $(VENV)"
+	@$(INSTALL) --group test --group lint
 	@touch $@
 
 $(VENV)/.types: $(VENV)/.run

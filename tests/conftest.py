@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
+from xdist.workermanage import WorkerController
 
 from support.exclusive_lock import taking_turns
 from support.fork_server import installed_programs
+from support.needed_programs import NOT_RUN, leave_out, summarize
 from support.scheduling import Scheduling
 from support.waiting import wait_for_quiet_host
 
@@ -70,16 +73,35 @@ def _rank(item: pytest.Item) -> int:
     return 0 if item.nodeid.startswith(FIRST) else 1
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Move tests marked `alone` to the end: in between, all workers would wait for the longest running test.
 
     A measurement above its limit is repeated, at most four times and in a quieter moment if possible: the machine
     and its host may have other work.
     """
+    leave_out(config, items)
     items.sort(key=_rank)
     for item in items:
         if item.get_closest_marker("alone"):
             item.add_marker(pytest.mark.flaky(reruns=4, reruns_delay=5))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the counts of a worker to the process that prints the summary."""
+    if hasattr(session.config, "workeroutput"):
+        counts: Counter[str] = session.config.stash[NOT_RUN]
+        session.config.workeroutput["not_run"] = dict(counts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController) -> None:
+    counts: Counter[str] = Counter(node.workeroutput.get("not_run", {}))
+    node.config.stash[NOT_RUN] = counts
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in summarize(config.stash.get(NOT_RUN, Counter())):
+        terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(wrapper=True)

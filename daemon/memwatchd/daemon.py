@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 
 from memwatch import __version__
 from memwatch.clock import SystemClock
+from memwatch.doctor.checks import check_collectors
+from memwatch.doctor.model import Verdict
 from memwatch.linux.files import Roots
 from memwatch.linux.memory_events import MemoryEvents
 from memwatch.linux.process_files import Passwd
@@ -140,7 +142,9 @@ class Daemon:
             self.monitor.listeners.append(self.recorder.on_tick)
             self.recorder.start()
         self.monitor.listeners.append(self.target_check.on_tick)
-        first_tick(self.sampler, self.monitor)
+        snapshot = first_tick(self.sampler, self.monitor)
+        if self.player is None:
+            log_collectors(snapshot)
 
     def start_ticking(self) -> None:
         """Start the tick thread. First return free memory to the kernel and, if configured, lock memory."""
@@ -231,3 +235,10 @@ class Daemon:
         if not changes:
             log.info("settings reloaded, no changes")
         logging.getLogger().setLevel(live.log_level.upper())
+
+
+def log_collectors(snapshot: Snapshot) -> None:
+    """Log the working collectors, those that do not apply, and remedies for others. Failures are logged already."""
+    for check in check_collectors(snapshot):
+        if check.verdict is not Verdict.PROBLEM:
+            log.info("%s%s", check.text, f"; {check.remedy}" if check.remedy else "")

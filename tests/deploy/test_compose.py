@@ -19,6 +19,8 @@ from support.dockerfile import stages_of
 from support.paths import ROOT
 from support.prometheus_servers import shipped
 
+NEEDED_PROGRAMS = ("promtool",)
+
 COMPOSE = ROOT / "docker-compose.yml"
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text())["services"]
 OURS = [name for name in SERVICES if name.startswith("memwatchd")]

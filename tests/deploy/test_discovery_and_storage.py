@@ -14,6 +14,8 @@ from support.paths import DEPLOY
 from support.prometheus_servers import Engine, prometheus, running, shipped
 from support.waiting import wait_until
 
+NEEDED_PROGRAMS = ("promtool", "victoria-metrics")
+
 PROMETHEUS = DEPLOY / "prometheus"
 DISCOVERY = sorted((PROMETHEUS / "discovery").glob("*.yml"))
 TOKEN_FILE = "/etc/prometheus/memwatchd-token"

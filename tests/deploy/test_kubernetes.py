@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from memwatch_web.asgi.access import OPEN_PATHS
 from support.paths import ROOT
 
+NEEDED_PROGRAMS = ("kubectl",)
+
 FOLDER = ROOT / "deploy/kubernetes"
 OVERLAYS = ("base", "nvidia", "amd")
 VERSIONS = ("1.31", kubernetes_validate.latest_version())

@@ -15,6 +15,8 @@ from scripts.reference.runbooks import SOURCE, TEMPLATE, anchors
 from support.exported_metrics import exported_names
 from support.paths import ROOT
 
+NEEDED_PROGRAMS = ("promtool",)
+
 PROMETHEUS = ROOT / "deploy/prometheus"
 RULES = sorted((PROMETHEUS / "rules").glob("*.yml"))
 

@@ -13,6 +13,8 @@ from memwatchd.settings.values import TcpAddress, parse_address
 from memwatchd.settings.web import Web
 from support.paths import SYSTEMD
 
+NEEDED_PROGRAMS = ("systemd-analyze",)
+
 UNIT = SYSTEMD / "memwatchd.service"
 DROP_INS = sorted((SYSTEMD / "drop-ins").glob("*.conf"))
 # Restrictions. Each needs a reason above it, or above its paragraph.

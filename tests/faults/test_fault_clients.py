@@ -13,9 +13,9 @@ import pytest
 from fault_oracle import MIB, rss_bytes, survived
 
 from support.alert_machine import WEBHOOK
+from support.certificates import self_signed
 from support.daemon_process import WITHOUT_COVERAGE, descriptors, running_daemon
 from support.waiting import MAX_WAIT_SECONDS
-from support.webhook_receiver import self_signed
 from support.webhook_samples import SECRET
 
 EVIL = {

@@ -24,6 +24,8 @@ from support.waiting import wait_until
 from support.webhook_receiver import Site, receiving
 from support.webhook_samples import new_receiver, notice, put_notices
 
+NEEDED_PROGRAMS = ("prometheus-alertmanager",)
+
 CONFIG = """
 global:
   resolve_timeout: {timeout}

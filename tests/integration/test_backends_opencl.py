@@ -20,6 +20,8 @@ from memwatch.model import Absent
 from support import opencl_binding
 from support.opencl_binding import binding
 
+NEEDED_PROGRAMS = ("pocl",)
+
 POCL = "Portable Computing Language"
 
 

@@ -24,6 +24,8 @@ from support.daemon_process import (
 )
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
+NEEDED_PROGRAMS = ("free",)
+
 MIB = 1 << 20
 
 

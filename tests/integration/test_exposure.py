@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.certificates import self_signed
 from support.daemon_process import RunningDaemon, running_daemon
 from support.login_settings import BEARER, login_config
 from support.waiting import wait_until
-from support.webhook_receiver import self_signed
 
 COMMANDS = "[processes]\ncommand_lines = true\ninterval = '1s'\ntop = 1000\n"
 MARK = "a-mark-in-the-command-line"

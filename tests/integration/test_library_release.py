@@ -18,6 +18,8 @@ from support.library_process import run_json
 from support.nvml_machine import FLAGS
 from support.paths import TESTS
 
+NEEDED_PROGRAMS = ("cc",)
+
 GIB = 1 << 30
 
 

@@ -27,6 +27,8 @@ from support.fakes import GIB, ram
 from support.mutable_machine import MutableMachine
 from support.paths import MACHINES
 
+NEEDED_PROGRAMS = ("promtool",)
+
 CLASSIC = "text/plain;version=0.0.4"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 

@@ -20,6 +20,8 @@ from support.nvml_state import Holder, Trouble
 from support.sample_nvml import EIGHT_H100, GB10, RTX_4090
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
+NEEDED_PROGRAMS = ("cc",)
+
 PRINTS = r"""
 #include <stdio.h>
 int nvmlInitWithFlags(unsigned flags) { (void)flags; puts("reading {}"); fflush(stdout); return 9; }

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+NEEDED_PROGRAMS = ("git",)
+
 MAX_README_BYTES = 11_264
 MAX_PAGE_BYTES = 6_656
 MIN_PAGES, MAX_PAGES = 18, 40

@@ -23,6 +23,8 @@ from support.paths import ROOT
 from support.sample_site import Site, served
 from support.sample_snapshots import SAMPLES
 
+NEEDED_PROGRAMS = ("chromium",)
+
 FOLDER = ROOT / "out" / "screenshots"
 CHROMIUM = "/usr/bin/chromium"
 QUIET = (

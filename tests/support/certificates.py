@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ssl
 import subprocess
+import time
 from pathlib import Path
 
 from msgspec import Struct
+
+NEEDED_PROGRAMS = ("openssl",)
 
 
 class Certificate(Struct, frozen=True):
@@ -59,3 +62,31 @@ def tls_config(server: Certificate, ca: Certificate | None = None) -> str:
     """Return the [web.tls] section for a server that requires certificates of `ca`, if given."""
     lines = ["[web.tls]", f'cert_file = "{server.cert}"', f'key_file = "{server.key}"']
     return "\n".join([*lines, f'client_ca_file = "{ca.cert}"'] if ca else lines)
+
+
+def self_signed(folder: Path, name: str = "localhost") -> Path:
+    """Create a self-signed certificate, with its key in the same file."""
+    file, key = folder / f"{name}.pem", folder / f"{name}.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+         "-addext", f"subjectAltName=DNS:{name}", "-keyout", str(key), "-out", str(file)],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    file.write_text(key.read_text() + file.read_text())
+    return file
+
+
+def expired(folder: Path) -> Path:
+    """Create a certificate for localhost that has expired on return, with its key in the same file."""
+    file, key, request = folder / "expired.pem", folder / "expired.key", folder / "expired.csr"
+    for command in (
+        ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(request)],
+        ["x509", "-req", "-in", str(request), "-signkey", str(key), "-days", "0", "-copy_extensions", "copy",
+         "-out", str(file)],
+    ):  # fmt: skip
+        subprocess.run(["openssl", *command], check=True, capture_output=True)
+    file.write_text(key.read_text() + file.read_text())
+    time.sleep(1.1)
+    return file

@@ -22,6 +22,8 @@ from pathlib import Path
 from support.nvml_machine import CACHE, FLAGS
 from support.paths import TESTS
 
+NEEDED_PROGRAMS = ("cc",)
+
 MIB = 1 << 20
 SOURCES = TESTS / "driver_sim"
 CONTEXT_BYTES = 312 * MIB

@@ -1,4 +1,4 @@
-"""HTTP proxies on real sockets: one that resolves names by its list, and tinyproxy in front of it."""
+"""An HTTP proxy on real sockets that resolves names by its list."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import http.client
 import select
 import socket
-import subprocess
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,12 +16,15 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 
-from support.waiting import MAX_WAIT_SECONDS, wait_until
+from memwatch.notify.http_post import Poster, PostResult
+from memwatch.notify.http_proxy import Proxy
+from memwatch.notify.webhook_payload import parse_endpoint
+from support.waiting import MAX_WAIT_SECONDS
 
+BODY = b'{"event": "test"}'
 USER, PASSWORD = "memwatchd", "pass:word@1"
 # As in a URL.
 LOGIN = "memwatchd:pass%3Aword%401@"
-PLAIN_LOGIN = "memwatchd:letters@"
 
 
 class ProxyRequest(Struct, frozen=True):
@@ -116,26 +119,13 @@ def relay(here: socket.socket, there: socket.socket) -> None:
             return
 
 
-@contextlib.contextmanager
-def tinyproxy(folder: Path, upstream: ProxySite) -> Iterator[str]:
-    """Run tinyproxy, which needs the login PLAIN_LOGIN and sends everything to `upstream`. Yield HOST:PORT."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    config = folder / "tinyproxy.conf"
-    config.write_text(
-        f'Port {port}\nListen 127.0.0.1\nTimeout 10\nMaxClients 10\nLogFile "{folder}/tinyproxy.log"\n'
-        f"BasicAuth {PLAIN_LOGIN.removesuffix('@').replace(':', ' ')}\nUpstream http 127.0.0.1:{upstream.port}\n"
-    )
-    process = subprocess.Popen(["tinyproxy", "-d", "-c", str(config)], stdin=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: accepts(port))
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(MAX_WAIT_SECONDS)
+def post_to(url: str, proxy: Proxy, tls: ssl.SSLContext | None = None, seconds: float = 5.0) -> PostResult:
+    return Poster(parse_endpoint(url), seconds, False, tls, lambda: 0.0, proxy=proxy).post({"X-A": "b"}, BODY)
 
 
-def accepts(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.5):
-        return True
-    return False
+def port_of(url: str) -> int:
+    return urlsplit(url).port or 0
+
+
+def trusting(certificate: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificate))

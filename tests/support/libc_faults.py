@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from support.paths import ROOT
 
+NEEDED_PROGRAMS = ("cc",)
+
 SOURCE = Path(__file__).with_suffix(".c")
 CACHE = ROOT / ".pytest_cache" / "libc_faults"
 FLAGS = ("-shared", "-fPIC", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror")

@@ -28,6 +28,8 @@ from support.nvml_state_file import SOURCES, state_file
 from support.paths import MACHINES, ROOT
 from support.waiting import wait_until
 
+NEEDED_PROGRAMS = ("cc",)
+
 CACHE = ROOT / ".pytest_cache" / "nvml_sim"
 LIBRARY = "libnvidia-ml.so.1"
 FLAGS = ("-shared", "-fPIC", "-fvisibility=hidden", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread")

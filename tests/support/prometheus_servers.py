@@ -17,6 +17,8 @@ from support.daemon_process import free_port, get
 from support.paths import DEPLOY
 from support.waiting import MAX_WAIT_SECONDS
 
+NEEDED_PROGRAMS = ("prometheus-alertmanager", "amtool", "prometheus", "promtool")
+
 
 class Engine(Struct, frozen=True):
     """Server that has reported to be ready."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -152,31 +151,3 @@ class Endless:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2000000000\r\n\r\n")
         while True:
             self.sent_bytes += connection.send(b"x" * 65_536)
-
-
-def self_signed(folder: Path, name: str = "localhost") -> Path:
-    """Create a self-signed certificate, with its key in the same file."""
-    file, key = folder / f"{name}.pem", folder / f"{name}.key"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
-         "-addext", f"subjectAltName=DNS:{name}", "-keyout", str(key), "-out", str(file)],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
-    file.write_text(key.read_text() + file.read_text())
-    return file
-
-
-def expired(folder: Path) -> Path:
-    """Create a certificate for localhost that has expired on return, with its key in the same file."""
-    file, key, request = folder / "expired.pem", folder / "expired.key", folder / "expired.csr"
-    for command in (
-        ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(request)],
-        ["x509", "-req", "-in", str(request), "-signkey", str(key), "-days", "0", "-copy_extensions", "copy",
-         "-out", str(file)],
-    ):  # fmt: skip
-        subprocess.run(["openssl", *command], check=True, capture_output=True)
-    file.write_text(key.read_text() + file.read_text())
-    time.sleep(1.1)
-    return file

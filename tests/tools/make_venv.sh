@@ -23,12 +23,12 @@ can_make() {
 if ! can_make; then
     package="python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        echo "installing: $package"
-        apt-get update -qq && apt-get install -y -qq --no-install-recommends "$package" >/dev/null || true
+        echo "installing the Debian package $package, which creates virtual environments"
+        sh tests/tools/apt_install.sh "$package" || true
     fi
     if ! can_make; then
         echo "$python cannot create virtual environments: ensurepip is missing." \
-            "Run: sudo apt install $package, or name another: make PYTHON=python3.11" >&2
+            "Run: sudo apt install $package (Debian, Ubuntu), or name another Python: make PYTHON=python3.11" >&2
         exit 1
     fi
 fi

@@ -30,11 +30,12 @@ done
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing:$missing"
-    apt-get update -qq
+    echo "installing by apt, as this is root:$missing fonts-dejavu-core"
+    echo "(TOOLS=none make test installs nothing, and leaves out the tests that need a missing program)"
     # shellcheck disable=SC2086
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing fonts-dejavu-core >/dev/null
+    sh tests/tools/apt_install.sh $missing fonts-dejavu-core
 else
     echo "missing programs:$missing. On Debian and Ubuntu: sudo apt install$missing" >&2
+    echo "To leave out the tests that need them: TOOLS=none make test" >&2
     exit 1
 fi

@@ -39,7 +39,7 @@ def run_checks(snapshot: Snapshot) -> Iterator[Check]:
     for device in snapshot.devices:
         yield from _device(device)
     yield from _processes(snapshot)
-    yield from _collectors(snapshot)
+    yield from check_collectors(snapshot)
 
 
 def _pools(snapshot: Snapshot) -> Iterator[Check]:
@@ -105,7 +105,7 @@ def _processes(snapshot: Snapshot) -> Iterator[Check]:
         )
 
 
-def _collectors(snapshot: Snapshot) -> Iterator[Check]:
+def check_collectors(snapshot: Snapshot) -> Iterator[Check]:
     """Check collectors. Each failing one is a problem; those that do not apply share one line."""
     working = [one.name for one in snapshot.collectors if one.state == "ok"]
     for status in snapshot.collectors:

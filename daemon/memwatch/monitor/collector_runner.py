@@ -226,7 +226,9 @@ class CollectorRunner:
     def _fail(self, state: CollectorState, error: str) -> None:
         before = self.result
         if (before.state, before.error) != (state, error) and self._failure_log.admits(f"{state}: {error}"):
-            level = logging.INFO if state == "unavailable" else logging.WARNING
+            # Most collectors do not apply to a machine: memwatchd logs these together after the first tick.
+            expected = logging.DEBUG if before.state != "ok" else logging.INFO
+            level = expected if state == "unavailable" else logging.WARNING
             log.log(level, "collector %s is %s: %s", self.entry.name, state, error)
         self.result = CollectorResult(
             state,

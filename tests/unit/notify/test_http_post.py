@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.notify.http_post import is_forbidden, retry_after_seconds
+from support.certificates import expired, self_signed
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
-from support.webhook_receiver import Endless, dripping, expired, garbage, raw_receiver, receiving, self_signed
+from support.webhook_receiver import Endless, dripping, garbage, raw_receiver, receiving
 from support.webhook_samples import ids, notice, put_notices, receiver
 
 

@@ -6,32 +6,19 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.notify.http_post import Poster, PostResult, is_forbidden, parse_address
+from memwatch.notify.http_post import is_forbidden, parse_address
 from memwatch.notify.http_proxy import Proxy, is_on_this_machine, parse_proxy
 from memwatch.notify.webhook_payload import parse_endpoint
-from support.http_proxy import LOGIN, PLAIN_LOGIN, proxying, tinyproxy
-from support.webhook_receiver import dripping, garbage, raw_receiver, receiving, self_signed, silent
+from support.certificates import self_signed
+from support.http_proxy import BODY, LOGIN, port_of, post_to, proxying, trusting
+from support.webhook_receiver import dripping, garbage, raw_receiver, receiving, silent
 
 NAME = "hooks.example.org"
-BODY = b'{"event": "test"}'
-
-
-def post_to(url: str, proxy: Proxy, tls: ssl.SSLContext | None = None, seconds: float = 5.0) -> PostResult:
-    return Poster(parse_endpoint(url), seconds, False, tls, lambda: 0.0, proxy=proxy).post({"X-A": "b"}, BODY)
-
-
-def port_of(url: str) -> int:
-    return urlsplit(url).port or 0
-
-
-def trusting(certificate: Path) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(certificate))
 
 
 def test_https_goes_through_a_tunnel(tmp_path: Path) -> None:
@@ -58,31 +45,6 @@ def test_http_is_forwarded() -> None:
     assert (delivery.path, delivery.body) == ("/hook?token=1", BODY)
     assert delivery.headers["host"] == f"{NAME}:8080"
     assert "proxy-authorization" not in delivery.headers
-
-
-def test_tinyproxy_accepts_both_ways_and_its_refusals_are_reported(tmp_path: Path) -> None:
-    """The behaviour of a program in use: its CONNECT, its forwarding, its 407."""
-    certificate = self_signed(tmp_path, NAME)
-    with (
-        receiving(200, certificate=certificate) as secure,
-        receiving(200) as plain,
-        proxying({NAME: port_of(secure.url), "plain.example.org": port_of(plain.url)}) as upstream,
-        tinyproxy(tmp_path, upstream) as address,
-    ):
-        right, wrong, none = (parse_proxy(f"http://{login}{address}") for login in (PLAIN_LOGIN, "a:b@", ""))
-        tls = trusting(certificate)
-        done = [post_to(f"https://{NAME}/", right, tls), post_to("http://plain.example.org/", right)]
-        refused = [post_to(f"https://{NAME}/", one, tls).failure for one in (wrong, none)]
-        refused += [post_to("http://plain.example.org/", one).failure for one in (wrong, none)]
-
-    assert [one.status for one in done] == [200, 200]
-    assert (len(secure.deliveries), len(plain.deliveries)) == (1, 1)
-    assert all(f"the proxy http://{address}" in failure for failure in refused)
-    # To a wrong login it answers 401, which a receiver may answer as well.
-    assert "answered 401, it refuses the user or password" in refused[0]
-    assert refused[2] == f"answered 401 through the proxy http://{address}"
-    assert ["answered 407, it needs a login" in failure for failure in refused[1::2]] == [True, True]
-    assert (tmp_path / "tinyproxy.log").exists()
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -1,0 +1,38 @@
+"""Notifications through tinyproxy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memwatch.notify.http_proxy import parse_proxy
+from support.certificates import self_signed
+from support.http_proxy import port_of, post_to, proxying, trusting
+from support.tinyproxy import PLAIN_LOGIN, tinyproxy
+from support.webhook_receiver import receiving
+
+NAME = "hooks.example.org"
+
+
+def test_tinyproxy_accepts_both_ways_and_its_refusals_are_reported(tmp_path: Path) -> None:
+    """The behaviour of a program in use: its CONNECT, its forwarding, its 407."""
+    certificate = self_signed(tmp_path, NAME)
+    with (
+        receiving(200, certificate=certificate) as secure,
+        receiving(200) as plain,
+        proxying({NAME: port_of(secure.url), "plain.example.org": port_of(plain.url)}) as upstream,
+        tinyproxy(tmp_path, upstream) as address,
+    ):
+        right, wrong, none = (parse_proxy(f"http://{login}{address}") for login in (PLAIN_LOGIN, "a:b@", ""))
+        tls = trusting(certificate)
+        done = [post_to(f"https://{NAME}/", right, tls), post_to("http://plain.example.org/", right)]
+        refused = [post_to(f"https://{NAME}/", one, tls).failure for one in (wrong, none)]
+        refused += [post_to("http://plain.example.org/", one).failure for one in (wrong, none)]
+
+    assert [one.status for one in done] == [200, 200]
+    assert (len(secure.deliveries), len(plain.deliveries)) == (1, 1)
+    assert all(f"the proxy http://{address}" in failure for failure in refused)
+    # To a wrong login it answers 401, which a receiver may answer as well.
+    assert "answered 401, it refuses the user or password" in refused[0]
+    assert refused[2] == f"answered 401 through the proxy http://{address}"
+    assert ["answered 407, it needs a login" in failure for failure in refused[1::2]] == [True, True]
+    assert (tmp_path / "tinyproxy.log").exists()

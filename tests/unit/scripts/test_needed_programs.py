@@ -1,0 +1,74 @@
+"""Tests declare the programs that they run, and TOOLS=none leaves out those whose programs are missing."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from support.needed_programs import TESTS, programs_of, reachable, summarize, tree_of
+from support.paths import ROOT
+
+# Programs that a command begins with in a list.
+COMMANDS = frozenset(
+    {"amtool", "cc", "git", "free", "kubectl", "openssl", "prometheus-alertmanager", "promtool", "systemd-analyze",
+     "tinyproxy", "victoria-metrics"}
+)  # fmt: skip
+FILES = [
+    path
+    for folder in ("unit", "integration", "browser", "deploy", "support")
+    for path in sorted((TESTS / folder).rglob("*.py"))
+]
+
+
+def commands_in(file: Path) -> set[str]:
+    """Return the programs that the file's lists of words begin with."""
+    lists = (node.elts for node in ast.walk(tree_of(file)) if isinstance(node, ast.List | ast.Tuple))
+    first = (words[0] for words in lists if len(words) > 1)
+    return {str(word.value) for word in first if isinstance(word, ast.Constant)} & COMMANDS
+
+
+def is_run(file: Path) -> bool:
+    return "subprocess" in file.read_text() or "run_program(" in file.read_text()
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if is_run(file)], ids=lambda file: file.name)
+def test_file_declares_the_programs_that_it_runs(file: Path) -> None:
+    assert commands_in(file) <= programs_of(file)
+
+
+def test_programs_of_helper_modules_count() -> None:
+    """test_tls.py runs openssl through a helper module, which others reach through a second one."""
+    assert "openssl" in programs_of(TESTS / "integration/test_tls.py")
+    assert "openssl" in programs_of(TESTS / "unit/settings/test_settings_file.py")
+    assert TESTS / "support/certificates.py" in reachable(TESTS / "unit/settings/test_settings_file.py")
+    assert programs_of(TESTS / "unit/render/test_words.py") == frozenset()
+
+
+def test_missing_programs_are_counted_at_the_end(tmp_path: Path) -> None:
+    """No program is on the PATH: tests that need none pass, the others are deselected with their reasons."""
+    files = ("unit/asgi/test_host_check.py", "unit/settings/test_certificate_names.py", "deploy/test_rules.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", *(str(TESTS / file) for file in files)]
+    environ = {**os.environ, "PATH": str(tmp_path), "TOOLS": "none"}
+    environ.pop("PYTEST_XDIST_WORKER", None)
+
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout
+    assert "tests were not run, as TOOLS=none and these programs are not installed:" in done.stdout
+    assert "    3 need openssl" in done.stdout
+    assert "need promtool" in done.stdout
+    assert " skipped" not in done.stdout
+
+
+def test_complete_run_has_no_such_lines() -> None:
+    assert summarize(Counter()) == []
+    assert summarize(Counter({"cc": 1200}))[:2] == [
+        "1,200 tests were not run, as TOOLS=none and these programs are not installed:",
+        "1,200 need cc",
+    ]
