@@ -27,7 +27,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-hardware soak faults crash machines scale \
+.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-hardware hardware-result soak faults crash machines scale \
 	reference docs verify-types shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
@@ -59,6 +59,7 @@ help:
 	@echo "make test-lowest  run the tests with the oldest allowed dependencies"
 	@echo "make test-install install in every documented way, in clean places and fresh Debian roots (10 minutes)"
 	@echo "make test-hardware  on a machine with a GPU: allocate known amounts, compare with the vendor's tool"
+	@echo "make hardware-result  add its output to docs/quality/hardware.md (FROM=report.md NAME=dgx-spark-1)"
 	@echo "make test-torch   install PyTorch, call the whole library in a training run, and compare plans with real models"
 	@echo "make test-keras   install Keras with JAX, and follow a training run with the library's callback"
 	@echo "make test-llama   build llama.cpp and compare plans with what it allocates (45 minutes)"
@@ -162,6 +163,9 @@ test-install: build deb
 
 test-hardware: $(VENV)/.run
 	@PYTHONPATH=tests $(BIN)/python -m hardware $(HARDWARE_ARGS)
+
+hardware-result: $(VENV)/.run
+	@PYTHONPATH=tests $(BIN)/python -m scripts.hardware_results $(FROM) $(if $(NAME),--name "$(NAME)")
 
 test-torch:
 	@test -d $(VENV)-torch || $(PYTHON) -m venv $(VENV)-torch

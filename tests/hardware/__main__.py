@@ -21,7 +21,7 @@ from hardware.checks import CHECKS, Bench
 from hardware.figures import find_device, find_place
 from hardware.holder import APIS
 from hardware.holder_process import HolderProcess, open_holder
-from hardware.machine_facts import Cost, describe_machine, display_gpus
+from hardware.machine_facts import HOST_PATHS, Cost, describe_machine, display_gpus
 from hardware.native import DriverApiError
 from hardware.plan import MIB, TooFullError
 from hardware.report import Report, Section, render
@@ -30,7 +30,6 @@ from hardware.vendor_tools import find_tool
 from support.daemon_process import RunningDaemon, running_daemon
 
 VENDORS = {"cuda": "NVIDIA", "hip": "AMD", "level-zero": "Intel"}
-HOST_PATHS = ("MEMWATCHD_PROCFS", "MEMWATCHD_SYSFS", "MEMWATCHD_ROOTFS")
 RIGHT, WRONG, NO_GPU = 0, 1, 2
 # By default a new process is listed up to 10 s after it allocates, which is longer than a step should take.
 SETTINGS = '[processes]\ninterval = "1s"\n'

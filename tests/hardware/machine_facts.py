@@ -17,12 +17,17 @@ from hardware.native import GpuFacts
 from hardware.vendor_tools import Tool
 
 MIB = 1 << 20
+# Set to read another machine's files in place of this one's.
+HOST_PATHS = ("MEMWATCHD_PROCFS", "MEMWATCHD_SYSFS", "MEMWATCHD_ROOTFS")
 DRIVER_COLLECTORS = ("nvml", "tegra", "nvmap", "amdgpu", "amdsmi", "drm")
 
 
 def describe_machine(snapshot: Any, device: Any, gpu: GpuFacts, tool: Tool) -> Mapping[str, str]:
     """Return the facts that a reader needs to compare two reports. The host's name and UUIDs are left out."""
+    replaced = [f"{name}={os.environ[name]}" for name in HOST_PATHS if name in os.environ]
     return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        **({"simulated": f"files of {', '.join(replaced)}"} if replaced else {}),
         "machine": snapshot["machine"]["name"] or "unknown",
         "GPU": f"{device['name']} ({device['id']} of {len(snapshot['devices'])})",
         "driver": str(device["driver"]),

@@ -258,3 +258,34 @@ def test_allocations_on_an_apu_are_shown_in_its_gtt(tmp_path: Path) -> None:
     assert found["allocate 256 MiB", "GPU carve-out + GTT ⊂ System RAM"][:3] == ["+256.0 MiB"] * 3
     assert found["allocate 256 MiB", "headroom"][1] == "-256.0 MiB"
     assert found["allocate 256 MiB", "System RAM"][1:3] == ["+256.0 MiB"] * 2
+
+
+def add_result(report: Path, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run what `make hardware-result` runs, with another folder and page."""
+    places = ("--results", str(folder / "results"), "--page", str(folder / "page.md"))
+    return subprocess.run(
+        [sys.executable, "-m", "scripts.hardware_results", str(report), "--name", "rtx-4090-1", *places, *options],
+        capture_output=True,
+        text=True,
+        env=clean_environment(PYTHONPATH=str(TESTS)),
+        cwd=ROOT,
+        check=False,
+    )
+
+
+def test_output_becomes_a_row_of_the_table_by_one_command(tmp_path: Path) -> None:
+    """A simulated machine is refused unless a test asks for it, and the page marks it."""
+    with simulated_cuda(tmp_path, RTX) as environ:
+        done = compare(environ, "--check", "whole")
+    report = tmp_path / "report.md"
+    report.write_text(f"make: a line of make\n{done.stdout}")
+
+    refused = add_result(report, tmp_path)
+    added = add_result(report, tmp_path, "--allow-simulated")
+
+    assert (refused.returncode, added.returncode) == (2, 0), added.stderr
+    assert "is of a simulated machine (files of MEMWATCHD_PROCFS=" in refused.stderr
+    page = (tmp_path / "page.md").read_text()
+    assert "| [rtx-4090-1](../../tests/hardware/results/rtx-4090-1.md) (simulated) | 20" in page
+    assert "NVIDIA GeForce RTX 4090 (gpu0 of 1)" in page
+    assert (tmp_path / "results/rtx-4090-1.md").read_text() == done.stdout.rstrip() + "\n"
