@@ -67,7 +67,7 @@ help:
 	@echo "make deb          build a Debian package in dist/ (DEB_ARGS='--arch arm64')"
 	@echo "make test-system  test the package in a systemd container: install, kill, hang, upgrade, purge (root)"
 	@echo "make test-arm64   test the arm64 package on an emulated processor"
-	@echo "make audit        check dependencies for known vulnerabilities (ADVISORIES=FILE: by another list), write the SBOM"
+	@echo "make audit        check licences and known vulnerabilities of dependencies (ADVISORIES=FILE: by another list), write the SBOM"
 	@echo "make build        build the wheels and source distributions of memwatch and memwatchd in dist/"
 
 run: $(VENV)/.run
@@ -219,8 +219,10 @@ test-arm64: $(VENV)/.test
 	$(BIN)/python tests/system/arm64.py dist/memwatchd_*_arm64.deb
 
 audit: $(VENV)/.test
-	$(if $(ADVISORIES),,$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit)
+	@$(if $(ADVISORIES),,$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit || \
+		echo "pip-audit cannot be installed; only tests/advisories.json is used")
 	$(BIN)/python deploy/package/sbom.py dist
+	PYTHONPATH=tests $(BIN)/python -m scripts.licences dist/runtime.txt
 	PYTHONPATH=tests $(BIN)/python -m scripts.audit dist/runtime.txt $(if $(ADVISORIES),--advisories "$(ADVISORIES)",--pip-audit $(BIN)/pip-audit)
 
 tools:

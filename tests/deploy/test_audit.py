@@ -6,13 +6,14 @@ import datetime
 import json
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.version import Version
 
-from scripts.audit import findings_in, is_affected, load_advisories, lower_bounds, runtime_pins
+from scripts.audit import age_warning, findings_in, is_affected, load_advisories, lower_bounds, runtime_pins
 from support.paths import ROOT
 
 MINE = load_advisories()
@@ -180,3 +181,14 @@ def test_unreachable_service_of_pip_audit_leaves_the_list(tmp_path: Path) -> Non
     code, output = audit(tmp_path, "starlette==1.7.0\n", f"--pip-audit={tmp_path / 'missing'}")
     assert code == 0
     assert "pip-audit: not used: no result" in output
+
+
+def test_old_list_is_reported_with_its_age(tmp_path: Path) -> None:
+    """A vulnerability of the last weeks is not in it."""
+    assert age_warning("2026-11-01", date(2026, 12, 1)) == ""
+    assert age_warning("2026-11-01", date(2026, 12, 2)) == ", 31 days ago: look the packages up again"
+
+    (tmp_path / "old.json").write_text('{"collected": "2020-01-01", "packages": ["starlette"], "vulns": []}')
+    _, output = audit(tmp_path, "starlette==1.7.0\n", f"--advisories={tmp_path / 'old.json'}")
+    assert "against 0 advisories of 2020-01-01, " in output
+    assert "days ago" in output

@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from support.requirements import DAEMON, LIBRARY, required_by
 ADVISORIES = ROOT / "tests/advisories.json"
 PINS = ROOT / "tests/constraints.txt"
 PIP_AUDIT_SECONDS = 120
+MAX_AGE_DAYS = 30
 
 
 class Advisories(Struct, frozen=True):
@@ -79,6 +81,7 @@ def load_advisories(path: Path = ADVISORIES) -> Advisories:
     try:
         read = json.loads(path.read_text())
         names = frozenset(canonicalize_name(name) for name in read["packages"])
+        date.fromisoformat(read["collected"])
         return Advisories(read["collected"], names, tuple(read["vulns"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise AuditError(
@@ -138,6 +141,12 @@ def ask_pip_audit(program: str, requirements: Path) -> tuple[list[str], str]:
     return found, ""
 
 
+def age_warning(collected: str, today: date | None = None) -> str:
+    """Return a remark on a list that is too old, or "". Newer vulnerabilities are not in it."""
+    age = (today or datetime.now(timezone.utc).date()) - date.fromisoformat(collected)
+    return f", {age.days} days ago: look the packages up again" if age.days > MAX_AGE_DAYS else ""
+
+
 def audit(options: argparse.Namespace) -> int:
     advisories = load_advisories(options.advisories)
     names = {Requirement(line).name for line in options.requirements.read_text().split()}
@@ -149,11 +158,11 @@ def audit(options: argparse.Namespace) -> int:
         )
     findings = list(dict.fromkeys(findings_in([*pins, *bounds], advisories)))
     counts = f"{len(pins)} pins and {len(bounds)} lower bounds against {len(advisories.vulns)} advisories"
-    print(f"checked {counts} of {advisories.collected}")
+    print(f"checked {counts} of {advisories.collected}{age_warning(advisories.collected)}")
     if options.pip_audit:
         more, why = ask_pip_audit(options.pip_audit, options.requirements)
         findings += more
-        print(f"pip-audit: {f'not used: {why}' if why else 'answered'}")
+        print(f"pip-audit: {f'not used: {why}' if why else 'answered, with the advisories of today'}")
     print("\n".join(findings) or "no known vulnerability")
     return 1 if findings else 0
 

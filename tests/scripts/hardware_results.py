@@ -30,8 +30,8 @@ MAX_REPORT_BYTES = 256 * 1024
 HEAD = """# Results on real hardware
 
 Each row is a run of [`make test-hardware`](../../CONTRIBUTING.md#on-real-hardware) by the owner of a machine. Its
-report, with every figure, its tolerance and the vendor's own, is a file under `tests/hardware/results`. This page is
-written from these files.
+report, with every figure, its tolerance and the vendor's own, is a file under `tests/hardware/results`. This page
+is written from these files.
 """
 EMPTY = "**There is no result yet.** [Hardware](../explanation/hardware.md) lists the simulations."
 FOOT = """
@@ -43,8 +43,8 @@ make test-hardware > report.md
 make hardware-result FROM=report.md NAME=dgx-spark-1
 ```
 
-The report names the machine, but no host and no UUID. A run with a wrong figure is a result as well. Without a checkout,
-open an issue with the report."""
+The report names the machine, but no host and no UUID. A run with a wrong figure is a result as well. Without a
+checkout, open an issue with the report."""
 
 
 class ReportError(Exception):
