@@ -33,9 +33,17 @@ def installed(folder: Path, name: str, *lines: str) -> None:
 
 @pytest.mark.parametrize(
     ("expression", "allowed"),
-    [("MIT", True), ("BSD-3-Clause AND MIT", True), ("Apache-2.0 OR LGPL-2.1-or-later", True),
-     ("GPL-3.0-only", False), ("MIT AND GPL-2.0-only", False), ("AGPL-3.0-only OR LGPL-3.0-only", False), ("", False), ("UNKNOWN", False)],
-)  # fmt: skip
+    [
+        ("MIT", True),
+        ("BSD-3-Clause AND MIT", True),
+        ("Apache-2.0 OR LGPL-2.1-or-later", True),
+        ("GPL-3.0-only", False),
+        ("MIT AND GPL-2.0-only", False),
+        ("AGPL-3.0-only OR LGPL-3.0-only", False),
+        ("", False),
+        ("UNKNOWN", False),
+    ],
+)
 def test_one_alternative_must_be_allowed_as_a_whole(expression: str, allowed: bool) -> None:
     assert is_allowed(expression) is allowed
 
@@ -47,7 +55,7 @@ def test_one_alternative_must_be_allowed_as_a_whole(expression: str, allowed: bo
         (("License: Proprietary",), "'Proprietary' is not in ALLOWED"),
         (
             ("Classifier: License :: OSI Approved :: GNU General Public License (GPL)",),
-            "'GNU General Public License (GPL)' is not",
+            "'GNU General Public License",
         ),
         ((), "its licence is not known"),
     ],

@@ -68,8 +68,8 @@ def test_metric_without_a_subject_is_an_error() -> None:
 
 
 def test_every_dependency_has_a_reason() -> None:
-    page = (ROOT / "docs" / "contributing" / "architecture.md").read_text()
-    table = page.partition("\n## Dependencies\n")[2].partition("\n## ")[0]
+    page = (ROOT / "docs" / "contributing" / "dependencies.md").read_text()
+    table = page.partition("\n## In use\n")[2].partition("\n## ")[0]
 
     for requirement in requires("memwatchd") or []:
         name = re.split(r"[<>=!;\[ ]", requirement)[0]
