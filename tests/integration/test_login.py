@@ -142,9 +142,12 @@ def test_unix_socket_needs_no_login_and_has_mode_0660(daemon: RunningDaemon) -> 
     assert path.stat().st_mode & 0o777 == 0o660
 
 
-def test_foreign_host_is_rejected_before_authentication(daemon: RunningDaemon) -> None:
-    """On both listeners: after DNS rebinding, a browser sends a stored password."""
-    assert daemon.get("/metrics", Host="evil.example", **BEARER).status == 400
+def test_foreign_host_is_rejected_before_a_challenge(daemon: RunningDaemon) -> None:
+    """On both listeners. Under the name of another site a browser is not asked for a password."""
+    answer = daemon.get("/metrics", Host="evil.example")
+
+    assert answer.status == 400
+    assert "www-authenticate" not in answer.headers
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(daemon.log.parent / "socket"))
         connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n")
