@@ -39,7 +39,7 @@ FOOT = """
 
 <!-- checked: needs a GPU -->
 ```sh
-make test-hardware > report.md
+make test-hardware | tee report.md
 make hardware-result FROM=report.md NAME=dgx-spark-1
 ```
 
