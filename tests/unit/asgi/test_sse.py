@@ -6,6 +6,8 @@ import asyncio
 from itertools import count
 from typing import Any, cast
 
+import pytest
+
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.sse import Broker, EventStream, Stream
 from memwatch_web.asgi.stream_encoding import Identity
@@ -45,6 +47,28 @@ def test_stream_as_slow_as_sampling_yields_to_other_tasks() -> None:
     assert len(rendered) == 50
     assert rendered == sorted(set(rendered))
     assert turns_of_another >= 49
+    assert broker.streams == 0
+
+
+def test_stream_that_cannot_be_rendered_ends_with_its_reason_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    sent: list[Any] = []
+
+    def chunk_of(_number: Snapshot) -> bytes:
+        raise LookupError("no such template")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    numbers = count()
+    broker = Broker(lambda: cast("Snapshot", next(numbers)), 10)
+    for _ in range(2):
+        asyncio.run(EventStream(broker, Identity(chunk_of))({"type": "http"}, receive, send))
+
+    assert caplog.messages == ["a live stream ended: LookupError: no such template"]
+    assert [message.get("more_body") for message in sent] == [None, False] * 2
     assert broker.streams == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncIterator, Callable
 
@@ -10,8 +11,11 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from memwatch.runtime.failure_log import FailureLog
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.stream_encoding import Encoder
+
+log = logging.getLogger(__name__)
 
 KEEPALIVE_SECONDS = 15.0
 # Streams woken in one go before other requests run. With all of 1,000 at once the 99th percentile of scrapes was
@@ -52,6 +56,7 @@ class Broker:
         self._turns = [asyncio.Event()]
         self._by_client: dict[str, dict[Stream, None]] = {}
         self.streams = 0
+        self.failure_log = FailureLog()
 
     @property
     def max_of_client(self) -> int:
@@ -175,7 +180,20 @@ class EventStream(Response):
                 yield self._encoder.comment(NOTHING_NEW)
             elif snapshot is not seen:
                 seen = snapshot
-                yield self._encoder.tick(snapshot)
+                chunk = self._render(snapshot)
+                if chunk is None:
+                    return
+                yield chunk
+
+    def _render(self, snapshot: Snapshot) -> bytes | None:
+        """Return the chunk of a snapshot, or None after an error, which ends the stream: clients connect again."""
+        try:
+            return self._encoder.tick(snapshot)
+        except Exception as error:  # noqa: BLE001  the response has begun, so no handler reports it
+            text = f"a live stream ended: {type(error).__name__}: {error}"
+            if self._broker.failure_log.admits(text):
+                log.error("%s", text)
+            return None
 
     def _has_ended(self, stream: Stream) -> bool:
         return self._broker.closed or stream.ended
