@@ -46,10 +46,12 @@ def create_web_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> FastAPI
 
 def create_inquiries(daemon: Daemon) -> Inquiries:
     """Return the on-demand checks. Their threads end with the daemon."""
-    roots = daemon.roots
+    roots, self_usage = daemon.roots, daemon.monitor.self_usage
     inquiries = Inquiries(
         SingleFlight(Finder(roots, for_others=True).find, "backends", INQUIRY_DEADLINE_SECONDS),
-        SingleFlight(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),
+        SingleFlight(
+            Examiner(roots, lambda: self_usage.lock_error).examine, "the machine", INQUIRY_DEADLINE_SECONDS
+        ),
         SingleFlight(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS),
         partial(read_oom_score, roots),
     )

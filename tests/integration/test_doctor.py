@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,13 @@ import pytest
 from msgspec.structs import replace
 from pydantic import TypeAdapter
 
+from memwatch.collectors.kmsg import explain_denial
 from memwatch.doctor.checks import find_remedy, run_checks
 from memwatch.doctor.examiner import Examiner
 from memwatch.doctor.known_issues import find_known_issues
 from memwatch.doctor.model import Check, Examination, Verdict
 from memwatch.doctor.versions import InstalledVersions, find_version, parse_numbers, read_versions
+from memwatch.linux.capabilities import parse_effective
 from memwatch.linux.files import Roots
 from memwatch.model import Absent
 from memwatch.snapshot import CollectorStatus, ProcessScan
@@ -205,7 +209,9 @@ def run_doctor(name: str, tmp_path: Path, *roots: str) -> tuple[Any, str, int]:
     `roots`: options that replace folders of the machine.
     """
     host = host_of(name, tmp_path)
-    with running_daemon(tmp_path, *host.roots, *roots, environ=host.environ) as daemon:
+    # The limit on locked memory is that of the machine that runs the tests.
+    environ = {**host.environ, "MEMWATCHD_SAMPLING_LOCK_MEMORY": "false"}
+    with running_daemon(tmp_path, *host.roots, *roots, environ=environ) as daemon:
         daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
         answer = daemon.get("/api/v1/doctor")
         printed = memwatch("--url", daemon.url, "doctor")
@@ -277,6 +283,51 @@ def test_unreadable_kernel_log_is_a_hint(tmp_path: Path) -> None:
     assert "    → give memwatchd the host's /dev/kmsg and CAP_SYSLOG\n" in printed
     assert "kmsg" not in printed.partition("not applicable here: ")[2]
     assert printed.endswith("No problems, 1 hint: see the lines marked !.\n")
+
+
+def test_memory_that_cannot_be_locked_is_a_hint(tmp_path: Path) -> None:
+    """A real limit of 64 KiB, as in a container. Root also loses CAP_IPC_LOCK, which lifts the limit."""
+    limited = ["prlimit", "--memlock=65536:65536"]
+    if os.geteuid() == 0:
+        limited = ["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", *limited]
+    with running_daemon(tmp_path, through=limited) as daemon:
+        found = daemon.get("/api/v1/doctor").json
+        is_locked = daemon.get("/api/v1/snapshot").json["self"]["memory_locked"]
+
+    (hint,) = (one for one in found["checks"] if one["id"] == "memory_lock")
+    assert is_locked is False
+    assert hint["verdict"] == "hint"
+    assert (
+        hint["text"]
+        == "memory is not locked (Cannot allocate memory): memwatchd reacts late while the machine swaps"
+    )
+    assert "memlock: -1" in hint["remedy"]
+
+
+def test_denied_device_is_told_from_a_missing_capability() -> None:
+    """EPERM with CAP_SYSLOG comes from the container's device cgroup, EACCES from the file's mode."""
+    mode = explain_denial(PermissionError(errno.EACCES, "Permission denied"))
+    status = CollectorStatus(
+        "kmsg", "unavailable", error="/dev/kmsg: not permitted: this container may open no such device; "
+        "pass it as a device, not as a mount"
+    )  # fmt: skip
+
+    assert "CAP_SYSLOG" in mode
+    assert "devices in Compose" in str(find_remedy(status))
+
+
+@pytest.mark.parametrize(
+    ("status", "mask"),
+    [
+        (b"Name:\tx\nCapEff:\t0000000400004000\nCapBnd:\t0\n", 0x400004000),
+        (b"Name:\tx\nCapEff:\tnone\n", 0),
+        (b"Name:\tx\nCapEff:", 0),
+        (b"", 0),
+    ],
+)
+def test_effective_capabilities_are_parsed(status: bytes, mask: int) -> None:
+    """A line without a number means no capability."""
+    assert parse_effective(status) == mask
 
 
 def test_kernel_log_of_another_kind_is_a_hint(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import stat
@@ -12,7 +13,8 @@ from pathlib import Path
 
 from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
-from memwatch.linux.files import NOT_PERMITTED, ParseError, Roots, SourceUnavailable
+from memwatch.linux.capabilities import CAP_SYSLOG, has_capability
+from memwatch.linux.files import NOT_PERMITTED, ParseError, Roots, SourceUnavailable, read_once
 from memwatch.linux.kmsg_parser import KernelLogTracker, may_matter, parse_record
 from memwatch.linux.line_buffer import LineBuffer
 from memwatch.linux.wakeups import Wake
@@ -23,6 +25,7 @@ MAX_BYTES = 8192
 MAX_LINES = 4000
 KERNEL = 0
 LOG_DEVICE = os.makedev(1, 11)
+DMESG_RESTRICT = Path("/proc/sys/kernel/dmesg_restrict")
 
 
 class Collector(BaseCollector):
@@ -107,14 +110,24 @@ class Collector(BaseCollector):
             self._tracker.read(record.text, self._wall_clock())
 
 
+def explain_denial(error: PermissionError) -> str:
+    """Return the reason and the remedy. A device cgroup and a missing capability both give EPERM."""
+    if error.errno == errno.EPERM and (has_capability(CAP_SYSLOG) or not _is_restricted()):
+        return f"{NOT_PERMITTED}: this container may open no such device; pass it as a device, not as a mount"
+    return f"{NOT_PERMITTED}; run as root, or grant CAP_SYSLOG and access to it"
+
+
+def _is_restricted() -> bool:
+    """Return True if the kernel shows its log only with CAP_SYSLOG."""
+    return (read_once(DMESG_RESTRICT) or b"1").strip() != b"0"
+
+
 def open_log(path: Path) -> int:
     """Open the log at its end. Raises `SourceUnavailable` with a remedy if that is not permitted."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except PermissionError as error:
-        raise SourceUnavailable(
-            f"{path}: {NOT_PERMITTED}; run as root, or grant CAP_SYSLOG and access to it"
-        ) from error
+        raise SourceUnavailable(f"{path}: {explain_denial(error)}") from error
     except OSError as error:
         raise SourceUnavailable(f"{path}: {error.strerror}") from error
     found = os.fstat(file)

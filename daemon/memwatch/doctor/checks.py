@@ -23,7 +23,16 @@ _REMEDIES = (
     ("amd_cli", "root must not run", "set amd_smi or rocm_smi under [collectors.amd_cli]"),
     ("amd_cli", "no such program", "set amd_smi and rocm_smi under [collectors.amd_cli] to paths of programs"),
     ("tegrastats", "no such program", "set collectors.tegrastats.path to the path of tegrastats"),
-    ("kmsg", "ermi", "give memwatchd CAP_SYSLOG, or set kernel.dmesg_restrict = 0"),
+    (
+        "kmsg",
+        "pass it as a device",
+        "pass it as a device: devices in Compose, the component kernel-log in Kubernetes",
+    ),
+    (
+        "kmsg",
+        "ermi",
+        "give memwatchd CAP_SYSLOG (kernel-log.conf, in Compose kernel-log.yml), or set kernel.dmesg_restrict = 0",
+    ),
     ("kmsg", "", "give memwatchd the host's /dev/kmsg and CAP_SYSLOG"),
     ("drm", "ermission", "let memwatchd run as root, or with CAP_SYS_PTRACE"),
     ("amdsmi", "cannot be imported", "install ROCm's amd-smi-lib of the same release, or pip uninstall amdsmi"),
@@ -102,6 +111,16 @@ def _processes(snapshot: Snapshot) -> Iterator[Check]:
             Verdict.HINT,
             "some processes of other users cannot be read",
             "let memwatchd run as root, or with CAP_SYS_PTRACE",
+        )
+
+
+def check_locked_memory(lock_error: str | None) -> Iterator[Check]:
+    if lock_error:
+        yield Check(
+            "memory_lock",
+            Verdict.HINT,
+            f"{lock_error}: memwatchd reacts late while the machine swaps",
+            "give memwatchd LimitMEMLOCK=infinity, in Compose ulimits with memlock: -1, or root and CAP_IPC_LOCK",
         )
 
 

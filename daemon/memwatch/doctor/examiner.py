@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from memwatch.doctor.checks import run_checks
+from collections.abc import Callable
+
+from memwatch.doctor.checks import check_locked_memory, run_checks
 from memwatch.doctor.known_issues import find_known_issues
 from memwatch.doctor.model import Examination
 from memwatch.doctor.unseen_gpus import find_unseen_gpus
@@ -14,9 +16,13 @@ from memwatch.snapshot import Snapshot
 class Examiner:
     """Runs all checks. Each run reads a few small files; nothing runs on a tick."""
 
-    def __init__(self, roots: Roots) -> None:
+    def __init__(self, roots: Roots, lock_error: Callable[[], str | None] = lambda: None) -> None:
+        """`lock_error`: the reason why the daemon could not lock its memory; a command locks none."""
         self._roots = roots
+        self._lock_error = lock_error
 
     def examine(self, snapshot: Snapshot) -> Examination:
         unseen = find_unseen_gpus(self._roots, snapshot)
-        return Examination((*unseen, *run_checks(snapshot), *find_known_issues(read_versions(self._roots))))
+        locked = check_locked_memory(self._lock_error())
+        issues = find_known_issues(read_versions(self._roots))
+        return Examination((*unseen, *run_checks(snapshot), *locked, *issues))

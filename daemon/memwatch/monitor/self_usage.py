@@ -30,6 +30,8 @@ class SelfUsageReader:
     def __init__(self) -> None:
         self.tick_duration_seconds: float = 0.0
         self.memory_locked: bool = False
+        # The reason why `lock_memory` failed. None if it was not called, or succeeded.
+        self.lock_error: str | None = None
         self._page_size = os.sysconf("SC_PAGE_SIZE")
         self._statm = _own_statm()
         self._reserve: bytearray | None = bytearray(RESERVE_BYTES)
@@ -62,8 +64,8 @@ class SelfUsageReader:
         if libc.mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) == 0:
             self.memory_locked = True
             return None
-        reason = os.strerror(ctypes.get_errno())
-        return f"memory is not locked ({reason}): give CAP_IPC_LOCK or LimitMEMLOCK=infinity to lock it"
+        self.lock_error = f"memory is not locked ({os.strerror(ctypes.get_errno())})"
+        return f"{self.lock_error}: give CAP_IPC_LOCK or LimitMEMLOCK=infinity to lock it"
 
     @staticmethod
     def trim_memory() -> None:
