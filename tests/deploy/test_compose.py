@@ -23,6 +23,9 @@ NEEDED_PROGRAMS = ("promtool",)
 
 COMPOSE = ROOT / "docker-compose.yml"
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text())["services"]
+KERNEL_LOG: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "deploy/compose/kernel-log.yml").read_text())[
+    "services"
+]
 OURS = [name for name in SERVICES if name.startswith("memwatchd")]
 BUILD, FINAL = stages_of((ROOT / "deploy/Dockerfile").read_text())
 
@@ -61,6 +64,30 @@ def test_each_container_is_confined(name: str) -> None:
     assert not service.get("privileged")
     assert all(port.startswith("127.0.0.1:") for port in service["ports"])
     assert "docker.sock" not in str(service)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_kernel_log_and_locked_memory_need_no_capability(name: str) -> None:
+    """A device that may only be read, and a limit. Without CAP_SYSLOG the kernel decides who may read its log."""
+    service = SERVICES[name]
+
+    assert "/dev/kmsg:/host/root/dev/kmsg:r" in service["devices"]
+    assert service["ulimits"] == {"memlock": -1}
+    assert service["mem_limit"]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_kernel_log_variant_adds_one_capability(name: str) -> None:
+    """Docker gives a capability only to root, whose state cannot be in a folder of the image's user."""
+    added = KERNEL_LOG[name]
+    user = added.get("user", SERVICES[name].get("user"))
+    state = {**SERVICES[name]["environment"], **added.get("environment", {})}["MEMWATCHD_STATE_DIR"]
+    mounts = [one["target"] for one in (*SERVICES[name]["volumes"], *added.get("volumes", []))]
+
+    assert added["cap_add"] == ["SYSLOG"]
+    assert user == "0:64360"
+    assert str(Path(state).parent) in mounts
+    assert check(ROOT / "deploy/compose/kernel-log.yml").returncode == 0
 
 
 def test_each_container_has_a_health_check() -> None:

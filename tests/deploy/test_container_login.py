@@ -162,7 +162,10 @@ def test_prometheus_of_compose_may_read_the_token() -> None:
     """It mounts the token's volume read-only, and has the group that may read the file."""
     service = SERVICES["prometheus"]
 
-    assert f"token:{Path(TOKEN_FILE).parent}:ro,nocopy" in service["volumes"]
+    (mount,) = (one for one in service["volumes"] if isinstance(one, dict))
+    assert (mount["source"], mount["target"]) == ("token", str(Path(TOKEN_FILE).parent))
+    assert mount["read_only"] is True
+    assert mount["volume"] == {"nocopy": True}
     assert service["group_add"] == [FINAL.user.partition(":")[2]]
 
 
