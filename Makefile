@@ -50,7 +50,7 @@ help:
 	@echo "make soak         accelerated run: memory and descriptors must stay constant (15 minutes, or HOURS=…)"
 	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
 	@echo "make shipped-config  generate the collector sections of systemd/memwatchd.toml"
-	@echo "make test-image   run the steps of deploy/Dockerfile without a container engine (root, Debian; 3 minutes)"
+	@echo "make test-image   build deploy/Dockerfile and run it and docker-compose.yml with Podman (root, Debian; 3 minutes)"
 	@echo "make faults       inject faults and write docs/quality/faults.md (10 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, 200 times: at most one tick may be lost"
 	@echo "make machines     check the laws of the accounting on generated machines (COUNT=1000000 MACHINES_ARGS='--processes 2')"
@@ -136,9 +136,16 @@ scale: $(VENV)/.test
 	@sh tests/tools/need.sh prometheus
 	PYTHONPATH=tests $(BIN)/python -m scripts.scale $(SCALE_ARGS)
 
-test-image: $(VENV)/.test
-	@sh tests/tools/need.sh debootstrap
-	PYTHONPATH=tests $(BIN)/python -m scripts.image out/image
+# No registry is needed: debootstrap makes the base image, once.
+test-image: $(VENV)/.test $(VENV)-deploy/.made
+	@sh tests/tools/need.sh debootstrap podman runc netavark aardvark-dns iptables
+	PODMAN_COMPOSE=$(VENV)-deploy/bin/podman-compose $(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider \
+		--confcutdir=tests/containers tests/containers $(IMAGE_ARGS)
+
+$(VENV)-deploy/.made: pyproject.toml
+	@sh tests/tools/make_venv.sh $(PYTHON) $(VENV)-deploy
+	$(VENV)-deploy/bin/python -m pip --quiet --disable-pip-version-check install --group deploy
+	@touch $@
 
 faults: $(VENV)/.test tools
 	PYTHONPATH=tests $(BIN)/python tests/faults/fault_table.py $(CASES)

@@ -1,4 +1,4 @@
-"""Test docker-compose.yml and the Dockerfile without a container engine; `make test-image` needs one."""
+"""Test docker-compose.yml and the Dockerfile without a container engine; `make test-image` runs both."""
 
 from __future__ import annotations
 
