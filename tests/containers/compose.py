@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -20,15 +20,18 @@ PROGRAM = os.environ.get("PODMAN_COMPOSE", "podman-compose")
 class Compose:
     """Commands of podman-compose for these files and this profile."""
 
-    def __init__(self, podman: Podman, files: Sequence[Path], profile: str) -> None:
+    def __init__(
+        self, podman: Podman, files: Sequence[Path], profile: str, environ: Mapping[str, str] | None = None
+    ) -> None:
         self._podman = podman
+        self._environ = {**podman.environ, **(environ or {})}
         self._profile = profile
         self._files = [*files, adaptation(podman.folder, files)]
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         files = [word for file in self._files for word in ("--file", str(file))]
         command = (PROGRAM, *files, "--project-name", PROJECT, "--profile", self._profile, *words)
-        return execute(*command, check=check, environ=self._podman.environ, cwd=ROOT)
+        return execute(*command, check=check, environ=self._environ, cwd=ROOT)
 
     def execute(self, service: str, *words: str, check: bool = True) -> str:
         return self._podman.run("exec", self.container(service), *words, check=check).stdout
