@@ -28,7 +28,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-hardware hardware-result soak faults crash machines scale \
-	reference docs verify-types shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
+	reference docs verify-types shipped-config test-image test-deploy build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
 help:
@@ -51,6 +51,7 @@ help:
 	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
 	@echo "make shipped-config  generate the collector sections of systemd/memwatchd.toml"
 	@echo "make test-image   build deploy/Dockerfile and run it and docker-compose.yml with Podman (root, Debian; 3 minutes)"
+	@echo "make test-deploy  check the Helm chart by Helm's code, and the Ansible role by Ansible and its linter"
 	@echo "make faults       inject faults and write docs/quality/faults.md (10 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, 200 times: at most one tick may be lost"
 	@echo "make machines     check the laws of the accounting on generated machines (COUNT=1000000 MACHINES_ARGS='--processes 2')"
@@ -141,6 +142,11 @@ test-image: $(VENV)/.test $(VENV)-deploy/.made
 	@sh tests/tools/need.sh debootstrap podman runc netavark aardvark-dns iptables
 	PODMAN_COMPOSE=$(VENV)-deploy/bin/podman-compose $(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider \
 		--confcutdir=tests/containers tests/containers $(IMAGE_ARGS)
+
+# Helm's code and Ansible's programs, without root and without a cluster.
+test-deploy: $(VENV)/.test $(VENV)-deploy/.made
+	@sh tests/tools/need.sh kubernetes-client
+	DEPLOY_PYTHON=$(abspath $(VENV))-deploy/bin/python $(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider tests/charts
 
 $(VENV)-deploy/.made: pyproject.toml
 	@sh tests/tools/make_venv.sh $(PYTHON) $(VENV)-deploy

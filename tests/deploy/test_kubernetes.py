@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import importlib.util
 import re
+import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -102,7 +104,7 @@ def test_pod_mounts_the_node_read_only(overlay: str) -> None:
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
     assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
     assert container["securityContext"]["capabilities"].get("add", []) == (
-        ["SYS_PTRACE"] if overlay == "amd" else []
+        ["IPC_LOCK", "SYS_PTRACE"] if overlay == "amd" else []
     )
     assert spec["securityContext"]["runAsNonRoot"] is (overlay != "amd")
 
@@ -177,3 +179,22 @@ def test_probes_need_no_login(overlay: str) -> None:
 
     probed = {probe["httpGet"]["path"] for name, probe in container.items() if name.endswith("Probe")}
     assert probed == OPEN_PATHS
+
+
+def test_kernel_log_component_adds_the_device_and_nothing_else(tmp_path: Path) -> None:
+    """Only a privileged container may open /dev/kmsg. Strict validation accepts the result."""
+    for folder in ("base", "kernel-log"):
+        shutil.copytree(FOLDER / folder, tmp_path / folder)
+    (tmp_path / "kustomization.yaml").write_text("resources: [base]\ncomponents: [kernel-log]\n")
+    done = subprocess.run(["kubectl", "kustomize", tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    daemonset = next(one for one in yaml.safe_load_all(done.stdout) if one["kind"] == "DaemonSet")
+    spec = daemonset["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    added = [one for one in spec["volumes"] if one not in pod("base")["volumes"]]
+
+    for version in VERSIONS:
+        kubernetes_validate.validate(daemonset, version, strict=True)
+    assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+    assert added == [{"name": "kmsg", "hostPath": {"path": "/dev/kmsg", "type": "CharDevice"}}]
+    assert {"name": "kmsg", "mountPath": "/host/root/dev/kmsg", "readOnly": True} in container["volumeMounts"]
