@@ -138,7 +138,7 @@ scale: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.scale $(SCALE_ARGS)
 
 # No registry is needed: debootstrap makes the base image, once.
-test-image: $(VENV)/.test $(VENV)-deploy/.made
+test-image: deb $(VENV)-deploy/.made
 	@sh tests/tools/need.sh debootstrap podman runc netavark aardvark-dns iptables
 	PODMAN_COMPOSE=$(VENV)-deploy/bin/podman-compose $(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider \
 		--confcutdir=tests/containers tests/containers $(IMAGE_ARGS)
@@ -146,7 +146,7 @@ test-image: $(VENV)/.test $(VENV)-deploy/.made
 # Helm's code and Ansible's programs, without root and without a cluster.
 test-deploy: $(VENV)/.test $(VENV)-deploy/.made
 	@sh tests/tools/need.sh kubernetes-client
-	DEPLOY_PYTHON=$(abspath $(VENV))-deploy/bin/python $(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider tests/charts
+	DEPLOY_PYTHON=$(abspath $(VENV))-deploy/bin/python $(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider tests/provision
 
 $(VENV)-deploy/.made: pyproject.toml
 	@sh tests/tools/make_venv.sh $(PYTHON) $(VENV)-deploy

@@ -23,7 +23,7 @@ NATIVE = ("ServiceAccount", "DaemonSet", "NetworkPolicy")
 
 
 def helm(action: str, values: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
-    command = [PYTHON, str(ROOT / "tests/charts/render.py"), action, str(CHART), json.dumps(values)]
+    command = [PYTHON, str(ROOT / "tests/provision/render.py"), action, str(CHART), json.dumps(values)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
