@@ -49,7 +49,8 @@ def test_each_image_has_a_version() -> None:
     for name, service in SERVICES.items():
         assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service["image"]), name
     assert {SERVICES[name]["image"] for name in OURS} == {f"memwatchd:{__version__}"}
-    assert all(re.fullmatch(r"(debian:\d+\.\d+-slim)", stage.base) for stage in (BUILD, FINAL))
+    assert all(re.fullmatch(r"debian:\d+\.\d+-slim(@sha256:[0-9a-f]{64})?", one.base) for one in (BUILD, FINAL))
+    assert BUILD.base == FINAL.base
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -41,6 +41,7 @@ def substituted(text: str, arguments: Mapping[str, str]) -> str:
 
 
 def stages_of(text: str) -> list[Stage]:
+    """Return the stages that do something. One that only names its base is replaced by that base."""
     arguments: dict[str, str] = {}
     stages: list[Stage] = []
     for word, rest in instructions_of(text):
@@ -49,10 +50,11 @@ def stages_of(text: str) -> list[Stage]:
             arguments[name] = value
         elif word == "FROM":
             base, _, name = substituted(rest, arguments).partition(" AS ")
-            stages.append(Stage(name, base))
+            aliases = {stage.name: stage.base for stage in stages if not stage.steps}
+            stages.append(Stage(name, aliases.get(base, base)))
         else:
             _add(stages[-1], word, rest, arguments)
-    return stages
+    return [stage for stage in stages if stage.steps]
 
 
 def _add(stage: Stage, word: str, rest: str, arguments: Mapping[str, str]) -> None:
