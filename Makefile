@@ -140,7 +140,7 @@ scale: $(VENV)/.test
 # No registry is needed: debootstrap makes the base image, once.
 test-image: deb $(VENV)-deploy/.made
 	@sh tests/tools/need.sh debootstrap podman runc netavark aardvark-dns iptables skopeo docker-registry
-	PODMAN_COMPOSE=$(VENV)-deploy/bin/podman-compose $(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider \
+	PODMAN_COMPOSE=$(abspath $(VENV))-deploy/bin/podman-compose $(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider \
 		--confcutdir=tests/containers tests/containers $(IMAGE_ARGS)
 
 # Helm's code and Ansible's programs, without root and without a cluster.
