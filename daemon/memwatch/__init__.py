@@ -8,6 +8,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # importing typing would take 30 ms
 if TYPE_CHECKING:
     from memwatch.backends.cuda_context import ContextNotMeasuredError as ContextNotMeasuredError
+    from memwatch.build_info import __version__ as __version__
     from memwatch.library.advice import advise as advise
     from memwatch.library.advice import recommended_env as recommended_env
     from memwatch.library.advice_record import Advice as Advice
@@ -72,10 +73,9 @@ if TYPE_CHECKING:
     from memwatch.planning.training import estimate_training_memory as estimate_training_memory
     from memwatch.planning.transformer import Transformer as Transformer
 
-__version__ = "0.1.0"
-
 _HOME = {
     "backends.cuda_context": "ContextNotMeasuredError",
+    "build_info": "__version__",
     "library.advice": "advise recommended_env",
     "library.advice_record": "Advice",
     "library.allocation_tracker": "AllocationTracker",
@@ -112,7 +112,7 @@ _HOME = {
 }
 _MODULE_OF = {name: f"memwatch.{module}" for module, names in _HOME.items() for name in names.split()}
 
-__all__ = ["__version__", *sorted(_MODULE_OF)]
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> object:

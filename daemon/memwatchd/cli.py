@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memwatch import __version__
+from memwatch.build_info import __version__, describe
 from memwatch.printable import printable_lines
 from memwatch.runtime.standard_files import open_standard_files
 
@@ -176,7 +176,7 @@ def command_line() -> GroupedCommand:
         help=ABOUT,
         context_settings={"help_option_names": ["--help"], "max_content_width": 110},
     )
-    click.version_option(__version__, prog_name="memwatchd", message="%(prog)s %(version)s")(command)
+    click.version_option(__version__, message=describe("memwatchd"))(command)
     return command
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from memwatch import __version__
+from memwatch.build_info import REVISION, __version__
 from memwatch.clock import SystemClock
 from memwatch.doctor.checks import check_collectors
 from memwatch.doctor.model import Verdict
@@ -118,6 +118,7 @@ class Daemon:
             self.monitor.identity,
             lambda: self.web_options().owner_metrics,
             self.labels,
+            REVISION,
         )
 
     def start(self) -> None:

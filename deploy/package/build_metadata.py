@@ -8,7 +8,7 @@ memwatch, since its source folder has both packages; so it has the dependencies 
 from __future__ import annotations
 
 import os
-import re
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 
 
 class ProjectMetadata(MetadataHookInterface):
@@ -41,7 +39,5 @@ class ProjectMetadata(MetadataHookInterface):
 
 
 def read_version(folder: Path) -> str:
-    found = VERSION.search((folder / "daemon/memwatch/__init__.py").read_text("utf-8"))
-    if found is None:
-        raise ValueError('daemon/memwatch/__init__.py has no line __version__ = "…"; add it')
-    return found[1]
+    version: str = runpy.run_path(str(folder / "daemon/memwatch_build.py"))["read_build"]().version
+    return version

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from memwatch import __version__
 from memwatch.client import cli as client
+from memwatch_build import read_build
 from memwatchd import cli as daemon
 from memwatchd.install import install_service
 
@@ -34,7 +34,7 @@ def roff(text: str) -> str:
 
 
 def heading(name: str, section: int, what: str) -> Iterator[str]:
-    yield f'.TH {name.upper()} {section} "" "memwatchd {__version__}" "memwatchd"'
+    yield f'.TH {name.upper()} {section} "" "memwatchd {read_build().version}" "memwatchd"'
     yield f".SH NAME\n{roff(name)} \\- {roff(what)}"
 
 

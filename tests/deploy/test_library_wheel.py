@@ -13,7 +13,7 @@ from pathlib import Path
 import pynvml  # type: ignore[import-untyped]
 import pytest
 
-from memwatch import __version__
+from memwatch_build import read_build
 from support.daemon_process import RunningDaemon, free_port, running_daemon
 from support.nvml_machine import Simulator
 from support.paths import MACHINES, ROOT
@@ -22,6 +22,7 @@ from support.wheels import Built, build, run
 
 MAX_IMPORT_SECONDS = 0.005
 MAX_DEPENDENCIES = 2
+BUILD = read_build()
 # A program that pins what the daemon would need newer: fastapi 0.95 is of 2023.
 BESIDE = ("pydantic==1.10.24", "starlette==0.27.0", "fastapi==0.95.2")
 MEMORY = "import memwatch; print(memwatch.memory_info().total_bytes)"
@@ -172,7 +173,7 @@ def test_wheel_is_installed_without_a_compiler(which: int, built: Built, tmp_pat
     assert "Building wheel" not in done.stdout
     assert len(installed(folder)) <= 1 + MAX_DEPENDENCIES
     shown = run(folder / "bin/memwatch", "--version", cwd=folder, PATH=str(folder / "bin"))
-    assert shown.stdout == f"memwatch {__version__}\n"
+    assert shown.stdout == f"memwatch {BUILD.version} (revision {BUILD.revision})\n"
     assert python(folder / "bin", MEMORY).strip().isdigit()
 
 

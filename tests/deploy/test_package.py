@@ -15,12 +15,14 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from memwatch import __version__
+from memwatch_build import read_build
 from support.paths import ROOT
 from support.requirements import DAEMON, extras_of, read_project, required_by
 from support.requirements import LIBRARY as LIBRARY_PROJECT
 from support.wheels import PROJECTS, Built, build, run
 
+BUILD = read_build()
+VERSION = BUILD.version
 LIBRARY = {"memwatch": "daemon/memwatch"}
 PACKAGES = {"memwatchd": "daemon/memwatchd", "memwatch_web": "web/memwatch_web"}
 
@@ -68,13 +70,14 @@ def expected_in(packages: dict[str, str]) -> set[str]:
 def test_wheels_hold_exactly_the_files_of_their_packages(release: dict[str, Built]) -> None:
     """No ignore rule drops a template, a vendored *.min.js, its licence or py.typed; no test is shipped.
 
-    Beside the packages there are only the unit files that install-service needs.
+    Beside the packages there are only the unit files that install-service needs, and the version of the build.
     """
     units = {f"memwatchd/unit/memwatchd.{kind}" for kind in ("service", "slice", "sysusers", "toml")}
-    for name, expected in (("memwatch", expected_in(LIBRARY)), ("memwatchd", expected_in(PACKAGES) | units)):
+    library = expected_in(LIBRARY) | {"memwatch/_build.py"}
+    for name, expected in (("memwatch", library), ("memwatchd", expected_in(PACKAGES) | units)):
         names = release[name].wheel_names()
 
-        assert {one for one in names if not one.startswith(f"{name}-{__version__}.dist-info/")} == expected
+        assert {one for one in names if not one.startswith(f"{name}-{VERSION}.dist-info/")} == expected
     assert {f"{name}/py.typed" for name in PACKAGES} <= expected
     assert any(name.endswith(".min.js") for name in expected)
     assert any(name.startswith("memwatch_web/templates/") for name in expected)
@@ -100,20 +103,20 @@ def test_installed_wheel_installs_the_service(installed: Path, tmp_path: Path) -
 
 
 def test_wheel_has_complete_metadata(built: Built) -> None:
-    """Version from memwatch.__version__, a pure wheel for any Python from 3.10 on, all licences, two programs."""
-    information = f"memwatchd-{__version__}.dist-info"
+    """Version of the commit, a pure wheel for any Python from 3.10 on, all licences, two programs."""
+    information = f"memwatchd-{VERSION}.dist-info"
     metadata, programs = built.read("METADATA"), built.read("entry_points.txt")
     vendored = ROOT / "web/memwatch_web/static/vendor"
     licences = {path.relative_to(ROOT).as_posix() for path in vendored.iterdir() if "LICENSE" in path.name}
 
-    assert built.wheel.name == f"memwatchd-{__version__}-py3-none-any.whl"
-    assert f"\nVersion: {__version__}\n" in metadata
+    assert built.wheel.name == f"memwatchd-{VERSION}-py3-none-any.whl"
+    assert f"\nVersion: {VERSION}\n" in metadata
     assert "\nRequires-Python: >=3.10\n" in metadata
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
     assert "memwatchd = memwatchd.cli:main" in programs
     assert "memwatch = memwatch.client.cli:main" in programs
     assert "\nProvides-Extra: opencl\n" in metadata
-    assert f"\nRequires-Dist: memwatch=={__version__}\n" in metadata
+    assert f"\nRequires-Dist: memwatch=={VERSION}\n" in metadata
     assert "file://" not in metadata
     assert licences
     assert {f"{information}/licenses/{name}" for name in licences | {"LICENSE"}} <= built.wheel_names()
@@ -125,7 +128,7 @@ def test_library_needs_at_most_two_packages_on_linux(release: dict[str, Built]) 
     needed = [Requirement(text) for text in metadata.get_all("Requires-Dist") or ()]
     linux = {"sys_platform": "linux"}
 
-    assert metadata["Version"] == __version__
+    assert metadata["Version"] == VERSION
     assert {one.name for one in needed if one.marker is None or one.marker.evaluate(linux)} == {"msgspec", "click"}
     assert "memwatch = memwatch.client.cli:main" in release["memwatch"].read("entry_points.txt")
 
@@ -133,7 +136,7 @@ def test_library_needs_at_most_two_packages_on_linux(release: dict[str, Built]) 
 def test_source_distributions_have_no_path_of_this_machine(release: dict[str, Built]) -> None:
     for name, one in release.items():
         with tarfile.open(one.sdist) as archive:
-            information = archive.extractfile(f"{name}-{__version__}/PKG-INFO")
+            information = archive.extractfile(f"{name}-{VERSION}/PKG-INFO")
             assert information is not None
             assert b"file://" not in information.read()
 
@@ -151,7 +154,7 @@ def test_both_packages_have_the_same_licence_and_python_versions() -> None:
     ("kind", "wanted"),
     [
         ("wheel", f"memwatch @ {(ROOT / 'daemon').as_uri()}"),
-        ("sdist", f"memwatch=={__version__}"),
+        ("sdist", f"memwatch=={VERSION}"),
         ("editable", "msgspec"),
     ],
 )
@@ -196,8 +199,8 @@ def test_installed_program_reads_this_machine(installed: Path, tmp_path: Path) -
     client = run(installed / "memwatch", "--version", cwd=tmp_path)
 
     assert where.stdout.startswith(str(installed.parent)), where.stdout + where.stderr
-    assert version.stdout == f"memwatchd {__version__}\n"
-    assert client.stdout == f"memwatch {__version__}\n"
+    assert version.stdout == f"memwatchd {VERSION} (revision {BUILD.revision})\n"
+    assert client.stdout == f"memwatch {VERSION} (revision {BUILD.revision})\n"
     assert once.returncode == 0, once.stderr
     pool = json.loads(once.stdout)["pools"][0]
     assert pool["id"] == "ram"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch import __version__
+from memwatch.build_info import describe
 from memwatchd.settings.environment import FLAGS
 from support.client_process import into_a_closed_pipe
 from support.waiting import MAX_WAIT_SECONDS
@@ -36,7 +36,7 @@ def test_version_is_one_line(command: list[str]) -> None:
     """--version prints name and version, for the script and for the module."""
     done = memwatchd("--version", command=command)
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"memwatchd {__version__}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, describe("memwatchd") + "\n", "")
 
 
 def test_help_lists_flags_exit_codes_and_examples() -> None:

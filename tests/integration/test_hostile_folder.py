@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from memwatch import __version__
 from memwatch.backends import cuda_context, finder
+from memwatch.build_info import describe
 from memwatch.collectors import amdsmi, apple, nvml
 from support.amd_machine import GIB, PCI, AmdMachine, discrete
 from support.client_process import SCRIPT
@@ -174,5 +174,5 @@ def test_module_with_a_safe_path_imports_nothing_from_a_hostile_folder(tmp_path:
 
     safe = sys.version_info >= (3, 11)
     assert (folder.imports() == []) is safe
-    assert (done.stdout == f"memwatchd {__version__}\n") is safe
+    assert (done.stdout == describe("memwatchd") + "\n") is safe
     assert "\nEnvironment=PYTHONSAFEPATH=1\n" in (TESTS.parent / "systemd/memwatchd.service").read_text()

@@ -29,6 +29,7 @@ OTHER_PAGES = {name for name in NAMES if machine_folder(name).page_size != mmap.
 NOT_HERE = {*OTHER_PAGES, *WITH_MISSING_PIDS}
 RUN_HERE = tuple(name for name in dict.fromkeys((*NAMES, *READY)) if name not in NOT_HERE)
 VOLATILE = (
+    "memwatch_build_info{",
     "memwatch_collector_duration_seconds{",
     "memwatch_collector_last_success_timestamp_seconds{",
     "memwatch_collector_run_seconds",

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from memwatch import __version__
+from memwatch.build_info import REVISION, __version__
 from memwatch_web import error_handlers as refusals
 from memwatch_web import routes
 from memwatch_web.asgi.compression import Compression
@@ -37,7 +37,9 @@ class Application(FastAPI):
         if self.openapi_schema is None:
             from memwatch_web.api.openapi import with_answers
 
-            self.openapi_schema = with_answers(super().openapi(), routes.api_routes())
+            described = with_answers(super().openapi(), routes.api_routes())
+            described["info"]["x-revision"] = REVISION
+            self.openapi_schema = described
         return self.openapi_schema
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from memwatch import __version__
+from memwatch.build_info import __version__, describe
 from memwatch.client.address import DEFAULT, Address
 from memwatch.client.context import (
     EXIT_OK,
@@ -107,7 +107,7 @@ EXIT_CODES = (
     help=f"Daemon address: http://HOST:PORT or unix:/PATH.  [default: MEMWATCH_URL, the socket file, or {DEFAULT}]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.version_option(__version__, prog_name="memwatch", message="%(prog)s %(version)s")
+@click.version_option(__version__, message=describe("memwatch"))
 def memwatch(**_before: object) -> int:
     ctx = click.get_current_context()
     if ctx.invoked_subcommand is None:

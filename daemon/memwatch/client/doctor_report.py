@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch import __version__
+from memwatch.build_info import REVISION, __version__
 from memwatch.client import local
 from memwatch.client.context import INQUIRY_SECONDS, ClientContext, check_shape
 from memwatch.client.errors import CommandError
@@ -208,7 +208,7 @@ def versions(
     context: ClientContext, is_direct: bool, roots: Roots | None, evidence: Evidence, drivers: Json
 ) -> dict[str, Json]:
     """Return versions as strings, those of drivers and packages included. Unknown ones are left out."""
-    found: dict[str, Json] = {"memwatch": __version__, "Python": platform.python_version()}
+    found: dict[str, Json] = {"memwatch": __version__, "revision": REVISION, "Python": platform.python_version()}
     if not is_direct:
         found["memwatchd"] = daemon_version(context)
     if roots is None:

@@ -115,6 +115,8 @@ def check_lines(found: Json) -> Iterator[str]:
         if check["remedy"]:
             yield f"    → {check['remedy']}"
     yield ""
+    if "version" in found:  # not in the answer of an older daemon
+        yield f"memwatchd {found['version']}, revision {found['revision']}"
     problems, hints = (sum(check["verdict"] == one for check in checks) for one in ("problem", "hint"))
     if problems:
         yield f"{_count(problems, 'problem')} and {_count(hints, 'hint')}: see the lines marked ✗ and !."

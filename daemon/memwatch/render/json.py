@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from memwatch.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
 from memwatch.backends.model import Backends
+from memwatch.build_info import REVISION, __version__
 from memwatch.doctor.model import Examination
 from memwatch.events import Event
 from memwatch.history.disk.last_run import UncleanShutdown
@@ -304,7 +305,8 @@ def backends_json(found: Backends) -> Json:
 
 
 def examination_json(found: Examination) -> Json:
-    return {"worst": found.worst.value, "checks": [record_json(check) for check in found.checks]}
+    checks = [record_json(check) for check in found.checks]
+    return {"worst": found.worst.value, "version": __version__, "revision": REVISION, "checks": checks}
 
 
 def fit_json(found: FitAnswer) -> Json:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memwatch import __version__
+from memwatch.build_info import describe
 from scripts.golden import roots_arguments
 from support import sample_nvml
 from support.client_process import COMMANDS, MODULE, QUERIES, SCRIPT, into_a_closed_pipe, memwatch
@@ -43,7 +43,7 @@ def test_version_is_one_line(command: list[str]) -> None:
     """--version prints name and version, installed or as a module."""
     done = memwatch("--version", command=command)
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"memwatch {__version__}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, describe("memwatch") + "\n", "")
 
 
 def test_help_fits_a_screen_and_names_all_commands() -> None:

@@ -77,6 +77,8 @@ def hostile_body() -> dict[str, Any]:
         **snapshot,
         "series": [{"name": HOSTILE, "unit": HOSTILE, **points}],
         "worst": "hint",
+        "version": HOSTILE,
+        "revision": HOSTILE,
         "checks": [{"id": "x", "verdict": "hint", "text": HOSTILE, "remedy": HOSTILE}],
         "bytes": 1,
         "best": None,

@@ -26,7 +26,7 @@ from support.sample_snapshots import critical_gb10, left_behind
 NAMES = {
     "alert_pushed": {"event", "target"},
     "alerts_firing": {"rule", "severity"},
-    "build_info": {"version", "simulated"},
+    "build_info": {"version", "revision", "simulated"},
     "collector_duration_seconds": {"collector"},
     "collector_errors_total": {"collector", "reason"},
     "collector_last_success_timestamp_seconds": {"collector"},

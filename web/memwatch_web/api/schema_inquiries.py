@@ -128,4 +128,6 @@ class Check(Answer):
 
 class Examination(Answer):
     worst: Literal["ok", "hint", "problem"] = Field(description="Worst verdict of all checks.")
+    version: str = Field(description="Version of the program that made the checks.")
+    revision: str = Field(description="Its commit, or `unknown`.")
     checks: list[Check]

@@ -12,6 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from memwatch.alerts.state import AlertState, Key
+from memwatch.build_info import UNKNOWN
 from memwatch.history.disk.files import FilesStatus
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.identity import Identity
@@ -57,9 +58,10 @@ class Exporter(Collector):
         identity: Identity | None = None,
         max_owners: Callable[[], int] = lambda: DEFAULT_OWNERS,
         labels: Callable[[], Mapping[str, str]] = dict,
+        revision: str = UNKNOWN,
     ) -> None:
         self.snapshot: Snapshot | None = None
-        self._version = version
+        self._build = {"version": version, "revision": revision}
         self._watches = alert_states
         self._notifiers = notifiers
         self._max_processes = max_processes
@@ -116,8 +118,9 @@ class Exporter(Collector):
             yield from process_families(snapshot, most)
 
     def _build_families(self, snapshot: Snapshot) -> Iterator[Metric]:
-        labels = {"version": self._version, "simulated": "true" if snapshot.simulated else "false"}
-        yield InfoMetricFamily(PREFIX + "build", "Version of memwatchd, and whether its data is simulated.", labels)
+        labels = {**self._build, "simulated": "true" if snapshot.simulated else "false"}
+        text = "Version and commit of memwatchd, and whether its data is simulated."
+        yield InfoMetricFamily(PREFIX + "build", text, labels)
 
 
 def limit_series(families: Iterable[Metric]) -> Iterator[Metric]:

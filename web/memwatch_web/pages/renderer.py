@@ -10,8 +10,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from memwatch import __version__
 from memwatch.alerts.rules import EVENTS
+from memwatch.build_info import REVISION, __version__
 from memwatch.events import Event
 from memwatch.history.all_series import AllSeries
 from memwatch.history.disk.last_run import UncleanShutdown
@@ -383,6 +383,7 @@ def create_environment() -> Environment:
     environment.tests["known"] = has_figures
     environment.globals |= {
         "version": __version__,
+        "revision": REVISION,
         "dashes": DASHES,
         "up": "",  # only error pages may be nested
         "paths": LINKS,
