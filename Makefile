@@ -28,7 +28,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-hardware hardware-result soak faults crash machines scale \
-	reference docs verify-types shipped-config test-image test-deploy build deb test-system test-arm64 audit fuzz clean \
+	reference docs verify-types shipped-config test-image test-deploy build deb test-system test-arm64 audit fuzz clean lock \
 	tools bench-tools
 
 help:
@@ -65,10 +65,11 @@ help:
 	@echo "make test-keras   install Keras with JAX, and follow a training run with the library's callback"
 	@echo "make test-llama   build llama.cpp and compare plans with what it allocates (45 minutes)"
 	@echo "make fuzz         coverage-guided fuzzing of every parser (TARGETS='psi kmsg' SECONDS=600 each)"
-	@echo "make deb          build a Debian package in dist/ (DEB_ARGS='--arch arm64')"
+	@echo "make deb          build a Debian package and its SBOM in dist/ (DEB_ARGS='--arch arm64')"
 	@echo "make test-system  test the package in a systemd container: install, kill, hang, upgrade, purge (root)"
 	@echo "make test-arm64   test the arm64 package on an emulated processor"
-	@echo "make audit        check licences and known vulnerabilities of dependencies (ADVISORIES=FILE: by another list), write the SBOM"
+	@echo "make audit        check licences and known vulnerabilities of dependencies (ADVISORIES=FILE: by another list)"
+	@echo "make lock         write deploy/package/*lock.txt: versions and hashes of the dependencies of package and image"
 	@echo "make build        build the wheels and source distributions of memwatch and memwatchd in dist/"
 
 run: $(VENV)/.run
@@ -229,14 +230,18 @@ $(VENV)-fuzz/.made: pyproject.toml daemon/pyproject.toml $(CONSTRAINTS)
 test-arm64: $(VENV)/.test
 	@sh tests/tools/need.sh debootstrap qemu-user
 	$(BIN)/python deploy/package/deb.py --arch arm64
-	$(BIN)/python tests/system/arm64.py dist/memwatchd_*_arm64.deb
+	$(BIN)/python tests/system/arm64.py "$$(ls -t dist/memwatchd_*_arm64.deb | head -n 1)"
 
 audit: $(VENV)/.test
 	@$(if $(ADVISORIES),,$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit || \
 		echo "pip-audit cannot be installed; only tests/advisories.json is used")
-	$(BIN)/python deploy/package/sbom.py dist
+	$(BIN)/python deploy/package/runtime.py dist
 	PYTHONPATH=tests $(BIN)/python -m scripts.licences dist/runtime.txt
 	PYTHONPATH=tests $(BIN)/python -m scripts.audit dist/runtime.txt $(if $(ADVISORIES),--advisories "$(ADVISORIES)",--pip-audit $(BIN)/pip-audit)
+
+lock: $(VENV)/.test
+	$(INSTALL) --group lock
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python deploy/package/lock.py
 
 tools:
 	@[ "$(TOOLS)" = none ] || sh tests/tools/need.sh chromium prometheus prometheus-alertmanager victoria-metrics kubernetes-client openssl systemd \

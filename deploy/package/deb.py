@@ -1,15 +1,13 @@
 """Build a Debian package with all dependencies: python deploy/package/deb.py [--arch amd64|arm64] [--out dist].
 
-Wheels need no compiler, so each architecture can be built on the other. One package supports Python 3.10 to 3.14:
+Wheels need no compiler, so each architecture can be built on the other. One package supports Python 3.10 to 3.15:
 its virtual environment has a site-packages folder per version, which refers to the wheels for that version.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,14 +15,12 @@ import zipfile
 from pathlib import Path
 
 import manual
-from closure import build_environment, find_needed, pins_for
+from closure import MACHINES, PYTHONS, ROOT, build_environment, locked_for
+from documents import MAINTAINER, compress, write_documents
+from memwatch_build import debian_version, read_build
+from sbom import list_components, write_sbom
 
-from memwatch import __version__
-
-ROOT = Path(__file__).parent.parent.parent
 HOME = "usr/lib/memwatchd"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 # glibc 2.28: Debian 10, Ubuntu 20.04 and later.
 TAGS = ("manylinux1", "manylinux_2_5", "manylinux_2_12", "manylinux2014", "manylinux_2_17", "manylinux_2_28")
 COMPLETIONS = {
@@ -44,8 +40,7 @@ Version: {version}
 Architecture: {arch}
 Maintainer: {maintainer}
 Installed-Size: {size}
-Depends: python3 (>= 3.10), python3 (<< 3.15), systemd | systemd-standalone-sysusers, init-system-helpers (>= 1.52),
- libc6 (>= 2.28), libgcc-s1
+Depends: {depends}
 Section: admin
 Priority: optional
 Description: memory monitor for hosts and GPUs
@@ -53,20 +48,28 @@ Description: memory monitor for hosts and GPUs
  and the processes that use memory, on machines with dedicated or unified GPU
  memory. Provides a web dashboard, Prometheus metrics, a JSON API and webhooks.
 """
+DEPENDS = (
+    "python3 (>= 3.10)",
+    f"python3 (<< 3.{int(PYTHONS[-1].partition('.')[2]) + 1})",  # the lock has wheels for PYTHONS only
+    "systemd | systemd-standalone-sysusers",
+    "init-system-helpers (>= 1.52)",
+    "libc6 (>= 2.28)",
+    "libgcc-s1",
+)
 MODES = {"postinst": 0o755, "prerm": 0o755, "postrm": 0o755}
-MAINTAINER = "The memwatchd authors <memwatchd@localhost>"
 
 
 def download(python: str, machine: str, folder: Path) -> list[Path]:
     """Download the wheels for one Python version and machine type."""
-    environment = build_environment(python, machine)
-    pins = pins_for(environment)
-    names = sorted(find_needed("memwatchd", ["auth"], environment, set()))
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    wanted = folder / "requirements.txt"
+    wanted.write_text("\n".join(one.line() for one in locked_for(build_environment(python, machine))) + "\n")
     platforms = [f"--platform={tag}_{machine}" for tag in TAGS]
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download", "--no-deps"]
+    command += ["--require-hashes", f"--requirement={wanted}"]
     command += ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
-    subprocess.run([*command, f"--dest={folder}", *(name + pins[name] for name in names)], check=True)
+    subprocess.run([*command, f"--dest={folder}"], check=True)
     return sorted(folder.glob("*.whl"))
 
 
@@ -79,30 +82,33 @@ def own_wheels(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.whl"))
 
 
-def unpack(wheel: Path, home: Path) -> str:
-    """Unpack a wheel below the home of the package unless it is there; return its folder name."""
+def unpack(wheel: Path, home: Path) -> Path:
+    """Unpack a wheel below the home of the package unless it is there; return its folder."""
     target = home / "wheels" / wheel.stem
     if not target.exists():
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(target)
         for data in target.glob("*.data"):  # unused scripts
             shutil.rmtree(data)
-    return wheel.stem
+    return target
 
 
-def make_environment(tree: Path, machine: str, work: Path) -> None:
-    """Create a virtual environment for each interpreter of PYTHONS."""
+def make_environment(tree: Path, machine: str, work: Path) -> dict[Path, Path]:
+    """Create a virtual environment for each interpreter of PYTHONS. Return all wheels by their folders."""
     home = tree / HOME
     (home / "bin").mkdir(parents=True)
-    (home / "bin" / "python3").symlink_to("/usr/bin/python3")
+    (home / "bin" / "python3").symlink_to("../../../bin/python3")
     (home / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
-    own = own_wheels(work / "own")
+    own, unpacked = own_wheels(work / "own"), {}
     for python in PYTHONS:
         wheels = [*own, *download(python, machine, work / f"{machine}-{python}")]
         packages = home / "lib" / f"python{python}" / "site-packages"
         packages.mkdir(parents=True)
-        lines = [f"../../../wheels/{unpack(wheel, home)}" for wheel in wheels]
+        folders = {unpack(wheel, home): wheel for wheel in wheels}
+        lines = [f"../../../wheels/{folder.name}" for folder in folders]
         (packages / "memwatchd.pth").write_text("\n".join(lines) + "\n")
+        unpacked |= folders
+    return unpacked
 
 
 def put(source: Path, target: Path) -> None:
@@ -125,29 +131,22 @@ def make_files(tree: Path, work: Path) -> None:
     documents = tree / "usr/share/doc/memwatchd"
     for drop_in in (units / "drop-ins").glob("*.conf"):
         put(drop_in, documents / "drop-ins" / drop_in.name)
-    put(ROOT / "LICENSE", documents / "copyright")
+    compress(documents / "CHANGELOG.md.gz", (ROOT / "CHANGELOG.md").read_bytes())
     put(ROOT / "README.md", documents / "README.md")
     pages = work / "manual"
     manual.write_all(pages)
     for page in (pages / "man").iterdir():
-        target = tree / "usr/share/man" / f"man{page.suffix[1:]}" / f"{page.name}.gz"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(gzip.compress(page.read_bytes(), 9, mtime=0))
+        compress(tree / "usr/share/man" / f"man{page.suffix[1:]}" / f"{page.name}.gz", page.read_bytes())
     for shell, place in COMPLETIONS.items():
         for file in (pages / "completions" / shell).iterdir():
             put(file, tree / "usr/share" / place / file.name)
 
 
-def debian_version(version: str) -> str:
-    """Convert a version for dpkg, which sorts 1.0~dev3 before 1.0 only with a tilde."""
-    return re.sub(r"\.?(dev|a|b|rc)", r"~\1", version)
-
-
-def make_control(tree: Path, arch: str) -> None:
+def make_control(tree: Path, arch: str, version: str) -> None:
     control = tree / "DEBIAN"
     control.mkdir()
     size = sum(path.lstat().st_size for path in tree.rglob("*")) // 1024
-    text = CONTROL.format(version=debian_version(__version__), arch=arch, maintainer=MAINTAINER, size=size)
+    text = CONTROL.format(version=version, arch=arch, maintainer=MAINTAINER, size=size, depends=", ".join(DEPENDS))
     (control / "control").write_text(text)
     (control / "conffiles").write_text("/etc/memwatchd/memwatchd.toml\n")
     for name, mode in MODES.items():
@@ -165,32 +164,46 @@ def settle_modes(tree: Path, moment: int) -> None:
         os.utime(path, (moment, moment))
 
 
-def source_moment() -> int:
-    """Return the time of the last change to the sources: SOURCE_DATE_EPOCH or the last commit."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    if epoch:
-        return int(epoch)
-    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def source_moment(epoch: int | None) -> int:
+    """Return the time of the last change to the sources: SOURCE_DATE_EPOCH, or that of the commit."""
+    given = os.environ.get("SOURCE_DATE_EPOCH") or epoch
+    if given is None:
+        raise SystemExit("deb.py: the time of the commit is not known: this is no checkout; set SOURCE_DATE_EPOCH")
+    return int(given)
+
+
+def link_newest(file: Path) -> None:
+    """Let memwatchd.deb be the newest package for this machine: dist may have those of earlier commits."""
+    link = file.parent / "memwatchd.deb"
+    link.unlink(missing_ok=True)
+    link.symlink_to(file.name)
 
 
 def main() -> None:
+    here = "arm64" if os.uname().machine == "aarch64" else "amd64"
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--arch", choices=MACHINES, default="arm64" if os.uname().machine == "aarch64" else "amd64")
+    parser.add_argument("--arch", choices=MACHINES, default=here)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     arguments = parser.parse_args()
-    moment = source_moment()
+    build = read_build()
+    version, moment = debian_version(build.version), source_moment(build.epoch)
     os.environ["SOURCE_DATE_EPOCH"] = str(moment)
     work = ROOT / "out" / "deb"
     tree = work / arguments.arch
     shutil.rmtree(tree, ignore_errors=True)
-    make_environment(tree, MACHINES[arguments.arch], work)
+    unpacked = make_environment(tree, MACHINES[arguments.arch], work)
+    components = list_components((wheel, folder) for folder, wheel in unpacked.items())
     make_files(tree, work)
-    make_control(tree, arguments.arch)
+    write_documents(tree, unpacked, version, build.revision, moment)
+    write_sbom(tree / "usr/share/doc/memwatchd/memwatchd.cdx.json", build.version, components)
+    make_control(tree, arguments.arch, version)
     settle_modes(tree, moment)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    file = arguments.out / f"memwatchd_{debian_version(__version__)}_{arguments.arch}.deb"
+    file = arguments.out / f"memwatchd_{version}_{arguments.arch}.deb"
     subprocess.run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, file], check=True)
+    shutil.copyfile(tree / "usr/share/doc/memwatchd/memwatchd.cdx.json", file.with_suffix(".cdx.json"))
+    if arguments.arch == here:
+        link_newest(file)
 
 
 if __name__ == "__main__":

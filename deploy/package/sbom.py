@@ -1,74 +1,74 @@
-"""Write the SBOM of a release (CycloneDX) and its requirements: python deploy/package/sbom.py FOLDER."""
+"""SBOM (CycloneDX) of a Debian package: a component for each wheel and vendored library that is in it."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import platform
-import sys
-from importlib.metadata import PackageNotFoundError, metadata
+from collections.abc import Iterable, Iterator
+from email.message import Message
+from email.parser import Parser
 from pathlib import Path
 from typing import Any
 
-from closure import ROOT, build_environment, find_needed, pins_for
+from packaging.utils import canonicalize_name
 
-from memwatch import __version__
-
-VENDORED = ROOT / "web/memwatch_web/static/vendor"
-EXTRAS = ("auth", "opencl", "notify")
+VENDORED = "memwatch_web/static/vendor"
 
 
-def read_licence(name: str) -> str | None:
-    """Return the licence from the package's metadata, or None if it is not installed here."""
-    try:
-        found = metadata(name)
-    except PackageNotFoundError:
-        return None
-    classifiers = [one.rpartition(" :: ")[2] for one in found.get_all("Classifier") or [] if "License ::" in one]
-    return found.get("License-Expression") or "; ".join(classifiers) or found.get("License")
+def read_metadata(unpacked: Path) -> Message:
+    (file,) = unpacked.glob("*.dist-info/METADATA")
+    return Parser().parsestr(file.read_text("utf-8"))
 
 
-def component(name: str, version: str, licence: str | None) -> dict[str, Any]:
-    about: dict[str, Any] = {"type": "library", "name": name, "version": version}
+def read_licence(metadata: Message) -> str | None:
+    classifiers = [one.rpartition(" :: ")[2] for one in metadata.get_all("Classifier") or [] if "License ::" in one]
+    return metadata["License-Expression"] or "; ".join(classifiers) or metadata["License"]
+
+
+def component(name: str, version: str, licence: str | None, purl: str) -> dict[str, Any]:
+    about: dict[str, Any] = {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
     if licence:
         about["licenses"] = [{"license": {"name": licence}}]
     return about
 
 
-def from_pypi(pins: dict[str, str]) -> list[dict[str, Any]]:
-    return [
-        {**component(name, version, read_licence(name)), "purl": f"pkg:pypi/{name}@{version}"}
-        for name, version in sorted(pins.items())
-    ]
+def wheel_component(wheel: Path, unpacked: Path) -> dict[str, Any]:
+    """Return the component of a wheel. Several Pythons may need different ones of the same version."""
+    metadata = read_metadata(unpacked)
+    name, version = canonicalize_name(metadata["Name"]), metadata["Version"]
+    # A "+" is a space in a query.
+    purl = f"pkg:pypi/{name}@{version}?file_name={wheel.name}".replace("+", "%2B")
+    content = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return {
+        **component(name, version, read_licence(metadata), purl),
+        "hashes": [{"alg": "SHA-256", "content": content}],
+    }
 
 
-def list_vendored() -> list[dict[str, Any]]:
-    """Return the vendored JavaScript; names and versions are taken from file names."""
-    stems = {path.name.removesuffix(".min.js").removesuffix(".js") for path in VENDORED.glob("*.js")}
-    return [
-        {
-            **component(*stem.rpartition("-")[::2], None),
-            "purl": f"pkg:npm/{stem.rpartition('-')[0]}@{stem.rpartition('-')[2]}",
-        }
-        for stem in sorted(stems)
-    ]
+def list_vendored(unpacked: Path) -> Iterator[dict[str, Any]]:
+    """Yield the vendored libraries of a wheel; names and versions are taken from file names."""
+    files = [path for path in (unpacked / VENDORED).glob("*") if path.suffix in (".js", ".css")]
+    for stem in sorted({path.stem.removesuffix(".min") for path in files}):
+        name, _, version = stem.rpartition("-")
+        yield component(name, version, None, f"pkg:npm/{name}@{version}")
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
-    environment = build_environment(".".join(platform.python_version_tuple()[:2]), platform.machine())
-    pinned = pins_for(environment)
-    pins = {name: pinned[name].removeprefix("==") for name in find_needed("memwatchd", EXTRAS, environment, set())}
-    (folder / "runtime.txt").write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
+def list_components(wheels: Iterable[tuple[Path, Path]]) -> list[dict[str, Any]]:
+    """Return the components of wheels, each with the folder that it was unpacked to."""
+    found = []
+    for wheel, unpacked in wheels:
+        found += [wheel_component(wheel, unpacked), *list_vendored(unpacked)]
+    return sorted(found, key=lambda one: one["bom-ref"])
+
+
+def write_sbom(path: Path, version: str, components: list[dict[str, Any]]) -> None:
+    """Write the SBOM without time and serial number, so that two builds are equal."""
     bill = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
-        "metadata": {"component": {"type": "application", "name": "memwatchd", "version": __version__}},
-        "components": [*from_pypi(pins), *list_vendored()],
+        "metadata": {"component": {"type": "application", "name": "memwatchd", "version": version}},
+        "components": components,
     }
-    (folder / "memwatchd.cdx.json").write_text(json.dumps(bill, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(bill, indent=2) + "\n")

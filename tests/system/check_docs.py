@@ -25,7 +25,7 @@ def installed() -> Iterator[Machine]:
     """Run a second machine, because other checks upgrade and purge the package on the first."""
     work = ROOT / "out" / "system"
     work.mkdir(parents=True, exist_ok=True)
-    (package,) = (ROOT / "dist").glob("memwatchd_*_amd64.deb")
+    package = (ROOT / "dist/memwatchd.deb").resolve()
     with booted(base_of(work), work / "pages") as running:
         (running.root / "root" / "memwatchd.deb").write_bytes(package.read_bytes())
         running.run("cd /root && apt-get install --yes ./memwatchd.deb")

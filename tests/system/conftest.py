@@ -17,7 +17,7 @@ def machine() -> Iterator[Machine]:
     """Run a fresh Debian with the package in /root, not installed."""
     work = ROOT / "out" / "system"
     work.mkdir(parents=True, exist_ok=True)
-    (package,) = (ROOT / "dist").glob("memwatchd_*_amd64.deb")
+    package = (ROOT / "dist/memwatchd.deb").resolve()
     with booted(base_of(work), work / "machine") as running:
         (running.root / "root" / "memwatchd.deb").write_bytes(package.read_bytes())
         yield running

@@ -170,7 +170,7 @@ def boot(disk: Path) -> str:
 
 
 def main() -> int:
-    (package,) = (ROOT / "dist").glob("memwatchd_*_amd64.deb")
+    package = (ROOT / "dist/memwatchd.deb").resolve()
     output = boot(make_disk(package))
     (WORK / "vm.log").write_text(output)
     if CANNOT in output:
