@@ -28,7 +28,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-hardware hardware-result soak faults crash machines scale \
-	reference docs verify-types shipped-config test-image test-deploy build deb test-system test-arm64 audit fuzz clean lock \
+	reference docs verify-types shipped-config test-image test-deploy build deb test-system test-arm64 audit fuzz clean lock release \
 	tools bench-tools
 
 help:
@@ -69,6 +69,7 @@ help:
 	@echo "make test-system  test the package in a systemd container: install, kill, hang, upgrade, purge (root)"
 	@echo "make test-arm64   test the arm64 package on an emulated processor"
 	@echo "make audit        check licences and known vulnerabilities of dependencies (ADVISORIES=FILE: by another list)"
+	@echo "make release      build all files of a release twice, compare and sign them (KEY=FILE_OR_GPG_ID)"
 	@echo "make lock         write deploy/package/*lock.txt: versions and hashes of the dependencies of package and image"
 	@echo "make build        build the wheels and source distributions of memwatch and memwatchd in dist/"
 
@@ -238,6 +239,9 @@ audit: $(VENV)/.test
 	$(BIN)/python deploy/package/runtime.py dist
 	PYTHONPATH=tests $(BIN)/python -m scripts.licences dist/runtime.txt
 	PYTHONPATH=tests $(BIN)/python -m scripts.audit dist/runtime.txt $(if $(ADVISORIES),--advisories "$(ADVISORIES)",--pip-audit $(BIN)/pip-audit)
+
+release: $(VENV)/.test
+	@$(BIN)/python deploy/package/release.py $(if $(KEY),--key "$(KEY)") $(RELEASE_ARGS)
 
 lock: $(VENV)/.test
 	$(INSTALL) --group lock

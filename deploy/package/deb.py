@@ -99,7 +99,8 @@ def make_environment(tree: Path, machine: str, work: Path) -> dict[Path, Path]:
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "python3").symlink_to("../../../bin/python3")
     (home / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
-    own, unpacked = own_wheels(work / "own"), {}
+    own = own_wheels(work / "own")
+    unpacked: dict[Path, Path] = {}
     for python in PYTHONS:
         wheels = [*own, *download(python, machine, work / f"{machine}-{python}")]
         packages = home / "lib" / f"python{python}" / "site-packages"

@@ -13,8 +13,9 @@ import pytest
 
 from closure import PYTHONS, ROOT, read_lock
 from documents import MAINTAINER
-from memwatch_build import debian_version, read_build
+from memwatch_build import debian_version
 from support.daemon_process import clean_environment
+from support.wheels import BUILD, SAME_BUILD
 
 pytestmark = pytest.mark.long
 HOME = "usr/lib/memwatchd"
@@ -28,12 +29,17 @@ def run(*command: str | Path, **environ: str) -> str:
     return done.stdout
 
 
+def build(folder: Path) -> None:
+    program = ROOT / "deploy/package/deb.py"
+    run(sys.executable, program, "--arch=amd64", f"--out={folder}", **SAME_BUILD, SOURCE_DATE_EPOCH="1795663226")
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, ROOT / "deploy/package/deb.py", "--arch=amd64", f"--out={folder}")
+    build(folder)
     (file,) = folder.glob("memwatchd_*_amd64.deb")
-    assert file.name == f"memwatchd_{debian_version(read_build().version)}_amd64.deb"
+    assert file.name == f"memwatchd_{debian_version(BUILD.version)}_amd64.deb"
     return file
 
 
@@ -80,7 +86,7 @@ def test_sbom_names_versions_licences_and_hashes(tree: Path, components: list[di
             own.add((one["name"], one["version"]))
         else:
             assert one["hashes"][0]["content"] in hashes[one["name"], one["version"]]
-    assert own == {("memwatch", read_build().version), ("memwatchd", read_build().version)}
+    assert own == {("memwatch", BUILD.version), ("memwatchd", BUILD.version)}
 
 
 def test_each_python_has_all_its_wheels(tree: Path) -> None:
@@ -103,18 +109,16 @@ def test_package_sends_chat_and_checks_passwords(tree: Path) -> None:
         "assert bcrypt.checkpw(b'x', bcrypt.hashpw(b'x', bcrypt.gensalt(4)));"
         "print(describe('memwatchd'), apprise.__file__)"
     )
-    build = read_build()
-
     printed = run(tree / HOME / "bin/python3", "-I", "-c", code)
 
-    assert printed.startswith(f"memwatchd {build.version} (revision {build.revision}) {tree}")
+    assert printed.startswith(f"memwatchd {BUILD.version} (revision {BUILD.revision}) {tree}")
 
 
 def test_control_names_version_and_dependencies(package: Path) -> None:
     """All Pythons of the lock, and no other: the newest distribution can install it."""
     fields = run("dpkg-deb", "--field", package)
 
-    assert f"\nVersion: {debian_version(read_build().version)}\n" in fields
+    assert f"\nVersion: {debian_version(BUILD.version)}\n" in fields
     assert "python3 (>= 3.10), python3 (<< 3.16)" in fields
 
 
@@ -138,7 +142,7 @@ def test_copyright_names_each_distribution(tree: Path) -> None:
 
 
 def test_second_build_is_identical(package: Path, tmp_path: Path) -> None:
-    run(sys.executable, ROOT / "deploy/package/deb.py", "--arch=amd64", f"--out={tmp_path}")
+    build(tmp_path)
 
     first, again = (hashlib.sha256(one.read_bytes()) for one in (package, tmp_path / package.name))
     assert again.hexdigest() == first.hexdigest()

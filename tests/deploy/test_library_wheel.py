@@ -13,16 +13,14 @@ from pathlib import Path
 import pynvml  # type: ignore[import-untyped]
 import pytest
 
-from memwatch_build import read_build
 from support.daemon_process import RunningDaemon, free_port, running_daemon
 from support.nvml_machine import Simulator
 from support.paths import MACHINES, ROOT
 from support.sample_nvml import READY
-from support.wheels import Built, build, run
+from support.wheels import BUILD, Built, build, run
 
 MAX_IMPORT_SECONDS = 0.005
 MAX_DEPENDENCIES = 2
-BUILD = read_build()
 # A program that pins what the daemon would need newer: fastapi 0.95 is of 2023.
 BESIDE = ("pydantic==1.10.24", "starlette==0.27.0", "fastapi==0.95.2")
 MEMORY = "import memwatch; print(memwatch.memory_info().total_bytes)"

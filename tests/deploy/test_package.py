@@ -15,13 +15,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from memwatch_build import read_build
 from support.paths import ROOT
 from support.requirements import DAEMON, extras_of, read_project, required_by
 from support.requirements import LIBRARY as LIBRARY_PROJECT
-from support.wheels import PROJECTS, Built, build, run
+from support.wheels import BUILD, PROJECTS, SAME_BUILD, Built, build, run
 
-BUILD = read_build()
 VERSION = BUILD.version
 LIBRARY = {"memwatch": "daemon/memwatch"}
 PACKAGES = {"memwatchd": "daemon/memwatchd", "memwatch_web": "web/memwatch_web"}
@@ -164,7 +162,7 @@ def test_checkout_takes_the_library_from_its_own_folder(kind: str, wanted: str) 
         "from hatchling.metadata.core import ProjectMetadata; from hatchling.plugin.manager import PluginManager;"
         "print('\\n'.join(ProjectMetadata('.', PluginManager()).core.dependencies))"
     )
-    done = run(sys.executable, "-c", code, cwd=ROOT, MEMWATCHD_BUILD=kind)
+    done = run(sys.executable, "-c", code, cwd=ROOT, MEMWATCHD_BUILD=kind, **SAME_BUILD)
 
     assert any(line.startswith(wanted) for line in done.stdout.splitlines()), done.stdout + done.stderr
     assert ("memwatch" in done.stdout) == (kind != "editable")

@@ -9,9 +9,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from memwatch_build import read_build
 from support.daemon_process import clean_environment
 from support.paths import ROOT
 
+# Of the start of the tests: an edit during a run would change the version.
+BUILD = read_build()
+SAME_BUILD = {"MEMWATCHD_BUILD_VERSION": BUILD.version, "MEMWATCHD_BUILD_REVISION": BUILD.revision}
 PROJECTS = {"memwatch": ROOT / "daemon", "memwatchd": ROOT}
 
 
@@ -44,6 +48,7 @@ def run(*command: str | Path, cwd: Path, **environ: str) -> subprocess.Completed
 
 
 def build(name: str, folder: Path) -> Built:
-    done = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, PROJECTS[name], cwd=folder)
+    command = (sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, PROJECTS[name])
+    done = run(*command, cwd=folder, **SAME_BUILD)
     assert done.returncode == 0, done.stdout + done.stderr
     return Built(next(folder.glob(f"{name}-*.whl")), next(folder.glob(f"{name}-*.tar.gz")))
