@@ -1,8 +1,8 @@
 """Build all files of a release twice, compare, checksum and sign them: make release [KEY=KEY].
 
 Both builds are made from the commit, in fresh clones with different folders, umasks, time zones and hash seeds. The
-second one gets the wheels of the first, without an index. A difference is an error: a user who builds the release to
-verify it would find another one.
+second one gets the wheels of the first, without an index. A difference is an error: a user who builds the release
+to verify it would find another one.
 """
 
 from __future__ import annotations

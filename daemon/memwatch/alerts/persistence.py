@@ -1,14 +1,14 @@
 """Serialization of the state of alerts and silences, for restarts. Invalid data raises StateDecodeError.
 
-The data may be of another version: unknown fields are ignored, and a missing one gets its default. An entry that
-cannot be read costs itself only.
+The data may be of another version: unknown fields are ignored, and a missing one gets its default. Entries that
+cannot be read are written back as they are, with their boot, for the version that wrote them.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec.structs import asdict
@@ -26,6 +26,10 @@ T = TypeVar("T")
 
 MAX_ALERTS = 10_000
 MAX_TIME = 1e11
+# Entries that this version cannot read.
+UNREAD = "unread"
+MAX_UNREAD = 100
+Entry = dict[str, Any]
 # The names of times in what is written, and their fields.
 TIMES = {"since": "since", "fired_at": "fired_at", "said_at": "notified_at"}
 
@@ -34,66 +38,99 @@ class StateDecodeError(ValueError):
     """Invalid data in place of the state of alerts or silences."""
 
 
-def encode_alert_states(states: Mapping[Key, AlertState], moment: Moment, boot_id: str) -> bytes:
+def encode_alert_states(
+    states: Mapping[Key, AlertState], moment: Moment, boot_id: str, unread: Sequence[Entry] = ()
+) -> bytes:
     """Serialize alerts that are firing, pending, or have been notified.
 
     Times count from boot, including suspend, so changes of the wall clock do not affect them.
     """
     asleep = moment.asleep_seconds
     kept = [_state_json(key, state, asleep) for key, state in states.items() if is_worth_keeping(state)]
-    return json.dumps({"boot_id": boot_id, "watches": kept}).encode()
+    return _encode({"boot_id": boot_id, "watches": kept}, unread)
 
 
 def is_worth_keeping(state: AlertState) -> bool:
     return state.firing or state.notified or state.since is not None or state.notified_at is not None
 
 
-def decode_alert_states(data: bytes, moment: Moment, boot_id: str) -> dict[Key, AlertState]:
-    """Restore the alerts. After a reboot, firing alerts keep firing and all timers start over. Raises
-    StateDecodeError."""
-    state = _load_object(data)
-    same_boot = state.get("boot_id") == boot_id
-    try:
-        entries = state["watches"][:MAX_ALERTS]
-    except (KeyError, TypeError) as error:
-        raise StateDecodeError(f"alerts: {type(error).__name__}") from None
-    found = _parse_each("alerts", entries, lambda one: _parse_state(one, moment, same_boot))
-    return {key: state for key, state in found if key[0] in EVENTS}
+def decode_alert_states(
+    data: bytes, moment: Moment, boot_id: str, unread: list[Entry] | None = None
+) -> dict[Key, AlertState]:
+    """Restore the alerts. After a reboot, firing alerts keep firing and all timers start over.
+
+    Entries that cannot be read are added to `unread`. Raises StateDecodeError.
+    """
+    entries = _load_entries(data, "watches", MAX_ALERTS)
+    found = _parse_each("alerts", entries, lambda one, boot: _parse_state(one, moment, boot == boot_id), unread)
+    return dict(found)
 
 
-def encode_silences(silences: Iterable[Silence], boot_id: str) -> bytes:
-    return json.dumps({"boot_id": boot_id, "silences": [asdict(one) for one in silences]}).encode()
+def encode_silences(silences: Iterable[Silence], boot_id: str, unread: Sequence[Entry] = ()) -> bytes:
+    return _encode({"boot_id": boot_id, "silences": [asdict(one) for one in silences]}, unread)
 
 
-def decode_silences(data: bytes, moment: Moment, boot_id: str) -> tuple[Silence, ...]:
+def decode_silences(
+    data: bytes, moment: Moment, boot_id: str, unread: list[Entry] | None = None
+) -> tuple[Silence, ...]:
     """Restore the silences that have not ended meanwhile. Raises StateDecodeError.
+
+    Entries that cannot be read are added to `unread`.
 
     In the same boot they end at the same boot time. After a reboot the wall clock counts, but no silence ends later
     than its whole duration from now.
     """
+    entries = _load_entries(data, "silences", MAX_SILENCES)
+
+    def parse(one: Entry, boot: object) -> Silence:
+        return _parse_silence(one, moment, boot == boot_id != UNKNOWN_BOOT)
+
+    return in_force(_parse_each("silences", entries, parse, unread), moment.boottime)
+
+
+def _encode(state: Entry, unread: Sequence[Entry]) -> bytes:
+    return json.dumps(state | ({UNREAD: list(unread)} if unread else {})).encode()
+
+
+def _load_entries(data: bytes, name: str, most: int) -> list[tuple[Any, object]]:
+    """Return the entries with the boot in which each was written. Raises StateDecodeError."""
     state = _load_object(data)
-    same_boot = state.get("boot_id") == boot_id != UNKNOWN_BOOT
     try:
-        entries = state["silences"][:MAX_SILENCES]
+        entries = [(one, state.get("boot_id")) for one in state[name][:most]]
+        kept = [(one["entry"], one["boot_id"]) for one in state.get(UNREAD, ())[:MAX_UNREAD]]
     except (KeyError, TypeError) as error:
-        raise StateDecodeError(f"silences: {type(error).__name__}") from None
-    found = _parse_each("silences", entries, lambda one: _parse_silence(one, moment, same_boot))
-    return in_force(found, moment.boottime)
+        raise StateDecodeError(f"{name}: {type(error).__name__}") from None
+    return entries + kept
 
 
-def _parse_each(what: str, entries: Iterable[dict[str, Any]], parse: Callable[[dict[str, Any]], T]) -> list[T]:
-    """Parse the entries. Log the number of those that cannot be read."""
-    tried = [_parse_or_none(entry, parse) for entry in entries]
-    found = [one for one in tried if one is not None]
-    if len(found) < len(tried):
-        unreadable = len(tried) - len(found)
-        log.warning("saved %s that cannot be read by this version and are discarded: %d", what, unreadable)
+def _parse_each(
+    what: str,
+    entries: Iterable[tuple[Any, object]],
+    parse: Callable[[Entry, object], T],
+    unread: list[Entry] | None,
+) -> list[T]:
+    """Parse the entries. Log the number of those that cannot be read, and add them to `unread`."""
+    found, others = [], []
+    for entry, boot in entries:
+        one = _parse_or_none(entry, boot, parse)
+        if one is None:
+            others.append({"boot_id": boot, "entry": entry})
+        else:
+            found.append(one)
+    if others:
+        log.warning(
+            "saved %s that this version cannot read; they are kept for the one that wrote them: %d",
+            what,
+            len(others),
+        )
+    if unread is not None:
+        unread += others[:MAX_UNREAD]
     return found
 
 
-def _parse_or_none(entry: dict[str, Any], parse: Callable[[dict[str, Any]], T]) -> T | None:
+def _parse_or_none(entry: Entry, boot: object, parse: Callable[[Entry, object], T]) -> T | None:
     try:
-        return parse(entry)
+        return parse(entry, boot)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, OverflowError):
         return None
 
@@ -123,6 +160,8 @@ def _state_json(key: Key, state: AlertState, asleep: float) -> dict[str, Any]:
 
 
 def _parse_state(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[Key, AlertState]:
+    if one["rule"] not in EVENTS:
+        raise ValueError("not a rule of this version")
     firing = bool(one["firing"])
     told = bool(one.get("told", False))
     since, fired_at, said_at = (_monotonic(one.get(name), moment, same_boot) for name in TIMES)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from memwatch.alerts.persistence import (
+    Entry,
     StateDecodeError,
     decode_alert_states,
     decode_silences,
@@ -58,24 +59,35 @@ class NotificationManager:
         self.sender = sender
         self._new = deque(self.receivers)
         self._unstarted: list[Receiver] = []
+        # Saved entries that this version cannot read.
+        self._unread_states: list[Entry] = []
+        self._unread_silences: list[Entry] = []
         self._written: tuple[Mapping[Key, AlertState], float, bytes] | None = None
 
     def restore(self) -> None:
         """Restore persisted alerts and silences. Call before the first tick."""
-        moment, values = self._monitor.moment(), self.outbox.values
         if self._monitor.identity.simulated:
             return
-        try:
-            if ALERT_STATES in values:
-                found = decode_alert_states(values[ALERT_STATES], moment, self._monitor.identity.boot_id)
-                rules = self._monitor.rules.alerts.events
-                self._monitor.alert_states = {
-                    key: alert_state for key, alert_state in found.items() if key[0] in rules
-                }
-            if SILENCES in values:
-                self._use_silences(decode_silences(values[SILENCES], moment, self._monitor.identity.boot_id))
-        except StateDecodeError as error:
-            log.warning("the saved state of alerts cannot be read and is discarded: %s", error)
+        for name, restore in ((ALERT_STATES, self._restore_states), (SILENCES, self._restore_silences)):
+            data = self.outbox.values.get(name)
+            if data is None:
+                continue
+            try:
+                restore(data)
+            except StateDecodeError as error:
+                kept = f"unread {name}"
+                self.outbox.put((), {kept: data})
+                log.warning("the saved %s cannot be read (%s); kept in the outbox as %r", name, error, kept)
+
+    def _restore_states(self, data: bytes) -> None:
+        moment, boot_id = self._monitor.moment(), self._monitor.identity.boot_id
+        found = decode_alert_states(data, moment, boot_id, self._unread_states)
+        rules = self._monitor.rules.alerts.events
+        self._monitor.alert_states = {key: state for key, state in found.items() if key[0] in rules}
+
+    def _restore_silences(self, data: bytes) -> None:
+        moment, boot_id = self._monitor.moment(), self._monitor.identity.boot_id
+        self._use_silences(decode_silences(data, moment, boot_id, self._unread_silences))
 
     def start(self) -> None:
         self.outbox.start()
@@ -200,7 +212,8 @@ class NotificationManager:
         alert_states, moment = self._monitor.alert_states, self._monitor.last_tick
         asleep = moment.asleep_seconds
         if self._written is None or self._written[0] is not alert_states or self._written[1] != asleep:
-            self._written = alert_states, asleep, encode_alert_states(alert_states, moment, snapshot.boot_id)
+            encoded = encode_alert_states(alert_states, moment, snapshot.boot_id, self._unread_states)
+            self._written = alert_states, asleep, encoded
         return self._written[2]
 
     def _find_missed(
@@ -259,7 +272,7 @@ class NotificationManager:
 
     def _use_silences(self, silences: tuple[Silence, ...]) -> None:
         self._monitor.silences = silences
-        encoded = encode_silences(silences, self._monitor.identity.boot_id)
+        encoded = encode_silences(silences, self._monitor.identity.boot_id, self._unread_silences)
         if self.outbox.values.get(SILENCES) != encoded:
             self.outbox.put((), {SILENCES: encoded})
 

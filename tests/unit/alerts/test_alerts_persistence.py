@@ -163,8 +163,8 @@ def test_unreadable_entry_costs_itself_only(caplog: pytest.LogCaptureFixture) ->
     assert found.keys() == WATCHES.keys()
     assert [silence.id for silence in silences] == ["sil_1"]
     assert [record.getMessage() for record in caplog.records] == [
-        "saved alerts that cannot be read by this version and are discarded: 1",
-        "saved silences that cannot be read by this version and are discarded: 2",
+        "saved alerts that this version cannot read; they are kept for the one that wrote them: 1",
+        "saved silences that this version cannot read; they are kept for the one that wrote them: 2",
     ]
 
 
@@ -196,3 +196,28 @@ def test_arbitrary_field_is_read_or_rejected(name: str, value: object) -> None:
         return
 
     assert all(isinstance(watch, AlertState) for watch in found.values())
+
+
+def test_unreadable_entries_return_to_the_version_that_wrote_them() -> None:
+    """After a downgrade and an upgrade, with a reboot between: the entries and the boot of their times."""
+    times = {"until_unix": STOPPED.wall + HOUR, "created_unix": STOPPED.wall}
+    newer = {"id": "sil_2", "until": {"event": "end of job"}}
+    written = json.dumps({"boot_id": "old", "silences": [{"id": "sil_1", **times}, newer]}).encode()
+    alert = {"rule": "power.cap", "target": "gpu0", "firing": True}
+    alerts = json.dumps({"boot_id": "old", "watches": [alert]}).encode()
+
+    unread: list[dict[str, object]] = []
+    silences = decode_silences(written, STOPPED, "boot", unread)
+    states: list[dict[str, object]] = []
+    assert decode_alert_states(alerts, STOPPED, "boot", states) == {}
+    encoded = encode_silences(silences, "boot", unread), encode_alert_states({}, STOPPED, "boot", states)
+
+    assert unread == [{"boot_id": "old", "entry": newer}]
+    assert states == [{"boot_id": "old", "entry": alert}]
+    for data, decode, kept in ((encoded[0], decode_silences, unread), (encoded[1], decode_alert_states, states)):
+        again: list[dict[str, object]] = []
+        decode(data, STOPPED, "third boot", again)
+        assert again == kept
+    readable = {"boot_id": "old", "entry": {"id": "sil_2", **times}}
+    both = decode_silences(encode_silences(silences, "boot", [readable]), STOPPED, "boot")
+    assert [one.id for one in both] == ["sil_1", "sil_2"]

@@ -14,7 +14,7 @@ import pytest
 from memwatch.notify.outbox.open import FILE_NAME, open_outbox
 from memwatch.notify.outbox.outbox import NewMessage, Outbox
 from memwatch.notify.outbox.queue import Kind
-from memwatch.notify.outbox.rows import checksum
+from memwatch.notify.outbox.rows import Batch, checksum, value_row
 from memwatch.notify.receiver import Receiver, Subscription
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
@@ -332,3 +332,22 @@ def test_aside_does_not_replace_a_file_beside_its_name(tmp_path: Path) -> None:
     opened.store.close()
     assert beside.read_text() == "precious"
     assert (tmp_path / f"{FILE_NAME}.corrupt-8").exists()
+
+
+def test_rows_that_cannot_be_read_survive_every_write(tmp_path: Path) -> None:
+    """Also one that rewrites everything. A new message does not take the number of such a row."""
+    file = written(tmp_path, 3)
+    newer = (99, "ops", "msg_new", "digest", "future kind", b"{}", 0)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*newer, checksum(newer)))
+        connection.execute("INSERT INTO named_values VALUES ('damaged', x'00', 1)")
+    opened = open_outbox(tmp_path, 0.0)
+    assert opened.store is not None
+    assert opened.stored.last_seq == 99
+
+    opened.store.write(Batch(values={"new": value_row("new", b"1")}, everything=True))
+    opened.store.close()
+
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("SELECT seq, id FROM messages").fetchall() == [(99, "msg_new")]
+        assert connection.execute("SELECT name FROM named_values").fetchall() == [("damaged",), ("new",)]

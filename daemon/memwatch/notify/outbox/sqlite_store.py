@@ -26,6 +26,8 @@ VERSION = 1
 FILE_MODE = 0o600
 MAX_FILE_BYTES = 256 << 20
 MAX_ROWS = 100_000
+# Rows that cannot be read and survive a rewriting of everything, of each table.
+MAX_UNREAD_ROWS = 1000
 CACHE_KIB = 256
 # Suffixes of the files that SQLite writes.
 FILE_SUFFIXES = ("", "-wal", "-shm", "-journal")
@@ -62,6 +64,7 @@ class OutboxStore:
 
     def __init__(self, file: Path) -> None:
         """Open or create the file. Also raises Unusable."""
+        self._unread: dict[str, list[int]] = {}
         refuse_strange(file)
         os.close(open_own(file, os.O_RDWR, FILE_MODE))
         self._connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=1.0)
@@ -74,16 +77,21 @@ class OutboxStore:
             raise
 
     def load(self) -> StoredOutbox:
-        """Load everything. Rows with a wrong checksum are counted and skipped."""
+        """Load everything. Rows that cannot be read are counted and skipped; they stay in the file."""
         kept = StoredOutbox()
         keep: tuple[tuple[str, Callable[[Row], None]], ...] = (
-            ("SELECT * FROM messages ORDER BY seq LIMIT ?", lambda row: _keep_message(kept, row)),
-            ("SELECT * FROM heard LIMIT ?", lambda row: _keep_delivered(kept, row)),
-            ("SELECT * FROM named_values LIMIT ?", lambda row: kept.values.update([parse_value(row)])),
+            ("messages", lambda row: _keep_message(kept, row)),
+            ("heard", lambda row: _keep_delivered(kept, row)),
+            ("named_values", lambda row: kept.values.update([parse_value(row)])),
         )
-        for query, take in keep:
-            for row in self._connection.execute(query, (MAX_ROWS,)):
-                kept.bad_rows += not is_taken(take, row)
+        for table, take in keep:
+            query = f"SELECT rowid, * FROM {table} ORDER BY rowid LIMIT ?"  # noqa: S608  one of three words
+            for number, *row in self._connection.execute(query, (MAX_ROWS,)):
+                if not is_taken(take, tuple(row)):
+                    kept.bad_rows += 1
+                    self._unread.setdefault(table, []).append(number)
+        # The number of a row that cannot be read is not used again.
+        kept.last_seq = max(kept.last_seq, *self._unread.get("messages", ()), 0)
         return kept
 
     def write(self, batch: Batch) -> None:
@@ -92,7 +100,8 @@ class OutboxStore:
             self._connection.execute("BEGIN IMMEDIATE")
             if batch.everything:
                 for table in ("messages", "heard", "named_values"):
-                    self._connection.execute(f"DELETE FROM {table}")  # noqa: S608  one of three words
+                    unread = ", ".join(map(str, self._unread.get(table, ())[:MAX_UNREAD_ROWS]))
+                    self._connection.execute(f"DELETE FROM {table} WHERE rowid NOT IN ({unread})")  # noqa: S608
             self._put("messages", "seq = ?", {(seq,): row for seq, row in batch.messages.items()})
             self._put("heard", "receiver = ? AND alert = ?", batch.delivered)
             self._put("named_values", "name = ?", {(name,): row for name, row in batch.values.items()})
