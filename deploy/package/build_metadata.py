@@ -1,4 +1,4 @@
-"""Dependencies of memwatchd, which depend on the kind of build.
+"""Dependencies of memwatchd, which depend on the kind of build, and its description.
 
 A release needs memwatch of the same version, from the index. An installation from a checkout takes it from
 `daemon/`, never from an index, which may have another one with this version. An editable installation contains
@@ -8,6 +8,7 @@ memwatch, since its source folder has both packages; so it has the dependencies 
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -36,6 +37,15 @@ class ProjectMetadata(MetadataHookInterface):
         else:
             dependencies.append(f"memwatch @ {(folder / 'daemon').as_uri()}")
         metadata["dependencies"] = dependencies
+        text = strip_links((folder / "README.md").read_text("utf-8"))
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def strip_links(text: str) -> str:
+    """Remove comments, and pictures and links to files of this repository, which has no public address."""
+    text = re.sub(r"!\[[^]]*\]\((?!https?:)[^)]*\)\n*", "", text)
+    text = re.sub(r"\[([^]]*)\]\((?!https?:|#)[^)]*\)", r"\1", text)
+    return re.sub(r"<!--.*?-->\n*", "", text, flags=re.DOTALL)
 
 
 def read_version(folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import sysconfig
 import tarfile
@@ -105,7 +106,9 @@ def test_wheel_has_complete_metadata(built: Built) -> None:
     information = f"memwatchd-{VERSION}.dist-info"
     metadata, programs = built.read("METADATA"), built.read("entry_points.txt")
     vendored = ROOT / "web/memwatch_web/static/vendor"
-    licences = {path.relative_to(ROOT).as_posix() for path in vendored.iterdir() if "LICENSE" in path.name}
+    licences = {
+        path.relative_to(ROOT).as_posix() for path in vendored.iterdir() if re.search("LICENSE|NOTICE", path.name)
+    }
 
     assert built.wheel.name == f"memwatchd-{VERSION}-py3-none-any.whl"
     assert f"\nVersion: {VERSION}\n" in metadata
@@ -118,6 +121,25 @@ def test_wheel_has_complete_metadata(built: Built) -> None:
     assert "file://" not in metadata
     assert licences
     assert {f"{information}/licenses/{name}" for name in licences | {"LICENSE"}} <= built.wheel_names()
+
+
+def test_description_has_no_link_into_the_repository(release: dict[str, Built]) -> None:
+    """On the page of an index, relative links and pictures lead nowhere, and comments are for our own tests.
+
+    There is no public address yet. With one: add [project.urls] to both projects, and let these links lead there.
+    """
+    for name, one in release.items():
+        metadata = Parser().parsestr(one.read("METADATA"))
+        text = metadata.get_payload()
+
+        assert isinstance(text, str)
+        assert metadata["Description-Content-Type"] == "text/markdown"
+        assert text.lstrip().startswith(f"# {name}\n")
+        assert not re.search(r"\]\((?!https?:|#)", text)
+        assert "<!--" not in text
+        assert metadata.get_all("Project-URL") is None
+    assert "Install covers each kind of machine" in text
+    assert "[[alerts.webhooks]]" in text
 
 
 def test_library_needs_at_most_two_packages_on_linux(release: dict[str, Built]) -> None:
