@@ -87,7 +87,7 @@ def test_missing_apprise_is_reported_with_the_install_command(tmp_path: Path) ->
     )
 
     assert done.returncode == 78
-    assert "pip install 'memwatchd[notify]'" in done.stderr
+    assert "pip install apprise" in done.stderr
 
 
 def test_apprise_uses_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

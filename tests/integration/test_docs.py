@@ -12,6 +12,12 @@ import pytest
 
 import memwatch
 import memwatch.pressure
+from memwatch.history.disk import ring_file
+from memwatch.notify.outbox import sqlite_store
+from memwatch.recording import file_format
+from memwatch.render import json
+from memwatch.report import contents
+from memwatch_build import debian_version, next_version
 from scripts.reference.__main__ import FOLDER, PAGES
 from scripts.reference.commands import WIDTH
 from scripts.reference.metrics import subject_of
@@ -94,3 +100,28 @@ def test_importing_everything_reads_no_device_and_needs_no_root() -> None:
     )
 
     assert done.returncode == 0, done.stderr.decode()
+
+
+def test_format_versions_on_the_page_of_releases_are_those_of_the_code() -> None:
+    """A new number in the code needs a line in the table, and a sentence on what other versions do with it."""
+    page = (ROOT / "docs/contributing/releases.md").read_text()
+    table = page.partition("\n## Compatibility\n")[2]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
+    found = {row[0]: (row[1], row[2]) for row in rows[2:]}
+
+    assert found == {
+        "JSON of API and webhooks": (str(json.SCHEMA), "`schema` in each object"),
+        "recording": (str(file_format.FORMAT), "the header, its first line"),
+        "report of `doctor`": (str(contents.FORMAT), f"the head of `{contents.SUMMARY}`"),
+        "history on disk": (ring_file.MAGIC.decode()[-1], f"`{ring_file.MAGIC.decode()}` in each record"),
+        "alerts, silences, queue": (str(sqlite_store.VERSION), "`user_version` of `outbox.sqlite`"),
+    }
+
+
+def test_versions_on_the_page_of_releases_are_those_that_builds_have() -> None:
+    page = (ROOT / "docs/contributing/releases.md").read_text()
+
+    versions = re.findall(r"`(0\.1\.0\.dev[1-9]\d*\+g[0-9a-f]{12})` \| `([^`]+)`", page)
+    assert [debian_version(version) for version, _ in versions] == [debian for _, debian in versions]
+    assert len(versions) == 1
+    assert next_version("0.1.0") == "0.1.1"

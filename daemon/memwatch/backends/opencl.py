@@ -14,7 +14,7 @@ from memwatch.model import Absent
 from memwatch.snapshot import Snapshot
 
 NO_DRIVER = "no driver is installed (no .icd in /etc/OpenCL/vendors)"
-NO_BINDING = "not probed: pyopencl is missing; to probe it, pip install 'memwatchd[opencl]'"
+NO_BINDING = "not probed: pyopencl is missing; to probe it, pip install pyopencl"
 
 
 def build_backend(evidence: ProbeResults, snapshot: Snapshot) -> Backend:

@@ -109,7 +109,7 @@ class Collector(BaseCollector):
         if not is_nvidia_here(roots):
             raise SourceUnavailable("no NVIDIA GPU and no NVIDIA driver found")
         if find_spec("pynvml") is None:
-            raise SourceUnavailable("nvidia-ml-py is not installed: pip install 'memwatch[nvidia]'")
+            raise SourceUnavailable("nvidia-ml-py is not installed: pip install nvidia-ml-py")
         command = [*(argv or python_child(CHILD)), *_host_options(roots)]
         self._helper = Helper(command, DEADLINE_SECONDS, pause_seconds, dict(os.environ))
         self._pids = pids

@@ -18,7 +18,7 @@ from memwatch.notify.sender import Sender
 from memwatch.render.json import to_bytes
 from memwatch.snapshot import Snapshot
 
-INSTALL = "pip install 'memwatchd[notify]'"
+INSTALL = "pip install apprise"
 TYPES = {"critical": "failure", "warning": "warning", "info": "info"}
 # HTTP status in the log messages of Apprise's plug-ins; the rest of a message may contain secrets.
 STATUS = re.compile(r"\berror=([1-5][0-9]{2})\b")

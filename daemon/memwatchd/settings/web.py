@@ -52,7 +52,7 @@ def parse_password_hash(value: object) -> PasswordHash:
         import bcrypt  # noqa: F401  checks that it is installed
     except ImportError:
         raise InvalidValueError(
-            "needs the library bcrypt, which is not installed; install it with: pip install 'memwatchd[auth]'"
+            "needs the library bcrypt, which is not installed; install it with: pip install bcrypt"
         ) from None
     return PasswordHash(value)
 

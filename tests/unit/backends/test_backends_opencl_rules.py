@@ -66,7 +66,7 @@ def test_opencl_gpu_has_the_values_of_the_snapshot() -> None:
             OpenclResult(failure="no_binding"),
             ("pocl.icd",),
             Absent.NOT_AVAILABLE,
-            "pip install 'memwatchd[opencl]'",
+            "pip install pyopencl",
         ),
         (OpenclResult(failure="no_platform", text="PLATFORM_NOT_FOUND_KHR"), (), False, "PLATFORM_NOT_FOUND_KHR"),
         (OpenclResult(failure="failed", text="it hung"), (), Absent.NOT_AVAILABLE, "probe failed: it hung"),
