@@ -305,7 +305,7 @@ def ways_of_debian(release: str, scratch: Path) -> Iterator[Attempt]:
 def debian_place(release: str, packages: str, scratch: Path) -> Iterator[Place]:
     """Return a fresh Debian with a checkout and the package, in which nothing else is installed."""
     with debian_root(release, packages, scratch) as root:
-        (package,) = (ROOT / "dist").glob("memwatchd_*_amd64.deb")
+        package = (ROOT / "dist/memwatchd.deb").resolve()
         shutil.copy2(package, root / "memwatchd.deb")
         copy_checkout(root / "memwatchd")
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
