@@ -157,7 +157,7 @@ def make_control(tree: Path, arch: str, version: str) -> None:
 
 def settle_modes(tree: Path, moment: int) -> None:
     """Set modes and times for a reproducible package, independent of umask and build time."""
-    for path in sorted(tree.rglob("*"), reverse=True):
+    for path in (*sorted(tree.rglob("*"), reverse=True), tree):
         if path.is_symlink():
             os.utime(path, (moment, moment), follow_symlinks=False)
             continue

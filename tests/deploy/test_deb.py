@@ -22,16 +22,16 @@ HOME = "usr/lib/memwatchd"
 DOCUMENTS = "usr/share/doc/memwatchd"
 
 
-def run(*command: str | Path, **environ: str) -> str:
-    words = [str(one) for one in command]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=clean_environment(**environ))
+def run(*command: str | Path, umask: int = 0o022, **environ: str) -> str:
+    words, environment = [str(one) for one in command], clean_environment(**environ)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, umask=umask)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def build(folder: Path) -> None:
-    program = ROOT / "deploy/package/deb.py"
-    run(sys.executable, program, "--arch=amd64", f"--out={folder}", **SAME_BUILD, SOURCE_DATE_EPOCH="1795663226")
+def build(folder: Path, umask: int = 0o022) -> None:
+    command = (sys.executable, ROOT / "deploy/package/deb.py", "--arch=amd64", f"--out={folder}")
+    run(*command, umask=umask, **SAME_BUILD, SOURCE_DATE_EPOCH="1795663226")
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,8 @@ def test_copyright_names_each_distribution(tree: Path) -> None:
 
 
 def test_second_build_is_identical(package: Path, tmp_path: Path) -> None:
-    build(tmp_path)
+    """Also with another umask, from which the mode of the root folder came."""
+    build(tmp_path, umask=0o027)
 
     first, again = (hashlib.sha256(one.read_bytes()) for one in (package, tmp_path / package.name))
     assert again.hexdigest() == first.hexdigest()
