@@ -29,7 +29,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-hardware hardware-result soak faults crash machines scale \
 	reference docs verify-types shipped-config test-image test-deploy build deb test-system test-arm64 audit fuzz clean lock release \
-	tools bench-tools
+	tools release-tools bench-tools
 
 help:
 	@echo "make run          set up and start memwatchd at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
@@ -79,10 +79,10 @@ run: $(VENV)/.run
 test: $(VENV)/.test tools
 	$(TESTS) -m "not long" $(TEST_ARGS)
 
-test-long: $(VENV)/.test tools
+test-long: $(VENV)/.test tools release-tools
 	$(TESTS) -m long $(TEST_ARGS)
 
-coverage: $(VENV)/.test tools
+coverage: $(VENV)/.test tools release-tools
 	COVERAGE_FILE="$(abspath $(VENV))/coverage" $(BIN)/python -m pytest -n 4 --cov --cov-report=term:skip-covered $(TEST_ARGS)
 
 lint: $(VENV)/.test
@@ -250,6 +250,9 @@ lock: $(VENV)/.test
 tools:
 	@[ "$(TOOLS)" = none ] || sh tests/tools/need.sh chromium prometheus prometheus-alertmanager victoria-metrics kubernetes-client openssl systemd \
 		procps gcc libc6-dev pocl-opencl-icd tinyproxy-bin
+
+release-tools:
+	@sh tests/tools/need.sh lintian openssh-client gnupg
 
 bench-tools:
 	@[ "$(TOOLS)" = none ] || sh tests/tools/need.sh prometheus-node-exporter wrk collectd-core libmicrohttpd12 libprotobuf-c1 netdata-core glances python3-bottle

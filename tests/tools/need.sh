@@ -9,6 +9,8 @@ program_of() {
     kubernetes-client) command -v kubectl ;;
     tinyproxy-bin) command -v tinyproxy ;;
     systemd) command -v systemd-analyze ;;
+    openssh-client) command -v ssh-keygen ;;
+    gnupg) command -v gpg ;;
     user-mode-linux) command -v linux.uml ;;
     collectd-core) command -v collectd ;;
     netdata-core) command -v netdata ;;
