@@ -40,7 +40,8 @@ class Locked(NamedTuple):
 
 def build_environment(python: str, machine: str) -> dict[str, str]:
     """Return the marker environment of the target machine."""
-    full = {**default_environment(), "python_version": python, "python_full_version": f"{python}.0"}
+    here = {name: str(value) for name, value in default_environment().items()}
+    full = {**here, "python_version": python, "python_full_version": f"{python}.0"}
     system = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     return {**full, **system, "platform_machine": machine}
 
