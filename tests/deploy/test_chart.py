@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from memwatch import __version__
+from memwatch.build_info import BASE_VERSION
 from support.paths import ROOT
 
 CHART = ROOT / "deploy/helm/memwatchd"
@@ -21,7 +21,7 @@ TEMPLATES = sorted((CHART / "templates").iterdir())
 def test_chart_has_the_version_of_the_daemon() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
 
-    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    assert (chart["version"], chart["appVersion"]) == (BASE_VERSION, BASE_VERSION)
 
 
 def test_schema_knows_each_value_and_no_other() -> None:
