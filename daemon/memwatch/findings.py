@@ -15,6 +15,7 @@ from memwatch.drivers.drm.records import DrmReading
 from memwatch.drivers.nvml.records import NvmlReading
 from memwatch.drivers.tegra.records import NvMapReading, TegraReading, TegrastatsReading
 from memwatch.kernel_log import KernelLog
+from memwatch.kill_log import ServiceKill
 from memwatch.linux.dmem import DmemReading
 from memwatch.model import STALLED, Absent, Device, Pool, Process, Share, Vitals
 from memwatch.owners import KernelHeld, Owner
@@ -49,6 +50,7 @@ class Findings(Struct, frozen=True):
     nodes: tuple[Node, ...] = ()
     kernel: Kernel | None = None
     kernel_log: KernelLog | None = None
+    service_kills: tuple[ServiceKill, ...] | None = None
     cgroup_oom_kills_total: int | None = None
     pci_gpus: Mapping[str, int] | None = None
     nvml: NvmlReading | None = None

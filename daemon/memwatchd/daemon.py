@@ -13,6 +13,7 @@ from memwatch.doctor.checks import check_collectors
 from memwatch.doctor.model import Verdict
 from memwatch.linux.files import Roots
 from memwatch.linux.memory_events import MemoryEvents
+from memwatch.linux.process_ends import ProcessEnds
 from memwatch.linux.process_files import Passwd
 from memwatch.linux.psi_trigger import PsiTrigger
 from memwatch.linux.wakeups import Wakeups
@@ -78,10 +79,13 @@ class Daemon:
     def _monitor_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         clock = SystemClock()
         sampler = Sampler(wiring.list_enabled_collectors(self.settings), clock)
-        watches = PsiTrigger(roots.procfs / "pressure/memory"), MemoryEvents(roots)
+        ends = ProcessEnds() if roots.procfs == Roots().procfs else None
+        watches = PsiTrigger(roots.procfs / "pressure/memory"), MemoryEvents(roots), *([ends] if ends else ())
         wakeups = Wakeups(watches, sampler.watches, sampler.hurry)
         identity, reports = read_identity(roots), AllocatorReports(roots.procfs)
-        return Monitor(sampler, clock, self.live.rules, identity, wakeups, reports=reports), sampler
+        monitor = Monitor(sampler, clock, self.live.rules, identity, wakeups, reports=reports)
+        monitor.incidents.ends = ends
+        return monitor, sampler
 
     def _monitor_recording(self, player: Player) -> tuple[Monitor, Gatherer]:
         speed = player.clock.speed
@@ -137,6 +141,8 @@ class Daemon:
         history_writer = wiring.open_history_writer(self.settings, self.state, SystemClock(), self.monitor.identity)
         if history_writer is not None:
             self.monitor.use_history_writer(history_writer)
+        if self.player is None:
+            wiring.use_incident_store(self.monitor, self.settings, self.state, SystemClock())
         if self.player is not None and self.settings.replay.demo:
             play_through(self.monitor, self.player)
         if self.recorder is not None:
@@ -181,6 +187,7 @@ class Daemon:
             self._ticking.join(timeout=1.0)
         self.sampler.stop()
         self.alerting.close(2.0)
+        self.monitor.incidents.stop()
         if self.monitor.history_writer is not None:
             self.monitor.history_writer.stop()
         if self.recorder is not None:

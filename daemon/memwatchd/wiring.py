@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Sequence
@@ -14,7 +15,9 @@ from memwatch.clock import Clock
 from memwatch.collectors import list_collectors
 from memwatch.collectors.base import CollectorEntry, Host, ScanOptions
 from memwatch.history.disk.writer import HistoryWriter
+from memwatch.incidents.store import IncidentStore
 from memwatch.linux.files import Roots
+from memwatch.linux.pstore import find_crash_records
 from memwatch.monitor.direct_reading import DirectReading
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor, MonitorRules
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
     import ssl
 
     from memwatch.notify.outbox.open import OpenResult
+
+log: logging.Logger = logging.getLogger(__name__)
 
 
 def build_roots(settings: Settings) -> Roots:
@@ -114,6 +119,21 @@ def open_history_writer(
     if folder is None:
         return None
     return HistoryWriter(folder, settings.history.disk_size, clock, identity.boot_id)
+
+
+def use_incident_store(monitor: Monitor, settings: Settings, state: StateDir, clock: Clock) -> None:
+    """Keep incidents in the state folder, and close those that an unclean end cut off. Call it after the restore of
+    the history."""
+    if state.folder is None:
+        return
+    words = monitor.unclean_shutdown
+    try:
+        store = IncidentStore(state.folder, clock, monitor.identity.boot_id)
+    except OSError as error:
+        log.warning("incidents are kept in memory: %s", error)
+        return
+    crash = find_crash_records(build_roots(settings), words.unix) if words and words.machine_restarted else ()
+    monitor.incidents.use_store(store, words, crash)
 
 
 class LiveSettings(Struct, frozen=True):

@@ -48,6 +48,7 @@ OTHERS: dict[tuple[str, ...], str] = {
     ("alerts", "alertmanagers", "alertmanager", "secret"): '"file:/etc/memwatchd/other-token"',
     ("alerts", "apprise", "chat", "url"): '"json://other/"',
     ("collectors", "containers", "socket"): '"unix:/run/podman/podman.sock"',
+    ("collectors", "journal", "path"): '"/bin/sh"',
     ("collectors", "tegrastats", "path"): '"/usr/bin/tegrastats"',
     ("collectors", "amd_cli", "amd_smi"): '"/usr/bin/amd-smi"',
     ("collectors", "amd_cli", "rocm_smi"): '"/usr/bin/rocm-smi"',

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.render import json as views
-from memwatch_web.api import alerts, fit, health, history, ingest, leases, owners, snapshot
+from memwatch_web.api import alerts, fit, health, history, incidents, ingest, leases, owners, snapshot
 from memwatch_web.api.route import Route
 from memwatch_web.api.snapshot import part
 from memwatch_web.asgi import static_files
@@ -27,6 +27,7 @@ async def metrics(services: PageServices, request: Request) -> Response:
 
 
 SIMULATED = {404: "Not available for demo data."}
+NO_INCIDENT = {404: "No such incident."}
 NO_LAST_WORDS = {404: "No last words."}
 NO_PSS = {
     403: "Permission denied; `detail` describes how to allow it.",
@@ -58,6 +59,9 @@ MEMORY = (
     Route("GET",    "/api/v1/ticks",                history.ticks,                "Tick[]"),
     Route("GET",    "/api/v1/last-words",           history.last_words,           "LastWords",
           refusals=NO_LAST_WORDS),
+    Route("GET",    "/api/v1/incidents",            incidents.incidents,          "Incident[]"),
+    Route("GET",    "/api/v1/incidents/{incident_id}", incidents.incident,        "Incident",
+          refusals=NO_INCIDENT),
     Route("GET",    "/api/v1/stream",               snapshot.stream,              "text/event-stream"),
     Route("GET",    "/api/v1/fit",                  fit.fit,                      "Fit"),
     Route("GET",    "/api/v1/backends",             snapshot.backends,            "Backends",

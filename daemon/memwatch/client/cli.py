@@ -38,15 +38,15 @@ CONNECTION = """The daemon address is --url, else MEMWATCH_URL, else the socket 
 /run/memwatchd/memwatchd.sock if this user can open it, else http://127.0.0.1:6360. Changes, such as release,
 need the socket file (sudo, or the group memwatchd), root, or a login. If no daemon runs on this machine,
 commands read the machine directly and report that on stderr, except with --url. alerts, events, growth,
-history, last-words, owners, record and release always need a daemon, and so do remote machines. If the daemon
-requires a login, set its token in MEMWATCH_TOKEN or use its Unix socket."""
+history, incidents, last-words, owners, record and release always need a daemon, and so do remote machines. If
+the daemon requires a login, set its token in MEMWATCH_TOKEN or use its Unix socket."""
 
 GROUPS = (
     ("status, top, watch", "memory now: once, live, in columns"),
     ("devices, backends", "GPUs and compute backends"),
-    ("owners, growth", "who holds memory, who grows"),
-    ("history, events, alerts, last-words", "what happened; before a crash"),
-    ("check", "exit code by level: Nagios, cron, Slurm"),
+    ("owners, growth, history", "who holds memory, who grows"),
+    ("incidents, events, last-words", "what happened; before a crash"),
+    ("alerts, check", "exit code for Nagios, cron, Slurm"),
     ("fit, advise", "does a model fit; recommended settings"),
     ("wait, run, autopsy", "start when it fits; peaks; blocks"),
     ("doctor, record, release", "missing data; recording; free the GPUs"),
@@ -66,6 +66,7 @@ EXAMPLES = (
     ("memwatch watch --interval 0.5 --csv", "print samples as CSV"),
     ("memwatch check --fail-on critical --warn-on high", "exit code 0, 1, 2 or 3 for Nagios, cron and Slurm"),
     ("memwatch run -- python train.py", "report the peak memory of a program and its children"),
+    ("memwatch incidents --markdown", "the newest incident as a report"),
     ("memwatch autopsy memory.pickle", "show the largest blocks of PyTorch's allocator"),
     ("memwatch wait --free 20GiB -- python train.py", "start a program when memory is available"),
     ("memwatch wait --free 20GiB --lease 2m -- python train.py", "reserve it until the program has it"),
@@ -248,6 +249,7 @@ memwatch.deferred = {
         "doctor": ("doctor",),
         "fit": ("fit",),
         "history": ("history",),
+        "incidents": ("incidents",),
         "mcp": ("mcp",),
         "reports": ("alerts", "growth", "owners", "last-words"),
         "run": ("run",),

@@ -35,6 +35,7 @@ from memwatch.model import Absent
 from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.identity import Identity
+from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.lease_arrival import ProcessReader
 from memwatch.monitor.lease_book import LeaseBook
 from memwatch.monitor.pacing import Pacing
@@ -113,6 +114,7 @@ class Monitor:
         self.ticks: NotableTicks = NotableTicks()
         self.history_writer: HistoryWriter | None = None
         self.growth: GrowthTracker = GrowthTracker()
+        self.incidents: IncidentObserver = IncidentObserver(self.events, self.growth)
         self._returns = ReturnTracker()
         self.self_usage: SelfUsageReader = SelfUsageReader()
         self.between_scrapes: BetweenScrapes = BetweenScrapes()
@@ -214,6 +216,7 @@ class Monitor:
         try:
             self.between_scrapes.on_tick(snapshot)
             self._record(now, snapshot)
+            self.incidents.on_tick(now, snapshot, kills, findings)
             if self.leases:
                 self.leases.follow(now, snapshot)
         finally:

@@ -66,7 +66,7 @@ def test_variables_can_set_every_type(tmp_path: Path) -> None:
     assert [str(address) for address in settings.web.listen] == ["127.0.0.1:1", "[::1]:2", "unix:/run/x.sock"]
     assert settings.pressure.medium_percent == 62.5
     assert (settings.processes.top, settings.processes.metrics) == (7, True)
-    assert settings.collectors.disabled == {"cgroup"}
+    assert settings.collectors.disabled == {"cgroup", "journal"}
     assert settings.sampling.interval == timedelta(seconds=1)
 
 

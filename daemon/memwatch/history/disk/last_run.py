@@ -11,6 +11,8 @@ from memwatch.history.notable_ticks import Tick
 from memwatch.history.tier import RowBlock
 
 LAST_SECONDS = 120.0
+# Ticks that are kept in memory, of some 4 kB each.
+MAX_TICKS = 60
 
 
 class Sample(Struct, frozen=True):
@@ -24,14 +26,15 @@ class Sample(Struct, frozen=True):
 class UncleanShutdown(Struct, frozen=True):
     """The end of a run. `unix` is the time of the last sample, or of the start if there is no sample.
 
-    `last` is the last tick with processes. `machine_restarted`: the machine has booted since; otherwise only
-    memwatchd ended.
+    `last` is the last tick with processes, `ticks` lead to it. `machine_restarted`: the machine has booted since;
+    otherwise only memwatchd ended.
     """
 
     unix: float
     machine_restarted: bool
     samples: tuple[Sample, ...]
     last: Tick | None
+    ticks: tuple[Tick, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -60,7 +63,16 @@ def build_unclean_shutdown(
     end = samples[-1]
     final = tuple(one for one in samples if one.boottime >= end.boottime - LAST_SECONDS)
     last = max(ticks, key=lambda tick: tick.boottime, default=None)
-    return UncleanShutdown(end.unix, machine_restarted, final, last)
+    return UncleanShutdown(end.unix, machine_restarted, final, last, select_ticks(ticks))
+
+
+def select_ticks(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
+    """Return at most `MAX_TICKS` of the ticks, the newest half of them in full."""
+    ordered = sorted(ticks, key=lambda tick: tick.boottime)
+    newest = MAX_TICKS // 2
+    older = ordered[:-newest]
+    step = -(-len(older) // newest) or 1
+    return (*older[::step], *ordered[-newest:])
 
 
 def _boottime(sample: Sample) -> float:

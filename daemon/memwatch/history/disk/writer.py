@@ -44,7 +44,7 @@ FLUSH_SECONDS = 30.0
 # Minimum number of new rows per write, by tier. At the next start missing coarse rows are computed from finer ones.
 BATCH_ROWS = (1, 30, 12)
 # Kinds of events that are written at once.
-AT_ONCE = frozenset({"level", "alert", "oom_kill", "driver", "silence", "release", "test", "unclean"})
+AT_ONCE = frozenset({"level", "alert", "oom_kill", "driver", "silence", "release", "test", "unclean", "incident"})
 # Minimum time between writes of other events. Annotations, which programs may set by the thousand, are written with
 # rows.
 EVENTS_SECONDS = 5.0

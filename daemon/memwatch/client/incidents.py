@@ -1,0 +1,106 @@
+"""`memwatch incidents`: the incidents of a daemon, as a list, a report, or Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from memwatch.client.address import Address
+from memwatch.client.context import Number, build_context, check_shape, common
+from memwatch.client.http import ask
+from memwatch.client.tables import columns
+from memwatch.client.times import clock, stamp
+from memwatch.incidents.markdown import render
+from memwatch.printable import printable_lines
+from memwatch.render import words as wording
+from memwatch.units import size
+
+Json = dict[str, Any]
+NOT_KNOWN = "not known"
+
+
+@click.command(short_help="What took the memory, who was killed.")
+@click.argument("incident", metavar="[ID]", required=False)
+@click.option("--markdown", is_flag=True, help="Print a report in Markdown. Needs an ID, or uses the newest.")
+@click.option(
+    "--limit", type=Number(1, 100, 20), default=20, show_default=True, help="Maximum number of incidents."
+)
+@common
+def incidents(incident: str | None, markdown: bool, limit: int, url: Address | None, as_json: bool) -> int:
+    """List incidents, newest first, or show the one with ID: cause, killer, victims, evidence and timeline.
+
+    An incident begins with a critical level, a kill, a lost GPU, a gap in the samples, or an unclean end. A cause
+    without enough evidence is reported as undecided, with the candidates.
+    """
+    context = build_context(url, as_json)
+    answer = ask(context.address, f"/api/v1/incidents?limit={limit}" if incident is None else _path(incident))
+    if markdown and incident is None:
+        with check_shape(context.address):
+            newest = answer.json[0]["id"] if answer.json else None
+        answer = answer if newest is None else ask(context.address, _path(newest))
+    if markdown and answer.json:
+        return context.show_painted(answer.json, lambda: [printable_lines(render(answer.json)).rstrip("\n")])
+    if isinstance(answer.json, list):
+        return context.show(answer.json, lambda: list_lines(answer.json), answer.is_simulated)
+    return context.show(answer.json, lambda: report_lines(answer.json), answer.is_simulated)
+
+
+def _path(incident: str) -> str:
+    return f"/api/v1/incidents/{quote(incident, safe='')}"
+
+
+def list_lines(found: list[Json]) -> Iterator[str]:
+    if not found:
+        yield "No incidents."
+    for index, one in enumerate(found):
+        if index:
+            yield ""
+        state = f"{one['kind'].replace('_', ' ')}, {one['label']}" + (", not over" if one["ended"] is None else "")
+        yield f"{one['id']}  {stamp(one['began_unix'])}  {state}"
+        yield f"  {one['sentence']}"
+
+
+def report_lines(found: Json) -> Iterator[str]:
+    end = "not over" if found["ended_unix"] is None else clock(found["ended_unix"])
+    yield f"{found['id']}  {stamp(found['began_unix'])} to {end}  {found['kind'].replace('_', ' ')}"
+    yield found["sentence"]
+    lowest, back = found["lowest_available_bytes"], found["came_back_bytes"]
+    if lowest is not None:
+        yield f"{found['label']}: {size(lowest)} available at the worst, {_known(back)} came back"
+    yield from _suspect_lines(found)
+    if found["killer"] is not None:
+        yield f"Killer: {found['killer']['kind'].replace('_', ' ')}"
+    for victim in found["victims"]:
+        yield f"Victim: {_owner(victim)}, {_known(victim['held_bytes'])}, {_role(victim['is_cause'])}"
+    if found["evidence"]:
+        yield ""
+        yield from (f"- {one}" for one in found["evidence"])
+    if found["timeline"]:
+        yield ""
+        yield from columns([(clock(one["unix"]), one["kind"], one["text"]) for one in found["timeline"]])
+
+
+def _suspect_lines(found: Json) -> Iterator[str]:
+    cause = found["cause"]
+    if cause is not None:
+        yield f"Cause: {_owner(cause)}, grew by {size(cause['growth_bytes'])} since {clock(cause['began_unix'])}"
+    for one in found["candidates"]:
+        yield f"Candidate: {_owner(one)}, grew by {size(one['growth_bytes'])} since {clock(one['began_unix'])}"
+
+
+def _owner(one: Json) -> str:
+    facts = [f"PID {one['pid']}"] if one["pid"] is not None else []
+    owner = (one["container"] or "")[:12] or one["unit"]
+    facts += [owner] if owner else []
+    return f"{one['who']} ({', '.join(facts)})" if facts else str(one["who"])
+
+
+def _known(count: int | None) -> str:
+    return NOT_KNOWN if count is None else wording.size(count)
+
+
+def _role(is_cause: bool | None) -> str:
+    return "cause undecided" if is_cause is None else "the cause" if is_cause else "not the cause"

@@ -1,0 +1,129 @@
+"""Kills in the journal: systemd-oomd, earlyoom, nohang, kubelet, container runtimes, and the service manager.
+
+`journalctl --follow` runs as a child process. Only lines of these units are read: the journal sets the unit of a
+line itself, so another program cannot forge it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from typing import Annotated, NoReturn
+
+from memwatch.collectors.base import BaseCollector, Host
+from memwatch.findings import Findings
+from memwatch.helper.process import Child, bind_to_parent
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.linux.kill_lines import PARSERS, KillLineTracker
+from memwatch.linux.line_buffer import LineBuffer
+from memwatch.options import Accepts, Converter, Doc, SwitchableOptions, program_path
+from memwatch.runtime.backoff import Backoff
+from memwatch.runtime.programs import find_program
+
+log: logging.Logger = logging.getLogger(__name__)
+
+AUTO = "auto"
+MAX_LINE_BYTES, MAX_READS = 1 << 16, 64
+PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS = 10.0, 300.0
+FIELDS = "_SYSTEMD_UNIT,MESSAGE"
+
+
+class Options(SwitchableOptions, frozen=True, kw_only=True):
+    enabled: bool = False
+    path: Annotated[
+        str,
+        Converter(program_path),
+        Accepts('"auto" or the path of a program', '"/usr/bin/journalctl"'),
+        Doc(
+            'The program to run: its path, or "auto" for the one on PATH. A daemon that runs as root skips a '
+            "program that other users could replace."
+        ),
+    ] = AUTO
+
+
+class Collector(BaseCollector):
+    """Each `collect` reads the lines that came since the last one. It does not wait for any."""
+
+    name = "journal"
+    period_seconds: float = 1.0
+    may_block = True
+    options: type[Options] = Options
+    about = (
+        "Kills by systemd-oomd, earlyoom, nohang, kubelet and container runtimes, from journalctl --follow. "
+        "Needs root or the group systemd-journal."
+    )
+    sole_fields: tuple[str, ...] = ()
+
+    def __init__(self, roots: Roots, path: str = AUTO, search_path: str | None = None) -> None:
+        """`search_path`: search path for the program, PATH by default."""
+        self._child = Child(bind_to_parent(build_command(roots, path, search_path)))
+        self._lines = LineBuffer(MAX_LINE_BYTES)
+        self._tracker = KillLineTracker()
+        self._backoff = Backoff(PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS)
+        self._trouble = ""
+        self._rejected = 0
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        return cls(host.roots, host.options_for(Options).path)
+
+    def collect(self) -> Findings:
+        self._start()
+        for _ in range(MAX_READS):
+            data = self._child.read(0.0)
+            if data is None:
+                break
+            if not data:
+                self._give_up()
+            for line in self._lines.feed(data):
+                self._read(line)
+        rejected, self._rejected = self._rejected + self._lines.cut, 0
+        self._lines.cut = 0
+        return Findings(service_kills=self._tracker.kills, rejected=rejected)
+
+    def close(self) -> None:
+        self._child.stop()
+
+    def _start(self) -> None:
+        if self._child.pid is not None:
+            return
+        if not self._backoff.is_due(time.monotonic()):
+            raise ParseError(self._trouble)
+        self._backoff.failed(time.monotonic())
+        self._lines = LineBuffer(MAX_LINE_BYTES)
+        self._child.start()
+        log.info("journalctl started as process %d", self._child.pid)
+
+    def _read(self, line: bytes) -> None:
+        try:
+            found = json.loads(line)
+            unit, text = found["_SYSTEMD_UNIT"], found["MESSAGE"]
+            unix = int(found["__REALTIME_TIMESTAMP"]) / 1e6
+        except (ValueError, KeyError, TypeError):
+            self._rejected += 1
+            return
+        if isinstance(unit, str) and isinstance(text, str):  # a message that is not UTF-8 is a list of bytes
+            self._tracker.read(unit, text, unix)
+
+    def _give_up(self) -> NoReturn:
+        self._trouble = f"journalctl {self._child.how_it_ended()}; it will be restarted after a pause"
+        self._child.stop()
+        raise ParseError(self._trouble)
+
+
+def build_command(roots: Roots, path: str, search_path: str | None) -> list[str]:
+    """Return the command. Raises SourceUnavailable without the program, or for a root that is not this system's."""
+    if path == AUTO and roots.rootfs.resolve() != roots.rootfs.__class__("/"):
+        raise SourceUnavailable(f"the journal of {roots.rootfs} is not read; set path under [collectors.journal]")
+    program = find_program("journalctl", search_path) if path == AUTO else None
+    found = path if program is None else program.path
+    if found is None or not os.access(found, os.X_OK):
+        rejected = program.rejected if program is not None else ""
+        raise SourceUnavailable(
+            rejected or ("no journalctl on PATH" if path == AUTO else f"{path}: no such program")
+        )
+    command = [found, "--follow", "--lines=0", "--output=json", f"--output-fields={FIELDS}", "--no-pager"]
+    matches = [f"_SYSTEMD_UNIT={unit}" for unit in PARSERS]
+    return [*command, *matches]  # journalctl joins matches of one field by "or"

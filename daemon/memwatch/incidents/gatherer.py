@@ -1,0 +1,302 @@
+"""The state machine of incidents: it takes what is new at each tick and returns the incidents that changed.
+
+It does no I/O. A quiet tick adds a frame to a ring and compares the levels.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+
+from msgspec import Struct
+
+from memwatch.events import Event
+from memwatch.incidents import killer
+from memwatch.incidents.assemble import build_incident
+from memwatch.incidents.killer import Death
+from memwatch.incidents.open_incident import OpenIncident, is_same_end
+from memwatch.incidents.readings import Frame, Holding, build_frame, find_places, read_holders
+from memwatch.incidents.records import Incident, Suspect
+from memwatch.incidents.ring import FrameRing
+from memwatch.incidents.triggers import (
+    RAM,
+    Observation,
+    Trigger,
+    find_gap,
+    find_lost_devices,
+    find_place,
+    find_program_errors,
+    find_ram,
+    is_critical,
+    is_ram_full,
+)
+from memwatch.kill_log import ProcessEnd, ServiceKill
+from memwatch.model import Absent, Device
+from memwatch.snapshot import Snapshot
+
+# An incident is over after this time without a trigger, and at the latest after half an hour.
+QUIET_SECONDS, MAX_SECONDS = 60.0, 1800.0
+# The log of a kill comes up to some seconds after the end of the process.
+GRACE_SECONDS = 4.0
+# A process that held less and ended by an unexplained SIGKILL is no incident.
+MIN_KILLED_BYTES = 256 << 20
+# The share of the cgroup that limits the daemon.
+OWN_CGROUP = "cgroup"
+MAX_OPEN, MAX_EVENTS, MAX_PENDING = 4, 100, 50
+
+
+class Pending(Struct, frozen=True):
+    """A death without a killer, that waits for the line that names one."""
+
+    boottime: float
+    death: Death
+    holding: Holding | None = None
+
+
+class Gatherer:
+    """Gatherer of incidents. `long` returns the growth of processes over the last hour. Call from one thread."""
+
+    def __init__(self, long: Callable[[Observation], Sequence[Suspect]] = lambda _: ()) -> None:
+        self.open: dict[str, OpenIncident] = {}
+        self._long = long
+        self._ring = FrameRing()
+        self._monotonic = 0.0
+        self._devices: tuple[Device, ...] = ()
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._pending: deque[Pending] = deque(maxlen=MAX_PENDING)
+        self._explained: deque[tuple[float, Death]] = deque(maxlen=MAX_PENDING)
+        self._told: set[str] = set()
+        self._ids: deque[str] = deque(maxlen=20)
+
+    def add(self, seen: Observation) -> list[Incident]:
+        """Add a tick. Return the incidents that began, changed or ended: `ended` is set for the last."""
+        before, frame = self._ring.newest, build_frame(seen.boottime, seen.snapshot)
+        self._ring.add(frame)
+        self._events.extend(seen.events)
+        triggers = [*self._triggers(before, frame, seen), *self._expired(seen)]
+        self._monotonic, self._devices = seen.snapshot.monotonic, seen.snapshot.devices
+        if not triggers and not self.open:
+            return []
+        for one in self.open.values():
+            one.add_frame(frame)
+            one.add_events(seen.events)
+        changed = [key for trigger in triggers if (key := self._take(trigger, seen)) is not None]
+        return self._build(changed, seen)
+
+    def close_all(self, seen: Observation | None, note: str) -> list[Incident]:
+        """End all incidents, because the daemon stops."""
+        ended = []
+        for one in self.open.values():
+            one.notes.append(note)
+            now = one.frames[-1].boottime if one.frames else one.boottime
+            ended.append(build_incident(one, () if seen is None else self._long(seen), now))
+        self.open.clear()
+        return ended
+
+    def _triggers(self, before: Frame | None, frame: Frame, seen: Observation) -> Iterator[Trigger]:
+        snapshot = seen.snapshot
+        for one in snapshot.pressure:
+            if is_critical(one):
+                yield Trigger("critical", one.target)
+            elif self._told:
+                self._told.discard(one.target)
+        if snapshot.devices is not self._devices and self._devices:
+            yield from find_lost_devices(self._devices, snapshot)
+        gap = find_gap(before, self._monotonic, seen)
+        if gap:
+            yield Trigger("wedge", find_ram(snapshot), detail=gap)
+        if seen.kills.named or seen.kills.unnamed:
+            yield from self._kernel_kills(seen)
+        for kill in seen.service_kills:
+            yield from self._service_kill(kill, seen)
+        for end in seen.ends:
+            self._note_end(end, seen)
+        for event, text, pid in find_program_errors(seen.events) if seen.events else ():
+            place = find_place(pid, frame) or find_ram(snapshot)
+            death = killer.from_program(pid, text, event.unix, self._find(pid, place))
+            yield Trigger("program", place, death)
+
+    def _kernel_kills(self, seen: Observation) -> Iterator[Trigger]:
+        snapshot, own = seen.snapshot, _own_limit(seen)
+        for kill in seen.kills.named:
+            death = killer.from_kernel(kill, snapshot.unix, self._find(kill.pid), own)
+            if kill.scope == "cgroup" and own is not None:
+                yield Trigger("kill", OWN_CGROUP, death)
+            else:
+                yield Trigger("kill", find_ram(snapshot), death, cgroup=kill.cgroup)
+        if seen.kills.unnamed:
+            full = is_ram_full(snapshot)
+            count = killer.from_count(seen.kills.unnamed, snapshot.unix, full, seen.group_kills)
+            yield Trigger("kill", find_ram(snapshot), count)
+
+    def _service_kill(self, kill: ServiceKill, seen: Observation) -> Iterator[Trigger]:
+        holding = self._find(kill.pid) if kill.pid is not None else self._find_member(kill.place)
+        death = killer.from_service(kill, holding)
+        if kill.source in ("oom_report", "unit_end"):
+            self._pending.append(Pending(seen.boottime, death, holding))
+            return
+        cgroup = kill.place if kill.source == "runtime_oom" else ""
+        yield Trigger("kill", find_ram(seen.snapshot), death, cgroup=cgroup)
+
+    def _note_end(self, end: ProcessEnd, seen: Observation) -> None:
+        """Note the end of a watched process. One by SIGKILL waits for the line that explains it."""
+        holding = self._find(end.pid)
+        if holding is None:
+            return
+        for one in self.open.values():
+            one.ends.append((end, holding))
+        if end.was_killed:
+            self._pending.append(Pending(seen.boottime, killer.from_end(end, holding), holding))
+
+    def _expired(self, seen: Observation) -> Iterator[Trigger]:
+        """Yield the deaths that no line has explained in time."""
+        while self._pending and seen.boottime - self._pending[0].boottime >= GRACE_SECONDS:
+            one = self._pending.popleft()
+            if any(
+                self._covers(death, one) for at, death in self._explained if one.boottime - at < 2 * QUIET_SECONDS
+            ):
+                continue
+            held = one.death.victim.held_bytes or 0
+            if held >= MIN_KILLED_BYTES or one.death.source == "oom_report":
+                yield Trigger("kill", find_ram(seen.snapshot), one.death)
+
+    def _covers(self, death: Death, one: Pending) -> bool:
+        pid = one.death.victim.pid
+        if pid is not None:
+            return killer.explains(death, pid, one.holding)
+        unit = one.death.place
+        if one.death.source == "oom_report" and death.source in ("kernel", "count", "runtime_oom"):
+            return death.victim.unit in (None, unit)
+        return unit in (death.victim.unit, death.victim.who) or death.place.rsplit("/", 1)[-1] == unit
+
+    def _take(self, trigger: Trigger, seen: Observation) -> str | None:
+        """Add a trigger to its incident, or begin one. Return the key of the incident if it changed."""
+        key = f"cgroup {trigger.cgroup}" if trigger.cgroup else trigger.target
+        one = self.open.get(key) or self._find_unexplained(trigger)
+        is_new = one is None
+        if one is None:
+            if trigger.kind == "critical" and trigger.target in self._told:
+                return None
+            one = self._begin(key, trigger, seen)
+            if one is None:
+                return None
+        one.note(trigger.kind, seen.boottime, seen.snapshot.unix)
+        if trigger.detail and trigger.detail not in one.detail:
+            one.detail = f"{one.detail}; {trigger.detail}" if one.detail else trigger.detail
+        if trigger.death is not None:
+            is_new |= one.add_death(seen.boottime, trigger.death)
+            if trigger.death.killer.kind != "unknown":
+                self._explained.append((seen.boottime, trigger.death))
+        return key if is_new or trigger.detail else None
+
+    def _find_unexplained(self, trigger: Trigger) -> OpenIncident | None:
+        """Return the incident with a kill of which only the number is known, and that this line explains."""
+        death = trigger.death
+        if death is None or not trigger.cgroup:
+            return None
+        for one in self.open.values():
+            if any(known.source == "count" and is_same_end(known, death) for _, known in one.deaths):
+                one.cgroup = trigger.cgroup
+                return one
+        return None
+
+    def _begin(self, key: str, trigger: Trigger, seen: Observation) -> OpenIncident | None:
+        snapshot = seen.snapshot
+        if len(self.open) >= MAX_OPEN:
+            return None
+        size = next((pool.size_bytes for pool in snapshot.pools if pool.id == trigger.target), None)
+        if size is None:
+            limits = [share.limit_bytes for share in snapshot.shares if share.id == trigger.target]
+            size = next((limit for limit in limits if not isinstance(limit, Absent)), 0)
+        one = OpenIncident(
+            id=self._new_id(snapshot.unix),
+            kind=trigger.kind,
+            target=trigger.target,
+            label=snapshot.labels.get(trigger.target, trigger.target),
+            size_bytes=size,
+            began=snapshot.unix,
+            boottime=seen.boottime,
+            bad_at=seen.boottime,
+            bad_unix=snapshot.unix,
+            boot_id=snapshot.boot_id,
+            cgroup=trigger.cgroup,
+            written_at=seen.boottime,
+            frames=self._ring.frames(),
+            events=list(self._events),
+            notes=list(describe_blind_spots(snapshot)),
+        )
+        self.open[key] = one
+        return one
+
+    def _build(self, changed: Sequence[str | None], seen: Observation) -> list[Incident]:
+        built = []
+        for key, one in list(self.open.items()):
+            is_over = self._is_over(key, one, seen)
+            if is_over:
+                del self.open[key]
+            is_due = seen.boottime - one.written_at >= one.rewrite_seconds
+            if is_over or key in changed or is_due:
+                one.written_at = seen.boottime
+                one.rewrite_seconds *= 2 if is_due else 1
+                long = self._long(seen)
+                built.append(build_incident(one, long, seen.boottime if is_over else None, self._returns(seen)))
+        return built
+
+    def _is_over(self, key: str, one: OpenIncident, seen: Observation) -> bool:
+        if seen.boottime - one.boottime >= MAX_SECONDS:
+            if any(is_critical(verdict) and verdict.target == key for verdict in seen.snapshot.pressure):
+                self._told.add(key)
+                one.notes.append("the level was still critical when this record was closed")
+            return True
+        return seen.boottime - one.bad_at >= QUIET_SECONDS
+
+    def _returns(self, seen: Observation) -> list[str]:
+        return [one.text for one in seen.snapshot.not_returned]
+
+    def _new_id(self, unix: float) -> str:
+        base = datetime.fromtimestamp(unix, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        number, chosen = 1, base
+        while chosen in self._ids:
+            number += 1
+            chosen = f"{base}-{number}"
+        self._ids.append(chosen)
+        return chosen
+
+    def _find(self, pid: int | None, target: str = RAM) -> Holding | None:
+        """Return the process with this PID as it was listed last, with its memory of the target."""
+        seen: set[int] = set()
+        for frame in reversed(self._ring.frames()) if pid is not None else ():
+            if id(frame.processes) in seen:
+                continue
+            seen.add(id(frame.processes))
+            for process in frame.processes:
+                if process.pid == pid:
+                    return next(iter(read_holders((process,), find_places(frame, target)).values()), None)
+        return None
+
+    def _find_member(self, place: str) -> Holding | None:
+        """Return the largest process of a cgroup, unit, pod or container, as it was listed last."""
+        for frame in reversed(self._ring.frames()):
+            holders = read_holders(frame.processes, find_places(frame, RAM)).values()
+            found = [one for one in holders if killer.is_member(one, place)]
+            if found:
+                return max(found, key=lambda one: one.size)
+        return None
+
+
+def _own_limit(seen: Observation) -> int | None:
+    """Return the limit of the own cgroup, if the kills of this tick were in it."""
+    limits = [share.limit_bytes for share in seen.snapshot.shares if share.id == OWN_CGROUP]
+    return next((one for one in limits if isinstance(one, int)), None) if seen.group_kills else None
+
+
+def describe_blind_spots(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the sources that are not read: what they would show is missing."""
+    for status in snapshot.collectors:
+        if status.name in ("kmsg", "processes", "journal") and status.state in (
+            "unavailable",
+            "failing",
+            "stalled",
+        ):
+            yield f"collector {status.name} is {status.state}: {status.error}"

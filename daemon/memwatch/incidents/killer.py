@@ -1,0 +1,160 @@
+"""The part of the system that ended a process, from lines of the kernel and of services. Pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch import units
+from memwatch.incidents.cause import BROAD_UNITS
+from memwatch.incidents.readings import Holding
+from memwatch.incidents.records import Killer, KillerKind, Suspect, Victim
+from memwatch.kernel_log import OomKill
+from memwatch.kill_log import KillSource, ProcessEnd, ServiceKill
+
+_LONG_ID = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
+# The service that is named before its line.
+SERVICES: dict[KillSource, tuple[KillerKind, str]] = {
+    "systemd_oomd": ("systemd_oomd", "systemd-oomd"),
+    "earlyoom": ("earlyoom", "earlyoom"),
+    "nohang": ("nohang", "nohang"),
+    "kubelet": ("kubelet", "kubelet"),
+    "runtime": ("runtime", "container runtime"),
+    "runtime_oom": ("cgroup_oom", "container runtime"),
+    "oom_report": ("unknown", "systemd"),
+    "unit_end": ("unknown", "systemd"),
+}
+WORDS: dict[KillerKind, str] = {
+    "kernel_oom": "the kernel",
+    "cgroup_oom": "the kernel",
+    "systemd_oomd": "systemd-oomd",
+    "earlyoom": "earlyoom",
+    "nohang": "nohang",
+    "kubelet": "the kubelet",
+    "runtime": "the container runtime",
+    "program": "the program itself",
+    "power": "a loss of power or a reset",
+    "unknown": "an unknown sender",
+}
+
+
+class Death(Struct, frozen=True):
+    """A victim, the killer, and the cgroup at whose limit it was killed, if any.
+
+    `source`: `kernel`, `count`, `end`, `program`, or the service. `place`: the cgroup, unit, pod or container that
+    was killed, if the line names no process.
+    """
+
+    victim: Victim
+    killer: Killer
+    cgroup: str = ""
+    source: str = ""
+    place: str = ""
+
+
+def from_kernel(kill: OomKill, unix: float, holding: Holding | None, limit_bytes: int | None = None) -> Death:
+    """Build a death from the kernel log. `holding`: the process as it was listed last."""
+    kind: KillerKind = "cgroup_oom" if kill.scope == "cgroup" else "kernel_oom"
+    limit = "" if limit_bytes is None else f"; the limit was {units.size(limit_bytes)}"
+    unit, container = (holding.unit, holding.container) if holding else owner_in(kill.cgroup)
+    held = max(kill.anonymous_bytes, holding.size if holding else 0)
+    victim = Victim(kill.name, kill.pid, unit, container, held, unix, kind)
+    return Death(victim, Killer(kind, f"kernel log: {kill.text}{limit}"), kill.cgroup, "kernel")
+
+
+def from_count(number: int, unix: float, ram_is_full: bool, group_count: int | None) -> Death:
+    """Build a death from the kernel's counter, if its log is not readable or does not name the victim.
+
+    The counter does not tell kills of the machine from kills at the limit of a cgroup.
+    """
+    kind: KillerKind = "cgroup_oom" if group_count else "kernel_oom" if ram_is_full else "unknown"
+    processes = "1 process" if number == 1 else f"{number} processes"
+    text = f"/proc/vmstat: the OOM killer killed {processes}; its log does not name them"
+    if kind == "unknown":
+        text += ", and System RAM was not full: probably the limit of a cgroup"
+    who = "a process" if number == 1 else processes
+    return Death(Victim(who, None, None, None, None, unix, kind), Killer(kind, text), source="count")
+
+
+def from_service(kill: ServiceKill, holding: Holding | None) -> Death:
+    kind, name = SERVICES[kill.source]
+    unit, container = (holding.unit, holding.container) if holding else owner_in(kill.place)
+    who = kill.name or shorten(kill.place)
+    held = holding.size if holding else None
+    victim = Victim(who, kill.pid, unit, container, held, kill.unix, kind)
+    return Death(victim, Killer(kind, f"log of {name}: {kill.text}"), source=kill.source, place=kill.place)
+
+
+def shorten(place: str) -> str:
+    """Return the last part of a cgroup path, and twelve digits of a container's id."""
+    last = place.rstrip("/").rsplit("/", 1)[-1] if place.startswith("/") else place
+    return _LONG_ID.sub(r"\1", last)
+
+
+def from_end(end: ProcessEnd, holding: Holding) -> Death:
+    """Build a death from an end by SIGKILL that no log explains."""
+    text = f"{holding.name} (PID {end.pid}) ended by {end.signal_name}; no log that is read names the sender"
+    victim = Victim(holding.name, end.pid, holding.unit, holding.container, holding.size, end.unix, "unknown")
+    return Death(victim, Killer("unknown", text), source="end")
+
+
+def from_program(pid: int | None, text: str, unix: float, holding: Holding | None) -> Death:
+    """Build a death from a program's report that an allocation failed."""
+    who = holding.name if holding else "a program"
+    unit, container = (holding.unit, holding.container) if holding else (None, None)
+    victim = Victim(who, pid, unit, container, holding.size if holding else None, unix, "program")
+    return Death(victim, Killer("program", f"mark of the program: {text}"), source="program")
+
+
+def choose_killer(deaths: Sequence[Death]) -> Death | None:
+    """Return the first death with a known killer, else the first one."""
+    known = [one for one in deaths if one.killer.kind != "unknown"]
+    return min(known or deaths, key=lambda one: one.victim.unix, default=None)
+
+
+def explains(death: Death, pid: int, holding: Holding | None) -> bool:
+    """Return True if a death is that of this process: by its PID, or by its cgroup, unit, pod or container."""
+    if death.victim.pid is not None:
+        return death.victim.pid == pid
+    return holding is not None and is_member(holding, death.place)
+
+
+def is_member(holding: Holding, place: str) -> bool:
+    """Return True if a process belongs to a cgroup path, a unit, a pod or a container."""
+    parts = [part for part in place.split("/") if part]
+    container, unit, pod = holding.container, holding.unit, holding.pod
+    if container and any(container[:12] in part for part in parts):
+        return True
+    if pod and any(part == pod or pod.replace("-", "_") in part.replace("-", "_") for part in parts):
+        return True
+    return unit is not None and unit in parts
+
+
+def owner_in(place: str) -> tuple[str | None, str | None]:
+    """Return the unit and the container that a cgroup path or the name of a unit contains."""
+    last = place.rsplit("/", 1)[-1]
+    digits = last.removesuffix(".scope").rpartition("-")[2]
+    is_container = len(digits) == 64 and all(letter in "0123456789abcdef" for letter in digits)
+    unit = next((part for part in reversed(place.split("/")) if part.endswith((".service", ".scope"))), None)
+    return unit, digits if is_container else None
+
+
+def is_same(victim: Victim, cause: Suspect) -> bool | None:
+    """Return True if the victim is the cause, or its unit or container. None if the victim is not known."""
+    if victim.pid is None and victim.unit is None and victim.container is None:
+        return None
+    if victim.pid is not None and cause.pid is not None:
+        return victim.pid == cause.pid
+    if victim.container and victim.container == cause.container:
+        return True
+    return bool(victim.unit) and victim.unit == cause.unit and not str(victim.unit).startswith(BROAD_UNITS)
+
+
+def mark_victims(deaths: Iterable[Death], cause: Suspect | None) -> tuple[Victim, ...]:
+    """Return the victims, each marked as the cause or not."""
+    return tuple(
+        replace(one.victim, is_cause=None if cause is None else is_same(one.victim, cause)) for one in deaths
+    )

@@ -1,0 +1,76 @@
+"""The incidents of this and of earlier runs: a bounded number, encoded, with their heads decoded."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from memwatch.helper.codec import DecodeError, from_line, to_line
+from memwatch.incidents.records import Incident
+
+MAX_INCIDENTS, MAX_BYTES = 100, 1 << 20
+# An incident has some 30 kB.
+MAX_UNPACKED_BYTES = 1 << 20
+
+
+def pack(incident: Incident) -> bytes:
+    """Encode an incident as compressed bytes, some thousand."""
+    return zlib.compress(to_line(incident), 6)
+
+
+def unpack(data: bytes) -> Incident:
+    """Decode an incident. Raises DecodeError for anything else."""
+    try:
+        line = zlib.decompressobj().decompress(data, MAX_UNPACKED_BYTES)
+    except zlib.error as error:
+        raise DecodeError(f"not an incident: {error}") from None
+    return from_line(Incident, line)
+
+
+def head_of(incident: Incident) -> Incident:
+    """Return the incident without its timeline and samples."""
+    return replace(incident, timeline=(), samples=())
+
+
+class IncidentLog:
+    """The latest incidents, newest last. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._heads: dict[str, Incident] = {}
+        self._data: dict[str, bytes] = {}
+
+    def put(self, incident: Incident, data: bytes | None = None) -> bytes:
+        """Add an incident, or replace its earlier state. Return its encoding."""
+        packed = pack(incident) if data is None else data
+        with self._lock:
+            self._heads[incident.id] = head_of(incident)
+            self._data[incident.id] = packed
+            while len(self._data) > MAX_INCIDENTS or sum(map(len, self._data.values())) > MAX_BYTES:
+                oldest = next(iter(self._data))
+                del self._data[oldest], self._heads[oldest]
+        return packed
+
+    def restore(self, incidents: Iterable[Incident]) -> None:
+        for incident in incidents:
+            self.put(incident)
+
+    def heads(self) -> list[Incident]:
+        """Return the incidents without timelines, newest first."""
+        with self._lock:
+            return sorted(self._heads.values(), key=lambda one: (one.began, one.id), reverse=True)
+
+    def find(self, incident_id: str) -> Incident | None:
+        """Return the whole incident, None if there is none with that id."""
+        with self._lock:
+            data = self._data.get(incident_id)
+        return None if data is None else unpack(data)
+
+    def open_id(self, target: str) -> str | None:
+        """Return the id of the incident that a target is in now."""
+        with self._lock:
+            found = [one for one in self._heads.values() if one.ended is None and one.target == target]
+        return found[-1].id if found else None

@@ -1,0 +1,76 @@
+"""An incident as a Markdown report. Pure functions of its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from memwatch.units import size
+
+Json = Mapping[str, Any]
+NOT_KNOWN = "not known"
+# Characters that Markdown gives a meaning, in names that any program may choose.
+SPECIAL = frozenset("\\`*_{}[]()<>#+!|~")
+
+
+def render(found: Json) -> str:
+    """Return the report of an incident of the API."""
+    return "\n".join(_lines(found)) + "\n"
+
+
+def _lines(found: Json) -> Iterator[str]:
+    yield f"# Incident {found['id']}"
+    yield from ("", escape(found["sentence"]), "")
+    yield from _table(_facts(found))
+    yield from _suspects(found)
+    if found["evidence"]:
+        yield from ("", "## Evidence", "")
+        yield from (f"- {escape(one)}" for one in found["evidence"])
+    if found.get("timeline"):
+        yield from ("", "## Timeline", "")
+        yield from (f"- {one['time']} {one['kind']}: {escape(one['text'])}" for one in found["timeline"])
+
+
+def _facts(found: Json) -> Iterator[tuple[str, str]]:
+    yield "Began", found["began"]
+    yield "Ended", found["ended"] or "not yet"
+    yield "Target", escape(f"{found['label']} ({found['target']})")
+    yield "Kind", found["kind"].replace("_", " ")
+    killer, victim = found["killer"], found["victim"]
+    if killer is not None:
+        yield "Killer", killer["kind"].replace("_", " ")
+    if victim is not None:
+        yield "Victim", escape(f"{victim['who']} (PID {victim['pid']})" if victim["pid"] else victim["who"])
+    for name, title in (("lowest_available_bytes", "Lowest available"), ("came_back_bytes", "Came back")):
+        yield title, NOT_KNOWN if found[name] is None else size(found[name])
+
+
+def _suspects(found: Json) -> Iterator[str]:
+    cause = found["cause"]
+    rows = [cause] if cause is not None else found["candidates"]
+    if not rows:
+        return
+    yield from ("", "## Cause" if cause is not None else "## Candidates (undecided)", "")
+    head = ("Who", "PID", "Unit or container", "Grew by", "To", "Since")
+    yield from _rows(head, [_suspect(one) for one in rows])
+
+
+def _suspect(one: Json) -> tuple[str, ...]:
+    owner = (one["container"] or "")[:12] or one["unit"] or ""
+    pid = "" if one["pid"] is None else str(one["pid"])
+    return escape(one["who"]), pid, escape(owner), size(one["growth_bytes"]), size(one["held_bytes"]), one["began"]
+
+
+def _table(facts: Iterator[tuple[str, str]]) -> Iterator[str]:
+    yield from _rows(("", ""), list(facts))
+
+
+def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def escape(text: str) -> str:
+    """Escape what Markdown or HTML would interpret."""
+    return "".join(f"\\{letter}" if letter in SPECIAL else letter for letter in text.replace("\n", " "))

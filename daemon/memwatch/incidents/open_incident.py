@@ -1,0 +1,96 @@
+"""An incident while it lasts: what was gathered so far."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from memwatch.events import Event
+from memwatch.incidents.killer import Death, explains, is_member, shorten
+from memwatch.incidents.readings import Frame, Holding
+from memwatch.incidents.records import IncidentKind
+from memwatch.kill_log import ProcessEnd
+
+MAX_FRAMES, MAX_DEATHS, MAX_EVENTS, MAX_ENDS = 600, 16, 150, 50
+# The more specific kind is kept.
+RANK: dict[IncidentKind, int] = {
+    "critical": 0,
+    "program": 1,
+    "wedge": 2,
+    "gpu_lost": 3,
+    "kill": 4,
+    "unclean_end": 5,
+}
+# Two lines about one end come within this time.
+SAME_END_SECONDS = 15.0
+
+
+class OpenIncident(Struct):
+    """State of an incident. `bad_at`: boot time of the last trigger, or of the last tick at a critical level."""
+
+    id: str
+    kind: IncidentKind
+    target: str
+    label: str
+    size_bytes: int
+    began: float
+    boottime: float
+    bad_at: float
+    bad_unix: float
+    boot_id: str = ""
+    cgroup: str = ""
+    detail: str = ""
+    written_at: float = 0.0
+    rewrite_seconds: float = 10.0
+    frames: list[Frame] = field(default_factory=list)
+    deaths: list[tuple[float, Death]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    ends: list[tuple[ProcessEnd, Holding]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add_frame(self, frame: Frame) -> None:
+        """Add a frame. Of too many, every second of the older half is dropped."""
+        self.frames.append(frame)
+        if len(self.frames) > MAX_FRAMES:
+            half = len(self.frames) // 2
+            self.frames = [*self.frames[:half:2], *self.frames[half:]]
+
+    def add_events(self, events: tuple[Event, ...]) -> None:
+        self.events.extend(events[: MAX_EVENTS - len(self.events)])
+
+    def add_death(self, boottime: float, death: Death) -> bool:
+        """Add a death. Return False if it is another line about a known one.
+
+        A line that names the killer replaces one that does not.
+        """
+        for index, (at, known) in enumerate(self.deaths):
+            if boottime - at > SAME_END_SECONDS or not is_same_end(known, death):
+                continue
+            if known.killer.kind == "unknown" and death.killer.kind != "unknown":
+                self.deaths[index] = at, death
+            return False
+        if len(self.deaths) < MAX_DEATHS:
+            self.deaths.append((boottime, death))
+        return True
+
+    def note(self, kind: IncidentKind, boottime: float, unix: float) -> None:
+        self.bad_at, self.bad_unix = boottime, unix
+        if RANK[kind] > RANK[self.kind]:
+            self.kind = kind
+
+
+def is_same_end(one: Death, other: Death) -> bool:
+    """Return True if two lines are about one end: the same PID, or a place that contains the process."""
+    first, second = one.victim, other.victim
+    if first.pid is not None and second.pid is not None:
+        return first.pid == second.pid
+    if "count" in (one.source, other.source):  # the counter of the kernel and a line of its log
+        return {one.source, other.source} <= {"count", "oom_report", "kernel", "runtime_oom"}
+    for whole, part in ((one, other), (other, one)):
+        place, victim = whole.place, part.victim
+        if place:
+            held = Holding(victim.who, victim.unit, victim.container, 0, None)
+            if (victim.pid is not None and explains(whole, victim.pid, held)) or is_member(held, place):
+                return True
+            if victim.pid is None and shorten(place).rsplit("/", 1)[-1] == victim.who.rsplit("/", 1)[-1]:
+                return True
+    return False

@@ -1,0 +1,107 @@
+"""Records of incidents. They are written to disk, so each new field needs a default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct, field
+
+IncidentKind = Literal["critical", "kill", "gpu_lost", "wedge", "program", "unclean_end"]
+KillerKind = Literal[
+    "kernel_oom",
+    "cgroup_oom",
+    "systemd_oomd",
+    "earlyoom",
+    "nohang",
+    "kubelet",
+    "runtime",
+    "program",
+    "power",
+    "unknown",
+]
+
+
+class Suspect(Struct, frozen=True):
+    """A process, or a unit or container with several, that took memory.
+
+    `pid` is None for more than one process, and for memory that no process holds. `began`: Unix time since when it
+    grew by `growth_bytes`, to `held_bytes`. `is_new`: it started then.
+    """
+
+    who: str
+    pid: int | None
+    unit: str | None
+    container: str | None
+    growth_bytes: int
+    began: float
+    held_bytes: int
+    is_new: bool = False
+
+
+class Killer(Struct, frozen=True):
+    """The part of the system that ended a process, with the line or the count that shows it."""
+
+    kind: KillerKind
+    evidence: str
+
+
+class Victim(Struct, frozen=True):
+    """A process, unit or container that was killed. `held_bytes` is None if its size is not known.
+
+    `is_cause` is None while the cause is undecided.
+    """
+
+    who: str
+    pid: int | None
+    unit: str | None
+    container: str | None
+    held_bytes: int | None
+    unix: float
+    killer: KillerKind
+    is_cause: bool | None = None
+
+
+class Entry(Struct, frozen=True):
+    """An entry of the timeline. `kind` is that of an event, or start, end, stall, cgroup, kill."""
+
+    unix: float
+    kind: str
+    text: str
+
+
+class Sample(Struct, frozen=True):
+    """Memory of the target at one time. `holders`: bytes by the names in `Incident.names`."""
+
+    unix: float
+    used_bytes: int
+    available_bytes: int
+    holders: Mapping[str, int] = field(default_factory=dict)
+
+
+class Incident(Struct, frozen=True):
+    """An incident. `ended` is None while it lasts.
+
+    `target` is the pool or share, with its `label`. `came_back_bytes`: how much more was available at its end than
+    at the worst moment; None while it lasts, and if the end was not observed. `evidence`: sentences.
+    """
+
+    id: str
+    kind: IncidentKind
+    target: str
+    label: str
+    began: float
+    ended: float | None
+    sentence: str
+    cause: Suspect | None = None
+    candidates: tuple[Suspect, ...] = ()
+    killer: Killer | None = None
+    victim: Victim | None = None
+    victims: tuple[Victim, ...] = ()
+    size_bytes: int | None = None
+    lowest_available_bytes: int | None = None
+    came_back_bytes: int | None = None
+    evidence: tuple[str, ...] = ()
+    timeline: tuple[Entry, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    boot_id: str = ""

@@ -1,0 +1,39 @@
+"""Crash records that the kernel kept in pstore, in the firmware or in memory that survives a reset."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from memwatch.linux.files import Roots
+from memwatch.printable import decode
+
+# systemd-pstore.service moves the records to the second folder at boot.
+FOLDERS = ("fs/pstore", "var/lib/systemd/pstore")
+MAX_FILES, MAX_BYTES, MAX_WORDS = 200, 1 << 20, 200
+_REASON = re.compile(
+    rb"(Kernel panic - not syncing: [^\n]{0,180}|Out of memory and no killable processes[^\n]{0,80}|"
+    rb"BUG: [^\n]{0,180}|Oops: [^\n]{0,180}|watchdog: BUG: [^\n]{0,160})"
+)
+
+
+def find_crash_records(roots: Roots, since_unix: float) -> tuple[str, ...]:
+    """Return the records written after a time, each with its reason if it has one. Only root may read them."""
+    folders = (roots.sysfs / FOLDERS[0], roots.rootfs / FOLDERS[1])
+    found = [one for folder in folders for one in _read_folder(folder, since_unix)]
+    with_reason = [one for one in found if ": " in one]
+    return tuple(dict.fromkeys(with_reason or found))[:3]
+
+
+def _read_folder(folder: Path, since_unix: float) -> list[str]:
+    try:
+        files = sorted(path for path in folder.rglob("*") if path.name.startswith(("dmesg", "console")))[:MAX_FILES]
+        return [_describe(path) for path in files if path.is_file() and path.stat().st_mtime >= since_unix]
+    except OSError:
+        return []
+
+
+def _describe(path: Path) -> str:
+    with path.open("rb") as file:
+        reason = _REASON.search(file.read(MAX_BYTES))
+    return f"{path.name}: {decode(reason[1])[:MAX_WORDS]}" if reason else path.name

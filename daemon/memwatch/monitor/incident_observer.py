@@ -1,0 +1,129 @@
+"""Incidents in the loop: gathers what is new at each tick, keeps the records, and writes them to disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from memwatch.clock import Moment
+from memwatch.events import Event, EventLog
+from memwatch.findings import Findings
+from memwatch.history.disk.last_run import UncleanShutdown
+from memwatch.incidents.gatherer import Gatherer
+from memwatch.incidents.log import IncidentLog
+from memwatch.incidents.readings import word
+from memwatch.incidents.records import Incident, Suspect
+from memwatch.incidents.store import IncidentStore
+from memwatch.incidents.triggers import Observation
+from memwatch.incidents.unclean import build_unclean, close_cut_off
+from memwatch.kill_log import ProcessEnd
+from memwatch.model import Process
+from memwatch.pressure.oom_kills import NewKills
+from memwatch.processes.growth import GrowthTracker
+from memwatch.snapshot import Snapshot
+
+HOUR_SECONDS = 3600.0
+MAX_GROWN = 8
+STOPPED = "memwatchd was stopped before it was over"
+
+
+class EndSource(Protocol):
+    """Reports the ends of the processes that it follows."""
+
+    def follow(self, processes: Sequence[Process]) -> None: ...
+
+    def take(self) -> tuple[ProcessEnd, ...]: ...
+
+
+class IncidentObserver:
+    """Observer of incidents. Call `on_tick` from the thread that ticks; `log` is thread-safe."""
+
+    def __init__(self, events: EventLog, growth: GrowthTracker) -> None:
+        self.log: IncidentLog = IncidentLog()
+        self.ends: EndSource | None = None
+        self._events, self._growth = events, growth
+        self._gatherer = Gatherer(self._grown)
+        self._store: IncidentStore | None = None
+        self._events_seen = self._kills_seen = 0
+        self._group_kills: int | None = None
+        self._processes: tuple[Process, ...] = ()
+        self._last: Observation | None = None
+
+    def use_store(self, store: IncidentStore, words: UncleanShutdown | None, crash: Sequence[str]) -> None:
+        """Restore the incidents of earlier runs, and close those that an unclean end cut off."""
+        self._store, restored = store, store.load()
+        self.log.restore(one for one in restored if one.ended is not None)
+        cut_off = [one for one in restored if one.ended is None]
+        store.start()
+        for one in cut_off:
+            self._keep(close_cut_off(one, words, crash))
+        if words is not None and not cut_off:
+            found = build_unclean(words, crash)
+            if found is not None and self.log.find(found.id) is None:
+                self._keep(found)
+
+    def on_tick(self, now: Moment, snapshot: Snapshot, kills: NewKills, findings: Findings) -> None:
+        seen = Observation(
+            now.boottime,
+            snapshot,
+            kills,
+            self._new_group_kills(findings),
+            tuple(one for one in findings.service_kills or () if one.number > self._kills_seen),
+            self.ends.take() if self.ends is not None else (),
+            self._new_events(),
+        )
+        self._last = seen
+        if seen.service_kills:
+            self._kills_seen = seen.service_kills[-1].number
+        for incident in self._gatherer.add(seen):
+            self._keep(incident)
+            if incident.ended is not None:
+                self._events.add(snapshot.unix, "incident", f"{incident.sentence} ({incident.id})", incident.target)
+        if self.ends is not None and snapshot.processes is not self._processes:
+            self._processes = snapshot.processes
+            self.ends.follow(snapshot.processes)
+
+    def stop(self, seconds: float = 0.7) -> None:
+        """End the incidents that last, and write them. Call after the last tick."""
+        for incident in self._gatherer.close_all(self._last, STOPPED):
+            self._keep(incident)
+        if self._store is not None:
+            self._store.stop(seconds)
+
+    def _keep(self, incident: Incident) -> None:
+        data = self.log.put(incident)
+        if self._store is not None:
+            self._store.put(incident.id, data)
+
+    def _new_events(self) -> tuple[Event, ...]:
+        if self._events.last_seq == self._events_seen:
+            return ()
+        found = tuple(self._events.since(self._events_seen))
+        self._events_seen = found[-1].seq if found else self._events_seen
+        return found
+
+    def _new_group_kills(self, findings: Findings) -> int:
+        before, self._group_kills = self._group_kills, findings.cgroup_oom_kills_total
+        return max(0, self._group_kills - before) if before is not None and self._group_kills is not None else 0
+
+    def _grown(self, seen: Observation) -> list[Suspect]:
+        """Return the growth over the last hour of processes without memory of a discrete GPU."""
+        since = self._growth.boottime - HOUR_SECONDS
+        found = []
+        for one in self._growth.since(since, seen.snapshot.unix - HOUR_SECONDS)[:MAX_GROWN]:
+            process = one.process
+            began = seen.snapshot.unix - (seen.boottime - one.from_boottime)
+            unit, container = word(process.unit), word(process.container)
+            found.append(
+                Suspect(
+                    process.title,
+                    process.pid,
+                    unit,
+                    container,
+                    one.grown_bytes,
+                    began,
+                    one.to_bytes,
+                    not one.from_bytes,
+                )
+            )
+        return found

@@ -1,0 +1,95 @@
+"""JSON schema of incidents."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from memwatch_web.api.schema import Answer
+
+KillerKind = Literal[
+    "kernel_oom",
+    "cgroup_oom",
+    "systemd_oomd",
+    "earlyoom",
+    "nohang",
+    "kubelet",
+    "runtime",
+    "program",
+    "power",
+    "unknown",
+]
+
+
+class IncidentSuspect(Answer):
+    """A process, or a unit or container with several, that took memory."""
+
+    who: str
+    pid: int | None = Field(description="Null for several processes, and for memory that no process holds.")
+    unit: str | None
+    container: str | None
+    growth_bytes: int
+    began: str = Field(description="Time since when it grew by growth_bytes.")
+    began_unix: float
+    held_bytes: int
+    is_new: bool = Field(description="True if it started then.")
+
+
+class IncidentKiller(Answer):
+    kind: KillerKind
+    evidence: str = Field(description="The line, or the count, that shows it.")
+
+
+class IncidentVictim(Answer):
+    """A process, unit, pod or container that was killed."""
+
+    who: str
+    pid: int | None
+    unit: str | None
+    container: str | None
+    held_bytes: int | None
+    time: str
+    unix: float
+    killer: KillerKind
+    is_cause: bool | None = Field(description="Null while the cause is undecided, or the victim is not known.")
+
+
+class IncidentEntry(Answer):
+    time: str
+    unix: float
+    kind: str = Field(description="That of an event, or start, end, kill, stall, cgroup.")
+    text: str
+
+
+class IncidentSample(Answer):
+    unix: float
+    used_bytes: int
+    available_bytes: int
+    holders: dict[str, int] = Field(description="Memory of the largest processes, by name and PID.")
+
+
+class Incident(Answer):
+    """An incident. The list leaves `timeline` and `samples` empty."""
+
+    id: str
+    kind: Literal["critical", "kill", "gpu_lost", "wedge", "program", "unclean_end"]
+    target: str
+    label: str
+    began: str
+    began_unix: float
+    ended: str | None = Field(description="Null while it lasts.")
+    ended_unix: float | None
+    sentence: str
+    cause: IncidentSuspect | None = Field(description="Null if it is undecided: see `candidates`.")
+    candidates: list[IncidentSuspect]
+    killer: IncidentKiller | None = Field(description="Null if nothing was killed.")
+    victim: IncidentVictim | None
+    victims: list[IncidentVictim]
+    size_bytes: int | None
+    lowest_available_bytes: int | None
+    came_back_bytes: int | None = Field(description="Available at the end, less the lowest; null while it lasts.")
+    evidence: list[str]
+    timeline: list[IncidentEntry]
+    samples: list[IncidentSample]
+    boot_id: str
