@@ -26,8 +26,8 @@ def global_kill(pid: int, name: str, anon_kib: int, at: float) -> tuple[tuple[fl
         ),
         (
             at,
-            f"Out of memory: Killed process {pid} ({name}) total-vm:99999999kB, anon-rss:{anon_kib}kB, file-rss:0kB, "
-            "shmem-rss:0kB, UID:1000 pgtables:4200kB oom_score_adj:0",
+            f"Out of memory: Killed process {pid} ({name}) total-vm:99999999kB, "
+            f"anon-rss:{anon_kib}kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:4200kB oom_score_adj:0",
         ),
     )
 
@@ -42,8 +42,8 @@ def group_kill(pid: int, name: str, anon_kib: int, group: str, at: float) -> tup
         ),
         (
             at,
-            f"Memory cgroup out of memory: Killed process {pid} ({name}) total-vm:9999999kB, anon-rss:{anon_kib}kB, "
-            "file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:184kB oom_score_adj:0",
+            f"Memory cgroup out of memory: Killed process {pid} ({name}) total-vm:9999999kB, "
+            f"anon-rss:{anon_kib}kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:184kB oom_score_adj:0",
         ),
     )
 
@@ -227,8 +227,8 @@ SCENARIOS: tuple[Scenario, ...] = (
             (
                 45.0,
                 "kubelet.service",
-                'I1012 19:34:45.445172    2480 eviction_manager.go:595] "Eviction manager: pod is evicted successfully" '
-                'pod="default/nginx"',
+                'I1012 19:34:45.445172    2480 eviction_manager.go:595] "Eviction manager: pod is evicted '
+                'successfully" pod="default/nginx"',
             ),
         ),
     ),
@@ -245,8 +245,8 @@ SCENARIOS: tuple[Scenario, ...] = (
             (
                 50.0,
                 "docker.service",
-                'time="2026-08-03T13:16:19+02:00" level=info msg="Container failed to exit within 10s of signal 15 - '
-                f'using the force" container={ID}',
+                'time="2026-08-03T13:16:19+02:00" level=info msg="Container failed to exit within 10s of '
+                f'signal 15 - using the force" container={ID}',
             ),
         ),
         ends=((50.1, 2500, 9),),
@@ -336,11 +336,13 @@ SCENARIOS: tuple[Scenario, ...] = (
         "sixteen workers of one container grow together",
         "compile jobs",
         64.0,
-        tuple(
-            Actor(6000 + n, "cc1plus", ((10 + n * 0.3, 0.1), (40, 3.6), (600, 3.6)), container=ID)
-            for n in range(16)
-        )
-        + (DESKTOP[2],),
+        (
+            *(
+                Actor(6000 + n, "cc1plus", ((10 + n * 0.3, 0.1), (40, 3.6), (600, 3.6)), container=ID)
+                for n in range(16)
+            ),
+            DESKTOP[2],
+        ),
         Truth("kill", ID, "kernel_oom", 6003),
         kernel=global_kill(6003, "cc1plus", kib(3.6), 41.0),
         oom_kills=(41.0,),
