@@ -58,7 +58,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "GB10: available 29 to 2.5 GiB in 9 s, the kernel kills the desktop",
         "vllm#54200",
         121.7,
-        (Actor(3921, "vllm", VLLM_RISE, container=ID), *DESKTOP),
+        (Actor(3921, "vllm", VLLM_RISE, container=ID[:12]), *DESKTOP),
         Truth("kill", 3921, "kernel_oom", 2210),
         kernel=global_kill(2210, "gnome-shell", kib(0.28), 29.5),
         oom_kills=(29.2,),
@@ -117,8 +117,8 @@ SCENARIOS: tuple[Scenario, ...] = (
         "measured",
         64.0,
         (
-            Actor(880, "python", ((0, 1.0), (10, 1.0), (40, 7.9)), container=ID),
-            Actor(881, "tensorboard", ((0, 0.2), (600, 0.2)), container=ID),
+            Actor(880, "python", ((0, 1.0), (10, 1.0), (40, 7.9)), container=ID[:12]),
+            Actor(881, "tensorboard", ((0, 0.2), (600, 0.2)), container=ID[:12]),
             Actor(7000, "qemu", ((0, 8.0), (10, 8.0), (40, 20.0), (600, 20.0)), unit="qemu.service"),
         ),
         Truth("kill", 880, "cgroup_oom", 880),
@@ -130,8 +130,8 @@ SCENARIOS: tuple[Scenario, ...] = (
         "moby: OOM kill of a child",
         64.0,
         (
-            Actor(900, "ollama", ((0, 0.5), (20, 0.5), (40, 15.0), (600, 15.0)), container=ID),
-            Actor(901, "sh", ((0, 0.1), (41, 0.1)), container=ID),
+            Actor(900, "ollama", ((0, 0.5), (20, 0.5), (40, 15.0), (600, 15.0)), container=ID[:12]),
+            Actor(901, "sh", ((0, 0.1), (41, 0.1)), container=ID[:12]),
             *DESKTOP,
         ),
         Truth("kill", 900, "cgroup_oom", 901),
@@ -219,8 +219,8 @@ SCENARIOS: tuple[Scenario, ...] = (
         "kubernetes: node-pressure eviction",
         64.0,
         (
-            Actor(1500, "java", ((0, 20.0), (15, 20.0), (40, 55.0), (600, 55.0)), container=ID, pod="batch"),
-            Actor(1600, "nginx", ((0, 2.0), (45, 2.0)), container=ID2, pod="nginx"),
+            Actor(1500, "java", ((0, 20.0), (15, 20.0), (40, 55.0), (600, 55.0)), container=ID[:12], pod="batch"),
+            Actor(1600, "nginx", ((0, 2.0), (45, 2.0)), container=ID2[:12], pod="nginx"),
         ),
         Truth("kill", 1500, "kubelet", "default/nginx"),
         logs=(
@@ -237,7 +237,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "moby#32938",
         64.0,
         (
-            Actor(2500, "vllm", ((0, 3.0), (10, 3.0), (35, 58.0), (50, 58.0)), container=ID),
+            Actor(2500, "vllm", ((0, 3.0), (10, 3.0), (35, 58.0), (50, 58.0)), container=ID[:12]),
             DESKTOP[2],
         ),
         Truth("kill", 2500, "runtime", ID[:12]),
@@ -255,7 +255,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "containerd reports a container at its limit; the kernel log is not readable",
         "containerd#8893",
         64.0,
-        (Actor(3300, "worker", ((0, 0.5), (20, 0.5), (40, 7.9)), container=ID), *DESKTOP),
+        (Actor(3300, "worker", ((0, 0.5), (20, 0.5), (40, 7.9)), container=ID[:12]), *DESKTOP),
         Truth("kill", 3300, "cgroup_oom", ID[:12]),
         logs=(
             (
@@ -338,12 +338,12 @@ SCENARIOS: tuple[Scenario, ...] = (
         64.0,
         (
             *(
-                Actor(6000 + n, "cc1plus", ((10 + n * 0.3, 0.1), (40, 3.6), (600, 3.6)), container=ID)
+                Actor(6000 + n, "cc1plus", ((10 + n * 0.3, 0.1), (40, 3.6), (600, 3.6)), container=ID[:12])
                 for n in range(16)
             ),
             DESKTOP[2],
         ),
-        Truth("kill", ID, "kernel_oom", 6003),
+        Truth("kill", ID[:12], "kernel_oom", 6003),
         kernel=global_kill(6003, "cc1plus", kib(3.6), 41.0),
         oom_kills=(41.0,),
     ),
@@ -360,8 +360,8 @@ SCENARIOS: tuple[Scenario, ...] = (
         "minefield#134",
         121.7,
         (
-            Actor(6200, "vllm", ((0, 60.0), (20, 60.0), (35, 87.5), (600, 87.5)), container=ID),
-            Actor(6201, "comfyui", ((0, 30.0), (36, 30.0)), container=ID2),
+            Actor(6200, "vllm", ((0, 60.0), (20, 60.0), (35, 87.5), (600, 87.5)), container=ID[:12]),
+            Actor(6201, "comfyui", ((0, 30.0), (36, 30.0)), container=ID2[:12]),
         ),
         Truth("kill", 6200, "kernel_oom", 6201),
         kernel=global_kill(6201, "comfyui", kib(30.0), 36.0),
@@ -392,7 +392,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "undecided: full by design since before the daemon started",
         "minefield#134, home-ops#12497",
         121.7,
-        (Actor(6500, "vllm", ((0, 116.0), (600, 116.0)), container=ID), *DESKTOP),
+        (Actor(6500, "vllm", ((0, 116.0), (600, 116.0)), container=ID[:12]), *DESKTOP),
         Truth("critical", None),
         seconds=120,
     ),

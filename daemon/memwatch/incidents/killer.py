@@ -134,12 +134,12 @@ def is_member(holding: Holding, place: str) -> bool:
 
 
 def owner_in(place: str) -> tuple[str | None, str | None]:
-    """Return the unit and the container that a cgroup path or the name of a unit contains."""
+    """Return the unit and the container (twelve digits) that a cgroup path or the name of a unit contains."""
     last = place.rsplit("/", 1)[-1]
     digits = last.removesuffix(".scope").rpartition("-")[2]
     is_container = len(digits) == 64 and all(letter in "0123456789abcdef" for letter in digits)
     unit = next((part for part in reversed(place.split("/")) if part.endswith((".service", ".scope"))), None)
-    return unit, digits if is_container else None
+    return unit, digits[:12] if is_container else None
 
 
 def is_same(victim: Victim, cause: Suspect) -> bool | None:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from memwatch.kill_log import ProcessEnd
 from memwatch.linux.wakeups import Wake
 from memwatch.model import Absent, Process
@@ -21,10 +23,12 @@ log: logging.Logger = logging.getLogger(__name__)
 # The largest processes: enough for the memory that matters, and few descriptors.
 MAX_FOLLOWED = 16
 # include/uapi/linux/pidfd.h: `_IOWR(0xFF, 11, struct pidfd_info)` with the first 64 bytes of the structure, and the
-# flag that asks for the wait status. Since Linux 6.15 a pidfd has it also after its process was reaped.
+# flag that asks for the wait status. Since Linux 6.15 a pidfd has it, once the parent has reaped the process.
 _GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
 _EXIT = 1 << 3
 _STATUS_AT = 60
+# Time in which a parent usually reaps its child.
+REAP_SECONDS = 2.0
 
 
 class ProcessEnds:
@@ -38,7 +42,7 @@ class ProcessEnds:
     def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
         self._wall_clock = wall_clock
         self._files: dict[int, int] = {}
-        self._ended: list[ProcessEnd] = []
+        self._ended: list[tuple[ProcessEnd, int]] = []
         self._followed: frozenset[int] = frozenset()
         self._poll: select.epoll | None = None
         if hasattr(os, "pidfd_open"):
@@ -71,18 +75,30 @@ class ProcessEnds:
         ready = {file for file, _ in self._poll.poll(0)}
         ended = [pid for pid, file in self._files.items() if file in ready]
         for pid in ended:
-            self._ended.append(ProcessEnd(pid, self._wall_clock(), read_status(self._files[pid])))
-            self._release(pid)
+            file = self._files.pop(pid)
+            self._poll.unregister(file)
+            self._ended.append((ProcessEnd(pid, self._wall_clock()), file))
         return Wake.NEWS if ended else Wake.DUE
 
     def take(self) -> tuple[ProcessEnd, ...]:
-        """Return the ends since the last call."""
+        """Return the ends since the last call. One without a status is kept until its process is reaped."""
         if not self._ended:
             return ()
         ended, self._ended = self._ended, []
-        return tuple(ended)
+        return tuple(end for one in ended if (end := self._finish(*one)) is not None)
+
+    def _finish(self, end: ProcessEnd, file: int) -> ProcessEnd | None:
+        status = read_status(file)
+        if status is None and self._wall_clock() - end.unix < REAP_SECONDS:
+            self._ended.append((end, file))
+            return None
+        os.close(file)
+        return replace(end, status=status)
 
     def close(self) -> None:
+        for _, file in self._ended:
+            os.close(file)
+        self._ended = []
         for pid in list(self._files):
             self._release(pid)
         if self._poll is not None:

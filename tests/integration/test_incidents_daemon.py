@@ -1,0 +1,129 @@
+"""Incidents of a running daemon: files of a machine change, and the API explains what happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from memwatch.linux.process_ends import read_status
+from support.client_process import memwatch
+from support.daemon_process import RunningDaemon, running_daemon
+from support.incident_host import CONTAINER, IncidentHost
+from support.incident_scenarios import global_kill, kib
+
+HOLD = "import sys, time; kept = bytearray(b'x') * (400 << 20); print('ready', flush=True); time.sleep(600)"
+
+
+def wait_for_incident(daemon: RunningDaemon, **wanted: Any) -> Any:
+    """Wait until the newest incident has these values, and return it with its timeline."""
+
+    def fits(found: Any) -> bool:
+        return any(all(one[name] == value for name, value in wanted.items()) for one in found)
+
+    found = daemon.wait_for("/api/v1/incidents", fits)
+    newest = next(one for one in found if all(one[name] == value for name, value in wanted.items()))
+    return daemon.get(f"/api/v1/incidents/{newest['id']}").json
+
+
+def killer_kind(found: Any) -> str | None:
+    return found["killer"]["kind"] if found["killer"] else None
+
+
+def test_kernel_kill_names_the_cause_and_survives_a_restart(tmp_path: Path) -> None:
+    """The server takes the memory, the kernel kills the desktop: both are named, also after a restart."""
+    host, state = IncidentHost(tmp_path / "host"), tmp_path / "state"
+    state.mkdir()
+    arguments = [*host.arguments, f"--state-dir={state}"]
+    with running_daemon(tmp_path, *arguments, config=host.config) as daemon:
+        daemon.wait_until_ok("processes")
+        host.fill()
+        wait_for_incident(daemon, kind="critical")
+        host.log_kernel(line for _, line in global_kill(78, "gnome-shell", kib(0.3), 0.0))
+        found = wait_for_incident(daemon, kind="kill")
+        daemon.terminate()
+    with running_daemon(tmp_path, *arguments, config=host.config) as daemon:
+        again = daemon.get(f"/api/v1/incidents/{found['id']}").json
+        unknown = daemon.get("/api/v1/incidents/no-such-incident")
+        report = memwatch("--url", daemon.url, "incidents", found["id"], "--markdown")
+
+    assert (found["cause"]["pid"], found["cause"]["container"]) == (77, CONTAINER[:12]), found["sentence"]
+    assert killer_kind(found) == "kernel_oom"
+    assert (found["victim"]["pid"], found["victim"]["is_cause"]) == (78, False)
+    assert {"level", "oom_kill"} <= {entry["kind"] for entry in found["timeline"]}
+    assert max(sample["holders"].get("vllm (77)", 0) for sample in found["samples"]) > 6 << 30
+    assert (again["cause"], again["killer"]) == (found["cause"], found["killer"])
+    assert "memwatchd was stopped before it was over" in again["evidence"]
+    assert unknown.status == 404
+    assert report.stdout.startswith(f"# Incident {found['id']}\n")
+    assert "gnome-shell" in report.stdout
+
+
+def test_line_of_earlyoom_in_the_journal_names_the_killer(tmp_path: Path) -> None:
+    """The kill is in the journal only. A line of another unit with the same words is ignored."""
+    host = IncidentHost(tmp_path / "host")
+    kill = 'sending SIGTERM to process 77 uid 1000 "vllm": badness 866, VmRSS 6758 MiB'
+    with running_daemon(tmp_path, *host.arguments, config=host.config) as daemon:
+        daemon.wait_until_ok("processes")
+        daemon.wait_until_ok("journal")
+        host.fill()
+        host.log_service("evil.service", kill.replace("77", "78"))
+        host.log_service("earlyoom.service", kill)
+        found = wait_for_incident(daemon, kind="kill")
+
+    assert killer_kind(found) == "earlyoom"
+    assert [victim["pid"] for victim in found["victims"]] == [77]
+    assert found["cause"]["pid"] == 77
+    assert found["victim"]["is_cause"] is True
+
+
+def test_incident_that_a_kill_of_the_daemon_cut_off_is_closed_at_the_next_start(tmp_path: Path) -> None:
+    """The daemon is killed while memory is critical: the next run closes the incident as an unclean end."""
+    host, state = IncidentHost(tmp_path / "host"), tmp_path / "state"
+    state.mkdir()
+    arguments = [*host.arguments, f"--state-dir={state}"]
+    with running_daemon(tmp_path, *arguments, config=host.config) as daemon:
+        daemon.wait_until_ok("processes")
+        host.fill()
+        found = wait_for_incident(daemon, kind="critical")
+        time.sleep(0.5)
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.process.wait(10)
+    host.use(2.0, {77: 1.0, 78: 0.3})
+    with running_daemon(tmp_path, *arguments, config=host.config) as daemon:
+        (closed,) = daemon.get("/api/v1/incidents").json
+
+    assert (closed["id"], closed["kind"]) == (found["id"], "unclean_end")
+    assert closed["ended"] is not None
+    assert closed["cause"]["pid"] == 77
+    assert killer_kind(closed) == "unknown"
+    assert closed["came_back_bytes"] is None
+
+
+def test_sigkill_without_a_log_line_is_reported_as_unknown(tmp_path: Path) -> None:
+    """A real process of 400 MiB is killed by hand. Kernels before 6.15 do not report by which signal it ended."""
+    config = '[processes]\ninterval = "1s"\n'
+    with running_daemon(tmp_path, config=config) as daemon:
+        held = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE)
+        assert held.stdout is not None
+        assert held.stdout.readline() == b"ready\n"
+        file = os.pidfd_open(held.pid)
+        daemon.wait_for("/api/v1/processes", lambda found: any(one["pid"] == held.pid for one in found))
+        time.sleep(2.5)
+        held.kill()
+        held.wait()
+        held.stdout.close()
+        status = read_status(file)
+        os.close(file)
+        if status is not None:
+            found = wait_for_incident(daemon, kind="kill")
+            assert killer_kind(found) == "unknown"
+            assert found["victim"]["pid"] == held.pid
+            assert any(f"(PID {held.pid}) ended by SIGKILL" in one["text"] for one in found["timeline"])
+        else:
+            time.sleep(6.0)
+            assert daemon.get("/api/v1/incidents").json == []
