@@ -39,10 +39,19 @@ def describe_kind(kind: str) -> str:
     return ABOUT_MEMORY.get(kind) or OTHERS.get(kind) or kind.replace("xid_", "XID ")
 
 
+class OomTask(Struct, frozen=True):
+    """A process in the table that the kernel logs before a kill."""
+
+    pid: int
+    name: str
+    rss_bytes: int
+
+
 class OomKill(Struct, frozen=True):
     """A process killed by the kernel's OOM killer. `number` counts kills since memwatchd started.
 
-    `scope`: where memory ran out: the machine, the allowed NUMA nodes, or the limit of `cgroup`.
+    `scope`: where memory ran out: the machine, the allowed NUMA nodes, or the limit of `cgroup`. `tasks`: the
+    largest processes at that time.
     """
 
     number: int
@@ -51,6 +60,7 @@ class OomKill(Struct, frozen=True):
     anonymous_bytes: int
     scope: Literal["machine", "nodes", "cgroup"]
     cgroup: str = ""
+    tasks: tuple[OomTask, ...] = ()
 
     @property
     def text(self) -> str:

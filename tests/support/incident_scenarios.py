@@ -113,6 +113,33 @@ SCENARIOS: tuple[Scenario, ...] = (
         step=0.25,
     ),
     Scenario(
+        "collapse between two scans: only the kernel's table of tasks has the sizes",
+        "dgx-spark-playbooks#116, Linux 6.8",
+        121.7,
+        (
+            Actor(5200, "python3", ((0, 20.0), (12.0, 20.0), (13.5, 115.0), (600, 115.0)), container=ID[:12]),
+            *DESKTOP,
+        ),
+        Truth("kill", 5200, "kernel_oom", 2881),
+        seconds=13.5,
+        kernel=(
+            (13.4, "Tasks state (memory values in pages):"),
+            (13.4, "[  pid  ]   uid  tgid total_vm      rss pgtables_bytes swapents oom_score_adj name"),
+            (13.4, "[   2881]  1000  2881  9876543   288358  4200000        0             0 chromium"),
+            (
+                13.4,
+                f"[   5200]     0  5200 99876543 {int(115.0 * (1 << 18))}  4200000        0             0 python3",
+            ),
+            (
+                13.4,
+                f"[   5201]     0  5200 99876543 {int(115.0 * (1 << 18))}  4200000        0             0 python3",
+            ),
+            *global_kill(2881, "chromium", kib(1.1), 13.4),
+        ),
+        oom_kills=(13.4,),
+        step=0.5,
+    ),
+    Scenario(
         "limit of a container: the trainer is killed inside it",
         "measured",
         64.0,

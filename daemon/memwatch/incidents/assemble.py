@@ -74,7 +74,8 @@ def _available(reading: Reading) -> int:
 def _find(one: OpenIncident, readings: Sequence[Reading], long: Sequence[Suspect]) -> Finding:
     if not readings or one.kind == "gpu_lost":
         return Finding()
-    observed = {
+    observed = {task.pid: Observed(task.name, task.rss_bytes) for _, death in one.deaths for task in death.tasks}
+    observed |= {
         death.victim.pid: Observed(
             death.victim.who, death.victim.held_bytes, death.victim.unit, death.victim.container
         )

@@ -12,7 +12,7 @@ from memwatch import units
 from memwatch.incidents.cause import BROAD_UNITS
 from memwatch.incidents.readings import Holding
 from memwatch.incidents.records import Killer, KillerKind, Suspect, Victim
-from memwatch.kernel_log import OomKill
+from memwatch.kernel_log import OomKill, OomTask
 from memwatch.kill_log import KillSource, ProcessEnd, ServiceKill
 
 _LONG_ID = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
@@ -45,7 +45,8 @@ class Death(Struct, frozen=True):
     """A victim, the killer, and the cgroup at whose limit it was killed, if any.
 
     `source`: `kernel`, `count`, `end`, `program`, or the service. `place`: the cgroup, unit, pod or container that
-    was killed, if the line names no process.
+    was killed, if the line names no process. `tasks`: the largest processes at that time.
+    `holding`: the victim as it was listed last.
     """
 
     victim: Victim
@@ -53,6 +54,8 @@ class Death(Struct, frozen=True):
     cgroup: str = ""
     source: str = ""
     place: str = ""
+    tasks: tuple[OomTask, ...] = ()
+    holding: Holding | None = None
 
 
 def from_kernel(kill: OomKill, unix: float, holding: Holding | None, limit_bytes: int | None = None) -> Death:
@@ -62,7 +65,14 @@ def from_kernel(kill: OomKill, unix: float, holding: Holding | None, limit_bytes
     unit, container = (holding.unit, holding.container) if holding else owner_in(kill.cgroup)
     held = max(kill.anonymous_bytes, holding.size if holding else 0)
     victim = Victim(kill.name, kill.pid, unit, container, held, unix, kind)
-    return Death(victim, Killer(kind, f"kernel log: {kill.text}{limit}"), kill.cgroup, "kernel")
+    return Death(
+        victim,
+        Killer(kind, f"kernel log: {kill.text}{limit}"),
+        kill.cgroup,
+        "kernel",
+        tasks=kill.tasks,
+        holding=holding,
+    )
 
 
 def from_count(number: int, unix: float, ram_is_full: bool, group_count: int | None) -> Death:
@@ -85,7 +95,9 @@ def from_service(kill: ServiceKill, holding: Holding | None) -> Death:
     who = kill.name or shorten(kill.place)
     held = holding.size if holding else None
     victim = Victim(who, kill.pid, unit, container, held, kill.unix, kind)
-    return Death(victim, Killer(kind, f"log of {name}: {kill.text}"), source=kill.source, place=kill.place)
+    return Death(
+        victim, Killer(kind, f"log of {name}: {kill.text}"), source=kill.source, place=kill.place, holding=holding
+    )
 
 
 def shorten(place: str) -> str:
@@ -98,7 +110,7 @@ def from_end(end: ProcessEnd, holding: Holding) -> Death:
     """Build a death from an end by SIGKILL that no log explains."""
     text = f"{holding.name} (PID {end.pid}) ended by {end.signal_name}; no log that is read names the sender"
     victim = Victim(holding.name, end.pid, holding.unit, holding.container, holding.size, end.unix, "unknown")
-    return Death(victim, Killer("unknown", text), source="end")
+    return Death(victim, Killer("unknown", text), source="end", holding=holding)
 
 
 def from_program(pid: int | None, text: str, unix: float, holding: Holding | None) -> Death:

@@ -88,7 +88,7 @@ def is_same_end(one: Death, other: Death) -> bool:
     for whole, part in ((one, other), (other, one)):
         place, victim = whole.place, part.victim
         if place:
-            held = Holding(victim.who, victim.unit, victim.container, 0, None)
+            held = part.holding or Holding(victim.who, victim.unit, victim.container, 0, None)
             if (victim.pid is not None and explains(whole, victim.pid, held)) or is_member(held, place):
                 return True
             if victim.pid is None and shorten(place).rsplit("/", 1)[-1] == victim.who.rsplit("/", 1)[-1]:

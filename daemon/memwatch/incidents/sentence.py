@@ -141,6 +141,8 @@ def list_evidence(label: str, finding: Finding, deaths: Sequence[Death]) -> Iter
 
 def _movement(label: str, rise: Rise) -> str:
     start, end = size(rise.begin.available), size(rise.peak.available)
+    if rise.taken < MIN_PART_BYTES // 4:
+        return f"{label}: {end} available, and hardly more in the two minutes before"
     return f"{label}: {start} available, {end} after {units.duration(max(0.05, rise.seconds))}"
 
 

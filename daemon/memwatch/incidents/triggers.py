@@ -23,6 +23,8 @@ LOST = frozenset({"lost", "needs_reset", "missing"})
 # No sample for this long, and for this many intervals, while memory is short.
 GAP_SECONDS, GAP_INTERVALS = 5.0, 5
 RAM = "ram"
+# Signals that follow from use alone.
+OF_USE = frozenset({"util", "ttf"})
 # A mark that `memwatch.autopsy` sends.
 _PROGRAM = re.compile(r"^(out of memory.{0,300}?)(?: \(process (\d{1,10})\))?$")
 
@@ -50,8 +52,10 @@ class Trigger(Struct, frozen=True):
 
 
 def is_critical(one: Pressure) -> bool:
-    """Return True for a critical level. Dedicated GPU memory is filled on purpose: use alone does not count."""
-    return one.level is Level.CRITICAL and (one.kind not in FILLED_ON_PURPOSE or one.corroborated)
+    """Return True for a critical level. Dedicated GPU memory is filled on purpose: its use alone does not count."""
+    if one.level is not Level.CRITICAL:
+        return False
+    return one.kind not in FILLED_ON_PURPOSE or any(reason.signal not in OF_USE for reason in one.reasons)
 
 
 def find_ram(snapshot: Snapshot) -> str:

@@ -56,7 +56,7 @@ def explain_end(words: UncleanShutdown, crash: Sequence[str]) -> tuple[Killer, s
     worst = words.last.worst if words.last is not None else None
     if worst is not None and worst.level < Level.HIGH:
         evidence = (
-            f"a new boot without a shutdown, no crash record, and {worst.label} was {worst.word} at the last sample"
+            f"a new boot without a shutdown, no crash record, and {worst.label} was under {worst.word} pressure"
         )
         return Killer("power", evidence), "then the machine lost power or was reset, with memory left"
     evidence = f"a new boot without a shutdown and no crash record: {FREEZE}"

@@ -5,6 +5,7 @@ All functions are pure. `KernelLogTracker` accumulates their results.
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections import deque
 from typing import Literal, NamedTuple
@@ -12,16 +13,18 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.kernel_log import DriverError, KernelLog, OomKill
+from memwatch.kernel_log import DriverError, KernelLog, OomKill, OomTask
 from memwatch.printable import decode
 
 MAX_KILLS = 16
+# Processes that are kept of the table before a kill.
+MAX_TASKS = 10
 # Limit on the number of distinct errors, one per GPU and kind. Further ones are ignored.
 MAX_ERRORS = 256
 MAX_TEXT_LENGTH = 200
 
 # Prefilter: only lines that match are parsed, a few of 100,000.
-_WORTH = re.compile(rb"NVRM|amdgpu|\[TTM\]|oom-kill:|[Kk]ill(?:ed)? process")
+_WORTH = re.compile(rb"NVRM|amdgpu|\[TTM\]|oom-kill:|[Kk]ill(?:ed)? process|Tasks state|^\[ *\d{1,10}\] ")
 
 # mm/oom_kill.c. Since Linux 5.0 a line `oom-kill:` has the cause, before it "Kill process … or sacrifice child".
 # Names of programs and cgroups may contain anything except a newline, so the text after them marks their end.
@@ -32,6 +35,11 @@ _VICTIM = re.compile(rb"Killed process (\d{1,10}),? \(")
 _VICTIM_END = re.compile(rb"\),? (?:UID \d{1,10},? )?total-vm:\d{1,15}kB, anon-rss:(\d{1,15})kB")
 _BY_LIMIT = b"Memory cgroup out of memory: "
 _OLD_CAUSE = re.compile(rb"Memory cgroup out of memory: Kill process (\d{1,10}) \(")
+
+# mm/oom_kill.c, dump_tasks(): `[   3921]  1000  3921  9876543  5580123 … 0 vllm`. The columns after `rss` differ by
+# version; the last one before the name is oom_score_adj.
+_TABLE = b"Tasks state (memory values in pages)"
+_TASK = re.compile(rb"^\[ *(\d{1,10})\] +\d{1,10} +(\d{1,10}) +\d{1,12} +(\d{1,12})(?: +-?\d{1,15}){3,7} +(\S.*)$")
 
 _XID = re.compile(rb"NVRM: Xid \(PCI:([0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})[^)]*\): (\d{1,4}),")
 _NO_MEMORY = re.compile(rb"\bNV_ERR_NO_MEMORY\b")
@@ -135,6 +143,14 @@ def parse_victim(text: bytes, cause: OomCause | None, number: int) -> OomKill | 
     return OomKill(number, pid, words(name), int(ends[-1][1]) << 10, cause.scope, cause.cgroup)
 
 
+def parse_task(text: bytes, page_size: int = mmap.PAGESIZE) -> OomTask | None:
+    """Parse a row of the table of tasks. None for a thread, and for any other line."""
+    found = _TASK.match(text)
+    if found is None or found[1] != found[2]:
+        return None
+    return OomTask(int(found[1]), words(found[4]), int(found[3]) * page_size)
+
+
 def words(text: bytes) -> str:
     return decode(text[:MAX_TEXT_LENGTH])
 
@@ -149,9 +165,15 @@ class KernelLogTracker:
         self._cause: OomCause | None = None
         self._fault: DriverMessage | None = None
         self._killed = 0
+        self._tasks: list[OomTask] | None = None
 
     def read(self, text: bytes, unix: float) -> None:
         """Add one line from the kernel, read at Unix time `unix`."""
+        if text.startswith(_TABLE):
+            self._tasks = []
+        elif self._tasks is not None and (task := parse_task(text)) is not None:
+            self._tasks = sorted([*self._tasks, task], key=lambda one: -one.rss_bytes)[:MAX_TASKS]
+            return
         cause = parse_oom_cause(text)
         victim = parse_victim(text, self._cause, self._killed + 1)
         complaint = parse_driver_message(text)
@@ -159,7 +181,8 @@ class KernelLogTracker:
             self._cause = cause
         elif victim:
             self._killed += 1
-            self._kills.append(victim)
+            self._kills.append(replace(victim, tasks=tuple(self._tasks or ())))
+            self._tasks = None
             self.log = replace(self.log, kills=tuple(self._kills))
         elif complaint:
             self._note(complaint, words(text), unix)

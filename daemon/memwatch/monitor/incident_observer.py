@@ -24,6 +24,7 @@ from memwatch.snapshot import Snapshot
 
 HOUR_SECONDS = 3600.0
 MAX_GROWN = 8
+RESTARTED = "the recording ended before it was over"
 STOPPED = "memwatchd was stopped before it was over"
 
 
@@ -82,6 +83,13 @@ class IncidentObserver:
         if self.ends is not None and snapshot.processes is not self._processes:
             self._processes = snapshot.processes
             self.ends.follow(snapshot.processes)
+
+    def restart(self) -> None:
+        """End all incidents, because a recording starts again: its first figures are no change from its last."""
+        for incident in self._gatherer.close_all(self._last, RESTARTED):
+            self._keep(incident)
+        self._gatherer = Gatherer(self._grown)
+        self._group_kills = None
 
     def stop(self, seconds: float = 0.7) -> None:
         """End the incidents that last, and write them. Call after the last tick."""

@@ -216,9 +216,9 @@ class Monitor:
         try:
             self.between_scrapes.on_tick(snapshot)
             self._record(now, snapshot)
-            self.incidents.on_tick(now, snapshot, kills, findings)
             if self.leases:
                 self.leases.follow(now, snapshot)
+            self.incidents.on_tick(now, snapshot, kills, findings)
         finally:
             # Publish the snapshot even if there is not enough memory to record it.
             self.self_usage.tick_duration_seconds = self._clock.monotonic() - now.monotonic
@@ -287,6 +287,7 @@ class Monitor:
         Levels and forecasts start over as well: its first figures are no change from its last ones.
         """
         self._judge_state = JudgeState()
+        self.incidents.restart()
         self.events.add(self._clock.wall(), "replay", "recording restarted")
 
     def set_quiet(self, quietly: bool) -> None:

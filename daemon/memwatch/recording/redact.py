@@ -27,7 +27,13 @@ HIDDEN = {
     "made_by": "client",
 }
 # Lists of records with a pid and a `name`, and the placeholders of these names.
-PROGRAMS = {"processes": "process", "kills": "process", "claims": "allocator", "leases": "process"}
+PROGRAMS = {
+    "processes": "process",
+    "kills": "process",
+    "tasks": "process",
+    "claims": "allocator",
+    "leases": "process",
+}
 # Reasons by field name. The texts are memwatchd's own and contain field names, not their values.
 REASONS = "absent"
 # The log line of a driver error: it may name programs that are no longer listed.

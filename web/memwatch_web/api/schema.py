@@ -274,6 +274,12 @@ class Kernel(Figures):
     unevictable_bytes: int | None = Field(description="Memory that reclaim skips; contains the locked memory.")
 
 
+class OomTask(Answer):
+    pid: int
+    name: str
+    rss_bytes: int
+
+
 class OomKill(Answer):
     number: int = Field(description="Sequence number since memwatchd started.")
     pid: int
@@ -281,6 +287,7 @@ class OomKill(Answer):
     anonymous_bytes: int
     scope: Literal["machine", "nodes", "cgroup"] = Field(description="Where memory ran out.")
     cgroup: str = Field(description="Cgroup whose limit was reached, as named by the kernel; may be empty.")
+    tasks: list[OomTask] = Field(description="Largest processes at that time, from the table in the kernel log.")
 
 
 class DriverError(Answer):

@@ -1,0 +1,316 @@
+"""Incidents beyond the scripts: no false alarms, one record per end, unclean ends, disk, Markdown."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.clock import SystemClock
+from memwatch.history.disk.last_run import Sample as LastSample
+from memwatch.history.disk.last_run import UncleanShutdown
+from memwatch.history.notable_ticks import Holder, PoolUse, TargetPressure, Tick
+from memwatch.incidents.incident_json import incident_json
+from memwatch.incidents.log import MAX_INCIDENTS, IncidentLog, pack
+from memwatch.incidents.markdown import render
+from memwatch.incidents.records import Entry, Incident, Killer, Sample, Suspect
+from memwatch.incidents.store import FILE, IncidentStore
+from memwatch.incidents.unclean import build_unclean, close_cut_off, explain_end
+from memwatch.linux.files import Roots
+from memwatch.linux.kmsg_parser import KernelLogTracker
+from memwatch.linux.pstore import find_crash_records
+from support.incident_player import Actor, Player, Scenario, Truth
+from support.incident_scenarios import DESKTOP, SCENARIOS, global_kill, kib
+
+GIB = 1 << 30
+NONE = Truth("", None)
+CLUSTER = Actor(29410, "cluster", ((0, 1.0), (10, 1.0), (30, 24.0), (31, 24.0)), unit="cluster.service")
+OOMD = (
+    "Killed /system.slice/cluster.service due to memory pressure for /system.slice being 85.03% > 80.00% for > 2s "
+    "with reclaim activity"
+)
+INCIDENT = Incident(
+    "20261121T102233Z",
+    "kill",
+    "ram",
+    "System RAM",
+    1000.0,
+    1060.0,
+    "x took it.",
+    cause=Suspect("x|*", 7, None, None, GIB, 990.0, 2 * GIB),
+    killer=Killer("kernel_oom", "kernel log: killed <b>"),
+    evidence=("one", "two"),
+    timeline=(Entry(1001.0, "level", "OK → critical"),),
+    samples=(Sample(1001.0, 5, 3, {"x (7)": 2}),),
+)
+
+
+def play(script: Scenario, after: float = 90.0) -> list[Incident]:
+    return Player(script).play(after)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        Scenario("load that stops at 90 %", "own trace", 64.0, (Actor(1, "load", ((0, 5), (60, 53))),), NONE),
+        Scenario("81 GB of page cache", "minefield", 121.7, DESKTOP, NONE, cache=((0, 1.0), (30, 81.0))),
+        Scenario(
+            "large process that ends by itself",
+            "own",
+            64.0,
+            (Actor(8, "job", ((0, 20.0), (20, 20.0))), *DESKTOP),
+            NONE,
+            ends=((20.0, 8, 0),),
+        ),
+        Scenario(
+            "small process that is killed", "own", 64.0, DESKTOP, NONE, ends=((20.0, 911 + 1, 9), (20.0, 4711, 9))
+        ),
+        Scenario(
+            "process whose end the kernel does not explain",
+            "Linux 6.1",
+            64.0,
+            (Actor(8, "job", ((0, 20.0), (20, 20.0))), *DESKTOP),
+            NONE,
+            ends=((20.0, 8, None),),
+        ),
+        Scenario(
+            "GPU memory that a server fills on purpose",
+            "any LLM server",
+            64.0,
+            (Actor(8, "vllm", ((0, 1.0), (20, 23.5), (600, 23.5)), gpu="gpu0.vram"),),
+            NONE,
+            vram=24.0,
+        ),
+    ],
+    ids=lambda script: script.name,
+)
+def test_healthy_machine_has_no_incident(script: Scenario) -> None:
+    assert [one.sentence for one in play(script)] == []
+
+
+def test_two_lines_and_the_end_of_one_kill_are_one_victim() -> None:
+    """systemd-oomd and the service manager report the same kill, and the kernel the end."""
+    script = Scenario(
+        "oomd",
+        "systemd#42321",
+        31.0,
+        (CLUSTER, *DESKTOP),
+        NONE,
+        logs=(
+            (31.0, "systemd-oomd.service", OOMD),
+            (31.1, "init.scope", "cluster.service: systemd-oomd killed 1 process(es) in this unit."),
+            (31.2, "init.scope", "cluster.service: Main process exited, code=killed, status=9/KILL"),
+        ),
+        ends=((31.1, 29410, 9),),
+    )
+
+    (found,) = play(script)
+
+    assert [(one.who, one.killer) for one in found.victims] == [("cluster.service", "systemd_oomd")]
+    assert found.cause is not None
+    assert found.cause.pid == 29410
+
+
+def test_killer_that_is_named_after_the_end_replaces_an_unknown_one() -> None:
+    """The kubelet logs an eviction some seconds after the pod's processes have ended."""
+    script = next(one for one in SCENARIOS if "kubelet" in one.name)
+
+    (found,) = play(replace(script, ends=((39.5, 1600, 9),)))
+
+    assert [one.killer for one in found.victims] == ["kubelet"]
+
+
+def test_counter_alone_does_not_name_the_machine_as_the_scope() -> None:
+    """A kill at the limit of a cgroup raises the same counter: with memory left, its scope is unknown."""
+    script = Scenario("count", "own", 64.0, DESKTOP, NONE, oom_kills=(20.0,), kernel_log_is_read=False)
+
+    (found,) = play(script)
+
+    assert found.killer is not None
+    assert found.killer.kind == "unknown"
+    assert "probably the limit of a cgroup" in found.killer.evidence
+    assert found.cause is None
+
+
+def test_full_machine_is_one_incident_and_closes_after_half_an_hour() -> None:
+    """A level that stays critical begins no second incident."""
+    script = next(one for one in SCENARIOS if "full by design" in one.name)
+
+    server = Actor(6500, "vllm", ((0, 116.0), (9000, 116.0)))
+
+    (found,) = play(replace(script, seconds=4000, actors=(server,), other=((0, 4.0), (9000, 4.0))))
+
+    assert found.ended is not None
+    assert "the level was still critical when this record was closed" in found.evidence
+
+
+def test_memory_that_came_back_is_measured() -> None:
+    script = replace(next(one for one in SCENARIOS if "earlyoom ends the process" in one.name), step=0.5)
+
+    (found,) = play(script)
+
+    assert found.came_back_bytes == pytest.approx(24 * GIB, rel=0.01)
+    assert found.ended is not None
+    assert any("came back" in one for one in found.evidence)
+
+
+def test_kernel_table_of_tasks_is_kept_with_the_kill() -> None:
+    """Rows of threads and of other tables are left out; both forms of the table are read."""
+    log = KernelLogTracker()
+    rows = (
+        "[    911]   111   911   987654      999  4200000        0             0 not in a table",
+        "Tasks state (memory values in pages):",
+        "[  pid  ]   uid  tgid total_vm      rss rss_anon rss_file rss_shmem pgtables_bytes swapents name",
+        "[    911]   111   911   987654      100       90       10         0  4200000        0      0 postgres: a",
+        "[   2881]  1000  2881  9876543     5000  4200000        0          -100 chromium",
+        "[   2882]  1000  2881  9876543     5000  4200000        0          -100 chromium",
+    )
+    for row in (*rows, *(line for _, line in global_kill(911, "postgres", kib(0.1), 0.0))):
+        log.read(row.encode(), 1.0)
+
+    assert [(one.pid, one.name) for one in log.log.kills[0].tasks] == [(2881, "chromium"), (911, "postgres: a")]
+
+
+def words(level: int, restarted: bool, rise: bool = True) -> UncleanShutdown:
+    """Return last words in which a server took the memory of a GB10 in nine seconds."""
+    ticks = []
+    for second in range(10):
+        held = (90 + 2.8 * second if rise else 20) * GIB
+        used = int(held) + 4 * GIB
+        pool = PoolUse("ram", "System RAM", 122 * GIB, used, 122 * GIB - used)
+        holder = Holder(3921, "vllm", "ada", None, None, int(held), int(held))
+        verdict = TargetPressure("ram", "System RAM", level, used / (122 * GIB), ())
+        ticks.append(Tick(second, 5000.0 + second, 100.0 + second, (pool,), (verdict,), (holder,)))
+    samples = tuple(LastSample(one.boottime, one.unix, {}) for one in ticks)
+    return UncleanShutdown(5009.0, restarted, samples, ticks[-1], tuple(ticks))
+
+
+@pytest.mark.parametrize(
+    ("level", "restarted", "crash", "kind", "text"),
+    [
+        (3, True, (), "unknown", "a freeze and a loss of power look the same"),
+        (0, True, (), "power", "System RAM was under low pressure"),
+        (3, True, ("dmesg-efi-1: Kernel panic - not syncing: x",), "unknown", "Kernel panic - not syncing: x"),
+        (3, False, (), "unknown", "memwatchd crashed or was killed"),
+    ],
+    ids=["wedge", "power loss", "panic", "daemon killed"],
+)
+def test_unclean_end_is_explained_by_boot_level_and_crash_record(
+    level: int, restarted: bool, crash: tuple[str, ...], kind: str, text: str
+) -> None:
+    killer, _ = explain_end(words(level, restarted), crash)
+
+    assert killer.kind == kind
+    assert text in killer.evidence
+
+
+def test_last_words_of_a_frozen_machine_name_the_cause() -> None:
+    """The ticks before the end are on disk, with their holders."""
+    found = build_unclean(words(3, True), ())
+
+    assert found is not None
+    assert found.cause is not None
+    assert found.cause.pid == 3921
+    assert found.sentence.startswith("vllm (PID 3921) took 25.2 GiB in ")
+    assert found.ended == 5009.0
+    assert found.came_back_bytes is None
+
+
+def test_power_loss_at_low_pressure_blames_no_process() -> None:
+    found = build_unclean(words(0, True, rise=False), ())
+
+    assert found is not None
+    assert (found.cause, found.candidates) == (None, ())
+    assert "the machine lost power or was reset" in found.sentence
+
+
+def test_daemon_killed_at_low_pressure_is_no_incident() -> None:
+    assert build_unclean(words(0, False, rise=False), ()) is None
+
+
+def test_incident_that_was_cut_off_ends_at_its_last_data() -> None:
+    closed = close_cut_off(replace(INCIDENT, ended=None), words(3, True), ())
+
+    assert closed.kind == "unclean_end"
+    assert closed.ended == 5009.0
+    assert closed.killer == INCIDENT.killer
+    assert "stopped, by a freeze or a reset" in closed.sentence
+
+
+def test_crash_record_counts_only_if_it_is_newer_than_the_last_sample(tmp_path: Path) -> None:
+    folder = tmp_path / "sys/fs/pstore"
+    folder.mkdir(parents=True)
+    record = folder / "dmesg-efi-1"
+    record.write_text("<0>Kernel panic - not syncing: Fatal exception\n<4>more\n")
+    roots = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path)
+    now = time.time()
+
+    assert find_crash_records(roots, now - 60) == ("dmesg-efi-1: Kernel panic - not syncing: Fatal exception",)
+    assert find_crash_records(roots, now + 60) == ()
+    assert find_crash_records(Roots(tmp_path / "proc", tmp_path / "none", tmp_path / "none"), 0.0) == ()
+
+
+def stored(folder: Path, *incidents: Incident) -> None:
+    store = IncidentStore(folder, SystemClock(), "boot-1")
+    store.start()
+    for one in incidents:
+        store.put(one.id, pack(one))
+    store.stop(10.0)
+
+
+def loaded(folder: Path) -> list[Incident]:
+    store = IncidentStore(folder, SystemClock(), "boot-2")
+    found = store.load()
+    store.start()
+    store.stop(10.0)
+    return found
+
+
+def test_stored_incident_is_loaded_as_it_was(tmp_path: Path) -> None:
+    """The latest state counts. The file has its size from the start."""
+    stored(tmp_path, replace(INCIDENT, ended=None), replace(INCIDENT, id="other"), INCIDENT)
+
+    assert loaded(tmp_path) == [replace(INCIDENT, id="other"), INCIDENT]
+    assert (tmp_path / FILE).stat().st_size == 1 << 20
+
+
+@pytest.mark.parametrize("kept", [1, 100, 4095])
+def test_record_that_ends_in_zeros_is_left_out(tmp_path: Path, kept: int) -> None:
+    """A machine that stopped while it wrote: the last record ends anywhere, zeros follow."""
+    stored(tmp_path, INCIDENT)
+    long = replace(INCIDENT, id="torn", evidence=tuple(os.urandom(40).hex() for _ in range(100)))
+    stored(tmp_path, long)
+    data = bytearray((tmp_path / FILE).read_bytes())
+    at = data.index(b"MWR1", 4096)
+    data[at + kept :] = bytes(len(data) - at - kept)
+    (tmp_path / FILE).write_bytes(data)
+
+    assert loaded(tmp_path) == [INCIDENT]
+    stored(tmp_path, replace(INCIDENT, id="later"))
+    assert [one.id for one in loaded(tmp_path)] == [INCIDENT.id, "later"]
+
+
+def test_log_is_bounded_and_finds_the_open_incident() -> None:
+    log = IncidentLog()
+    for number in range(MAX_INCIDENTS + 20):
+        log.put(replace(INCIDENT, id=f"{number:03}", began=float(number)))
+    log.put(replace(INCIDENT, id="open", began=999.0, ended=None))
+
+    assert len(log.heads()) == MAX_INCIDENTS
+    assert (log.heads()[0].id, log.heads()[0].timeline) == ("open", ())
+    assert log.find("000") is None
+    assert log.find("open") == replace(INCIDENT, id="open", began=999.0, ended=None)
+    assert log.open_id("ram") == "open"
+    assert log.open_id("gpu0.vram") is None
+
+
+def test_markdown_escapes_names() -> None:
+    """A process may have any name."""
+    text = render(incident_json(INCIDENT))
+
+    assert "| x\\|\\* | 7 |" in text
+    assert text.startswith("# Incident 20261121T102233Z\n")
+    assert "OK → critical" in text
