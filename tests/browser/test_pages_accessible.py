@@ -59,7 +59,9 @@ def test_patterns_and_api_reference_have_no_serious_fault(
 def test_fit_answers_runbooks_and_error_pages_have_no_serious_fault(browser: Browser, tmp_path: Path) -> None:
     """A fitting and an oversized model, the runbooks and a missing page, from a daemon, in both themes."""
     with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        for question in ("fit", "fit?bytes=20GiB", MODEL, "fit?bytes=2TiB", "runbooks", "no/such/page"):
+        incident = f"incidents/{daemon.get('/api/v1/incidents').json[0]['id']}"
+        others = ("runbooks", "incidents", incident, "no/such/page")
+        for question in ("fit", "fit?bytes=20GiB", MODEL, "fit?bytes=2TiB", *others):
             for theme in THEMES:
                 page = browser.new_page(color_scheme=theme)
                 page.goto(f"{daemon.url}/{question}")

@@ -16,7 +16,7 @@ from memwatch_web.api.route import Route
 from memwatch_web.api.snapshot import part
 from memwatch_web.asgi import static_files
 from memwatch_web.asgi.strict_query import refuse_unknown
-from memwatch_web.pages import fit_page, handlers, history_page, process_page, silence_form
+from memwatch_web.pages import fit_page, handlers, history_page, incident_page, process_page, silence_form
 from memwatch_web.pages.handlers import page
 from memwatch_web.pages.services import PageServices
 
@@ -112,6 +112,8 @@ PAGES = (
     Route("GET",    "/about",                       page("about"),                "text/html"),
     Route("GET",    "/fit",                         fit_page.fit,                 "text/html"),
     Route("POST",   "/fit",                         fit_page.fit_config,          "text/html"),
+    Route("GET",    "/incidents",                   incident_page.incidents,      "text/html"),
+    Route("GET",    "/incidents/{incident_id}",     incident_page.incident,       "text/html"),
     Route("GET",    "/last-words",                  handlers.last_words,          "text/html"),
     Route("GET",    "/runbooks",                    handlers.runbooks,            "text/html"),
     Route("GET",    "/docs",                        handlers.docs,                "text/html"),

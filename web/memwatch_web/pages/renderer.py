@@ -17,6 +17,7 @@ from memwatch.history.all_series import AllSeries
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.history.holders import FOOTPRINTS, parse_name
+from memwatch.incidents.records import Incident
 from memwatch.model import Absent
 from memwatch.notify.status import AlertView
 from memwatch.pressure.rules import PressureRules
@@ -33,6 +34,7 @@ from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.gpu_grid import arrange, build_cells, split_gpus
 from memwatch_web.pages.history_data import build_chart_point
 from memwatch_web.pages.history_view import ChartView, HistoryView, RejectedQuery
+from memwatch_web.pages.incident_chart import build_incident_chart
 from memwatch_web.pages.last_run_chart import build_chart
 from memwatch_web.pages.markup import glue_units
 from memwatch_web.pages.memory_holders import find_memory_holders
@@ -54,9 +56,10 @@ PATHS = {
 }
 # Links of the navigation bar.
 LINKS = {name: PATHS[name] for name in ("overview", "history", "processes", "devices")}
-LINKS |= {"fit": "/fit", "alerts": "/alerts", "about": "/about"}
+LINKS |= {"fit": "/fit", "alerts": "/alerts", "incidents": "/incidents", "about": "/about"}
 # Letters that open a page after g.
-KEYS = {"overview": "o", "history": "h", "processes": "p", "devices": "d", "fit": "f", "alerts": "a", "about": "i"}
+KEYS = {"overview": "o", "history": "h", "processes": "p", "devices": "d", "fit": "f", "alerts": "a"}
+KEYS |= {"incidents": "n", "about": "i"}
 # Macro files, available in templates by name. The first is used by the others.
 PARTS = ("parts", "holder_parts", "map_parts", "status_parts", "device_parts", "alert_parts", "past_parts")
 # Stream of a page that is not visible.
@@ -217,6 +220,17 @@ class Pages:
         template = self._environment.get_template("last-words.html")
         picture = build_chart(words) if words and words.samples else None
         return template.render(page="last-words", words=words, picture=picture, simulated=simulated).encode()
+
+    def incidents(self, found: Sequence[Incident], simulated: bool = False) -> bytes:
+        """Render the list of incidents."""
+        template = self._environment.get_template("incidents.html")
+        return template.render(page="incidents", incidents=found, simulated=simulated).encode()
+
+    def incident(self, one: Incident, simulated: bool = False) -> bytes:
+        """Render one incident with its picture."""
+        template = self._environment.get_template("incident.html")
+        chart = build_incident_chart(one)
+        return template.render(page="incidents", up="../", one=one, chart=chart, simulated=simulated).encode()
 
     def runbooks(self, simulated: bool = False) -> bytes:
         """Render the runbooks of this version."""
