@@ -88,7 +88,7 @@ FOCUSED = """() => {
 }"""
 
 
-def walked(page: Page, most: int = 60) -> Iterator[dict[str, Any]]:
+def walked(page: Page, most: int = 64) -> Iterator[dict[str, Any]]:
     """Yield the focused elements of a walk with the tab key."""
     for _ in range(most):
         page.keyboard.press("Tab")

@@ -10,11 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from memwatch.linux.process_ends import read_status
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
-from support.incident_host import CONTAINER, IncidentHost
-from support.incident_scenarios import global_kill, kib
+from support.incident_host import CONTAINER, GROUPS, IncidentHost
+from support.incident_scenarios import global_kill, group_kill, kib
+from support.memory_cgroup import HOG, memory_cgroup
 
 HOLD = "import sys, time; kept = bytearray(b'x') * (400 << 20); print('ready', flush=True); time.sleep(600)"
 
@@ -127,3 +130,46 @@ def test_sigkill_without_a_log_line_is_reported_as_unknown(tmp_path: Path) -> No
         else:
             time.sleep(6.0)
             assert daemon.get("/api/v1/incidents").json == []
+
+
+@pytest.mark.long
+def test_real_kill_at_the_limit_of_a_cgroup_names_its_program(tmp_path: Path) -> None:
+    """A program outgrows its group. Without the permission to create one, the same lines in a file are read."""
+    with memory_cgroup(256 << 20) as group:
+        if group is None:
+            check_simulated_group_kill(tmp_path)
+            return
+        with running_daemon(tmp_path, config='[processes]\ninterval = "1s"\n') as daemon:
+            daemon.wait_until_ok("processes")
+            reads_log = any(
+                (one["name"], one["state"]) == ("kmsg", "ok") for one in daemon.get("/api/v1/collectors").json
+            )
+            hog = group.run(HOG, "40", "1024")
+            assert hog.wait(60) == -9
+            found = wait_for_incident(daemon, kind="kill")
+            if not reads_log:
+                assert killer_kind(found) == "unknown"
+                return
+    assert killer_kind(found) == "cgroup_oom", found["sentence"]
+    assert found["victim"]["pid"] == hog.pid
+    assert group.folder.name in found["killer"]["evidence"]
+    assert found["cause"] is None or found["cause"]["pid"] == hog.pid
+
+
+def check_simulated_group_kill(tmp_path: Path) -> None:
+    host = IncidentHost(tmp_path / "host")
+    with running_daemon(tmp_path, *host.arguments, config=host.config) as daemon:
+        daemon.wait_until_ok("processes")
+        host.use(4.0, {77: 3.0, 78: 0.3})
+        daemon.wait_for(
+            "/api/v1/processes",
+            lambda found: any(one["pid"] == 77 and one["rss_bytes"] >= 3 << 30 for one in found),
+        )
+        host.log_kernel(line for _, line in group_kill(77, "vllm", kib(3.0), GROUPS[77], 0.0))
+        found = wait_for_incident(daemon, kind="kill")
+
+    assert (killer_kind(found), found["victim"]["pid"], found["cause"]["pid"]) == ("cgroup_oom", 77, 77)
+
+
+def test_kill_at_the_limit_of_a_container_is_compared_within_it(tmp_path: Path) -> None:
+    check_simulated_group_kill(tmp_path)

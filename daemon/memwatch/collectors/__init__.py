@@ -72,12 +72,19 @@ COLLECTORS: tuple[type[BaseCollector], ...] = (
 
 
 def list_collectors(host: Host, disabled: Collection[str] = ()) -> list[CollectorEntry]:
-    """Return the entries of this platform's collectors, without the disabled ones."""
+    """Return the entries of this platform's collectors, without the disabled ones.
+
+    One that is off by default is included only if the options of the host enable it.
+    """
     return [
         CollectorEntry(kind.name, partial(kind.create, host), kind.may_block, sign_paths(host.roots, kind.signs))
         for kind in COLLECTORS
-        if kind.supports(host.platform) and kind.name not in disabled
+        if kind.supports(host.platform) and kind.name not in disabled and is_enabled(kind, host)
     ]
+
+
+def is_enabled(kind: type[BaseCollector], host: Host) -> bool:
+    return kind.options().enabled or host.options_for(kind.options).enabled
 
 
 def sign_paths(roots: Roots, signs: Iterable[str]) -> tuple[str, ...]:
