@@ -303,8 +303,9 @@ def test_log_is_bounded_and_finds_the_open_incident() -> None:
     assert (log.heads()[0].id, log.heads()[0].timeline) == ("open", ())
     assert log.find("000") is None
     assert log.find("open") == replace(INCIDENT, id="open", began=999.0, ended=None)
-    assert log.open_id("ram") == "open"
-    assert log.open_id("gpu0.vram") is None
+    assert log.current_id("ram") == "open"
+    assert log.current_id("kernel") == "open"
+    assert log.current_id("gpu0.vram") is None
 
 
 def test_markdown_escapes_names() -> None:

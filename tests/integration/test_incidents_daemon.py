@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -18,6 +19,9 @@ from support.daemon_process import RunningDaemon, running_daemon
 from support.incident_host import CONTAINER, GROUPS, IncidentHost
 from support.incident_scenarios import global_kill, group_kill, kib
 from support.memory_cgroup import HOG, memory_cgroup
+from support.waiting import wait_until
+from support.webhook_receiver import receiving
+from support.webhook_samples import SECRET
 
 HOLD = "import sys, time; kept = bytearray(b'x') * (400 << 20); print('ready', flush=True); time.sleep(600)"
 
@@ -173,3 +177,22 @@ def check_simulated_group_kill(tmp_path: Path) -> None:
 
 def test_kill_at_the_limit_of_a_container_is_compared_within_it(tmp_path: Path) -> None:
     check_simulated_group_kill(tmp_path)
+
+
+def test_notification_of_a_critical_level_links_to_its_incident(tmp_path: Path) -> None:
+    """The incident begins at the tick that sends the alert."""
+    host = IncidentHost(tmp_path / "host")
+    with receiving() as receiver:
+        config = (
+            f'{host.config}[web]\nurl = "https://spark/memory"\n'
+            f'[[alerts.webhooks]]\nname = "ops"\nurl = "{receiver.url}"\nsecret = "{SECRET}"\n'
+        )
+        with running_daemon(tmp_path, *host.arguments, config=config) as daemon:
+            daemon.wait_until_ok("processes")
+            host.fill()
+            found = daemon.wait_for("/api/v1/incidents", bool)
+            wait_until(lambda: len(receiver.deliveries) > 0)
+    body = json.loads(receiver.deliveries[0].body)
+
+    assert body["event"] == "pressure.critical"
+    assert body["incident_url"] == f"https://spark/memory/incidents/{found[-1]['id']}"

@@ -12,6 +12,8 @@ from memwatch.helper.codec import DecodeError, from_line, to_line
 from memwatch.incidents.records import Incident
 
 MAX_INCIDENTS, MAX_BYTES = 100, 1 << 20
+# Target of alerts about kills.
+KERNEL = "kernel"
 # An incident has some 30 kB.
 MAX_UNPACKED_BYTES = 1 << 20
 
@@ -69,8 +71,9 @@ class IncidentLog:
             data = self._data.get(incident_id)
         return None if data is None else unpack(data)
 
-    def open_id(self, target: str) -> str | None:
-        """Return the id of the incident that a target is in now."""
+    def current_id(self, target: str) -> str | None:
+        """Return the id of the incident that a target is in now. The kernel kills in any."""
         with self._lock:
-            found = [one for one in self._heads.values() if one.ended is None and one.target == target]
-        return found[-1].id if found else None
+            found = [one for one in self._heads.values() if one.ended is None]
+        about = [one.id for one in found if target in (one.target, KERNEL)]
+        return about[-1] if about else None

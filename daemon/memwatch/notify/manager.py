@@ -8,6 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from memwatch.alerts.persistence import (
     Entry,
     StateDecodeError,
@@ -259,7 +261,7 @@ class NotificationManager:
         for receiver in wanting:
             channel = receiver.channel
             if channel.kind not in bodies:
-                bodies[channel.kind] = channel.body(notification, snapshot, self.sender())
+                bodies[channel.kind] = channel.body(notification, snapshot, self._sender_of(notification))
             new_messages.append(
                 (
                     receiver.queue,
@@ -269,6 +271,11 @@ class NotificationManager:
                 )
             )
         return new_messages
+
+    def _sender_of(self, notification: Notification) -> Sender:
+        """Return the sender, with the incident that the alert is about."""
+        found = self._monitor.incidents.log.current_id(notification.target)
+        return replace(self.sender(), incident=found) if found else self.sender()
 
     def _use_silences(self, silences: tuple[Silence, ...]) -> None:
         self._monitor.silences = silences

@@ -16,12 +16,19 @@ class Sender(Struct, frozen=True):
 
     `url`: address of its pages, None if other machines cannot reach them. `instance` and `job`: the labels that
     Prometheus gives its metrics; without an instance the host name is used. `labels`: those of [labels].
+    `incident`: the incident of the alert that is sent, if there is one.
     """
 
     url: str | None = None
     instance: str = ""
     job: str = JOB
     labels: Mapping[str, str] = field(default_factory=dict)
+    incident: str | None = None
+
+    @property
+    def incident_url(self) -> str | None:
+        """Return the URL of the incident, None without one or without an address."""
+        return f"{self.url}/incidents/{self.incident}" if self.url and self.incident else None
 
     def runbook_url(self, rule: str, target: str) -> str | None:
         """Return the URL of the runbook for an alert, None without an address."""

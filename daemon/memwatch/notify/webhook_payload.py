@@ -175,6 +175,7 @@ def body_json(notification: Notification, snapshot: Snapshot, sender: Sender, le
         "labels": dict(sender.labels),
         "dashboard_url": sender.url,
         "runbook_url": sender.runbook_url(notification.rule, notification.target),
+        "incident_url": sender.incident_url,
     }
 
 

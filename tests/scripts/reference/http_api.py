@@ -36,6 +36,7 @@ PAGES = {
     "devices": "GPUs and NPUs: what they allocate from, headroom, errors",
     "fit": "whether a model fits: a size, numbers, or a `config.json`",
     "alerts": "firing alerts, receivers, silences",
+    "incidents": "what took the memory, what was killed and by whom; `/incidents/ID` has a picture",
     "about": "collectors, their errors, and the daemon's own cost",
 }
 OTHER_PAGES = {
