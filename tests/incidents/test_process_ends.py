@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import select
 import subprocess
 import time
@@ -79,5 +80,20 @@ def test_process_that_has_ended_already_is_left_out(ends: ProcessEnds) -> None:
     child.wait()
 
     ends.follow((process(child.pid, "true", "ada", 5),))
+
+    assert ends.read_event(select.POLLIN) is Wake.DUE
+
+
+def test_no_process_is_followed_if_descriptors_are_few(ends: ProcessEnds) -> None:
+    """The clients need them."""
+    child = subprocess.Popen(["sleep", "60"])
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
+        ends.follow((process(child.pid, "sleep", "ada", 5),))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
+        child.kill()
+        child.wait()
 
     assert ends.read_event(select.POLLIN) is Wake.DUE

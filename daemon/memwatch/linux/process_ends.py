@@ -6,6 +6,7 @@ import array
 import fcntl
 import logging
 import os
+import resource
 import select
 import struct
 import time
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from memwatch.kill_log import ProcessEnd
 from memwatch.linux.wakeups import Wake
 from memwatch.model import Absent, Process
+from memwatch.runtime.limits import descriptors_for_processes
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -56,7 +58,8 @@ class ProcessEnds:
         """Follow the largest of these processes from now on."""
         if self._poll is None:
             return
-        largest = sorted(processes, key=_size, reverse=True)[:MAX_FOLLOWED]
+        shared = descriptors_for_processes(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        largest = sorted(processes, key=_size, reverse=True)[: min(MAX_FOLLOWED, shared)]
         wanted = frozenset(process.pid for process in largest if process.visible)
         if wanted == self._followed:
             return
