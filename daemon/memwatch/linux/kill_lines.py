@@ -15,7 +15,7 @@ MAX_LINE, MAX_NAME = 500, 200
 
 # Names of processes and cgroups may contain any character, so patterns end at a text after them.
 # earlyoom, kill.c. 1.0 to 1.2: `killing process 27541 "bash" with signal 15: badness …`. 1.3 to 1.5: `sending
-# SIGTERM to process 12006 "python3": badness …`. 1.6 to 1.8: with `uid 1000`. 1.9: `oom_score`, not `badness`.
+# SIGTERM to process 12006 "bash": badness …`. 1.6 to 1.8: with `uid 1000`. 1.9: `oom_score`, not `badness`.
 _EARLYOOM = re.compile(
     r'(?:sending SIG(?:TERM|KILL) to process|[Kk]illing process) (\d{1,10}) (?:uid \d{1,10} )?"(.*)"'
     r"(?: with signal \d{1,2})?: (?:badness|oom_score) "
