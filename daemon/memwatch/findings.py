@@ -14,6 +14,7 @@ from memwatch.drivers.apple.records import AppleReading
 from memwatch.drivers.drm.records import DrmReading
 from memwatch.drivers.nvml.records import NvmlReading
 from memwatch.drivers.tegra.records import NvMapReading, TegraReading, TegrastatsReading
+from memwatch.engines.records import Engine
 from memwatch.kernel_log import KernelLog
 from memwatch.kill_log import ServiceKill
 from memwatch.linux.dmem import DmemReading
@@ -37,6 +38,7 @@ class Findings(Struct, frozen=True):
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | None = None
     missing_pids: frozenset[int] = frozenset()
+    engines: tuple[Engine, ...] = ()
     owners: tuple[Owner, ...] = ()
     kernel_held: tuple[KernelHeld, ...] = ()
     container_names: Mapping[str, str] | None = None
@@ -79,6 +81,7 @@ class Findings(Struct, frozen=True):
             shares=tuple(stale_share(share) for share in self.shares),
             devices=tuple(stale_device(device) for device in self.devices),
             nodes=tuple(stale_node(node) for node in self.nodes),
+            engines=tuple(engine.as_stale() for engine in self.engines),
             stale=frozenset(name for name, reading in readings.items() if reading is not None),
             **readings,
         )

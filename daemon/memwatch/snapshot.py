@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from memwatch.allocators import AllocatorReport
+from memwatch.engines.records import Engine
 from memwatch.kernel_log import KernelLog
 from memwatch.leases import Lease
 from memwatch.model import (
@@ -320,6 +321,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     devices: tuple[Device, ...] = ()
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | Absent = Absent.NOT_AVAILABLE
+    engines: tuple[Engine, ...] = ()
     owners: tuple[Owner, ...] = ()
     kernel_held: tuple[KernelHeld, ...] = ()
     container_names: Mapping[str, str] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from memwatch.clock import Clock
 from memwatch.collectors import list_collectors
 from memwatch.collectors.base import CollectorEntry, Host, ScanOptions
+from memwatch.engines.records import ModelQuery, ModelSizes
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.incidents.store import IncidentStore
 from memwatch.linux.files import Roots
@@ -35,6 +36,7 @@ from memwatchd.recording.player import Player, ReplayClock
 from memwatchd.recording.recorder import Recorder
 from memwatchd.settings.certificates import certificate_names, tls_context
 from memwatchd.settings.channels import ReceiverSection
+from memwatchd.settings.engines import engine_addresses
 from memwatchd.settings.load import SettingsError
 from memwatchd.settings.messages import Problem
 from memwatchd.settings.schema import Settings
@@ -75,7 +77,15 @@ def build_host(settings: Settings) -> Host:
         settings.processes.interval.total_seconds(),
         settings.processes.command_lines and not settings.web.is_open,  # they may contain passwords
     )
-    return Host(build_roots(settings), (scan, *settings.collectors.options))
+    options = (scan, engine_addresses(settings.engines), *settings.collectors.options)
+    return Host(build_roots(settings), options, size_model=size_model)
+
+
+def size_model(query: ModelQuery) -> ModelSizes:
+    """Read the sizes of a model. The planner is imported only if a model server runs."""
+    from memwatch.planning import served
+
+    return served.size_model(query)
 
 
 def build_rules(settings: Settings, player: Player | None = None) -> MonitorRules:

@@ -46,6 +46,9 @@ OTHERS: dict[tuple[str, ...], str] = {
     ("alerts", "alertmanagers", "alertmanager", "url"): '"http://127.0.0.1:9094"',
     ("alerts", "alertmanagers", "alertmanager", "user"): '"other"',
     ("alerts", "alertmanagers", "alertmanager", "secret"): '"file:/etc/memwatchd/other-token"',
+    ("engines", "chat", "name"): '"other"',
+    ("engines", "chat", "url"): '"http://127.0.0.1:8001"',
+    ("engines", "chat", "token"): '"file:/etc/memwatchd/other-token"',
     ("alerts", "apprise", "chat", "url"): '"json://other/"',
     ("collectors", "containers", "socket"): '"unix:/run/podman/podman.sock"',
     ("collectors", "journal", "path"): '"/bin/sh"',
@@ -68,6 +71,7 @@ def full_text(folder: Path) -> str:
         ("alertmanager-secret", "a password of tests"),
         ("token", "a-token-of-tests"),
         ("proxy-url", "http://user:a-password-of-tests@proxy.example.com:3128"),
+        ("vllm-token", "a-token-of-tests"),
         ("other-token", "another-token-of-tests"),
     ):
         (folder / name).write_text(content)
@@ -83,10 +87,12 @@ def in_folder(text: str, folder: Path) -> str:
 
 
 def with_other_value(text: str, path: tuple[str, ...], value: object, folder: Path) -> str:
-    """Return the text with another value of one key. In a path, receivers are given by name."""
+    """Return the text with another value of one key. In a path, receivers and model servers are given by name."""
     place: KeyPath = path
     if path[0] == "alerts" and len(path) == 4:
         place = (*path[:2], 0, path[3])
+    if path[0] == "engines":
+        place = (path[0], 0, path[2])
     number = find_line(line_numbers(text), place)
     assert number is not None, path
     all_lines = text.split("\n")

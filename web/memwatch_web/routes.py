@@ -50,6 +50,7 @@ MEMORY = (
     Route("GET",    "/api/v1/processes",            part(views.processes_json),   "Process[]"),
     Route("GET",    "/api/v1/processes/{pid}/pss",  owners.pss,                   "Pss",
           refusals=NO_PSS),
+    Route("GET",    "/api/v1/engines",              part(views.engines_json),     "Engine[]"),
     Route("GET",    "/api/v1/owners",               owners.owners,                "Owners"),
     Route("GET",    "/api/v1/growth",               owners.growth,                "Growth"),
     Route("GET",    "/api/v1/pressure",             part(views.pressure_json),    "Pressure[]"),

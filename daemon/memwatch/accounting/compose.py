@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from memwatch.accounting import amd, apple, drm, npu, nvidia, tegra
 from memwatch.accounting.device_memory import DeviceMemory, NpuMemory
 from memwatch.accounting.driver_errors import with_logged
+from memwatch.accounting.engines import with_engine_memory
 from memwatch.accounting.gpu_limits import with_gpu_limits
 from memwatch.accounting.hwmon import with_sensors
 from memwatch.accounting.labels import with_unique_labels
@@ -108,6 +109,7 @@ def relate(whole: Findings) -> Findings:
     whole = with_device_memories(whole, device_memories, npus)
     whole = with_holders(whole, device_memories, npus)
     whole = with_gpu_limits(whole)
+    whole = with_engine_memory(whole) if whole.engines else whole
     devices = with_sensors(whole.devices, whole)
     devices = with_logged(devices, whole.kernel_log) if whole.kernel_log else devices
     pools, shares = whole.pools, whole.shares

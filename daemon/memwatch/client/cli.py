@@ -44,7 +44,7 @@ the daemon requires a login, set its token in MEMWATCH_TOKEN or use its Unix soc
 GROUPS = (
     ("status, top, watch", "memory now: once, live, in columns"),
     ("devices, backends", "GPUs and compute backends"),
-    ("owners, growth, history", "who holds memory, who grows"),
+    ("owners, growth, history, engines", "who holds memory, who grows"),
     ("incidents, events, last-words", "what happened; before a crash"),
     ("alerts, check", "exit code for Nagios, cron, Slurm"),
     ("fit, advise", "does a model fit; recommended settings"),
@@ -247,6 +247,7 @@ memwatch.deferred = {
         "check": ("check",),
         "completion": ("completion",),
         "doctor": ("doctor",),
+        "engines": ("engines",),
         "fit": ("fit",),
         "history": ("history",),
         "incidents": ("incidents",),

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct, field
 
+from memwatch.engines.records import ModelQuery, ModelSizes
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots
 from memwatch.linux.pci import GpuPids
@@ -26,13 +27,17 @@ class ScanOptions(Struct, frozen=True):
 
 
 class Host(Struct, frozen=True):
-    """The machine that collectors read, with shared state. `options` holds the settings, one record per type."""
+    """The machine that collectors read, with shared state. `options` holds the settings, one record per type.
+
+    `size_model` reads the sizes of a model that a server has loaded, None if it is not wanted.
+    """
 
     roots: Roots = Roots()
     options: tuple[Struct, ...] = ()
     platform: str = sys.platform
     page_size: int = mmap.PAGESIZE
     gpu_pids: GpuPids = field(default_factory=GpuPids)
+    size_model: Callable[[ModelQuery], ModelSizes] | None = None
 
     def options_for(self, kind: type[AnyOptions]) -> AnyOptions:
         """Return the options of this type, or the defaults if none were set."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from memwatch import __version__
-from memwatch.notify.deadline_socket import MAX_READ_BYTES, DeadlineSocket, remaining
 from memwatch.notify.http_proxy import (
     REFUSED_LOGIN,
     Proxy,
@@ -24,10 +23,14 @@ from memwatch.notify.http_proxy import (
     open_tunnel,
 )
 from memwatch.notify.webhook_payload import Endpoint
+from memwatch.runtime.deadline_socket import DeadlineSocket, remaining
 
 if TYPE_CHECKING:
     import ssl
 
+# Most bytes read of a response, headers and body. Only the status line and headers are used; the body is read so
+# that the connection is not reset while the receiver still sends.
+MAX_READ_BYTES = 64 * 1024
 MAX_RETRY_AFTER_SECONDS = 86_400.0
 # Bad gateway, gateway timeout: a proxy forwarded the request and got no valid response.
 GATEWAY_LOST_IT = frozenset({502, 504})
@@ -151,7 +154,7 @@ class Poster:
             plain.settimeout(remaining(deadline) / addresses_left)
             plain.connect(address)
             if self._proxy is not None and self._tls is not None:
-                open_tunnel(DeadlineSocket(plain, deadline), self._proxy, self._endpoint)
+                open_tunnel(DeadlineSocket(plain, deadline, MAX_READ_BYTES), self._proxy, self._endpoint)
                 self._in_tunnel = True
             if self._tls is not None:
                 plain.settimeout(remaining(deadline))
@@ -182,7 +185,7 @@ class Poster:
         self, connected: socket.socket, deadline: float, headers: dict[str, str], body: bytes
     ) -> PostResult:
         connection = http.client.HTTPConnection(self._endpoint.host, self._endpoint.port)
-        connection.sock = DeadlineSocket(connected, deadline)
+        connection.sock = DeadlineSocket(connected, deadline, MAX_READ_BYTES)
         fixed = {
             "Host": self._endpoint.host_header,
             "User-Agent": f"memwatchd/{__version__}",

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from memwatch import __version__
-from memwatch.notify.deadline_socket import DeadlineSocket
 from memwatch.notify.webhook_payload import Endpoint
+from memwatch.runtime.deadline_socket import DeadlineSocket
 
 REFUSED_LOGIN = 407
 # tinyproxy 1.11 answers 407 without a login and 401 to a wrong one.

@@ -74,7 +74,7 @@ def _read_folder(path: Path) -> Checkpoint:
         return _build_checkpoint(path, _config_beside(path / CONFIG), _sum_tensor_bytes(shards), "safetensors")
     files = sorted(path.glob("*.gguf"))
     if files and _are_parts(files):
-        return _read_gguf(files)
+        return read_gguf(files)
     if (path / CONFIG).exists():
         return _build_checkpoint(path, _config(path / CONFIG), None, CONFIG)
     if files:
@@ -124,7 +124,7 @@ def _sum_tensor_bytes(shards: list[Path]) -> int:
 
 def _read_file(path: Path) -> Checkpoint:
     if path.suffix == ".gguf":
-        return _read_gguf([path])
+        return read_gguf([path])
     if path.suffix == ".safetensors":
         header, room = safetensors.read_header(path)
         weights = safetensors.checked_bytes(header, room, str(path))
@@ -145,7 +145,8 @@ def _are_parts(files: list[Path]) -> bool:
     return len(files) == 1 or (None not in found and len(kinds) == 1 and kinds.pop()[1] == len(files))
 
 
-def _read_gguf(files: list[Path]) -> Checkpoint:
+def read_gguf(files: list[Path]) -> Checkpoint:
+    """Read the parts of one model. Raises InvalidInputError and OSError."""
     # Only the first part has the metadata; each part has some of the tensors.
     heads = [gguf.read_head(file) for file in files]
     weights, numbers = (sum(getattr(head, name) for head in heads) for name in ("tensor_bytes", "parameters"))

@@ -112,6 +112,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         devices=devices_json(snapshot),
         processes=processes_json(snapshot),
         process_scan=_plain(snapshot.process_scan),
+        engines=engines_json(snapshot),
         swap=_plain(snapshot.swap),
         zram=_plain(snapshot.zram),
         zfs_cache=_plain(snapshot.zfs_cache),
@@ -178,6 +179,10 @@ def process_json(process: Process, names: Mapping[str, str], pods: Mapping[str, 
     )
     del found["footprint_range"]
     return found
+
+
+def engines_json(snapshot: Snapshot) -> list[Json]:
+    return [record_json(engine) for engine in snapshot.engines]
 
 
 def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:

@@ -11,11 +11,14 @@ from msgspec import Struct
 
 from memwatch.options import Section, Size, duration_text
 from memwatchd.settings.channels import ReceiverSection
+from memwatchd.settings.engines import EngineServer
 from memwatchd.settings.schema import Sections
 from memwatchd.settings.section import TakesEffect, is_section, section_keys, unwrap
 
 Path = tuple[str, ...]
 
+# Tables of lists, which have a unique name.
+NAMED = (ReceiverSection, EngineServer)
 EMPTY_TEXTS = frozenset({"not set", "[]"})
 
 
@@ -86,7 +89,7 @@ def text_at(values: Mapping[Path, object], path: Path) -> str:
 
 
 def flat(settings: Sections) -> Iterator[tuple[Path, object]]:
-    """Yield every setting with its path. Receivers are identified by name."""
+    """Yield every setting with its path. Receivers and model servers are identified by name."""
     for section in section_keys(Sections):
         yield from _flat((section,), getattr(settings, section))
 
@@ -98,9 +101,9 @@ def _flat(path: Path, value: object) -> Iterator[tuple[Path, object]]:
     elif isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _flat((*path, name), inner)
-    elif isinstance(value, tuple) and any(isinstance(item, ReceiverSection) for item in value):
-        for receiver in value:
-            yield from _flat((*path, receiver.name), receiver)
+    elif isinstance(value, tuple) and any(isinstance(item, NAMED) for item in value):
+        for item in value:
+            yield from _flat((*path, item.name), item)
     else:
         yield path, value
 

@@ -46,6 +46,7 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
         ("alerts", "alertmanagers"),
         ("alerts", "apprise"),
         ("collectors", "containers", "socket"),
+        ("engines",),
     }
     assert settings.alerts.receivers_of_kind(Webhook)[0].timeout == timedelta(seconds=15)
     assert settings.pressure.percents_for("ram") == settings.pressure.percents_for("")
@@ -78,7 +79,8 @@ def test_shipped_file_marks_the_keys_that_need_a_restart() -> None:
 
 def needs_start(path: tuple[str, ...]) -> bool:
     in_list = path[0] == "alerts" and len(path) == 3
-    effect = find_effect((*path[:2], "operators", path[2]) if in_list else path)
+    where = (*path[:2], "operators", path[2]) if in_list else path
+    effect = find_effect(("engines", "chat", path[1]) if path[0] == "engines" and len(path) == 2 else where)
     return effect.at == "start" or bool(effect.while_set)
 
 

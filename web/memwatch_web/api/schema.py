@@ -374,6 +374,42 @@ class SelfUsage(Figures):
     memory_locked: bool
 
 
+class Engine(Figures):
+    """A model server. Its weights and its KV cache are parts of the memory of its processes."""
+
+    id: str = Field(examples=["vllm-8000"])
+    kind: Literal["vllm", "sglang", "llama.cpp", "ollama", "tgi", "tensorrt-llm", "triton", "openai"]
+    title: str = Field(examples=["vLLM"])
+    url: str | None
+    pid: int | None = Field(description="The first process of the server.")
+    pids: list[int] = Field(description="All its processes.")
+    user: str | None
+    version: str | None
+    model: str | None
+    quantization: str | None
+    context_tokens: int | None
+    weights_bytes: int | None
+    kv_cache_bytes: int | None = Field(description="Reserved for the KV cache.")
+    kv_cache_used_bytes: int | None = Field(description="Part of it that holds tokens.")
+    kv_cache_ratio: float | None = Field(description="Used fraction of the KV cache, 0 to 1.")
+    footprint_bytes: int | None = Field(description="Memory of all its processes.")
+    remainder_bytes: int | None = Field(
+        description="Memory without weights and KV cache: graphs, workspace, fragmentation."
+    )
+    held_bytes: dict[str, int | dict[str, Reason] | None] = Field(description="Device memory by pool or share.")
+    requests_running: int | None
+    requests_waiting: int | None
+    prompt_tokens_total: int | None = Field(description="Since the server started.")
+    generation_tokens_total: int | None
+    tokens_per_second: float | None = Field(description="Generated, in the last 5 s.")
+    prompt_tokens_per_second: float | None
+    time_to_first_token_seconds: float | None = Field(description="Mean of the requests of the last 5 s.")
+    sleeping: bool | None = Field(description="True while the model is unloaded until the next request.")
+    gpu_fraction: float | None = Field(description="Fraction of a GPU that the server was allowed to use.")
+    quality: Literal["measured", "derived", "estimated"] = Field(description="That of weights and KV cache.")
+    notes: list[str] = Field(description="Why figures are missing, and how to get them.")
+
+
 class Snapshot(Figures):
     """All data of the latest tick."""
 
@@ -408,6 +444,7 @@ class Snapshot(Figures):
     claims: list[AllocatorReport]
     not_returned: list[NotReturned]
     leases: list[Lease]
+    engines: list[Engine]
     self_: SelfUsage = Field(alias="self")
 
 

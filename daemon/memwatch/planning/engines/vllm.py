@@ -121,6 +121,15 @@ def _padding(shape: Transformer) -> tuple[float, float]:
     near = owners - full
     if not full or not near:
         return 1.0, 1.0
-    small, large = sorted((full, near))
-    group = large if large < 1.25 * small else small
+    group = layers_of_group(shape)
     return -(-full // group) * group / full, -(-near // group) * group / near
+
+
+def layers_of_group(shape: Transformer) -> int:
+    """Return the layers that share the blocks of the cache: all with a cache, if these are of one kind."""
+    owners = shape.with_attention - shape.shared_kv_layers
+    full = shape.full_layers if shape.sliding_window else owners
+    small, large = sorted((full, owners - full))
+    if not small:
+        return large
+    return large if large < 1.25 * small else small

@@ -1,4 +1,4 @@
-"""Socket for http.client with a deadline for all reads and writes, and a limit on the bytes read."""
+"""Sockets for http.client with a deadline for the whole exchange and a limit of the bytes that are read."""
 
 from __future__ import annotations
 
@@ -10,36 +10,33 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-# Most bytes read of a response, headers and body. Only the status line and headers are used; the body is read so
-# that the connection is not reset while the receiver still sends.
-MAX_READ_BYTES = 64 * 1024
-
 
 class DeadlineSocket:
-    """Socket for http.client with a deadline and a limit of the bytes that are read."""
+    """Socket for http.client. The caller closes the socket that it wraps."""
 
-    def __init__(self, connected: socket.socket, deadline: float) -> None:
+    def __init__(self, connected: socket.socket, deadline: float, max_bytes: int) -> None:
         self._connected = connected
         self._deadline = deadline
+        self._max_bytes = max_bytes
 
     def sendall(self, data: bytes) -> None:
         self._connected.settimeout(remaining(self._deadline))
         self._connected.sendall(data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(LimitedReader(self._connected, self._deadline))
+        return io.BufferedReader(LimitedReader(self._connected, self._deadline, self._max_bytes))
 
     def close(self) -> None:
-        """Do nothing: the owner closes the socket."""
+        """Do nothing: the caller closes the socket."""
 
 
 class LimitedReader(io.RawIOBase):
     """Stream from a socket until the deadline or the limit, which appears as the end of the stream."""
 
-    def __init__(self, connected: socket.socket, deadline: float) -> None:
+    def __init__(self, connected: socket.socket, deadline: float, max_bytes: int) -> None:
         self._connected = connected
         self._deadline = deadline
-        self._left = MAX_READ_BYTES
+        self._left = max_bytes
 
     def readable(self) -> bool:
         return True

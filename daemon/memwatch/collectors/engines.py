@@ -1,0 +1,215 @@
+"""Model servers on this machine: found by their processes, asked over loopback. And those that are configured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.collectors.base import BaseCollector, Host
+from memwatch.engines.command import Command
+from memwatch.engines.kinds import KIND_BY_NAME
+from memwatch.engines.records import Engine
+from memwatch.engines.server import Address, EngineServer, SizeModel
+from memwatch.findings import Findings
+from memwatch.linux.engine_processes import EngineProcesses, ServerProcess
+from memwatch.linux.files import Roots, SourceUnavailable
+from memwatch.linux.listeners import Listener, read_listeners, read_socket_inodes
+from memwatch.linux.model_files import find_home, find_model
+from memwatch.linux.process_files import Passwd
+from memwatch.linux.tcp_peer import NET
+from memwatch.model import Absent
+from memwatch.options import Doc, SwitchableOptions
+
+PERIOD_SECONDS = 5.0
+# A server opens its socket some minutes after its start, when its model is loaded.
+SEARCH_TURNS = 3
+NO_SOCKET = "It does not listen on a TCP port yet."
+ELSEWHERE = "It listens in the network of a container. Name its address under [[engines]] to ask it."
+NOT_LOOPBACK = "It listens on {host} only, and memwatchd asks on loopback. Name its address under [[engines]]."
+
+
+class EngineAddress(Struct, frozen=True):
+    """A configured engine."""
+
+    kind: str
+    name: str
+    address: Address
+
+
+class EngineAddresses(Struct, frozen=True):
+    """All configured engines, as one of the options of `Host`."""
+
+    listed: tuple[EngineAddress, ...] = ()
+
+
+class Options(SwitchableOptions, frozen=True, kw_only=True):
+    discover: Annotated[
+        bool,
+        Doc(
+            "Ask the model servers of this machine (vLLM, SGLang, llama.cpp, Ollama, TGI, TensorRT-LLM) for their "
+            "memory and load, every 5 s. They are found by their processes, and asked with GET on loopback only. "
+            "With false, only the servers under [[engines]] are asked."
+        ),
+    ] = True
+
+
+class Found(Struct):
+    """A server that was found: how it is asked, or why it is not."""
+
+    server: EngineServer | None
+    note: str
+    turn: int
+
+
+class Collector(BaseCollector):
+    name = "engines"
+    period_seconds: float = PERIOD_SECONDS
+    may_block = True
+    options: type[Options] = Options
+    about = "Model servers, and the memory that their weights and their KV cache take."
+    sole_fields: tuple[str, ...] = ("engines",)
+
+    def __init__(
+        self,
+        roots: Roots,
+        discover: bool = True,
+        configured: Sequence[EngineAddress] = (),
+        size_model: SizeModel | None = None,
+        net: Path = NET,
+    ) -> None:
+        """`net`: the network namespace of this process, which is the only one that can be asked."""
+        if not discover and not configured:
+            raise SourceUnavailable("discovery is off, and no server is configured under [[engines]]")
+        self._roots = roots
+        self._net = net
+        self._size_model = size_model
+        self._passwd = Passwd(roots.rootfs / "etc/passwd")
+        self._configured = [(one, self._server(one.kind, one.address)) for one in configured]
+        self._found: dict[tuple[int, int], Found] = {}
+        self._turn = 0
+        self._folder = -1
+        if discover:
+            try:
+                self._folder = os.open(roots.procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                raise SourceUnavailable(f"{roots.procfs}: {error.strerror}") from error
+            self._processes = EngineProcesses(self._folder)
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        listed = host.options_for(EngineAddresses).listed
+        return cls(host.roots, host.options_for(Options).discover, listed, host.size_model)
+
+    def collect(self) -> Findings:
+        self._turn += 1
+        running = self._processes.find() if self._folder >= 0 else []
+        if running:
+            self._passwd.refresh()
+        self._found = {
+            key: self._found[key] for one in running if (key := (one.pid, one.start_ticks)) in self._found
+        }
+        engines = [self._ask_found(one) for one in running]
+        ports = {one.url: one for one in engines}
+        engines += [
+            self._ask_configured(one, server) for one, server in self._configured if server.address.url not in ports
+        ]
+        return Findings(engines=with_unique_ids(engines))
+
+    def close(self) -> None:
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+    def _ask_configured(self, one: EngineAddress, server: EngineServer) -> Engine:
+        no = Absent.NOT_SUPPORTED
+        title = server.kind.title
+        blank = Engine(
+            one.name, one.kind, title, one.address.url, no, user=no, footprint_bytes=no, remainder_bytes=no
+        )
+        return server.ask(blank, Command(), Command())
+
+    def _ask_found(self, process: ServerProcess) -> Engine:
+        key = process.pid, process.start_ticks
+        found = self._found.get(key)
+        is_silent = found is not None and (found.server is None or found.server.is_silent)
+        if found is None or (is_silent and self._turn - found.turn >= SEARCH_TURNS):
+            found = self._found[key] = self._locate(process, found)
+        kind, server = process.kind, found.server
+        port = server.address.port if server else process.pid
+        blank = Engine(
+            f"{kind.name}-{port}",
+            kind.name,
+            kind.title,
+            server.address.url if server else Absent.NOT_AVAILABLE,
+            process.pid,
+            process.pids,
+            self._passwd.name(process.uid),
+            notes=(found.note,) if found.note else (),
+        )
+        return server.ask(blank, process.command, process.inner) if server else blank
+
+    def _locate(self, process: ServerProcess, before: Found | None) -> Found:
+        """Find the socket of a server. One that listens where it did before is kept, with its counters."""
+        kind = process.kind
+        listeners = self._listeners_of(process)
+        preferred = next((n for n in (process.command.number(name) for name in kind.port_options) if n), kind.port)
+        listeners.sort(key=lambda one: (one.port != preferred, one.port))
+        if not listeners:
+            return Found(None, NO_SOCKET, self._turn)
+        ours = read_listeners(self._net)
+        first = next((one for one in listeners if one.inode in ours), None)
+        if first is None:
+            return Found(None, ELSEWHERE, self._turn)
+        host = first.loopback
+        if host is None:
+            return Found(None, NOT_LOOPBACK.format(host=first.host), self._turn)
+        address = self._with_token(Address(host, first.port))
+        if before is not None and before.server is not None and before.server.address == address:
+            return Found(before.server, "", self._turn)
+        return Found(self._server(kind.name, address, process), "", self._turn)
+
+    def _listeners_of(self, process: ServerProcess) -> list[Listener]:
+        """Return the sockets of a server's processes; without access to their descriptors, those of its user at the
+        port of its command line."""
+        rows = read_listeners(self._roots.procfs / str(process.pid) / "net")
+        held = [read_socket_inodes(self._roots.procfs / str(pid)) for pid in process.pids]
+        inodes = frozenset().union(*(one for one in held if one is not None))
+        if inodes or None not in held:
+            return [row for inode, row in rows.items() if inode in inodes]
+        ports = {process.kind.port, *(process.command.number(name) for name in process.kind.port_options)}
+        return [row for row in rows.values() if row.port in ports and row.uid == process.uid]
+
+    def _with_token(self, address: Address) -> Address:
+        """Return the configured address of the same server, with its token."""
+        return next((one.address for one, _ in self._configured if one.address.url == address.url), address)
+
+    def _server(self, kind: str, address: Address, process: ServerProcess | None = None) -> EngineServer:
+        def locate(name: str) -> str:
+            return self._find_model(name, process) if process else ""
+
+        return EngineServer(KIND_BY_NAME[kind], address, self._size_model, locate)
+
+    def _find_model(self, name: str, process: ServerProcess) -> str:
+        """Return the files of a model. A container has its own root folder, which only root may enter."""
+        folder = self._roots.procfs / str(process.pid)
+        root = folder / "root" if os.access(folder / "root/.", os.R_OK) else self._roots.rootfs
+        try:
+            cwd = os.readlink(folder / "cwd")
+        except OSError:
+            cwd = ""
+        found = find_model(name, root, find_home(root, process.uid), cwd)
+        return str(found) if found else ""
+
+
+def with_unique_ids(engines: Sequence[Engine]) -> tuple[Engine, ...]:
+    """Two servers of a kind can listen on one port, on 127.0.0.1 and ::1."""
+    seen: dict[str, Engine] = {}
+    for engine in engines:
+        name = engine.id if engine.id not in seen else f"{engine.id}-{engine.pid}"
+        seen.setdefault(name, replace(engine, id=name))
+    return tuple(seen.values())

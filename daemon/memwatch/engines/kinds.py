@@ -1,0 +1,79 @@
+"""The kinds of engines: how each is recognized, what it is asked, and who parses its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from memwatch.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
+from memwatch.engines.answers import Answers
+from memwatch.engines.command import Command
+from memwatch.engines.records import EngineReading
+
+
+class EngineKind(Struct, frozen=True):
+    """`paths` are asked in each round, `rare_paths` once a minute; `A|B` is B if A has no answer.
+
+    `port`: the default one. `port_options`: options that set it.
+    """
+
+    name: str
+    title: str
+    port: int
+    paths: tuple[str, ...]
+    rare_paths: tuple[str, ...]
+    matches: Callable[[Command], bool]
+    parse: Callable[[Answers], EngineReading]
+    port_options: tuple[str, ...] = ("--port",)
+
+
+KINDS = (
+    EngineKind("vllm", "vLLM", vllm.PORT, vllm.PATHS, vllm.RARE_PATHS, vllm.matches, vllm.parse),
+    EngineKind("sglang", "SGLang", sglang.PORT, sglang.PATHS, sglang.RARE_PATHS, sglang.matches, sglang.parse),
+    EngineKind(
+        "llama.cpp",
+        "llama.cpp",
+        llama_cpp.PORT,
+        llama_cpp.PATHS,
+        llama_cpp.RARE_PATHS,
+        llama_cpp.matches,
+        llama_cpp.parse,
+    ),
+    EngineKind("ollama", "Ollama", ollama.PORT, ollama.PATHS, ollama.RARE_PATHS, ollama.matches, ollama.parse),
+    EngineKind("tgi", "TGI", tgi.PORT, tgi.PATHS, tgi.RARE_PATHS, tgi.matches, tgi.parse, ("--port", "-p")),
+    EngineKind(
+        "tensorrt-llm",
+        "TensorRT-LLM",
+        tensorrt_llm.SERVE_PORT,
+        tensorrt_llm.SERVE_PATHS,
+        tensorrt_llm.SERVE_RARE_PATHS,
+        tensorrt_llm.matches_serve,
+        tensorrt_llm.parse_serve,
+    ),
+    EngineKind(
+        "triton",
+        "Triton",
+        tensorrt_llm.TRITON_PORT,
+        tensorrt_llm.TRITON_PATHS,
+        tensorrt_llm.TRITON_RARE_PATHS,
+        tensorrt_llm.matches_triton,
+        tensorrt_llm.parse_triton,
+        ("--metrics-port",),
+    ),
+    EngineKind(
+        "openai",
+        "OpenAI-compatible server",
+        openai.PORT,
+        openai.PATHS,
+        openai.RARE_PATHS,
+        openai.matches,
+        openai.parse,
+    ),
+)
+KIND_BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+def find_kind(command: Command) -> EngineKind | None:
+    """Return the kind of engine that a command line starts, None for other programs."""
+    return next((kind for kind in KINDS if kind.matches(command)), None)

@@ -1,0 +1,77 @@
+"""TensorRT-LLM: `trtllm-serve` (1.0 to 1.3, /prometheus/metrics), and Triton's backend of it (port 8002).
+
+/metrics of `trtllm-serve` is not asked: each answer takes its statistics from the queue, so that another reader
+would miss them.
+"""
+
+from __future__ import annotations
+
+from memwatch.engines.answers import Answers
+from memwatch.engines.command import Command
+from memwatch.engines.records import Cache, Counters, EngineReading
+from memwatch.engines.text import Exposition, count_of, label, name_of, ratio_of
+from memwatch.model import Absent
+
+SERVE_PORT, TRITON_PORT = 8000, 8002
+SERVE_PATHS, SERVE_RARE_PATHS = ("/prometheus/metrics",), ("/version", "/v1/models")
+TRITON_PATHS, TRITON_RARE_PATHS = ("/metrics",), ()
+BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
+REQUESTS = "nv_trt_llm_request_metrics"
+NO_TOKENS = "It reports no count of tokens."
+
+
+def matches_serve(command: Command) -> bool:
+    return command.script == "trtllm-serve"
+
+
+def matches_triton(command: Command) -> bool:
+    return command.script == "tritonserver"
+
+
+def parse_serve(answers: Answers) -> EngineReading:
+    metrics, model, command = answers.metrics(SERVE_PATHS[0]), answers.model(), answers.command
+    return EngineReading(
+        version=name_of(answers.version()),
+        model=name_of(model.id),
+        model_path=command.word_after("serve") or command.word_after("trtllm-serve") or model.id,
+        kv_cache_ratio=ratio_of(metrics.mean("trtllm_kv_cache_utilization")),
+        cache=_cache(
+            metrics.total("trtllm_kv_cache_max_blocks"),
+            metrics.mean("trtllm_kv_cache_tokens_per_block"),
+            command.number("--tp_size") or 1,
+        ),
+        requests_running=count_of(metrics.total("trtllm_num_requests_running")),
+        requests_waiting=count_of(metrics.total("trtllm_num_requests_waiting")),
+        counters=Counters(
+            first_token_seconds=metrics.total("trtllm_time_to_first_token_seconds_sum"),
+            first_tokens=metrics.total("trtllm_time_to_first_token_seconds_count"),
+        ),
+        rate=Absent.NOT_SUPPORTED,
+        sleeping=Absent.NOT_SUPPORTED,
+        notes=(NO_TOKENS,),
+    )
+
+
+def parse_triton(answers: Answers) -> EngineReading:
+    metrics = answers.metrics()
+    first = next(iter(metrics.labels(BLOCKS)), b"")
+    return EngineReading(
+        model=name_of(label(first, "model")),
+        kv_cache_ratio=ratio_of(_block(metrics, "fraction")),
+        cache=_cache(_block(metrics, "max"), _block(metrics, "tokens_per"), 1),
+        requests_running=count_of(metrics.value(REQUESTS, request_type="active")),
+        requests_waiting=count_of(metrics.value(REQUESTS, request_type="waiting")),
+        rate=Absent.NOT_SUPPORTED,
+        sleeping=Absent.NOT_SUPPORTED,
+        notes=(NO_TOKENS,),
+    )
+
+
+def _block(metrics: Exposition, kind: str) -> float | None:
+    return metrics.value(BLOCKS, kv_cache_block_type=kind)
+
+
+def _cache(blocks: float | None, tokens: float | None, parallel: int) -> Cache | None:
+    if not blocks or not tokens or blocks > 1e12 or tokens > 1e6:
+        return None
+    return Cache("blocks", blocks=int(blocks), block_tokens=int(tokens), parallel=parallel)

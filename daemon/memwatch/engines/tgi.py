@@ -1,0 +1,47 @@
+"""Hugging Face TGI (text-generation-router). Names of backends/v3 and router, 2.0 to 3.3.
+
+It reports the tokens that its cache has room for, at its start, and not how many of them are used.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from memwatch.engines.answers import Answers
+from memwatch.engines.command import Command
+from memwatch.engines.records import Cache, Counters, EngineReading
+from memwatch.engines.text import count_of, name_of
+from memwatch.model import Absent
+
+PORT = 3000
+PATHS = ("/metrics",)
+RARE_PATHS = ("/info",)
+
+
+class Info(Struct, frozen=True):
+    model_id: str = ""
+    version: str = ""
+    max_total_tokens: int | None = None
+
+
+def matches(command: Command) -> bool:
+    return command.script in ("text-generation-launcher", "text-generation-router", "text-generation-router-v2")
+
+
+def parse(answers: Answers) -> EngineReading:
+    metrics, info = answers.metrics(), answers.json("/info", Info) or Info()
+    room = metrics.total("tgi_batch_max_total_tokens")
+    return EngineReading(
+        version=name_of(info.version),
+        model=name_of(info.model_id),
+        model_path=info.model_id,
+        context_tokens=count_of(info.max_total_tokens),
+        kv_cache_ratio=Absent.NOT_SUPPORTED,
+        cache=Cache("blocks", blocks=int(room), block_tokens=1) if room and room < 1e12 else None,
+        requests_running=count_of(metrics.total("tgi_batch_current_size")),
+        requests_waiting=count_of(metrics.total("tgi_queue_size")),
+        counters=Counters(
+            metrics.total("tgi_request_input_length_sum"), metrics.total("tgi_request_generated_tokens_sum")
+        ),
+        sleeping=Absent.NOT_SUPPORTED,
+    )

@@ -1,0 +1,97 @@
+"""vLLM's OpenAI server. Names of vllm/v1/metrics/loggers.py, 0.8 to 0.21; `gpu_cache_usage_perc` up to 0.10.
+
+It reports blocks of its cache and not their bytes, and nothing of its weights: both follow from the model's files.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from memwatch.engines.answers import Answers
+from memwatch.engines.command import Command
+from memwatch.engines.records import Cache, Counters, EngineReading
+from memwatch.engines.text import Exposition, bytes_of, count_of, label, name_of, number_in, ratio_of
+from memwatch.model import Absent
+
+PORT = 8000
+PATHS = ("/metrics",)
+RARE_PATHS = ("/version", "/v1/models")
+CONFIG = "vllm:cache_config_info"
+SLEEP = "vllm:engine_sleep_state"
+OFFLOADED = "It sleeps: its weights are in System RAM, and its KV cache is released."
+DISCARDED = "It sleeps: its weights and its KV cache are released."
+
+
+def matches(command: Command) -> bool:
+    served = command.script == "vllm" and command.subcommand == "serve"
+    return served or command.module == "vllm.entrypoints.openai.api_server"
+
+
+def parse(answers: Answers) -> EngineReading:
+    metrics, model, command = answers.metrics(), answers.model(), answers.command
+    started = command.word_after("serve") or command.option("--model")
+    info = next(iter(metrics.labels(CONFIG)), b"")
+    found = EngineReading(
+        version=name_of(answers.version()),
+        model=name_of(model.id or started),
+        model_path=model.root or started,
+        quantization=name_of(command.option("--quantization", "-q")),
+        context_tokens=count_of(model.max_model_len),
+        kv_cache_ratio=ratio_of(metrics.mean("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")),
+        requests_running=count_of(metrics.total("vllm:num_requests_running")),
+        requests_waiting=count_of(metrics.total("vllm:num_requests_waiting")),
+        counters=Counters(
+            metrics.total("vllm:prompt_tokens_total"),
+            metrics.total("vllm:generation_tokens_total"),
+            metrics.total("vllm:time_to_first_token_seconds_sum"),
+            metrics.total("vllm:time_to_first_token_seconds_count"),
+        ),
+        gpu_fraction=parse_fraction(label(info, "gpu_memory_utilization")),
+    )
+    return with_sleep(with_cache(found, metrics, command), metrics)
+
+
+def with_cache(found: EngineReading, metrics: Exposition, command: Command) -> EngineReading:
+    """Add the capacity of the cache. Replicas (data parallel) have one sample each."""
+    infos = metrics.labels(CONFIG)
+    if not infos:
+        return found
+    replicas, parallel = len(infos), command.number("--tensor-parallel-size", "-tp") or 1
+    told = number_in(label(infos[0], "kv_cache_memory_bytes"))
+    if told:
+        stages = command.number("--pipeline-parallel-size", "-pp") or 1
+        return replace(found, kv_cache_bytes=bytes_of(told * parallel * stages * replicas))
+    blocks, tokens = number_in(label(infos[0], "num_gpu_blocks")), number_in(label(infos[0], "block_size"))
+    if not blocks or not tokens:
+        return found
+    dtype = label(infos[0], "cache_dtype") or "auto"
+    cache = Cache("blocks", blocks, tokens, 0, 1, dtype, dtype, parallel, replicas)
+    return replace(found, cache=cache)
+
+
+def with_sleep(found: EngineReading, metrics: Exposition) -> EngineReading:
+    """Level 1 moves the weights to System RAM, level 2 drops them; both release the cache."""
+    awake = metrics.value(SLEEP, sleep_state="awake")
+    if awake is None:
+        return found
+    if awake:
+        return replace(found, sleeping=False)
+    note = OFFLOADED if metrics.value(SLEEP, sleep_state="weights_offloaded") else DISCARDED
+    weights = Absent.NOT_AVAILABLE if note == OFFLOADED else 0
+    return replace(
+        found,
+        sleeping=True,
+        weights_bytes=weights,
+        kv_cache_bytes=0,
+        cache=None,
+        model_path="",
+        notes=(*found.notes, note),
+    )
+
+
+def parse_fraction(text: str | None) -> float | Absent:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return Absent.NOT_AVAILABLE
+    return value if 0 < value <= 1 else Absent.INCONSISTENT

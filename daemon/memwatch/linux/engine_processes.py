@@ -1,0 +1,140 @@
+"""Processes of model servers: found by their command lines, with their workers. Not a collector."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from msgspec import Struct, field
+
+from memwatch.engines.command import Command
+from memwatch.engines.kinds import EngineKind, find_kind
+from memwatch.linux.files import ParseError
+from memwatch.linux.process_files import STAT_BYTES, STATUS_BYTES, parse_stat, parse_uid, read_at
+from memwatch.linux.process_table import NewProcessCheck
+
+COMMAND_BYTES = 16384
+# On a machine that starts more processes at once, the others are looked at in the next round.
+MAX_NEW = 1024
+MAX_ENGINES = 16
+MAX_MEMBERS = 256
+# /proc is listed at least this often, once a minute.
+LISTED_TURNS = 12
+
+
+class ServerProcess(Struct):
+    """The first process of a model server, and those that it started. `inner`: command line of the one of them that
+    holds the model, if it is an engine itself."""
+
+    pid: int
+    start_ticks: int
+    uid: int | None
+    kind: EngineKind
+    command: Command
+    inner: Command = Command()
+    members: dict[int, int] = field(default_factory=dict)  # start ticks by PID
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (self.pid, *sorted(self.members))
+
+
+class EngineProcesses:
+    """Servers that run now. Reads only processes that are new since the last call.
+
+    A process belongs to a server if its parent does. A process that was found before its execve(2) is read again
+    once.
+    """
+
+    def __init__(self, folder: int) -> None:
+        """`folder`: descriptor of procfs."""
+        self._folder = folder
+        self._new = NewProcessCheck(folder)
+        self._seen: set[int] = set()
+        self._young: set[int] = set()
+        self._servers: dict[int, ServerProcess] = {}
+        self._server_of: dict[int, ServerProcess] = {}
+        self._turn = 0
+
+    def find(self) -> list[ServerProcess]:
+        """Return the servers. Their workers are checked only if processes started or once a minute."""
+        ended = [server for server in self._servers.values() if not self._runs(server.pid, server.start_ticks)]
+        for server in ended:
+            self._drop(server)
+        if self._new.has_changed() or ended or self._young or self._turn % LISTED_TURNS == 0:
+            self._drop_ended_members()
+            self._scan()
+        self._turn += 1
+        return list(self._servers.values())
+
+    def _scan(self) -> None:
+        present = {int(name) for name in os.listdir(self._folder) if name.isdecimal()}
+        self._seen &= present
+        again, self._young = self._young & present, set()
+        # Parents before their children, unless the ids have wrapped around: the second look finds those.
+        for pid in sorted(again | (present - self._seen))[:MAX_NEW]:
+            is_new = pid not in self._seen
+            self._seen.add(pid)
+            if not self._look_at(pid) and is_new:
+                self._young.add(pid)
+
+    def _look_at(self, pid: int) -> bool:
+        """Sort a process. Return True if it needs no second look."""
+        if pid in self._server_of:
+            return True
+        try:
+            stat = parse_stat(read_at(self._folder, f"{pid}/stat", STAT_BYTES) or b"")
+        except ParseError:  # it has ended
+            return True
+        if stat is None:  # a kernel thread
+            return True
+        command = read_command(self._folder, pid)
+        kind, parent = find_kind(command), self._server_of.get(stat.parent)
+        if parent is not None and (kind is None or kind is not parent.kind or kind.name != "llama.cpp"):
+            self._join(pid, stat.start_ticks, parent, command if kind or _is_runner(command) else Command())
+            return True
+        if kind is None or len(self._servers) >= MAX_ENGINES:
+            return False
+        uid = parse_uid(read_at(self._folder, f"{pid}/status", STATUS_BYTES) or b"")
+        self._servers[pid] = self._server_of[pid] = ServerProcess(pid, stat.start_ticks, uid, kind, command)
+        return True
+
+    def _join(self, pid: int, start_ticks: int, server: ServerProcess, inner: Command) -> None:
+        if len(server.members) < MAX_MEMBERS:
+            server.members[pid] = start_ticks
+            self._server_of[pid] = server
+            server.inner = inner if inner.argv else server.inner
+
+    def _drop(self, server: ServerProcess) -> None:
+        """Drop a server. Its workers are looked at again: they may have another parent now."""
+        del self._servers[server.pid]
+        for pid in server.pids:
+            self._server_of.pop(pid, None)
+            self._seen.discard(pid)
+
+    def _drop_ended_members(self) -> None:
+        for server in self._servers.values():
+            for pid, started in list(server.members.items()):
+                if not self._runs(pid, started):
+                    del server.members[pid], self._server_of[pid]
+                    self._seen.discard(pid)
+            server.inner = server.inner if server.members else Command()
+
+    def _runs(self, pid: int, started: int) -> bool:
+        """Return True if the process has not ended, also if its id was reused."""
+        with contextlib.suppress(ParseError):
+            stat = parse_stat(read_at(self._folder, f"{pid}/stat", STAT_BYTES) or b"")
+            return stat is not None and stat.start_ticks == started
+        return False
+
+
+def read_command(folder: int, pid: int) -> Command:
+    """Return the arguments of a process; none if they may not be read, or for a name that it has written there."""
+    data = read_at(folder, f"{pid}/cmdline", COMMAND_BYTES) or b""
+    return Command(
+        tuple(part.decode("utf-8", "replace") for part in data.rstrip(b"\0").split(b"\0")) if data else ()
+    )
+
+
+def _is_runner(command: Command) -> bool:
+    return command.script == "ollama" and command.subcommand == "runner"

@@ -1,0 +1,347 @@
+"""The collector of model servers: a folder like /proc, and real HTTP servers on loopback."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from memwatch.collectors.base import Host
+from memwatch.collectors.engines import Collector, EngineAddress, EngineAddresses, Options
+from memwatch.engines.records import Engine, ModelQuery, ModelSizes
+from memwatch.engines.server import MAX_ANSWER_BYTES, Address
+from memwatch.linux.files import SourceUnavailable
+from memwatch.model import Absent, Quality
+from support import engine_texts as texts
+from support.engine_host import EngineHost
+from support.engine_servers import Answer, EngineSite, Handler, engine_site
+
+GIB = 1 << 30
+VLLM = ("/venv/bin/python3", "/venv/bin/vllm", "serve", "Qwen/Qwen3-32B")
+
+
+def sizes(query: ModelQuery) -> ModelSizes:
+    """Return sizes as from the files of a model; the cache has 256 KiB a token."""
+    cache = query.cache
+    tokens = cache.blocks * cache.block_tokens if cache else 0
+    return ModelSizes(61 * GIB, tokens << 18, Quality.DERIVED)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> EngineHost:
+    return EngineHost(tmp_path)
+
+
+@pytest.fixture
+def vllm() -> Iterator[EngineSite]:
+    with engine_site(texts.vllm()) as site:
+        yield site
+
+
+def collector_of(host: EngineHost, *configured: EngineAddress, discover: bool = True) -> Collector:
+    return Collector(host.roots, discover, configured, sizes, host.net)
+
+
+def ask(host: EngineHost) -> Engine:
+    (engine,) = collector_of(host).collect().engines
+    return engine
+
+
+def test_server_is_found_by_its_process_and_asked_on_loopback(host: EngineHost, vllm: EngineSite) -> None:
+    host.add(500, VLLM)
+    host.add(510, ("VLLM::EngineCore",), parent=500)
+    host.add(511, ("VLLM::Worker_TP0",), parent=510)
+    host.add(600, ("bash",))
+    host.listen(500, vllm.port)
+    engine = ask(host)
+    assert (engine.id, engine.title, engine.url) == (f"vllm-{vllm.port}", "vLLM", f"http://127.0.0.1:{vllm.port}")
+    assert (engine.pid, engine.pids, engine.user) == (500, (500, 510, 511), "ana")
+    assert (engine.model, engine.version, engine.requests_running) == ("Qwen/Qwen3-32B", "0.11.0", 3)
+    assert {method for method, _ in vllm.requests} == {"GET"}
+
+
+def test_sizes_follow_from_the_files_of_the_model(host: EngineHost, tmp_path: Path) -> None:
+    model = tmp_path / "models/qwen"
+    model.mkdir(parents=True)
+    host.add(500, ("vllm", "serve", "/models/qwen"))
+    with engine_site(texts.vllm(root="/models/qwen", blocks="9830")) as site:
+        host.listen(500, site.port)
+        engine = ask(host)
+    cache = 9830 * 16 << 18
+    assert (engine.weights_bytes, engine.kv_cache_bytes) == (61 * GIB, cache)
+    assert engine.kv_cache_used_bytes == int(cache * 0.12)
+    assert engine.quality is Quality.DERIVED
+
+
+def test_model_of_a_repository_is_looked_for_in_the_home_of_its_user(host: EngineHost, tmp_path: Path) -> None:
+    folder = tmp_path / "home/ana/.cache/huggingface/hub/models--Qwen--Qwen3-32B"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text("a" * 40)
+    (folder / "snapshots" / ("a" * 40)).mkdir(parents=True)
+    host.add(500, VLLM)
+    with engine_site(texts.vllm()) as site:
+        host.listen(500, site.port)
+        assert ask(host).weights_bytes == 61 * GIB
+
+
+def test_model_whose_files_are_not_readable_has_no_sizes_and_a_reason(host: EngineHost, vllm: EngineSite) -> None:
+    host.add(500, VLLM)
+    host.listen(500, vllm.port)
+    engine = ask(host)
+    assert engine.weights_bytes is Absent.NOT_AVAILABLE
+    assert engine.notes == ("The files of its model (Qwen/Qwen3-32B) are not readable here.",)
+
+
+def test_tokens_per_second_are_those_between_two_rounds(host: EngineHost, vllm: EngineSite) -> None:
+    host.add(500, VLLM)
+    host.listen(500, vllm.port)
+    collector = collector_of(host)
+    (first,) = collector.collect().engines
+    vllm.answers["/metrics"] = texts.vllm_metrics(generated=1_048_576 + 400)
+    time.sleep(0.55)
+    (second,) = collector.collect().engines
+    assert first.tokens_per_second is Absent.NOT_AVAILABLE
+    assert second.tokens_per_second == pytest.approx(400 / 0.6, rel=0.3)
+
+
+def test_restart_of_a_server_gives_no_rate(host: EngineHost, vllm: EngineSite) -> None:
+    host.add(500, VLLM)
+    host.listen(500, vllm.port)
+    collector = collector_of(host)
+    collector.collect()
+    vllm.answers["/metrics"] = texts.vllm_metrics(generated=10, prompt=5)
+    time.sleep(0.55)
+    (second,) = collector.collect().engines
+    assert second.tokens_per_second is Absent.NOT_AVAILABLE
+    assert second.generation_tokens_total == 10
+
+
+def test_version_and_models_are_asked_once_a_minute(host: EngineHost, vllm: EngineSite) -> None:
+    host.add(500, VLLM)
+    host.listen(500, vllm.port)
+    collector = collector_of(host)
+    for _ in range(3):
+        collector.collect()
+    paths = [path for _, path in vllm.requests]
+    assert (paths.count("/metrics"), paths.count("/version"), paths.count("/v1/models")) == (3, 1, 1)
+
+
+def test_ollama_is_asked_for_loaded_models_only(host: EngineHost) -> None:
+    host.add(500, ("/usr/bin/ollama", "serve"))
+    host.add(501, ("/usr/lib/ollama/llama-server", "--model", "/m/sha256-1", "-c", "8192"), parent=500)
+    with engine_site(texts.ollama(("qwen3:8b", 6 * GIB, 6 * GIB))) as site:
+        host.listen(500, site.port)
+        host.listen(501, 41999)
+        engine = ask(host)
+    assert (engine.kind, engine.model, engine.pids) == ("ollama", "qwen3:8b", (500, 501))
+    assert set(site.requests) == {("GET", "/api/ps"), ("GET", "/api/version")}
+
+
+def test_models_of_a_llama_cpp_router_are_engines_of_their_own(host: EngineHost) -> None:
+    host.add(500, ("llama-server", "--models-dir", "/m"))
+    host.add(501, ("llama-server", "-m", "/m/a.gguf", "--port", "41000"), parent=500)
+    found = collector_of(host).collect().engines
+    assert [one.pid for one in found] == [500, 501]
+
+
+def test_server_in_another_network_is_not_asked(host: EngineHost, vllm: EngineSite) -> None:
+    host.add(500, VLLM)
+    host.listen(500, vllm.port, "0.0.0.0", own_net=True)
+    engine = ask(host)
+    assert (engine.url, engine.weights_bytes) == (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+    assert engine.notes == (
+        "It listens in the network of a container. Name its address under [[engines]] to ask it.",
+    )
+    assert vllm.requests == []
+
+
+def test_server_on_another_address_is_not_asked(host: EngineHost, vllm: EngineSite) -> None:
+    host.add(500, VLLM)
+    host.listen(500, vllm.port, "192.0.2.7")
+    assert "192.0.2.7 only" in ask(host).notes[0]
+    assert vllm.requests == []
+
+
+def test_server_without_a_socket_is_listed_and_found_later(host: EngineHost, vllm: EngineSite) -> None:
+    host.add(500, VLLM)
+    collector = collector_of(host)
+    (before,) = collector.collect().engines
+    assert (before.id, before.notes) == ("vllm-500", ("It does not listen on a TCP port yet.",))
+    host.listen(500, vllm.port)
+    for _ in range(3):
+        (after,) = collector.collect().engines
+    assert after.requests_running == 3
+
+
+def test_port_of_the_command_line_counts_without_access_to_descriptors(host: EngineHost, vllm: EngineSite) -> None:
+    folder = host.add(500, (*VLLM, "--port", str(vllm.port)))
+    host.listen(500, vllm.port, held=False)
+    host.listen(500, 22, uid=0, held=False)
+    (folder / "fd").rmdir()
+    assert ask(host).requests_running == 3
+
+
+def test_socket_of_another_user_at_the_port_is_not_the_servers(host: EngineHost, vllm: EngineSite) -> None:
+    folder = host.add(500, (*VLLM, "--port", str(vllm.port)))
+    host.listen(500, vllm.port, uid=1001, held=False)
+    (folder / "fd").rmdir()
+    assert ask(host).notes == ("It does not listen on a TCP port yet.",)
+    assert vllm.requests == []
+
+
+def test_server_that_ended_is_gone(host: EngineHost, vllm: EngineSite) -> None:
+    folder = host.add(500, VLLM)
+    host.listen(500, vllm.port)
+    collector = collector_of(host)
+    assert len(collector.collect().engines) == 1
+    folder.rename(host.proc / "gone")
+    assert collector.collect().engines == ()
+
+
+def test_process_id_that_was_reused_is_no_engine(host: EngineHost, vllm: EngineSite) -> None:
+    folder = host.add(500, VLLM)
+    host.listen(500, vllm.port)
+    collector = collector_of(host)
+    collector.collect()
+    folder.rename(host.proc / "gone")
+    host.add(500, ("sleep", "9"), start=99)
+    assert collector.collect().engines == ()
+
+
+def test_configured_server_is_asked_with_its_token(host: EngineHost, vllm: EngineSite) -> None:
+    one = EngineAddress("vllm", "chat", Address("127.0.0.1", vllm.port, token="s3cret"))
+    (engine,) = collector_of(host, one, discover=False).collect().engines
+    assert (engine.id, engine.pid, engine.requests_running) == ("chat", Absent.NOT_SUPPORTED, 3)
+    assert {headers["Authorization"] for headers in vllm.headers} == {"Bearer s3cret"}
+
+
+def test_found_server_gets_no_token_unless_it_is_configured(host: EngineHost, vllm: EngineSite) -> None:
+    host.add(500, VLLM)
+    host.listen(500, vllm.port)
+    collector_of(host, EngineAddress("vllm", "other", Address("127.0.0.1", 1, token="s3cret"))).collect()
+    assert all("Authorization" not in headers for headers in vllm.headers)
+
+
+def test_found_server_that_is_configured_is_listed_once(host: EngineHost, vllm: EngineSite) -> None:
+    host.add(500, VLLM)
+    host.listen(500, vllm.port)
+    one = EngineAddress("vllm", "chat", Address("127.0.0.1", vllm.port, token="s3cret"))
+    (engine,) = collector_of(host, one).collect().engines
+    assert engine.pid == 500
+    assert vllm.headers[0]["Authorization"] == "Bearer s3cret"
+
+
+def test_nothing_is_asked_with_discovery_off(host: EngineHost) -> None:
+    roots = Host(host.roots, (Options(discover=False), EngineAddresses()))
+    with pytest.raises(SourceUnavailable, match="discovery is off"):
+        Collector.create(roots)
+
+
+def html(handler: Handler) -> None:
+    handler.reply(200, b"<html><title>It works!</title></html>")
+
+
+def redirect(handler: Handler) -> None:
+    handler.reply(302, b"", Location="/elsewhere")
+
+
+def wants_key(handler: Handler) -> None:
+    handler.reply(401, b"{}")
+
+
+def huge(handler: Handler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(10_000_000_000))
+    handler.end_headers()
+    for _ in range(10_000):
+        handler.wfile.write(bytes(100_000))
+
+
+def endless(handler: Handler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(10_000):
+        handler.wfile.write(bytes(100_000))
+
+
+def slow(handler: Handler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(100):
+        handler.wfile.write(b"x")
+        handler.wfile.flush()
+        time.sleep(0.1)
+
+
+def no_http(handler: Handler) -> None:
+    handler.wfile.write(b"\x00\x01\x02 hello\r\n\r\n")
+
+
+def hangs(_handler: Handler) -> None:
+    time.sleep(4)
+
+
+@pytest.mark.parametrize(
+    ("behave", "note"),
+    [
+        (redirect, "a redirect, which is not followed"),
+        (wants_key, "It wants an API key"),
+        (huge, f"larger than {MAX_ANSWER_BYTES} bytes"),
+        (endless, f"larger than {MAX_ANSWER_BYTES} bytes"),
+        (slow, "no complete answer within 2 s"),
+        (no_http, "the answer is not HTTP"),
+        (hangs, "no complete answer within 2 s"),
+    ],
+)
+def test_bad_server_has_no_figures_and_a_reason(
+    host: EngineHost, behave: Callable[[Handler], None], note: str
+) -> None:
+    host.add(500, VLLM)
+    answers: dict[str, Answer] = dict.fromkeys(("/metrics", "/version", "/v1/models"), behave)
+    with engine_site(answers) as site:
+        host.listen(500, site.port)
+        started = time.monotonic()
+        engine = ask(host)
+        seconds = time.monotonic() - started
+    assert note in engine.notes[-1]
+    assert isinstance(engine.requests_running, Absent)
+    assert seconds < 3
+    assert ("GET", "/elsewhere") not in site.requests
+
+
+def test_server_that_prints_a_web_page_has_no_figures(host: EngineHost) -> None:
+    host.add(500, VLLM)
+    with engine_site(dict.fromkeys(("/metrics", "/version", "/v1/models"), html)) as site:
+        host.listen(500, site.port)
+        engine = ask(host)
+    assert engine.model == "Qwen/Qwen3-32B"  # of its command line
+    assert isinstance(engine.kv_cache_ratio, Absent)
+
+
+def test_silent_server_is_left_alone_for_a_while(host: EngineHost) -> None:
+    host.add(500, VLLM)
+    with engine_site({"/metrics": no_http}) as site:
+        host.listen(500, site.port)
+        collector = collector_of(host)
+        for _ in range(3):
+            collector.collect()
+        assert len(site.requests) == 1
+
+
+def test_round_with_two_engines_takes_at_most_a_millisecond_of_cpu(host: EngineHost) -> None:
+    """The servers run in threads of this process, so only the collector's thread is measured."""
+    host.add(500, VLLM)
+    host.add(501, ("llama-server", "-m", "/models/tiny.gguf"))
+    with engine_site(texts.vllm()) as one, engine_site(texts.llama_cpp()) as two:
+        host.listen(500, one.port)
+        host.listen(501, two.port)
+        collector = collector_of(host)
+        collector.collect()
+        taken = []
+        for _ in range(30):
+            before = time.thread_time()
+            assert len(collector.collect().engines) == 2
+            taken.append(time.thread_time() - before)
+    assert sorted(taken)[5] < 0.0015

@@ -1,0 +1,98 @@
+"""Parts of model servers within the memory of their processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from memwatch.accounting.engines import CONTRADICTION, relate_engine, relate_engines
+from memwatch.engines.records import Engine
+from memwatch.model import Absent, Bytes, Process
+
+GIB = 1 << 30
+
+
+def process(pid: int, rss: int, **held: Bytes) -> Process:
+    known = [figure for figure in held.values() if isinstance(figure, int)]
+    footprint: Bytes = rss + sum(known) if len(known) == len(held) else Absent.NOT_AVAILABLE
+    span = None if len(known) == len(held) else (rss + sum(known), Absent.NOT_AVAILABLE)
+    return Process(pid, 1.0, "x", rss, footprint, "rss + device", device_bytes=held, footprint_range=span)
+
+
+def engine(weights: Bytes = 16 * GIB, cache: Bytes = 60 * GIB, used: Bytes = Absent.NOT_AVAILABLE) -> Engine:
+    return Engine(
+        "vllm-8000",
+        "vllm",
+        "vLLM",
+        "http://127.0.0.1:8000",
+        1,
+        (1, 2),
+        "ana",
+        weights_bytes=weights,
+        kv_cache_bytes=cache,
+        kv_cache_used_bytes=used,
+    )
+
+
+def test_remainder_is_what_parts_leave_of_device_memory() -> None:
+    found = relate_engine(engine(), [process(1, 2 * GIB), process(2, 3 * GIB, cuda0=80 * GIB)])
+    assert (found.footprint_bytes, found.remainder_bytes) == (85 * GIB, 4 * GIB)
+    assert found.held_bytes == {"cuda0": 80 * GIB}
+
+
+def test_workers_on_several_gpus_are_summed() -> None:
+    found = relate_engine(engine(), [process(1, GIB, gpu0=40 * GIB), process(2, GIB, gpu1=40 * GIB)])
+    assert found.held_bytes == {"gpu0": 40 * GIB, "gpu1": 40 * GIB}
+    assert found.remainder_bytes == 4 * GIB
+
+
+def test_weights_in_system_ram_count_within_the_whole_process() -> None:
+    found = relate_engine(engine(16 * GIB, 2 * GIB), [process(1, 14 * GIB, gpu0=6 * GIB)])
+    assert found.remainder_bytes == 2 * GIB
+
+
+def test_parts_larger_than_the_processes_are_inconsistent() -> None:
+    found = relate_engine(engine(), [process(1, GIB, gpu0=40 * GIB)])
+    assert {found.weights_bytes, found.kv_cache_bytes, found.remainder_bytes} == {Absent.INCONSISTENT}
+    assert found.notes == (CONTRADICTION,)
+
+
+def test_parts_that_round_up_leave_no_negative_remainder() -> None:
+    found = relate_engine(engine(16 * GIB, 64 * GIB), [process(1, GIB, gpu0=79 * GIB)])
+    assert (found.weights_bytes, found.remainder_bytes) == (16 * GIB, 0)
+
+
+def test_engine_without_known_weights_has_no_remainder() -> None:
+    found = relate_engine(engine(Absent.NOT_AVAILABLE), [process(1, GIB, gpu0=80 * GIB)])
+    assert (found.footprint_bytes, found.remainder_bytes) == (81 * GIB, Absent.NOT_AVAILABLE)
+
+
+def test_unknown_device_memory_contradicts_nothing() -> None:
+    found = relate_engine(engine(), [process(1, GIB, gpu0=Absent.NOT_PERMITTED)])
+    assert (found.weights_bytes, found.remainder_bytes) == (16 * GIB, Absent.NOT_PERMITTED)
+
+
+def test_engine_whose_processes_are_not_listed_stays_as_it_is() -> None:
+    (found,) = relate_engines((engine(),), (process(9, GIB),), frozenset())
+    assert found == engine()
+
+
+def test_stale_engine_keeps_its_identity_only() -> None:
+    found = engine().as_stale()
+    assert (found.id, found.user, found.weights_bytes, found.sleeping) == (
+        "vllm-8000",
+        "ana",
+        Absent.STALE,
+        Absent.STALE,
+    )
+    assert relate_engine(found, [process(1, GIB)]) is found
+
+
+def test_free_part_of_the_cache_is_what_is_reserved_and_not_used() -> None:
+    assert engine(used=7 * GIB).kv_cache_free_bytes == 53 * GIB
+    assert engine().kv_cache_free_bytes is Absent.NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("name", ["weights_bytes", "kv_cache_used_bytes"])
+def test_negative_size_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Engine("a", "vllm", "vLLM", "x", **{name: -1})  # type: ignore[arg-type]

@@ -1,0 +1,249 @@
+"""Figures that are read from the text of each engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from memwatch.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
+from memwatch.engines.answers import Answers
+from memwatch.engines.command import Command
+from memwatch.engines.kinds import KINDS, find_kind
+from memwatch.engines.rates import Rates, compute_rates
+from memwatch.engines.records import Cache, Counters
+from memwatch.engines.text import Exposition, label
+from memwatch.model import Absent, Quality
+from support import engine_texts as texts
+
+GIB = 1 << 30
+SERVE = Command(("/venv/bin/python3", "/venv/bin/vllm", "serve", "Qwen/Qwen3-32B", "-tp", "2"))
+
+
+def test_vllm_reports_load_and_blocks_of_its_cache() -> None:
+    found = vllm.parse(Answers(texts.vllm(), SERVE))
+    assert (found.version, found.model, found.model_path) == ("0.11.0", "Qwen/Qwen3-32B", "Qwen/Qwen3-32B")
+    assert (found.requests_running, found.requests_waiting, found.kv_cache_ratio) == (3, 0, 0.12)
+    assert found.counters == Counters(52_000, 1_048_576, 8.0, 40.0)
+    assert found.cache == Cache("blocks", 19660, 16, 0, 1, "auto", "auto", 2, 1)
+    assert (found.weights_bytes, found.kv_cache_bytes) == (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+    assert (found.sleeping, found.gpu_fraction, found.context_tokens) == (False, 0.9, 40960)
+
+
+def test_vllm_with_an_absolute_cache_reports_its_bytes() -> None:
+    found = vllm.parse(Answers(texts.vllm(cache_bytes=str(20 * GIB)), SERVE))
+    assert (found.kv_cache_bytes, found.cache) == (40 * GIB, None)  # on each of two GPUs
+
+
+def test_vllm_of_an_old_version_has_the_old_name_of_the_cache() -> None:
+    text = texts.vllm_metrics().replace(b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
+    assert vllm.parse(Answers({"/metrics": text})).kv_cache_ratio == 0.12
+
+
+def test_vllm_with_two_replicas_sums_their_requests_and_caches() -> None:
+    two = texts.vllm_metrics() + texts.vllm_metrics(used=0.5).replace(b'engine="0"', b'engine="1"')
+    found = vllm.parse(Answers({"/metrics": two}))
+    assert found.requests_running == 6
+    assert found.kv_cache_ratio == pytest.approx(0.31)
+    assert found.cache is not None
+    assert found.cache.replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("offloaded", "weights", "note"), [(1, Absent.NOT_AVAILABLE, vllm.OFFLOADED), (0, 0, vllm.DISCARDED)]
+)
+def test_sleeping_vllm_holds_no_cache(offloaded: int, weights: object, note: str) -> None:
+    found = vllm.parse(Answers(texts.vllm(awake=0, offloaded=offloaded)))
+    assert (found.sleeping, found.kv_cache_bytes, found.weights_bytes, found.notes) == (True, 0, weights, (note,))
+
+
+def test_sglang_reports_gib_of_each_gpu() -> None:
+    found = sglang.parse(Answers({**texts.sglang(tp=2), sglang.INFO: texts.sglang(tp=2)["/server_info"]}))
+    assert found.weights_bytes == int(15.28 * 2 * GIB)
+    assert found.kv_cache_bytes == int(57.53 * 2 * GIB)
+    assert found.quality is Quality.DERIVED
+    assert (found.requests_running, found.requests_waiting) == (2, 1)  # ranks report the same
+    assert (found.model, found.version, found.quantization) == ("meta-llama/Llama-3.1-8B-Instruct", "0.5.5", "fp8")
+
+
+def test_sglang_without_metrics_says_how_to_get_them() -> None:
+    found = sglang.parse(Answers({sglang.INFO: texts.sglang()["/server_info"]}))
+    assert found.requests_running is Absent.NOT_AVAILABLE
+    assert found.notes == (sglang.NO_METRICS,)
+    assert found.weights_bytes == int(15.28 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("argv", "cells"),
+    [
+        (("llama-server", "-m", "x"), (4096, 1)),
+        (("llama-server", "-np", "4"), (4096, 4)),
+        (("llama-server", "-np", "4", "-kvu"), (4096, 1)),
+    ],
+)
+def test_slots_of_llama_cpp_share_or_divide_its_cache(argv: tuple[str, ...], cells: tuple[int, int]) -> None:
+    found = llama_cpp.parse(Answers(texts.llama_cpp(slots=4), Command(argv)))
+    assert found.cache is not None
+    assert (found.cache.tokens, found.cache.sequences) == cells
+
+
+def test_llama_cpp_reports_weights_and_load() -> None:
+    command = Command(("/usr/bin/llama-server", "--cache-type-k=q8_0", "-ctv", "q4_0"))
+    found = llama_cpp.parse(Answers(texts.llama_cpp(), command))
+    assert (found.weights_bytes, found.requests_running, found.requests_waiting) == (4912898304, 1, 4)
+    assert (found.version, found.model, found.model_path) == ("b8000-0123456", "tiny.gguf", "/models/tiny.gguf")
+    assert found.cache == Cache("cells", tokens=4096, key_dtype="q8_0", value_dtype="q4_0")
+    assert found.kv_cache_ratio is Absent.NOT_SUPPORTED
+
+
+def test_cache_of_several_slots_is_unknown_without_a_command_line() -> None:
+    found = llama_cpp.parse(Answers(texts.llama_cpp(slots=4)))
+    assert (found.cache, found.notes) == (None, (llama_cpp.UNKNOWN_CELLS,))
+
+
+def test_sleeping_llama_cpp_holds_nothing() -> None:
+    found = llama_cpp.parse(Answers(texts.llama_cpp(is_sleeping=True)))
+    assert (found.sleeping, found.weights_bytes, found.kv_cache_bytes) == (True, 0, 0)
+
+
+def test_ollama_lists_its_model_and_the_cache_of_its_runner() -> None:
+    runner = Command(("/usr/lib/ollama/llama-server", "--model", "/m/sha256-1", "-c", "16384", "-np", "4"))
+    found = ollama.parse(Answers(texts.ollama(("qwen3:8b", 6 * GIB, 6 * GIB)), inner=runner))
+    assert (found.model, found.quantization, found.model_path) == ("qwen3:8b", "Q4_K_M", "/m/sha256-1")
+    assert found.cache == Cache("cells", tokens=4096, sequences=4, key_dtype="f16", value_dtype="f16")
+    assert found.notes == ("Ollama plans 6.0 GiB for qwen3:8b, weights and cache together.",)
+    assert found.requests_running is Absent.NOT_SUPPORTED
+
+
+def test_ollama_without_a_model_holds_nothing() -> None:
+    found = ollama.parse(Answers(texts.ollama()))
+    assert (found.weights_bytes, found.kv_cache_bytes, found.sleeping) == (0, 0, True)
+
+
+def test_ollama_with_two_models_names_both_and_their_plans() -> None:
+    found = ollama.parse(Answers(texts.ollama(("a:1", 4 * GIB, 0), ("b:2", 2 * GIB, GIB))))
+    assert found.model == "a:1, b:2"
+    assert found.notes[1] == "Ollama plans 2.0 GiB for b:2, weights and cache together, 1.0 GiB of it on GPUs."
+    assert found.weights_bytes is Absent.NOT_AVAILABLE
+
+
+def test_tgi_reports_the_tokens_of_its_cache() -> None:
+    found = tgi.parse(Answers(texts.tgi()))
+    assert found.cache == Cache("blocks", blocks=131072, block_tokens=1)
+    assert (found.requests_running, found.requests_waiting, found.counters.generation_tokens) == (6, 2, 8000)
+
+
+def test_trtllm_serve_reports_blocks_and_no_tokens() -> None:
+    found = tensorrt_llm.parse_serve(Answers(texts.trtllm_serve()))
+    assert (found.kv_cache_ratio, found.requests_running, found.rate) == (0.5, 7, Absent.NOT_SUPPORTED)
+    assert found.cache == Cache("blocks", blocks=1000, block_tokens=32)
+
+
+def test_triton_reports_blocks_by_label() -> None:
+    found = tensorrt_llm.parse_triton(Answers(texts.triton()))
+    assert (found.kv_cache_ratio, found.requests_running, found.requests_waiting) == (0.25, 4, 1)
+    assert found.cache == Cache("blocks", blocks=6239, block_tokens=64)
+
+
+def test_other_servers_report_their_model_only() -> None:
+    found = openai.parse(Answers(texts.openai()))
+    assert found.model == "mlx-community/Qwen3-4B-4bit"
+    assert found.kv_cache_bytes is Absent.NOT_SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind"),
+    [
+        (("/venv/bin/python", "/venv/bin/vllm", "serve", "m"), "vllm"),
+        (("python3.12", "-m", "vllm.entrypoints.openai.api_server", "--model", "m"), "vllm"),
+        (("python", "-m", "sglang.launch_server", "--model-path", "m"), "sglang"),
+        (("/opt/llama.cpp/llama-server", "-m", "x.gguf"), "llama.cpp"),
+        (("/usr/local/bin/ollama", "serve"), "ollama"),
+        (("text-generation-launcher", "--model-id", "m"), "tgi"),
+        (("/usr/bin/python3", "/usr/local/bin/trtllm-serve", "m"), "tensorrt-llm"),
+        (("tritonserver", "--model-repository=/m"), "triton"),
+        (("python", "-m", "llama_cpp.server", "--model", "x.gguf"), "openai"),
+    ],
+)
+def test_command_line_names_the_engine(argv: tuple[str, ...], kind: str) -> None:
+    found = find_kind(Command(argv))
+    assert found is not None
+    assert found.name == kind
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (),
+        ("bash", "-c", "vllm serve m"),
+        ("sudo", "vllm", "serve", "m"),
+        ("vim", "vllm", "serve"),
+        ("ollama", "run", "llama3"),
+        ("vllm", "bench", "serve"),
+        ("python", "train.py", "--model", "vllm"),
+        ("tail", "-f", "llama-server"),
+    ],
+)
+def test_other_programs_are_no_engine(argv: tuple[str, ...]) -> None:
+    assert find_kind(Command(argv)) is None
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html><body>404</body></html>",
+        b"\xff\xfe\x00",
+        b"[" * 100_000,
+        b'{"data": 1, "models": [3], "internal_states": [{"memory_usage": {"weight": 1e400}}]}',
+        b'{"data": [{"id": "x", "meta": {"size": -5}}], "total_slots": -1}',
+        b"vllm:kv_cache_usage_perc NaN\nvllm:num_requests_running -3\nvllm:generation_tokens_total +Inf\n",
+        b"vllm:kv_cache_usage_perc 7\nsglang:token_usage 1e300\ntgi_batch_max_total_tokens 1e300\n",
+        b'vllm:cache_config_info{block_size="16",num_gpu_blocks="99999999999999999999"} 1\n',
+        b"llamacpp:requests_processing 1e300\n",
+    ],
+    ids=(
+        "empty",
+        "html",
+        "binary",
+        "nested",
+        "wrong types",
+        "negative",
+        "nan",
+        "impossible",
+        "huge blocks",
+        "count",
+    ),
+)
+def test_unusable_answer_gives_no_figure(kind: object, body: bytes) -> None:
+    paths = {one for path in (*kind.paths, *kind.rare_paths) for one in (path, *path.split("|"))}  # type: ignore[attr-defined]
+    found = kind.parse(Answers(dict.fromkeys(paths, body)))  # type: ignore[attr-defined]
+    for name in ("kv_cache_ratio", "weights_bytes", "kv_cache_bytes", "requests_running", "context_tokens"):
+        value = getattr(found, name)
+        assert isinstance(value, Absent) or value == 0, name
+
+
+def test_answers_of_another_engine_are_not_mixed_up() -> None:
+    found = vllm.parse(Answers({"/metrics": texts.sglang()["/metrics"]}))
+    assert found.requests_running is Absent.NOT_AVAILABLE
+    assert found.counters == Counters()
+
+
+def test_sample_with_a_longer_name_is_not_taken() -> None:
+    text = Exposition(b'a_total_created{x="1"} 5\na_total{x="b\\"}c"} 3 1700000000\na_totality 9\n')
+    assert text.total("a_total") == 3
+    assert label(b'{y="2",x="1"', "x") == "1"
+
+
+def test_rates_are_differences_of_two_reads() -> None:
+    found = compute_rates(Counters(100, 1000, 2.0, 10), Counters(200, 1205, 3.0, 15), 5.0)
+    assert found == Rates(41.0, 20.0, 0.2)
+
+
+def test_counters_that_fall_give_no_rate() -> None:
+    found = compute_rates(Counters(100, 1000, 2.0, 10), Counters(5, 10, 0.1, 1), 5.0)
+    assert found == Rates()
+
+
+def test_idle_engine_has_a_rate_of_zero_and_no_time_to_first_token() -> None:
+    same = Counters(100, 1000, 2.0, 10)
+    assert compute_rates(same, same, 5.0) == Rates(0.0, 0.0, Absent.NOT_AVAILABLE)

@@ -1,0 +1,90 @@
+"""Sizes of served models: weights, and caches whose capacity an engine reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memwatch.engines.records import Cache, ModelQuery
+from memwatch.model import Absent, Quality
+from memwatch.planning.served import size_model
+
+QWEN3_32B = {
+    "model_type": "qwen3", "hidden_size": 5120, "intermediate_size": 25600, "num_hidden_layers": 64,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+    "torch_dtype": "bfloat16", "max_position_embeddings": 40960, "tie_word_embeddings": False,
+}  # fmt: skip
+GPT_OSS = {
+    "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088,
+    "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128, "torch_dtype": "bfloat16",
+    "layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072,
+}  # fmt: skip
+TOKEN = 64 * 2 * 8 * 128 * 2  # bytes of one token in all layers of Qwen3 32B
+
+
+def model(folder: Path, config: dict[str, Any], **changed: Any) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**config, **changed}))
+    return str(folder)
+
+
+def blocks(**further: Any) -> Cache:
+    return Cache("blocks", blocks=1000, block_tokens=16, **further)
+
+
+def test_blocks_of_a_plain_model_have_the_bytes_of_its_tokens(tmp_path: Path) -> None:
+    found = size_model(ModelQuery(model(tmp_path / "q", QWEN3_32B), blocks()))
+    assert found.kv_cache_bytes == 16_000 * TOKEN
+    assert found.quality is Quality.DERIVED
+    assert found.weights_bytes == pytest.approx(65.5e9, rel=0.01)  # the model card: 65.5 GB of files
+
+
+@pytest.mark.parametrize(
+    ("cache", "factor"),
+    [
+        (blocks(key_dtype="fp8", value_dtype="fp8"), 0.5),
+        (blocks(parallel=8), 1.0),
+        (blocks(parallel=16), 2.0),  # KV heads are copied
+        (blocks(replicas=2), 2.0),
+    ],
+)
+def test_cache_depends_on_its_format_and_on_its_gpus(tmp_path: Path, cache: Cache, factor: float) -> None:
+    found = size_model(ModelQuery(model(tmp_path / "q", QWEN3_32B), cache))
+    assert found.kv_cache_bytes == 16_000 * TOKEN * factor
+
+
+def test_blocks_of_windowed_and_full_layers_belong_to_one_group(tmp_path: Path) -> None:
+    """gpt-oss-20b: 12 layers of each kind share the blocks, so that one token takes 12 layers' bytes."""
+    found = size_model(ModelQuery(model(tmp_path / "g", GPT_OSS), blocks()))
+    assert found.kv_cache_bytes == 16_000 * 12 * 2 * 8 * 64 * 2
+    assert found.quality is Quality.ESTIMATED
+
+
+def test_cells_of_sequences_have_the_bytes_of_their_tokens(tmp_path: Path) -> None:
+    cells = Cache("cells", tokens=4096, sequences=4, key_dtype="q8_0", value_dtype="f16")
+    found = size_model(ModelQuery(model(tmp_path / "q", QWEN3_32B), cells))
+    assert found.kv_cache_bytes == 4 * 4096 * TOKEN * (8.5 + 16) // 32
+
+
+def test_unknown_family_has_no_cache_and_a_reason(tmp_path: Path) -> None:
+    found = size_model(ModelQuery(model(tmp_path / "x", QWEN3_32B, model_type="unheard_of"), blocks()))
+    assert found.kv_cache_bytes is Absent.NOT_AVAILABLE
+    assert "unheard_of" in found.note
+
+
+def test_unknown_format_of_the_cache_gives_a_reason_and_keeps_the_weights(tmp_path: Path) -> None:
+    cache = blocks(key_dtype="int3_odd", value_dtype="int3_odd")
+    found = size_model(ModelQuery(model(tmp_path / "q", QWEN3_32B), cache))
+    assert isinstance(found.weights_bytes, int)
+    assert found.kv_cache_bytes is Absent.NOT_AVAILABLE
+    assert "int3_odd" in found.note
+
+
+def test_missing_folder_gives_a_reason() -> None:
+    found = size_model(ModelQuery("/nowhere/at/all", blocks()))
+    assert (found.weights_bytes, found.kv_cache_bytes) == (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+    assert "/nowhere/at/all" in found.note
