@@ -32,6 +32,8 @@ CONTAINERS = Condition("Only if processes run in containers or pods.", "no conta
 USERS = Condition("Only where memwatchd adds up all processes (Linux).", "processes are not added up")
 HELD = Condition("Only if a driver reports the memory of processes.", "not reported by a driver")
 OWN_USAGE = Condition("Only if memwatchd runs on Linux.", "not measured on this system")
+ENGINES = Condition("Only if a model server reports its memory.", "no model server")
+CACHE_USE = Condition("Only if a model server reports the use of its cache.", "not reported by a model server")
 # Of the settings.
 EXPORTED_PROCESSES = Condition("Needs `metrics = true` under `[processes]`.", "processes are not exported")
 RECEIVERS = Condition("Needs a receiver under `[alerts]`.", "no receiver configured")

@@ -27,9 +27,11 @@ from board import (
 from conditions import (
     BLOCKS,
     BUSY,
+    CACHE_USE,
     CONTAINERS,
     CONTENTS,
     COUNTED_ERRORS,
+    ENGINES,
     EXPORTED_PROCESSES,
     GPU,
     HELD,
@@ -66,7 +68,7 @@ def machine() -> dashboard.Dashboard:
     built.with_variable(variable("instance", "Machine", MACHINES, several=False, regex=NAME_AND_ADDRESS))
     for one in annotations():
         built.annotation(one)
-    for add in (now, inside, owners, peaks, pressure, devices, itself):
+    for add in (now, inside, owners, peaks, pressure, devices, engines, itself):
         add(built)
     return built
 
@@ -265,6 +267,24 @@ def devices(built: dashboard.Dashboard) -> None:
     text = "Complete if all processes with GPU memory are visible. In a container some may be hidden."
     columns = {"device": "device", "Value": "complete"}
     built.with_panel(rows("Process visibility", text, complete, columns, only=LISTED_PROCESSES))
+
+
+def engines(built: dashboard.Dashboard) -> None:
+    built.with_row(Row("Model servers"))
+    queries = {
+        "{{engine}} weights": f"memwatch_engine_weights_bytes{M}",
+        "{{engine}} KV cache": f"memwatch_engine_kv_cache_bytes{M}",
+        "{{engine}} KV cache in use": f"memwatch_engine_kv_cache_used_bytes{M}",
+    }
+    text = "Parts of the memory of a model server: weights, KV cache reserved and in use."
+    built.with_panel(lines("Memory of model servers", text, queries, only=ENGINES))
+    used = {"{{engine}}": f"memwatch_engine_kv_cache_ratio{M}"}
+    text = "Used fraction of the KV cache. Requests wait when it is full."
+    built.with_panel(lines("KV cache in use", text, used, "percentunit", only=CACHE_USE).max(1))
+    rate = {"{{engine}} {{kind}}": f"rate(memwatch_engine_tokens_total{M}[$__rate_interval])"}
+    built.with_panel(lines("Tokens per second", "Tokens read and generated.", rate, "none", only=ENGINES))
+    requests = {"{{engine}} {{state}}": f"memwatch_engine_requests{M}"}
+    built.with_panel(lines("Requests", "Requests that run and wait.", requests, "none", only=ENGINES))
 
 
 def itself(built: dashboard.Dashboard) -> None:

@@ -38,6 +38,7 @@ from memwatch.recording.file_format import RecordingFile
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Machine, ProcessScan, SelfUsage, Snapshot, Swap
 from memwatchd.recording import demos
+from support.demo_engines import ENGINES
 from support.demo_host import KIB, LEAKING_PID, MIB, Host, Scene, ramp, scene_of
 from support.fakes import FakeClock, FakeCollector
 from support.paths import MACHINES
@@ -47,7 +48,18 @@ SECONDS = 420
 BEGAN = 1_793_534_400.0  # 2026-11-01 12:00 UTC
 OWN = SelfUsage(58 * MIB, 1.0, 0.0, 0.0002, True)
 NOT_READ = frozenset(
-    {"nvml", "tegrastats", "cgroup", "cgroup_pressure", "containers", "kmsg", "amdsmi", "amd_cli", "amdgpu_sensors"}
+    {
+        "engines",
+        "nvml",
+        "tegrastats",
+        "cgroup",
+        "cgroup_pressure",
+        "containers",
+        "kmsg",
+        "amdsmi",
+        "amd_cli",
+        "amdgpu_sensors",
+    }
 )
 STRIX_IDLE_BYTES = 512 * MIB
 HBM_BYTES = 99614720 * KIB
@@ -214,6 +226,9 @@ def linux_story(name: str, folder: Path) -> list[Snapshot]:
         entry.append(CollectorEntry(driver.name, lambda: driver, False))
     log = FakeCollector("kmsg")
     entry.append(CollectorEntry(log.name, lambda: log, False))
+    servers = FakeCollector("engines")
+    if name in ENGINES:
+        entry.append(CollectorEntry(servers.name, lambda: servers, False))
     largest = 0
 
     def show(scene: Scene) -> None:
@@ -229,6 +244,7 @@ def linux_story(name: str, folder: Path) -> list[Snapshot]:
         victim = OomKill(1, LEAKING_PID, "train.py", largest, "machine")
         log.findings = Findings(kernel_log=KernelLog(kills=(victim,) if scene.killed and scene.of_host else ()))
         driver.findings = event_writer.gpu(host, scene, gpu)
+        servers.findings = Findings(engines=(ENGINES[name](scene),)) if name in ENGINES else Findings()
         host.write(scene, of_ram, leak)
 
     show(scene_of(0, not event_writer.leaks_gpu))

@@ -52,6 +52,8 @@ LASTING: Mapping[str, Condition] = {
     "Only if a driver reports the memory of processes.": in_sighting(
         lambda seen: any(one["device_bytes"] for one in seen.owners["unit"])
     ),
+    "Only if a model server reports its memory.": in_snapshot(has("engines", "weights_bytes")),
+    "Only if a model server reports the use of its cache.": in_snapshot(has("engines", "kv_cache_ratio")),
     "Only if memwatchd runs on Linux.": lambda _: True,
     "Needs `metrics = true` under `[processes]`.": lambda machine: machine.name in CONFIGURED,
     "Needs a receiver under `[alerts]`.": lambda machine: machine.name in CONFIGURED,

@@ -20,14 +20,16 @@ from memwatchd.recording.demos import DESCRIPTIONS, path_of
 from memwatchd.recording.frames import read_frames
 from memwatchd.recording.player import rebuild_owners
 from scripts.golden import roots_arguments
+from support import engine_texts
 from support.daemon_process import RunningDaemon, running_daemon
+from support.engine_servers import engine_site
 from support.mutable_machine import MutableMachine
 from support.nvml_machine import Simulator
 from support.paths import DEPLOY
 from support.prometheus_servers import Engine, prometheus, shipped
 from support.sample_nvml import EIGHT_H100, GB10
 
-# All that may be configured: processes as metrics, and a receiver.
+# All that may be configured: processes as metrics, a receiver, and a model server.
 CHATTY = """
 [processes]
 interval = "1s"
@@ -36,6 +38,10 @@ metrics = true
 name = "operators"
 url = "http://127.0.0.1:1/no-listener"
 secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw0aGq3o8p3yM="
+[[engines]]
+name = "chat"
+kind = "sglang"
+url = "http://127.0.0.1:{port}"
 """
 # Machines with these settings, in one job. Each of the others is a separate job, with default settings.
 CONFIGURED = ("gb10", "8x-h100", "mi210")
@@ -114,7 +120,8 @@ def watched_fleet(folder: Callable[[str], Path]) -> Iterator[Fleet]:
             **{name: (roots_arguments(name), {}) for name in OTHERS},
             **{name: (["--demo", name], {}) for name in DEMOS},
         }
-        daemons = start_all(stack, folder, commands)
+        chat = stack.enter_context(engine_site(engine_texts.sglang()))
+        daemons = start_all(stack, folder, commands, CHATTY.format(port=chat.port))
         server = stack.enter_context(prometheus(folder("prometheus"), watching(daemons)))
         server.wait_for('memwatch_device_up{device="gpu0"} == 1')
         before = look_at_all({name: daemons[name] for name in CONFIGURED})
@@ -141,14 +148,17 @@ def watched_fleet(folder: Callable[[str], Path]) -> Iterator[Fleet]:
 
 
 def start_all(
-    stack: ExitStack, folder: Callable[[str], Path], commands: Mapping[str, tuple[list[str], Mapping[str, str]]]
+    stack: ExitStack,
+    folder: Callable[[str], Path],
+    commands: Mapping[str, tuple[list[str], Mapping[str, str]]],
+    configuration: str,
 ) -> dict[str, RunningDaemon]:
-    """Start the daemons at once, which takes a third of the time."""
+    """Start the daemons at once, which takes a third of the time. `configuration`: of those in CONFIGURED."""
     runs = {
         name: running_daemon(
             folder(name),
             *arguments,
-            config=CHATTY if name in CONFIGURED else "",
+            config=configuration if name in CONFIGURED else "",
             environ=environ,
         )
         for name, (arguments, environ) in commands.items()

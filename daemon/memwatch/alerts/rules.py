@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from memwatch.alerts.engine_rules import PENDING_SECONDS, describe_full, is_full
 from memwatch.events import Event
 from memwatch.model import STALLED, Absent
 from memwatch.pressure.rules import FILLED_ON_PURPOSE
@@ -143,6 +144,15 @@ def evaluate_devices(name: str, snapshot: Snapshot, _: Sequence[Event], rules: A
         yield Condition(name, device.id, device.state != "ok", rules.pending_seconds, reasons=why)
 
 
+def evaluate_engines(name: str, snapshot: Snapshot, _: Sequence[Event], __: AlertRules) -> Iterator[Condition]:
+    """Skip an engine that does not report waiting requests and the use of its cache."""
+    for engine in snapshot.engines:
+        full = is_full(engine)
+        if not isinstance(full, Absent):
+            why = (Reason("kv_full", describe_full(engine, snapshot)),)
+            yield Condition(name, engine.id, full, PENDING_SECONDS, reasons=why)
+
+
 def evaluate_events(kind: str, target: str) -> Evaluate:
     """Build a rule for one-off events. It yields a condition at every tick so that the alert's timers run."""
 
@@ -173,6 +183,7 @@ RULES = (
     ),
     Rule("pressure.forecast", "warning", "memory will be full soon", evaluate_forecast, "MemoryFullSoon"),
     Rule("collector.failing", "warning", "a collector has failed", evaluate_collectors, "MemwatchCollectorDown"),
+    Rule("engine.kv_full", "warning", "a model server's KV cache is full", evaluate_engines, "EngineKVCacheFull"),
     Rule("device.lost", "critical", "a GPU is lost or needs a reset", evaluate_devices, "GPULost"),
     Rule(
         "kernel.oom_kill",

@@ -34,6 +34,9 @@ def collect_figures(snapshot: Snapshot) -> Mapping[str, float]:
             _add(figures, f"device.{device.id}.headroom_certain_bytes", device.headroom_certain_bytes)
     for node in snapshot.nodes:
         _add(figures, f"node.{node.id}.largest_free_block_bytes", node.largest_free_block_bytes)
+    for engine in snapshot.engines:
+        _add(figures, f"engine.{engine.id}.kv_cache_used_bytes", engine.kv_cache_used_bytes)
+        _add(figures, f"engine.{engine.id}.kv_cache_ratio", engine.kv_cache_ratio)
     if not isinstance(snapshot.swap, Absent):
         figures["swap.used_bytes"] = snapshot.swap.used_bytes
     if not isinstance(snapshot.psi, Absent):

@@ -182,7 +182,12 @@ def process_json(process: Process, names: Mapping[str, str], pods: Mapping[str, 
 
 
 def engines_json(snapshot: Snapshot) -> list[Json]:
-    return [record_json(engine) for engine in snapshot.engines]
+    """Return the model servers, each with an advice or null."""
+    if not snapshot.engines:
+        return []
+    from memwatch.planning.engine_advice import advise  # the planner is loaded only if a server runs
+
+    return [record_json(engine, advice=advise(engine, snapshot)) for engine in snapshot.engines]
 
 
 def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:

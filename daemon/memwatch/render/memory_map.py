@@ -18,6 +18,7 @@ from memwatch.accounting.relations import left_of
 from memwatch.leases import Lease
 from memwatch.model import Absent, Bytes, Content, Pool, PoolKind, Process, Share, ShareKind, Thresholds
 from memwatch.render import words
+from memwatch.render.engine_view import Drawn, DrawnPart, draw_parts
 from memwatch.snapshot import Snapshot
 
 # Left to right: used, then available.
@@ -159,6 +160,7 @@ class MemoryMap(Struct, frozen=True):
     marks: tuple[Mark, ...]
     edge: float | Absent
     leases: tuple[LeaseSegment, ...] = ()
+    engine_parts: tuple[DrawnPart, ...] = ()
     pool: Pool | None = None
     share: Share | None = None
     device: str = ""
@@ -168,9 +170,20 @@ class MemoryMap(Struct, frozen=True):
 def build_maps(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tuple[MemoryMap, ...]:
     """Return the map of every pool. `thresholds` are by pool id, `Thresholds()` by default."""
     inside = _by_parent(snapshot.shares)
-    return tuple(
+    maps = tuple(
         _build_map(pool, snapshot, inside, thresholds.get(pool.id, Thresholds())) for pool in snapshot.pools
     )
+    return tuple(_with_engines(one, snapshot) for one in maps) if snapshot.engines else maps
+
+
+def _with_engines(one: MemoryMap, snapshot: Snapshot) -> MemoryMap:
+    """Add the parts of model servers inside the segments of their processes."""
+    segments = [
+        Drawn(segment.process.pid, segment.size_bytes, segment.start, segment.width)
+        for segment in one.segments
+        if segment.process is not None and segment.holder == "gpu"
+    ]
+    return replace(one, engine_parts=draw_parts(segments, snapshot.engines))
 
 
 def _build_map(

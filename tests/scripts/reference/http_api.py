@@ -48,7 +48,7 @@ OTHER_PAGES = {
 }
 # The first subject whose list has a beginning of the path.
 SUBJECTS: dict[str, tuple[str, ...]] = {
-    "Processes and owners": ("/api/v1/processes", "/api/v1/owners", "/api/v1/growth"),
+    "Processes and owners": ("/api/v1/processes", "/api/v1/engines", "/api/v1/owners", "/api/v1/growth"),
     "Current state": (
         "/api/v1/snapshot",
         "/api/v1/pools",

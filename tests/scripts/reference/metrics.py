@@ -57,6 +57,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Owners and processes": ("owner_", "process_", "processes_", "memory_not_returned"),
     "Collectors": ("collector_",),
     "History": ("history_",),
+    "Model servers": ("engine_",),
     "Alerts": ("alert_", "alerts_", "notification", "outbox_"),
     "The daemon": (
         "snapshot_",

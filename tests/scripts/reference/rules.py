@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from memwatch import units
+from memwatch.alerts.engine_rules import FULL_RATIO, PENDING_SECONDS
 from memwatch.alerts.rules import RULES, URGENT, URGENT_SECONDS, AlertRules
 from memwatch.model import Thresholds
 from memwatch.pressure import signals
@@ -161,6 +162,10 @@ def alert_conditions() -> dict[str, tuple[str, str]]:
         "pressure.forecast": (target, forecast),
         "collector.failing": ("collector", f"it fails or is stalled, {collector}"),
         "device.lost": ("device", f"it is lost, missing or needs a reset, after {pending}"),
+        "engine.kv_full": (
+            "model server",
+            f"requests wait and its KV cache is {FULL_RATIO:.0%} full, for {span(PENDING_SECONDS)}",
+        ),
         "kernel.oom_kill": ("`kernel`", "at once, as a one-off event"),
         "driver.error": ("`driver`", "at once, as a one-off event"),
         "daemon.unclean_restart": ("`memwatchd`", "at the next start, as a one-off event"),

@@ -36,6 +36,7 @@ def test_alerts_that_prometheus_also_has_are_named_as_there() -> None:
         ("pressure.forecast", "ram"): "MemoryFullSoon",
         ("collector.failing", "nvml"): "MemwatchCollectorDown",
         ("device.lost", "gpu0"): "GPULost",
+        ("engine.kv_full", "vllm-8000"): "EngineKVCacheFull",
         ("kernel.oom_kill", "kernel"): "MemoryOOMKill",
         ("driver.error", "driver"): "GPUMemoryErrors",
     }

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from memwatch.engines.records import Engine
 from memwatch.history.disk.files import FilesStatus
 from memwatch.model import Vitals
 from memwatch.monitor.between_scrapes import BetweenScrapes
@@ -117,9 +118,36 @@ NAMES = {
     "zram_stored_bytes": set(),
     "zswap_memory_bytes": set(),
     "zswap_stored_bytes": set(),
+    "engine_info": {"engine", "kind", "version", "model"},
+    "engine_kv_cache_bytes": {"engine"},
+    "engine_kv_cache_ratio": {"engine"},
+    "engine_kv_cache_used_bytes": {"engine"},
+    "engine_remainder_bytes": {"engine"},
+    "engine_requests": {"engine", "state"},
+    "engine_tokens_total": {"engine", "kind"},
+    "engine_weights_bytes": {"engine"},
     "failed_logins_total": set(),
     "time_to_full_seconds": {"target", "device"},
 }
+
+
+WHOLE_ENGINE = Engine(
+    "vllm-8000",
+    "vllm",
+    "vLLM",
+    "http://127.0.0.1:8000",
+    version="0.11.0",
+    model="m",
+    weights_bytes=1,
+    kv_cache_bytes=1,
+    kv_cache_used_bytes=1,
+    kv_cache_ratio=1.0,
+    remainder_bytes=1,
+    requests_running=1,
+    requests_waiting=0,
+    prompt_tokens_total=1,
+    generation_tokens_total=1,
+)
 
 
 class Receiver:
@@ -150,6 +178,7 @@ def with_every_value() -> Snapshot:
     return replace(
         base,
         devices=(gpu,),
+        engines=(WHOLE_ENGINE,),
         shares=(limited,),
         collectors=(nvml,),
         tegrastats=Tegrastats(3, 4 << 20),

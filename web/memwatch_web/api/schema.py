@@ -408,6 +408,7 @@ class Engine(Figures):
     gpu_fraction: float | None = Field(description="Fraction of a GPU that the server was allowed to use.")
     quality: Literal["measured", "derived", "estimated"] = Field(description="That of weights and KV cache.")
     notes: list[str] = Field(description="Why figures are missing, and how to get them.")
+    advice: str | None = Field(description="A lower limit for the server while memory is short.")
 
 
 class Snapshot(Figures):

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from memwatch.engines.records import Engine
 from memwatch.model import Absent, Bytes, Device, Process, ShareKind
+from memwatch.render.engine_view import engines_in
 from memwatch.snapshot import Snapshot
 
 MAX_HOLDERS = 10
@@ -52,6 +54,7 @@ class DeviceEntry(Struct, frozen=True):
     holders: tuple[Holder, ...]
     more_holders: int
     faults: tuple[DeviceError, ...]
+    engines: tuple[Engine, ...] = ()
 
 
 def build_entries(snapshot: Snapshot) -> tuple[DeviceEntry, ...]:
@@ -65,7 +68,9 @@ def _entry(snapshot: Snapshot, device: Device) -> DeviceEntry:
         DeviceError(kind, count, device.errors_seen_unix.get(kind)) for kind, count in sorted(device.errors.items())
     )
     shown = tuple(holders[:MAX_HOLDERS])
-    return DeviceEntry(device, tuple(_places(snapshot, device, ids)), shown, len(holders) - len(shown), faults)
+    engines = engines_in(snapshot.engines, ids)
+    places = tuple(_places(snapshot, device, ids))
+    return DeviceEntry(device, places, shown, len(holders) - len(shown), faults, engines)
 
 
 def _find_place_ids(snapshot: Snapshot, device: Device) -> set[str]:

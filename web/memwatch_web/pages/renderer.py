@@ -24,6 +24,7 @@ from memwatch.pressure.rules import PressureRules
 from memwatch.printable import printable
 from memwatch.processes.growth import GrowthTracker
 from memwatch.render import words as wording
+from memwatch.render.engine_view import describe_engine, engine_of, list_parts
 from memwatch.render.json import to_bytes
 from memwatch.render.memory_map import build_limit_maps, build_maps
 from memwatch.render.status_line import GROWTH_SECONDS, StatusLine, build_status_line
@@ -31,6 +32,7 @@ from memwatch.render.summary import build_latest, find_cuda_free, find_worst, ha
 from memwatch.snapshot import Pressure, Snapshot
 from memwatch_web.pages.charts import DASHES
 from memwatch_web.pages.devices import build_entries
+from memwatch_web.pages.engines import advise_engines
 from memwatch_web.pages.gpu_grid import arrange, build_cells, split_gpus
 from memwatch_web.pages.history_data import build_chart_point
 from memwatch_web.pages.history_view import ChartView, HistoryView, RejectedQuery
@@ -61,7 +63,16 @@ LINKS |= {"fit": "/fit", "alerts": "/alerts", "incidents": "/incidents", "about"
 KEYS = {"overview": "o", "history": "h", "processes": "p", "devices": "d", "fit": "f", "alerts": "a"}
 KEYS |= {"incidents": "n", "about": "i"}
 # Macro files, available in templates by name. The first is used by the others.
-PARTS = ("parts", "holder_parts", "map_parts", "status_parts", "device_parts", "alert_parts", "past_parts")
+PARTS = (
+    "parts",
+    "holder_parts",
+    "map_parts",
+    "status_parts",
+    "engine_parts",
+    "device_parts",
+    "alert_parts",
+    "past_parts",
+)
 # Stream of a page that is not visible.
 TITLE = "title"
 # Stream of the page of one process.
@@ -184,6 +195,7 @@ class Pages:
             "latest": self._latest(snapshot, self._rules()),
             "view": view,
             "recorded": recorded,
+            "engine": engine_of(snapshot.engines, view.process.pid),
             "figure_words": FIGURE_WORDS,
             "past": None,
         }
@@ -331,6 +343,7 @@ class Pages:
             "holders": self._holders(snapshot),
             "latest": {**self._latest(snapshot, rules), "chart": build_chart_point(snapshot)},
             "changes": self._changes(snapshot),
+            "advice": advise_engines(snapshot),
         }
 
     def _status(self, snapshot: Snapshot) -> StatusLine:
@@ -387,7 +400,7 @@ def create_environment() -> Environment:
         auto_reload=False,
     )
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
-    environment.filters["glue_units"] = glue_units
+    environment.filters |= {"glue_units": glue_units, "describe_engine": describe_engine, "list_parts": list_parts}
     # For texts that quote a request or the settings; names are printable since they were read.
     environment.filters["printable"] = printable
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}

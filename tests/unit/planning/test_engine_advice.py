@@ -1,0 +1,107 @@
+"""Advice for running model servers, and the sentence of the alert about a full cache."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.alerts.engine_rules import describe_full, is_full
+from memwatch.alerts.rules import AlertRules, evaluate_rules
+from memwatch.engines.records import Engine
+from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.planning.engine_advice import advise
+from memwatch.snapshot import Machine, SelfUsage, Snapshot
+
+GIB = 1 << 30
+
+
+def spark(available: int = 4, total: int = 120) -> Snapshot:
+    """A machine with unified memory, in GiB."""
+    kind, measured, used = PoolKind.SYSTEM_RAM, Quality.MEASURED, total - available
+    ram = Pool("ram", kind, "System RAM", total * GIB, used * GIB, available * GIB, "meminfo", measured)
+    cuda = Share("cuda0", ShareKind.CUDA_POOL, "CUDA Pool", "ram", 108 * GIB, "nvml", measured, device="gpu0")
+    gpu = Device("gpu0", "NVIDIA", "NVIDIA GB10", Architecture.UNIFIED, allocates_from=("ram",))
+    usage = SelfUsage(1, 1.0, 0.0, 0.0, False)
+    return Snapshot(1, 1.0, 1.0, "b", "h", 1.0, True, Machine(), usage, (ram,), (cuda,), (gpu,))
+
+
+def vllm(**changed: object) -> Engine:
+    engine = Engine(
+        "vllm-8000",
+        "vllm",
+        "vLLM",
+        "http://127.0.0.1:8000",
+        1,
+        (1,),
+        weights_bytes=8 * GIB,
+        kv_cache_bytes=96 * GIB,
+        kv_cache_used_bytes=3 * GIB,
+        kv_cache_ratio=3 / 96,
+        gpu_fraction=0.9,
+        held_bytes={"cuda0": 108 * GIB},
+    )
+    return replace(engine, **changed)
+
+
+def test_large_unused_cache_while_memory_is_short_gets_a_lower_fraction() -> None:
+    assert advise(vllm(), spark()) == (
+        "vLLM reserved 96.0 GiB of KV cache and uses 3.0 GiB now; System RAM has 4.0 GiB left: "
+        "--gpu-memory-utilization 0.3 would leave 76.0 GiB."
+    )
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        vllm(kv_cache_used_bytes=48 * GIB),
+        vllm(kv_cache_bytes=Absent.NOT_AVAILABLE),
+        vllm(gpu_fraction=Absent.NOT_AVAILABLE),
+        vllm(kind="ollama"),
+        vllm(held_bytes={}),
+        vllm(held_bytes={"cuda0": GIB, "gpu1": GIB}),
+        vllm(kv_cache_bytes=0, kv_cache_used_bytes=0),
+    ],
+    ids=("used", "unknown cache", "unknown fraction", "no option", "no place", "two places", "asleep"),
+)
+def test_no_advice_where_it_would_not_follow(engine: Engine) -> None:
+    assert advise(engine, spark()) is None
+
+
+def test_no_advice_while_memory_is_left() -> None:
+    assert advise(vllm(), spark(available=40)) is None
+
+
+@pytest.mark.parametrize(
+    ("available", "remedy"),
+    [
+        (60, "System RAM has 60.0 GiB available: raise --gpu-memory-utilization"),
+        (2, "System RAM has 2.0 GiB available only: lower --max-num-seqs or --max-model-len"),
+    ],
+)
+def test_alert_of_a_full_cache_says_what_to_change(available: int, remedy: str) -> None:
+    engine = vllm(requests_waiting=4, kv_cache_ratio=0.98)
+    snapshot = replace(spark(available), engines=(engine,))
+    (condition,) = evaluate_rules(snapshot, (), AlertRules(events=frozenset({"engine.kv_full"})))
+    assert (condition.true, condition.target) == (True, "vllm-8000")
+    assert (
+        condition.reasons[0].text
+        == f"vllm-8000: 4 requests wait, and its KV cache of 96.0 GiB is 98% full; {remedy}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "full"),
+    [
+        ({"requests_waiting": 0, "kv_cache_ratio": 1.0}, False),
+        ({"requests_waiting": 9, "kv_cache_ratio": 0.5}, False),
+        ({"requests_waiting": Absent.NOT_SUPPORTED, "kv_cache_ratio": 1.0}, Absent.NOT_SUPPORTED),
+        ({"requests_waiting": 9, "kv_cache_ratio": Absent.NOT_SUPPORTED}, Absent.NOT_AVAILABLE),
+    ],
+)
+def test_cache_is_full_only_while_requests_wait(changed: dict[str, object], full: object) -> None:
+    assert is_full(vllm(**changed)) == full
+
+
+def test_alert_without_a_known_pool_states_the_problem_only() -> None:
+    engine = vllm(requests_waiting=4, kv_cache_ratio=0.98, held_bytes={"gone": GIB})
+    assert describe_full(engine, spark()).endswith("is 98% full")
