@@ -27,7 +27,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-hardware hardware-result soak faults crash machines scale \
+.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
 	reference docs verify-types shipped-config test-image test-deploy build deb test-system test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
@@ -63,6 +63,7 @@ help:
 	@echo "make hardware-result  add its output to docs/quality/hardware.md (FROM=report.md NAME=dgx-spark-1)"
 	@echo "make test-torch   install PyTorch, call the whole library in a training run, and compare plans with real models"
 	@echo "make test-keras   install Keras with JAX, and follow a training run with the library's callback"
+	@echo "make test-llama-server LLAMA_SERVER=PATH   compare the KV cache of a running server with its log (20 s)"
 	@echo "make test-llama   build llama.cpp and compare plans with what it allocates (45 minutes)"
 	@echo "make fuzz         coverage-guided fuzzing of every parser (TARGETS='psi kmsg' SECONDS=600 each)"
 	@echo "make deb          build a Debian package and its SBOM in dist/ (DEB_ARGS='--arch arm64')"
@@ -202,6 +203,9 @@ test-llama:
 	@test -d $(VENV)-llama || $(PYTHON) -m venv $(VENV)-llama
 	$(VENV)-llama/bin/python -m pip --quiet --disable-pip-version-check install --editable . gguf safetensors llama-cpp-python
 	PYTHONPATH=tests $(VENV)-llama/bin/python -m scripts.llama_run
+
+test-llama-server: $(VENV)/.test
+	PYTHONPATH=tests:daemon $(BIN)/python -m scripts.engine_run $(LLAMA_SERVER)
 
 build: $(VENV)/.test
 	$(BIN)/python -m build --no-isolation --outdir dist daemon

@@ -119,7 +119,13 @@ def llama_cpp(
         b"llamacpp:requests_processing 1\nllamacpp:requests_deferred 4\nllamacpp:n_tokens_max 980\n",
         "/models": to_json(
             object="list",
-            data=[{"id": path, "owned_by": "llamacpp", "meta": {"n_params": 8030261312, "size": 4912898304}}],
+            data=[
+                {
+                    "id": path,
+                    "owned_by": "llamacpp",
+                    "meta": {"n_params": 8030261312, "size": 4912898304, "ftype": "Q4_K_M"},
+                }
+            ],
         ),
     }
 

@@ -41,6 +41,7 @@ class Props(Struct, frozen=True):
 class Meta(Struct, frozen=True):
     size: int | None = None
     n_params: int | None = None
+    ftype: str = ""
 
 
 class Listed(Struct, frozen=True):
@@ -65,6 +66,7 @@ def parse(answers: Answers) -> EngineReading:
         version=name_of(props.build_info),
         model=name_of(props.model_alias or listed.id.rpartition("/")[2] or props.model_path.rpartition("/")[2]),
         model_path=props.model_path,
+        quantization=name_of(listed.meta.ftype.removeprefix("(guessed) ") if listed.meta else ""),
         context_tokens=count_of(props.default_generation_settings.n_ctx or None),
         weights_bytes=bytes_of(listed.meta.size if listed.meta else None),
         kv_cache_ratio=ratio_of(metrics.total("llamacpp:kv_cache_usage_ratio")),

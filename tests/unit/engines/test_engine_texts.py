@@ -90,6 +90,7 @@ def test_llama_cpp_reports_weights_and_load() -> None:
     found = llama_cpp.parse(Answers(texts.llama_cpp(), command))
     assert (found.weights_bytes, found.requests_running, found.requests_waiting) == (4912898304, 1, 4)
     assert (found.version, found.model, found.model_path) == ("b8000-0123456", "tiny.gguf", "/models/tiny.gguf")
+    assert found.quantization == "Q4_K_M"
     assert found.cache == Cache("cells", tokens=4096, key_dtype="q8_0", value_dtype="q4_0")
     assert found.kv_cache_ratio is Absent.NOT_SUPPORTED
 

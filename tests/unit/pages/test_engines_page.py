@@ -1,0 +1,99 @@
+"""Model servers on the pages: the parts inside the map, and a line on the pages of devices and processes."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import islice
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.engines.records import Engine
+from memwatch.model import Absent
+from memwatch.render.json import engines_json, snapshot_json
+from memwatch.snapshot import Snapshot
+from memwatch_web.api.schema import Engine as EngineSchema
+from memwatch_web.api.schema import Snapshot as SnapshotSchema
+from memwatch_web.pages.renderer import Pages
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.frames import read_frames
+from support.html_reader import Reader
+
+LINE = "vLLM Qwen3-32B-FP8 · 41 tok/s · KV 13%"
+
+
+@cache
+def frame(demo: str = "dgx-spark", second: int = 120) -> Snapshot:
+    return next(islice(read_frames(path_of(demo)), second, None))
+
+
+def parts_of(page: bytes) -> dict[str, int]:
+    """Return the bytes of the parts that are drawn, by kind."""
+    return {
+        str(attrs["class"]).split("engine-")[-1]: int(str(attrs["data-bytes"]))
+        for _, attrs in Reader(page).tags
+        if str(attrs.get("class")).startswith("engine-part")
+    }
+
+
+def test_segment_of_a_server_opens_into_its_parts() -> None:
+    snapshot = frame()
+    (engine,) = snapshot.engines
+    drawn = parts_of(Pages().page("overview", snapshot))
+    assert drawn == {
+        "weights": engine.weights_bytes,
+        "kv_used": engine.kv_cache_used_bytes,
+        "kv_reserved": engine.kv_cache_free_bytes,
+    }
+
+
+@pytest.mark.parametrize("second", [20, 120])
+def test_pages_with_a_server_are_closed_html(second: int) -> None:
+    for name in ("overview", "devices"):
+        assert Reader(Pages().page(name, frame(second=second))).open == []
+
+
+def test_line_is_on_the_overview_and_on_the_device() -> None:
+    for name in ("overview", "devices"):
+        assert LINE in Pages().page(name, frame()).decode()
+
+
+def test_page_of_the_process_has_the_figures_of_its_server() -> None:
+    pages, snapshot = Pages(), frame()
+    view = pages.view_process(snapshot, 3921, 0.0, Absent.NOT_AVAILABLE)
+    assert view is not None
+    page = pages.process(snapshot, view).decode()
+    assert LINE in page
+    assert "40,960 tokens" in page
+
+
+def test_loading_server_has_its_reason_and_no_parts() -> None:
+    page = Pages().page("overview", frame(second=20))
+    assert "It does not listen on a TCP port yet." in page.decode()
+    assert parts_of(page) == {}
+
+
+def test_inconsistent_server_is_not_drawn() -> None:
+    snapshot = frame()
+    broken = replace(snapshot.engines[0], weights_bytes=Absent.INCONSISTENT, kv_cache_bytes=Absent.INCONSISTENT)
+    assert parts_of(Pages().page("overview", replace(snapshot, engines=(broken,)))) == {}
+
+
+def test_machine_without_a_server_has_no_card() -> None:
+    assert 'id="engines"' not in Pages().page("overview", frame("gh200")).decode()
+
+
+def test_name_of_a_model_is_escaped() -> None:
+    hostile = Engine(
+        "vllm-1", "vllm", "vLLM", "http://127.0.0.1:1", 3921, (3921,), model="<script>alert(1)</script>"
+    )
+    page = Pages().page("overview", replace(frame(), engines=(hostile,))).decode()
+    assert "<script>alert(1)" not in page
+
+
+@pytest.mark.parametrize("demo", ["dgx-spark", "rtx4090", "gh200"])
+def test_answers_match_the_schema(demo: str) -> None:
+    snapshot = frame(demo)
+    SnapshotSchema.model_validate(snapshot_json(snapshot), strict=False)
+    for engine in engines_json(snapshot):
+        EngineSchema.model_validate(engine)
