@@ -18,6 +18,9 @@ from memwatch.model import Absent, Bytes, Process, ShareKind, sum_figures
 # Sizes from a model's files, and sizes that an engine rounds, may be more than its processes hold by this part.
 TOLERANCE = 0.02
 INCONSISTENT = Absent.INCONSISTENT
+# Engines that map their weights from the file: pages that are not in memory are no contradiction.
+MAPPING = frozenset({"llama.cpp", "ollama"})
+MAPPED = "Its weights are mapped from the file, and not all of them are in memory."
 CONTRADICTION = "Its weights and KV cache would be larger than the memory of its processes."
 
 
@@ -45,6 +48,13 @@ def relate_engine(engine: Engine, members: Sequence[Process], limits: frozenset[
     most = sum_figures(member.footprint_high_bytes for member in members)
     whole = replace(engine, held_bytes=held, footprint_bytes=footprint)
     parts = known_parts(engine)
+    if isinstance(most, int) and parts > most and not held and engine.kind in MAPPING:
+        return replace(
+            whole,
+            weights_bytes=Absent.NOT_AVAILABLE,
+            remainder_bytes=Absent.NOT_AVAILABLE,
+            notes=(*engine.notes, MAPPED),
+        )
     if isinstance(most, int) and parts > most * (1 + TOLERANCE):
         return replace(
             whole,

@@ -25,6 +25,8 @@ HIDDEN = {
     "command": "command",
     "cgroup": "cgroup",
     "made_by": "client",
+    "model": "model",
+    "url": "url",
 }
 # Lists of records with a pid and a `name`, and the placeholders of these names.
 PROGRAMS = {
@@ -34,6 +36,8 @@ PROGRAMS = {
     "claims": "allocator",
     "leases": "process",
 }
+# Model servers: their ids have names that users chose, and their notes have paths.
+ENGINES = "engines"
 # Reasons by field name. The texts are memwatchd's own and contain field names, not their values.
 REASONS = "absent"
 # The log line of a driver error: it may name programs that are no longer listed.
@@ -89,6 +93,8 @@ class Redactor:
     def _field(self, name: str, value: Json) -> Json:
         if name in PROGRAMS and isinstance(value, list):
             return [self._program(one, PROGRAMS[name]) for one in value]
+        if name == ENGINES and isinstance(value, list):
+            return [self._engine(one) for one in value]
         if name == REASONS:
             return value
         if name == COMPLAINTS and isinstance(value, list):
@@ -102,6 +108,17 @@ class Redactor:
         # A process that only a driver lists has no name.
         name = self.word(kind, record["name"]) if isinstance(record["name"], str) else record["name"]
         return {**self._walk(record), "name": name, "pid": pid}
+
+    def _engine(self, record: Json) -> Json:
+        pid, pids = record["pid"], [self.pid(one) for one in record["pids"]]
+        known = pid if pid is None else self.pid(pid)
+        return {
+            **self._walk(record),
+            "id": self.word("engine", record["id"]),
+            "pid": known,
+            "pids": pids,
+            "notes": [],
+        }
 
     def word(self, kind: str, value: str) -> str:
         """Return the placeholder of a name, such as `user-2`."""

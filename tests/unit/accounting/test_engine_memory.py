@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from memwatch.accounting.engines import CONTRADICTION, relate_engine, relate_engines
+from memwatch.accounting.engines import CONTRADICTION, MAPPED, relate_engine, relate_engines
 from memwatch.engines.records import Engine
 from memwatch.model import Absent, Bytes, Process
 
@@ -54,6 +55,13 @@ def test_parts_larger_than_the_processes_are_inconsistent() -> None:
     found = relate_engine(engine(), [process(1, GIB, gpu0=40 * GIB)])
     assert {found.weights_bytes, found.kv_cache_bytes, found.remainder_bytes} == {Absent.INCONSISTENT}
     assert found.notes == (CONTRADICTION,)
+
+
+def test_weights_that_are_mapped_from_a_file_may_be_larger_than_what_is_resident() -> None:
+    """On a CPU, llama.cpp's weights are page cache, and the kernel drops what is not used."""
+    found = relate_engine(replace(engine(16 * GIB, GIB), kind="llama.cpp"), [process(1, 9 * GIB)])
+    assert (found.weights_bytes, found.kv_cache_bytes) == (Absent.NOT_AVAILABLE, GIB)
+    assert found.notes == (MAPPED,)
 
 
 def test_parts_that_round_up_leave_no_negative_remainder() -> None:
