@@ -233,6 +233,27 @@ def test_found_server_that_is_configured_is_listed_once(host: EngineHost, vllm: 
     assert vllm.headers[0]["Authorization"] == "Bearer s3cret"
 
 
+def test_configured_address_is_that_of_the_one_server_in_a_container(host: EngineHost, vllm: EngineSite) -> None:
+    host.add(500, VLLM)
+    host.listen(500, 8000, "0.0.0.0", own_net=True)
+    one = EngineAddress("vllm", "chat", Address("127.0.0.1", vllm.port))
+    (engine,) = collector_of(host, one).collect().engines
+    assert (engine.pid, engine.pids, engine.requests_running) == (500, (500,), 3)
+
+
+def test_configured_address_is_not_assigned_to_one_of_two_servers(host: EngineHost, vllm: EngineSite) -> None:
+    for pid in (500, 501):
+        host.add(pid, VLLM)
+        host.listen(pid, 8000, "0.0.0.0", own_net=True)
+    one = EngineAddress("vllm", "chat", Address("127.0.0.1", vllm.port))
+    found = collector_of(host, one).collect().engines
+    assert [(engine.pid, engine.requests_running) for engine in found] == [
+        (500, Absent.NOT_AVAILABLE),
+        (501, Absent.NOT_AVAILABLE),
+        (Absent.NOT_SUPPORTED, 3),
+    ]
+
+
 def test_nothing_is_asked_with_discovery_off(host: EngineHost) -> None:
     roots = Host(host.roots, (Options(discover=False), EngineAddresses()))
     with pytest.raises(SourceUnavailable, match="discovery is off"):

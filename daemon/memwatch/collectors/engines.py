@@ -28,6 +28,7 @@ from memwatch.options import Doc, SwitchableOptions
 PERIOD_SECONDS = 5.0
 # A server opens its socket some minutes after its start, when its model is loaded.
 SEARCH_TURNS = 3
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 NO_SOCKET = "It does not listen on a TCP port yet."
 ELSEWHERE = "It listens in the network of a container. Name its address under [[engines]] to ask it."
 NOT_LOOPBACK = "It listens on {host} only, and memwatchd asks on loopback. Name its address under [[engines]]."
@@ -91,6 +92,7 @@ class Collector(BaseCollector):
         self._passwd = Passwd(roots.rootfs / "etc/passwd")
         self._configured = [(one, self._server(one.kind, one.address)) for one in configured]
         self._found: dict[tuple[int, int], Found] = {}
+        self._kinds: list[str] = []
         self._turn = 0
         self._folder = -1
         if discover:
@@ -108,6 +110,7 @@ class Collector(BaseCollector):
     def collect(self) -> Findings:
         self._turn += 1
         running = self._processes.find() if self._folder >= 0 else []
+        self._kinds = [one.kind.name for one in running]
         if running:
             self._passwd.refresh()
         self._found = {
@@ -163,12 +166,13 @@ class Collector(BaseCollector):
             return Found(None, NO_SOCKET, self._turn)
         ours = read_listeners(self._net)
         first = next((one for one in listeners if one.inode in ours), None)
+        host = first.loopback if first else None
         if first is None:
-            return Found(None, ELSEWHERE, self._turn)
-        host = first.loopback
-        if host is None:
-            return Found(None, NOT_LOOPBACK.format(host=first.host), self._turn)
-        address = self._with_token(Address(host, first.port))
+            address = self._published_address(kind.name)
+        else:
+            address = self._with_token(Address(host, first.port)) if host else None
+        if address is None:
+            return Found(None, NOT_LOOPBACK.format(host=first.host) if first else ELSEWHERE, self._turn)
         if before is not None and before.server is not None and before.server.address == address:
             return Found(before.server, "", self._turn)
         return Found(self._server(kind.name, address, process), "", self._turn)
@@ -183,6 +187,16 @@ class Collector(BaseCollector):
             return [row for inode, row in rows.items() if inode in inodes]
         ports = {process.kind.port, *(process.command.number(name) for name in process.kind.port_options)}
         return [row for row in rows.values() if row.port in ports and row.uid == process.uid]
+
+    def _published_address(self, kind: str) -> Address | None:
+        """Return the configured address of a server in a container, whose port the container's runtime forwards.
+
+        Only if it is the one server of its kind, and the one address: otherwise they cannot be told apart.
+        """
+        of_kind = [one.address for one, _ in self._configured if one.kind == kind]
+        if len(of_kind) != 1 or of_kind[0].host not in LOOPBACK or self._kinds.count(kind) != 1:
+            return None
+        return of_kind[0]
 
     def _with_token(self, address: Address) -> Address:
         """Return the configured address of the same server, with its token."""
