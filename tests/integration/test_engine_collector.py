@@ -133,10 +133,19 @@ def test_ollama_is_asked_for_loaded_models_only(host: EngineHost) -> None:
     host.add(501, ("/usr/lib/ollama/llama-server", "--model", "/m/sha256-1", "-c", "8192"), parent=500)
     with engine_site(texts.ollama(("qwen3:8b", 6 * GIB, 6 * GIB))) as site:
         host.listen(500, site.port)
-        host.listen(501, 41999)
+        host.listen(501, 1024)  # its runner, at a lower port
         engine = ask(host)
     assert (engine.kind, engine.model, engine.pids) == ("ollama", "qwen3:8b", (500, 501))
     assert set(site.requests) == {("GET", "/api/ps"), ("GET", "/api/version")}
+
+
+def test_socket_of_a_started_process_is_asked_if_the_launcher_has_none(host: EngineHost) -> None:
+    host.add(500, ("text-generation-launcher", "--model-id", "m"))
+    host.add(501, ("text-generation-router",), parent=500)
+    with engine_site(texts.tgi()) as site:
+        host.listen(501, site.port)
+        engine = ask(host)
+    assert (engine.kind, engine.pid, engine.requests_running) == ("tgi", 500, 6)
 
 
 def test_models_of_a_llama_cpp_router_are_engines_of_their_own(host: EngineHost) -> None:

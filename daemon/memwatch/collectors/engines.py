@@ -178,13 +178,18 @@ class Collector(BaseCollector):
         return Found(self._server(kind.name, address, process), "", self._turn)
 
     def _listeners_of(self, process: ServerProcess) -> list[Listener]:
-        """Return the sockets of a server's processes; without access to their descriptors, those of its user at the
-        port of its command line."""
+        """Return the sockets of a server, or of the processes that it started if it has none.
+
+        Without access to their descriptors: those of its user at the port of its command line.
+        """
         rows = read_listeners(self._roots.procfs / str(process.pid) / "net")
         held = [read_socket_inodes(self._roots.procfs / str(pid)) for pid in process.pids]
-        inodes = frozenset().union(*(one for one in held if one is not None))
-        if inodes or None not in held:
-            return [row for inode, row in rows.items() if inode in inodes]
+        for inodes in (held[0], frozenset().union(*(one for one in held if one is not None))):
+            found = [row for inode, row in rows.items() if inodes and inode in inodes]
+            if found:
+                return found
+        if None not in held:
+            return []
         ports = {process.kind.port, *(process.command.number(name) for name in process.kind.port_options)}
         return [row for row in rows.values() if row.port in ports and row.uid == process.uid]
 
