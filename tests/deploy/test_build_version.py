@@ -16,6 +16,8 @@ from packaging.version import Version
 from memwatch_build import Build, debian_version, next_version
 from support.paths import ROOT
 
+NEEDED_PROGRAMS = ("git",)
+
 WHO = {f"GIT_{who}_{what}": "test@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 BUILD_INFO = "daemon/memwatch/build_info.py"
 

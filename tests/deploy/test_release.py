@@ -16,6 +16,8 @@ from memwatch_build import read_base
 from release import ReleaseError, compare, digests, sign, signing_command, write_sums
 from support.daemon_process import clean_environment
 
+NEEDED_PROGRAMS = ("git",)
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

@@ -22,7 +22,7 @@ def mcp(url: Address | None, as_json: bool) -> int:
     context = build_context(url, as_json)
     if find_spec("mcp") is None:
         raise CommandError("memwatch mcp needs the MCP SDK; install it with: pip install 'memwatch[mcp]'")
-    from memwatch.client.mcp_tools import create_server
+    from memwatch.client._mcp_tools import create_server
 
     create_server(context).run("stdio")
     return EXIT_OK

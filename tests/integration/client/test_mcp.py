@@ -14,7 +14,7 @@ from mcp.client.stdio import StdioServerParameters
 
 from memwatch.client.address import parse_url
 from memwatch.client.context import ClientContext
-from memwatch.client.mcp_tools import create_server
+from memwatch.client._mcp_tools import create_server
 from support.client_process import SCRIPT
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
 

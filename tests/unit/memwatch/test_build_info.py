@@ -11,6 +11,8 @@ import memwatch
 from memwatch import build_info
 from memwatch.build_info import BASE_VERSION, read_build, read_commit
 
+NEEDED_PROGRAMS = ("git",)
+
 COMMIT = "1a2b3c4d5e6f" + "0" * 28
 
 

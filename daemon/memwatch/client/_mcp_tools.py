@@ -1,4 +1,7 @@
-"""The tools of `memwatch mcp`, on the JSON API of a daemon. They need the MCP SDK (`mcp` on the package index)."""
+"""The tools of `memwatch mcp`, on the JSON API of a daemon. They need the MCP SDK (`mcp` on the package index).
+
+The module is private, because the types of the SDK are incomplete.
+"""
 
 from __future__ import annotations
 
