@@ -12,9 +12,9 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
+from memwatch.client._mcp_tools import create_server
 from memwatch.client.address import parse_url
 from memwatch.client.context import ClientContext
-from memwatch.client._mcp_tools import create_server
 from support.client_process import SCRIPT
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
 
