@@ -22,7 +22,13 @@ def test_page_has_the_sentence_the_facts_and_the_timeline() -> None:
     text = Reader(Pages().incident(found)).text
 
     assert found.sentence in text
-    for words in ("vllm (PID 3921)", "gnome-shell (PID 2210)", "not the cause", "kernel oom", "OOM killer: killed"):
+    for words in (
+        "vllm (PID 3921)",
+        "gnome-shell (PID 2210)",
+        "not the cause",
+        "OOM killer of the kernel",
+        "OOM killer: killed",
+    ):
         assert words in text
 
 

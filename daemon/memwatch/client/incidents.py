@@ -14,6 +14,7 @@ from memwatch.client.http import ask
 from memwatch.client.tables import columns
 from memwatch.client.times import clock, stamp
 from memwatch.incidents.markdown import render
+from memwatch.incidents.records import title_of
 from memwatch.printable import printable_lines
 from memwatch.render import words as wording
 from memwatch.units import size
@@ -58,21 +59,21 @@ def list_lines(found: list[Json]) -> Iterator[str]:
     for index, one in enumerate(found):
         if index:
             yield ""
-        state = f"{one['kind'].replace('_', ' ')}, {one['label']}" + (", not over" if one["ended"] is None else "")
+        state = f"{title_of(one['kind'])}, {one['label']}" + (", not over" if one["ended"] is None else "")
         yield f"{one['id']}  {stamp(one['began_unix'])}  {state}"
         yield f"  {one['sentence']}"
 
 
 def report_lines(found: Json) -> Iterator[str]:
     end = "not over" if found["ended_unix"] is None else clock(found["ended_unix"])
-    yield f"{found['id']}  {stamp(found['began_unix'])} to {end}  {found['kind'].replace('_', ' ')}"
+    yield f"{found['id']}  {stamp(found['began_unix'])} to {end}  {title_of(found['kind'])}"
     yield found["sentence"]
     lowest, back = found["lowest_available_bytes"], found["came_back_bytes"]
     if lowest is not None:
         yield f"{found['label']}: {size(lowest)} available at the worst, {_known(back)} came back"
     yield from _suspect_lines(found)
     if found["killer"] is not None:
-        yield f"Killer: {found['killer']['kind'].replace('_', ' ')}"
+        yield f"Killer: {title_of(found['killer']['kind'])}"
     for victim in found["victims"]:
         yield f"Victim: {_owner(victim)}, {_known(victim['held_bytes'])}, {_role(victim['is_cause'])}"
     if found["evidence"]:

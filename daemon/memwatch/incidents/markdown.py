@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from memwatch.incidents.records import title_of
 from memwatch.units import size
 
 Json = Mapping[str, Any]
@@ -35,10 +36,10 @@ def _facts(found: Json) -> Iterator[tuple[str, str]]:
     yield "Began", found["began"]
     yield "Ended", found["ended"] or "not yet"
     yield "Target", escape(f"{found['label']} ({found['target']})")
-    yield "Kind", found["kind"].replace("_", " ")
+    yield "Kind", title_of(found["kind"])
     killer, victim = found["killer"], found["victim"]
     if killer is not None:
-        yield "Killer", killer["kind"].replace("_", " ")
+        yield "Killer", title_of(killer["kind"])
     if victim is not None:
         yield "Victim", escape(f"{victim['who']} (PID {victim['pid']})" if victim["pid"] else victim["who"])
     for name, title in (("lowest_available_bytes", "Lowest available"), ("came_back_bytes", "Came back")):

@@ -21,6 +21,20 @@ KillerKind = Literal[
     "unknown",
 ]
 
+# Kinds of incidents, killers and entries that read badly with spaces in place of the underscores.
+TITLES: Mapping[str, str] = {
+    "kernel_oom": "OOM killer of the kernel",
+    "cgroup_oom": "OOM killer of the kernel, at the limit of a cgroup",
+    "systemd_oomd": "systemd-oomd",
+    "gpu_lost": "GPU lost",
+    "oom_kill": "OOM kill",
+    "wedge": "machine did not respond",
+}
+
+
+def title_of(kind: str) -> str:
+    return TITLES.get(kind, kind.replace("_", " "))
+
 
 class Suspect(Struct, frozen=True):
     """A process, or a unit or container with several, that took memory.

@@ -17,7 +17,7 @@ from memwatch.history.all_series import AllSeries
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.history.holders import FOOTPRINTS, parse_name
-from memwatch.incidents.records import Incident
+from memwatch.incidents.records import Incident, title_of
 from memwatch.model import Absent
 from memwatch.notify.status import AlertView
 from memwatch.pressure.rules import PressureRules
@@ -401,6 +401,7 @@ def create_environment() -> Environment:
     )
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
     environment.filters |= {"glue_units": glue_units, "describe_engine": describe_engine, "list_parts": list_parts}
+    environment.filters["title_of"] = title_of
     # For texts that quote a request or the settings; names are printable since they were read.
     environment.filters["printable"] = printable
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
