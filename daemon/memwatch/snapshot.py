@@ -27,6 +27,7 @@ from memwatch.model import (
     refuse_negative,
     sum_figures,
 )
+from memwatch.neighbour_status import NeighbourStatus
 from memwatch.owners import KernelHeld, Owner
 
 CollectorState = Literal["ok", "starting", "failing", "stalled", "unavailable"]
@@ -340,6 +341,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     claims: tuple[AllocatorReport, ...] = ()
     not_returned: tuple[NotReturned, ...] = ()
     leases: tuple[Lease, ...] = ()
+    neighbours: tuple[NeighbourStatus, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.labels) != len(self.pools) + len(self.shares):

@@ -21,6 +21,7 @@ from memwatch.monitor.direct_reading import first_tick
 from memwatch.monitor.identity import read_identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.sampler import Gatherer, Sampler
+from memwatch.neighbours.book import NeighbourBook
 from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.processes.allocator_reports import AllocatorReports
@@ -33,11 +34,13 @@ from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter
 from memwatchd import wiring
 from memwatchd.liveness import find_ill
+from memwatchd.neighbours.follower import Follower
 from memwatchd.recording.player import Player, ReplaySleep, play_through
 from memwatchd.sd_notify import Notifier
 from memwatchd.settings.certificates import load_certificate
 from memwatchd.settings.diff import describe_changes
 from memwatchd.settings.load import SettingsError
+from memwatchd.settings.neighbours import create_peers
 from memwatchd.settings.schema import Settings
 from memwatchd.state_dir import StateDir, open_state
 from memwatchd.target_check import UnknownTargetCheck
@@ -66,6 +69,9 @@ class Daemon:
         self._passwd = Passwd(self.roots.rootfs / "etc/passwd")
         self.monitor.publisher.hide_commands(self.live.is_open)
         self.broker = Broker(lambda: self.monitor.latest, self.live.max_streams)
+        self.neighbours = NeighbourBook(self.monitor.identity.host, SystemClock())
+        self.monitor.neighbours = self.neighbours.statuses
+        self.follower = Follower(self.neighbours)
         self.service = Notifier()
         self.target_check = UnknownTargetCheck(settings)
         self.tls = wiring.build_tls_context(settings)
@@ -115,9 +121,7 @@ class Daemon:
             lambda: self.web_options().process_metrics,
             self.alerting.outbox_figures,
             self.monitor.files_status,
-            lambda: ProcessFigures(
-                self._log_lines_dropped(), self.alerting.thread_states(), self.failed_logins.total
-            ),
+            lambda: ProcessFigures(self._log_lines_dropped(), self.thread_states(), self.failed_logins.total),
             self.monitor.between_scrapes,
             self.monitor.identity,
             lambda: self.web_options().owner_metrics,
@@ -135,6 +139,7 @@ class Daemon:
         self.alerting.restore()
         self.alerting.start()
         self.sampler.start()
+        self.follower.use(create_peers(self.live.neighbours))
 
     def first_tick(self) -> None:
         """Restore the history, start recording and take the first snapshot. Call before serving requests."""
@@ -166,6 +171,10 @@ class Daemon:
         """Return False if the tick thread has ended before `stop_ticking`."""
         return self._stop.is_set() or self._ticking.is_alive()
 
+    def thread_states(self) -> dict[str, ThreadState]:
+        """Return the state of each thread that delivers alerts or follows neighbours."""
+        return {**self.alerting.thread_states(), **self.follower.states()}
+
     def report_alive(self, snapshot: Snapshot, states: Mapping[str, ThreadState]) -> None:
         """Feed the watchdog of the service manager, unless a thread that delivers alerts does not work."""
         if not self.service.is_connected:
@@ -186,6 +195,7 @@ class Daemon:
         if self._ticking.is_alive():
             self._ticking.join(timeout=1.0)
         self.sampler.stop()
+        self.follower.stop()
         self.alerting.close(2.0)
         self.monitor.incidents.stop()
         if self.monitor.history_writer is not None:
@@ -226,6 +236,7 @@ class Daemon:
         if self.tls is not None and live.certificate is not None:
             load_certificate(self.tls, *live.certificate)
         receivers = wiring.update_receivers(live.receivers, self.live.receivers, self.alerting)
+        peers = None if live.neighbours == self.live.neighbours else create_peers(live.neighbours)
         changes = describe_changes(self.settings, settings, simulated=self.player is not None)
         if live.is_open:  # before the new login is in force
             self.monitor.publisher.hide_commands(True)
@@ -236,6 +247,8 @@ class Daemon:
         self.monitor.reconfigure(live.rules)
         self.target_check.use(settings)
         self.alerting.use(receivers)
+        if peers is not None:
+            self.follower.use(peers)
         for change in changes:
             log.info("%s", change)
         for warning in sorted(map(str, warnings)):

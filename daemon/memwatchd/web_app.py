@@ -34,11 +34,13 @@ def create_web_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> FastAPI
         daemon.broker,
         daemon.alerting,
         create_inquiries(daemon),
+        daemon.neighbours,
         pages=create_pages(daemon),
         options=daemon.web_options,
         scrapes=metrics_endpoint,
     )
     daemon.on_leaving.append(services.queries.close)
+    services.pages.machines = services.machines
     app = create_app(services)
     gc.freeze()  # these objects live as long as the process; garbage collection can skip them
     return app
@@ -69,4 +71,5 @@ def create_pages(daemon: Daemon) -> Pages:
         alerting=lambda: build_view(monitor, daemon.alerting),
         history=lambda: monitor.series,
         firing=lambda: count_firing(monitor),
+        has_neighbours=lambda: bool(daemon.neighbours),
     )

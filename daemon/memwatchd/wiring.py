@@ -39,6 +39,7 @@ from memwatchd.settings.channels import ReceiverSection
 from memwatchd.settings.engines import engine_addresses
 from memwatchd.settings.load import SettingsError
 from memwatchd.settings.messages import Problem
+from memwatchd.settings.neighbours import NeighbourSection
 from memwatchd.settings.schema import Settings
 from memwatchd.settings.web import Web
 from memwatchd.state_dir import StateDir
@@ -156,6 +157,7 @@ class LiveSettings(Struct, frozen=True):
     rules: MonitorRules
     web_options: WebOptions
     receivers: tuple[ReceiverSection, ...]
+    neighbours: tuple[NeighbourSection, ...]
     sender: Sender
     max_streams: int
     log_level: str
@@ -199,6 +201,7 @@ def build_live_settings(
             patterns=web.patterns,
         ),
         receivers=settings.alerts.receivers if player is None else (),
+        neighbours=settings.neighbours,
         sender=build_sender(settings, web, host),
         max_streams=web.max_streams,
         log_level=settings.log.level,

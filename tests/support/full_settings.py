@@ -39,6 +39,12 @@ OTHERS: dict[tuple[str, ...], str] = {
     ("alerts", "job"): '"other"',
     ("alerts", "proxy"): '"http://proxy2.example.com:3128"',
     ("labels", "cluster"): '"east"',
+    ("neighbours", "spark-2", "name"): '"other"',
+    ("neighbours", "spark-2", "url"): '"https://spark-3.example.com:6360"',
+    ("neighbours", "spark-2", "token"): '"file:/etc/memwatchd/other-token"',
+    ("neighbours", "spark-2", "ca_file"): '"/etc/memwatchd/other.pem"',
+    ("neighbours", "spark-2", "cert_file"): '"/etc/memwatchd/other.pem"',
+    ("neighbours", "spark-2", "key_file"): '"/etc/memwatchd/other.key"',
     ("alerts", "webhooks", "operators", "url"): '"https://example.com/other"',
     ("alerts", "webhooks", "operators", "secret"): '"whsec_' + "QUJD" * 11 + '"',
     ("alerts", "webhooks", "operators", "proxy"): '"none"',
@@ -72,6 +78,7 @@ def full_text(folder: Path) -> str:
         ("token", "a-token-of-tests"),
         ("proxy-url", "http://user:a-password-of-tests@proxy.example.com:3128"),
         ("vllm-token", "a-token-of-tests"),
+        ("spark-2", "a-token-of-a-neighbour"),
         ("other-token", "another-token-of-tests"),
     ):
         (folder / name).write_text(content)
@@ -87,11 +94,11 @@ def in_folder(text: str, folder: Path) -> str:
 
 
 def with_other_value(text: str, path: tuple[str, ...], value: object, folder: Path) -> str:
-    """Return the text with another value of one key. In a path, receivers and model servers are given by name."""
+    """Return the text with another value of one key. In a path, receivers and others have names."""
     place: KeyPath = path
     if path[0] == "alerts" and len(path) == 4:
         place = (*path[:2], 0, path[3])
-    if path[0] == "engines":
+    if path[0] in ("engines", "neighbours") and len(path) == 3:
         place = (path[0], 0, path[2])
     number = find_line(line_numbers(text), place)
     assert number is not None, path

@@ -11,12 +11,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.render import json as views
-from memwatch_web.api import alerts, fit, health, history, incidents, ingest, leases, owners, snapshot
+from memwatch_web.api import alerts, fit, health, history, incidents, ingest, leases, machines, owners, snapshot
 from memwatch_web.api.route import Route
 from memwatch_web.api.snapshot import part
 from memwatch_web.asgi import static_files
 from memwatch_web.asgi.strict_query import refuse_unknown
-from memwatch_web.pages import fit_page, handlers, history_page, incident_page, process_page, silence_form
+from memwatch_web.pages import (
+    fit_page,
+    handlers,
+    history_page,
+    incident_page,
+    machine_page,
+    process_page,
+    silence_form,
+)
 from memwatch_web.pages.handlers import page
 from memwatch_web.pages.services import PageServices
 
@@ -39,6 +47,7 @@ NO_SILENCE = {404: "No such silence."}
 TOO_MANY = {409: "The limit of silences is reached."}
 NO_ROOM = {409: "It does not fit, or a limit is reached; `detail` has the available memory and the leases."}
 NO_LEASE = {404: "No such lease."}
+NO_MACHINE = {404: "No such neighbour."}
 
 # fmt: off
 MEMORY = (
@@ -64,6 +73,9 @@ MEMORY = (
     Route("GET",    "/api/v1/incidents/{incident_id}", incidents.incident,        "Incident",
           refusals=NO_INCIDENT),
     Route("GET",    "/api/v1/stream",               snapshot.stream,              "text/event-stream"),
+    Route("GET",    "/api/v1/machines",             machines.machines,            "ListedMachine[]"),
+    Route("GET",    "/api/v1/machines/{name}",      machines.machine,             "FollowedMachine",
+          refusals=NO_MACHINE),
     Route("GET",    "/api/v1/fit",                  fit.fit,                      "Fit"),
     Route("GET",    "/api/v1/backends",             snapshot.backends,            "Backends",
           refusals=SIMULATED),
@@ -106,6 +118,8 @@ PAGES = (
     Route("GET",    "/history/picture",             history_page.history_picture, "image/svg+xml"),
     Route("GET",    "/processes",                   handlers.processes,           "text/html"),
     Route("GET",    "/processes/{pid}",             process_page.process,         "text/html"),
+    Route("GET",    "/machines",                    page("machines"),             "text/html"),
+    Route("GET",    "/machines/{name}",             machine_page.machine,         "text/html"),
     Route("GET",    "/devices",                     page("devices"),              "text/html"),
     Route("GET",    "/alerts",                      page("alerts"),               "text/html"),
     Route("POST",   "/alerts",                      silence_form.silence,         "text/html",

@@ -18,6 +18,7 @@ Severity = Literal["critical", "warning", "info"]
 URGENT = frozenset({"floor", "oom_kill", "livelock"})
 URGENT_SECONDS = 15.0
 CRITICAL = "pressure.critical"
+NEIGHBOUR_SILENT = "neighbour.silent"
 
 
 class AlertRules(Struct, frozen=True):
@@ -153,6 +154,13 @@ def evaluate_engines(name: str, snapshot: Snapshot, _: Sequence[Event], __: Aler
             yield Condition(name, engine.id, full, PENDING_SECONDS, reasons=why)
 
 
+def evaluate_neighbours(name: str, snapshot: Snapshot, _: Sequence[Event], __: AlertRules) -> Iterator[Condition]:
+    """Several machines see a silence; only one of them notifies."""
+    for status in snapshot.neighbours:
+        why = (Reason("silent", f"{status.name}: {status.text}"),)
+        yield Condition(name, status.name, status.notifies, urgent=True, reasons=why)
+
+
 def evaluate_events(kind: str, target: str) -> Evaluate:
     """Build a rule for one-off events. It yields a condition at every tick so that the alert's timers run."""
 
@@ -206,6 +214,7 @@ RULES = (
         evaluate_events("unclean", "memwatchd"),
         "MemwatchRestarted",
     ),
+    Rule(NEIGHBOUR_SILENT, "critical", "another machine is silent", evaluate_neighbours, "NeighbourSilent"),
 )
 SEVERITY = {rule.name: rule.severity for rule in RULES}
 EVENTS = tuple(rule.name for rule in RULES)

@@ -38,8 +38,8 @@ CONNECTION = """The daemon address is --url, else MEMWATCH_URL, else the socket 
 /run/memwatchd/memwatchd.sock if this user can open it, else http://127.0.0.1:6360. Changes, such as release,
 need the socket file (sudo, or the group memwatchd), root, or a login. If no daemon runs on this machine,
 commands read the machine directly and report that on stderr, except with --url. alerts, events, growth,
-history, incidents, last-words, owners, record and release always need a daemon, and so do remote machines. If
-the daemon requires a login, set its token in MEMWATCH_TOKEN or use its Unix socket."""
+history, incidents, last-words, machines, owners, record and release always need a daemon, and so do remote
+machines. If the daemon requires a login, set its token in MEMWATCH_TOKEN or use its Unix socket."""
 
 GROUPS = (
     ("status, top, watch", "memory now: once, live, in columns"),
@@ -47,6 +47,7 @@ GROUPS = (
     ("owners, growth, history, engines", "who holds memory, who grows"),
     ("incidents, events, last-words", "what happened; before a crash"),
     ("alerts, check", "exit code for Nagios, cron, Slurm"),
+    ("machines", "this machine and its neighbours"),
     ("fit, advise", "does a model fit; recommended settings"),
     ("wait, run, autopsy", "start when it fits; peaks; blocks"),
     ("doctor, record, release", "missing data; recording; free the GPUs"),
@@ -251,6 +252,7 @@ memwatch.deferred = {
         "fit": ("fit",),
         "history": ("history",),
         "incidents": ("incidents",),
+        "machines": ("machines",),
         "mcp": ("mcp",),
         "reports": ("alerts", "growth", "owners", "last-words"),
         "run": ("run",),

@@ -6,7 +6,7 @@ import logging
 import math
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.accounting.tegra import build_tegrastats
-from memwatch.alerts.rules import EVENT_KINDS, AlertRules, evaluate_rules
+from memwatch.alerts.rules import EVENT_KINDS, NEIGHBOUR_SILENT, AlertRules, evaluate_rules
 from memwatch.alerts.silences import Silence, in_force
 from memwatch.alerts.state import AlertState, Key, Notification, step
 from memwatch.clock import Clock, Moment
@@ -44,6 +44,7 @@ from memwatch.monitor.sampler import Gatherer
 from memwatch.monitor.schedule import next_due, suspended_seconds, wall_jump_seconds
 from memwatch.monitor.self_usage import SelfUsageReader
 from memwatch.monitor.transitions import EventWriter
+from memwatch.neighbour_status import NeighbourStatus
 from memwatch.pressure.inputs import collect_inputs
 from memwatch.pressure.judge import JudgeState, judge
 from memwatch.pressure.oom_kills import OomKillCount, count_new_kills
@@ -122,6 +123,7 @@ class Monitor:
         self.alert_states: Mapping[Key, AlertState] = {}
         self.silences: tuple[Silence, ...] = ()
         self.listeners: list[Listener] = []
+        self.neighbours: Callable[[Collection[str]], tuple[NeighbourStatus, ...]] = _no_neighbours
         self.rules: MonitorRules = rules
         self._sampler = sampler
         self._clock = clock
@@ -314,6 +316,10 @@ class Monitor:
         )
         self._event_writer.on_alerts(snapshot, notifications)
 
+    def _notified_neighbours(self) -> set[str]:
+        states = self.alert_states.items()
+        return {target for (rule, target), state in states if rule == NEIGHBOUR_SILENT and state.firing}
+
     def _new_events(self) -> list[Event]:
         """Return the events since the last tick that alert rules use."""
         if self.events.last_seq == self._events_seen:
@@ -388,6 +394,7 @@ class Monitor:
             pressure=pressure,
             collectors=statuses,
             claims=self.reports.current(now.monotonic),
+            neighbours=self.neighbours(self._notified_neighbours()),
             **found,
         )
 
@@ -425,6 +432,10 @@ class Monitor:
 def _build_notable_tick(snapshot: Snapshot, now: Moment) -> NotableTick:
     tick = build_tick(snapshot, now.boottime + snapshot.monotonic - now.monotonic, collect_figures(snapshot))
     return NotableTick(tick.boottime, pack(tick))
+
+
+def _no_neighbours(_: Collection[str]) -> tuple[NeighbourStatus, ...]:
+    return ()
 
 
 def _count(figure: float | None) -> int | Absent:

@@ -17,6 +17,7 @@ from memwatch.events import LEASE, EventLog
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.kernel_log import KNOWN, DriverError
 from memwatch.model import Absent
+from memwatch.neighbour_status import NeighbourState
 from memwatch.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.processes.growth import GrowthTracker, ProcessKey, key_of
 from memwatch.processes.leaks import LeakSuspect
@@ -34,6 +35,7 @@ REPEAT_SECONDS = 60.0
 # The process that grew most is named with a level: over this time, from this size on.
 GROWTH_SECONDS, MIN_GROWN_BYTES, MAX_GROWN = 120.0, 256 << 20, 5
 OF_GPUS = frozenset({"vram", "hbm", "carveout", "mig_instance"})
+MISSING = ("silent", "unreachable", "refused", "stopped")
 # Orphans that were reported: more than a machine has.
 MAX_ORPHANS = 100
 
@@ -63,6 +65,7 @@ class EventWriter:
         self._reported: dict[tuple[str, str], ReportedCount] = {}
         self._missed_ticks = MissedTicks()
         self._orphans: deque[ProcessKey] = deque(maxlen=MAX_ORPHANS)
+        self._neighbours: dict[str, NeighbourState] = {}
         # The statuses of the last tick, and the state of each.
         self._states: tuple[tuple[CollectorStatus, ...], Mapping[str, str]] = (), {}
 
@@ -73,6 +76,7 @@ class EventWriter:
             self._record_collectors(before, now)
         self._record_missed(now)
         self._record_levels(now)
+        self._record_neighbours(now)
         self._record_kills(now, kills, first=before is None)
         self._record_drivers(now, first=before is None)
         if before is None or now.processes is not before.processes:
@@ -151,6 +155,15 @@ class EventWriter:
             missed = wording.count(ticks, "sample")
             self._record(now.unix, "late", f"{missed} missed{often}: the machine was too busy")
             self._missed_ticks = MissedTicks(reported_at=now.monotonic)
+
+    def _record_neighbours(self, now: Snapshot) -> None:
+        """Report a neighbour that fell silent, or that another machine still receives, and its return."""
+        for one in now.neighbours:
+            old, self._neighbours[one.name] = self._neighbours.get(one.name, "starting"), one.state
+            if one.state in MISSING and old != one.state:
+                self._record(now.unix, "neighbour.silent", f"{one.name} is {one.state}: {one.text}", one.name)
+            elif one.state == "up" and old not in ("up", "starting"):
+                self._record(now.unix, "neighbour.back", f"{one.name} is back", one.name)
 
     def _record_levels(self, now: Snapshot) -> None:
         """Report changes of level. A target that had no data for a while continues from its last reported level."""

@@ -18,6 +18,9 @@ class Backoff:
     def is_due(self, now: float) -> bool:
         return now >= self._not_before
 
+    def seconds_left(self, now: float) -> float:
+        return max(0.0, self._not_before - now)
+
     def failed(self, now: float) -> None:
         self._not_before = now + self._pause
         self._pause = min(2 * self._pause, self._longest)

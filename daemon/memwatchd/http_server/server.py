@@ -193,7 +193,7 @@ def create_thread_check(loop: asyncio.AbstractEventLoop, daemon: Daemon) -> Call
     thread_log, ping = ThreadLog(), LoopPing(loop)
 
     def check_threads(snapshot: Snapshot) -> None:
-        states = daemon.alerting.thread_states()
+        states = daemon.thread_states()
         thread_log.update({EVENT_LOOP: ping.state(), **states})
         if ping.is_answered:
             daemon.report_alive(snapshot, states)

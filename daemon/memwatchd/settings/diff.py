@@ -12,13 +12,14 @@ from msgspec import Struct
 from memwatch.options import Section, Size, duration_text
 from memwatchd.settings.channels import ReceiverSection
 from memwatchd.settings.engines import EngineServer
+from memwatchd.settings.neighbours import NeighbourSection
 from memwatchd.settings.schema import Sections
 from memwatchd.settings.section import TakesEffect, is_section, section_keys, unwrap
 
 Path = tuple[str, ...]
 
 # Tables of lists, which have a unique name.
-NAMED = (ReceiverSection, EngineServer)
+NAMED = (ReceiverSection, EngineServer, NeighbourSection)
 EMPTY_TEXTS = frozenset({"not set", "[]"})
 
 
@@ -89,7 +90,7 @@ def text_at(values: Mapping[Path, object], path: Path) -> str:
 
 
 def flat(settings: Sections) -> Iterator[tuple[Path, object]]:
-    """Yield every setting with its path. Receivers and model servers are identified by name."""
+    """Yield every setting with its path. Receivers, model servers and neighbours are identified by name."""
     for section in section_keys(Sections):
         yield from _flat((section,), getattr(settings, section))
 

@@ -129,12 +129,15 @@ def origins(sections: Sections, merged: MergedInput) -> dict[str, str]:
     lists = sections.alerts.channels
     indexes = {one.name: index for name in lists for index, one in enumerate(getattr(sections.alerts, name))}
     engines = {one.name: index for index, one in enumerate(sections.engines)}
+    neighbours = {one.name: index for index, one in enumerate(sections.neighbours)}
     for path, _ in flat(sections):
         at: KeyPath = path
         if path[0] == "alerts" and path[1] in lists and len(path) > 2:
             at = (*path[:2], indexes[path[2]], *path[3:])
         elif path[0] == "engines" and len(path) > 1:
             at = (path[0], engines[path[1]], *path[2:])
+        elif path[0] == "neighbours" and len(path) > 1:
+            at = (path[0], neighbours[path[1]], *path[2:])
         place = merged.find(at)
         if place is not None:
             found[".".join(path)] = place.origin

@@ -30,6 +30,7 @@ from memwatchd.settings.alerts import Alerts, alerts_section
 from memwatchd.settings.channels import CHANNELS
 from memwatchd.settings.engines import EngineServers, refuse_equal_names
 from memwatchd.settings.labels import MAX_VALUE_LENGTH, parse_label_name, parse_label_value, parse_labels
+from memwatchd.settings.neighbours import NeighbourSection, parse_neighbours, refuse_equal_neighbours
 from memwatchd.settings.section import AT_START, ON_RELOAD, ON_RELOAD_OF_MACHINE
 from memwatchd.settings.values import parse_folder, parse_new_folder, parse_resident
 from memwatchd.settings.web import Web
@@ -213,11 +214,18 @@ class Sections(Section, frozen=True, kw_only=True):
     alerts: Annotated[Alerts, ON_RELOAD] = alerts_section(CHANNELS)
     collectors: Annotated[Collectors, AT_START] = collectors_section(COLLECTORS)
     engines: Annotated[EngineServers, AT_START] = ()
+    neighbours: Annotated[
+        tuple[NeighbourSection, ...],
+        Converter(parse_neighbours),
+        Accepts("a list of tables, each beginning with [[neighbours]]", "[[neighbours]]", shown=False),
+        ON_RELOAD,
+    ] = ()
     labels: Annotated[dict[LabelName, LabelValue], Converter(parse_labels), ON_RELOAD] = field(default_factory=dict)
     log: Annotated[Log, ON_RELOAD] = Log()
 
     def __post_init__(self) -> None:
         refuse_equal_names(self.engines)
+        refuse_equal_neighbours(self.neighbours)
 
 
 class Settings(Sections, frozen=True, kw_only=True):

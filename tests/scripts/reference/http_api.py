@@ -34,12 +34,14 @@ PAGES = {
     "history": "charts of the past; the address names range, begin and end",
     "processes": "processes and their memory; `by`, `sort` and `q` group, sort and filter the list",
     "devices": "GPUs and NPUs: what they allocate from, headroom, errors",
+    "machines": "this machine and its neighbours, those that need an operator first",
     "fit": "whether a model fits: a size, numbers, or a `config.json`",
     "alerts": "firing alerts, receivers, silences",
     "incidents": "what took the memory, what was killed and by whom; `/incidents/ID` has a picture",
     "about": "collectors, their errors, and the daemon's own cost",
 }
 OTHER_PAGES = {
+    "/machines/NAME": "the last two minutes and the last hour of a neighbour",
     "/last-words": "the last two minutes of a run that did not end cleanly",
     "/runbooks": "what to check and do for each alert; `runbook_url` in notifications leads there",
     "/docs": "this API, to try out",
@@ -57,6 +59,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "/api/v1/pressure",
         "/api/v1/collectors",
         "/api/v1/stream",
+        "/api/v1/machines",
         "/metrics",
     ),
     "History and events": (

@@ -55,6 +55,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "tegrastats_",
     ),
     "Owners and processes": ("owner_", "process_", "processes_", "memory_not_returned"),
+    "Other machines": ("neighbour_",),
     "Collectors": ("collector_",),
     "History": ("history_",),
     "Model servers": ("engine_",),

@@ -169,6 +169,10 @@ def alert_conditions() -> dict[str, tuple[str, str]]:
         "kernel.oom_kill": ("`kernel`", "at once, as a one-off event"),
         "driver.error": ("`driver`", "at once, as a one-off event"),
         "daemon.unclean_restart": ("`memwatchd`", "at the next start, as a one-off event"),
+        "neighbour.silent": (
+            "neighbour",
+            "no tick for 10 s or 5 of its intervals, and no other machine receives it",
+        ),
     }
 
 

@@ -320,8 +320,7 @@ def test_every_setting_has_its_own_variable() -> None:
         name for name, setting in variables().items() if name == "MEMWATCHD_" + "_".join(setting.path).upper()
     }
     keys = {path for path, _ in flat(Sections())}
-
-    lists = {("engines",), *(("alerts", kind) for kind in CHANNELS)}
+    lists = {("engines",), ("neighbours",), *(("alerts", kind) for kind in CHANNELS)}
     assert {setting.path for setting in variables().values()} == keys - lists
     assert len(long_names) == len(keys) - len(lists)
 

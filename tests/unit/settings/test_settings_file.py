@@ -45,6 +45,7 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
         ("alerts", "webhooks"),
         ("alerts", "alertmanagers"),
         ("alerts", "apprise"),
+        ("neighbours",),
         ("collectors", "containers", "socket"),
         ("engines",),
     }
@@ -78,6 +79,8 @@ def test_shipped_file_marks_the_keys_that_need_a_restart() -> None:
 
 
 def needs_start(path: tuple[str, ...]) -> bool:
+    if path[0] == "neighbours":
+        path = ("neighbours", "spark-2", path[1])
     in_list = path[0] == "alerts" and len(path) == 3
     where = (*path[:2], "operators", path[2]) if in_list else path
     effect = find_effect(("engines", "chat", path[1]) if path[0] == "engines" and len(path) == 2 else where)

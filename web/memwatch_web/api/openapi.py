@@ -7,7 +7,14 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from memwatch_web.api import schema, schema_history, schema_incidents, schema_inquiries, schema_owners
+from memwatch_web.api import (
+    schema,
+    schema_history,
+    schema_incidents,
+    schema_inquiries,
+    schema_machines,
+    schema_owners,
+)
 from memwatch_web.api.route import Route
 
 Json = dict[str, Any]
@@ -15,7 +22,7 @@ Json = dict[str, Any]
 # All models by name.
 MODELS: dict[str, type[schema.Answer]] = {
     name: found
-    for module in (schema, schema_history, schema_incidents, schema_inquiries, schema_owners)
+    for module in (schema, schema_history, schema_incidents, schema_inquiries, schema_machines, schema_owners)
     for name, found in vars(module).items()
     if isinstance(found, type) and issubclass(found, schema.Answer)
 }

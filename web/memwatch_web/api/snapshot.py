@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.monitor.loop import Monitor
+from memwatch.neighbours.tick import encode_tick
 from memwatch.render import json as as_json
 from memwatch.render.json import answer_bytes, to_bytes
 from memwatch.snapshot import Snapshot
@@ -23,6 +24,10 @@ from memwatch_web.asgi.sse import sse
 from memwatch_web.asgi.stream_encoding import Identity
 
 STREAM_EVENTS = ("snapshot", "pressure", "event")
+COMPACT = (
+    "`compact` sends a `tick` of at most 1 KiB instead, with which other machines follow this one: pools, levels "
+    "with reasons, headroom, the largest processes, the last events."
+)
 
 
 def part(render: Callable[[Snapshot], Any]) -> Callable[[Services], Awaitable[Response]]:
@@ -125,10 +130,14 @@ async def stream(
     services: Services,
     request: Request,
     events: Annotated[str, Query(description="Event types: snapshot, pressure, event.")] = ",".join(STREAM_EVENTS),
+    form: Annotated[Literal["full", "compact"], Query(description=COMPACT)] = "full",
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Stream server-sent events: `snapshot` on each tick, `pressure` on a change of level, `event` for each new
     event. With Last-Event-ID, missed events are sent again."""
+    if form == "compact":
+        ticks = services.caches.get("compact", lambda _, now: sse("tick", encode_tick(services.own_tick(now))))
+        return services.stream(request, Identity(ticks.plain))
     wanted = frozenset(events.split(","))
     for event in wanted - set(STREAM_EVENTS):
         raise ProblemError(422, f"events is {event[:80]!r}: use some of {', '.join(STREAM_EVENTS)}.")

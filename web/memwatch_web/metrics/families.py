@@ -32,6 +32,7 @@ from memwatch_web.metrics.daemon_families import (
 from memwatch_web.metrics.device_families import device_families
 from memwatch_web.metrics.engine_families import engine_families
 from memwatch_web.metrics.extreme_families import extreme_families
+from memwatch_web.metrics.neighbour_families import neighbour_families
 from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, OwnerSelection, owner_families
 from memwatch_web.metrics.pool_families import pinned_families, pool_families, share_families, swap_families
 from memwatch_web.metrics.pressure_families import kernel_families, pressure_families
@@ -110,6 +111,7 @@ class Exporter(Collector):
         yield from device_families(snapshot)
         yield from ghost_families(snapshot)
         yield from engine_families(snapshot)
+        yield from neighbour_families(snapshot)
         if between is not None:
             yield from extreme_families(snapshot, between.recent)
         yield from share_families(snapshot)

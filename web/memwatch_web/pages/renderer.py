@@ -19,6 +19,7 @@ from memwatch.history.disk.writer import HistoryWriter
 from memwatch.history.holders import FOOTPRINTS, parse_name
 from memwatch.incidents.records import Incident, title_of
 from memwatch.model import Absent
+from memwatch.neighbours.machines import Machine
 from memwatch.notify.status import AlertView
 from memwatch.pressure.rules import PressureRules
 from memwatch.printable import printable
@@ -53,15 +54,16 @@ PATHS = {
     "history": "/history",
     "processes": "/processes",
     "devices": "/devices",
+    "machines": "/machines",
     "alerts": "/alerts",
     "about": "/about",
 }
 # Links of the navigation bar.
 LINKS = {name: PATHS[name] for name in ("overview", "history", "processes", "devices")}
-LINKS |= {"fit": "/fit", "alerts": "/alerts", "incidents": "/incidents", "about": "/about"}
+LINKS |= {"machines": "/machines", "fit": "/fit", "alerts": "/alerts", "incidents": "/incidents", "about": "/about"}
 # Letters that open a page after g.
 KEYS = {"overview": "o", "history": "h", "processes": "p", "devices": "d", "fit": "f", "alerts": "a"}
-KEYS |= {"incidents": "n", "about": "i"}
+KEYS |= {"machines": "m", "incidents": "n", "about": "i"}
 # Macro files, available in templates by name. The first is used by the others.
 PARTS = (
     "parts",
@@ -72,6 +74,7 @@ PARTS = (
     "device_parts",
     "alert_parts",
     "past_parts",
+    "machine_parts",
 )
 # Stream of a page that is not visible.
 TITLE = "title"
@@ -136,13 +139,16 @@ class Pages:
         alerting: Callable[[], AlertView] = AlertView,
         history: Callable[[], AllSeries | None] = lambda: None,
         firing: Callable[[], int] = lambda: 0,
+        has_neighbours: Callable[[], bool] = lambda: False,
     ) -> None:
         self._rules, self._events, self._alerting, self._firing = rules, events, alerting, firing
         self._history_writer, self._history = history_writer, history
         self._growth = growth or GrowthTracker()
         self._cpu = CpuShare()
+        self.machines: Callable[[Snapshot], Sequence[Machine]] = lambda _: ()
         self._environment = create_environment()
         self._environment.globals["firing"] = firing
+        self._environment.globals["has_neighbours"] = has_neighbours
         self._templates = {name: self._environment.get_template(f"{name}.html") for name in self.names}
 
     def path(self, name: str) -> str:
@@ -244,6 +250,11 @@ class Pages:
         chart = build_incident_chart(one)
         return template.render(page="incidents", up="../", one=one, chart=chart, simulated=simulated).encode()
 
+    def machine(self, snapshot: Snapshot, view: Any) -> bytes:  # noqa: ANN401  MachinePage, a layer above
+        """Render the page of one neighbour."""
+        template = self._environment.get_template("machine.html")
+        return template.render(page="machines", up="../", view=view, simulated=snapshot.simulated).encode()
+
     def runbooks(self, simulated: bool = False) -> bytes:
         """Render the runbooks of this version."""
         return self._environment.get_template("runbooks.html").render(page="runbooks", simulated=simulated).encode()
@@ -309,6 +320,7 @@ class Pages:
             "files": history_writer.status() if history_writer else None,
             "words": words if words and snapshot.unix - words.unix < RECENT_SECONDS else None,
             "events": self._events(),
+            "machines": self.machines(snapshot) if name == "machines" else (),
             "entries": build_entries(snapshot) if name == "devices" else (),
             "alerting": self._alerting() if name == "alerts" else None,
             "silence_spans": SILENCE_SPANS,

@@ -1,0 +1,59 @@
+"""This machine and its neighbours as one list, those that need an operator first. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from memwatch.model import Absent
+from memwatch.neighbour_status import NeighbourState
+from memwatch.neighbours.book import MachineView
+from memwatch.neighbours.last_words import LastWords
+from memwatch.neighbours.tick import Tick
+
+LEVELS = ("critical", "high", "medium", "unknown", "low")
+MISSING: tuple[NeighbourState, ...] = ("silent", "unreachable", "refused", "stopped", "starting")
+
+
+class Machine(Struct, frozen=True):
+    """One machine. `is_self`: this one. `tick`: its last, None before the first; `words`: while it sends none."""
+
+    name: str
+    state: NeighbourState
+    text: str
+    age_seconds: float
+    tick: Tick | None
+    last_tick_unix: float | Absent
+    is_self: bool = False
+    url: str | None = None
+    clock_offset_seconds: float | None = None
+    words: LastWords | None = None
+
+
+def list_machines(own: Tick, views: Iterable[MachineView]) -> list[Machine]:
+    """Return all machines: those without ticks first, then by level, then by name."""
+    here = Machine(own.host, "up", own.sentence, 0.0, own, own.unix, is_self=True)
+    return sorted([here, *map(_from_view, views)], key=_rank)
+
+
+def _from_view(view: MachineView) -> Machine:
+    status = view.status
+    return Machine(
+        status.name,
+        status.state,
+        status.text,
+        status.age_seconds,
+        view.tick,
+        status.last_tick_unix,
+        False,
+        view.url,
+        view.clock_offset_seconds,
+        view.words,
+    )
+
+
+def _rank(machine: Machine) -> tuple[int, int, bool, str]:
+    missing = MISSING.index(machine.state) if machine.state in MISSING else len(MISSING)
+    level = LEVELS.index(machine.tick.level) if machine.tick else 0
+    return missing, level, not machine.is_self, machine.name

@@ -1,0 +1,266 @@
+"""Compact form of a tick, in which machines follow each other: at most 1 KiB, without command lines and users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from memwatch.events import Event
+from memwatch.model import Absent, Bytes
+from memwatch.printable import printable
+from memwatch.render.summary import build_sentence, by_footprint, compute_headroom, find_worst
+from memwatch.snapshot import Level, Snapshot
+
+SCHEMA = 1
+MAX_BYTES = 1024
+# A reader accepts more: names of an own kind may be long.
+MAX_RECEIVED_BYTES = 4096
+MAX_HOLDERS, MAX_EVENTS, MAX_POOLS, MAX_REASONS = 5, 3, 16, 3
+MAX_SEEN = 30
+TEXT_LENGTH, NAME_LENGTH = 160, 64
+# Events that name neither users nor what programs write.
+SENT_EVENTS = frozenset(
+    {
+        "collector",
+        "driver",
+        "late",
+        "level",
+        "memory.not_returned",
+        "oom_kill",
+        "process.orphaned",
+        "started",
+        "suspend",
+        "unclean",
+    }
+)
+Figure = Annotated[int, Meta(ge=0, lt=1 << 60)]
+Instant = Annotated[float, Meta(ge=0, le=1e11)]
+Name = Annotated[str, Meta(max_length=NAME_LENGTH)]
+Text = Annotated[str, Meta(max_length=TEXT_LENGTH)]
+LevelWord = Literal["low", "medium", "high", "critical", "unknown"]
+SeenAs = Literal["starting", "up", "late", "stopped", "silent", "told", "unreachable", "refused"]
+
+
+class TickError(ValueError):
+    """Data that is not a tick. The message follows "sends"."""
+
+
+class PoolTick(Struct, frozen=True, omit_defaults=True):
+    """One pool in bytes; None where a figure is unknown."""
+
+    id: Name
+    label: Name
+    size: Figure
+    used: Figure | None = None
+    available: Figure | None = None
+    level: LevelWord = "unknown"
+
+
+class ReasonsTick(Struct, frozen=True):
+    """The level of a pool or a limit above low, with its reasons."""
+
+    target: Name
+    level: LevelWord
+    reasons: Annotated[tuple[Text, ...], Meta(max_length=MAX_REASONS)]
+
+
+class HolderTick(Struct, frozen=True):
+    """A process with its footprint in bytes."""
+
+    name: Name
+    bytes: Figure
+
+
+class EventTick(Struct, frozen=True):
+    """An event of the sender, in its time."""
+
+    unix: Instant
+    kind: Name
+    text: Text
+
+
+class Tick(Struct, frozen=True, omit_defaults=True):
+    """One tick of a machine. `sees`: state by `run` of the machines that it follows itself.
+
+    `headroom`: bytes that a program can allocate on `headroom_of` now. `left_out`: it has more pools.
+    """
+
+    schema: int
+    run: Name
+    host: Name
+    unix: Instant
+    interval: Annotated[float, Meta(gt=0, le=3600)]
+    level: LevelWord
+    sentence: Text
+    pools: Annotated[tuple[PoolTick, ...], Meta(max_length=MAX_POOLS)] = ()
+    levels: Annotated[tuple[ReasonsTick, ...], Meta(max_length=MAX_POOLS)] = ()
+    headroom: Figure | None = None
+    headroom_of: Name = ""
+    holders: Annotated[tuple[HolderTick, ...], Meta(max_length=MAX_HOLDERS)] = ()
+    events: Annotated[tuple[EventTick, ...], Meta(max_length=MAX_EVENTS)] = ()
+    sees: Annotated[dict[Name, SeenAs], Meta(max_length=MAX_SEEN)] = {}
+    simulated: bool = False
+    left_out: bool = False
+
+    @property
+    def worst_pool(self) -> PoolTick | None:
+        """Return the pool with the least part available, None if none is known."""
+        known = [pool for pool in self.pools if pool.size and pool.available is not None]
+        return min(known, key=lambda pool: (pool.available or 0) / pool.size, default=None)
+
+
+class Header(Struct):
+    """The part of a tick that every version has."""
+
+    schema: int
+
+
+def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Tick:
+    """Return the compact form of a snapshot. `run` identifies the sending process. `events`: newest first."""
+    worst = find_worst(snapshot)
+    levels = {verdict.target: verdict.level for verdict in snapshot.pressure}
+    ranked = sorted(snapshot.pools, key=lambda pool: -levels.get(pool.id, -1))[:MAX_POOLS]
+    headroom, headroom_of = find_headroom(snapshot)
+    return Tick(
+        schema=SCHEMA,
+        run=run,
+        host=_cut(snapshot.host, NAME_LENGTH),
+        unix=round(snapshot.unix, 3),
+        interval=snapshot.interval_seconds,
+        level=_word(worst.level) if worst else "unknown",
+        sentence=_cut(build_sentence(snapshot, worst), TEXT_LENGTH),
+        pools=tuple(
+            PoolTick(
+                _cut(pool.id, NAME_LENGTH),
+                _cut(pool.label, NAME_LENGTH),
+                pool.size_bytes,
+                _figure(pool.used_bytes),
+                _figure(pool.available_bytes),
+                _word(levels[pool.id]) if pool.id in levels else "unknown",
+            )
+            for pool in ranked
+            if isinstance(pool.size_bytes, int)
+        ),
+        levels=tuple(_raised(snapshot)),
+        headroom=headroom,
+        headroom_of=_cut(headroom_of, NAME_LENGTH),
+        holders=tuple(_holders(snapshot)),
+        events=_select(events),
+        sees={one.run: one.seen_as for one in snapshot.neighbours if one.run},  # type: ignore[misc]
+        simulated=snapshot.simulated,
+        left_out=len(snapshot.pools) > MAX_POOLS,
+    )
+
+
+def find_headroom(snapshot: Snapshot) -> tuple[int | None, str]:
+    """Return the largest amount that one device, or a machine without devices, can allocate now."""
+    rooms = [(device.headroom_bytes, device.name) for device in snapshot.devices]
+    known = [(room, name) for room, name in rooms if isinstance(room, int)]
+    if known:
+        most, name = max(known)
+        return most, str(name)
+    found = None if rooms else compute_headroom(snapshot)
+    return (None, "") if found is None else (_figure(found.size_bytes), found.label)
+
+
+def encode_tick(tick: Tick) -> bytes:
+    """Return the tick as JSON of at most MAX_BYTES. What does not fit is left out, the least useful part first."""
+    for smaller in _shorter(tick):
+        data = msgspec.json.encode(smaller)
+        if len(data) <= MAX_BYTES:
+            return data
+    raise AssertionError("the shortest tick is too long")
+
+
+def decode_tick(data: bytes) -> Tick:
+    """Parse a tick from another machine. Every text is printable and bounded. Raises TickError."""
+    if len(data) > MAX_RECEIVED_BYTES:
+        raise TickError(f"a tick of more than {MAX_RECEIVED_BYTES} bytes")
+    try:
+        schema = _HEADER.decode(data).schema
+        if schema != SCHEMA:
+            raise TickError(f"schema {schema}, and this version reads {SCHEMA}: use one version on both machines")
+        tick = _TICK.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise TickError("data that is not a tick") from None
+    return tick if data.isascii() and b"\\" not in data else _made_printable(tick)
+
+
+def _made_printable(tick: Tick) -> Tick:
+    """Escape what does not print. Needed only for texts outside ASCII or with escapes."""
+    return _clean(tick)  # type: ignore[no-any-return]
+
+
+def _clean(value: Any) -> Any:  # noqa: ANN401  a field of a tick
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple):
+        return tuple(map(_clean, value))
+    if isinstance(value, dict):
+        return {printable(name): state for name, state in value.items()}
+    if isinstance(value, Struct):
+        return replace(value, **{name: _clean(getattr(value, name)) for name in value.__struct_fields__})
+    return value
+
+
+def _shorter(tick: Tick) -> Iterable[Tick]:
+    yield tick
+    for count in range(len(tick.events) - 1, -1, -1):
+        tick = replace(tick, events=tick.events[:count])
+        yield tick
+    tick = replace(tick, levels=tuple(replace(one, reasons=one.reasons[:1]) for one in tick.levels))
+    yield tick
+    for count in range(len(tick.levels) - 1, 1, -1):
+        yield replace(tick, levels=tick.levels[:count])
+    tick = replace(tick, levels=tick.levels[:1])
+    for count in range(len(tick.pools) - 1, 1, -1):
+        tick = replace(tick, pools=tick.pools[:count], left_out=True)
+        yield tick
+    tick = replace(tick, pools=tick.pools[:1], left_out=True)
+    for count in (3, 1, 0):
+        yield replace(tick, holders=tick.holders[:count])
+    yield replace(tick, holders=(), levels=(), sees={})
+    yield Tick(tick.schema, tick.run, "", tick.unix, tick.interval, tick.level, "", left_out=True)
+
+
+def _raised(snapshot: Snapshot) -> Iterable[ReasonsTick]:
+    raised = [verdict for verdict in snapshot.pressure if verdict.level > Level.LOW]
+    for verdict in sorted(raised, key=lambda one: -one.level)[:MAX_POOLS]:
+        texts = tuple(_cut(reason.text, TEXT_LENGTH) for reason in verdict.reasons[:MAX_REASONS])
+        yield ReasonsTick(_cut(verdict.target, NAME_LENGTH), _word(verdict.level), texts)
+
+
+def _holders(snapshot: Snapshot) -> Iterable[HolderTick]:
+    for process in by_footprint(snapshot.processes)[:MAX_HOLDERS]:
+        if isinstance(held := process.footprint_low_bytes, int):
+            yield HolderTick(_cut(process.title, NAME_LENGTH), held)
+
+
+def _select(events: Iterable[Event]) -> tuple[EventTick, ...]:
+    sent = [event for event in events if event.kind in SENT_EVENTS][:MAX_EVENTS]
+    return tuple(EventTick(round(one.unix, 3), one.kind, _cut(one.text, TEXT_LENGTH)) for one in sent)
+
+
+def _word(level: Level) -> LevelWord:
+    return level.word  # type: ignore[return-value]
+
+
+def _figure(figure: Bytes) -> int | None:
+    return None if isinstance(figure, Absent) else figure
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+_HEADER = msgspec.json.Decoder(Header)
+_TICK = msgspec.json.Decoder(Tick)
+
+
+def decode_all(ticks: Sequence[bytes]) -> list[Tick]:
+    """Decode ticks that were accepted before."""
+    return [decode_tick(one) for one in ticks]

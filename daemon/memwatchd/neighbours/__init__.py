@@ -1,0 +1,1 @@
+"""Receive the ticks of other machines: one thread with one event loop for all of them."""

@@ -1,0 +1,154 @@
+"""One connection to a followed machine: the response, its ticks and its end, with deadlines and limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from httptools import HttpParserError, HttpResponseParser
+
+from memwatch.neighbours.neighbour import Failure
+from memwatch.neighbours.tick import TickError
+from memwatchd.neighbours.event_parser import EventParser
+from memwatchd.neighbours.peer import Peer
+
+CONNECT_SECONDS = ANSWER_SECONDS = 5.0
+# A stream sends a comment every 15 s at least.
+QUIET_SECONDS = 20.0
+MAX_HEAD_BYTES = 16 << 10
+# 20 ticks a second at most have 20 KiB. More is read later: the sender waits.
+MAX_BYTES_PER_SECOND = 64 << 10
+PAUSE_SECONDS = 1.0
+# A proxy reports that the machine behind it does not answer. memwatchd's own 503 is problem+json.
+FROM_PROXY = frozenset({502, 504})
+EVENTS, PROBLEM = b"text/event-stream", b"application/problem+json"
+
+
+class Connection(asyncio.Protocol):
+    """Protocol of one connection. `ended` has the reason of its end. `take` raises TickError for invalid data."""
+
+    def __init__(self, peer: Peer, take: Callable[[bytes], None]) -> None:
+        self.ended: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
+        self.has_ticks = False
+        self._peer, self._take = peer, take
+        self._parser: Any = HttpResponseParser(self)
+        self._events = EventParser()
+        self._type = b""
+        self._answered = False
+        self._head_bytes = 0
+        self._window_at = self._heard_at = asyncio.get_running_loop().time()
+        self._window_bytes = 0
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  narrows the type
+        self._transport = transport
+        transport.write(self._peer.request())
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        self._limit_rate(len(data))
+        if not self._answered:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._end("refused", f"its answer has no end within {MAX_HEAD_BYTES} bytes")
+                return
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError as error:
+            # The parser wraps what its callbacks raise.
+            cause = error.__context__ if isinstance(error.__context__, TickError) else None
+            self._end("refused", f"it sends {cause}" if cause else "it does not answer in HTTP")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end("down", describe(exc) if exc else "connection closed")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"content-type":
+            self._type = value.partition(b";")[0].strip().lower()
+
+    def on_headers_complete(self) -> None:
+        self._answered = True
+        status = self._parser.get_status_code()
+        if status == 200 and self._type == EVENTS:
+            return
+        is_proxy = status in FROM_PROXY or (status == 503 and self._type != PROBLEM)
+        self._end("down" if is_proxy else "refused", explain(status))
+
+    def on_body(self, body: bytes) -> None:
+        if self.ended.done():
+            return
+        for data in self._events.feed(body):
+            self._take(data)
+            self.has_ticks = True
+
+    def on_message_complete(self) -> None:
+        self._end("ended", "its stream ended")
+
+    def is_overdue(self, now: float) -> bool:
+        """Return True if nothing came for too long."""
+        return now - self._heard_at > (QUIET_SECONDS if self._answered else ANSWER_SECONDS)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, kind: Any, text: str) -> None:  # noqa: ANN401  a FailureKind
+        if not self.ended.done():
+            self.ended.set_result(Failure(kind, text))
+        self.close()
+
+    def _limit_rate(self, count: int) -> None:
+        now = self._heard_at
+        if now - self._window_at >= PAUSE_SECONDS:
+            self._window_at, self._window_bytes = now, 0
+        self._window_bytes += count
+        if self._window_bytes > MAX_BYTES_PER_SECOND and self._transport is not None:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._resume)
+
+    def _resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
+async def connect(peer: Peer, take: Callable[[bytes], None]) -> Connection:
+    """Open a connection. Raises OSError or TimeoutError."""
+    loop = asyncio.get_running_loop()
+
+    def create() -> Connection:
+        return Connection(peer, take)
+
+    if peer.scheme == "unix":
+        opening: Any = loop.create_unix_connection(create, peer.host)
+    else:
+        opening = loop.create_connection(create, peer.host, peer.port, ssl=peer.tls)
+    _, connection = await asyncio.wait_for(opening, CONNECT_SECONDS)
+    return connection  # type: ignore[no-any-return]
+
+
+def explain(status: int) -> str:
+    """Describe an answer without a stream, and what to do."""
+    if status in (401, 403):
+        return f"it answers {status}: check the token or the certificate"
+    if 300 <= status < 400:
+        return f"it answers {status}, a redirect, which is not followed: use the address that it names"
+    if status == 422:
+        return "it answers 422: its memwatchd is older and has no compact stream; upgrade it"
+    if status == 503:
+        return "it answers 503: all its streams are in use; raise max_streams there"
+    return f"it answers {status}: check that the URL is a memwatchd"
+
+
+def describe(error: BaseException) -> str:
+    """Return the reason of a failed connection."""
+    if isinstance(error, TimeoutError | asyncio.TimeoutError):
+        return f"no connection within {CONNECT_SECONDS:g} s"
+    if certificate := getattr(error, "verify_message", ""):
+        return f"TLS certificate verification failed: {certificate}"
+    if getattr(error, "library", None) == "SSL":
+        return f"TLS failed: {str(getattr(error, 'reason', None)).lower().replace('_', ' ')}"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: memwatchd does not run there"
+    return str(getattr(error, "strerror", None) or error or type(error).__name__).lower()

@@ -1,0 +1,147 @@
+"""The thread that follows all neighbours, with reconnects, and restarts its loop if that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from memwatch.neighbours.book import NeighbourBook
+from memwatch.neighbours.neighbour import Failure
+from memwatch.runtime.backoff import Backoff
+from memwatch.runtime.worker import ThreadState, Worker
+from memwatchd.neighbours.connection import Connection, connect, describe
+from memwatchd.neighbours.peer import Peer
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 15.0
+CHECK_SECONDS = 1.0
+RESTART_SECONDS = 1.0
+# Names are resolved in threads: one that hangs must not delay the others.
+MAX_RESOLVERS = 2
+
+
+class Follower:
+    """Follows peers and writes what they send to the book. It has no thread before the first peer."""
+
+    def __init__(self, book: NeighbourBook) -> None:
+        self._book = book
+        self._peers: tuple[Peer, ...] = ()
+        self._worker = Worker(self._run, "neighbours")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = asyncio.Event()
+        self._stop = threading.Event()
+
+    def use(self, peers: Iterable[Peer]) -> None:
+        """Follow these peers from now on. Connections of unchanged peers stay open. Thread-safe."""
+        self._peers = tuple(peers)
+        self._book.use([(peer.name, peer.url) for peer in self._peers])
+        if self._peers:
+            self._worker.begin()
+        self._wake()
+
+    def states(self) -> dict[str, ThreadState]:
+        """Return the state of the thread, if there is one."""
+        if not self._peers:
+            return {}
+        self._worker.begin()
+        return {"neighbours": self._worker.state()}
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._wake()
+        self._worker.join(1.0)
+
+    def _wake(self) -> None:
+        loop = self._loop
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(self._changed.set)
+            except RuntimeError:  # closed meanwhile: a new loop reads the peers at its start
+                log.debug("the loop of the neighbours was closed")
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._run_loop()
+            except Exception as error:  # noqa: PERF203  the thread must go on
+                log.debug("traceback of the failed loop", exc_info=True)
+                log.error("following neighbours failed, restarting: %s", str(error) or type(error).__name__)
+                self._stop.wait(RESTART_SECONDS)
+
+    def _run_loop(self) -> None:
+        loop = asyncio.new_event_loop()
+        loop.set_default_executor(ThreadPoolExecutor(MAX_RESOLVERS, "resolve"))
+        self._loop, self._changed = loop, asyncio.Event()
+        try:
+            loop.run_until_complete(self._follow_all())
+        finally:
+            self._loop = None
+            loop.close()
+
+    async def _follow_all(self) -> None:
+        tasks: dict[str, tuple[Peer, asyncio.Task[None]]] = {}
+        while not self._stop.is_set():
+            self._changed.clear()
+            wanted = {peer.name: peer for peer in self._peers}
+            for name, (peer, task) in list(tasks.items()):
+                if wanted.get(name) != peer:
+                    task.cancel()
+                    del tasks[name]
+            for name in wanted.keys() - tasks.keys():
+                tasks[name] = wanted[name], asyncio.ensure_future(self._follow(wanted[name]))
+            await self._watch([task for _, task in tasks.values()])
+        for _, task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*(task for _, task in tasks.values()), return_exceptions=True)
+
+    async def _watch(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Return when peers change. Raise what ends a task."""
+        while not self._changed.is_set():
+            self._book.on_read()
+            for task in tasks:
+                if task.done():
+                    task.result()
+            try:
+                await asyncio.wait_for(self._changed.wait(), CHECK_SECONDS)
+            except asyncio.TimeoutError:
+                continue
+
+    async def _follow(self, peer: Peer) -> None:
+        """Follow one peer for ever."""
+        loop, backoff = asyncio.get_running_loop(), Backoff(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+        while True:
+            failure, had_ticks = await self._follow_once(peer)
+            self._book.on_failure(peer.name, failure)
+            if had_ticks:
+                backoff.reset()
+            backoff.failed(loop.time())
+            # Jitter: machines that lost the same neighbour do not return at the same instant.
+            await asyncio.sleep(backoff.seconds_left(loop.time()) * random.uniform(0.5, 1.0))  # noqa: S311
+
+    async def _follow_once(self, peer: Peer) -> tuple[Failure, bool]:
+        """Follow one connection to its end. Return the reason, and whether it had ticks."""
+        connection: Connection | None = None
+        try:
+            connection = await connect(peer, lambda data: self._book.on_tick(peer.name, data))
+            return await wait_for_end(connection), connection.has_ticks
+        except (OSError, asyncio.TimeoutError, UnicodeError) as error:
+            return Failure("down", describe(error)), False
+        finally:
+            if connection is not None:
+                connection.close()
+
+
+async def wait_for_end(connection: Connection) -> Failure:
+    """Wait for the end of a connection, or until nothing comes for too long."""
+    loop = asyncio.get_running_loop()
+    while True:
+        done, _ = await asyncio.wait([connection.ended], timeout=5.0)
+        if done:
+            return connection.ended.result()
+        if connection.is_overdue(loop.time()):
+            return Failure("down", "no response")

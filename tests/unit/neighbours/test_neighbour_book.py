@@ -1,0 +1,277 @@
+"""States of neighbours, who notifies about a silent one, and the sentence of its last ticks."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from memwatch.model import Absent
+from memwatch.neighbour_status import NeighbourStatus
+from memwatch.neighbours.book import HOLD_SECONDS, NeighbourBook
+from memwatch.neighbours.machines import list_machines
+from memwatch.neighbours.neighbour import HOUR_BYTES, RECENT_BYTES, Failure, Neighbour
+from memwatch.neighbours.tick import HolderTick, PoolTick, Tick
+from memwatch.neighbours.tick_ring import TickRing
+from support.fakes import FakeClock
+
+GIB = 1 << 30
+
+
+def tick(
+    unix: float = 1000.0,
+    host: str = "b",
+    run: str = "run-b",
+    available: int = 100 * GIB,
+    level: str = "low",
+    sees: dict[str, str] | None = None,
+    interval: float = 1.0,
+) -> Tick:
+    pool = PoolTick("ram", "System RAM", 128 * GIB, 128 * GIB - available, available)
+    return msgspec.convert(
+        {
+            "schema": 1,
+            "run": run,
+            "host": host,
+            "unix": unix,
+            "interval": interval,
+            "level": level,
+            "sentence": f"System RAM is {level}",
+            "pools": [msgspec.to_builtins(pool)],
+            "holders": [msgspec.to_builtins(HolderTick("vllm", 96 * GIB))],
+            "sees": sees or {},
+        },
+        Tick,
+    )
+
+
+class Watch:
+    """A book with a clock, and ticks sent to it."""
+
+    def __init__(self, *names: str, host: str = "a") -> None:
+        self.clock = FakeClock()
+        self.book = NeighbourBook(host, self.clock)
+        self.book.use([(name, f"http://{name}") for name in names])
+        self.book.on_read()
+
+    def send(self, name: str, one: Tick) -> None:
+        self.book.on_tick(name, msgspec.json.encode(one))
+
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.book.on_read()
+
+    def status(self, name: str = "b", notified: tuple[str, ...] = ()) -> NeighbourStatus:
+        return next(one for one in self.book.statuses(notified) if one.name == name)
+
+
+def test_neighbour_is_up_while_ticks_arrive_and_silent_after_ten_seconds() -> None:
+    watch = Watch("b")
+    assert watch.status().state == "starting"
+    watch.send("b", tick())
+    watch.wait(9.5)
+    assert (watch.status().state, watch.status().late) == ("up", True)
+    watch.wait(1.0)
+
+    found = watch.status()
+    assert (found.state, found.notifies, found.last_tick_unix) == ("silent", True, 1000.0)
+    watch.send("b", tick(1011.0))
+    assert watch.status().state == "up"
+
+
+def test_slow_interval_of_a_neighbour_extends_the_time() -> None:
+    watch = Watch("b")
+    watch.send("b", tick(interval=20.0))
+    watch.wait(99.0)
+
+    assert (watch.status().state, watch.status().late) == ("up", True)
+
+
+def test_machine_that_never_answered_is_silent() -> None:
+    watch = Watch("b")
+    watch.book.on_failure("b", Failure("down", "no connection within 5 s"))
+    watch.wait(11.0)
+
+    found = watch.status()
+    assert (found.state, found.text) == ("silent", "no answer for 11 s (no connection within 5 s)")
+    assert found.last_tick_unix is Absent.NOT_AVAILABLE
+
+
+def test_stream_that_ended_in_order_is_no_silence() -> None:
+    watch = Watch("b")
+    watch.send("b", tick())
+    watch.book.on_failure("b", Failure("ended", "its stream ended"))
+    assert watch.status().state == "up"
+    watch.wait(3.0)
+    watch.book.on_failure("b", Failure("ended", "its stream ended"))
+
+    assert (watch.status().state, watch.status().notifies) == ("stopped", False)
+
+
+def test_refused_stream_is_no_silence() -> None:
+    watch = Watch("b")
+    watch.book.on_failure("b", Failure("refused", "it answers 401: check the token or the certificate"))
+    watch.wait(60.0)
+
+    assert (watch.status().state, watch.status().notifies) == ("refused", False)
+
+
+def test_silence_that_this_process_slept_through_is_none() -> None:
+    watch = Watch("b")
+    watch.send("b", tick())
+    watch.clock.now += 300.0
+
+    assert watch.status().state == "up"
+    watch.book.on_read()
+    assert watch.status().state == "silent"
+
+
+def test_third_machine_that_receives_it_points_to_the_network() -> None:
+    watch = Watch("b", "c")
+    watch.send("b", tick())
+    watch.wait(11.0)
+    watch.send("c", tick(1011.0, "c", "run-c", sees={"run-b": "up"}))
+
+    found = watch.status()
+    assert (found.state, found.notifies) == ("unreachable", False)
+    assert found.text.startswith("c still receives it: check the network between this machine and b")
+
+
+@pytest.mark.parametrize("seen", ["late", "silent"])
+def test_third_machine_that_misses_ticks_is_no_evidence(seen: str) -> None:
+    watch = Watch("b", "c")
+    watch.send("b", tick())
+    watch.wait(11.0)
+    watch.send("c", tick(1011.0, "c", "run-c", sees={"run-b": seen}))
+
+    assert (watch.status().state, watch.status().notifies) == ("silent", True)
+
+
+def test_first_machine_by_name_notifies_and_the_others_wait() -> None:
+    watch = Watch("b", "c", host="d")
+    watch.send("b", tick())
+    watch.wait(11.0)
+    for passed in (0.0, HOLD_SECONDS - 2.0):
+        watch.wait(passed)
+        watch.send("c", tick(1011.0, "c", "run-c", sees={"run-b": "silent"}))
+        assert not watch.status().notifies
+    watch.wait(3.0)
+    watch.send("c", tick(1011.0, "c", "run-c", sees={"run-b": "silent"}))
+
+    assert watch.status().notifies
+
+
+def test_notification_of_another_machine_is_enough_until_that_machine_is_lost() -> None:
+    watch = Watch("b", "c")
+    watch.send("b", tick())
+    watch.wait(11.0)
+    for _ in range(20):
+        watch.send("c", tick(1011.0, "c", "run-c", sees={"run-b": "told"}))
+        assert not watch.status().notifies
+        watch.wait(5.0)
+    watch.wait(11.0)
+
+    assert watch.status().notifies
+
+
+def test_own_notification_lasts_until_the_machine_is_back() -> None:
+    """Two machines that notified at once do not resolve each other's alert."""
+    watch = Watch("b", "c")
+    watch.send("b", tick())
+    watch.wait(11.0)
+    watch.send("c", tick(1011.0, "c", "run-c", sees={"run-b": "told"}))
+
+    found = watch.status(notified=("b",))
+    assert (found.notifies, found.seen_as) == (True, "told")
+
+
+def test_last_words_name_time_memory_holder_and_fall() -> None:
+    watch = Watch("b")
+    for second in range(12):
+        watch.send("b", tick(1_700_000_000.0 + second, available=40 * GIB - second * 3 * GIB))
+        watch.wait(1.0)
+    watch.wait(11.0)
+
+    text = "heartbeat stopped at 22:13:31 UTC, 7.0 GiB left in System RAM, vllm 96.0 GiB, falling 3.0 GiB/s"
+    assert watch.status().text == text
+
+
+def test_steady_machine_is_not_said_to_fall() -> None:
+    watch = Watch("b")
+    for second in range(5):
+        watch.send("b", tick(1000.0 + second))
+    watch.wait(11.0)
+
+    assert "falling" not in watch.status().text
+
+
+def test_clock_that_differs_is_shown_and_changes_no_state() -> None:
+    watch = Watch("b")
+    ahead = watch.clock.wall() + 300.0
+    watch.send("b", tick(ahead))
+    (view,) = watch.book.views(watch.book.statuses())
+
+    assert view.status.state == "up"
+    assert view.clock_offset_seconds == pytest.approx(300.0)
+    watch.wait(11.0)
+    assert watch.status().last_tick_unix == pytest.approx(ahead, abs=0.001)
+
+
+def test_machines_that_need_an_operator_come_first() -> None:
+    watch = Watch("low", "high", "dead", "refused")
+    watch.send("dead", tick(host="dead"))
+    watch.wait(11.0)
+    watch.send("low", tick(host="low"))
+    watch.send("high", tick(host="high", level="high"))
+    watch.book.on_failure("refused", Failure("refused", "it answers 401"))
+    own = tick(host="self", level="medium")
+
+    found = list_machines(own, watch.book.views(watch.book.statuses()))
+
+    assert [one.name for one in found] == ["dead", "refused", "high", "self", "low"]
+
+
+def test_reload_keeps_the_past_of_an_unchanged_neighbour() -> None:
+    watch = Watch("b", "c")
+    watch.send("b", tick())
+    watch.book.use([("b", "http://b"), ("d", "http://d")])
+
+    past = watch.book.past("b")
+    assert past is not None
+    assert len(past.recent) == 1
+    assert watch.book.past("c") is None
+
+
+def test_past_has_every_tick_of_two_minutes_and_an_hour_at_ten_seconds() -> None:
+    watch = Watch("b")
+    for second in range(4000):
+        watch.send("b", tick(1000.0 + second))
+        watch.clock.now += 1.0
+    past = watch.book.past("b")
+
+    assert past is not None
+    assert [one.unix for one in past.recent] == [4879.0 + second for second in range(121)]
+    steps = [later.unix - earlier.unix for earlier, later in zip(past.hour, past.hour[1:], strict=False)]
+    assert set(steps) == {10.0}
+    assert past.hour[-1].unix - past.hour[0].unix >= 3590.0
+
+
+def test_ticks_that_do_not_compress_stay_within_the_limit() -> None:
+    """A neighbour that sends as much as it may, with a clock that goes back."""
+    one, noise = Neighbour("b", "http://b", 0.0), random.Random(7)
+    for number in range(3000):
+        text = "".join(chr(noise.randrange(32, 127)) for _ in range(3000)).replace("\\", "/").replace('"', "'")
+        data = msgspec.json.encode({**msgspec.to_builtins(tick(1e6 - number)), "more": text})
+        one.on_tick(data, float(number), 0.0)
+
+    assert one.size_bytes <= RECENT_BYTES + HOUR_BYTES
+
+
+def test_ring_returns_what_was_added() -> None:
+    ring = TickRing(1e9, 1 << 20)
+    added = [b"%d" % number for number in range(100)]
+    for number, data in enumerate(added):
+        ring.add(float(number), data)
+
+    assert ring.ticks() == added

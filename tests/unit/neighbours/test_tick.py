@@ -1,0 +1,140 @@
+"""Compact ticks: at most 1 KiB, without users and command lines, and safe to read from any sender."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from memwatch.events import Event
+from memwatch.model import Process
+from memwatch.neighbours.tick import MAX_BYTES, TickError, build_tick, decode_tick, encode_tick
+from memwatch.snapshot import Snapshot
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.frames import read_frames
+from memwatchd.settings.schema import DEMOS
+
+
+def demo(name: str = "dgx-spark") -> Snapshot:
+    return next(read_frames(path_of(name)))
+
+
+def plain(**fields: Any) -> dict[str, Any]:
+    fit: dict[str, Any] = json.loads(encode_tick(build_tick(demo(), "run1")))
+    return fit | fields
+
+
+@pytest.mark.parametrize("name", DEMOS)
+def test_tick_of_a_machine_has_at_most_one_kib(name: str) -> None:
+    """Also the busiest one of its recording, with events."""
+    events = [Event(seq, 1e9, "level", "System RAM: high → critical " + "x" * 200) for seq in range(20)]
+    for snapshot in read_frames(path_of(name)):
+        data = encode_tick(build_tick(snapshot, "run1", events))
+        assert len(data) <= MAX_BYTES
+        assert decode_tick(data).host == snapshot.host
+
+
+def test_tick_has_pools_headroom_and_holders() -> None:
+    snapshot = demo()
+    tick = decode_tick(encode_tick(build_tick(snapshot, "run1")))
+
+    assert [(pool.id, pool.size) for pool in tick.pools] == [("ram", snapshot.pools[0].size_bytes)]
+    assert tick.headroom == snapshot.devices[0].headroom_bytes
+    assert [holder.name for holder in tick.holders][:1] == ["VLLM::EngineCor"]
+    assert tick.run == "run1"
+
+
+def test_users_command_lines_and_marks_are_not_sent() -> None:
+    secret = Process(
+        pid=7,
+        start_time=1.0,
+        name="python3",
+        rss_bytes=1 << 40,
+        footprint_bytes=1 << 40,
+        footprint_basis="rss",
+        user="alice",
+        command="python3 --password hunter2",
+    )
+    snapshot = replace(demo(), processes=(secret,))
+    events = [Event(1, 1.0, kind, "alice did it") for kind in ("mark", "lease", "silence", "test", "release")]
+
+    data = encode_tick(build_tick(snapshot, "run1", events)).decode()
+
+    assert '"python3"' in data
+    assert "alice" not in data
+    assert "hunter2" not in data
+
+
+def test_names_of_any_length_stay_within_the_limit() -> None:
+    holders = tuple(
+        Process(pid=pid, start_time=1.0, name="\u2603" * 500, rss_bytes=1, footprint_bytes=1, footprint_basis="rss")
+        for pid in range(1, 9)
+    )
+    data = encode_tick(build_tick(replace(demo(), host="h" * 5000, processes=holders), "run1"))
+
+    assert len(data) <= MAX_BYTES
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"schema": 2}, "schema 2, and this version reads 1: use one version on both machines"),
+        ({"schema": "1"}, "data that is not a tick"),
+        ({"host": 7}, "data that is not a tick"),
+        ({"unix": -1}, "data that is not a tick"),
+        ({"unix": 1e300}, "data that is not a tick"),
+        ({"interval": 0}, "data that is not a tick"),
+        ({"level": "fine"}, "data that is not a tick"),
+        ({"headroom": -1}, "data that is not a tick"),
+        ({"headroom": 1 << 62}, "data that is not a tick"),
+        ({"holders": [{"name": "a", "bytes": 1}] * 6}, "data that is not a tick"),
+        ({"sees": {str(number): "up" for number in range(31)}}, "data that is not a tick"),
+        ({"sentence": "x" * 161}, "data that is not a tick"),
+        ({"more": "x" * 4096}, "a tick of more than 4096 bytes"),
+    ],
+)
+def test_invalid_tick_is_rejected_with_a_reason(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(TickError) as caught:
+        decode_tick(json.dumps(plain(**change)).encode())
+
+    assert str(caught.value) == why
+
+
+def test_fields_of_a_later_version_of_the_schema_are_ignored() -> None:
+    assert decode_tick(json.dumps(plain(temperature=70)).encode()).host == demo().host
+
+
+def test_texts_that_do_not_print_are_escaped() -> None:
+    hostile = plain(host="\x1b[2J", holders=[{"name": "a\nb\u202ec", "bytes": 1}], sees={"\x00": "up"})
+    tick = decode_tick(json.dumps(hostile).encode())
+
+    assert tick.host == "\\u001b[2J"
+    assert tick.holders[0].name == "a\\u000ab\\u202ec"
+    assert list(tick.sees) == ["\\u0000"]
+
+
+@given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
+def test_arbitrary_data_is_rejected_cleanly(data: bytes) -> None:
+    with pytest.raises(TickError):
+        decode_tick(data)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(sorted(plain())), JSON)
+def test_arbitrary_value_of_a_field_is_rejected_or_safe(field: str, value: Any) -> None:
+    data = json.dumps(plain(**{field: value})).encode()
+    try:
+        tick = decode_tick(data)
+    except TickError:
+        return
+    assert all(text.isprintable() for text in (tick.host, tick.sentence, tick.run, *tick.sees))
