@@ -63,7 +63,9 @@ class Neighbour:
         self.clock_offset_seconds = tick.unix - unix
 
     def on_failure(self, failure: Failure) -> None:
-        self.failure = failure
+        """Take the end of a connection. After an end in order it is expected that no connection is accepted."""
+        is_expected = failure.kind == "down" and self.failure is not None and self.failure.kind == "ended"
+        self.failure = self.failure if is_expected else failure
 
     @property
     def silent_after_seconds(self) -> float:

@@ -49,17 +49,17 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard_at = asyncio.get_running_loop().time()
         self._limit_rate(len(data))
-        if not self._answered:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._end("refused", f"its answer has no end within {MAX_HEAD_BYTES} bytes")
-                return
         try:
             self._parser.feed_data(data)
         except HttpParserError as error:
             # The parser wraps what its callbacks raise.
             cause = error.__context__ if isinstance(error.__context__, TickError) else None
             self._end("refused", f"it sends {cause}" if cause else "it does not answer in HTTP")
+            return
+        if not self._answered:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._end("refused", f"its answer has no end within {MAX_HEAD_BYTES} bytes")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end("down", describe(exc) if exc else "connection closed")

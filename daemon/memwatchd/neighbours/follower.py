@@ -30,7 +30,7 @@ class Follower:
 
     def __init__(self, book: NeighbourBook) -> None:
         self._book = book
-        self._peers: tuple[Peer, ...] = ()
+        self.peers: tuple[Peer, ...] = ()
         self._worker = Worker(self._run, "neighbours")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
@@ -38,15 +38,15 @@ class Follower:
 
     def use(self, peers: Iterable[Peer]) -> None:
         """Follow these peers from now on. Connections of unchanged peers stay open. Thread-safe."""
-        self._peers = tuple(peers)
-        self._book.use([(peer.name, peer.url) for peer in self._peers])
-        if self._peers:
+        self.peers = tuple(peers)
+        self._book.use([(peer.name, peer.url) for peer in self.peers])
+        if self.peers:
             self._worker.begin()
         self._wake()
 
     def states(self) -> dict[str, ThreadState]:
         """Return the state of the thread, if there is one."""
-        if not self._peers:
+        if not self.peers:
             return {}
         self._worker.begin()
         return {"neighbours": self._worker.state()}
@@ -87,7 +87,7 @@ class Follower:
         tasks: dict[str, tuple[Peer, asyncio.Task[None]]] = {}
         while not self._stop.is_set():
             self._changed.clear()
-            wanted = {peer.name: peer for peer in self._peers}
+            wanted = {peer.name: peer for peer in self.peers}
             for name, (peer, task) in list(tasks.items()):
                 if wanted.get(name) != peer:
                     task.cancel()

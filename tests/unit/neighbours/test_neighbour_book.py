@@ -104,7 +104,8 @@ def test_stream_that_ended_in_order_is_no_silence() -> None:
     watch.book.on_failure("b", Failure("ended", "its stream ended"))
     assert watch.status().state == "up"
     watch.wait(3.0)
-    watch.book.on_failure("b", Failure("ended", "its stream ended"))
+    watch.book.on_failure("b", Failure("down", "connection refused"))
+    watch.wait(60.0)
 
     assert (watch.status().state, watch.status().notifies) == ("stopped", False)
 

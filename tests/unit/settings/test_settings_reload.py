@@ -142,7 +142,8 @@ def test_daemon_uses_every_field_that_a_reload_applies(tmp_path: Path, root_leve
     config = (
         "[web]\nhosts = ['b']\nurl = 'https://b/'\nmax_streams = 7\n[log]\nlevel = 'error'\n"
         "[sampling]\ninterval = '3s'\n[pressure.targets.ram]\nlimit = '1GiB'\n"
-        "[[alerts.alertmanagers]]\nname = 'am'\nurl = 'http://127.0.0.1:9'\n[labels]\ncluster = 'west'\n"
+        "[[alerts.alertmanagers]]\nname = 'am'\nurl = 'http://127.0.0.1:9'\n"
+        "[[neighbours]]\nname = 'spark-2'\nurl = 'http://127.0.0.1:9'\n[labels]\ncluster = 'west'\n"
     )
     second = settings_from(tmp_path, config)
     daemon = Daemon(first, lambda: second)
@@ -152,7 +153,7 @@ def test_daemon_uses_every_field_that_a_reload_applies(tmp_path: Path, root_leve
     daemon.stop()
 
     expected = {name: getattr(live, name) for name in live.__struct_fields__}
-    expected["receivers"] = ["am"]
+    expected |= {"receivers": ["am"], "neighbours": ["spark-2"]}
     assert after == expected
     assert {name for name in after if after[name] == before[name]} == {"certificate", "exposure", "is_open"}
 
@@ -180,6 +181,7 @@ def in_use(daemon: Daemon) -> Mapping[str, Any]:
         "rules": daemon.monitor.rules,
         "web_options": daemon.web_options(),
         "receivers": [one.name for one in daemon.alerting.receivers],
+        "neighbours": [one.name for one in daemon.follower.peers],
         "sender": daemon.alerting.sender(),
         "max_streams": daemon.broker.max_streams,
         "log_level": logging.getLevelName(logging.getLogger().level).lower(),
