@@ -19,6 +19,8 @@ HOUR_STEP_SECONDS = 10.0
 RECENT_BYTES, HOUR_BYTES = 144 << 10, 96 << 10
 # A tick later than this is a silence. TCP repeats a lost segment for up to 6 s within 10 s.
 SILENT_SECONDS, SILENT_INTERVALS = 10.0, 5.0
+# After a power failure machines start minutes apart.
+FIRST_SECONDS = 300.0
 STOPPED_SECONDS = 2.0
 LATE_SECONDS, LATE_INTERVALS = 3.0, 2.0
 # Smaller differences of clocks are delays of the network and of rendering.
@@ -69,7 +71,8 @@ class Neighbour:
 
     @property
     def silent_after_seconds(self) -> float:
-        return max(SILENT_SECONDS, SILENT_INTERVALS * self.last.interval if self.last else 0.0)
+        """Return the longest time without a tick, or until the first one."""
+        return max(SILENT_SECONDS, SILENT_INTERVALS * self.last.interval) if self.last else FIRST_SECONDS
 
     @property
     def late_after_seconds(self) -> float:
