@@ -46,7 +46,7 @@ class NeighbourBook:
     """
 
     def __init__(self, host: str, clock: Clock) -> None:
-        self.run = secrets.token_hex(4)
+        self.run: str = secrets.token_hex(4)
         self._host, self._clock = host, clock
         self._neighbours: dict[str, Neighbour] = {}
         self._read_at = float("-inf")

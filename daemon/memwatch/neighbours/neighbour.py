@@ -40,11 +40,12 @@ class Neighbour:
     """State of one neighbour. Used by one thread at a time: see `NeighbourBook`."""
 
     def __init__(self, name: str, url: str, now: float) -> None:
-        self.name, self.url = name, url
+        self.name: str = name
+        self.url: str = url
         self.last: Tick | None = None
-        self.last_at = now
+        self.last_at: float = now
         self.failure: Failure | None = None
-        self.clock_offset_seconds = 0.0
+        self.clock_offset_seconds: float = 0.0
         self._recent = TickRing(RECENT_SECONDS, RECENT_BYTES)
         self._hour = TickRing(HOUR_SECONDS, HOUR_BYTES)
         self._hour_at = float("-inf")
@@ -61,7 +62,9 @@ class Neighbour:
         if now - self._hour_at >= HOUR_STEP_SECONDS:
             self._hour_at = now
             self._hour.add(tick.unix, data)
-        self.last, self.last_at, self.failure = tick, now, None
+        self.last = tick
+        self.last_at = now
+        self.failure = None
         self.clock_offset_seconds = tick.unix - unix
 
     def on_failure(self, failure: Failure) -> None:
