@@ -277,8 +277,8 @@ def test_make_machine_names_the_report_and_the_folder() -> None:
 
 def spark(tmp_path: Path) -> dict[str, str]:
     host = host_of("gb10", tmp_path)
-    nobody = {"MEMWATCH_URL": f"unix:{tmp_path}/none"}  # a daemon may run on this machine
-    return {**host.environ, **environment_of(host.roots), **nobody}
+    elsewhere = {"MEMWATCH_URL": f"unix:{tmp_path}/none"}  # a daemon may run on this machine
+    return {**host.environ, **environment_of(host.roots), **elsewhere}
 
 
 def test_report_is_made_without_a_daemon(tmp_path: Path) -> None:
