@@ -65,7 +65,7 @@ def test_slash_focuses_the_filter_where_keys_are_text(page: Page) -> None:
     assert "/processes" in page.url
 
 
-@pytest.mark.parametrize("name", [name for name in PATHS if name != "processes"])
+@pytest.mark.parametrize("name", [name for name in PATHS if name not in ("machines", "processes")])
 def test_g_and_a_letter_open_a_page(page: Page, address: str, name: str) -> None:
     page.keyboard.press("g")
     page.keyboard.press(KEYS[name])

@@ -110,7 +110,8 @@ def test_keyboard_reaches_everything_with_a_visible_focus(browser: Browser, name
 
     words = [stop["words"] for stop in stops]
     assert words[0] == "Skip to content"
-    assert words[2 : 2 + len(LINKS)] == [one.capitalize() for one in LINKS]
+    links = [one.capitalize() for one in LINKS if one != "machines"]  # shown with neighbours only
+    assert words[2 : 2 + len(links)] == links
     assert [stop for stop in stops if stop["outline"] == "none" or not stop["inside"]] == []
     reachable = page.locator("a[href], button, input, select, summary, [tabindex='0']").filter(visible=True).count()
     assert len(stops) == reachable

@@ -25,6 +25,7 @@ from support.daemon_process import running_daemon
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.memory_cgroup import THRASH, MemoryCgroup, memory_cgroup
 from support.psi_host import Host
+from support.waiting import MAX_WAIT_SECONDS
 
 PRESSURE = Path("/proc/pressure/memory")
 MIB = 1 << 20
@@ -222,7 +223,7 @@ def test_cgroup_under_pressure_is_named_without_an_alert(tmp_path: Path) -> None
             check_simulated_cgroup(tmp_path)
             return
         trigger = PsiTrigger(PRESSURE)
-        fired = waits_for_stalls(trigger, 10.0)
+        fired = waits_for_stalls(trigger, MAX_WAIT_SECONDS)
         armed = trigger.window_seconds
         trigger.close()
         with running_daemon(tmp_path) as daemon:

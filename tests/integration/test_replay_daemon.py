@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,7 +160,7 @@ def test_run_and_wait_print_a_simulated_data_notice(demo: RunningDaemon) -> None
 
 def test_metrics_are_marked_as_simulated(demo: RunningDaemon) -> None:
     """A dashboard can filter by the label of build_info."""
-    assert 'memwatch_build_info{simulated="true"' in demo.get("/metrics").text
+    assert re.search(r'^memwatch_build_info\{[^}]*simulated="true"', demo.get("/metrics").text, re.MULTILINE)
 
 
 def test_demo_responses_match_the_schema(demo: RunningDaemon) -> None:

@@ -19,7 +19,7 @@ HOST, PER_GPU = 130, 60
 # A limit of a cgroup is a share and a pressure target; there are 64 at most.
 PER_LIMIT = 14
 # Series about the daemon itself and process_*, the same on every machine: VOLATILE without those counted below.
-OWN = 6 + 6 + 1 + 7
+OWN = 6 + 6 + 1 + 8
 PER_COLLECTOR, PER_THREAD = 2, 6
 PER_TARGET = len(Level)
 LIMITS = re.compile(r'^memwatch_share_limit_bytes\{.*kind="gpu_limit"', re.MULTILINE)

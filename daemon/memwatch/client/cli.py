@@ -43,11 +43,10 @@ machines. If the daemon requires a login, set its token in MEMWATCH_TOKEN or use
 
 GROUPS = (
     ("status, top, watch", "memory now: once, live, in columns"),
-    ("devices, backends", "GPUs and compute backends"),
+    ("devices, backends, machines", "GPUs, compute backends, neighbours"),
     ("owners, growth, history, engines", "who holds memory, who grows"),
     ("incidents, events, last-words", "what happened; before a crash"),
     ("alerts, check", "exit code for Nagios, cron, Slurm"),
-    ("machines", "this machine and its neighbours"),
     ("fit, advise", "does a model fit; recommended settings"),
     ("wait, run, autopsy", "start when it fits; peaks; blocks"),
     ("doctor, record, release", "missing data; recording; free the GPUs"),

@@ -14,7 +14,8 @@ from pathlib import Path
 from memwatch.clock import Clock
 from memwatch.helper.codec import DecodeError
 from memwatch.history.disk.boot_timeline import boot_bytes
-from memwatch.history.disk.ring_file import RingContents, RingFile, Stamp
+from memwatch.history.disk.ring_file import RingContents, Stamp
+from memwatch.history.disk.ring_set import file_time, open_ring
 from memwatch.incidents.log import unpack
 from memwatch.incidents.records import Incident
 
@@ -33,8 +34,9 @@ class IncidentStore:
 
     def __init__(self, folder: Path, clock: Clock, boot_id: str, size_bytes: int = SIZE_BYTES) -> None:
         self._path = folder / FILE
-        self._ring = RingFile(self._path, size_bytes)
-        self._contents: RingContents = self._ring.read()
+        self._ring, self._contents, renamed = open_ring(self._path, size_bytes, file_time(clock.wall()))
+        if renamed is not None:
+            log.warning("%s", renamed.sentence)
         self._clock = clock
         self._boot = boot_bytes(boot_id)
         self._run = 1 + max((record.stamp.run for record in self._contents.records), default=0)

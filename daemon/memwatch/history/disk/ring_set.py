@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -48,7 +49,7 @@ class RingSet(Struct):
 def open_ring_set(folder: Path, size_bytes: int, unix: float) -> RingSet:
     """Open all rings and read their intact records. Damaged data is saved under a name with the time."""
     ring_set = RingSet()
-    when = datetime.fromtimestamp(unix, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    when = file_time(unix)
     for name, part in PARTS.items():
         path = folder / f"{name}.ring"
         try:
@@ -74,18 +75,37 @@ def prepare(ring_set: RingSet, stamp: Stamp) -> None:
 
 
 def _open_ring(ring_set: RingSet, path: Path, size_bytes: int, when: str) -> tuple[RingFile, RingContents]:
+    ring, contents, renamed = open_ring(path, size_bytes, when)
+    if renamed is not None:
+        ring_set.lost += 1
+        ring_set.aside.append(renamed.name)
+        ring_set.complaints.append(renamed.sentence)
+    return ring, contents
+
+
+class Renamed(NamedTuple):
+    """New name of a file that could not be used, and a sentence about it for the log."""
+
+    name: str
+    sentence: str
+
+
+def open_ring(path: Path, size_bytes: int, when: str) -> tuple[RingFile, RingContents, Renamed | None]:
+    """Open a ring and read its intact records. An unusable file, such as one of another version, is renamed."""
     try:
         ring = RingFile(path, size_bytes)
-        return ring, ring.read()
+        return ring, ring.read(), None
     except IncompatibleFileError as error:
         aside = free_name(path.with_name(f"{path.name}.damaged-{when}"))
         os.rename(path, aside)
-        ring_set.lost += 1
-        ring_set.aside.append(aside.name)
-        ring_set.complaints.append(f"{path} {error.strerror}: it was renamed to {aside.name}")
         _delete_old(path)
         ring = RingFile(path, size_bytes)
-        return ring, ring.read()
+        return ring, ring.read(), Renamed(aside.name, f"{path} {error.strerror}: it was renamed to {aside.name}")
+
+
+def file_time(unix: float) -> str:
+    """Return a time for names of files, in UTC."""
+    return datetime.fromtimestamp(unix, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
 
 
 def _set_aside(ring_set: RingSet, path: Path, contents: RingContents, when: str) -> None:
