@@ -21,8 +21,8 @@ from support.waiting import MAX_WAIT_SECONDS, run_delay_seconds, wait_until
 from support.webhook_receiver import receiving
 from support.webhook_samples import SECRET
 
-# N=5 for a quick run.
-REPEATS = int(os.environ.get("N", "20"))
+# N=20 for a longer run.
+REPEATS = int(os.environ.get("N", "3"))
 AT_ONCE = 5
 MAX_TICK_AGE_SECONDS = 1.5
 LOSSY_SECONDS = 120.0
