@@ -28,7 +28,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
-	reference docs verify-types shipped-config test-image test-deploy build deb test-system test-arm64 audit fuzz clean lock release \
+	reference docs verify-types shipped-config test-image test-deploy test-neighbours build deb test-system test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
 help:
@@ -59,6 +59,7 @@ help:
 	@echo "make test-pins    check that the pinned versions exist for each of these Pythons"
 	@echo "make test-lowest  run the tests with the oldest allowed dependencies"
 	@echo "make test-install install in every documented way, in clean places and fresh Debian roots (10 minutes)"
+	@echo "make test-neighbours  kill, stop and disconnect neighbours, on lossy links too (N=20; 10 minutes)"
 	@echo "make test-hardware  on a machine with a GPU: allocate known amounts, compare with the vendor's tool"
 	@echo "make hardware-result  add its output to docs/quality/hardware.md (FROM=report.md NAME=dgx-spark-1)"
 	@echo "make test-torch   install PyTorch, call the whole library in a training run, and compare plans with real models"
@@ -176,6 +177,9 @@ test-lowest:
 
 test-install: build deb
 	PYTHONPATH=tests $(BIN)/python -m scripts.install_ways $(INSTALL_ARGS)
+
+test-neighbours: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m pytest tests/neighbours/check_faults.py
 
 test-hardware: $(VENV)/.run
 	@PYTHONPATH=tests $(BIN)/python -m hardware $(HARDWARE_ARGS)

@@ -29,7 +29,7 @@ LOSSY_SECONDS = 120.0
 # Budgets of one neighbour.
 NEIGHBOURS, MAX_CPU_RATIO, MAX_BYTES = 30, 0.0002, 0.4 * (1 << 20)
 
-pytestmark = [pytest.mark.long, pytest.mark.alone]
+pytestmark = pytest.mark.alone
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
