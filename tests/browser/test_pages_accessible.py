@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from memwatch_web.pages.renderer import LINKS, PATHS
 from support.axe import faults
 from support.daemon_process import running_daemon
-from support.sample_site import IN_A_BROWSER, Site, served
+from support.sample_site import Site, served
 from support.sample_snapshots import SAMPLES, critical_gb10
 
 # In Swagger UI the headings that expand an operation contain buttons.
@@ -24,7 +24,9 @@ MODEL = "fit?hidden_size=4096&intermediate_size=14336&n_layers=32&vocab_size=128
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
-@pytest.mark.parametrize("sample", IN_A_BROWSER)
+@pytest.mark.parametrize(
+    "sample", [pytest.param(name, marks=() if name == "critical_gb10" else pytest.mark.long) for name in SAMPLES]
+)
 def test_sample_pages_have_no_serious_fault(browser: Browser, sample: str) -> None:
     """Every page of every sample machine, in both themes. A theme changes colours only."""
     page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
@@ -56,6 +58,7 @@ def test_patterns_and_api_reference_have_no_serious_fault(
     page.close()
 
 
+@pytest.mark.long
 def test_fit_answers_runbooks_and_error_pages_have_no_serious_fault(browser: Browser, tmp_path: Path) -> None:
     """A fitting and an oversized model, the runbooks and a missing page, from a daemon, in both themes."""
     with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:

@@ -252,6 +252,7 @@ def test_long_interval_extends_the_watchdog(tmp_path: Path) -> None:
 def test_missed_ticks_are_reported_as_an_event(tmp_path: Path) -> None:
     """A process that was stopped and continues is healthy at once."""
     with running_daemon(tmp_path, "--interval", "200ms") as daemon:
+        daemon.wait_for("/api/v1/snapshot", lambda snapshot: snapshot["seq"] >= 3)
         os.kill(daemon.pid, signal.SIGSTOP)
         time.sleep(1.5)
         os.kill(daemon.pid, signal.SIGCONT)

@@ -235,6 +235,7 @@ def test_queue_of_a_removed_receiver_is_dropped(tmp_path: Path) -> None:
     assert "no longer" not in later
 
 
+@pytest.mark.long
 def test_receivers_without_a_thread_are_notified_once_it_starts(tmp_path: Path) -> None:
     """The reload still ends for systemd, later reloads work, and no receiver stays without a thread."""
     path = str(tmp_path / "notify")
