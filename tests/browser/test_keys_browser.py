@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from memwatch_web.pages.renderer import KEYS, PATHS
+from memwatch_web.pages.template_environment import KEYS, PATHS
 from support.axe import faults
 from support.sample_site import Site, served
 from support.sample_snapshots import calm_workstation

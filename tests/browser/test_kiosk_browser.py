@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from memwatch_web.pages.renderer import PATHS
+from memwatch_web.pages.template_environment import PATHS
 from support.axe import faults
 from support.live_page import wait_for_ticks
 from support.sample_site import Site, served

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from memwatch_web.pages.renderer import LINKS, PATHS
+from memwatch_web.pages.template_environment import LINKS, PATHS
 from support.axe import faults
 from support.daemon_process import running_daemon
 from support.sample_site import Site, served

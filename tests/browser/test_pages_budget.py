@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, CDPSession, Page
 
-from memwatch_web.pages.renderer import PATHS
+from memwatch_web.pages.template_environment import PATHS
 from support.calibration import slowness
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from support.mutable_machine import MutableMachine

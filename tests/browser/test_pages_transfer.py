@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from playwright.sync_api import Browser
 
-from memwatch_web.pages.renderer import PATHS
+from memwatch_web.pages.template_environment import PATHS
 from support.daemon_process import RunningDaemon, running_daemon
 from support.hour_of_past import write_hour_of_past
 

@@ -60,7 +60,7 @@ def test_pair_of_machines_is_on_one_page_of_both(tmp_path: Path) -> None:
         pages = {path: spark.get(path).text for path in ("/machines", "/machines/ember", "/devices")}
         done = memwatch("machines", "--url", spark.url)
         metrics = spark.get("/metrics").text
-        missing = spark.get("/machines/nobody")
+        missing = spark.get("/machines/unknown")
 
         assert {one["name"]: one["is_self"] for one in listed} == {"spark-1a2b": True, "ember": False}
         assert 'memwatch_neighbour_up{neighbour="ember"} 1.0' in metrics

@@ -10,7 +10,7 @@ from starlette.routing import Route as ServedRoute
 
 from memwatch_web.asgi.static_files import STATIC
 from memwatch_web.metrics.endpoint import MetricsEndpoint
-from memwatch_web.pages.renderer import LINKS, PATHS
+from memwatch_web.pages.template_environment import LINKS, PATHS
 from memwatch_web.routes import API, PAGES, api_routes
 from memwatchd.daemon import Daemon
 from memwatchd.settings.schema import Settings

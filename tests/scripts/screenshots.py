@@ -16,7 +16,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from memwatch_web.pages.renderer import LINKS, PATHS
+from memwatch_web.pages.template_environment import LINKS, PATHS
 from memwatchd.settings.schema import DEMOS
 from support.daemon_process import RunningDaemon, running_daemon
 from support.paths import ROOT

@@ -73,8 +73,9 @@ def build_unclean(words: UncleanShutdown, crash: Sequence[str], boot_id: str = "
     pool = next((one for one in words.last.pools if one.id == target), None) if words.last is not None else None
     size_bytes = None if pool is None else pool.size_bytes
     finding = Finding()
-    if readings and worst is not None and worst.level >= Level.HIGH:
-        finding = find_cause(readings, readings[-1].boottime, size_bytes or 0)
+    # Without the size, nothing says how much growth is evidence.
+    if readings and size_bytes is not None and worst is not None and worst.level >= Level.HIGH:
+        finding = find_cause(readings, readings[-1].boottime, size_bytes)
     killer, text = explain_end(words, crash)
     label = worst.label if worst is not None else "System RAM"
     began = finding.rise.begin.unix if finding.rise is not None and finding.rise.taken else words.unix

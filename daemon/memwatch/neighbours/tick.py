@@ -109,8 +109,12 @@ class Tick(Struct, frozen=True, omit_defaults=True):
     @property
     def worst_pool(self) -> PoolTick | None:
         """Return the pool with the least part available, None if none is known."""
-        known = [pool for pool in self.pools if pool.size and pool.available is not None]
-        return min(known, key=lambda pool: (pool.available or 0) / pool.size, default=None)
+        parts = [
+            (pool.available / pool.size, number)
+            for number, pool in enumerate(self.pools)
+            if pool.size and pool.available is not None
+        ]
+        return self.pools[min(parts)[1]] if parts else None
 
 
 class Header(Struct):

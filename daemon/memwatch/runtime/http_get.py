@@ -68,7 +68,7 @@ def _exchange(
         raise GetError(f"answered {response.status}, a redirect, which is not followed", response.status)
     if response.status != http.HTTPStatus.OK:
         raise GetError(f"answered {response.status}", response.status)
-    if (response.length or 0) > max_bytes:
+    if response.length is not None and response.length > max_bytes:
         raise GetError(f"the answer is larger than {max_bytes} bytes")
     body = response.read(max_bytes + 1)
     if len(body) > max_bytes:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from memwatch_web.pages.renderer import LINKS, PATHS
+from memwatch_web.pages.template_environment import LINKS, PATHS
 from scripts.reference.markdown import code, codes, first_paragraph, page, prose, table
 from support.daemon_process import running_daemon
 

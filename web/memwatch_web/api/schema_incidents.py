@@ -6,20 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from memwatch.incidents.records import KillerKind
 from memwatch_web.api.schema import Answer
-
-KillerKind = Literal[
-    "kernel_oom",
-    "cgroup_oom",
-    "systemd_oomd",
-    "earlyoom",
-    "nohang",
-    "kubelet",
-    "runtime",
-    "program",
-    "power",
-    "unknown",
-]
 
 
 class IncidentSuspect(Answer):

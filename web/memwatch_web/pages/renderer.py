@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from memwatch.alerts.rules import EVENTS
-from memwatch.build_info import REVISION, __version__
 from memwatch.events import Event
 from memwatch.history.all_series import AllSeries
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.history.holders import FOOTPRINTS, parse_name
-from memwatch.incidents.records import Incident, title_of
+from memwatch.incidents.records import Incident
 from memwatch.model import Absent
 from memwatch.neighbours.machines import Machine
 from memwatch.notify.status import AlertView
 from memwatch.pressure.rules import PressureRules
-from memwatch.printable import printable
 from memwatch.processes.growth import GrowthTracker
-from memwatch.render import words as wording
-from memwatch.render.engine_view import describe_engine, engine_of, list_parts
+from memwatch.render.engine_view import engine_of
 from memwatch.render.json import to_bytes
 from memwatch.render.memory_map import build_limit_maps, build_maps
 from memwatch.render.status_line import GROWTH_SECONDS, StatusLine, build_status_line
-from memwatch.render.summary import build_latest, find_cuda_free, find_worst, has_figures
+from memwatch.render.summary import build_latest, find_cuda_free, find_worst
 from memwatch.snapshot import Pressure, Snapshot
-from memwatch_web.pages.charts import DASHES
+from memwatch_web.pages.cpu_share import CpuShare
 from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.engines import advise_engines
 from memwatch_web.pages.gpu_grid import arrange, build_cells, split_gpus
@@ -39,82 +30,19 @@ from memwatch_web.pages.history_data import build_chart_point
 from memwatch_web.pages.history_view import ChartView, HistoryView, RejectedQuery
 from memwatch_web.pages.incident_chart import build_incident_chart
 from memwatch_web.pages.last_run_chart import build_chart
-from memwatch_web.pages.markup import glue_units
 from memwatch_web.pages.memory_holders import find_memory_holders
 from memwatch_web.pages.process_list import GROUPS, build_listing
 from memwatch_web.pages.process_list import ListView as ListView
 from memwatch_web.pages.process_view import FIGURE_WORDS, OomScore, ProcessView, build_process_view
 from memwatch_web.pages.recent_changes import WINDOW_SECONDS, Changes, find_changes
-from memwatch_web.pages.template_cache import CompiledTemplates
+from memwatch_web.pages.template_environment import PATHS, create_environment
 from memwatch_web.pages.top_holders import TopHolder, find_top_holders
 
-TEMPLATES = Path(__file__).parent.parent / "templates"
-PATHS = {
-    "overview": "/",
-    "history": "/history",
-    "processes": "/processes",
-    "devices": "/devices",
-    "machines": "/machines",
-    "alerts": "/alerts",
-    "about": "/about",
-}
-# Links of the navigation bar.
-LINKS = {name: PATHS[name] for name in ("overview", "history", "processes", "devices")}
-LINKS |= {"machines": "/machines", "fit": "/fit", "alerts": "/alerts", "incidents": "/incidents", "about": "/about"}
-# Letters that open a page after g.
-KEYS = {"overview": "o", "history": "h", "processes": "p", "devices": "d", "fit": "f", "alerts": "a"}
-KEYS |= {"machines": "m", "incidents": "n", "about": "i"}
-# Macro files, available in templates by name. The first is used by the others.
-PARTS = (
-    "parts",
-    "holder_parts",
-    "map_parts",
-    "status_parts",
-    "engine_parts",
-    "device_parts",
-    "alert_parts",
-    "past_parts",
-    "machine_parts",
-)
 # Stream of a page that is not visible.
 TITLE = "title"
 # Stream of the page of one process.
 PROCESS = "process"
 SILENCE_SPANS = ((3600, "1 h"), (28_800, "8 h"), (86_400, "1 d"))
-# Filters of templates: `figure | size`.
-WORDS = (
-    "age",
-    "api",
-    "architecture",
-    "basis",
-    "celsius",
-    "change",
-    "clock",
-    "clock_name",
-    "content",
-    "content_sentence",
-    "duration",
-    "elapsed",
-    "exact",
-    "fact",
-    "fault",
-    "figure",
-    "hertz",
-    "level",
-    "moment",
-    "ratio",
-    "reasons",
-    "size",
-    "size_within",
-    "throttled",
-    "timestamp",
-    "watts",
-    "when",
-)
-# Long enough to smooth the 10 ms steps of CPU time at 0.1% of a core.
-CPU_WINDOW_SECONDS = 60.0
-# Below this no value is shown: the first page would read a third of a core, the cost of rendering itself.
-MIN_CPU_SECONDS = 10.0
 # The overview mentions an unclean shutdown for this time.
 RECENT_SECONDS = 86_400.0
 
@@ -373,73 +301,3 @@ class Pages:
         return find_changes(
             snapshot, series.machine if series else None, self._growth.since(start, snapshot.unix - WINDOW_SECONDS)
         )
-
-
-class CpuShare:
-    """CPU use of memwatchd as a fraction of one core, over the last minute of rendered snapshots. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seen: deque[tuple[float, float]] = deque()
-
-    def measure(self, snapshot: Snapshot) -> float | Absent:
-        with self._lock:
-            return self._measure(snapshot)
-
-    def _measure(self, snapshot: Snapshot) -> float | Absent:
-        now = (snapshot.monotonic, snapshot.self_usage.cpu_seconds)
-        if self._seen and self._seen[-1] > now:
-            self._seen.clear()
-        if not self._seen or self._seen[-1] != now:
-            self._seen.append(now)
-        while len(self._seen) > 2 and self._seen[1][0] < now[0] - CPU_WINDOW_SECONDS:
-            self._seen.popleft()
-        since, before = self._seen[0]
-        seconds = now[0] - since
-        return (now[1] - before) / seconds if seconds >= MIN_CPU_SECONDS else Absent.NOT_AVAILABLE
-
-
-def create_environment() -> Environment:
-    """Create the environment: autoescape, undefined names raise."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        optimized=False,  # keep results of filters out of compiled templates
-        bytecode_cache=CompiledTemplates(TEMPLATES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    environment.filters |= {name: getattr(wording, name) for name in WORDS}
-    environment.filters |= {"glue_units": glue_units, "describe_engine": describe_engine, "list_parts": list_parts}
-    environment.filters["title_of"] = title_of
-    # For texts that quote a request or the settings; names are printable since they were read.
-    environment.filters["printable"] = printable
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
-    environment.filters["last_word"] = lambda text: text.rpartition(" ")[2]
-    environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
-    environment.tests["absent"] = lambda value: isinstance(value, Absent)
-    environment.tests["known"] = has_figures
-    environment.globals |= {
-        "version": __version__,
-        "revision": REVISION,
-        "dashes": DASHES,
-        "up": "",  # only error pages may be nested
-        "paths": LINKS,
-        "keys": KEYS,
-        "between": wording.between,
-        "needs_reclaim": wording.needs_reclaim,
-        "verdict": wording.verdict,
-        "waited": wording.waited,
-        "count": wording.count,
-        "rule_names": EVENTS,
-        "whole_minutes": lambda seconds: seconds if seconds < 60 else seconds // 60 * 60,
-        "group_nouns": wording.GROUP_WORDS,
-        "why_absent": wording.ABSENT_SENTENCES,
-        "not_judged": wording.NOT_JUDGED,
-        "absent_word": wording.ABSENT_WORDS,
-    }
-    for parts in PARTS:
-        environment.globals[parts] = environment.get_template(f"{parts}.html").module
-    return environment

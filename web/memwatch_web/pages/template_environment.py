@@ -1,0 +1,124 @@
+"""Environment of the Jinja templates: filters, names of pages, macros."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from memwatch.alerts.rules import EVENTS
+from memwatch.build_info import REVISION, __version__
+from memwatch.incidents.records import title_of
+from memwatch.model import Absent
+from memwatch.printable import printable
+from memwatch.render import words as wording
+from memwatch.render.engine_view import describe_engine, list_parts
+from memwatch.render.summary import has_figures
+from memwatch_web.pages.charts import DASHES
+from memwatch_web.pages.markup import glue_units
+from memwatch_web.pages.template_cache import CompiledTemplates
+
+TEMPLATES = Path(__file__).parent.parent / "templates"
+PATHS = {
+    "overview": "/",
+    "history": "/history",
+    "processes": "/processes",
+    "devices": "/devices",
+    "machines": "/machines",
+    "alerts": "/alerts",
+    "about": "/about",
+}
+# Links of the navigation bar.
+LINKS = {name: PATHS[name] for name in ("overview", "history", "processes", "devices")}
+LINKS |= {"machines": "/machines", "fit": "/fit", "alerts": "/alerts", "incidents": "/incidents", "about": "/about"}
+# Letters that open a page after g.
+KEYS = {"overview": "o", "history": "h", "processes": "p", "devices": "d", "fit": "f", "alerts": "a"}
+KEYS |= {"machines": "m", "incidents": "n", "about": "i"}
+# Macro files, available in templates by name. The first is used by the others.
+PARTS = (
+    "parts",
+    "holder_parts",
+    "map_parts",
+    "status_parts",
+    "engine_parts",
+    "device_parts",
+    "alert_parts",
+    "past_parts",
+    "machine_parts",
+)
+# Filters of templates: `figure | size`.
+WORDS = (
+    "age",
+    "api",
+    "architecture",
+    "basis",
+    "celsius",
+    "change",
+    "clock",
+    "clock_name",
+    "content",
+    "content_sentence",
+    "duration",
+    "elapsed",
+    "exact",
+    "fact",
+    "fault",
+    "figure",
+    "hertz",
+    "level",
+    "moment",
+    "ratio",
+    "reasons",
+    "size",
+    "size_within",
+    "throttled",
+    "timestamp",
+    "watts",
+    "when",
+)
+
+
+def create_environment() -> Environment:
+    """Create the environment: autoescape, undefined names raise."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        optimized=False,  # keep results of filters out of compiled templates
+        bytecode_cache=CompiledTemplates(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {name: getattr(wording, name) for name in WORDS}
+    environment.filters |= {"glue_units": glue_units, "describe_engine": describe_engine, "list_parts": list_parts}
+    environment.filters["title_of"] = title_of
+    # For texts that quote a request or the settings; names are printable since they were read.
+    environment.filters["printable"] = printable
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
+    environment.filters["last_word"] = lambda text: text.rpartition(" ")[2]
+    environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
+    environment.tests["absent"] = lambda value: isinstance(value, Absent)
+    environment.tests["known"] = has_figures
+    environment.globals |= {
+        "version": __version__,
+        "revision": REVISION,
+        "dashes": DASHES,
+        "up": "",  # only error pages may be nested
+        "paths": LINKS,
+        "keys": KEYS,
+        "between": wording.between,
+        "needs_reclaim": wording.needs_reclaim,
+        "verdict": wording.verdict,
+        "waited": wording.waited,
+        "count": wording.count,
+        "rule_names": EVENTS,
+        "whole_minutes": lambda seconds: seconds if seconds < 60 else seconds // 60 * 60,
+        "group_nouns": wording.GROUP_WORDS,
+        "why_absent": wording.ABSENT_SENTENCES,
+        "not_judged": wording.NOT_JUDGED,
+        "absent_word": wording.ABSENT_WORDS,
+    }
+    for parts in PARTS:
+        environment.globals[parts] = environment.get_template(f"{parts}.html").module
+    return environment
