@@ -124,6 +124,9 @@ def watched_fleet(folder: Callable[[str], Path]) -> Iterator[Fleet]:
         daemons = start_all(stack, folder, commands, CHATTY.format(port=chat.port))
         server = stack.enter_context(prometheus(folder("prometheus"), watching(daemons)))
         server.wait_for('memwatch_device_up{device="gpu0"} == 1')
+        # What goes away below is in Prometheus first.
+        stalls = f'memwatch_psi_stall_ratio{{instance="{address_of(daemons["mi210"])}"}}'
+        server.wait_for(f"count_over_time({stalls}[1m]) > 2")
         before = look_at_all({name: daemons[name] for name in CONFIGURED})
         cards.show(EIGHT_H100.with_gpu(0, down=15))
         amd.garble("proc/pressure/memory")
