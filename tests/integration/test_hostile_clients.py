@@ -297,7 +297,8 @@ def test_descriptor_shortage_is_logged_once_and_ends(tmp_path: Path) -> None:
         base = descriptors(daemon.pid)
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (base + 3, base + 3))
         assert seconds_until(lambda: kept_files(daemon.pid) == 0, daemon) < 5
-        few = limit_with_free(daemon.pid, 3)
+        # asyncio accepts until none is left, then tries again after a second: 5 s for 40 that hung up.
+        few = limit_with_free(daemon.pid, 8)
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (few, few))
 
         with connections(daemon, 40, b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"):
@@ -314,7 +315,7 @@ def test_descriptor_shortage_is_logged_once_and_ends(tmp_path: Path) -> None:
 def test_clients_that_never_read_use_bounded_memory(tmp_path: Path) -> None:
     """200 clients request the largest file four times and read nothing: each holds a part of it in memory."""
     with running_daemon(tmp_path) as daemon:
-        before = rss_bytes(daemon)
+        before = rss_bytes(warm(daemon))
         with slow_readers(daemon, 200, LARGEST * 4):
             time.sleep(1)
             health = daemon.get("/healthz")
@@ -323,7 +324,7 @@ def test_clients_that_never_read_use_bounded_memory(tmp_path: Path) -> None:
         time.sleep(0.5)
 
         assert health.status == 200
-        assert grown < 48 * MIB
+        assert grown < 32 * MIB
         assert_quiet(daemon)
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,15 @@ def test_incident_that_a_kill_of_the_daemon_cut_off_is_closed_at_the_next_start(
     assert closed["came_back_bytes"] is None
 
 
+def follows(daemon: RunningDaemon, pid: int) -> bool:
+    """Return whether the daemon has a pidfd of this process (proc_pid_fdinfo(5))."""
+    for file in Path(f"/proc/{daemon.pid}/fdinfo").iterdir():
+        with suppress(FileNotFoundError):  # closed since it was listed
+            if f"\nPid:\t{pid}\n" in file.read_text():
+                return True
+    return False
+
+
 def test_sigkill_without_a_log_line_is_reported_as_unknown(tmp_path: Path) -> None:
     """A real process of 400 MiB is killed by hand. Kernels before 6.15 do not report by which signal it ended."""
     config = '[processes]\ninterval = "1s"\n'
@@ -119,8 +129,7 @@ def test_sigkill_without_a_log_line_is_reported_as_unknown(tmp_path: Path) -> No
         assert held.stdout is not None
         assert held.stdout.readline() == b"ready\n"
         file = os.pidfd_open(held.pid)
-        daemon.wait_for("/api/v1/processes", lambda found: any(one["pid"] == held.pid for one in found))
-        time.sleep(2.5)
+        wait_until(lambda: follows(daemon, held.pid))
         held.kill()
         held.wait()
         held.stdout.close()

@@ -97,10 +97,15 @@ class Fleet(Struct, frozen=True):
         for name, value in variables.items():
             expression = expression.replace(name, value)
         assert "$" not in expression, f"a variable is not replaced: {expression}"
-        answer = self.server.ask(
-            "/api/v1/query_range", query=expression, start=str(self.began), end=str(time.time() + 1), step="1"
-        )
-        return list(answer["data"]["result"])
+        return results_since(self.server, self.began, expression)
+
+
+def results_since(server: Engine, began: float, expression: str) -> list[Any]:
+    """Return the result of a query for each second since then, as a panel asks."""
+    answer = server.ask(
+        "/api/v1/query_range", query=expression, start=str(began), end=str(time.time() + 1), step="1"
+    )
+    return list(answer["data"]["result"])
 
 
 @contextmanager
@@ -130,7 +135,7 @@ def watched_fleet(folder: Callable[[str], Path]) -> Iterator[Fleet]:
         before = look_at_all({name: daemons[name] for name in CONFIGURED})
         cards.show(EIGHT_H100.with_gpu(0, down=15))
         amd.garble("proc/pressure/memory")
-        fill(server, spark)
+        fill(server, began, spark)
         server.wait_for('memwatch_device_up{job="memwatchd"} == 0')
         server.wait_for('memwatch_collector_up{job="memwatchd"} == 0')
         seen = look_at_all({name: daemons[name] for name in (*CONFIGURED, *OTHERS)})
@@ -235,10 +240,10 @@ def watching(daemons: Mapping[str, RunningDaemon]) -> str:
     return configuration + "".join(f"  - {json.dumps(job)}\n" for job in jobs)
 
 
-def fill(server: Engine, spark: MutableMachine) -> None:
+def fill(server: Engine, began: float, spark: MutableMachine) -> None:
     """Fill memory slowly until there is a forecast, then until it is critical and the OOM killer acts."""
     used = 0.5
-    while not server.query('memwatch_time_to_full_seconds{job="memwatchd"}'):
+    while not results_since(server, began, 'memwatch_time_to_full_seconds{job="memwatchd"}'):
         used += 0.004
         assert used < 0.94, "no forecast came"
         spark.use(used)
