@@ -17,6 +17,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.build_info import __version__
 from memwatch.report.archive import FOLDER
 from scripts import machine_from_report
 from scripts.golden import host_in, host_of
@@ -172,6 +173,8 @@ def test_no_secret_of_the_machine_is_in_the_report(planted: Reported, place: str
 
 def test_planted_machine_was_read(planted: Reported) -> None:
     """The test above would pass for an empty report: its places are in it, redacted."""
+    assert planted.bundle.summary["versions"]["memwatchd"] == __version__
+    assert planted.bundle.summary["settings"] == "valid"
     files = planted.bundle.files
     for path in (
         "proc/1001/cgroup",
@@ -295,6 +298,22 @@ def test_report_is_made_without_a_daemon(tmp_path: Path) -> None:
     assert "memwatchd" not in bundle.summary["versions"]
     assert gzip.decompress(bundle.recording).count(b"\n") == 3
     assert file.stat().st_size < 64 << 10
+
+
+def test_report_with_invalid_settings_has_their_error_and_all_else(tmp_path: Path) -> None:
+    """The daemon does not start with them, so a report that stops at the same error would be of no use."""
+    file, settings = tmp_path / "box.tar.gz", tmp_path / "memwatchd.toml"
+    settings.write_text("[sampling]\nintervall = 1\n")
+
+    done = memwatch(
+        "doctor", "--report", str(file), "--for", "1s", **spark(tmp_path), MEMWATCHD_CONFIG=str(settings)
+    )
+
+    bundle = read_bundle(file)
+    assert done.returncode == 0
+    assert "did you mean interval?" in bundle.summary["settings"]
+    assert f"  settings     {bundle.summary['settings']}\n" in done.stdout
+    assert bundle.summary["machine"]["name"] == "NVIDIA DGX Spark"
 
 
 def test_recording_of_a_report_can_be_replayed(planted: Reported, tmp_path: Path) -> None:

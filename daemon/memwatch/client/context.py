@@ -59,8 +59,9 @@ class ClientContext(Struct, frozen=True):
     as_json: bool
     is_chosen: bool = False
 
-    def snapshot(self) -> DaemonResponse:
-        return self._or_local("/api/v1/snapshot", SECONDS, _snapshot_here)
+    def snapshot(self, here: Callable[[], Json] | None = None) -> DaemonResponse:
+        """Return the snapshot of the daemon. Without one it is read by `here`, by default with the settings."""
+        return self._or_local("/api/v1/snapshot", SECONDS, here or _snapshot_here)
 
     def backends(self) -> DaemonResponse:
         return self._or_local("/api/v1/backends", INQUIRY_SECONDS, _backends_here)

@@ -25,12 +25,13 @@ from memwatch.client.http import RequestDeclinedError, ask
 from memwatch.client.record import record
 from memwatch.doctor.versions import InstalledVersions, find_version, read_versions
 from memwatch.linux.files import Roots, read_once
+from memwatch.monitor.direct_reading import DirectReading
 from memwatch.monitor.identity import read_identity
 from memwatch.recording.file_format import RecordingFile
 from memwatch.recording.redact import Redactor
 from memwatch.render.json import to_bytes
 from memwatch.report.archive import build_archive, write_archive
-from memwatch.report.contents import FORMAT, KEY, RECORDING, Contents, summarize_files
+from memwatch.report.contents import FORMAT, KEY, RECORDING, VALID, Contents, summarize_files
 from memwatch.report.drivers import read_drivers
 from memwatch.report.evidence import ALWAYS_LISTED, Evidence, EvidenceReader, read_users
 from memwatch.report.text_redaction import MIN_PERSON, TextRedactor
@@ -97,10 +98,10 @@ def write_report(context: ClientContext, path: Path | None, seconds: float, over
 
 def collect(context: ClientContext, seconds: float, unix: float) -> Contents:
     """Read this machine and its daemon. Without a daemon, the machine is read directly."""
-    answer = context.snapshot()
-    is_direct = answer.unix is None
+    reading, settings_error = local.load_reading_despite_settings()
+    answer = context.snapshot(lambda: local.snapshot(reading))
+    direct = reading if answer.unix is None else None
     hide = ReportRedactor()
-    reading = local.load_reading()
     with check_shape(context.address):
         snapshot = answer.json
         why_none = find_obstacle(reading.roots, snapshot)
@@ -114,13 +115,18 @@ def collect(context: ClientContext, seconds: float, unix: float) -> Contents:
         redacted = hide.redact(snapshot)
         scan = snapshot["process_scan"] or {}
         files = summarize_files(evidence, count_processes(evidence), scan.get("seen"), why_none)
-        doctor = hide.redact(diagnose(context, is_direct))
-    recording, note = record_snapshots(context, is_direct, hide, seconds)
+        doctor = hide.redact(diagnose(context, direct))
+    recording, note = record_snapshots(context, direct, hide, seconds)
     summary = {
         KEY: FORMAT,
         "made": datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="seconds"),
-        "versions": versions(context, is_direct, None if why_none else reading.roots, evidence, drivers),
-        "daemon": "none: the machine was read directly" if is_direct else "reached",
+        "versions": {
+            **own_versions(),
+            **({} if direct else {"memwatchd": daemon_version(context, doctor)}),
+            **({} if why_none else system_versions(reading.roots, evidence, drivers)),
+        },
+        "daemon": "none: the machine was read directly" if direct else "reached",
+        "settings": hide.names.text(settings_error) or VALID,
         "simulated": bool(redacted.get("simulated")),
         "page_size": mmap.PAGESIZE,
         "machine": redacted["machine"],
@@ -137,10 +143,10 @@ def _folders(roots: Roots) -> tuple[str, str, str]:
     return str(roots.procfs), str(roots.sysfs), str(roots.rootfs)
 
 
-def diagnose(context: ClientContext, is_direct: bool) -> Json:
+def diagnose(context: ClientContext, direct: DirectReading | None) -> Json:
     """Return the results of doctor. A daemon with simulated data has none, and says why."""
-    if is_direct:
-        return local.doctor()
+    if direct:
+        return local.doctor(direct)
     try:
         return ask(context.address, "/api/v1/doctor", seconds=INQUIRY_SECONDS).json
     except RequestDeclinedError as error:
@@ -178,14 +184,14 @@ def count_processes(evidence: Evidence) -> int:
 
 
 def record_snapshots(
-    context: ClientContext, is_direct: bool, hide: ReportRedactor, seconds: float
+    context: ClientContext, direct: DirectReading | None, hide: ReportRedactor, seconds: float
 ) -> tuple[bytes, str]:
     """Record, and return the file with the number of its snapshots. If that fails, the sentence has the reason."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, RECORDING)
         try:
-            if is_direct:
-                count = record_directly(path, hide, seconds)
+            if direct:
+                count = record_directly(direct, path, hide, seconds)
             else:
                 count = record(context.address, path, seconds, hide)
         except CommandError as error:
@@ -193,10 +199,10 @@ def record_snapshots(
         return path.read_bytes(), f"{count} snapshots in {seconds:g} s"
 
 
-def record_directly(path: Path, hide: ReportRedactor, seconds: float) -> int:
+def record_directly(reading: DirectReading, path: Path, hide: ReportRedactor, seconds: float) -> int:
     """Record snapshots of this machine without a daemon. Ctrl-C ends it early."""
     file = RecordingFile(path, host="host-1", redacted=True)
-    snapshots = local.snapshots(INTERVAL_SECONDS)
+    snapshots = local.snapshots(INTERVAL_SECONDS, reading)
     with suppress(KeyboardInterrupt), closing(snapshots):  # type: ignore[type-var]
         for snapshot in islice(snapshots, max(1, int(seconds / INTERVAL_SECONDS))):
             file.write(to_bytes(hide.redact(snapshot)))
@@ -204,28 +210,28 @@ def record_directly(path: Path, hide: ReportRedactor, seconds: float) -> int:
     return file.lines - 1
 
 
-def versions(
-    context: ClientContext, is_direct: bool, roots: Roots | None, evidence: Evidence, drivers: Json
-) -> dict[str, Json]:
-    """Return versions as strings, those of drivers and packages included. Unknown ones are left out."""
-    found: dict[str, Json] = {"memwatch": __version__, "revision": REVISION, "Python": platform.python_version()}
-    if not is_direct:
-        found["memwatchd"] = daemon_version(context)
-    if roots is None:
-        return found
+def own_versions() -> dict[str, str]:
+    return {"memwatch": __version__, "revision": REVISION, "Python": platform.python_version()}
+
+
+def system_versions(roots: Roots, evidence: Evidence, drivers: Json) -> dict[str, str]:
+    """Return versions of the system, its drivers and packages. Unknown ones are left out."""
     kernel = (read_once(roots.procfs / "sys/kernel/osrelease") or b"").decode("utf-8", "replace").strip()
     reading = drivers.get("nvml", {}).get("reading", {})
     nvml = {name: find_version(str(reading.get(name)).encode()) for name in ("driver", "cuda")}
     named = {"Linux": kernel, "distribution": distribution(evidence), "CUDA": nvml["cuda"]}
     installed = driver_versions(read_versions(roots)) | {"NVIDIA driver": nvml["driver"]}
-    return found | {name: version for name, version in {**named, **installed}.items() if version}
+    return {name: version for name, version in {**named, **installed}.items() if version}
 
 
-def daemon_version(context: ClientContext) -> str:
+def daemon_version(context: ClientContext, doctor: Json) -> str:
+    """Return the version in the results of doctor. A daemon with simulated data has it in its schema only."""
+    if "version" in doctor:
+        return str(doctor["version"])
     try:
         return str(ask(context.address, "/openapi.json").json["info"]["version"])
-    except (CommandError, LookupError, TypeError):
-        return "not known"
+    except (CommandError, LookupError, TypeError) as error:
+        return f"not known ({error})"
 
 
 def driver_versions(installed: InstalledVersions) -> dict[str, str | None]:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from memwatch.backends.finder import Finder
+from memwatch.client.errors import CommandError
 from memwatch.collectors import list_collectors
 from memwatch.collectors.base import Host
 from memwatch.doctor.examiner import Examiner
@@ -31,17 +32,29 @@ def load_reading() -> DirectReading:
     if find_spec("memwatchd") is not None:
         loaded: DirectReading = import_module("memwatchd.direct").load_reading()
         return loaded
+    return default_reading()
+
+
+def load_reading_despite_settings() -> tuple[DirectReading, str]:
+    """Return a direct reading, with the default rules if the settings are invalid, and what is wrong with them."""
+    try:
+        return load_reading(), ""
+    except CommandError as error:
+        return default_reading(), str(error)
+
+
+def default_reading() -> DirectReading:
     roots = Roots(*read_roots(os.environ))
     return DirectReading(roots, list_collectors(Host(roots)))
 
 
-def snapshot() -> Json:
-    return snapshot_json(load_reading().read())
+def snapshot(reading: DirectReading | None = None) -> Json:
+    return snapshot_json((reading or load_reading()).read())
 
 
-def snapshots(interval_seconds: float) -> Iterator[Json]:
+def snapshots(interval_seconds: float, reading: DirectReading | None = None) -> Iterator[Json]:
     """Yield snapshots. The collectors stay open in between."""
-    for found in load_reading().snapshots():
+    for found in (reading or load_reading()).snapshots():
         yield snapshot_json(found)
         time.sleep(interval_seconds)
 
@@ -50,8 +63,8 @@ def fit(answer: Callable[[Snapshot], FitAnswer]) -> Json:
     return fit_json(answer(load_reading().read()))
 
 
-def doctor() -> Json:
-    reading = load_reading()
+def doctor(reading: DirectReading | None = None) -> Json:
+    reading = reading or load_reading()
     return examination_json(Examiner(reading.roots).examine(reading.read()))
 
 

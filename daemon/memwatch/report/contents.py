@@ -23,6 +23,8 @@ RECORDING, SUMMARY, DRIVERS, README, FILES = (
     "README.txt",
     "files",
 )
+# Value of "settings" in report.json; otherwise it is the error.
+VALID = "valid"
 # Rows of the terminal; report.json has all.
 MAX_UNREAD_ROWS = 5
 _PLURALS = {"ip": "IP addresses", "mac": "MAC addresses", "uuid": "UUIDs", "id": "ids and serial numbers",
@@ -78,7 +80,10 @@ class Contents(Struct, frozen=True):
         summary, versions = self.summary, self.summary["versions"]
         named = (f"{name} {version}" for name, version in versions.items() if isinstance(version, str))
         yield "versions", ", ".join(named)
-        yield "machine", str(summary["machine"].get("name") or "not known")
+        if summary["settings"] != VALID:
+            yield "settings", summary["settings"]
+        machine = summary["machine"]
+        yield "machine", machine["name"] or f"its firmware names no model. {machine['explanation']}"
         states = Counter(one["state"] for one in summary["collectors"])
         yield "collectors", ", ".join(f"{count} {state}" for state, count in states.most_common())
         verdicts = Counter(check["verdict"] for check in summary["doctor"]["checks"])
