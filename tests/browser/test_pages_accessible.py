@@ -24,9 +24,7 @@ MODEL = "fit?hidden_size=4096&intermediate_size=14336&n_layers=32&vocab_size=128
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
-@pytest.mark.parametrize(
-    "sample", [pytest.param(name, marks=() if name == "critical_gb10" else pytest.mark.long) for name in SAMPLES]
-)
+@pytest.mark.parametrize("sample", [pytest.param(name, marks=pytest.mark.long) for name in SAMPLES])
 def test_sample_pages_have_no_serious_fault(browser: Browser, sample: str) -> None:
     """Every page of every sample machine, in both themes. A theme changes colours only."""
     page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
@@ -42,8 +40,15 @@ def test_sample_pages_have_no_serious_fault(browser: Browser, sample: str) -> No
     page.close()
 
 
-@pytest.mark.parametrize("path", ["/patterns", "/docs"])
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize(
+    ("path", "theme"),
+    [
+        ("/patterns", "light"),
+        ("/docs", "dark"),
+        pytest.param("/patterns", "dark", marks=pytest.mark.long),
+        pytest.param("/docs", "light", marks=pytest.mark.long),
+    ],
+)
 def test_patterns_and_api_reference_have_no_serious_fault(
     browser: Browser, path: str, theme: Literal["light", "dark"]
 ) -> None:
@@ -55,6 +60,17 @@ def test_patterns_and_api_reference_have_no_serious_fault(
         found = [fault for fault in faults(page) if not fault.startswith(OF_SWAGGER)]
 
         assert found == []
+    page.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/history", "/processes"])
+def test_largest_pages_have_no_serious_fault(browser: Browser, path: str) -> None:
+    """The same for three pages of one machine in one theme, quickly."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
+    with served(Site(critical_gb10(), interval_seconds=1.0)) as address:
+        page.goto(address + path)
+
+        assert faults(page) == []
     page.close()
 
 

@@ -7,6 +7,7 @@ import random
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,6 +57,23 @@ def test_crash_at_low_pressure_loses_only_the_unflushed_batch(tmp_path: Path) ->
     first.kill()
 
     assert machine.start().values() == [float(second * GIB) for second in range(10)]
+
+
+@pytest.mark.parametrize(("used", "kept"), [(30.0, 0), (52.0, 4)])
+def test_rows_are_written_at_once_when_pressure_rises_from_low(tmp_path: Path, used: float, kept: int) -> None:
+    """At low they wait for up to a minute. What came before a rise is what one wants to see after it."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    for _ in range(3):
+        first.tick(20 * GIB)
+    first.tick(used * GIB)
+    if kept:
+        wait_until(lambda: first.keeper._next[0] == kept)
+    else:
+        time.sleep(0.3)
+    first.kill()
+
+    assert len(machine.start().values()) == kept
 
 
 def test_tick_at_high_pressure_is_on_disk_before_it_is_served(tmp_path: Path) -> None:

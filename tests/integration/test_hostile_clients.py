@@ -286,7 +286,7 @@ def test_connection_flood_leaves_descriptors_for_others(tmp_path: Path) -> None:
 
 
 def limit_with_free(pid: int, free: int) -> int:
-    """Return the limit that leaves a process so many descriptors. Those it has may have higher numbers."""
+    """Return the limit that leaves a process this number of descriptors. Those it has may have higher numbers."""
     taken = {int(one) for one in os.listdir(f"/proc/{pid}/fd")}
     return next(islice((one for one in count() if one not in taken), free - 1, None)) + 1
 

@@ -50,6 +50,7 @@ def test_programs_of_helper_modules_count() -> None:
     assert programs_of(TESTS / "unit/render/test_words.py") == frozenset()
 
 
+@pytest.mark.long
 def test_missing_programs_are_counted_at_the_end(tmp_path: Path) -> None:
     """No program is on the PATH: tests that need none pass, the others are deselected with their reasons."""
     files = ("unit/asgi/test_host_check.py", "unit/settings/test_certificate_names.py", "deploy/test_rules.py")

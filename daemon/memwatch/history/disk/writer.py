@@ -40,7 +40,9 @@ from memwatch.history.notable_ticks import NotableTick, NotableTicks, build_tick
 from memwatch.history.tiers import History
 from memwatch.snapshot import Level, Snapshot
 
-FLUSH_SECONDS = 30.0
+# Time between writes of rows at low pressure; half of it at medium. A rise to medium or more is written at once.
+# Each write is at least a block of 4 KiB: every 30 s these are 12 MB a day, a fifth of them filled.
+FLUSH_SECONDS = 60.0
 # Minimum number of new rows per write, by tier. At the next start missing coarse rows are computed from finer ones.
 BATCH_ROWS = (1, 30, 12)
 # Kinds of events that are written at once.
@@ -84,7 +86,8 @@ class HistoryWriter:
         self._urgent: deque[tuple[Stamp, bytes]] = deque(maxlen=MAX_WAITING)
         self._chosen: deque[NotableTick] = deque(maxlen=100)
         self._worst = _WorstTick()
-        self._was_urgent = self._flush_now = self._events_due = self._stopping = self._writing = self._hangs = False
+        self._level = Level.LOW
+        self._flush_now = self._events_due = self._stopping = self._writing = self._hangs = False
         self._writer = threading.Thread(target=self._write_until_stopped, name="store", daemon=True)
 
     def restore(
@@ -113,11 +116,12 @@ class HistoryWriter:
         self, snapshot: Snapshot, boottime: float, figures: Mapping[str, float], chosen: NotableTick | None
     ) -> None:
         """Record a tick. Call it after each tick, before the tick is published."""
-        level = snapshot.worst_level
-        urgent = level is not None and level >= Level.HIGH
+        level = snapshot.worst_level or Level.LOW
+        urgent = level >= Level.HIGH
         data = pack(build_tick(snapshot, boottime, figures)) if urgent else b""
         with self._changed:
             self._note_worst(snapshot, boottime)
+            self._note_level(level)
             if chosen is not None:
                 self._chosen.append(chosen)
             if self._events_are_due():
@@ -127,10 +131,8 @@ class HistoryWriter:
                 if len(self._urgent) == MAX_WAITING:
                     self.files.dropped += 1
                 self._urgent.append((Stamp(self._run, boottime, snapshot.unix, self._boot), data))
-                self._flush_now |= not self._was_urgent
                 self._changed.notify_all()
                 self._wait_for_write()
-            self._was_urgent = urgent
 
     def stop(self, seconds: float = 0.7) -> None:
         """Write all pending data and a record of the clean stop, for at most `seconds`."""
@@ -169,10 +171,18 @@ class HistoryWriter:
         if self._worst.snapshot is None or rank >= self._worst.rank:
             self._worst = _WorstTick(snapshot, boottime, rank)
 
+    def _note_level(self, level: Level) -> None:
+        """Have rows written at once when pressure rises from low, and when it rises to high."""
+        if level > self._level and (self._level is Level.LOW or self._level < Level.HIGH <= level):
+            self._flush_now = True
+            self._changed.notify_all()
+        self._level = level
+
     def _write_until_stopped(self) -> None:
-        flush_at = time.monotonic() + self._flush_seconds
+        flushed_at = time.monotonic()
         while True:
             with self._changed:
+                flush_at = flushed_at + self._flush_seconds * (1.0 if self._level is Level.LOW else 0.5)
                 self._changed.wait_for(self._has_work, max(0.0, flush_at - time.monotonic()))
                 stopping, flush = self._stopping, self._flush_now or self._stopping
                 urgent, changes = list(self._urgent), self._events_due or bool(self._urgent)
@@ -181,7 +191,7 @@ class HistoryWriter:
             self._write_urgent(urgent, changes)
             if flush or time.monotonic() >= flush_at:
                 self._flush(stopping)
-                flush_at = time.monotonic() + self._flush_seconds
+                flushed_at = time.monotonic()
             if stopping:
                 self.files.append("flight", STOPPED, self._stamp(), pack_number(self._events.last_seq))
                 return
