@@ -27,7 +27,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long coverage lint format bench bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
+.PHONY: help run test test-long coverage lint format bench bench-compare bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
 	reference docs verify-types shipped-config test-image test-deploy test-neighbours build deb test-system test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
@@ -40,6 +40,7 @@ help:
 	@echo "make verify-types check that everything that \`import memwatch\` offers has a known type (pyright)"
 	@echo "make format       fix lint findings and format the code"
 	@echo "make bench        measure overhead, compared with bare reads of the same files and with peers"
+	@echo "make bench-compare OLD=COMMIT  compare idle cost, first answers and scrapes with this tree (or NEW=COMMIT)"
 	@echo "make bench-alerts measure alert latency, and lost alerts over a hundred kills"
 	@echo "make bench-pressure  score memwatchd and common rules on tests/traces: collapses and healthy machines"
 	@echo "make trace        turn a recording into a trace (RECORDING=FILE TRACE_ARGS='--name NAME --ends 90')"
@@ -109,6 +110,9 @@ format: $(VENV)/.test
 
 bench: $(VENV)/.test bench-tools
 	PYTHONPATH=tests $(BIN)/python tests/bench/bench.py $(BENCH_ARGS)
+
+bench-compare: $(VENV)/.test bench-tools
+	PYTHONPATH=tests $(BIN)/python tests/bench/compare.py $(OLD) $(NEW) $(BENCH_ARGS)
 
 bench-alerts: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python tests/bench/alerts.py $(BENCH_ARGS)
