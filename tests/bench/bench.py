@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 from bench_caches import bench_caches
 from bench_full import bench_full
+from bench_growth import bench_growth
 from bench_history import bench_history
 from bench_machines import bench_machines, bench_requests, bench_streams, bench_wear
 from bench_peers import bench_peers
@@ -186,6 +187,7 @@ def main() -> None:
         "store": bench_store,
         "processes": lambda: bench_processes(options.processes),
         "machines": lambda: bench_machines(options.seconds),
+        "growth": lambda: bench_growth(options.seconds),
         "full": bench_full,
         "streams": lambda: bench_streams(options.seconds),
         "requests": bench_requests,
