@@ -118,8 +118,8 @@ def cost_of(daemon: RunningDaemon, seconds: float) -> Cost:
 
 def row(name: str, cost: Cost) -> str:
     return (
-        f"| {name} | {cost.main_percent:.3f} | {cost.helper_percent:.3f} "
-        f"| {cost.main_percent / cost.bare_percent:.1f} | {cost.helper_percent / cost.bare_percent:.1f} "
+        f"| {name} | {cost.main_percent / cost.bare_percent:.1f} | {cost.helper_percent / cost.bare_percent:.1f} "
+        f"| {cost.main_percent:.3f} | {cost.helper_percent:.3f} "
         f"| {cost.rss_mib:.1f} | {cost.pss_mib:.1f} | {cost.helper_pss_mib:.1f} | {cost.threads} "
         f"| {cost.wakeups:.1f} |"
     )
@@ -128,7 +128,7 @@ def row(name: str, cost: Cost) -> str:
 def bench_machines(seconds: float) -> None:
     """Measure by GPUs and by processes, and the cost of one more of each."""
     print(
-        "| one tick a second, no client | CPU % of a core | helper % | × a bare read a second | helper × "
+        "| one tick a second, no client | × a bare read a second | helper × | CPU % of a core | helper % "
         "| RSS MiB | PSS MiB | helper PSS MiB | threads | wake-ups/s |\n"
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     )
