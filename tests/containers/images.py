@@ -14,13 +14,13 @@ from pathlib import Path
 import yaml
 
 from containers.podman import Podman, execute
-from memwatch import __version__
+from memwatch.build_info import BASE_VERSION
 from support.dockerfile import stages_of
 from support.paths import ROOT
 
 DOCKERFILE = ROOT / "deploy/Dockerfile"
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-OURS = f"memwatchd:{__version__}"
+OURS = f"memwatchd:{BASE_VERSION}"
 RELEASES = {"12": "bookworm", "13": "trixie"}
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 CERTIFICATES_INSIDE = "/run/certificates-of-this-machine.crt"
