@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from typing import Any
 
 from fuzz.site import RIGHT, Site, site
@@ -22,8 +23,9 @@ STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [A-Z]")
 class Wire(asyncio.Transport):
     """Transport that accepts all writes at once."""
 
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 50000), "sockname": ("127.0.0.1", 6360)})
+    def __init__(self, client: socket.socket | None = None) -> None:
+        ends = {"peername": ("127.0.0.1", 50000), "sockname": ("127.0.0.1", 6360)}
+        super().__init__(ends if client is None else {"socket": client, "peername": "", "sockname": ""})
         self.written = bytearray()
         self.closing = False
 
@@ -73,9 +75,12 @@ def statuses_of(written: bytes) -> list[int]:
     return [int(status) for status in STATUS.findall(written)]
 
 
-async def answered(here: Site, data: bytes, fast_path: bool = True) -> bytes:
-    """Return the written bytes. Without the fast path, the application answers every request."""
-    wire, protocol = Wire(), here.connection()
+async def answered(here: Site, data: bytes, fast_path: bool = True, client: socket.socket | None = None) -> bytes:
+    """Return the written bytes. Without the fast path, the application answers every request.
+
+    `client`: the connected socket, over TCP by default.
+    """
+    wire, protocol = Wire(client), here.connection()
     if not fast_path:
         protocol._at_once = {}
     protocol.connection_made(wire)

@@ -6,14 +6,19 @@ import asyncio
 import logging
 import os
 from functools import cache
+from itertools import count
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.types import ASGIApp, Scope
 
 from fuzz.oracle import as_file
 from memwatch_web.asgi.access import AccessControl
+from memwatch_web.asgi.auth import Login, parse_token
 from memwatch_web.asgi.caller import CallerLookup
+from memwatch_web.asgi.failed_logins import FailedLogins
+from memwatch_web.asgi.options import WebOptions
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.metrics.fast_path import METRICS, MetricsFastPath
 from memwatchd.daemon import Daemon
@@ -54,7 +59,8 @@ class Site(Struct, frozen=True):
 
 
 @cache
-def site() -> Site:
+def site(token: str = "") -> Site:
+    """Return the web side of a daemon, which requires the token if one is given."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     daemon = Daemon(settings(), settings)
@@ -63,20 +69,26 @@ def site() -> Site:
     daemon.sampler.stop()
     complaints = Complaints()
     logging.getLogger().addHandler(complaints)
-    return Site(loop, *loop.run_until_complete(started(daemon)), complaints)
+    options = replace(daemon.web_options(), login=Login(parse_token(token) if token else None))
+    return Site(loop, *loop.run_until_complete(started(daemon, options)), complaints)
 
 
-async def started(daemon: Daemon) -> tuple[ASGIApp, Server]:
+async def started(daemon: Daemon, options: WebOptions) -> tuple[ASGIApp, Server]:
     dates = list[tuple[bytes, bytes]]()
     metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter())
     lazy_app = create_lazy_app(daemon, metrics_endpoint)
-    app = AccessControl(lazy_app, daemon.web_options, dates, callers=OwnUser())
+    app = AccessControl(lazy_app, lambda: options, dates, callers=OwnUser(), failures=no_limit())
     server = Server(app, Limits(), at_once={METRICS.encode(): MetricsFastPath(app, metrics_endpoint, dates)})
     server.config.load()
     use_date_headers(server, dates, simulated=False)
     server.lifespan = server.config.lifespan_class(server.config)
     await lazy_app.prepare()
     return app, server
+
+
+def no_limit() -> FailedLogins:
+    """Return a table in which a minute passes at every look, so that equal requests get equal answers."""
+    return FailedLogins(count(0.0, 60.0).__next__)
 
 
 class OwnUser(CallerLookup):

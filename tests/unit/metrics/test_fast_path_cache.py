@@ -11,7 +11,7 @@ from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch_web.asgi.access import AccessControl
-from memwatch_web.asgi.auth import Login, Token
+from memwatch_web.asgi.auth import Login, Token, parse_token
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.problems import problem_response
 from memwatch_web.metrics.endpoint import MetricsEndpoint
@@ -142,3 +142,15 @@ def test_new_host_name_is_accepted_within_a_second() -> None:
 
     assert before == {"spark-1": True, "spark-2": False}
     assert answered() == {"spark-1": False, "spark-2": True}
+
+
+def test_right_token_is_answered_and_a_wrong_one_is_not() -> None:
+    """Also from the cache. Wrong tokens are refused, counted and logged on the ASGI path."""
+    token = "0123456789abcdef"
+    door = Door(WebOptions(login=Login(parse_token(token))))
+    right = (*FIELDS, (b"authorization", b"Bearer " + token.encode()))
+    wrong = (*FIELDS, (b"authorization", b"Bearer 0123456789abcdeF"))
+
+    answers = [door.ask(fields, None) is not None for fields in (right, wrong, right, wrong, (*right, right[-1]))]
+
+    assert answers == [True, False, True, False, False]

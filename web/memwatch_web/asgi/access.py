@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from email.utils import formatdate
+from enum import Enum, auto
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -15,7 +16,7 @@ from memwatch_web.asgi.bounded_thread import QueueFullError
 from memwatch_web.asgi.caller import CALLER, PEER, USER, CallerLookup, has_forwarding_header
 from memwatch_web.asgi.failed_logins import FailedLogins
 from memwatch_web.asgi.host_check import HostCheck, OwnNamesSource, parse_host
-from memwatch_web.asgi.login_check import LoginCheck, LoginRefusal
+from memwatch_web.asgi.login_check import TOKEN_HOLDER, LoginCheck, LoginRefusal, has_right_token
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.problems import problem_response
 from memwatch_web.asgi.sse import HEAD_ONLY
@@ -56,6 +57,24 @@ BROWSER_HEADERS = frozenset(
 TOO_MANY = frozenset({429, 503})
 
 
+class Admission(Enum):
+    """Decision about a request that changes nothing, before slow checks."""
+
+    OPEN = auto()
+    """Allowed without credentials."""
+    TOKEN = auto()
+    """Allowed by its token."""
+    LOGIN = auto()
+    """Allowed if its credentials are right."""
+    UNKNOWN_NAME = auto()
+    """Host is not a name of this machine: allowed for an authenticated program only."""
+    NO_SINGLE_HOST = auto()
+    """Refused: no Host header, or several."""
+
+
+ADMITTED = frozenset({Admission.OPEN, Admission.TOKEN})
+
+
 class AccessControl:
     """ASGI middleware that checks the Host header, the login and the origin of changes.
 
@@ -89,7 +108,6 @@ class AccessControl:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        self.renew_date()
         refusal = await self._refusal_of(scope)
         if refusal is not None:
             await refusal(scope, receive, send)
@@ -107,13 +125,23 @@ class AccessControl:
         """Return the options that all decisions depend on. The same object means the same decisions."""
         return self._options()
 
-    def lets_in(self, headers: Iterable[tuple[bytes, bytes]], path: str, is_peer: bool) -> bool:
-        """Check that a request is allowed without authentication, provided that it changes nothing."""
-        hosts = [value for name, value in headers if name == b"host"]
-        is_known = len(hosts) == 1 and self._host_check.is_known(hosts[0], self._options())
-        return is_known and not self._needs_login(path, is_peer)
+    def admit(self, fields: Iterable[tuple[bytes, bytes]], path: str, is_peer: bool) -> Admission:
+        """Decide about a request by its Host and its login, and renew the headers of the response.
 
-    def renew_date(self) -> None:
+        Every way to an answer starts here: ASGI and the fast path of /metrics.
+        """
+        self._renew_date()
+        hosts = [value for name, value in fields if name == b"host"]
+        if len(hosts) != 1:
+            return Admission.NO_SINGLE_HOST
+        options = self._options()
+        if not self._host_check.is_known(hosts[0], options):
+            return Admission.UNKNOWN_NAME
+        if not options.login.is_required or is_peer or path in OPEN_PATHS:
+            return Admission.OPEN
+        return Admission.TOKEN if has_right_token(fields, options.login) else Admission.LOGIN
+
+    def _renew_date(self) -> None:
         """Update the Date header of all responses and the host name of this machine, which may change."""
         second = int(time.time())
         if second != self._second:
@@ -123,22 +151,23 @@ class AccessControl:
 
     async def _refusal_of(self, scope: Scope) -> ASGIApp | None:
         """Return a refusal of a request, or None if it is allowed."""
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) != 1:
-            return self._problem(400, f"a request needs exactly one Host header; this one has {len(hosts)}.")
-        is_known = self._host_check.is_known(hosts[0], self._options())
-        refusal = await (self._refusal_of_stranger(scope) if is_known else self._refusal_of_name(scope, hosts[0]))
+        admission = self.admit(scope["headers"], scope["path"], PEER in scope)
+        if admission is Admission.NO_SINGLE_HOST:
+            count = len(hosts_of(scope))
+            return self._problem(400, f"a request needs exactly one Host header; this one has {count}.")
+        refusal = await self._refusal_by_login(scope, admission)
         if refusal is None and scope["method"] not in SAFE_METHODS:
-            refusal = await self._refusal_of_change(scope, hosts[0])
+            refusal = await self._refusal_of_change(scope, hosts_of(scope)[0])
         return refusal
 
-    def _needs_login(self, path: str, is_peer: bool) -> bool:
-        return self._options().login.is_required and not is_peer and path not in OPEN_PATHS
-
-    async def _refusal_of_stranger(self, scope: Scope) -> ASGIApp | None:
-        """Return a refusal, or None if the client is authenticated or no login is required."""
-        if not self._needs_login(scope["path"], PEER in scope):
+    async def _refusal_by_login(self, scope: Scope, admission: Admission) -> ASGIApp | None:
+        """Return a refusal, or None if no login is required or the client is authenticated."""
+        if admission is Admission.TOKEN:
+            scope[USER] = TOKEN_HOLDER
+        if admission in ADMITTED:
             return None
+        if admission is Admission.UNKNOWN_NAME:
+            return await self._refusal_of_name(scope, hosts_of(scope)[0])
         found = await self._login_check.check(scope, self._options().login)
         if isinstance(found, LoginRefusal):
             return self._problem(found.status, found.sentence, found.headers)
@@ -190,6 +219,10 @@ class AccessControl:
 
     def _problem(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> ASGIApp:
         return problem_response(status, sentence, headers, self._simulated)
+
+
+def hosts_of(scope: Scope) -> list[bytes]:
+    return [value for name, value in scope["headers"] if name == b"host"]
 
 
 def is_for_programs(path: str) -> bool:
