@@ -1,11 +1,8 @@
-"""API and pages of a daemon. Imported at the first request: see memwatch_web.asgi.lazy_app."""
+"""Services of the pages and the API of a daemon. Imported at the first request: see memwatch_web.asgi.lazy_app."""
 
 from __future__ import annotations
 
-import gc
 from functools import partial
-
-from fastapi import FastAPI
 
 from memwatch.backends.finder import Finder
 from memwatch.doctor.examiner import Examiner
@@ -13,7 +10,6 @@ from memwatch.notify.status import build_view, count_firing
 from memwatch.processes.process_folder import read_oom_score
 from memwatch.processes.pss import PssReader
 from memwatch_web.api.inquiries import Inquiries
-from memwatch_web.app import create_app
 from memwatch_web.asgi.single_flight import SingleFlight
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.pages.renderer import Pages
@@ -28,7 +24,7 @@ PSS_DEADLINE_SECONDS = 10.0
 SHOWN_EVENTS = 8
 
 
-def create_web_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> FastAPI:
+def create_services(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> PageServices:
     services = PageServices(
         daemon.monitor,
         daemon.broker,
@@ -41,9 +37,7 @@ def create_web_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> FastAPI
     )
     daemon.on_leaving.append(services.queries.close)
     services.pages.machines = services.machines
-    app = create_app(services)
-    gc.freeze()  # these objects live as long as the process; garbage collection can skip them
-    return app
+    return services
 
 
 def create_inquiries(daemon: Daemon) -> Inquiries:

@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -16,6 +17,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message
 
 from memwatch.monitor.loop import Monitor
+from memwatch_web.asgi.app_loader import AppLoader
 from memwatch_web.asgi.lazy_app import ALERTS_FIRST_SECONDS, LazyApp
 from memwatch_web.asgi.problems import ProblemError
 from support.daemon_process import RunningDaemon, running_daemon
@@ -25,9 +27,16 @@ from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 FULL = "MemTotal: 8000000 kB\nMemFree: 300000 kB\nMemAvailable: 700000 kB\nBuffers: 0 kB\nCached: 400000 kB\n"
 
 
-def lazy_app_of(make: object) -> LazyApp:
-    """Create the app without a monitor, which these tests do not need."""
-    return LazyApp(cast(Monitor, None), PlainTextResponse("metrics"), cast("type[ASGIApp]", make))
+def loader_of(make: Callable[[], ASGIApp]) -> AppLoader:
+    return AppLoader("the pages", make)
+
+
+def lazy_app_of(
+    make: Callable[[], ASGIApp], make_api: Callable[[], ASGIApp], monitor: Monitor | None = None
+) -> LazyApp:
+    """Create the app, by default without a monitor, which most of these tests do not need."""
+    parts = loader_of(make), AppLoader("the API", make_api)
+    return LazyApp(cast(Monitor, monitor), PlainTextResponse("metrics"), *parts)
 
 
 def rss_bytes(daemon: RunningDaemon) -> int:
@@ -45,8 +54,8 @@ def test_concurrent_requests_load_the_app_once() -> None:
         return PlainTextResponse("pages")
 
     async def ask() -> list[ASGIApp]:
-        lazy_app = lazy_app_of(make)
-        return [*await asyncio.gather(*(lazy_app.prepare() for _ in range(10))), await lazy_app.prepare()]
+        loader = loader_of(make)
+        return [*await asyncio.gather(*(loader.prepare() for _ in range(10))), await loader.prepare()]
 
     found = asyncio.run(ask())
 
@@ -67,11 +76,11 @@ def test_switch_interval_is_short_while_the_app_loads() -> None:
         return PlainTextResponse("pages")
 
     async def ask() -> None:
-        lazy_app = lazy_app_of(make)
+        loader = loader_of(make)
         with pytest.raises(ProblemError):
-            await lazy_app.prepare()
+            await loader.prepare()
         seen.append(sys.getswitchinterval())
-        await lazy_app.prepare()
+        await loader.prepare()
 
     asyncio.run(ask())
 
@@ -80,26 +89,26 @@ def test_switch_interval_is_short_while_the_app_loads() -> None:
 
 
 def test_preloading_starts_after_a_delay_and_once() -> None:
-    """Alerts of the same tick are sent before 300 modules are loaded."""
-    made: list[float] = []
+    """Alerts of the same tick are sent before 300 modules are loaded: pages, and the API after them."""
+    made: list[tuple[str, float]] = []
 
-    def make() -> ASGIApp:
-        made.append(time.monotonic())
-        return PlainTextResponse("pages")
+    def make(name: str) -> ASGIApp:
+        made.append((name, time.monotonic()))
+        return PlainTextResponse(name)
 
     async def wait() -> float:
-        lazy_app = lazy_app_of(make)
+        lazy_app = lazy_app_of(lambda: make("pages"), lambda: make("API"))
         began = time.monotonic()
         lazy_app.prepare_soon(asyncio.get_running_loop())
-        assert lazy_app.is_requested
+        assert lazy_app.is_prepared
         await asyncio.sleep(ALERTS_FIRST_SECONDS + 0.3)
         await lazy_app.prepare()
         return began
 
     began = asyncio.run(wait())
 
-    assert len(made) == 1
-    assert made[0] - began >= ALERTS_FIRST_SECONDS - 0.01
+    assert [name for name, _ in made] == ["pages", "API"]
+    assert made[0][1] - began >= ALERTS_FIRST_SECONDS - 0.01
 
 
 def test_app_is_kept_if_the_first_client_disconnects() -> None:
@@ -111,11 +120,11 @@ def test_app_is_kept_if_the_first_client_disconnects() -> None:
         return PlainTextResponse("pages")
 
     async def ask() -> None:
-        lazy_app = lazy_app_of(make)
+        loader = loader_of(make)
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(lazy_app.prepare(), 0.02)
+            await asyncio.wait_for(loader.prepare(), 0.02)
         await asyncio.sleep(0.3)
-        await lazy_app.prepare()
+        await loader.prepare()
 
     asyncio.run(ask())
 
@@ -133,10 +142,10 @@ def test_failed_loading_is_retried_by_the_next_request() -> None:
         return PlainTextResponse("pages")
 
     async def ask() -> ASGIApp:
-        lazy_app = lazy_app_of(make)
+        loader = loader_of(make)
         with pytest.raises(ProblemError, match="could not be loaded: MemoryError"):
-            await lazy_app.prepare()
-        return await lazy_app.prepare()
+            await loader.prepare()
+        return await loader.prepare()
 
     assert isinstance(asyncio.run(ask()), PlainTextResponse)
 
@@ -156,7 +165,7 @@ def test_loading_error_of_demo_data_is_marked_as_simulated(simulated: bool) -> N
         async def receive() -> Message:
             return {"type": "http.request", "body": b"", "more_body": False}
 
-        lazy_app = LazyApp(monitor, PlainTextResponse("metrics"), make)
+        lazy_app = lazy_app_of(make, make, monitor)
         await lazy_app({"type": "http", "method": "GET", "path": "/"}, receive, send)
         return sent
 
@@ -166,22 +175,25 @@ def test_loading_error_of_demo_data_is_marked_as_simulated(simulated: bool) -> N
     assert json.loads(body["body"]).get("simulated", False) is simulated
 
 
-def test_scrapes_do_not_load_the_pages(tmp_path: Path) -> None:
-    """Scrapes and health checks leave the daemon small. The first page loads the app once."""
+def test_scrapes_load_no_pages_and_pages_no_api(tmp_path: Path) -> None:
+    """Scrapes and health checks leave the daemon small. Pages and views of the API do not load FastAPI."""
     with running_daemon(tmp_path, installed=True) as daemon:
         for _ in range(5):
             assert daemon.get("/metrics").status == daemon.get("/healthz").status == daemon.get("/readyz").status
         small = rss_bytes(daemon)
         page = daemon.get("/")
-        large = rss_bytes(daemon)
-        daemon.get("/api/v1/snapshot")
-        daemon.get("/processes")
-        after = rss_bytes(daemon)
+        with_pages = rss_bytes(daemon)
+        for path in ("/processes", "/api/v1/snapshot", "/history", "/docs", "/api/v1/alerts", "/about"):
+            assert daemon.get(path).status == 200
+        used = rss_bytes(daemon)
+        assert daemon.get("/api/v1/events?limit=1").status == 200
+        with_api = rss_bytes(daemon)
 
     assert page.status == 200
     assert b"</html>" in page.body
-    assert large - small > 8 << 20
-    assert after - large < 4 << 20
+    assert 2 << 20 < with_pages - small < 12 << 20
+    assert used - with_pages < 4 << 20
+    assert with_api - used > 8 << 20
 
 
 def test_fast_paths_apply_the_host_allow_list(tmp_path: Path) -> None:

@@ -8,33 +8,34 @@ import pytest
 from fastapi import FastAPI
 from starlette.routing import Route as ServedRoute
 
-from memwatch_web.asgi.static_files import STATIC
+from memwatch_web.api_app import create_api
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.pages.template_environment import LINKS, PATHS
-from memwatch_web.routes import API, PAGES, api_routes
+from memwatch_web.plain_routes import PAGES
+from memwatch_web.routes import API, api_routes
 from memwatchd.daemon import Daemon
 from memwatchd.settings.schema import Settings
-from memwatchd.web_app import create_web_app
+from memwatchd.web_app import create_services
 
 
 @pytest.fixture
 def app() -> Iterator[FastAPI]:
     daemon = Daemon(Settings(), Settings)
-    yield create_web_app(daemon, MetricsEndpoint(daemon.monitor, daemon.exporter()))
+    yield create_api(create_services(daemon, MetricsEndpoint(daemon.monitor, daemon.exporter())))
     daemon.stop()
 
 
-def test_application_serves_the_route_tables_and_static_files(app: FastAPI) -> None:
+def test_application_serves_the_route_tables(app: FastAPI) -> None:
     served = {
         (method, route.path)
         for route in app.routes
-        if isinstance(route, ServedRoute) and not route.path.startswith("/static/")
+        if isinstance(route, ServedRoute)
         for method in route.methods or ()
         if method != "HEAD"
     }
 
     assert served == {(route.method, route.path) for route in (*api_routes(), *PAGES)} | {("GET", "/openapi.json")}
-    assert len([path for path in STATIC.rglob("*") if path.is_file()]) + len(served) == len(app.routes)
+    assert len(served) == len(app.routes)
 
 
 def test_openapi_describes_the_api_and_no_pages(app: FastAPI) -> None:

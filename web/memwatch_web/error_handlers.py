@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
+from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Match
 
 from memwatch.runtime.failure_log import FailureLog
-from memwatch_web.asgi.problems import describe_error, problem_response
-from memwatch_web.asgi.strict_query import find_example
+from memwatch_web.asgi.problems import problem_response
 from memwatch_web.pages.renderer import Pages
 
 log = logging.getLogger(__name__)
@@ -30,22 +29,31 @@ NO_PAGES_UNDER = ("/api/", "/static/")
 MAX_STEPS_UP = 20
 
 
-def install(app: FastAPI, pages: Pages, simulated: bool = False) -> None:
-    """Register handlers, so that every error has a detail and none a traceback."""
+class ErrorAnswer:
+    """Handlers of exceptions, so that every error has a detail and none a traceback."""
 
-    failure_log = FailureLog()
+    def __init__(self, pages: Pages, simulated: bool = False) -> None:
+        self._pages = pages
+        self._simulated = simulated
+        self._failure_log = FailureLog()
 
-    def answer(request: Request, status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+    @property
+    def handlers(self) -> dict[Any, Any]:
+        """Return the handlers by class of exception, as Starlette takes them."""
+        return {HTTPException: self._rejected, Exception: self._broken}
+
+    def __call__(
+        self, request: Request, status: int, sentence: str, headers: dict[str, str] | None = None
+    ) -> Response:
         if not is_page(request.scope["path"]):
-            return problem_response(status, sentence, headers, simulated)
+            return problem_response(status, sentence, headers, self._simulated)
         headers = {"vary": "accept", **(headers or {})}
         if not wants_page(request):
-            return problem_response(status, sentence, headers, simulated)
-        page = pages.refused(choose_heading(request, status), sentence, way_up(request), simulated)
+            return problem_response(status, sentence, headers, self._simulated)
+        page = self._pages.refused(choose_heading(request, status), sentence, way_up(request), self._simulated)
         return HTMLResponse(page, status, headers)
 
-    @app.exception_handler(HTTPException)
-    async def rejected(request: Request, error: HTTPException) -> Response:
+    async def _rejected(self, request: Request, error: HTTPException) -> Response:
         detail, headers = str(error.detail), dict(error.headers or {})
         if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
             detail = "No such path. The available paths are listed at /docs."
@@ -53,23 +61,16 @@ def install(app: FastAPI, pages: Pages, simulated: bool = False) -> None:
             headers["Allow"] = ", ".join(methods_at(request))
             detail = f"{request.method} is not allowed here: use {headers['Allow'].partition(',')[0]}."
         if detail == UNREADABLE_BODY:
-            return answer(request, 422, "The body is not valid JSON in UTF-8.", headers)
-        return answer(request, error.status_code, detail, headers)
+            return self(request, 422, "The body is not valid JSON in UTF-8.", headers)
+        return self(request, error.status_code, detail, headers)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        wanted = request.scope["route"].dependant
-        sentences = [describe_error(one, find_example(wanted, one["loc"])) for one in error.errors()]
-        return answer(request, 422, "; ".join(sentences))
-
-    @app.exception_handler(Exception)
-    async def broken(request: Request, error: Exception) -> Response:
+    async def _broken(self, request: Request, error: Exception) -> Response:
         """Return problem+json, never a page: the page renderer itself may have failed."""
         text = f"{request.scope['path']!r} failed: {type(error).__name__}: {error}"
-        if failure_log.admits(text):
+        if self._failure_log.admits(text):
             log.error("%s", text)
         return problem_response(
-            500, "Internal error: the log of memwatchd has the cause. Sampling continues.", None, simulated
+            500, "Internal error: the log of memwatchd has the cause. Sampling continues.", None, self._simulated
         )
 
 

@@ -10,8 +10,9 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -20,6 +21,7 @@ from memwatch.alerts.state import Notification
 from memwatch.linux.host_names import OwnNames
 from memwatch.snapshot import Level, Snapshot
 from memwatch_web.asgi.access import AccessControl, response_headers
+from memwatch_web.asgi.app_loader import AppLoader
 from memwatch_web.asgi.caller import CallerLookup
 from memwatch_web.asgi.lazy_app import LazyApp
 from memwatch_web.metrics.endpoint import MetricsEndpoint
@@ -32,6 +34,9 @@ from memwatchd.http_server.rejections import Limits
 from memwatchd.http_server.self_check import check_limits
 from memwatchd.http_server.tls import TlsProtocol
 from memwatchd.liveness import EVENT_LOOP, LoopPing, ThreadLog, TickCheck
+
+if TYPE_CHECKING:
+    from memwatch_web.pages.services import PageServices
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +179,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
         """Publish a tick to clients and systemd. Called in the tick's thread."""
         if daemon.broker.streams and not loop.is_closed():
             loop.call_soon_threadsafe(daemon.broker.wake)
-        if not lazy_app.is_requested and is_tight(snapshot) and not loop.is_closed():
+        if not lazy_app.is_prepared and is_tight(snapshot) and not loop.is_closed():
             lazy_app.prepare_soon(loop)
         check_threads(snapshot)
 
@@ -203,12 +208,24 @@ def create_thread_check(loop: asyncio.AbstractEventLoop, daemon: Daemon) -> Call
 
 
 def create_lazy_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> LazyApp:
-    def make() -> ASGIApp:
-        from memwatchd.web_app import create_web_app
+    @cache
+    def services() -> PageServices:
+        from memwatchd.web_app import create_services
 
-        return create_web_app(daemon, metrics_endpoint)
+        return create_services(daemon, metrics_endpoint)
 
-    return LazyApp(daemon.monitor, metrics_endpoint, make)
+    def make_api() -> ASGIApp:
+        from memwatch_web.api_app import create_api
+
+        return create_api(services())
+
+    def make_pages() -> ASGIApp:
+        from memwatch_web.app import create_app
+
+        return create_app(services(), api)
+
+    api, pages = AppLoader("the API", make_api), AppLoader("the API and the pages", make_pages)
+    return LazyApp(daemon.monitor, metrics_endpoint, pages, api)
 
 
 def is_tight(snapshot: Snapshot) -> bool:

@@ -16,7 +16,8 @@ from memwatch_web.asgi.access import AccessControl, is_for_programs
 from memwatch_web.asgi.auth import Login, parse_token
 from memwatch_web.asgi.caller import PEER, CallerLookup
 from memwatch_web.asgi.options import WebOptions
-from memwatch_web.routes import PAGES, api_routes
+from memwatch_web.plain_routes import PAGES
+from memwatch_web.routes import api_routes
 from memwatchd.http_server.sockets import Peer
 
 ROUTES = (*api_routes(), *PAGES)

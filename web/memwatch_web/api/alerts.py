@@ -11,8 +11,8 @@ from starlette.responses import Response
 from memwatch.alerts.rules import EVENTS
 from memwatch.alerts.silences import MAX_SECONDS, MAX_SILENCES, MIN_SECONDS
 from memwatch.notify.manager import SilenceLimitError
-from memwatch.notify.status import alert_json, alert_rows, receiver_json, receiver_rows, silence_json
 from memwatch_web.api.services import Services
+from memwatch_web.api.views import silences
 from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 
@@ -22,17 +22,6 @@ Seconds = Annotated[
         ge=MIN_SECONDS, le=MAX_SECONDS, allow_inf_nan=False, description="Duration of the silence.", examples=[3600]
     ),
 ]
-
-
-async def alerts(services: Services) -> Response:
-    """Return firing and pending alerts."""
-    sender = services.alerting.sender()
-    return services.json([alert_json(row, sender) for row in alert_rows(services.monitor)])
-
-
-async def receivers(services: Services) -> Response:
-    """Return the notification receivers and their delivery status."""
-    return services.json([receiver_json(row) for row in receiver_rows(services.alerting)])
 
 
 async def test(services: Services, request: Request) -> Response:
@@ -49,12 +38,6 @@ async def test(services: Services, request: Request) -> Response:
         return services.json({"receivers": names})
     finally:
         services.test_turnstile.leave()
-
-
-async def silences(services: Services) -> Response:
-    """Return the silences."""
-    latest = services.monitor.latest
-    return services.json([silence_json(one, latest) for one in services.alerting.silences()])
 
 
 async def silence(

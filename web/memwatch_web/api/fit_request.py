@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import ConfigDict, Field
@@ -12,7 +11,7 @@ from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.launch import select_engines
 from memwatch.planning.leased import answer_beside_leases
 from memwatch.planning.number_formats import parse_format
-from memwatch.planning.query import DETAILS, SHAPE, use_fields
+from memwatch.planning.query import DETAILS, SHAPE
 from memwatch.planning.request import DEFAULT_CONTEXT, Use
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
@@ -171,12 +170,6 @@ class FitRequest(ImageRequest):
             self.runtime,
             self.images(),
         )
-
-
-def changed_fields(fields: Mapping[str, str], use: Use) -> dict[str, str]:
-    """Return request fields with the use of a proposed change."""
-    context = {"context": str(use.context)} if use.context else {}
-    return {**fields, **context, "batch": str(use.batch_size), **use_fields(use)}
 
 
 def _default(name: str) -> object:

@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from memwatch.leases import MAX_NAME_LENGTH, MAX_SECONDS, MIN_SECONDS
 from memwatch.monitor.lease_book import LeaseRefusedError, LeaseRequest
-from memwatch.render.json import lease_json, leases_json
+from memwatch.render.json import lease_json
 from memwatch_web.api.programs import MAX_BYTES, Count, Pid, RequestBody, refuse_foreign_process
 from memwatch_web.api.services import Services
+from memwatch_web.api.views import leases
 from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 
@@ -33,11 +34,6 @@ class LeaseBody(RequestBody):
     )
     name: str = Field("", max_length=MAX_NAME_LENGTH, description="For display; by default the process's name.")
     certain: bool = Field(False, description="Count only memory that is free without reclaim of page cache.")
-
-
-async def leases(services: Services) -> Response:
-    """Return the leases in force, oldest first."""
-    return services.json(leases_json(services.monitor.leases.current()))
 
 
 async def lease(services: Services, request: Request, body: LeaseBody) -> Response:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from memwatch.owners import OWNER_KINDS, OwnerKind
 from memwatch.processes.pss import PssError
 from memwatch.render import json as as_json
-from memwatch_web.api.history import instant, refuse_before_1970
+from memwatch_web.api.history_parameters import instant, refuse_before_1970
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.single_flight import NotCompletedError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import Header, Query
@@ -19,7 +18,6 @@ from memwatch_web.api.services import Services
 from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
-from memwatch_web.asgi.single_flight import A, NotCompletedError, SingleFlight, T
 from memwatch_web.asgi.sse import sse
 from memwatch_web.asgi.stream_encoding import Identity
 
@@ -30,50 +28,9 @@ COMPACT = (
 )
 
 
-def part(render: Callable[[Snapshot], Any]) -> Callable[[Services], Awaitable[Response]]:
-    """Build the handler that returns a part of the latest snapshot."""
-
-    async def show(services: Services) -> Response:
-        return services.respond_with(render)
-
-    show.__name__ = render.__name__.removesuffix("_json")
-    return show
-
-
 async def events(services: Services, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
     """Return events, newest first."""
     return services.json(as_json.events_json(services.monitor.events.latest(limit)))
-
-
-async def backends(services: Services) -> Response:
-    """Return the available compute backends (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), and why others are not
-    available. Probed at most once a minute."""
-    refuse_simulated(services.monitor)
-    return services.json(
-        as_json.backends_json(await _await_answer(services.inquiries.backends, services.current()))
-    )
-
-
-async def doctor(services: Services) -> Response:
-    """Diagnose missing data: what is not visible, why, and how to change that."""
-    refuse_simulated(services.monitor)
-    return services.json(
-        as_json.examination_json(await _await_answer(services.inquiries.doctor, services.current()))
-    )
-
-
-def refuse_simulated(monitor: Monitor) -> None:
-    if monitor.simulated:
-        raise ProblemError(
-            404, "not available for demo data: a simulated machine has no libraries and device files."
-        )
-
-
-async def _await_answer(inquiry: SingleFlight[A, T], about: A) -> T:
-    try:
-        return await inquiry.ask(about)
-    except NotCompletedError as error:
-        raise ProblemError(503, f"{error}.", headers={"Retry-After": "60"}) from None
 
 
 async def release(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
-from pydantic import ValidationError
+from msgspec.structs import fields as fields_of
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -17,19 +17,18 @@ from memwatch.planning.huggingface import parse_config
 from memwatch.planning.launch import ALL, ENGINES, Launches
 from memwatch.planning.number_formats import NAMES
 from memwatch.planning.pipeline import ATTENTIONS, OFFLOADS, Pipeline
-from memwatch.planning.query import DETAILS, pipeline_fields, shape_fields
-from memwatch.planning.request import PARTS
+from memwatch.planning.query import DETAILS, pipeline_fields, shape_fields, use_fields
+from memwatch.planning.request import PARTS, Use
 from memwatch.planning.safetensors import parse_object
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import OPTIMIZER_BYTES
 from memwatch.planning.transformer import Transformer
 from memwatch.snapshot import Snapshot
-from memwatch_web.api.fit_request import FitRequest, changed_fields
-from memwatch_web.api.image_request import PIPELINE
 from memwatch_web.asgi.problems import describe_error
 from memwatch_web.pages.services import PageServices
 
 MAX_FIELDS = 40
+PIPELINE_FIELDS = tuple(field.name for field in fields_of(Pipeline))
 # The shapes of published checkpoints, from their config.json.
 EXAMPLES = (
     ("Llama 3.2 1B", Transformer(2048, 8192, 16, 128256, 32, 8, head_dim=64, tied_embeddings=True)),
@@ -78,7 +77,7 @@ class FitForm(Struct, frozen=True):
     @property
     def hidden(self) -> list[str]:
         """Return the given fields that the form keeps without showing them."""
-        kept = ("weights_bytes", "weight_bits", "weight_scope", "max_context", *PIPELINE)
+        kept = ("weights_bytes", "weight_bits", "weight_scope", "max_context", *PIPELINE_FIELDS)
         return [name for name in kept if self.answered and name in self.fields]
 
     @property
@@ -159,9 +158,13 @@ def _show(services: PageServices, form: FitForm) -> Response:
 
 
 def build_form(fields: Mapping[str, str], snapshot: Snapshot) -> FitForm:
-    """Answer a query. Without fields return an empty form."""
+    """Answer a query. Without fields return an empty form, for which pydantic is not imported."""
     if not fields:
         return FitForm(fields)
+    from pydantic import ValidationError
+
+    from memwatch_web.api.fit_request import FitRequest
+
     try:
         return FitForm(fields, FitRequest.model_validate(fields).answer(snapshot, ALL))
     except ValidationError as error:
@@ -169,6 +172,12 @@ def build_form(fields: Mapping[str, str], snapshot: Snapshot) -> FitForm:
         return FitForm(fields, problem="; ".join(problems[:3]))
     except InvalidInputError as error:
         return FitForm(fields, problem=f"{error}.")
+
+
+def changed_fields(fields: Mapping[str, str], use: Use) -> dict[str, str]:
+    """Return request fields with the use of a proposed change."""
+    context = {"context": str(use.context)} if use.context else {}
+    return {**fields, **context, "batch": str(use.batch_size), **use_fields(use)}
 
 
 def parse_config_fields(text: str) -> dict[str, str]:

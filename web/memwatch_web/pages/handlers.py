@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated
 
-from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -17,7 +15,7 @@ from memwatch_web.asgi.sse import sse
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
 from memwatch_web.asgi.stream_encoding import Gzip, Identity, SharedDeflate
 from memwatch_web.pages.process_list import ListQueryError, ListView, parse_view
-from memwatch_web.pages.process_page import stream_process
+from memwatch_web.pages.process_page import parse_pid, stream_process
 from memwatch_web.pages.renderer import PROCESS
 from memwatch_web.pages.services import PageServices
 
@@ -34,13 +32,11 @@ def page(name: str) -> Callable[[PageServices, Request], Awaitable[Response]]:
     return show
 
 
-async def processes(
-    services: PageServices, request: Request, by: str = "process", sort: str = "-footprint", q: str = ""
-) -> Response:
+async def processes(services: PageServices, request: Request) -> Response:
     """Show the process list. The default view of each grouping is rendered once for all clients."""
-    pages = services.pages
+    pages, query = services.pages, request.query_params
     try:
-        view = parse_view(by, sort, q)
+        view = parse_view(query.get("by", "process"), query.get("sort", "-footprint"), query.get("q", ""))
     except ListQueryError as error:
         raise ProblemError(422, str(error)) from None
     plain = ListView(view.by)
@@ -55,16 +51,12 @@ async def processes(
     )
 
 
-async def live(
-    services: PageServices,
-    request: Request,
-    page: str = "overview",
-    pid: Annotated[int | None, Query(ge=1, lt=1 << 31)] = None,
-) -> Response:
+async def live(services: PageServices, request: Request) -> Response:
     """Stream the live part of a page, once for each sample. `title`: the figures of a page's title alone."""
-    pages = services.pages
-    if page == PROCESS and pid is not None:
-        return stream_process(services, request, pid)
+    pages, query = services.pages, request.query_params
+    page = query.get("page", "overview")
+    if page == PROCESS and "pid" in query:
+        return stream_process(services, request, parse_pid(query["pid"]))
     if page not in pages.streams:
         raise ProblemError(422, f"page is {page[:80]!r}: use one of {', '.join(pages.streams)}.")
     shared = services.caches.get(("live", page), lambda _, snapshot: sse(page, pages.fragment(page, snapshot)))

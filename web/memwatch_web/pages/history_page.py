@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.snapshot import Snapshot
-from memwatch_web.api.history import parse_names
+from memwatch_web.api.history_parameters import parse_names
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.static_files import accepts_gzip

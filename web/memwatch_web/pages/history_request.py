@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from memwatch.monitor.loop import Monitor
 from memwatch.snapshot import Snapshot
-from memwatch_web.api.history import instant
+from memwatch_web.api.history_parameters import instant
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
 from memwatch_web.pages.history_query import HistoryInput
 from memwatch_web.pages.history_view import HistoryQuery

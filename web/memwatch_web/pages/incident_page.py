@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import Path
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.services import PageServices
-
-MAX_ID = 40
 
 
 async def incidents(services: PageServices) -> Response:
@@ -18,8 +14,8 @@ async def incidents(services: PageServices) -> Response:
     return HTMLResponse(services.pages.incidents(monitor.incidents.log.heads(), monitor.simulated))
 
 
-async def incident(services: PageServices, incident_id: Annotated[str, Path(max_length=MAX_ID)]) -> Response:
-    found = services.monitor.incidents.log.find(incident_id)
+async def incident(services: PageServices, request: Request) -> Response:
+    found = services.monitor.incidents.log.find(request.path_params["incident_id"])
     if found is None:
         raise ProblemError(404, "no such incident: the page /incidents lists those that are kept.")
     return HTMLResponse(services.pages.incident(found, services.monitor.simulated))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from memwatch.history.disk.last_run import Sample
 from memwatch.neighbours.machines import Machine
 from memwatch.neighbours.neighbour import HOUR_STEP_SECONDS
 from memwatch.neighbours.tick import Tick
-from memwatch_web.api.machines import MachineName, find_machine
+from memwatch_web.api.machine_views import find_machine
 from memwatch_web.pages.last_run_chart import RATIO_OF, LastRunChart, Line, build_line
 from memwatch_web.pages.services import PageServices
 
@@ -27,8 +28,9 @@ class MachinePage(Struct, frozen=True):
     ticks: Sequence[Tick]
 
 
-async def machine(services: PageServices, name: MachineName) -> Response:
+async def machine(services: PageServices, request: Request) -> Response:
     """Show one neighbour."""
+    name = request.path_params["name"]
     found, past = find_machine(services, name), services.neighbours.past(name)
     recent, hour = (past.recent, past.hour) if past else ((), ())
     view = MachinePage(found, draw(recent, 1.0), draw(hour, HOUR_STEP_SECONDS), list(recent)[: -MAX_ROWS - 1 : -1])

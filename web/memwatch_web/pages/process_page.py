@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import Path
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,11 +22,21 @@ from memwatch_web.pages.process_view import ProcessView
 from memwatch_web.pages.renderer import PROCESS
 from memwatch_web.pages.services import PageServices
 
+MAX_PID = (1 << 31) - 1
+MAX_DIGITS = len(str(MAX_PID))
 
-async def process(
-    services: PageServices, request: Request, pid: Annotated[int, Path(ge=1, lt=1 << 31)]
-) -> Response:
+
+def parse_pid(text: str) -> int:
+    """Parse a process id. Raises ProblemError."""
+    pid = int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else 0
+    if not 1 <= pid <= MAX_PID:
+        raise ProblemError(422, f"pid is {text[:80]!r}: use a number from 1 to {MAX_PID}.")
+    return pid
+
+
+async def process(services: PageServices, request: Request) -> Response:
     """Show one process: its parts, its footprint over time, its allocators and owner."""
+    pid = parse_pid(request.path_params["pid"])
     snapshot, stalled = services.current(), stalled_seconds(services.monitor)
     view = view_process(services, snapshot, pid)
     past = replace(build_input(services.monitor), tiers=services.monitor.rules.tier_specs[1:])

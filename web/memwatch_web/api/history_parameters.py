@@ -1,0 +1,71 @@
+"""Parameters of history queries: names of series, and times."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+
+from memwatch.history.all_series import AllSeries
+from memwatch.monitor.loop import Monitor
+from memwatch_web.asgi.problems import ProblemError
+
+MAX_SERIES = 20
+
+
+def span(monitor: Monitor, from_: str | None, to: str | None, seconds: float) -> tuple[float, float]:
+    """Return begin and end in Unix seconds. Default: the last `seconds` until now."""
+    end = instant("to", to, monitor.to_wall(monitor.history.end))
+    start = instant("from", from_, max(0.0, end - seconds))
+    if start >= end:
+        raise ProblemError(422, f"from is {start} and to is {end}: from must be earlier than to.")
+    return start, end
+
+
+def parse_names(values: list[str] | None, past: AllSeries) -> list[str]:
+    """Return the full names of the requested series. Default: the used bytes of every pool."""
+    known = past.names()
+    # The name of a cgroup may contain a comma.
+    parts = [[one] if one in known else one.split(",") for one in values or []]
+    names = [past.find(name) for part in parts for name in part if name]
+    if values and not names:
+        raise ProblemError(422, "series is empty: leave it out for the used bytes of every pool.")
+    if not names:
+        return [name for name in known if name.startswith("pool.") and name.endswith(".used_bytes")]
+    for name in names:
+        if name not in known:
+            raise ProblemError(
+                422, f"series is {name[:80]!r}: no such series. Available: {', '.join(sorted(known))}."
+            )
+    if len(names) > MAX_SERIES:
+        raise ProblemError(422, f"series names {len(names)} series: at most {MAX_SERIES} in one request.")
+    return names
+
+
+def instant(name: str, text: str | None, default: float) -> float:
+    """Parse a time parameter to Unix seconds. Raises Problem."""
+    if text is None:
+        return default
+    try:
+        unix = float(text)
+    except ValueError:
+        unix = _rfc3339(text)
+    if not math.isfinite(unix) or abs(unix) > 1e11:
+        raise ProblemError(
+            422, f"{name} is {text[:80]!r}: give Unix seconds or a time such as 2026-01-31T12:00:00Z."
+        )
+    refuse_before_1970(name, unix)
+    return unix
+
+
+def refuse_before_1970(name: str, unix: float) -> None:
+    """Raise Problem for negative Unix seconds: a client that sends -1 means a second ago."""
+    if unix < 0:
+        raise ProblemError(422, f"{name} is before 1970: use a time such as 2026-01-31T12:00:00Z.")
+
+
+def _rfc3339(text: str) -> float:
+    try:
+        parsed = datetime.fromisoformat(text.replace("Z", "+00:00").replace(" ", "+"))
+        return parsed.replace(tzinfo=parsed.tzinfo or timezone.utc).timestamp()
+    except (ValueError, OverflowError):
+        return math.nan

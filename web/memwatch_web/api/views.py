@@ -1,0 +1,79 @@
+"""REST endpoints without parameters. They need neither FastAPI nor pydantic, which take 15 MiB."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.responses import Response
+
+from memwatch.monitor.loop import Monitor
+from memwatch.notify.status import alert_json, alert_rows, receiver_json, receiver_rows, silence_json
+from memwatch.render import json as as_json
+from memwatch.snapshot import Snapshot
+from memwatch_web.api.services import Services
+from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.asgi.single_flight import A, NotCompletedError, SingleFlight, T
+
+
+def part(render: Callable[[Snapshot], Any]) -> Callable[[Services], Awaitable[Response]]:
+    """Build the handler that returns a part of the latest snapshot."""
+
+    async def show(services: Services) -> Response:
+        return services.respond_with(render)
+
+    show.__name__ = render.__name__.removesuffix("_json")
+    return show
+
+
+async def backends(services: Services) -> Response:
+    """Return the available compute backends (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), and why others are not
+    available. Probed at most once a minute."""
+    refuse_simulated(services.monitor)
+    return services.json(
+        as_json.backends_json(await _await_answer(services.inquiries.backends, services.current()))
+    )
+
+
+async def doctor(services: Services) -> Response:
+    """Diagnose missing data: what is not visible, why, and how to change that."""
+    refuse_simulated(services.monitor)
+    return services.json(
+        as_json.examination_json(await _await_answer(services.inquiries.doctor, services.current()))
+    )
+
+
+def refuse_simulated(monitor: Monitor) -> None:
+    if monitor.simulated:
+        raise ProblemError(
+            404, "not available for demo data: a simulated machine has no libraries and device files."
+        )
+
+
+async def _await_answer(inquiry: SingleFlight[A, T], about: A) -> T:
+    try:
+        return await inquiry.ask(about)
+    except NotCompletedError as error:
+        raise ProblemError(503, f"{error}.", headers={"Retry-After": "60"}) from None
+
+
+async def alerts(services: Services) -> Response:
+    """Return firing and pending alerts."""
+    sender = services.alerting.sender()
+    return services.json([alert_json(row, sender) for row in alert_rows(services.monitor)])
+
+
+async def receivers(services: Services) -> Response:
+    """Return the notification receivers and their delivery status."""
+    return services.json([receiver_json(row) for row in receiver_rows(services.alerting)])
+
+
+async def silences(services: Services) -> Response:
+    """Return the silences."""
+    latest = services.monitor.latest
+    return services.json([silence_json(one, latest) for one in services.alerting.silences()])
+
+
+async def leases(services: Services) -> Response:
+    """Return the leases in force, oldest first."""
+    return services.json(as_json.leases_json(services.monitor.leases.current()))
