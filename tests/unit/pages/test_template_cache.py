@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from jinja2 import Environment, FileSystemLoader
 
 from memwatch_web.pages.template_cache import CompiledTemplates
+from memwatch_web.pages.template_environment import TEMPLATES, compile_templates
 
 FIRST, SECOND = "{% for n in (1, 2) %}{{ n }} of {{ word }} {% endfor %}", "only {{ word }}"
 
@@ -118,3 +120,13 @@ def test_files_are_readable_by_other_users(templates: Path) -> None:
         os.umask(umask)
 
     assert [path.stat().st_mode & 0o777 for path in kept(templates)] == [0o644]
+
+
+def test_compile_templates_leaves_none_to_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages call it as root: the service may not be able to write."""
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    compile_templates()
+    kept = {path.name for path in Path(cache_from_source(str(TEMPLATES / "template.py"))).parent.iterdir()}
+
+    assert len(kept) == len([*TEMPLATES.glob("*.html"), *TEMPLATES.glob("*.svg")])

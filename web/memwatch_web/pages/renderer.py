@@ -77,7 +77,6 @@ class Pages:
         self._environment = create_environment()
         self._environment.globals["firing"] = firing
         self._environment.globals["has_neighbours"] = has_neighbours
-        self._templates = {name: self._environment.get_template(f"{name}.html") for name in self.names}
 
     def path(self, name: str) -> str:
         """Return the URL path of a page."""
@@ -88,14 +87,14 @@ class Pages:
     ) -> bytes:
         """Render a page. `stalled_seconds`: age of a stale snapshot. `view`: view of the process list."""
         context = self._context(name, snapshot, view) | {"stalled_seconds": stalled_seconds}
-        return self._templates[name].render(context).encode()
+        return self._environment.get_template(f"{name}.html").render(context).encode()
 
     def fragment(self, stream: str, snapshot: Snapshot) -> bytes:
         """Render the live part of a page, byte for byte as in the page. For `title`: its `#latest` as JSON."""
         if stream == TITLE:
             return to_bytes(self._latest(snapshot, self._rules()))
         name, _, group = stream.partition("-")
-        template = self._templates[name]
+        template = self._environment.get_template(f"{name}.html")
         view = next((ListView(by) for by in GROUPS if by == group), None)
         context = template.new_context(self._context(name, snapshot, view))
         return "".join(template.blocks["live"](context)).encode()
@@ -143,7 +142,7 @@ class Pages:
     ) -> bytes:
         """Render the history page."""
         context = self._context("history", snapshot) | {"stalled_seconds": stalled_seconds, "past": past}
-        return self._templates["history"].render(context).encode()
+        return self._environment.get_template("history.html").render(context).encode()
 
     def picture(self, view: ChartView) -> bytes:
         """Render one chart as an SVG file."""

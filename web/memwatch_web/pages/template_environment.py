@@ -78,6 +78,13 @@ WORDS = (
 )
 
 
+def compile_templates() -> None:
+    """Compile all templates to the cache of `CompiledTemplates`. Called by packages when they are installed."""
+    environment = create_environment()
+    for name in environment.list_templates(("html", "svg")):
+        environment.get_template(name)
+
+
 def create_environment() -> Environment:
     """Create the environment: autoescape, undefined names raise."""
     environment = Environment(
