@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Protocol
 
@@ -59,7 +59,8 @@ class Sampler:
         self._spacing, self._gathered_at = math.inf, -math.inf  # seconds between the last two ticks
         self._signs_at = -math.inf
         self._is_fast = False
-        self._changed = threading.Condition()
+        # One for each thread: a kill would wake 15 threads otherwise, of which one has something to do.
+        self._changed = {runner: threading.Event() for runner in self._slow}
         self._threads = [
             threading.Thread(target=self._serve, args=(runner,), name=f"collect-{runner.entry.name}", daemon=True)
             for runner in self._slow
@@ -79,9 +80,7 @@ class Sampler:
         soon, self._spacing, self._gathered_at = now + EARLY_SECONDS, now - self._gathered_at, now
         on_tick = [runner for runner in self._slow if runner.on_tick]
         self._check_signs(now)
-        if sum(runner.hurry_for_news(now) for runner in self._slow):  # all of them
-            with self._changed:
-                self._changed.notify_all()
+        self._wake([runner for runner in self._slow if runner.hurry_for_news(now)])
         try:
             requested = [runner for runner in on_tick if runner.send_request(soon, self._spacing)]
             for runner in self._quick:
@@ -90,9 +89,7 @@ class Sampler:
             for runner in requested:
                 runner.run_if_answered()
         finally:  # also if the tick ran out of memory: wake the threads that are responsible again
-            if not all(runner.on_tick for runner in on_tick):
-                with self._changed:
-                    self._changed.notify_all()
+            self._wake(runner for runner in on_tick if not runner.on_tick)
         now = self._clock.monotonic()
         results = [runner.current(now) for runner in self.runners]
         return self._composer.compose(tuple(map(FINDINGS, results))), tuple(map(STATUS, results))
@@ -103,9 +100,14 @@ class Sampler:
         self._signs_at = now
         without = [(runner, runner.missing_signs()) for runner in self.runners]
         seen = {path: look_for(path) for path in {path for _, paths in without for path in paths}}
-        if [runner for runner, paths in without if paths and runner.check_signs(seen)]:
-            with self._changed:
-                self._changed.notify_all()
+        self._wake([runner for runner, paths in without if paths and runner.check_signs(seen)])
+
+    def _wake(self, runners: Iterable[CollectorRunner]) -> None:
+        """Let the threads of these collectors look again when they are due. Those without a thread have none."""
+        for runner in runners:
+            changed = self._changed.get(runner)
+            if changed is not None:
+                changed.set()
 
     def moved_bytes(self) -> float:
         """Return how far available memory fell since the last `gather`, in bytes, at low cost; infinity if unknown.
@@ -130,16 +132,14 @@ class Sampler:
         self._is_fast = is_fast
         for runner in self.runners:
             runner.is_fast = is_fast
-        with self._changed:
-            self._changed.notify_all()
+        self._wake(self._slow)
 
     def hurry(self) -> None:
         """Run the collectors of the kernel's events at the next tick, and those with a thread now."""
-        for runner in self.runners:
-            if runner.entry.name in EVENT_COLLECTORS:
-                runner.hurry()
-        with self._changed:
-            self._changed.notify_all()
+        hurried = [runner for runner in self.runners if runner.entry.name in EVENT_COLLECTORS]
+        for runner in hurried:
+            runner.hurry()
+        self._wake(hurried)
 
     def watches(self) -> list[Watch]:
         """Return the collectors whose files report events. Call from the thread that ticks."""
@@ -157,8 +157,7 @@ class Sampler:
 
     def stop(self) -> None:
         self._stop.set()
-        with self._changed:
-            self._changed.notify_all()
+        self._wake(self._slow)
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(timeout=0.5)
@@ -174,14 +173,15 @@ class Sampler:
 
     def _wait(self, runner: CollectorRunner) -> None:
         """Wait until the run is due, 10 ms at least. While ticks run the collector, wait until one returns it."""
-        least = 0.01
-        with self._changed:
-            runner.on_tick = runner.is_prompt(self._spacing)
-            while not self._stop.is_set():
-                if runner.on_tick:
-                    self._changed.wait()
-                elif (left := max(runner.seconds_until_due(), least)) > 0:
-                    self._changed.wait(left)
-                    least = 0.0
-                else:
-                    return
+        least, changed = 0.01, self._changed[runner]
+        changed.clear()
+        runner.on_tick = runner.is_prompt(self._spacing)
+        while not self._stop.is_set():
+            if runner.on_tick:
+                changed.wait()
+            elif (left := max(runner.seconds_until_due(), least)) > 0:
+                changed.wait(left)
+                least = 0.0
+            else:
+                return
+            changed.clear()  # before the next look: a change after it is seen there, or ends the next wait

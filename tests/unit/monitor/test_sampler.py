@@ -281,3 +281,31 @@ def test_collector_thread_survives_a_memory_error() -> None:
         wait_until(lambda: collector.calls > asked)
     finally:
         sampler.stop()
+
+
+def count_waits(name: str) -> int:
+    """Return how often a thread of this process has waited."""
+    thread = next(one for one in threading.enumerate() if one.name == name)
+    status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+def test_event_wakes_only_the_thread_that_reads_it() -> None:
+    """A daemon has 15 threads of collectors. Fifty kills wake the one that counts them."""
+    resting = [FakeCollector(f"resting{number}", period_seconds=600.0, may_block=True) for number in range(5)]
+    counting = FakeCollector("cgroup", period_seconds=600.0, may_block=True)
+    sampler = Sampler(enlist(counting, *resting), SystemClock())
+    sampler.start()
+    sampler.wait_for_first(5.0)
+    threading.Event().wait(0.1)  # all wait for their next run
+    before = sum(count_waits(f"collect-{one.name}") for one in resting)
+
+    for _ in range(50):
+        calls = counting.calls
+        sampler.hurry()
+        wait_until(lambda calls=calls: counting.calls > calls)  # type: ignore[misc]
+    after = sum(count_waits(f"collect-{one.name}") for one in resting)
+    sampler.stop()
+
+    assert after - before < 50
+    assert {one.calls for one in resting} == {1}
