@@ -6,8 +6,6 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from memwatch.client import status
-from memwatch.client.output import paint_lines, stdout_depth, stdout_width
 from memwatch.notify.manager import build_test_notification
 from memwatch.printable import printable
 from memwatch.recording.file_format import RecordingError
@@ -71,6 +69,9 @@ def test_alert(settings: Settings) -> int:
 
 def once(settings: Settings, as_json: bool) -> int:
     """Print one sample. Return EXIT_FAILURE if it has no pools."""
+    from memwatch.client import status
+    from memwatch.client.output import paint_lines, stdout_depth, stdout_width
+
     try:
         snapshot = wiring.build_direct_reading(settings).read()
     except RecordingError as error:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -17,6 +15,7 @@ from memwatch.library.host import rss_bytes
 from memwatch.library.memory_pool import MemoryPool
 from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent, Bytes
+from memwatch.runtime.heap import trim_heap
 
 # The calls that a framework's pool makes, shown to a reader who looks for what took the time.
 CALLS = {
@@ -93,16 +92,7 @@ def _is_built_for_hip(modules: Mapping[str, Any]) -> bool:
 @never_raise(())
 def _trim_heap() -> list[Released]:
     """Return free pages of glibc's heap to the kernel. On a unified machine the GPU can use them."""
-    trim = _find_malloc_trim()
-    if trim is None:
-        return []
     before = rss_bytes()
-    trim(0)
+    if not trim_heap():
+        return []
     return [Released("C library", "cpu", _fall(before, rss_bytes()), "malloc_trim(0)")]
-
-
-@lru_cache(1)
-def _find_malloc_trim() -> Any:  # noqa: ANN401  a foreign function
-    if not sys.platform.startswith("linux"):
-        return None
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from memwatch.linux.files import KeptFile
 from memwatch.model import Absent, Bytes
+from memwatch.runtime.heap import trim_heap
 from memwatch.snapshot import SelfUsage
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -75,10 +76,7 @@ class SelfUsageReader:
         """
         gc.collect()
         gc.freeze()
-        if sys.platform == "linux":
-            trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
-            if trim is not None:
-                trim(0)
+        trim_heap()
 
     def release_reserve(self) -> None:
         self._reserve = None
