@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -42,6 +44,10 @@ def lazy_app_of(
 def rss_bytes(daemon: RunningDaemon) -> int:
     status = Path(f"/proc/{daemon.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def has_loaded_pydantic(daemon: RunningDaemon) -> bool:
+    return "pydantic_core" in Path(f"/proc/{daemon.pid}/maps").read_text()
 
 
 def test_concurrent_requests_load_the_app_once() -> None:
@@ -185,15 +191,30 @@ def test_scrapes_load_no_pages_and_pages_no_api(tmp_path: Path) -> None:
         with_pages = rss_bytes(daemon)
         for path in ("/processes", "/api/v1/snapshot", "/history", "/docs", "/api/v1/alerts", "/about"):
             assert daemon.get(path).status == 200
-        used = rss_bytes(daemon)
+        used, loaded_before = rss_bytes(daemon), has_loaded_pydantic(daemon)
         assert daemon.get("/api/v1/events?limit=1").status == 200
-        with_api = rss_bytes(daemon)
+        with_api, loaded_after = rss_bytes(daemon), has_loaded_pydantic(daemon)
 
     assert page.status == 200
     assert b"</html>" in page.body
+    assert (loaded_before, loaded_after) == (False, True)
     assert 2 << 20 < with_pages - small < 12 << 20
     assert used - with_pages < 4 << 20
     assert with_api - used > 8 << 20
+
+
+def test_neighbour_that_follows_loads_no_api(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, installed=True) as daemon:
+        connection = HTTPConnection("127.0.0.1", daemon.port, timeout=MAX_WAIT_SECONDS)
+        with closing(connection):
+            connection.request("GET", "/api/v1/stream?form=compact")
+            stream = connection.getresponse()
+            first = stream.readline()
+            loaded = has_loaded_pydantic(daemon)
+
+    assert stream.status == 200
+    assert first == b"event: tick\n"
+    assert not loaded
 
 
 def test_fast_paths_apply_the_host_allow_list(tmp_path: Path) -> None:

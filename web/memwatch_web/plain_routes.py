@@ -93,8 +93,17 @@ class ViewRoute(ExactRoute):
         return (routing.Match.NONE, {}) if scope["query_string"] else super().matches(scope)
 
 
+class CompactStreamRoute(ExactRoute):
+    """The stream as neighbours request it. Other parameters go to the application behind it."""
+
+    def matches(self, scope: Scope) -> tuple[routing.Match, Scope]:
+        return super().matches(scope) if scope["query_string"] == b"form=compact" else (routing.Match.NONE, {})
+
+
 def serve_views(services: PageServices) -> list[routing.Route]:
-    return [_serve(ViewRoute, route, services) for route in (*MEMORY, *PROGRAMS, *ALERTS)]
+    compact = Route("GET", "/api/v1/stream", views.compact_stream)
+    found = [_serve(ViewRoute, route, services) for route in (*MEMORY, *PROGRAMS, *ALERTS)]
+    return [*found, _serve(CompactStreamRoute, compact, services)]
 
 
 def serve_pages(services: PageServices, kind: type[routing.Route] = ExactRoute) -> list[routing.Route]:

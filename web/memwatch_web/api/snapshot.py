@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.monitor.loop import Monitor
-from memwatch.neighbours.tick import encode_tick
 from memwatch.render import json as as_json
 from memwatch.render.json import answer_bytes, to_bytes
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.services import Services
+from memwatch_web.api.views import compact_stream
 from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
@@ -93,8 +93,7 @@ async def stream(
     """Stream server-sent events: `snapshot` on each tick, `pressure` on a change of level, `event` for each new
     event. With Last-Event-ID, missed events are sent again."""
     if form == "compact":
-        ticks = services.caches.get("compact", lambda _, now: sse("tick", encode_tick(services.own_tick(now))))
-        return services.stream(request, Identity(ticks.plain))
+        return await compact_stream(services, request)
     wanted = frozenset(events.split(","))
     for event in wanted - set(STREAM_EVENTS):
         raise ProblemError(422, f"events is {event[:80]!r}: use some of {', '.join(STREAM_EVENTS)}.")

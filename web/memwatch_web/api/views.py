@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.monitor.loop import Monitor
+from memwatch.neighbours.tick import encode_tick
 from memwatch.notify.status import alert_json, alert_rows, receiver_json, receiver_rows, silence_json
 from memwatch.render import json as as_json
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.single_flight import A, NotCompletedError, SingleFlight, T
+from memwatch_web.asgi.sse import sse
+from memwatch_web.asgi.stream_encoding import Identity
 
 
 def part(render: Callable[[Snapshot], Any]) -> Callable[[Services], Awaitable[Response]]:
@@ -77,3 +81,9 @@ async def silences(services: Services) -> Response:
 async def leases(services: Services) -> Response:
     """Return the leases in force, oldest first."""
     return services.json(as_json.leases_json(services.monitor.leases.current()))
+
+
+async def compact_stream(services: Services, request: Request) -> Response:
+    """Stream compact ticks, with which other machines follow this one."""
+    ticks = services.caches.get("compact", lambda _, now: sse("tick", encode_tick(services.own_tick(now))))
+    return services.stream(request, Identity(ticks.plain))
