@@ -89,7 +89,26 @@ class RunCommand(Struct, frozen=True):
         return run(self.command)
 
 
-Step = WriteFile | RemoveFile | RunCommand
+class CompileTemplates(Struct, frozen=True):
+    """Step that compiles the templates of the pages, as pip does with modules. The service may not write there."""
+
+    def __str__(self) -> str:
+        return "compile the templates of the pages"
+
+    @property
+    def is_done(self) -> bool:
+        from memwatch_web.pages.template_environment import are_compiled
+
+        return sys.dont_write_bytecode or are_compiled()
+
+    def do(self, _run: Run) -> int:
+        from memwatch_web.pages.template_environment import compile_templates
+
+        compile_templates()
+        return 0
+
+
+Step = WriteFile | RemoveFile | RunCommand | CompileTemplates
 
 
 def unit_files() -> Path:
@@ -191,7 +210,7 @@ def install_service(uninstall: bool, dry_run: bool) -> int:
     else:
         refuse_packaged(root)
         refuse_hidden(program)
-        steps = list(install_steps(root, unit_files(), str(program.absolute())))
+        steps = [CompileTemplates(), *install_steps(root, unit_files(), str(program.absolute()))]
     if not dry_run and os.geteuid() != 0:
         run_steps(steps, run_command, click.echo, dry=True)
         raise InstallError("this needs root: sudo memwatchd install-service")
