@@ -262,3 +262,21 @@ def ask_quietly(daemon: RunningDaemon) -> None:
         daemon.get("/")
     except OSError:
         return  # the daemon has exited
+
+
+def test_first_query_of_the_fit_page_delays_no_scrape(tmp_path: Path) -> None:
+    """It imports pydantic in a thread: scrapes are answered meanwhile. The page itself needs none."""
+    with running_daemon(tmp_path, installed=True) as daemon:
+        assert daemon.get("/fit").status == 200
+        empty = has_loaded_pydantic(daemon)
+        asking = threading.Thread(target=daemon.get, args=("/fit?bytes=1GiB",))
+        whole, scrapes = Stopwatch(), 0
+        asking.start()
+        while asking.is_alive():
+            assert daemon.get("/metrics").status == 200
+            scrapes += 1
+        took = whole.seconds
+        answered = has_loaded_pydantic(daemon)
+
+    assert (empty, answered) == (False, True)
+    assert scrapes >= 5, took

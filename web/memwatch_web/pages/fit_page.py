@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
@@ -28,6 +30,8 @@ from memwatch_web.asgi.problems import describe_error
 from memwatch_web.pages.services import PageServices
 
 MAX_FIELDS = 40
+FIT_REQUEST = "memwatch_web.api.fit_request"
+IMPORT_SECONDS = 0.2
 PIPELINE_FIELDS = tuple(field.name for field in fields_of(Pipeline))
 # The shapes of published checkpoints, from their config.json.
 EXAMPLES = (
@@ -134,6 +138,8 @@ async def fit(services: PageServices, request: Request) -> Response:
     fields = {name: value for name, value in given if value}
     if len(fields) != len(given):
         return RedirectResponse("fit?" + urlencode(fields) if fields else "fit", status_code=303)
+    if fields and FIT_REQUEST not in sys.modules:
+        await services.query(FIT_REQUEST, IMPORT_SECONDS, import_fit_request)
     return _show(services, build_form(fields, services.current()))
 
 
@@ -155,6 +161,12 @@ async def fit_config(services: PageServices, request: Request) -> Response:
 def _show(services: PageServices, form: FitForm) -> Response:
     page = services.pages.fit(services.current(), form)
     return HTMLResponse(page, status_code=422 if form.problem else 200)
+
+
+def import_fit_request() -> bytes:
+    """Import the model of a query, with pydantic. Called in a thread: other clients would wait."""
+    import_module(FIT_REQUEST)
+    return b""
 
 
 def build_form(fields: Mapping[str, str], snapshot: Snapshot) -> FitForm:
