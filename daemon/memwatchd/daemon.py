@@ -72,6 +72,7 @@ class Daemon:
         self.neighbours = NeighbourBook(self.monitor.identity.host, SystemClock())
         self.monitor.neighbours = self.neighbours.statuses
         self.follower = Follower(self.neighbours)
+        self.pusher = wiring.create_pusher(settings, self.monitor, self.exporter(), self.labels)
         self.service = Notifier()
         self.target_check = UnknownTargetCheck(settings)
         self.tls = wiring.build_tls_context(settings)
@@ -166,6 +167,8 @@ class Daemon:
             if complaint:
                 log.info("%s", complaint)
         self._ticking.start()
+        if self.pusher is not None:
+            self.pusher.start()
 
     def is_ticking(self) -> bool:
         """Return False if the tick thread has ended before `stop_ticking`."""
@@ -196,6 +199,8 @@ class Daemon:
             self._ticking.join(timeout=1.0)
         self.sampler.stop()
         self.follower.stop()
+        if self.pusher is not None:
+            self.pusher.stop()
         self.alerting.close(2.0)
         self.monitor.incidents.stop()
         if self.monitor.history_writer is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -30,6 +30,7 @@ from memwatch.notify.sender import Sender
 from memwatch.options import InvalidValueError
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.options import WebOptions
+from memwatch_web.metrics.families import Exporter
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import Player, ReplayClock
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     import ssl
 
     from memwatch.notify.outbox.open import OpenResult
+    from memwatchd.otlp.pusher import Pusher
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -145,6 +147,21 @@ def use_incident_store(monitor: Monitor, settings: Settings, state: StateDir, cl
         return
     crash = find_crash_records(build_roots(settings), words.unix) if words and words.machine_restarted else ()
     monitor.incidents.use_store(store, words, crash)
+
+
+def create_pusher(
+    settings: Settings, monitor: Monitor, exporter: Exporter, labels: Callable[[], Mapping[str, str]]
+) -> Pusher | None:
+    """Return the push over OTLP, None without an endpoint. OpenTelemetry's SDK is imported only if it is needed."""
+    otlp = settings.otlp
+    if otlp.endpoint is None:
+        return None
+    from memwatchd.otlp.pusher import Pusher, Target
+    from memwatchd.otlp.source import PayloadSource
+
+    headers = {name: one.text for name, one in otlp.headers.items()}
+    target = Target(otlp.url, otlp.endpoint.origin, otlp.interval.total_seconds(), headers, otlp.ca_file)
+    return Pusher(target, PayloadSource(lambda: monitor.latest, exporter, labels))
 
 
 class LiveSettings(Struct, frozen=True):

@@ -19,8 +19,8 @@ TARGETS = [
     for python in PYTHONS
     for machine in MACHINES.values()
 ]
-# For `memwatch backends` and `memwatch mcp` only, and for systems other than Linux.
-NOT_INCLUDED = {"pyopencl", "mcp", "psutil"}
+# For `memwatch backends`, `memwatch mcp` and [otlp] only, and for systems other than Linux.
+NOT_INCLUDED = {"pyopencl", "mcp", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http", "psutil"}
 
 
 def needed_in(environment: Mapping[str, str]) -> Iterator[Requirement]:

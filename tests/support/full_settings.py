@@ -39,6 +39,9 @@ OTHERS: dict[tuple[str, ...], str] = {
     ("alerts", "job"): '"other"',
     ("alerts", "proxy"): '"http://proxy2.example.com:3128"',
     ("labels", "cluster"): '"east"',
+    ("otlp", "endpoint"): '"https://otel.example.com:4318"',
+    ("otlp", "ca_file"): '"/etc/memwatchd/other.pem"',
+    ("otlp", "headers", "authorization"): '"file:/etc/memwatchd/other-token"',
     ("neighbours", "spark-2", "name"): '"other"',
     ("neighbours", "spark-2", "url"): '"https://spark-3.example.com:6360"',
     ("neighbours", "spark-2", "token"): '"file:/etc/memwatchd/other-token"',
@@ -79,6 +82,7 @@ def full_text(folder: Path) -> str:
         ("proxy-url", "http://user:a-password-of-tests@proxy.example.com:3128"),
         ("vllm-token", "a-token-of-tests"),
         ("spark-2", "a-token-of-a-neighbour"),
+        ("otlp-authorization", "Bearer a-token-of-tests"),
         ("other-token", "another-token-of-tests"),
     ):
         (folder / name).write_text(content)

@@ -31,6 +31,7 @@ from memwatchd.settings.channels import CHANNELS
 from memwatchd.settings.engines import EngineServers, refuse_equal_names
 from memwatchd.settings.labels import MAX_VALUE_LENGTH, parse_label_name, parse_label_value, parse_labels
 from memwatchd.settings.neighbours import NeighbourSection, parse_neighbours, refuse_equal_neighbours
+from memwatchd.settings.otlp import Otlp
 from memwatchd.settings.section import AT_START, ON_RELOAD, ON_RELOAD_OF_MACHINE
 from memwatchd.settings.values import parse_folder, parse_new_folder, parse_resident
 from memwatchd.settings.web import Web
@@ -221,6 +222,7 @@ class Sections(Section, frozen=True, kw_only=True):
         ON_RELOAD,
     ] = ()
     labels: Annotated[dict[LabelName, LabelValue], Converter(parse_labels), ON_RELOAD] = field(default_factory=dict)
+    otlp: Annotated[Otlp, AT_START] = Otlp()
     log: Annotated[Log, ON_RELOAD] = Log()
 
     def __post_init__(self) -> None:

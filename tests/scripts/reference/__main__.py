@@ -1,10 +1,11 @@
-"""Write the pages of docs/reference, and the template of /runbooks: python -m scripts.reference."""
+"""Write the pages of docs/reference, the template of /runbooks, and names in deploy/otel/collector.yml."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from scripts import otel_collector
 from scripts.reference import commands, configuration, http_api, library, metrics, rules, runbooks
 
 FOLDER = Path(__file__).parents[3] / "docs" / "reference"
@@ -25,6 +26,7 @@ def main() -> None:
     for name, render in PAGES.items():
         write(FOLDER / name, render())
     write(runbooks.TEMPLATE, runbooks.render())
+    write(otel_collector.SHIPPED, otel_collector.with_conventions(otel_collector.SHIPPED.read_text()))
 
 
 def write(file: Path, text: str) -> None:

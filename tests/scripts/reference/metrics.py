@@ -128,7 +128,7 @@ OTHER_NAMES = (
         'pool_available_bytes{kind="system_ram"}',
         "node_memory_MemAvailable_bytes",
         "",
-        "system.linux.memory.available",
+        "system.memory.linux.available",
     ),
     ('pool_free_bytes{kind="system_ram"}', "node_memory_MemFree_bytes", "", 'system.memory.usage{state="free"}'),
     ('pool_contents_bytes{content="anonymous"}', "node_memory_AnonPages_bytes", "", ""),
@@ -159,7 +159,8 @@ OTHER_NAMES = (
     ("device_memory_busy_ratio", "", "DCGM_FI_DEV_MEM_COPY_UTIL", ""),
     ("device_temperature_celsius", "node_hwmon_temp_celsius", "DCGM_FI_DEV_GPU_TEMP", "hw.temperature"),
     ("device_power_watts", "node_hwmon_power_average_watt", "DCGM_FI_DEV_POWER_USAGE", "hw.power"),
-    ('driver_memory_errors_total{kind="xid_…"}', "", "DCGM_FI_DEV_XID_ERRORS (the last one)", "hw.errors"),
+    ('driver_memory_errors_total{kind="xid_…"}', "", "DCGM_FI_DEV_XID_ERRORS (the last one)", ""),
+    ('driver_memory_errors_total{kind="ecc_corrected"}', "", "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "hw.errors"),
     ("process_resident_bytes", "", "", "process.memory.usage"),
 )
 WHY = """

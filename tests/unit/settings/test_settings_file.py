@@ -46,6 +46,8 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
         ("alerts", "alertmanagers"),
         ("alerts", "apprise"),
         ("neighbours",),
+        ("otlp", "endpoint"),
+        ("otlp", "ca_file"),
         ("collectors", "containers", "socket"),
         ("engines",),
     }
