@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from support.certificates import authority, signed_by
 from support.daemon_process import MEMWATCHD, clean_environment, run_program, running_daemon
 from support.otlp_receiver import Push, attributes_of, read_push
 from support.waiting import wait_until
-from support.webhook_receiver import Site, receiving
+from support.webhook_receiver import Endless, Site, raw_receiver, receiving
 
 EACH_SECOND = '[otlp]\ninterval = "1s"\nendpoint = "{endpoint}"\n'
 
@@ -124,6 +125,26 @@ def test_daemon_stops_at_once_while_a_push_waits(tmp_path: Path) -> None:
         wait_until(lambda: bool(site.deliveries))
         assert daemon.terminate() == 0
         site.may_answer.set()
+
+
+def test_endless_response_is_not_read(tmp_path: Path) -> None:
+    """A push ends with the head of the response; the daemon pushes again, and its memory does not grow."""
+    endless = Endless()
+    with raw_receiver(endless) as url:
+        config = EACH_SECOND.format(endpoint=url)
+        with running_daemon(tmp_path, config=config) as daemon:
+            wait_until(lambda: endless.sent_bytes > 0)
+            before = resident_bytes(daemon.pid)
+            sent = endless.sent_bytes
+            wait_until(lambda: endless.sent_bytes > sent)
+            grown = resident_bytes(daemon.pid) - before
+
+    assert grown < 16 << 20
+    assert endless.sent_bytes < 64 << 20
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_missing_receiver_is_named_with_the_reason(tmp_path: Path) -> None:

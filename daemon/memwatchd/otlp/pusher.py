@@ -90,13 +90,14 @@ class Pusher:
 
 
 def create_session() -> requests.Session:
-    """Return a session without the environment and without redirects.
+    """Return a session without the environment, without redirects, and without reading the body of a response.
 
     Its variables would replace `ca_file` (REQUESTS_CA_BUNDLE) and `authorization` (a netrc file).
     """
     session = requests.Session()
     session.trust_env = False
     session.max_redirects = 0
+    session.stream = True
     return session
 
 
