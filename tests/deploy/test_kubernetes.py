@@ -181,14 +181,38 @@ def test_probes_need_no_login(overlay: str) -> None:
     assert probed == OPEN_PATHS
 
 
+def daemonset_with(component: str, folder: Path) -> Any:
+    """Return the DaemonSet of an overlay with the base and a component."""
+    for name in ("base", component):
+        shutil.copytree(FOLDER / name, folder / name)
+    (folder / "kustomization.yaml").write_text(f"resources: [base]\ncomponents: [{component}]\n")
+    done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return next(one for one in yaml.safe_load_all(done.stdout) if one["kind"] == "DaemonSet")
+
+
+def test_node_features_component_adds_one_confined_container(tmp_path: Path) -> None:
+    """It writes one folder of the node, without capabilities. The container of memwatchd stays as it is."""
+    daemonset = daemonset_with("node-features", tmp_path)
+    spec, plain = daemonset["spec"]["template"]["spec"], pod("base")
+    first, second = spec["containers"]
+    writable = [one for one in second["volumeMounts"] if not one.get("readOnly")]
+    (added,) = [one for one in spec["volumes"] if one not in plain["volumes"]]
+
+    for version in VERSIONS:
+        kubernetes_validate.validate(daemonset, version, strict=True)
+    assert [first] == plain["containers"]
+    assert second["image"] == first["image"]
+    assert second["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert second["securityContext"]["allowPrivilegeEscalation"] is False
+    assert [one["name"] for one in writable] == [added["name"]]
+    assert added["hostPath"]["path"] == "/etc/kubernetes/node-feature-discovery/features.d"
+    assert second["command"][second["command"].index("--output") + 1].startswith(writable[0]["mountPath"])
+
+
 def test_kernel_log_component_adds_the_device_and_nothing_else(tmp_path: Path) -> None:
     """Only a privileged container may open /dev/kmsg. Strict validation accepts the result."""
-    for folder in ("base", "kernel-log"):
-        shutil.copytree(FOLDER / folder, tmp_path / folder)
-    (tmp_path / "kustomization.yaml").write_text("resources: [base]\ncomponents: [kernel-log]\n")
-    done = subprocess.run(["kubectl", "kustomize", tmp_path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    daemonset = next(one for one in yaml.safe_load_all(done.stdout) if one["kind"] == "DaemonSet")
+    daemonset = daemonset_with("kernel-log", tmp_path)
     spec = daemonset["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     added = [one for one in spec["volumes"] if one not in pod("base")["volumes"]]

@@ -19,6 +19,10 @@ Json = dict[str, Any]
 STATUS_WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 CHOICES = click.Choice(LEVELS[1:])
 MAX_NAMED = 3
+# OK, a warning, critical and unknown as node-problem-detector counts: 1 is a problem, every other code unknown.
+NODE_PROBLEM_CODES = (0, 0, 1, 2)
+# `max_output_length` of node-problem-detector's own examples.
+MAX_MESSAGE_LENGTH = 80
 
 
 @click.command(short_help="Exit code by level, for Nagios and scripts.")
@@ -27,8 +31,15 @@ MAX_NAMED = 3
 @click.option(
     "--target", metavar="ID", multiple=True, help="Only this pool, limit or MIG instance. May be repeated."
 )
+@click.option(
+    "--node-problem",
+    is_flag=True,
+    help="Exit as a plugin of Kubernetes' node-problem-detector: 0 (OK), 1 (--fail-on is reached) or 2 (unknown).",
+)
 @common
-def check(fail_on: str, warn_on: str, target: tuple[str, ...], url: Address | None, as_json: bool) -> int:
+def check(
+    fail_on: str, warn_on: str, target: tuple[str, ...], node_problem: bool, url: Address | None, as_json: bool
+) -> int:
     """Print the worst level with performance data in one line, as Nagios plugins do.
 
     Exits with 0 (OK), 1 (warning), 2 (critical) or 3 (unknown: no daemon, no data, or stale data).
@@ -47,11 +58,19 @@ def check(fail_on: str, warn_on: str, target: tuple[str, ...], url: Address | No
         )
     else:
         as_json = context.as_json
+    if node_problem:
+        print(printable(shorten(line)))
+        return NODE_PROBLEM_CODES[code]
     if as_json:
         print(json.dumps({"status": STATUS_WORDS[code].lower(), "exit_code": code, "text": line}))
     else:
         print(printable(f"MEMWATCH {STATUS_WORDS[code]} - {line}{f' | {figures}' if figures else ''}"))
     return code
+
+
+def shorten(line: str) -> str:
+    """Return a line that node-problem-detector does not cut."""
+    return line if len(line) <= MAX_MESSAGE_LENGTH else line[: MAX_MESSAGE_LENGTH - 1] + "…"
 
 
 def judge(snapshot: Json, age: float, fail_on: str, warn_on: str, targets: tuple[str, ...]) -> tuple[int, str]:

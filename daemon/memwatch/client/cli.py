@@ -50,7 +50,7 @@ GROUPS = (
     ("fit, advise", "does a model fit; recommended settings"),
     ("wait, run, autopsy", "start when it fits; peaks; blocks"),
     ("doctor, record, release", "missing data; recording; free the GPUs"),
-    ("mcp, completion", "tools for AI assistants; shell completion"),
+    ("mcp, node-features, completion", "AI assistants; Kubernetes; shell completion"),
 )
 HINT = "memwatch COMMAND --help shows its options; man memwatch has examples."
 
@@ -253,6 +253,7 @@ memwatch.deferred = {
         "incidents": ("incidents",),
         "machines": ("machines",),
         "mcp": ("mcp",),
+        "node_features": ("node-features",),
         "reports": ("alerts", "growth", "owners", "last-words"),
         "run": ("run",),
         "wait": ("wait",),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from memwatch.client.address import Address
-from memwatch.client.context import build_context, common
+from memwatch.client.atomic_file import write_atomically
+from memwatch.client.context import EXIT_OK, build_context, check_shape, common, print_errors
+from memwatch.client.errors import CommandError
 from memwatch.client.http import ask
+from memwatch.client.scrape_targets import build_targets
 from memwatch.client.tables import columns
 from memwatch.render import words as wording
 
@@ -18,12 +23,36 @@ ALONE = "No neighbours: add [[neighbours]] to memwatchd.toml to follow other mac
 
 
 @click.command(short_help="This machine and its neighbours.")
+@click.option(
+    "--file-sd",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write them to FILE as targets of Prometheus's file_sd.",
+)
 @common
-def machines(url: Address | None, as_json: bool) -> int:
-    """List the daemon's machine and its neighbours, those that need an operator first."""
+def machines(file: Path | None, url: Address | None, as_json: bool) -> int:
+    """List the daemon's machine and its neighbours, those that need an operator first.
+
+    With --file-sd, write their addresses to a file that Prometheus reads at once when it changes.
+    """
     context = build_context(url, as_json)
     answer = ask(context.address, "/api/v1/machines")
+    if file is not None:
+        return write_targets(file, answer.json, context.address)
     return context.show(answer.json, lambda: machine_lines(answer.json), answer.is_simulated)
+
+
+def write_targets(file: Path, found: Sequence[Json], own: Address) -> int:
+    """Write the targets. The file is left as it is if there is none."""
+    with check_shape(own):
+        groups, left_out = build_targets(found, own)
+    if not groups:
+        raise CommandError(f"{file} is not written: a socket file cannot be scraped; use --url")
+    write_atomically(file, json.dumps(groups, indent=2) + "\n")
+    if left_out:
+        print_errors([f"left out, as their address is a socket file: {', '.join(left_out)}"])
+    print(f"{len(groups)} targets in {file}")
+    return EXIT_OK
 
 
 def machine_lines(found: Sequence[Json]) -> Iterator[str]:
