@@ -264,7 +264,7 @@ tools:
 		procps gcc libc6-dev pocl-opencl-icd tinyproxy-bin
 
 release-tools:
-	@sh tests/tools/need.sh lintian openssh-client gnupg
+	@sh tests/tools/need.sh lintian openssh-client gnupg mosquitto
 
 bench-tools:
 	@[ "$(TOOLS)" = none ] || sh tests/tools/need.sh prometheus-node-exporter wrk collectd-core libmicrohttpd12 libprotobuf-c1 netdata-core glances python3-bottle

@@ -19,8 +19,15 @@ TARGETS = [
     for python in PYTHONS
     for machine in MACHINES.values()
 ]
-# For `memwatch backends`, `memwatch mcp` and [otlp] only, and for systems other than Linux.
-NOT_INCLUDED = {"pyopencl", "mcp", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http", "psutil"}
+# For `memwatch backends`, `memwatch mcp`, `memwatch mqtt` and [otlp] only, and for systems other than Linux.
+NOT_INCLUDED = {
+    "pyopencl",
+    "mcp",
+    "opentelemetry-sdk",
+    "opentelemetry-exporter-otlp-proto-http",
+    "paho-mqtt",
+    "psutil",
+}
 
 
 def needed_in(environment: Mapping[str, str]) -> Iterator[Requirement]:

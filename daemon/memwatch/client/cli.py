@@ -50,7 +50,7 @@ GROUPS = (
     ("fit, advise", "does a model fit; recommended settings"),
     ("wait, run, autopsy", "start when it fits; peaks; blocks"),
     ("doctor, record, release", "missing data; recording; free the GPUs"),
-    ("mcp, node-features, completion", "AI assistants; Kubernetes; shell completion"),
+    ("mcp, mqtt, node-features, completion", "AI, Home Assistant, Kubernetes, shells"),
 )
 HINT = "memwatch COMMAND --help shows its options; man memwatch has examples."
 
@@ -253,6 +253,7 @@ memwatch.deferred = {
         "incidents": ("incidents",),
         "machines": ("machines",),
         "mcp": ("mcp",),
+        "mqtt": ("mqtt",),
         "node_features": ("node-features",),
         "reports": ("alerts", "growth", "owners", "last-words"),
         "run": ("run",),

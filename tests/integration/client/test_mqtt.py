@@ -1,0 +1,173 @@
+"""Test `memwatch mqtt` with mosquitto, and the messages for Home Assistant without a broker."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memwatch.client.home_assistant import discovery_of, topics_of, values_of
+from memwatch.render.json import snapshot_json, to_bytes
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.frames import read_frames
+from support.client_process import SCRIPT, memwatch
+from support.daemon_process import clean_environment, free_port, running_daemon
+from support.mosquitto import PASSWORD, USER, MqttBroker, mosquitto, watch
+from support.waiting import MAX_WAIT_SECONDS
+
+STATE, AVAILABILITY = "memwatch/spark_1a2b/state", "memwatch/spark_1a2b/availability"
+CONFIG = "homeassistant/device/memwatch_spark_1a2b/config"
+DEMOS = ("dgx-spark", "rtx4090", "h100x8-mig", "strix-halo", "macbook")
+
+
+def demo(name: str) -> Any:
+    """Return the first snapshot of a demo, as the API answers it."""
+    return json.loads(to_bytes(snapshot_json(next(read_frames(path_of(name))))))
+
+
+@pytest.mark.parametrize("name", DEMOS)
+def test_each_component_reads_a_value_of_its_kind(name: str) -> None:
+    """A template names one key; sizes and percentages are numbers, levels one of the options. Ids are unique."""
+    snapshot = demo(name)
+    values, components = values_of(snapshot), discovery_of(snapshot)["components"]
+
+    assert components.keys() == values.keys()
+    assert len({one["unique_id"] for one in components.values()}) == len(components)
+    for key, one in components.items():
+        assert re.fullmatch(r"[A-Za-z0-9_]+", key)
+        assert one["value_template"] == f"{{{{ value_json.{key} }}}}"
+        if "options" in one:
+            assert values[key] in one["options"]
+            assert "state_class" not in one
+        else:
+            assert values[key] is None or isinstance(values[key], float | int)
+            assert one["state_class"] == "measurement"
+
+
+def test_sizes_are_those_of_the_snapshot_in_gib() -> None:
+    snapshot = demo("rtx4090")
+    values = values_of(snapshot)
+    vram = next(pool for pool in snapshot["pools"] if pool["id"] == "gpu0")
+
+    assert values["gpu0_size"] == pytest.approx(vram["size_bytes"] / 2**30, abs=0.01)
+    assert values["gpu0_used"] == pytest.approx(100 * vram["used_bytes"] / vram["size_bytes"], abs=0.1)
+
+
+def test_topics_contain_no_separator_of_a_host_name() -> None:
+    """A host may be named with dots, or, in a hostile recording, with a wildcard."""
+    assert topics_of({"host": "gpu.example/#+"}).state == "memwatch/gpu_example___/state"
+
+
+@pytest.mark.parametrize(
+    "broker", ["hass:1883", "http://hass", "mqtt://", "mqtt://me:secret@hass", "mqtt://h:99999"]
+)
+def test_address_that_is_no_broker_is_a_usage_error(broker: str) -> None:
+    done = memwatch("mqtt", "--broker", broker)
+
+    assert done.returncode == 2
+    assert "mqtt://HOST:PORT" in done.stderr
+
+
+def test_missing_broker_is_named_with_the_reason(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
+        done = memwatch("--url", daemon.url, "mqtt", "--broker", f"mqtt://127.0.0.1:{free_port()}")
+
+    assert done.returncode == 1
+    assert "cannot reach the broker mqtt://127.0.0.1:" in done.stderr
+    assert "Connection refused" in done.stderr
+
+
+@contextmanager
+def publishing(url: str, broker: str, password: str = PASSWORD) -> Iterator[subprocess.Popen[str]]:
+    """Run the command as a service does, and end it with SIGTERM."""
+    command = [*SCRIPT, "--url", url, "mqtt", "--broker", broker, "--user", USER, "--interval", "1s"]
+    environment = clean_environment(MEMWATCH_MQTT_PASSWORD=password)
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=MAX_WAIT_SECONDS)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[MqttBroker]:
+    with mosquitto(tmp_path) as running, watch(running) as watched:
+        yield watched
+
+
+@pytest.mark.long
+def test_broker_receives_discovery_values_and_availability(tmp_path: Path, broker: MqttBroker) -> None:
+    """SIGTERM ends the command with 0 and marks the machine as unavailable."""
+    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
+        with publishing(daemon.url, broker.url) as process:
+            broker.wait_for(AVAILABILITY, "online")
+            values, config = json.loads(broker.last(STATE)), json.loads(broker.last(CONFIG))
+        size = daemon.snapshot()["pools"][0]["size_bytes"]
+
+    assert process.returncode == 0
+    assert values["ram_size"] == pytest.approx(size / 2**30, abs=0.01)
+    assert config["state_topic"] == STATE
+    assert config["components"].keys() == values.keys()
+    broker.wait_for(AVAILABILITY, "offline")
+
+
+@pytest.mark.long
+def test_broker_reports_a_killed_command_as_offline(tmp_path: Path, broker: MqttBroker) -> None:
+    """The last will, which the broker sends by itself."""
+    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon, publishing(daemon.url, broker.url) as process:
+        broker.wait_for(AVAILABILITY, "online")
+        process.send_signal(signal.SIGKILL)
+        broker.wait_for(AVAILABILITY, "offline")
+
+
+@pytest.mark.long
+def test_machine_is_unavailable_while_its_daemon_is_stopped(tmp_path: Path, broker: MqttBroker) -> None:
+    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon, publishing(daemon.url, broker.url) as process:
+        broker.wait_for(AVAILABILITY, "online")
+        daemon.terminate()
+        broker.wait_for(AVAILABILITY, "offline")
+        assert process.poll() is None
+
+
+@pytest.mark.long
+def test_restarted_broker_gets_the_discovery_again(tmp_path: Path) -> None:
+    """It has forgotten all messages. The command reconnects by itself."""
+    with (
+        running_daemon(tmp_path, "--demo", "dgx-spark") as daemon,
+        mosquitto(tmp_path) as first,
+        publishing(daemon.url, first.url),
+    ):
+        with watch(first):
+            first.wait_for(AVAILABILITY, "online")
+        first.process.terminate()
+        first.process.wait(MAX_WAIT_SECONDS)
+        with mosquitto(tmp_path, first.port) as second, watch(second):
+            second.wait_for(AVAILABILITY, "online")
+            assert json.loads(second.last(CONFIG))["state_topic"] == STATE
+
+
+@pytest.mark.long
+def test_wrong_password_is_reported_without_it(tmp_path: Path, broker: MqttBroker) -> None:
+    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
+        done = memwatch(
+            "--url",
+            daemon.url,
+            "mqtt",
+            "--broker",
+            broker.url,
+            "--user",
+            USER,
+            MEMWATCH_MQTT_PASSWORD="wrong-secret",
+        )
+
+    assert done.returncode == 1
+    assert "refuses the login: Not authorized" in done.stderr
+    assert "wrong-secret" not in done.stderr
