@@ -12,9 +12,9 @@ from memwatch.client.terminal.moment import LEVELS, labels_of
 Json = dict[str, Any]
 GIB = 1 << 30
 DISCOVERY = "homeassistant"
-SIZE = {"unit_of_measurement": "GiB", "device_class": "data_size", "suggested_display_precision": 1}
-PERCENT = {"unit_of_measurement": "%", "icon": "mdi:memory", "suggested_display_precision": 1}
-LEVEL = {"device_class": "enum", "options": list(LEVELS), "icon": "mdi:gauge"}
+SIZE: Json = {"unit_of_measurement": "GiB", "device_class": "data_size", "suggested_display_precision": 1}
+PERCENT: Json = {"unit_of_measurement": "%", "icon": "mdi:memory", "suggested_display_precision": 1}
+LEVEL: Json = {"device_class": "enum", "options": list(LEVELS), "icon": "mdi:gauge"}
 
 
 class Sensor(NamedTuple):
