@@ -26,6 +26,7 @@ NOT_INCLUDED = {
     "opentelemetry-sdk",
     "opentelemetry-exporter-otlp-proto-http",
     "paho-mqtt",
+    "requests",
     "psutil",
 }
 

@@ -68,11 +68,14 @@ class MqttSession:
             raise CommandError(f"{why}; set --user and {PASSWORD_VARIABLE}")
 
     def show(self, snapshot: Json) -> None:
-        """Publish the values of a snapshot; the discovery only if sensors have come or gone."""
+        """Publish the values of a snapshot; the discovery only if sensors have come or gone.
+
+        Values come before availability, so that a machine that is available has some.
+        """
         self._retain(self._topics.config, json.dumps(discovery_of(snapshot)))
-        self._retain(self._topics.availability, ONLINE)
         if self._client.is_connected():  # the library would queue old values
             self._publish(self._topics.state, json.dumps(values_of(snapshot)))
+        self._retain(self._topics.availability, ONLINE)
 
     def hide(self) -> None:
         """Report the machine as unavailable: there are no current values."""
