@@ -1,0 +1,104 @@
+"""A tick at rest calls as many of our functions as recorded here, however busy this machine is.
+
+Times differ by 20 % from run to run, a number of calls does not: so no change makes every second dearer unseen.
+Work of the interpreter's own functions is not counted.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import memwatch
+import memwatch_web
+from memwatch.collectors import list_collectors
+from memwatch.collectors.base import Host
+from memwatch.linux.files import Roots
+from memwatch.monitor.identity import Identity
+from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.sampler import Sampler
+from memwatch_web.metrics.families import Exporter
+from support.fakes import FakeClock
+from support.paths import MACHINES
+
+OURS = tuple(str(Path(str(package.__file__)).parent) for package in (memwatch, memwatch_web))
+# Until trends are full and every collector has had its turn.
+WARM_TICKS, TICKS = 120, 60
+# More than the difference between Python 3.10 and 3.14, less than what anybody should overlook.
+TOLERANCE = 0.1
+# Calls of a tick at rest, of those collectors that are read within it, and of one exposition.
+CALLS = {
+    "workstation": (346, 528),
+    "gb10": (355, 530),
+    "mi210": (751, 562),
+    "jetson-agx-orin-jp6": (461, 550),
+    "numa-server-2tib": (411, 526),
+}
+
+
+class CallCounter:
+    """Counts calls of functions in our packages. Comprehensions are none since Python 3.12, so they do not count."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __enter__(self) -> CallCounter:
+        self._before = sys.getprofile()
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(self._before)
+
+    def _count(self, frame: FrameType, event: str, _argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(OURS) and not code.co_name.startswith("<"):
+            self.calls += 1
+
+
+def monitor_of(name: str, clock: FakeClock) -> Monitor:
+    folder = MACHINES / name
+    host = Host(Roots(folder / "proc", folder / "sys", folder / "root"))
+    quick = [entry for entry in list_collectors(host) if not entry.may_block]
+    return Monitor(Sampler(quick, clock), clock, MonitorRules(), Identity("box", "boot"))
+
+
+def count_calls(name: str) -> tuple[float, int]:
+    """Return the calls of an average tick, and those of an exposition."""
+    clock = FakeClock()
+    monitor = monitor_of(name, clock)
+    for _ in range(WARM_TICKS):
+        snapshot = monitor.tick()
+        clock.now += 1
+    with CallCounter() as ticks:
+        for _ in range(TICKS):
+            monitor.tick()
+            clock.now += 1
+    exporter = Exporter("1", dict, tuple, lambda: 0)
+    exporter.snapshot = snapshot
+    with CallCounter() as exposition:
+        found = list(exporter.collect())
+    assert found
+    return ticks.calls / TICKS, exposition.calls
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_tick_and_exposition_make_as_many_calls_as_recorded(name: str) -> None:
+    """If it is more, spend less, or record the new figure with its reason. If it is less, record what was won."""
+    found = count_calls(name)
+
+    assert found == pytest.approx(CALLS[name], rel=TOLERANCE)
+
+
+def test_counter_counts_our_functions_only() -> None:
+    with CallCounter() as counted:
+        memwatch.units.size(5 << 30)
+        sorted([3, 1, 2], key=lambda one: -one)
+
+    assert counted.calls >= 1
+    with CallCounter() as counted:
+        sorted([3, 1, 2], key=lambda one: -one)
+    assert counted.calls == 0
