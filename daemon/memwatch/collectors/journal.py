@@ -7,22 +7,17 @@ line itself, so another program cannot forge it.
 from __future__ import annotations
 
 import json
-import logging
 import os
-import time
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
-from memwatch.helper.process import Child, bind_to_parent
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.kill_lines import PARSERS, KillLineTracker
-from memwatch.linux.line_buffer import LineBuffer
+from memwatch.linux.line_program import LineProgram
 from memwatch.options import Accepts, Converter, Doc, SwitchableOptions, program_path
 from memwatch.runtime.backoff import Backoff
 from memwatch.runtime.programs import find_program
-
-log: logging.Logger = logging.getLogger(__name__)
 
 AUTO = "auto"
 MAX_LINE_BYTES, MAX_READS = 1 << 16, 64
@@ -58,11 +53,10 @@ class Collector(BaseCollector):
 
     def __init__(self, roots: Roots, path: str = AUTO, search_path: str | None = None) -> None:
         """`search_path`: search path for the program, PATH by default."""
-        self._child = Child(bind_to_parent(build_command(roots, path, search_path)))
-        self._lines = LineBuffer(MAX_LINE_BYTES)
+        command = build_command(roots, path, search_path)
+        backoff = Backoff(PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS)
+        self._program = LineProgram("journalctl", command, MAX_LINE_BYTES, backoff)
         self._tracker = KillLineTracker()
-        self._backoff = Backoff(PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS)
-        self._trouble = ""
         self._rejected = 0
 
     @classmethod
@@ -70,31 +64,18 @@ class Collector(BaseCollector):
         return cls(host.roots, host.options_for(Options).path)
 
     def collect(self) -> Findings:
-        self._start()
+        self._program.ensure_running()
         for _ in range(MAX_READS):
-            data = self._child.read(0.0)
-            if data is None:
+            lines = self._program.read(0.0)
+            if lines is None:
                 break
-            if not data:
-                self._give_up()
-            for line in self._lines.feed(data):
+            for line in lines:
                 self._read(line)
-        rejected, self._rejected = self._rejected + self._lines.cut, 0
-        self._lines.cut = 0
+        rejected, self._rejected = self._rejected + self._program.take_cut(), 0
         return Findings(service_kills=self._tracker.kills, rejected=rejected)
 
     def close(self) -> None:
-        self._child.stop()
-
-    def _start(self) -> None:
-        if self._child.pid is not None:
-            return
-        if not self._backoff.is_due(time.monotonic()):
-            raise ParseError(self._trouble)
-        self._backoff.failed(time.monotonic())
-        self._lines = LineBuffer(MAX_LINE_BYTES)
-        self._child.start()
-        log.info("journalctl started as process %d", self._child.pid)
+        self._program.stop()
 
     def _read(self, line: bytes) -> None:
         try:
@@ -104,13 +85,9 @@ class Collector(BaseCollector):
         except (ValueError, KeyError, TypeError):
             self._rejected += 1
             return
+        self._program.reset_pause()
         if isinstance(unit, str) and isinstance(text, str):  # a message that is not UTF-8 is a list of bytes
             self._tracker.read(unit, text, unix)
-
-    def _give_up(self) -> NoReturn:
-        self._trouble = f"journalctl {self._child.how_it_ended()}; it will be restarted after a pause"
-        self._child.stop()
-        raise ParseError(self._trouble)
 
 
 def build_command(roots: Roots, path: str, search_path: str | None) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.tegra.detect import AUTO, TegraOptions, detect_soc
@@ -17,9 +17,8 @@ from memwatch.drivers.tegra.records import TegrastatsReading
 from memwatch.drivers.tegra.tegrastats_line import MAX_LINE_BYTES, parse_line
 from memwatch.findings import Findings
 from memwatch.helper.codec import DecodeError
-from memwatch.helper.process import Child, bind_to_parent
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.linux.line_buffer import LineBuffer
+from memwatch.linux.files import Roots, SourceUnavailable
+from memwatch.linux.line_program import LineProgram
 from memwatch.options import Accepts, Bounds, Converter, Doc, Duration, SwitchableOptions, program_path, seconds
 from memwatch.runtime.backoff import Backoff
 from memwatch.runtime.programs import Program, find_program
@@ -88,12 +87,9 @@ class Collector(BaseCollector):
             raise SourceUnavailable(explain_missing(roots, path, board, found))
         self.period_seconds = interval_seconds
         self._deadline = max(3 * interval_seconds, MIN_DEADLINE_SECONDS)
-        self._child = Child(
-            bind_to_parent([found.path, "--interval", f"{interval_seconds * 1000:.0f}"]), quiet=True
-        )
-        self._lines = LineBuffer(MAX_LINE_BYTES)
-        self._backoff = Backoff(PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS)
-        self._trouble = ""
+        command = [found.path, "--interval", f"{interval_seconds * 1000:.0f}"]
+        backoff = Backoff(PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS)
+        self._program = LineProgram("tegrastats", command, MAX_LINE_BYTES, backoff, quiet=True)
         self._rejected = 0
 
     @classmethod
@@ -102,24 +98,14 @@ class Collector(BaseCollector):
         return cls(host.roots, given.path, given.interval.total_seconds(), board)
 
     def collect(self) -> Findings:
-        self._start()
+        self._program.ensure_running()
         reading = self._newest()
-        self._backoff.reset()
+        self._program.reset_pause()
         rejected, self._rejected = self._rejected, 0
         return Findings(tegrastats=reading, rejected=rejected)
 
     def close(self) -> None:
-        self._child.stop()
-
-    def _start(self) -> None:
-        if self._child.pid is not None:
-            return
-        if not self._backoff.is_due(time.monotonic()):
-            raise ParseError(self._trouble)
-        self._backoff.failed(time.monotonic())
-        self._lines = LineBuffer(MAX_LINE_BYTES)
-        self._child.start()
-        log.info("tegrastats started as process %d", self._child.pid)
+        self._program.stop()
 
     def _newest(self) -> TegrastatsReading:
         """Return the last line already printed, or the first one printed before the deadline."""
@@ -128,19 +114,18 @@ class Collector(BaseCollector):
         reads = 0
         while True:
             left = 0.0 if newest else until - time.monotonic()
-            data = self._child.read(left) if left >= 0 and reads < MAX_READS else None
-            if newest and not data:
+            may_read = left >= 0 and reads < MAX_READS
+            lines = self._program.read(left, keep_end=newest is not None) if may_read else None
+            if lines is None and newest:
                 return newest
-            if data is None:
-                self._give_up(f"printed no valid line for {self._deadline:g} s and was killed")
-            if not data:
-                self._give_up(self._child.how_it_ended())
-            newest = self._parse_last(self._lines.feed(data)) or newest
+            if lines is None:
+                self._program.give_up(f"printed no valid line for {self._deadline:g} s and was killed")
+            newest = self._parse_last(lines) or newest
             reads += newest is not None
 
     def _parse_last(self, lines: list[bytes]) -> TegrastatsReading | None:
         readings = [reading for line in lines if (reading := self._parse(line))]
-        self._rejected, self._lines.cut = self._rejected + self._lines.cut, 0
+        self._rejected += self._program.take_cut()
         return readings[-1] if readings else None
 
     def _parse(self, line: bytes) -> TegrastatsReading | None:
@@ -150,9 +135,3 @@ class Collector(BaseCollector):
             self._rejected += 1
             log.debug("%s", error)
             return None
-
-    def _give_up(self, why: str) -> NoReturn:
-        """Stop the program. The message stays the same until another error occurs, so it is logged only once."""
-        self._child.stop()
-        self._trouble = f"tegrastats {why}; it will be restarted after a pause"
-        raise ParseError(self._trouble)

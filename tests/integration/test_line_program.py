@@ -1,0 +1,109 @@
+"""Programs that print lines for as long as they run: ends, pauses between starts, and lines that are too long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from memwatch.collectors.journal import Collector as Journal
+from memwatch.linux.files import ParseError, Roots
+from memwatch.linux.line_program import LineProgram
+from memwatch.runtime.backoff import Backoff
+
+KILL = (
+    '{"_SYSTEMD_UNIT": "earlyoom.service", "__REALTIME_TIMESTAMP": "1800000000000000",'
+    ' "MESSAGE": "sending SIGTERM to process 12 uid 0 \\"a\\": badness 1, VmRSS 5 MiB"}'
+)
+
+
+@contextmanager
+def running(script: str, backoff: Backoff) -> Iterator[LineProgram]:
+    program = LineProgram("test", ["/bin/sh", "-c", script], 100, backoff)
+    try:
+        yield program
+    finally:
+        program.stop()
+
+
+def lines_until_end(program: LineProgram) -> tuple[list[bytes], str]:
+    found: list[bytes] = []
+    try:
+        program.ensure_running()
+        while True:
+            found += program.read(5.0) or []
+    except ParseError as error:
+        return found, str(error)
+
+
+def test_program_that_ended_is_started_again_after_its_pause() -> None:
+    """Its lines and its last error are returned; during the pause only the error."""
+    with running("echo one; echo gone >&2; exit 4", Backoff(0.5)) as program:
+        first = lines_until_end(program)
+        during = lines_until_end(program)
+        time.sleep(0.6)
+        second = lines_until_end(program)
+
+    trouble = "test exited with code 4: gone; it will be restarted after a pause"
+    assert first == second == ([b"one\n"], trouble)
+    assert during == ([], trouble)
+
+
+def test_pause_grows_until_the_program_works() -> None:
+    """Pauses of 1, 2 and 1 s, read right after each start."""
+    backoff, pauses = Backoff(1.0, 100.0), []
+    with running("echo one", backoff) as program:
+        for works in (False, True, False):
+            time.sleep(backoff.seconds_left(time.monotonic()))
+            program.ensure_running()
+            pauses.append(backoff.seconds_left(time.monotonic()))
+            if works:
+                program.reset_pause()
+            lines_until_end(program)
+
+    assert [round(pause + 0.4) for pause in pauses] == [1, 2, 1]
+
+
+def test_end_is_left_to_the_next_read_on_request() -> None:
+    with running("echo one", Backoff(0.01)) as program:
+        program.ensure_running()
+        first = program.read(5.0)
+        kept = program.read(5.0, keep_end=True)
+
+        assert (first, kept) == ([b"one\n"], None)
+        with pytest.raises(ParseError, match="exited with code 0"):
+            program.read(5.0)
+
+
+def test_long_lines_are_counted_once() -> None:
+    with running("head -c 5000 /dev/zero; echo; echo short; exec sleep 60", Backoff(1.0)) as program:
+        program.ensure_running()
+        found: list[bytes] = []
+        until = time.monotonic() + 10
+        while not found and time.monotonic() < until:
+            found += program.read(1.0) or []
+
+        assert found == [b"short\n"]
+        assert (program.take_cut(), program.take_cut()) == (1, 0)
+
+
+def test_journal_that_ends_keeps_its_kills_and_names_the_error(tmp_path: Path) -> None:
+    program = tmp_path / "journalctl"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{KILL}\nEND\nsleep 0.5\necho no permission >&2\nexit 1\n")
+    program.chmod(0o755)
+    collector = Journal(Roots(), str(program))
+    kills: set[int | None] = set()
+    error = ""
+    while not error:
+        try:
+            kills |= {kill.pid for kill in collector.collect().service_kills or ()}
+        except ParseError as found:
+            error = str(found)
+        time.sleep(0.05)
+    collector.close()
+
+    assert kills == {12}
+    assert error == "journalctl exited with code 1: no permission; it will be restarted after a pause"
