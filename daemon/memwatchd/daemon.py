@@ -128,6 +128,7 @@ class Daemon:
             lambda: self.web_options().owner_metrics,
             self.labels,
             REVISION,
+            self.monitor.incidents.log.recent,
         )
 
     def start(self) -> None:

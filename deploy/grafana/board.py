@@ -48,6 +48,8 @@ USE = ((None, GREEN), (0.6, YELLOW), (0.8, ORANGE), (0.95, RED))
 
 # A shorter alert may be missing in a long time range, as between two points of a chart.
 ANNOTATION_STEP = "15s"
+# Grafana shows links in the text of an annotation. The browser must reach the address that Prometheus scrapes.
+INCIDENT_LINK = '<a href="http://{{instance}}/incidents/{{id}}">Incident {{id}}</a>'
 
 Queries = Mapping[str, str]
 Panel = TypeVar("Panel", heatmap.Panel, stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel)

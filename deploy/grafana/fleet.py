@@ -13,6 +13,7 @@ from grafana_foundation_sdk.models.common import HeatmapCalculationMode
 
 from board import (
     DATASOURCE,
+    INCIDENT_LINK,
     LEVELS,
     ORANGE,
     RED,
@@ -53,6 +54,8 @@ def fleet() -> dashboard.Dashboard:
     built.with_variable(needed)
     kills = named(f"increase(memwatch_kernel_oom_kills_total{J}[$__rate_interval])")
     built.annotation(Annotation("OOM kill", kills, "purple", "{{hostname}}", ("hostname",)))
+    incidents = named(f"memwatch_incident_info{J}")
+    built.annotation(Annotation("Incident", incidents, "orange", INCIDENT_LINK, ("hostname", "kind")))
     for add in (summary, worst, room, trouble):
         add(built)
     return built

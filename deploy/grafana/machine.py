@@ -7,6 +7,7 @@ from grafana_foundation_sdk.builders.dashboard import Row
 
 from board import (
     GREEN,
+    INCIDENT_LINK,
     LEVELS,
     ORANGE,
     RED,
@@ -79,6 +80,7 @@ def annotations() -> list[Annotation]:
     return [
         Annotation("Alert", f"memwatch_alerts_firing{M}", RED, "{{rule}} ({{severity}})", ("rule", "severity")),
         Annotation("OOM kill", f"increase(memwatch_kernel_oom_kills_total{M}[$__rate_interval])", "purple"),
+        Annotation("Incident", f"memwatch_incident_info{M}", ORANGE, INCIDENT_LINK, ("kind", "target")),
         Annotation("memwatchd restarted", restarts, "blue"),
     ]
 

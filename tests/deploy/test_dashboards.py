@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -219,6 +220,36 @@ def test_annotations_mark_what_happened(fleet: Fleet) -> None:
     assert {"rule", "severity"} <= marks["memwatch-machine", "Alert"][0].keys()
     assert full in marked["memwatch-machine", "Alert"]
     assert marks["memwatch-fleet", "OOM kill"][0]["hostname"] == "spark-1a2b"
+
+
+def test_incident_annotations_link_to_the_page_of_the_incident(fleet: Fleet) -> None:
+    """Of the machine without memory, and of the one that has lost a GPU; each link is opened."""
+    full, lost = fleet.machines["gb10"].instance, fleet.machines["8x-h100"].instance
+    for board in BOARDS.values():
+        (mark,) = (one for one in board["annotations"]["list"] if one["name"] == "Incident")
+        found = [series["metric"] for series in fleet.series(mark["expr"])]
+        links = {labels["instance"]: link_of(mark["textFormat"], labels) for labels in found}
+
+        assert {full, lost} <= links.keys()
+        assert {"kind", "target", *mark["tagKeys"].split(",")} <= found[0].keys()
+        for instance in (full, lost):
+            with urllib.request.urlopen(links[instance], timeout=10) as page:
+                assert f"<h1>Incident {links[instance].rpartition('/')[2]}</h1>" in page.read().decode()
+
+
+def link_of(text: str, labels: dict[str, str]) -> str:
+    """Return the address in the text of an annotation, as Grafana fills it in."""
+    filled = re.sub(r"{{(\w+)}}", lambda label: labels[label[1]], text)
+    return str(re.findall(r'href="([^"]+)"', filled)[0])
+
+
+def test_incidents_have_a_few_series_at_a_time(fleet: Fleet) -> None:
+    """Each id is a label, so only those of now are exported."""
+    now = fleet.server.ask("/api/v1/query", query="count by (instance) (memwatch_incident_info)")
+    counts = [int(one["value"][1]) for one in now["data"]["result"]]
+
+    assert counts
+    assert max(counts) <= 5
 
 
 def test_dashboard_data_source_can_be_selected() -> None:

@@ -14,7 +14,7 @@ from memwatch.history.disk.last_run import Sample as LastSample
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.notable_ticks import Holder, PoolUse, TargetPressure, Tick
 from memwatch.incidents.incident_json import incident_json
-from memwatch.incidents.log import MAX_INCIDENTS, IncidentLog, pack
+from memwatch.incidents.log import MAX_INCIDENTS, RECENT_SECONDS, IncidentLog, pack
 from memwatch.incidents.markdown import render
 from memwatch.incidents.records import Entry, Incident, Killer, Sample, Suspect
 from memwatch.incidents.store import FILE, IncidentStore
@@ -291,6 +291,21 @@ def test_record_that_ends_in_zeros_is_left_out(tmp_path: Path, kept: int) -> Non
     assert loaded(tmp_path) == [INCIDENT]
     stored(tmp_path, replace(INCIDENT, id="later"))
     assert [one.id for one in loaded(tmp_path)] == [INCIDENT.id, "later"]
+
+
+def test_recent_incidents_are_those_that_last_and_the_last_one_for_minutes() -> None:
+    now = [1000.0]
+    log = IncidentLog(lambda: now[0])
+    log.restore([replace(INCIDENT, id="earlier run")])
+    assert log.recent() == []
+
+    log.put(replace(INCIDENT, id="lasts", ended=None))
+    log.put(replace(INCIDENT, id="first"))
+    log.put(replace(INCIDENT, id="second"))
+    assert [one.id for one in log.recent()] == ["lasts", "second"]
+
+    now[0] += RECENT_SECONDS
+    assert [one.id for one in log.recent()] == ["lasts"]
 
 
 def test_log_is_bounded_and_finds_the_open_incident() -> None:

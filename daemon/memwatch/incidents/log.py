@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
@@ -16,6 +17,8 @@ MAX_INCIDENTS, MAX_BYTES = 100, 1 << 20
 KERNEL = "kernel"
 # An incident has some 30 kB.
 MAX_UNPACKED_BYTES = 1 << 20
+# An incident counts as recent for this long after its last change: for three scrapes, also at one a minute.
+RECENT_SECONDS = 300.0
 
 
 def pack(incident: Incident) -> bytes:
@@ -40,10 +43,12 @@ def head_of(incident: Incident) -> Incident:
 class IncidentLog:
     """The latest incidents, newest last. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._heads: dict[str, Incident] = {}
         self._data: dict[str, bytes] = {}
+        self._changed: tuple[str, float] = ("", 0.0)
 
     def put(self, incident: Incident, data: bytes | None = None) -> bytes:
         """Add an incident, or replace its earlier state. Return its encoding."""
@@ -51,14 +56,17 @@ class IncidentLog:
         with self._lock:
             self._heads[incident.id] = head_of(incident)
             self._data[incident.id] = packed
+            self._changed = incident.id, self._monotonic()
             while len(self._data) > MAX_INCIDENTS or sum(map(len, self._data.values())) > MAX_BYTES:
                 oldest = next(iter(self._data))
                 del self._data[oldest], self._heads[oldest]
         return packed
 
     def restore(self, incidents: Iterable[Incident]) -> None:
+        """Add incidents of earlier runs. None of them is recent."""
         for incident in incidents:
             self.put(incident)
+        self._changed = "", 0.0
 
     def heads(self) -> list[Incident]:
         """Return the incidents without timelines, newest first."""
@@ -70,6 +78,13 @@ class IncidentLog:
         with self._lock:
             data = self._data.get(incident_id)
         return None if data is None else unpack(data)
+
+    def recent(self) -> list[Incident]:
+        """Return the incidents that last, and the one that changed last within RECENT_SECONDS."""
+        with self._lock:
+            changed, at = self._changed
+            latest = changed if self._monotonic() - at < RECENT_SECONDS else ""
+            return [one for one in self._heads.values() if one.ended is None or one.id == latest]
 
     def current_id(self, target: str) -> str | None:
         """Return the id of the incident that a target is in now. The kernel kills in any."""

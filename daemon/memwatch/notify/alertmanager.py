@@ -102,6 +102,8 @@ def alert_json(notification: Notification, snapshot: Snapshot, sender: Sender) -
     }
     if runbook_url := sender.runbook_url(rule, target):
         annotations["runbook_url"] = runbook_url
+    if sender.incident_url:
+        annotations["incident_url"] = sender.incident_url
     alert: dict[str, Any] = {
         "labels": labels_json(notification, snapshot, sender),
         "annotations": annotations,

@@ -59,7 +59,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Collectors": ("collector_",),
     "History": ("history_",),
     "Model servers": ("engine_",),
-    "Alerts": ("alert_", "alerts_", "notification", "outbox_"),
+    "Alerts": ("alert_", "alerts_", "incident_", "notification", "outbox_"),
     "The daemon": (
         "snapshot_",
         "tick_",

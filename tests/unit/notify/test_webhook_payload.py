@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from standardwebhooks.webhooks import Webhook
 
 from memwatch.model import Absent, Process
+from memwatch.notify.alertmanager import alert_json
 from memwatch.notify.sender import Sender
 from memwatch.notify.webhook_payload import MAX_BODY_BYTES, build_body, parse_endpoint, parse_secret, sign
 from memwatch.snapshot import Reason
@@ -51,6 +52,19 @@ def test_body_has_alert_target_and_largest_processes() -> None:
     assert body["runbook_url"] == "https://spark/memory/runbooks#memorycritical"
     assert body["incident_url"] is None
     assert body["labels"] == {"cluster": "west"}
+
+
+def test_messages_link_to_the_incident_of_the_alert() -> None:
+    """The webhook has the link as a field, Alertmanager as an annotation, which is no part of the identity."""
+    snapshot, sender = critical_gb10(), Sender("https://spark/memory", incident="20261121T102233Z")
+    without = alert_json(notice(), snapshot, replace(sender, incident=None))
+
+    body, alert = json.loads(build_body(notice(), snapshot, sender)), alert_json(notice(), snapshot, sender)
+
+    link = "https://spark/memory/incidents/20261121T102233Z"
+    assert body["incident_url"] == alert["annotations"]["incident_url"] == link
+    assert alert["labels"] == without["labels"]
+    assert "incident_url" not in without["annotations"]
 
 
 def test_alert_of_a_share_has_its_relation_and_limit() -> None:

@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 from memwatch.alerts.rules import CRITICAL, SEVERITY
 from memwatch.alerts.state import AlertState, Key
 from memwatch.history.disk.files import FilesStatus
+from memwatch.incidents.records import Incident
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.identity import Identity
 from memwatch.notify.outbox.outbox import OutboxFigures
@@ -133,6 +134,13 @@ def alert_families(alert_states: Mapping[Key, AlertState]) -> Iterator[Metric]:
     firing.update(rule for (rule, _), state in alert_states.items() if state.firing)
     rows: list[Row] = [((rule, SEVERITY[rule]), count) for rule, count in firing.items()]
     yield gauge("alerts_firing", "Number of firing alerts.", rows, ("rule", "severity"))
+
+
+def incident_families(incidents: Sequence[Incident]) -> Iterator[Metric]:
+    """Yield the incidents of now: a handful of series at a time, as their ids are labels."""
+    text = "Incidents that last, and the last one for five minutes. The page /incidents/ with the id explains it."
+    rows = [(one.id, one.kind, one.target) for one in incidents]
+    yield info("incident", text, rows, ("id", "kind", "target"))
 
 
 def notification_families(notifiers: Sequence[Notifier], outbox: OutboxFigures | None) -> Iterator[Metric]:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from memwatch.alerts.state import AlertState, Key
 from memwatch.build_info import UNKNOWN
 from memwatch.history.disk.files import FilesStatus
+from memwatch.incidents.records import Incident
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.identity import Identity
 from memwatch.notify.outbox.outbox import OutboxFigures
@@ -25,6 +26,7 @@ from memwatch_web.metrics.daemon_families import (
     collector_families,
     daemon_families,
     history_families,
+    incident_families,
     machine_families,
     notification_families,
     tick_families,
@@ -61,6 +63,7 @@ class Exporter(Collector):
         max_owners: Callable[[], int] = lambda: DEFAULT_OWNERS,
         labels: Callable[[], Mapping[str, str]] = dict,
         revision: str = UNKNOWN,
+        incidents: Callable[[], Sequence[Incident]] = tuple,
     ) -> None:
         self.snapshot: Snapshot | None = None
         self._build = {"version": version, "revision": revision}
@@ -74,6 +77,7 @@ class Exporter(Collector):
         self._identity = identity
         self._max_owners = max_owners
         self._labels = labels
+        self._incidents = incidents
         self._owners = OwnerSelection()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -101,6 +105,7 @@ class Exporter(Collector):
         yield from tick_families(snapshot, between)
         yield from self._build_families(snapshot)
         yield from alert_families(self._watches())
+        yield from incident_families(self._incidents())
         notifiers = self._notifiers()
         yield from notification_families(notifiers, self._outbox() if notifiers else None)
         yield pushed_family(snapshot, filter(None, (one.in_place_of_prometheus() for one in notifiers)))
