@@ -42,7 +42,9 @@ def build_incident(
     mark = find_mark(one, finding)
     sentence = write_sentence(one.kind, one.label, finding, death, victims, left, one.detail, mark)
     evidence = [*list_evidence(one.label, finding, deaths), *one.notes, *notes]
-    if came_back is not None:
+    if one.kind == "gpu_lost":
+        evidence += _list_driver_lines(one)
+    elif came_back is not None:
         evidence.append(_describe_return(one, readings, came_back))
     return Incident(
         id=one.id,
@@ -63,6 +65,7 @@ def build_incident(
         evidence=tuple(evidence[:MAX_EVIDENCE]),
         timeline=tuple(list_entries(one, readings, deaths)),
         samples=sample(readings, finding),
+        gpu_holders=list_gpu_holders(readings),
         boot_id=one.boot_id,
     )
 
@@ -143,11 +146,17 @@ def _describe_return(one: OpenIncident, readings: Sequence[Reading], came_back: 
     return f"{units.size(came_back)} of {one.label} came back; {left} were available {after} after the end"
 
 
+def _list_driver_lines(one: OpenIncident) -> list[str]:
+    """Return what drivers reported shortly before a GPU was lost, and at least its state."""
+    since = one.began - BEFORE_SECONDS
+    return [event.text for event in one.events if event.kind == "driver" and event.unix >= since] or [one.detail]
+
+
 def list_entries(one: OpenIncident, readings: Sequence[Reading], deaths: Sequence[Death]) -> list[Entry]:
     since = one.began - BEFORE_SECONDS
     entries = [Entry(event.unix, event.kind, event.text) for event in one.events if event.kind not in NO_EVENTS]
-    # The event log has the kernel's kills already.
-    told = [death for death in deaths if death.source not in ("kernel", "count")]
+    # The event log has the kernel's kills and the marks of programs already.
+    told = [death for death in deaths if death.source not in ("kernel", "count", "program")]
     entries += [Entry(death.victim.unix, "kill", death.killer.evidence) for death in told]
     gone = {end.pid for end, _ in one.ends}
     for end, holding in one.ends:
@@ -218,9 +227,25 @@ def sample(readings: Sequence[Reading], finding: Finding) -> tuple[Sample, ...]:
     return tuple(_sample(readings[index], frozenset(named)) for index in sorted(chosen))
 
 
+def list_gpu_holders(readings: Sequence[Reading]) -> tuple[str, ...]:
+    """Return the names of the processes that held most of their memory on a GPU when they were largest."""
+    largest: dict[str, Holding] = {}
+    for reading in readings:
+        for key, holding in reading.holders.items():
+            name = name_in_samples(holding.name, key.pid)
+            if name not in largest or holding.size > largest[name].size:
+                largest[name] = holding
+    found = [name for name, holding in largest.items() if holding.on_gpu]
+    return tuple(sorted(found, key=lambda name: -largest[name].size)[:MAX_HOLDERS])
+
+
+def name_in_samples(name: str, pid: int) -> str:
+    return f"{name} ({pid})"
+
+
 def _sample(reading: Reading, named: frozenset[tuple[int, str]]) -> Sample:
     holders = {
-        f"{holding.name} ({key.pid})": holding.size
+        name_in_samples(holding.name, key.pid): holding.size
         for key, holding in reading.holders.items()
         if (key.pid, holding.name) in named
     }

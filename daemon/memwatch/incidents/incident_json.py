@@ -31,6 +31,7 @@ def incident_json(one: Incident) -> Json:
         "evidence": list(one.evidence),
         "timeline": [{"time": rfc3339(entry.unix), **record_json(entry)} for entry in one.timeline],
         "samples": [record_json(sample) for sample in one.samples],
+        "gpu_holders": list(one.gpu_holders),
         "boot_id": one.boot_id,
     }
 

@@ -37,7 +37,7 @@ def unpack(data: bytes) -> Incident:
 
 def head_of(incident: Incident) -> Incident:
     """Return the incident without its timeline and samples."""
-    return replace(incident, timeline=(), samples=())
+    return replace(incident, timeline=(), samples=(), gpu_holders=())
 
 
 class IncidentLog:

@@ -20,7 +20,10 @@ class HolderKey(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """Memory of the target that a process held. `started`: Unix time, None if not known."""
+    """Memory of the target that a process held. `started`: Unix time, None if not known.
+
+    `on_gpu`: most of it is memory of a GPU.
+    """
 
     name: str
     unit: str | None
@@ -28,6 +31,7 @@ class Holding(NamedTuple):
     size: int
     started: float | None
     pod: str | None = None
+    on_gpu: bool = False
 
 
 Holdings = Mapping[HolderKey, Holding]
@@ -131,6 +135,7 @@ def read_holders(processes: Sequence[Process], places: Places) -> Holdings:
                 size,
                 None if isinstance(process.start_time, Absent) else process.start_time,
                 word(process.pod),
+                2 * held_on_gpu(process, places) > size,
             )
     return found
 
@@ -138,7 +143,7 @@ def read_holders(processes: Sequence[Process], places: Places) -> Holdings:
 def size_in(process: Process, places: Places) -> int | None:
     """Return the known memory of a process in these places, as a lower bound. None if nothing is known."""
     inside = [figure for name, figure in process.device_bytes.items() if name in places.names]
-    held = sum(figure for figure in inside if not isinstance(figure, Absent))
+    held = held_on_gpu(process, places)
     if not places.is_ram:
         return held if inside else None
     if len(inside) == len(process.device_bytes) and isinstance(process.footprint_low_bytes, int):
@@ -146,6 +151,14 @@ def size_in(process: Process, places: Places) -> int | None:
     # Resident memory may contain memory of an integrated GPU, so the two are not added.
     rss = process.rss_bytes
     return max(held, 0 if isinstance(rss, Absent) else rss) or None
+
+
+def held_on_gpu(process: Process, places: Places) -> int:
+    return sum(
+        figure
+        for name, figure in process.device_bytes.items()
+        if name in places.names and not isinstance(figure, Absent)
+    )
 
 
 def key_of(process: Process) -> HolderKey:
@@ -200,12 +213,19 @@ def read_ticks(ticks: Sequence[Tick], target: str) -> list[Reading]:
 
 def _tick_holders(tick: Tick, target: str) -> Holdings:
     found: dict[HolderKey, Holding] = {}
+    other_pools = {pool.id for pool in tick.pools} - {target}
     for one in tick.processes:
         held = one.device_bytes.get(target)
+        on_gpu = sum(
+            figure
+            for name, figure in one.device_bytes.items()
+            if name not in other_pools and not isinstance(figure, Absent)
+        )
         size = one.footprint_bytes if target == "ram" else held
         if target == "ram" and isinstance(size, Absent):
             size = one.rss_bytes
         if isinstance(size, int):
             key = HolderKey(one.pid, 0.0)
-            found[key] = Holding(one.name, word(one.unit), word(one.container), size, None)
+            unit, container = word(one.unit), word(one.container)
+            found[key] = Holding(one.name, unit, container, size, None, on_gpu=2 * on_gpu > size)
     return found

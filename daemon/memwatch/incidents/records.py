@@ -28,6 +28,8 @@ TITLES: Mapping[str, str] = {
     "systemd_oomd": "systemd-oomd",
     "gpu_lost": "GPU lost",
     "oom_kill": "OOM kill",
+    "program": "failed allocation of a program",
+    "power": "loss of power or reset",
     "wedge": "machine did not respond",
 }
 
@@ -85,7 +87,7 @@ class Entry(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """Memory of the target at one time. `holders`: bytes by the names in `Incident.names`."""
+    """Memory of the target at one time. `holders`: bytes by name and PID of the largest processes."""
 
     unix: float
     used_bytes: int
@@ -97,7 +99,8 @@ class Incident(Struct, frozen=True):
     """An incident. `ended` is None while it lasts.
 
     `target` is the pool or share, with its `label`. `came_back_bytes`: how much more was available at its end than
-    at the worst moment; None while it lasts, and if the end was not observed. `evidence`: sentences.
+    at the worst moment; None while it lasts, and if the end was not observed. `evidence`: sentences. `gpu_holders`:
+    the holders in `samples` whose memory is mostly that of a GPU.
     """
 
     id: str
@@ -118,4 +121,5 @@ class Incident(Struct, frozen=True):
     evidence: tuple[str, ...] = ()
     timeline: tuple[Entry, ...] = ()
     samples: tuple[Sample, ...] = ()
+    gpu_holders: tuple[str, ...] = ()
     boot_id: str = ""

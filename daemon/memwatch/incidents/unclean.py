@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from msgspec.structs import replace
 
 from memwatch.history.disk.last_run import UncleanShutdown
-from memwatch.incidents.assemble import sample
+from memwatch.incidents.assemble import list_gpu_holders, sample
 from memwatch.incidents.cause import Finding, find_cause
 from memwatch.incidents.readings import read_ticks
 from memwatch.incidents.records import Entry, Incident, Killer
@@ -99,6 +99,7 @@ def build_unclean(words: UncleanShutdown, crash: Sequence[str], boot_id: str = "
         evidence=(*list_evidence(label, finding, ()), killer.evidence, _describe_words(words)),
         timeline=(Entry(words.unix, "unclean", words.sentence),),
         samples=sample(readings, finding),
+        gpu_holders=list_gpu_holders(readings),
         boot_id=boot_id,
     )
 

@@ -58,7 +58,7 @@ class IncidentSample(Answer):
 
 
 class Incident(Answer):
-    """An incident. The list leaves `timeline` and `samples` empty."""
+    """An incident. The list leaves `timeline`, `samples` and `gpu_holders` empty."""
 
     id: str
     kind: Literal["critical", "kill", "gpu_lost", "wedge", "program", "unclean_end"]
@@ -80,4 +80,5 @@ class Incident(Answer):
     evidence: list[str]
     timeline: list[IncidentEntry]
     samples: list[IncidentSample]
+    gpu_holders: list[str] = Field(description="Holders in `samples` whose memory is mostly that of a GPU.")
     boot_id: str
