@@ -88,8 +88,6 @@ def describe_death(death: Death, victims: Sequence[Victim], finding_pid: int | N
         text = f"{who} reported that an allocation failed"
     elif death.killer.kind == "unknown" and death.source == "count":
         text = f"the kernel killed {who}, for the machine or at the limit of a cgroup: its log does not say"
-    elif death.killer.kind == "unknown":
-        text = f"{who} was killed, by whom is unknown"
     else:
         text = f"{WORDS[death.killer.kind]} killed {who}{_at_limit(death)}"
     others = len(victims) - 1
