@@ -16,6 +16,7 @@ from memwatch.history.notable_ticks import Holder, PoolUse, TargetPressure, Tick
 from memwatch.incidents.incident_json import incident_json
 from memwatch.incidents.log import MAX_INCIDENTS, RECENT_SECONDS, IncidentLog, pack
 from memwatch.incidents.markdown import render
+from memwatch.incidents.open_incident import OpenIncident
 from memwatch.incidents.records import Entry, Incident, Killer, Sample, Suspect
 from memwatch.incidents.store import FILE, IncidentStore
 from memwatch.incidents.unclean import build_unclean, close_cut_off, explain_end
@@ -112,6 +113,37 @@ def test_two_lines_and_the_end_of_one_kill_are_one_victim() -> None:
     assert [(one.who, one.killer) for one in found.victims] == [("cluster.service", "systemd_oomd")]
     assert found.cause is not None
     assert found.cause.pid == 29410
+
+
+def test_victim_has_its_size_before_it_gave_its_memory_back() -> None:
+    """A large process is listed for a while after its kill, with less memory at each scan."""
+    cluster = Actor(29410, "cluster", ((0, 1.0), (10, 1.0), (29, 24.0), (30, 24.0), (30.5, 0.1), (31.5, 0.0)))
+    line = "cluster.service: Main process exited, code=killed, status=9/KILL"
+    script = Scenario(
+        "teardown",
+        "measured",
+        31.0,
+        (replace(cluster, unit="cluster.service"), *DESKTOP),
+        NONE,
+        logs=((31.5, "systemd-oomd.service", OOMD), (31.5, "init.scope", line)),
+        step=0.5,
+    )
+
+    (found,) = play(script)
+
+    assert found.victim is not None
+    assert found.victim.held_bytes == 24 * GIB
+
+
+def test_several_gaps_are_one_clause() -> None:
+    one = OpenIncident("a", "wedge", "ram", "System RAM", GIB, 0.0, 0.0, 0.0, 0.0)
+    one.add_gap(5.5)
+    assert one.describe() == "no sample could be taken for 5.5 s: the machine did not run memwatchd"
+
+    for seconds in (7.0, 6.0, 0.0):
+        one.add_gap(seconds)
+
+    assert one.describe() == "no sample could be taken for up to 7.0 s, 3 times: the machine did not run memwatchd"
 
 
 def test_killer_that_is_named_after_the_end_replaces_an_unknown_one() -> None:

@@ -32,13 +32,15 @@ from memwatch.incidents.triggers import (
     is_ram_full,
 )
 from memwatch.kill_log import ProcessEnd, ServiceKill
-from memwatch.model import Absent, Device
+from memwatch.model import Absent, Device, Process
 from memwatch.snapshot import Snapshot
 
 # An incident is over after this time without a trigger, and at the latest after half an hour.
 QUIET_SECONDS, MAX_SECONDS = 60.0, 1800.0
 # The log of a kill comes up to some seconds after the end of the process.
 GRACE_SECONDS = 4.0
+# An end takes up to this long from the first page given back until the process is listed no more.
+TEARDOWN_SECONDS = 5.0
 # A process that held less and ended by an unexplained SIGKILL is no incident.
 MIN_KILLED_BYTES = 256 << 20
 # The share of the cgroup that limits the daemon.
@@ -105,7 +107,7 @@ class Gatherer:
             yield from find_lost_devices(self._devices, snapshot)
         gap = find_gap(before, self._monotonic, seen)
         if gap:
-            yield Trigger("wedge", find_ram(snapshot), detail=gap)
+            yield Trigger("wedge", find_ram(snapshot), gap_seconds=gap)
         if seen.kills.named or seen.kills.unnamed:
             yield from self._kernel_kills(seen)
         for kill in seen.service_kills:
@@ -184,11 +186,12 @@ class Gatherer:
         one.note(trigger.kind, seen.boottime, seen.snapshot.unix)
         if trigger.detail and trigger.detail not in one.detail:
             one.detail = f"{one.detail}; {trigger.detail}" if one.detail else trigger.detail
+        one.add_gap(trigger.gap_seconds)
         if trigger.death is not None:
             is_new |= one.add_death(seen.boottime, trigger.death)
             if trigger.death.killer.kind != "unknown":
                 self._explained.append((seen.boottime, trigger.death))
-        return key if is_new or trigger.detail else None
+        return key if is_new or trigger.detail or trigger.gap_seconds else None
 
     def _find_unexplained(self, trigger: Trigger) -> OpenIncident | None:
         """Return the incident with a kill of which only the number is known, and that this line explains."""
@@ -264,25 +267,32 @@ class Gatherer:
         return chosen
 
     def _find(self, pid: int | None, target: str = RAM) -> Holding | None:
-        """Return the process with this PID as it was listed last, with its memory of the target."""
-        seen: set[int] = set()
-        for frame in reversed(self._ring.frames()) if pid is not None else ():
+        """Return the process with this PID as it was before its end, with its memory of the target."""
+        if pid is None:
+            return None
+        return self._find_before_end(lambda process: process.pid == pid, lambda _: True, target)
+
+    def _find_member(self, place: str) -> Holding | None:
+        """Return the largest process of a cgroup, unit, pod or container, as it was before its end."""
+        return self._find_before_end(lambda _: True, lambda one: killer.is_member(one, place), RAM)
+
+    def _find_before_end(
+        self, is_wanted: Callable[[Process], bool], belongs: Callable[[Holding], bool], target: str
+    ) -> Holding | None:
+        """Return the largest of these in the newest lists with one: a process that ends gives back its memory."""
+        largest, newest, seen = None, 0.0, set[int]()
+        for frame in reversed(self._ring.frames()):
+            if largest is not None and newest - frame.boottime > TEARDOWN_SECONDS:
+                break
             if id(frame.processes) in seen:
                 continue
             seen.add(id(frame.processes))
-            for process in frame.processes:
-                if process.pid == pid:
-                    return next(iter(read_holders((process,), find_places(frame, target)).values()), None)
-        return None
-
-    def _find_member(self, place: str) -> Holding | None:
-        """Return the largest process of a cgroup, unit, pod or container, as it was listed last."""
-        for frame in reversed(self._ring.frames()):
-            holders = read_holders(frame.processes, find_places(frame, RAM)).values()
-            found = [one for one in holders if killer.is_member(one, place)]
-            if found:
-                return max(found, key=lambda one: one.size)
-        return None
+            wanted = [process for process in frame.processes if is_wanted(process)]
+            holders = read_holders(wanted, find_places(frame, target)).values() if wanted else ()
+            for one in filter(belongs, holders):
+                newest = newest or frame.boottime
+                largest = one if largest is None or one.size > largest.size else largest
+        return largest
 
 
 def _own_limit(seen: Observation) -> int | None:

@@ -9,6 +9,7 @@ from memwatch.incidents.killer import Death, explains, is_member, shorten
 from memwatch.incidents.readings import Frame, Holding
 from memwatch.incidents.records import IncidentKind
 from memwatch.kill_log import ProcessEnd
+from memwatch.units import duration
 
 MAX_FRAMES, MAX_DEATHS, MAX_EVENTS, MAX_ENDS = 600, 16, 150, 50
 # The more specific kind is kept.
@@ -39,6 +40,8 @@ class OpenIncident(Struct):
     boot_id: str = ""
     cgroup: str = ""
     detail: str = ""
+    gap_count: int = 0
+    longest_gap_seconds: float = 0.0
     written_at: float = 0.0
     rewrite_seconds: float = 10.0
     frames: list[Frame] = field(default_factory=list)
@@ -71,6 +74,22 @@ class OpenIncident(Struct):
         if len(self.deaths) < MAX_DEATHS:
             self.deaths.append((boottime, death))
         return True
+
+    def add_gap(self, seconds: float) -> None:
+        if seconds:
+            self.gap_count += 1
+            self.longest_gap_seconds = max(self.longest_gap_seconds, seconds)
+
+    def describe(self) -> str:
+        """Return what happened instead of a kill: lost GPUs, and gaps in the samples. Empty without any."""
+        return "; ".join(part for part in (self.detail, self._describe_gaps()) if part)
+
+    def _describe_gaps(self) -> str:
+        if not self.gap_count:
+            return ""
+        longest = duration(self.longest_gap_seconds)
+        length = longest if self.gap_count == 1 else f"up to {longest}, {self.gap_count} times"
+        return f"no sample could be taken for {length}: the machine did not run memwatchd"
 
     def note(self, kind: IncidentKind, boottime: float, unix: float) -> None:
         self.bad_at, self.bad_unix = boottime, unix

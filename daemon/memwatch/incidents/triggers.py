@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from memwatch import units
 from memwatch.events import MARK, Event
 from memwatch.incidents.killer import Death
 from memwatch.incidents.readings import Frame
@@ -42,13 +41,17 @@ class Observation(Struct, frozen=True):
 
 
 class Trigger(Struct, frozen=True):
-    """A reason for an incident about `target`, or about a cgroup at its limit."""
+    """A reason for an incident about `target`, or about a cgroup at its limit.
+
+    `gap_seconds`: time without a sample.
+    """
 
     kind: IncidentKind
     target: str
     death: Death | None = None
     detail: str = ""
     cgroup: str = ""
+    gap_seconds: float = 0.0
 
 
 def is_critical(one: Pressure) -> bool:
@@ -68,16 +71,14 @@ def is_ram_full(snapshot: Snapshot) -> bool:
     return any(one.target == ram and one.base_level >= Level.HIGH for one in snapshot.pressure)
 
 
-def find_gap(before: Frame | None, monotonic: float, now: Observation) -> str:
-    """Return a sentence about missing samples while memory was short, or an empty text."""
+def find_gap(before: Frame | None, monotonic: float, now: Observation) -> float:
+    """Return the time without a sample while memory was short, 0 if there was none."""
     if before is None:
-        return ""
+        return 0.0
     snapshot = now.snapshot
     gap = snapshot.monotonic - monotonic
     short = any(one.level >= Level.HIGH for one in (*before.pressure, *snapshot.pressure))
-    if not short or gap < max(GAP_SECONDS, GAP_INTERVALS * snapshot.interval_seconds):
-        return ""
-    return f"no sample could be taken for {units.duration(gap)}: the machine did not run memwatchd"
+    return gap if short and gap >= max(GAP_SECONDS, GAP_INTERVALS * snapshot.interval_seconds) else 0.0
 
 
 def find_lost_devices(before: tuple[Device, ...], now: Snapshot) -> Iterator[Trigger]:
