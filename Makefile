@@ -69,7 +69,7 @@ help:
 	@echo "make test-llama   build llama.cpp and compare plans with what it allocates (45 minutes)"
 	@echo "make fuzz         coverage-guided fuzzing of every parser (TARGETS='psi kmsg' SECONDS=600 each)"
 	@echo "make deb          build a Debian package and its SBOM in dist/ (DEB_ARGS='--arch arm64')"
-	@echo "make test-system  test the package in a systemd container: install, kill, hang, upgrade, purge (root)"
+	@echo "make test-system  test the package in a systemd container: install, kill, hang, upgrade, purge; incidents in QEMU (root)"
 	@echo "make test-arm64   test the arm64 package on an emulated processor"
 	@echo "make audit        check licences and known vulnerabilities of dependencies (ADVISORIES=FILE: by another list)"
 	@echo "make release      build all files of a release twice, compare and sign them (KEY=FILE_OR_GPG_ID)"
@@ -93,7 +93,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	for version in $(PYTHONS); do $(BIN)/mypy --python-version $$version || exit 1; done
 	MYPYPATH=tests:tests/bench:tests/faults $(BIN)/mypy --exclude '^tests/(machines|system)/' tests
-	MYPYPATH=tests:tests/system $(BIN)/mypy tests/system/*.py
+	MYPYPATH=tests:tests/system $(BIN)/mypy tests/system/*.py tests/system/guest/*.py
 	$(BIN)/lint-imports
 	PYTHONPATH=tests $(BIN)/python -m scripts.check_language
 
@@ -223,10 +223,11 @@ deb: $(VENV)/.test
 	$(BIN)/python deploy/package/deb.py $(DEB_ARGS)
 
 test-system: deb
-	@sh tests/tools/need.sh systemd-container debootstrap user-mode-linux
+	@sh tests/tools/need.sh systemd-container debootstrap user-mode-linux qemu-system-x86
 	$(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider --confcutdir=tests/system tests/system \
 		--junitxml=out/system/checks.xml $(SYSTEM_ARGS)
 	$(BIN)/python tests/system/vm.py || [ $$? -eq 77 ]
+	$(BIN)/python tests/system/incidents.py || [ $$? -eq 77 ]
 
 fuzz: $(VENV)-fuzz/.made
 	PYTHONPATH=tests $(VENV)-fuzz/bin/python -m fuzz.run --seconds $(SECONDS) --docs docs/quality/fuzz.md $(TARGETS)

@@ -120,7 +120,13 @@ def test_each_drop_in_describes_its_rights(drop_in: Path) -> None:
 
 @pytest.mark.parametrize(
     ("drop_in", "capability"),
-    [("kernel-log", ["CAP_SYSLOG"]), ("processes-in-full", ["CAP_SYS_PTRACE"]), ("jetson", []), ("amd", [])],
+    [
+        ("kernel-log", ["CAP_SYSLOG"]),
+        ("processes-in-full", ["CAP_SYS_PTRACE"]),
+        ("jetson", []),
+        ("amd", []),
+        ("journal", []),
+    ],
 )
 def test_no_drop_in_may_read_files_of_other_users(drop_in: str, capability: list[str]) -> None:
     """No drop-in adds CAP_DAC_READ_SEARCH or CAP_DAC_OVERRIDE."""

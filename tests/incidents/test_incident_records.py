@@ -126,6 +126,7 @@ def test_victim_has_its_size_before_it_gave_its_memory_back() -> None:
         (replace(cluster, unit="cluster.service"), *DESKTOP),
         NONE,
         logs=((31.5, "systemd-oomd.service", OOMD), (31.5, "init.scope", line)),
+        other=((0.0, 5.0), (30.0, 5.0), (30.5, 20.0), (600.0, 20.0)),  # the list is still read each second
         step=0.5,
     )
 

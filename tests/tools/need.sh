@@ -18,6 +18,7 @@ program_of() {
     libprotobuf-c1) ls /usr/lib/*/libprotobuf-c.so.1 ;;
     python3-bottle) ls /usr/lib/python3/dist-packages/bottle.py ;;
     netavark | aardvark-dns) ls "/usr/lib/podman/$1" ;;
+    qemu-system-x86) command -v qemu-system-x86_64 ;;
     qemu-user) command -v qemu-aarch64 ;;
     systemd-container) command -v systemd-nspawn ;;
     libc6-dev) [ -e /usr/include/stdio.h ] && echo here ;;
