@@ -28,7 +28,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long coverage lint format bench bench-compare bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
-	reference docs verify-types shipped-config test-image test-deploy test-neighbours build deb test-system test-arm64 audit fuzz clean lock release \
+	reference docs verify-types shipped-config test-image test-deploy test-neighbours build deb test-system test-incidents test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
 help:
@@ -69,7 +69,8 @@ help:
 	@echo "make test-llama   build llama.cpp and compare plans with what it allocates (45 minutes)"
 	@echo "make fuzz         coverage-guided fuzzing of every parser (TARGETS='psi kmsg' SECONDS=600 each)"
 	@echo "make deb          build a Debian package and its SBOM in dist/ (DEB_ARGS='--arch arm64')"
-	@echo "make test-system  test the package in a systemd container: install, kill, hang, upgrade, purge; incidents in QEMU (root)"
+	@echo "make test-system  test the package in a systemd container: install, kill, hang, upgrade, purge (root)"
+	@echo "make test-incidents  cause OOM kills, kills by services and power cuts in an emulated machine, and check their reports (root)"
 	@echo "make test-arm64   test the arm64 package on an emulated processor"
 	@echo "make audit        check licences and known vulnerabilities of dependencies (ADVISORIES=FILE: by another list)"
 	@echo "make release      build all files of a release twice, compare and sign them (KEY=FILE_OR_GPG_ID)"
@@ -223,10 +224,13 @@ deb: $(VENV)/.test
 	$(BIN)/python deploy/package/deb.py $(DEB_ARGS)
 
 test-system: deb
-	@sh tests/tools/need.sh systemd-container debootstrap user-mode-linux qemu-system-x86
+	@sh tests/tools/need.sh systemd-container debootstrap user-mode-linux
 	$(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider --confcutdir=tests/system tests/system \
 		--junitxml=out/system/checks.xml $(SYSTEM_ARGS)
 	$(BIN)/python tests/system/vm.py || [ $$? -eq 77 ]
+
+test-incidents: deb
+	@sh tests/tools/need.sh debootstrap qemu-system-x86
 	$(BIN)/python tests/system/incidents.py || [ $$? -eq 77 ]
 
 fuzz: $(VENV)-fuzz/.made

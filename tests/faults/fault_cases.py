@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-# `make test-system` shows the faults that need systemd or a virtual machine, `make faults` the rest.
+# `make test-system` and `make test-incidents` show faults of systemd and of a machine, `make faults` the rest.
 SYSTEM = "tests/system/"
 
 
 class Case(Struct, frozen=True):
-    """`tests` are node ids without parameters; those of tests/system/vm.py end in the word that it prints."""
+    """`tests` are node ids without parameters; those of a virtual machine end in the word that it prints."""
 
     number: int
     injected: str
@@ -351,5 +351,24 @@ CASES = (
         "integration/test_liveness::event_loop_that_is_stuck_is_logged_once_and_on_recovery",
         "integration/test_liveness::sampling_that_is_stuck_is_logged_once_and_on_recovery",
         "faults/test_fault_threads::daemon_without_its_sampling_thread_exits_with_an_error",
+    ),
+    case(
+        44,
+        "in a virtual machine: the state's file system is frozen while all memory is taken; two power cuts",
+        "no tick is 3 s late; the incidents name cause, victim and killer, and those before the cut are kept",
+        "system/incident_truths::global_oom",
+        "system/incident_truths::power",
+        "system/incident_truths::freeze",
+    ),
+    case(
+        45,
+        "in a virtual machine: kills by a unit's limit, earlyoom, nohang, systemd-oomd and by hand",
+        "each incident names cause, victim and killer, with the log line",
+        "system/incident_truths::memory_max",
+        "system/incident_truths::earlyoom",
+        "system/incident_truths::nohang",
+        "system/incident_truths::oomd_pressure",
+        "system/incident_truths::oomd_swap",
+        "system/incident_truths::kill_9",
     ),
 )

@@ -1,7 +1,7 @@
 """Run the tests of every fault, with the common oracle at the end of each, and write docs/quality/faults.md.
 
 python tests/faults/fault_table.py [CASE...]: as `make faults`. With numbers of cases, the other rows stay as they
-are. What `make test-system` found last is taken from out/system, or else from the table as it stands.
+are. What `make test-system` and `make test-incidents` found last is taken from out/system, or else from the table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from support.paths import ROOT
 
 PAGE = ROOT / "docs" / "quality" / "faults.md"
 OUT = ROOT / "out" / "faults"
-CHECKS, MACHINE = ROOT / "out/system/checks.xml", ROOT / "out/system/vm.txt"
+CHECKS = ROOT / "out/system/checks.xml"
+# Lines of the virtual machines, by the module with their words.
+MACHINES = {"vm": ROOT / "out/system/vm.txt", "incident_truths": ROOT / "out/system/incidents.txt"}
 NOT_RUN = "not run"
 HEAD = """# Faults
 
@@ -37,8 +39,8 @@ FOOT = """
 ## How it was measured
 
 `make faults` runs the tests of this table and writes it. `make test` fails on a red row, a missing case, or a row
-whose words differ from the tests'. `system` is the last run of `make test-system` (root), for cases that need
-systemd or a virtual machine.
+whose words differ from the tests'. `system` is the last run of `make test-system` or `make test-incidents` (root),
+for cases that need systemd or a virtual machine.
 
 After each test every daemon must be running, or have been back within 5 s of a start. `/metrics` responds within
 1 s, sampling continues, the log has at most ten complaints a minute and no traceback, and RSS is at most 128 MiB.
@@ -67,6 +69,8 @@ def run_suite(cases: Sequence[Case]) -> dict[str, Outcome]:
     OUT.mkdir(parents=True, exist_ok=True)
     report = OUT / "suite.xml"
     tests = sorted({test for case in cases for test in case.of_suite})
+    if not tests:  # without a test, pytest would run all
+        return {}
     path = os.pathsep.join(str(ROOT / folder) for folder in ("tests", "tests/faults"))
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "fault_witness"]
     subprocess.run(
@@ -81,10 +85,10 @@ def run_of_system() -> dict[str, tuple[bool, str]]:
     if CHECKS.exists():
         for name, outcome in outcomes_in(CHECKS).items():
             found[f"tests/system/{name.rpartition('/')[2]}"] = (outcome.passed, day_of(CHECKS))
-    if MACHINE.exists():
-        for line in MACHINE.read_text().splitlines():
+    for module, file in MACHINES.items():
+        for line in file.read_text().splitlines() if file.exists() else ():
             mark, word, *_ = line.replace(":", " ").split()
-            found[f"tests/system/vm.py::test_{word}"] = (mark == "✓", day_of(MACHINE))
+            found[f"tests/system/{module}.py::test_{word}"] = (mark == "✓", day_of(file))
     return found
 
 

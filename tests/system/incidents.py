@@ -158,8 +158,12 @@ def main() -> int:
     found = collect(make_disks((ROOT / "dist/memwatchd.deb").resolve()))
     (WORK / "incidents.json").write_text(json.dumps(found, indent=1))
     faults = judge(found)
-    for name, texts in faults.items():
-        print(f"{'✗' if texts else '✓'} {name}: {'; '.join(texts) or sentence_of(found[name])}")
+    lines = [
+        f"{'✗' if texts else '✓'} {name}: {'; '.join(texts) or sentence_of(found[name])}\n"
+        for name, texts in faults.items()
+    ]
+    (WORK / "incidents.txt").write_text("".join(lines))
+    print("".join(lines), end="")
     return 1 if any(faults.values()) else 0
 
 
