@@ -1,4 +1,4 @@
-"""A tick at rest calls as many of our functions as recorded here, however busy this machine is.
+"""A tick at rest makes the recorded number of calls of our functions, however busy this machine is.
 
 Times differ by 20 % from run to run, a number of calls does not: so no change makes every second dearer unseen.
 Work of the interpreter's own functions is not counted.
@@ -40,7 +40,7 @@ CALLS = {
 
 
 class CallCounter:
-    """Counts calls of functions in our packages. Comprehensions are none since Python 3.12, so they do not count."""
+    """Counts calls of functions in our packages. Comprehensions do not count: Python 3.12 inlines them."""
 
     def __init__(self) -> None:
         self.calls = 0
