@@ -8,10 +8,19 @@ from typing import Literal
 
 from msgspec import Struct
 
-# `oom_report`: systemd reports that the kernel's OOM killer killed a process of a unit. `unit_end`: systemd reports
-# that a unit's main process ended by a signal, without a cause.
+# `oomd_prekill`: systemd-oomd reports a kill that follows at once. `oom_report`: systemd reports that the kernel's
+# OOM killer killed a process of a unit. `unit_end`: systemd reports that a unit's main process ended by a signal,
+# without a cause.
 KillSource = Literal[
-    "systemd_oomd", "earlyoom", "nohang", "kubelet", "runtime", "runtime_oom", "oom_report", "unit_end"
+    "systemd_oomd",
+    "oomd_prekill",
+    "earlyoom",
+    "nohang",
+    "kubelet",
+    "runtime",
+    "runtime_oom",
+    "oom_report",
+    "unit_end",
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from memwatch.doctor.checks import check_collectors
 from memwatch.doctor.model import Verdict
 from memwatch.linux.files import Roots
 from memwatch.linux.memory_events import MemoryEvents
+from memwatch.linux.own_pressure import OwnPressure
 from memwatch.linux.process_ends import ProcessEnds
 from memwatch.linux.process_files import Passwd
 from memwatch.linux.psi_trigger import PsiTrigger
@@ -25,6 +27,7 @@ from memwatch.neighbours.book import NeighbourBook
 from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.processes.allocator_reports import AllocatorReports
+from memwatch.runtime.heap import trim_heap
 from memwatch.runtime.worker import ThreadState
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.failed_logins import FailedLogins
@@ -87,7 +90,8 @@ class Daemon:
         clock = SystemClock()
         sampler = Sampler(wiring.list_enabled_collectors(self.settings), clock)
         ends = ProcessEnds() if roots.procfs == Roots().procfs else None
-        watches = PsiTrigger(roots.procfs / "pressure/memory"), MemoryEvents(roots), *([ends] if ends else ())
+        own = OwnPressure(os.environ, trim_heap)
+        watches = PsiTrigger(roots.procfs / "pressure/memory"), MemoryEvents(roots), own, *([ends] if ends else ())
         wakeups = Wakeups(watches, sampler.watches, sampler.hurry)
         identity, reports = read_identity(roots), AllocatorReports(roots.procfs)
         monitor = Monitor(sampler, clock, self.live.rules, identity, wakeups, reports=reports)

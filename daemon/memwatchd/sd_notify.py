@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import logging
 import os
 import re
@@ -31,10 +32,16 @@ class Notifier:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) if address else None
         self._failed = False
         self._watchdog_seconds = read_watchdog_seconds(environ)
+        self._stores = environ.get("FDSTORE", "0") != "0"
 
     @property
     def is_connected(self) -> bool:
         return self._socket is not None
+
+    @property
+    def can_store(self) -> bool:
+        """True if the unit sets FileDescriptorStoreMax= (systemd 254 passes it as $FDSTORE)."""
+        return self.is_connected and self._stores
 
     def ready(self, interval_seconds: float) -> None:
         """Report readiness. Extend the watchdog timeout if it is shorter than MISSED_TICKS intervals."""
@@ -63,11 +70,22 @@ class Notifier:
             self._socket.close()
             self._socket = None
 
-    def _send(self, text: str) -> None:
+    def store(self, name: str, descriptor: int) -> None:
+        """Let the service manager keep a copy of a descriptor, and pass it to the next process of the unit.
+
+        It drops the copy when the peer hangs up.
+        """
+        self._send(f"FDSTORE=1\nFDNAME={name}", descriptor)
+
+    def remove_stored(self, name: str) -> None:
+        self._send(f"FDSTOREREMOVE=1\nFDNAME={name}")
+
+    def _send(self, text: str, *descriptors: int) -> None:
         if self._socket is None:
             return
+        passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         try:
-            self._socket.sendto(text.encode(), socket.MSG_DONTWAIT, self._address)
+            self._socket.sendmsg([text.encode()], passed, socket.MSG_DONTWAIT, self._address)
         except OSError as error:
             if not self._failed:
                 self._failed = True

@@ -132,6 +132,8 @@ def make_files(tree: Path, work: Path) -> None:
     documents = tree / "usr/share/doc/memwatchd"
     for drop_in in (units / "drop-ins").glob("*.conf"):
         put(drop_in, documents / "drop-ins" / drop_in.name)
+    for example in (units / "examples").iterdir():
+        put(example, documents / "examples" / example.name)
     compress(documents / "CHANGELOG.md.gz", (ROOT / "CHANGELOG.md").read_bytes())
     put(ROOT / "README.md", documents / "README.md")
     pages = work / "manual"

@@ -23,6 +23,7 @@ FILES = (
     ("/etc/memwatchd/memwatchd.toml", "the configuration, see memwatchd.toml(5)"),
     ("/var/lib/memwatchd", "state that survives a restart of the service"),
     ("/usr/share/doc/memwatchd/drop-ins", "drop-ins that give the service further permissions"),
+    ("/usr/share/doc/memwatchd/examples", "units and drop-ins of other programs that use memwatchd"),
 )
 
 

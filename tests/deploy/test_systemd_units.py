@@ -11,12 +11,18 @@ import pytest
 
 from memwatchd.settings.values import TcpAddress, parse_address
 from memwatchd.settings.web import Web
+from memwatchd.systemd.activation import MAX_DESCRIPTORS
+from memwatchd.systemd.prekill_hook import SOCKET_NAME
+from memwatchd.systemd.pressure_sockets import MAX_CLIENTS
 from support.paths import SYSTEMD
 
 NEEDED_PROGRAMS = ("systemd-analyze",)
 
 UNIT = SYSTEMD / "memwatchd.service"
 DROP_INS = sorted((SYSTEMD / "drop-ins").glob("*.conf"))
+EXAMPLES = SYSTEMD / "examples"
+# Keys of drop-ins that older versions of systemd ignore with a warning.
+SINCE = {"FileDescriptorStorePreserve": 254}
 # Restrictions. Each needs a reason above it, or above its paragraph.
 HARDENING = re.compile(
     r"(SocketBind|Protect|Private|Restrict|NoNew|Capability|Ambient|SystemCall|Device|MemoryDeny|Lock|Remove)"
@@ -66,7 +72,58 @@ def test_systemd_accepts_every_line(tmp_path: Path) -> None:
     )
 
     complaints = [line for line in done.stderr.splitlines() if "memwatchd" in line and "is transient" not in line]
-    assert complaints == [], done.stderr
+    assert [line for line in complaints if not any(key in line for key in newer_keys())] == [], done.stderr
+
+
+def newer_keys() -> list[str]:
+    """Return the keys that this systemd does not know."""
+    done = subprocess.run(["systemctl", "--version"], capture_output=True, text=True, check=True)
+    version = int(done.stdout.split()[1])
+    return [f"'{key}'" for key, since in SINCE.items() if version < since]
+
+
+def verify(unit: Path) -> list[str]:
+    """Return the complaints of systemd-analyze about a unit and its drop-ins."""
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [line for line in done.stderr.splitlines() if unit.stem in line and "is transient" not in line]
+
+
+def test_socket_unit_of_the_prekill_hook_is_valid(tmp_path: Path) -> None:
+    """It passes the socket under the name that memwatchd expects, in the folder of oomd.conf(5)."""
+    unit = EXAMPLES / "memwatchd-oomd.socket"
+    keys = keys_of(unit.read_text())
+    (tmp_path / "memwatchd.service").write_text("[Service]\nExecStart=/bin/true\n")
+    (tmp_path / unit.name).write_text(unit.read_text())
+
+    assert verify(tmp_path / unit.name) == []
+    assert keys["FileDescriptorName"] == [SOCKET_NAME]
+    assert keys["ListenStream"] == ["/run/systemd/oomd.prekill.hook/memwatchd"]
+    assert keys["SocketMode"] == ["0600"]
+
+
+def test_drop_in_of_a_client_is_valid(tmp_path: Path) -> None:
+    """It names a socket that memwatchd opens on each machine, in the RuntimeDirectory= of its unit."""
+    text = (EXAMPLES / "memory-pressure.conf").read_text()
+    (tmp_path / "client.service.d").mkdir()
+    (tmp_path / "client.service").write_text("[Service]\nExecStart=/bin/true\n")
+    (tmp_path / "client.service.d/memory-pressure.conf").write_text(text)
+    folder = keys_of(UNIT.read_text())["RuntimeDirectory"][0]
+
+    assert verify(tmp_path / "client.service") == []
+    assert keys_of(text)["Environment"] == [f"MEMORY_PRESSURE_WATCH=/run/{folder}/pressure-ram-high.sock"]
+
+
+def test_store_of_the_drop_in_holds_all_clients() -> None:
+    """A connection that systemd does not keep would end with each restart."""
+    keys = keys_of((SYSTEMD / "drop-ins/pressure-sockets.conf").read_text())
+
+    assert keys["FileDescriptorStoreMax"] == [str(MAX_CLIENTS)]
+    assert MAX_CLIENTS < MAX_DESCRIPTORS
 
 
 def test_every_restriction_has_a_comment() -> None:
@@ -115,6 +172,9 @@ def test_each_drop_in_describes_its_rights(drop_in: Path) -> None:
         "DeviceAllow",
         "SupplementaryGroups",
         "ProtectKernelLogs",
+        "Sockets",
+        "FileDescriptorStoreMax",
+        "FileDescriptorStorePreserve",
     }
 
 

@@ -28,6 +28,7 @@ OTHERS: dict[tuple[str, ...], str] = {
     ("state", "dir"): '"/etc/memwatchd/other"',
     ("replay", "file"): '"other.memwatch"',
     ("recording", "file"): '"other.memwatch"',
+    ("systemd", "socket_dir"): '"/etc/memwatchd/run"',
     ("sampling", "procfs"): '"/etc/memwatchd"',
     ("sampling", "sysfs"): '"/etc/memwatchd"',
     ("sampling", "rootfs"): '"/etc/memwatchd"',

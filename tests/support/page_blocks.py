@@ -37,6 +37,7 @@ CONFIG = (
 # Folders that the package fills, and where their files come from.
 PACKAGED = {
     "/usr/share/doc/memwatchd/drop-ins/": "systemd/drop-ins/",
+    "/usr/share/doc/memwatchd/examples/": "systemd/examples/",
     "/usr/lib/systemd/system/": "systemd/",
     "/lib/systemd/system/": "systemd/",
 }

@@ -19,6 +19,7 @@ _LONG_ID = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
 # The service that is named before its line.
 SERVICES: dict[KillSource, tuple[KillerKind, str]] = {
     "systemd_oomd": ("systemd_oomd", "systemd-oomd"),
+    "oomd_prekill": ("systemd_oomd", "systemd-oomd"),
     "earlyoom": ("earlyoom", "earlyoom"),
     "nohang": ("nohang", "nohang"),
     "kubelet": ("kubelet", "kubelet"),
@@ -95,8 +96,13 @@ def from_service(kill: ServiceKill, holding: Holding | None) -> Death:
     who = kill.name or shorten(kill.place)
     held = holding.size if holding else None
     victim = Victim(who, kill.pid, unit, container, held, kill.unix, kind)
+    medium = "prekill message" if kill.source == "oomd_prekill" else "log"
     return Death(
-        victim, Killer(kind, f"log of {name}: {kill.text}"), source=kill.source, place=kill.place, holding=holding
+        victim,
+        Killer(kind, f"{medium} of {name}: {kill.text}"),
+        source=kill.source,
+        place=kill.place,
+        holding=holding,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -16,14 +17,14 @@ from memwatch.incidents.records import Incident, Suspect
 from memwatch.incidents.store import IncidentStore
 from memwatch.incidents.triggers import Observation
 from memwatch.incidents.unclean import build_unclean, close_cut_off
-from memwatch.kill_log import ProcessEnd
+from memwatch.kill_log import ProcessEnd, ServiceKill
 from memwatch.model import Process
 from memwatch.pressure.oom_kills import NewKills
 from memwatch.processes.growth import GrowthTracker
 from memwatch.snapshot import Snapshot
 
 HOUR_SECONDS = 3600.0
-MAX_GROWN = 8
+MAX_GROWN, MAX_ANNOUNCED = 8, 16
 RESTARTED = "the recording ended before it was over"
 STOPPED = "memwatchd was stopped before it was over"
 
@@ -49,6 +50,7 @@ class IncidentObserver:
         self._group_kills: int | None = None
         self._processes: tuple[Process, ...] = ()
         self._last: Observation | None = None
+        self._announced: deque[ServiceKill] = deque(maxlen=MAX_ANNOUNCED)
 
     def use_store(self, store: IncidentStore, words: UncleanShutdown | None, crash: Sequence[str]) -> None:
         """Restore the incidents of earlier runs, and close those that an unclean end cut off."""
@@ -63,19 +65,24 @@ class IncidentObserver:
             if found is not None and self.log.find(found.id) is None:
                 self._keep(found)
 
+    def announce(self, kill: ServiceKill) -> None:
+        """Add a kill that its service reports itself. The next tick takes it. Thread-safe."""
+        self._announced.append(kill)
+
     def on_tick(self, now: Moment, snapshot: Snapshot, kills: NewKills, findings: Findings) -> None:
+        logged = tuple(one for one in findings.service_kills or () if one.number > self._kills_seen)
         seen = Observation(
             now.boottime,
             snapshot,
             kills,
             self._new_group_kills(findings),
-            tuple(one for one in findings.service_kills or () if one.number > self._kills_seen),
+            (*self._take_announced(), *logged),
             self.ends.take() if self.ends is not None else (),
             self._new_events(),
         )
         self._last = seen
-        if seen.service_kills:
-            self._kills_seen = seen.service_kills[-1].number
+        if logged:
+            self._kills_seen = logged[-1].number
         for incident in self._gatherer.add(seen):
             self._keep(incident)
             if incident.ended is not None:
@@ -102,6 +109,9 @@ class IncidentObserver:
         data = self.log.put(incident)
         if self._store is not None:
             self._store.put(incident.id, data)
+
+    def _take_announced(self) -> list[ServiceKill]:
+        return [self._announced.popleft() for _ in range(len(self._announced))]
 
     def _new_events(self) -> tuple[Event, ...]:
         if self._events.last_seq == self._events_seen:

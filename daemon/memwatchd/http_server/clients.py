@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from memwatchd.http_server.sockets import Peer
+from memwatchd.unix_socket import Peer
 
 # All addresses of the loopback network: a local user can connect from any of them.
 LOOPBACK = "loopback"

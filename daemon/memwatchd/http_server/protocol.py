@@ -18,7 +18,7 @@ from memwatch_web.asgi.sse import CLIENT
 from memwatchd.http_server.clients import name_client
 from memwatchd.http_server.connections import Connections, Group
 from memwatchd.http_server.rejections import Limits, Rejection, on_wire, refusal_of_body, refusal_of_head
-from memwatchd.http_server.sockets import Peer, read_peer
+from memwatchd.unix_socket import Peer, read_peer
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application

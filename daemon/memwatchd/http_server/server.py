@@ -34,6 +34,7 @@ from memwatchd.http_server.rejections import Limits
 from memwatchd.http_server.self_check import check_limits
 from memwatchd.http_server.tls import TlsProtocol
 from memwatchd.liveness import EVENT_LOOP, LoopPing, ThreadLog, TickCheck
+from memwatchd.systemd.serve import serve_systemd
 
 if TYPE_CHECKING:
     from memwatch_web.pages.services import PageServices
@@ -184,6 +185,9 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
         check_threads(snapshot)
 
     daemon.monitor.listeners.append(wake_streams)
+    systemd = daemon.settings.systemd
+    folder = systemd.socket_dir if systemd.pressure_sockets else None
+    daemon.on_leaving += serve_systemd(loop, daemon.monitor, daemon.roots, daemon.service, folder)
     daemon.start_ticking()
     log.info("listening on %s", ", ".join(wiring.list_addresses(sockets, "https" if daemon.tls else "http")))
     daemon.ready()

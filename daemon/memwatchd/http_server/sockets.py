@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
-import stat
-import struct
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from msgspec import Struct
-
 from memwatchd.settings.values import TcpAddress, UnixAddress
-
-BACKLOG = 256
-PEER_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-
-
-class Peer(Struct, frozen=True):
-    """Credentials of the peer on a Unix socket, from the kernel. None: not available."""
-
-    pid: int | None = None
-    uid: int | None = None
-    gid: int | None = None
+from memwatchd.unix_socket import BACKLOG, listen_on_file
 
 
 class ListenError(Exception):
@@ -40,19 +24,10 @@ def open_sockets(addresses: Sequence[TcpAddress | UnixAddress]) -> list[socket.s
         return sockets
 
 
-def read_peer(connection: socket.socket | None) -> Peer | None:
-    """Return the credentials of the peer on a Unix socket; None for other connections."""
-    if connection is None or connection.family != socket.AF_UNIX:
-        return None
-    if sys.platform != "linux":
-        return Peer()
-    return Peer(*PEER_CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)))
-
-
 def _listen(address: TcpAddress | UnixAddress) -> socket.socket:
     try:
         if isinstance(address, UnixAddress):
-            return _unix_socket(Path(address.path))
+            return listen_on_file(Path(address.path))
         return _tcp_socket(address)
     except OSError as error:
         raise ListenError(f"cannot listen on {address}: {_reason(error, address)}") from None
@@ -87,27 +62,3 @@ def _tcp_socket(address: TcpAddress) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _unix_socket(path: Path) -> socket.socket:
-    """Open a socket for owner and group. Replaces a stale socket of an earlier daemon, but no other file."""
-    _remove_left_behind(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(str(path))
-        os.chmod(path, 0o660)
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _remove_left_behind(path: Path) -> None:
-    if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()

@@ -23,6 +23,7 @@ from memwatchd.settings.web import Web
 
 DEFAULT_FILE = Path("/etc/memwatchd/memwatchd.toml")
 MAX_PROBLEMS = 25
+SOCKET_DIR = ("systemd", "socket_dir")
 
 
 class SettingsError(Exception):
@@ -81,9 +82,8 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], *, default_file: 
         merged.put(FLAGS["state_dir"], systemd_state, ValueOrigin(SYSTEMD_STATE, from_variable=True))
     runtime_folder = environ.get(SYSTEMD_RUNTIME, "").partition(":")[0]
     # A folder that is not writable belongs to another unit, which has started this program.
-    if runtime_folder and os.access(runtime_folder, os.W_OK) and not is_in(merged.values, FLAGS["listen"]):
-        addresses = [*map(str, Web().listen), f"unix:{runtime_folder}/{SOCKET_NAME}"]
-        merged.put(FLAGS["listen"], addresses, ValueOrigin(SYSTEMD_RUNTIME, from_variable=True))
+    if runtime_folder and os.access(runtime_folder, os.W_OK):
+        use_runtime_folder(merged, runtime_folder)
     for variable in found:
         merged.put(variable.path, variable.value, ValueOrigin(variable.variable, from_variable=True))
     for flag, path in FLAGS.items():
@@ -99,6 +99,15 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], *, default_file: 
         origins=origins(sections, merged),
         warnings=tuple(context.warnings),
     )
+
+
+def use_runtime_folder(merged: MergedInput, folder: str) -> None:
+    """Put the socket files into the folder of the unit, unless the file says otherwise."""
+    origin = ValueOrigin(SYSTEMD_RUNTIME, from_variable=True)
+    if not is_in(merged.values, FLAGS["listen"]):
+        merged.put(FLAGS["listen"], [*map(str, Web().listen), f"unix:{folder}/{SOCKET_NAME}"], origin)
+    if not is_in(merged.values, SOCKET_DIR):
+        merged.put(SOCKET_DIR, folder, origin)
 
 
 def read_file(

@@ -197,6 +197,13 @@ LabelValue = Annotated[
 ]
 
 
+class Systemd(Section, frozen=True, kw_only=True):
+    pressure_sockets: bool = False
+    socket_dir: Annotated[Path, Converter(parse_new_folder), Accepts("the path of a directory")] = Path(
+        "/run/memwatchd"
+    )
+
+
 class Log(Section, frozen=True, kw_only=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -223,6 +230,7 @@ class Sections(Section, frozen=True, kw_only=True):
     ] = ()
     labels: Annotated[dict[LabelName, LabelValue], Converter(parse_labels), ON_RELOAD] = field(default_factory=dict)
     otlp: Annotated[Otlp, AT_START] = Otlp()
+    systemd: Annotated[Systemd, AT_START] = Systemd()
     log: Annotated[Log, ON_RELOAD] = Log()
 
     def __post_init__(self) -> None:

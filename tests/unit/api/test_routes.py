@@ -18,7 +18,7 @@ from memwatch_web.asgi.caller import PEER, CallerLookup
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.plain_routes import PAGES
 from memwatch_web.routes import api_routes
-from memwatchd.http_server.sockets import Peer
+from memwatchd.unix_socket import Peer
 
 ROUTES = (*api_routes(), *PAGES)
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.7"

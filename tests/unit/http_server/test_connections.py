@@ -7,7 +7,7 @@ import pytest
 from memwatchd.http_server.clients import name_client
 from memwatchd.http_server.connections import Connections, Group
 from memwatchd.http_server.rejections import Limits
-from memwatchd.http_server.sockets import Peer
+from memwatchd.unix_socket import Peer
 
 
 class FakeConnection:

@@ -1,0 +1,52 @@
+"""Processes of a control group and of the groups below it, from cgroup2 files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+MAX_GROUPS, MAX_MEMBERS = 64, 1000
+
+
+def find_group(sysfs: Path, place: str) -> Path | None:
+    """Return the folder of a group such as /system.slice/a.service. None if it does not exist or is not a path."""
+    inside = PurePosixPath(place.lstrip("/"))
+    if ".." in inside.parts or "\0" in place:
+        return None
+    for root in (sysfs / "fs/cgroup", sysfs / "fs/cgroup/unified"):
+        if (root / inside / "cgroup.procs").is_file():
+            return root / inside
+    return None
+
+
+def read_members(group: Path) -> frozenset[int]:
+    """Return the PIDs of a group and the groups below it, of MAX_GROUPS and MAX_MEMBERS at most."""
+    members: set[int] = set()
+    for folder in _folders(group):
+        try:
+            members.update(map(int, (folder / "cgroup.procs").read_bytes().split()))
+        except (OSError, ValueError):  # removed, or threaded
+            continue
+        if len(members) >= MAX_MEMBERS:
+            break
+    return frozenset(members)
+
+
+def read_charged_bytes(group: Path) -> int | None:
+    """Return the memory that is charged to a group. None without the memory controller."""
+    try:
+        return int((group / "memory.current").read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _folders(group: Path) -> Iterator[Path]:
+    waiting, count = [group], 0
+    while waiting and count < MAX_GROUPS:
+        folder = waiting.pop()
+        count += 1
+        yield folder
+        try:
+            waiting.extend(one for one in folder.iterdir() if one.is_dir())
+        except OSError:
+            continue

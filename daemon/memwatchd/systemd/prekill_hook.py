@@ -1,0 +1,125 @@
+"""Prekill hook of systemd-oomd 260 and later (oomd.conf(5)): it reports each cgroup that it is about to kill.
+
+systemd-oomd waits for the reply, up to PrekillHookTimeoutSec=. The members of the group are read before it, as they
+exist only until then; nothing is written to a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+
+from memwatch.build_info import __version__
+from memwatch.runtime.failure_log import FailureLog
+from memwatchd.systemd.listener import Listener
+from memwatchd.systemd.varlink import END, SERVICE, Call, Json, MessageError, error_reply, parse_call, reply
+from memwatchd.unix_socket import read_peer
+
+log = logging.getLogger(__name__)
+
+# FileDescriptorName= of memwatchd-oomd.socket.
+SOCKET_NAME = "oomd-prekill"
+INTERFACE = "io.systemd.oom.Prekill"
+DESCRIPTION = f"""# Notifications of systemd-oomd before a kill
+interface {INTERFACE}
+
+# A control group is about to be killed
+method Notify(cgroup: string) -> ()
+"""
+MAX_CONNECTIONS, MAX_MESSAGE_BYTES, MAX_SECONDS = 16, 16 << 10, 30.0
+READ_BYTES, MAX_PATH_LENGTH = 4096, 4096
+
+
+class PrekillHook:
+    """A varlink service. `on_kill` is called with the path of each cgroup, before the reply."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, listener: socket.socket, on_kill: Callable[[str], None]
+    ) -> None:
+        self._loop, self._on_kill = loop, on_kill
+        self._received: dict[socket.socket, bytes] = {}
+        self._failures = FailureLog()
+        self._methods: Mapping[str, Callable[[Json], bytes]] = {
+            f"{INTERFACE}.Notify": self._notify,
+            f"{SERVICE}.GetInfo": _get_info,
+            f"{SERVICE}.GetInterfaceDescription": _get_description,
+        }
+        self._listener = Listener(loop, listener, self._add)
+
+    def close(self) -> None:
+        self._listener.close()
+        for connection in list(self._received):
+            self._drop(connection)
+
+    def _add(self, connection: socket.socket) -> None:
+        if len(self._received) >= MAX_CONNECTIONS:
+            connection.close()
+            return
+        self._received[connection] = b""
+        self._loop.add_reader(connection, self._read, connection)
+        self._loop.call_later(MAX_SECONDS, self._drop, connection)
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        messages = (self._received[connection] + data).split(END)
+        self._received[connection] = messages.pop()
+        if not data or len(self._received[connection]) > MAX_MESSAGE_BYTES:
+            self._drop(connection)
+            return
+        for message in messages:
+            self._answer(connection, message)
+
+    def _answer(self, connection: socket.socket, message: bytes) -> None:
+        try:
+            call = parse_call(message)
+            answer = self._call(call)
+            if not call.is_oneway and connection.send(answer) < len(answer):
+                raise OSError("the client does not read")
+        except (MessageError, OSError) as error:
+            if self._failures.admits(str(error)):
+                peer = read_peer(connection) if connection.fileno() >= 0 else None
+                log.warning("prekill hook: a call of process %s failed: %s", peer.pid if peer else "?", error)
+            self._drop(connection)
+
+    def _call(self, call: Call) -> bytes:
+        method = self._methods.get(call.method)
+        if method is None:
+            return error_reply("MethodNotFound", {"method": call.method[:MAX_PATH_LENGTH]})
+        return method(call.parameters)
+
+    def _notify(self, parameters: Json) -> bytes:
+        place = parameters.get("cgroup")
+        if not isinstance(place, str) or not place.startswith("/") or len(place) > MAX_PATH_LENGTH:
+            return error_reply("InvalidParameter", {"parameter": "cgroup"})
+        self._on_kill(place)
+        return reply({})
+
+    def _drop(self, connection: socket.socket) -> None:
+        if self._received.pop(connection, None) is not None:
+            self._loop.remove_reader(connection)
+            connection.close()
+
+
+def _get_info(_: Json) -> bytes:
+    return reply(
+        {
+            "vendor": "memwatch",
+            "product": "memwatchd",
+            "version": __version__,
+            "url": "",
+            "interfaces": [SERVICE, INTERFACE],
+        }
+    )
+
+
+def _get_description(parameters: Json) -> bytes:
+    if parameters.get("interface") != INTERFACE:
+        return error_reply("InterfaceNotFound", {"interface": str(parameters.get("interface"))[:MAX_PATH_LENGTH]})
+    return reply({"description": DESCRIPTION})

@@ -1,0 +1,230 @@
+"""Sockets for $MEMORY_PRESSURE_WATCH (systemd.io/PRESSURE): a client connects, and each byte is a notification.
+
+pressure.sock takes a target and a level; pressure-ram-high.sock and the like have them in their names. Slow clients
+lose notifications: nothing is queued for them.
+
+A connection is not closed while its client is well-behaved: libsystemd 257 takes the end of the connection for a
+notification, and calls the client's handler without a pause (95,000 times a second). So systemd keeps connections
+while memwatchd restarts, clients beyond the limit wait, and a request that cannot be read is only logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from memwatch.runtime.failure_log import FailureLog
+from memwatch.snapshot import Snapshot
+from memwatchd.systemd.listener import Listener
+from memwatchd.systemd.subscription import (
+    LEVELS,
+    Notifications,
+    RequestError,
+    Subscription,
+    parse_request,
+    parse_stored_name,
+    stored_name,
+)
+from memwatchd.unix_socket import Peer, listen_on_file, read_peer
+
+log = logging.getLogger(__name__)
+
+COMMON = "pressure.sock"
+# Any user may connect. The levels are no secret: /proc/meminfo is readable by all.
+ANY_USER = 0o666
+MAX_CLIENTS, MAX_CLIENTS_OF_USER, MAX_POOLS = 512, 128, 64
+READ_BYTES, MAX_RECEIVED_BYTES = 512, 4096
+POOL_ID = re.compile(r"[A-Za-z0-9._-]{1,60}")
+ROOT = 0
+
+
+class Store(Protocol):
+    """Keeps copies of connections while memwatchd restarts, if `can_store`."""
+
+    @property
+    def can_store(self) -> bool: ...
+
+    def store(self, name: str, descriptor: int) -> None: ...
+
+    def remove_stored(self, name: str) -> None: ...
+
+
+class Client:
+    """A connection, with the bytes received so far. `is_fixed`: the socket's name has the subscription.
+
+    `kept_as`: name of the copy that systemd keeps, empty without one.
+    """
+
+    __slots__ = ("connection", "is_fixed", "kept_as", "notifications", "number", "peer", "received", "total")
+
+    def __init__(
+        self, number: int, connection: socket.socket, subscription: Subscription, is_fixed: bool, kept_as: str = ""
+    ) -> None:
+        self.number, self.connection, self.is_fixed, self.kept_as = number, connection, is_fixed, kept_as
+        self.notifications = Notifications(subscription)
+        self.peer = read_peer(connection) or Peer()
+        self.received = b""
+        self.total = 0
+
+
+class PressureSockets:
+    """All sockets with their clients. Use it in the event loop's thread; only `on_tick` is called in another."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path, store: Store) -> None:
+        self._loop, self._folder, self._store = loop, folder, store
+        self._number = 0
+        self._listeners: dict[Path, Listener] = {}
+        self._clients: dict[int, Client] = {}
+        self._pools: frozenset[str] = frozenset()
+        self._targets: tuple[str, ...] = ()
+        self._failures = FailureLog()
+
+    def open(self, snapshot: Snapshot | None) -> None:
+        """Open the common socket, and those of the pools that are known. Raises OSError."""
+        self._listen(COMMON, Subscription(), is_fixed=False)
+        if snapshot is not None:
+            self._open_for(snapshot)
+
+    def resume(self, name: str, connection: socket.socket) -> bool:
+        """Go on with a connection that systemd kept. Return False if the name is not that of one."""
+        found = parse_stored_name(name)
+        if found is None:
+            return False
+        number, subscription, is_fixed = found
+        self._number = max(self._number, number)
+        connection.setblocking(False)
+        self._watch(Client(number, connection, subscription, is_fixed, name))
+        return True
+
+    def close(self) -> None:
+        """Close all sockets. Connections that systemd keeps stay open for their clients."""
+        for client in list(self._clients.values()):
+            self._loop.remove_reader(client.connection)
+            client.connection.close()
+        self._clients.clear()
+        for path, listener in self._listeners.items():
+            listener.close()
+            path.unlink(missing_ok=True)
+        self._listeners.clear()
+
+    def on_tick(self, snapshot: Snapshot) -> None:
+        """Notify the clients of a tick. Without a client and a new pool this costs a comparison."""
+        if (self._clients or not self._pools.issuperset(pool_ids(snapshot))) and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._take, snapshot)
+
+    def _take(self, snapshot: Snapshot) -> None:
+        if not self._listeners:  # closed since
+            return
+        try:
+            self._open_for(snapshot)
+        except OSError as error:
+            if self._failures.admits(str(error)):
+                log.warning("cannot open pressure sockets for new pools: %s", error)
+        levels = {one.target: one.level for one in snapshot.pressure}
+        for client in list(self._clients.values()):
+            target = client.notifications.subscription.target
+            level = levels.get(target)
+            if level is not None and client.notifications.is_due(level, snapshot.monotonic):
+                self._send(client, f"{target} {level.word}\n".encode())
+
+    def _open_for(self, snapshot: Snapshot) -> None:
+        self._targets = tuple(one.target for one in snapshot.pressure)
+        new = [pool for pool in pool_ids(snapshot) if pool not in self._pools]
+        for pool in new[: max(0, MAX_POOLS - len(self._pools))]:
+            for level in LEVELS:
+                self._listen(f"pressure-{pool}-{level.word}.sock", Subscription(pool, level), is_fixed=True)
+        self._pools = self._pools.union(new)
+
+    def _listen(self, name: str, subscription: Subscription, is_fixed: bool) -> None:
+        path = self._folder / name
+        if path not in self._listeners:
+            add = partial(self._add, subscription=subscription, is_fixed=is_fixed)
+            self._listeners[path] = Listener(self._loop, listen_on_file(path, ANY_USER), add, self._is_full)
+
+    def _is_full(self) -> bool:
+        return len(self._clients) >= MAX_CLIENTS
+
+    def _add(self, connection: socket.socket, subscription: Subscription, is_fixed: bool) -> None:
+        self._number += 1
+        client = Client(self._number, connection, subscription, is_fixed)
+        uid = client.peer.uid
+        if uid != ROOT and sum(one.peer.uid == uid for one in self._clients.values()) >= MAX_CLIENTS_OF_USER:
+            connection.close()
+            if self._failures.admits(f"limit of {uid}"):
+                log.warning("pressure sockets: uid %s has %d clients; more are closed", uid, MAX_CLIENTS_OF_USER)
+            return
+        self._watch(client)
+        self._keep(client)
+
+    def _watch(self, client: Client) -> None:
+        self._clients[client.connection.fileno()] = client
+        self._loop.add_reader(client.connection, self._read, client)
+
+    def _keep(self, client: Client) -> None:
+        """Have systemd keep the connection under a name with its current subscription."""
+        if self._store.can_store:
+            if client.kept_as:
+                self._store.remove_stored(client.kept_as)
+            client.kept_as = stored_name(client.number, client.notifications.subscription, client.is_fixed)
+            self._store.store(client.kept_as, client.connection.fileno())
+
+    def _read(self, client: Client) -> None:
+        try:
+            data = client.connection.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        client.total += len(data)
+        if not data or client.total > MAX_RECEIVED_BYTES:
+            self._drop(client)
+        elif not client.is_fixed:
+            self._subscribe(client, data)
+
+    def _subscribe(self, client: Client, data: bytes) -> None:
+        client.received += data
+        try:
+            wanted = parse_request(client.received)
+        except RequestError as error:
+            if self._failures.admits(f"request of {client.peer.uid}"):
+                log.warning("pressure.sock: the request of process %s is ignored: %s", client.peer.pid, error)
+            client.received = b""
+            return
+        if wanted is None:
+            return
+        client.received = b""
+        client.notifications = Notifications(wanted)
+        self._keep(client)
+        if wanted.target not in self._targets and self._failures.admits(f"target of {client.peer.uid}"):
+            log.warning(
+                "pressure.sock: process %s waits for %s, which is not a target now; targets are %s",
+                client.peer.pid,
+                wanted.target,
+                ", ".join(self._targets),
+            )
+
+    def _send(self, client: Client, data: bytes) -> None:
+        try:
+            client.connection.send(data)
+        except BlockingIOError:
+            return  # it has unread notifications
+        except OSError:
+            self._drop(client)
+
+    def _drop(self, client: Client) -> None:
+        self._clients.pop(client.connection.fileno(), None)
+        self._loop.remove_reader(client.connection)
+        client.connection.close()
+        if client.kept_as:
+            self._store.remove_stored(client.kept_as)
+
+
+def pool_ids(snapshot: Snapshot) -> Iterable[str]:
+    """Return the pools whose ids can be part of a file's name."""
+    return [pool.id for pool in snapshot.pools if POOL_ID.fullmatch(pool.id)]

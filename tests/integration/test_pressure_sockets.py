@@ -1,0 +1,212 @@
+"""The sockets for $MEMORY_PRESSURE_WATCH: clients of a running daemon whose machine fills."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from memwatchd.systemd.pressure_sockets import MAX_CLIENTS, MAX_RECEIVED_BYTES
+from support.daemon_process import MEMWATCHD, RunningDaemon, descriptors, run_program, running_daemon
+from support.mutable_machine import MutableMachine
+from support.passed_socket import passed_socket
+
+CONFIG = "[systemd]\npressure_sockets = true\nsocket_dir = '{}'\n[pressure]\nclear_after = '0s'\n"
+
+
+@contextmanager
+def daemon_with_sockets(tmp_path: Path) -> Iterator[tuple[RunningDaemon, MutableMachine]]:
+    machine = MutableMachine.of("workstation", tmp_path / "machine")
+    machine.use(0.3)
+    (tmp_path / "run").mkdir()
+    config = CONFIG.format(tmp_path / "run")
+    with running_daemon(tmp_path, *machine.arguments, "--interval=100ms", config=config) as daemon:
+        yield daemon, machine
+
+
+def connect(path: Path, request: bytes = b"") -> socket.socket:
+    """Connect as the protocol says: connect, then write the request."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.connect(str(path))
+    client.sendall(request)
+    return client
+
+
+def is_notified(client: socket.socket, seconds: float) -> bytes:
+    """Return what arrives in this time; empty if nothing does."""
+    return client.recv(100) if select.select([client], [], [], seconds)[0] else b""
+
+
+def wait_for_stored(manager: socket.socket, name: str) -> socket.socket:
+    """Return the socket that memwatchd stores under this name."""
+    manager.settimeout(20)
+    while True:
+        text, descriptors, *_ = socket.recv_fds(manager, 4096, 1)
+        if text.decode() == f"FDSTORE=1\nFDNAME={name}":
+            return socket.socket(fileno=descriptors[0])
+        for one in descriptors:
+            os.close(one)
+
+
+def test_client_of_a_named_socket_is_notified_when_its_pool_fills(tmp_path: Path) -> None:
+    """Of the levels from its own on, and not before. What it writes does not matter."""
+    with daemon_with_sockets(tmp_path) as (_, machine), ExitStack() as opened:
+        high = opened.enter_context(
+            closing(connect(tmp_path / "run/pressure-ram-high.sock", b"some 200000 2000000\0"))
+        )
+        critical = opened.enter_context(closing(connect(tmp_path / "run/pressure-ram-critical.sock")))
+        before = is_notified(high, 1.0)
+        machine.use(0.9)
+
+        assert before == b""
+        assert is_notified(high, 20.0) == b"ram high\n"
+        assert is_notified(critical, 0.5) == b""
+        machine.use(0.98)
+        assert is_notified(critical, 20.0) == b"ram critical\n"
+        assert is_notified(high, 20.0) == b"ram critical\n"
+
+
+def test_client_of_the_common_socket_chooses_target_and_level(tmp_path: Path) -> None:
+    """By what it writes, also in two parts; without a request it is notified of System RAM at level high."""
+    with daemon_with_sockets(tmp_path) as (_, machine), ExitStack() as opened:
+        medium = opened.enter_context(closing(connect(tmp_path / "run/pressure.sock", b"ram med")))
+        medium.sendall(b"ium")
+        silent = opened.enter_context(closing(connect(tmp_path / "run/pressure.sock")))
+        machine.use(0.7)
+
+        assert is_notified(medium, 20.0) == b"ram medium\n"
+        assert is_notified(silent, 0.5) == b""
+        machine.use(0.9)
+        assert is_notified(silent, 20.0) == b"ram high\n"
+
+
+def test_malformed_request_is_logged_and_the_connection_stays_open(tmp_path: Path) -> None:
+    """The log names the process and what to write, or the targets. libsystemd spins at an end of file."""
+    with daemon_with_sockets(tmp_path) as (daemon, machine), ExitStack() as opened:
+        wrong = opened.enter_context(closing(connect(tmp_path / "run/pressure.sock", b"please\n")))
+        other = opened.enter_context(closing(connect(tmp_path / "run/pressure.sock", b"gpu7 high\n")))
+
+        daemon.wait_for_log(f"the request of process {os.getpid()} is ignored: it is not TARGET LEVEL")
+        daemon.wait_for_log("waits for gpu7, which is not a target now; targets are ram")
+        machine.use(0.9)
+        assert is_notified(wrong, 20.0) == b"ram high\n"
+        assert not select.select([other], [], [], 0.2)[0]
+
+
+def test_flood_is_closed(tmp_path: Path) -> None:
+    """A client has no reason to write more than its request."""
+    with daemon_with_sockets(tmp_path), closing(connect(tmp_path / "run/pressure-ram-high.sock")) as flood:
+        flood.settimeout(20)
+        with pytest.raises(OSError, match=r"Broken pipe|Connection reset"):
+            flood.sendall(b"x" * MAX_RECEIVED_BYTES * 1000)
+
+
+def test_clients_beyond_the_limit_wait_and_memwatchd_serves(tmp_path: Path) -> None:
+    """Their connection is open, and they are served when others have left."""
+    with daemon_with_sockets(tmp_path) as (daemon, machine), ExitStack() as opened:
+        before, path = descriptors(daemon.pid), tmp_path / "run/pressure-ram-high.sock"
+        many = [opened.enter_context(closing(connect(path))) for _ in range(MAX_CLIENTS + 20)]
+        daemon.wait_for_log(f"clients of {path} wait: too many connections are open")
+        machine.use(0.9)
+
+        assert is_notified(many[0], 20.0) == b"ram high\n"
+        assert not select.select(many[-1:], [], [], 0.2)[0]
+        assert descriptors(daemon.pid) <= before + MAX_CLIENTS
+        assert daemon.get("/healthz").status == 200
+        for one in many[:100]:
+            one.close()
+        assert is_notified(many[-1], 20.0) == b"ram high\n"
+
+
+def test_unread_notifications_are_not_queued(tmp_path: Path) -> None:
+    """A client that never reads costs memwatchd nothing: its socket's buffer is full, and others are notified."""
+    with daemon_with_sockets(tmp_path) as (_, machine), ExitStack() as opened:
+        path = tmp_path / "run/pressure-ram-high.sock"
+        unread, reader = (opened.enter_context(closing(connect(path))) for _ in range(2))
+        for _ in range(3):
+            machine.use(0.9)
+            assert is_notified(reader, 20.0) == b"ram high\n"
+            machine.use(0.3)
+            time.sleep(0.5)
+
+        assert unread.recv(1000, socket.MSG_DONTWAIT) == b"ram high\n" * 3
+
+
+def test_service_manager_keeps_connections_over_a_restart(tmp_path: Path) -> None:
+    """Each connection is stored with its subscription, and the next process goes on with it."""
+    machine = MutableMachine.of("workstation", tmp_path / "machine")
+    machine.use(0.3)
+    (tmp_path / "run").mkdir()
+    config = CONFIG.format(tmp_path / "run")
+    arguments = [*machine.arguments, "--interval=100ms"]
+    environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "FDSTORE": "512"}
+    with ExitStack() as opened:
+        manager = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        manager.bind(environ["NOTIFY_SOCKET"])
+        with running_daemon(tmp_path, *arguments, config=config, environ=environ) as daemon:
+            client = opened.enter_context(closing(connect(tmp_path / "run/pressure.sock", b"ram medium")))
+            name = "pressure 1 ram medium common"
+            stored = opened.enter_context(wait_for_stored(manager, name))
+            daemon.terminate()
+        is_open = not select.select([client], [], [], 0.5)[0]
+        starter = opened.enter_context(passed_socket(tmp_path, stored, name))
+        with running_daemon(tmp_path, *arguments, config=config, through=starter):
+            machine.use(0.7)
+            notified = is_notified(client, 20.0)
+
+    assert is_open
+    assert notified == b"ram medium\n"
+
+
+def test_sockets_are_for_all_users_and_are_removed_at_the_end(tmp_path: Path) -> None:
+    """Three levels for each pool; a clean end leaves no file behind."""
+    with daemon_with_sockets(tmp_path) as (daemon, _):
+        folder = tmp_path / "run"
+        names = {path.name for path in folder.iterdir()}
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+        pools = {pool["id"] for pool in daemon.snapshot()["pools"]}
+        client = connect(folder / "pressure-ram-high.sock")
+        daemon.terminate()
+        left = list(folder.iterdir())
+        client.settimeout(20)
+
+        assert names == {"pressure.sock"} | {
+            f"pressure-{pool}-{level}.sock" for pool in pools for level in ("medium", "high", "critical")
+        }
+        assert modes == {0o666}
+        assert left == []
+        assert client.recv(10) == b""
+        client.close()
+
+
+def test_without_the_setting_there_are_no_sockets(tmp_path: Path) -> None:
+    """Also in the service, whose folder would be writable."""
+    (tmp_path / "run").mkdir()
+    config = f"[systemd]\nsocket_dir = '{tmp_path}/run'\n"
+    with running_daemon(tmp_path, config=config):
+        assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_unusable_folder_is_logged_and_the_daemon_serves(tmp_path: Path) -> None:
+    """The log names the folder, the reason and the setting."""
+    config = f"[systemd]\npressure_sockets = true\nsocket_dir = '{tmp_path}/missing'\n"
+    with running_daemon(tmp_path, config=config) as daemon:
+        daemon.wait_for_log(f"no pressure sockets in {tmp_path}/missing: No such file or directory; set socket_dir")
+        assert daemon.get("/healthz").status == 200
+
+
+def test_runtime_folder_of_the_unit_is_the_default_folder(tmp_path: Path) -> None:
+    """RuntimeDirectory= of the unit, if it is writable."""
+    (tmp_path / "run").mkdir()
+    settings = tmp_path / "empty.toml"
+    settings.write_text("")
+    done = run_program(MEMWATCHD, "--config", str(settings), "--check-config", RUNTIME_DIRECTORY=f"{tmp_path}/run")
+
+    assert f'systemd.socket_dir = "{tmp_path}/run"' in done.stdout
