@@ -59,16 +59,16 @@ class Machine(Struct, frozen=True):
         return '"ok"' in self.run("curl -s http://localhost:6360/readyz", check=False)
 
 
-def base_of(folder: Path) -> Path:
-    """Return a fresh Debian, created once by debootstrap."""
-    base = folder / SUITE
+def base_of(folder: Path, suite: str = SUITE, *more: str) -> Path:
+    """Return a fresh Debian with the base packages and `more`, created once by debootstrap."""
+    base = folder / "-".join([suite, *more])
     if not (base / "made").exists():
         shutil.rmtree(base, ignore_errors=True)
         command = [
             "debootstrap",
             "--variant=minbase",
-            f"--include={BASE_PACKAGES}",
-            SUITE,
+            f"--include={','.join([BASE_PACKAGES, *more])}",
+            suite,
             str(base),
             *filter(None, [MIRROR]),
         ]
@@ -79,8 +79,8 @@ def base_of(folder: Path) -> Path:
 
 
 @contextmanager
-def booted(base: Path, root: Path) -> Iterator[Machine]:
-    """Run a copy of `base` without a network, and remove it at the end."""
+def booted(base: Path, root: Path, **environ: str) -> Iterator[Machine]:
+    """Run a copy of `base` without a network, and remove it at the end. `environ`: variables for systemd-nspawn."""
     shutil.rmtree(root, ignore_errors=True)
     subprocess.run(["cp", "--archive", "--reflink=auto", base, root], check=True)
     log = root.with_suffix(".log").open("wb")
@@ -91,6 +91,7 @@ def booted(base: Path, root: Path) -> Iterator[Machine]:
         stdout=log,
         stderr=log,
         start_new_session=True,
+        env={**os.environ, **environ},
     )
     try:
         machine = Machine(root, leader_of(process))
