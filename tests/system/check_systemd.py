@@ -46,7 +46,8 @@ def copy(machine: Machine, file: str, folder: str) -> None:
 
 
 def notifications(machine: Machine) -> int:
-    return (machine.root / OUTPUT.lstrip("/")).read_text().count("pressure")
+    output = machine.root / OUTPUT.lstrip("/")
+    return output.read_text().count("pressure") if output.exists() else 0
 
 
 def test_memwatchd_watches_its_own_control_group(modern: Machine) -> None:
@@ -106,7 +107,7 @@ def test_prekill_hook_is_served_on_the_socket_of_systemd(modern: Machine) -> Non
     modern.wait_until(lambda: "systemd_oomd" in modern.run("curl -s localhost:6360/api/v1/incidents"))
     found = json.loads(modern.run("curl -s localhost:6360/api/v1/incidents"))
 
-    (killer,) = [one["killer"] for one in found if one["killer"]]
+    (killer,) = [one["killer"] for one in found if one["killer"] and one["killer"]["kind"] == "systemd_oomd"]
     assert f"about to kill /system.slice/worker.service: pressure_client (PID {pid}) holds" in killer["evidence"]
     assert "method Notify" in modern.run(f"varlinkctl introspect {HOOK} io.systemd.oom.Prekill")
 
