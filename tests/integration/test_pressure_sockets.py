@@ -194,6 +194,13 @@ def test_without_the_setting_there_are_no_sockets(tmp_path: Path) -> None:
         assert list((tmp_path / "run").iterdir()) == []
 
 
+def test_simulated_machine_has_no_sockets(tmp_path: Path) -> None:
+    """Programs of this machine must not react to levels of a demo."""
+    (tmp_path / "run").mkdir()
+    with running_daemon(tmp_path, "--demo=rtx4090", config=CONFIG.format(tmp_path / "run")):
+        assert list((tmp_path / "run").iterdir()) == []
+
+
 def test_unusable_folder_is_logged_and_the_daemon_serves(tmp_path: Path) -> None:
     """The log names the folder, the reason and the setting."""
     config = f"[systemd]\npressure_sockets = true\nsocket_dir = '{tmp_path}/missing'\n"

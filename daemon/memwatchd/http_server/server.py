@@ -186,7 +186,8 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
 
     daemon.monitor.listeners.append(wake_streams)
     systemd = daemon.settings.systemd
-    folder = systemd.socket_dir if systemd.pressure_sockets else None
+    # Levels of a demo or a recording must not reach programs of this machine.
+    folder = systemd.socket_dir if systemd.pressure_sockets and not simulated else None
     daemon.on_leaving += serve_systemd(loop, daemon.monitor, daemon.roots, daemon.service, folder)
     daemon.start_ticking()
     log.info("listening on %s", ", ".join(wiring.list_addresses(sockets, "https" if daemon.tls else "http")))
