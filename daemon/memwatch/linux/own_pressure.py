@@ -27,7 +27,7 @@ class OwnPressure:
 
     event_mask: int = select.POLLPRI
 
-    def __init__(self, environ: Mapping[str, str], release: Callable[[], None]) -> None:
+    def __init__(self, environ: Mapping[str, str], release: Callable[[], object]) -> None:
         self._release = release
         path = environ.get(WATCH, OFF)
         self.event_file: int = -1 if path == OFF else _arm(path, environ.get(WRITE, ""))
