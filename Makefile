@@ -184,7 +184,8 @@ test-install: build deb
 	PYTHONPATH=tests $(BIN)/python -m scripts.install_ways $(INSTALL_ARGS)
 
 test-neighbours: $(VENV)/.test
-	PYTHONPATH=tests $(BIN)/python -m pytest tests/neighbours/check_faults.py
+	@sh tests/tools/need.sh iptables openssl
+	PYTHONPATH=tests sh tests/tools/own_network.sh $(BIN)/python -m pytest tests/neighbours/check_faults.py
 
 test-hardware: $(VENV)/.run
 	@PYTHONPATH=tests $(BIN)/python -m hardware $(HARDWARE_ARGS)

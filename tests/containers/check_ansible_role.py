@@ -40,7 +40,7 @@ def machine(podman: Podman) -> Iterator[Podman]:
 
 def play(machine: Podman, **variables: object) -> tuple[int, str]:
     """Run the playbook; return its exit code and output."""
-    (package,) = sorted((ROOT / "dist").glob("memwatchd_*_amd64.deb"))
+    package = max((ROOT / "dist").glob("memwatchd_*_amd64.deb"), key=lambda file: file.stat().st_mtime)
     given = {"memwatchd_package": f"/src/dist/{package.name}", **variables}
     here = ("--inventory", "localhost,", "--connection", "local", "--extra-vars", json.dumps(given))
     done = machine.run("exec", NAME, "ansible-playbook", *here, "/src/deploy/ansible/playbook.yml", check=False)

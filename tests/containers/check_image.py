@@ -179,7 +179,7 @@ def test_image_holds_no_driver_and_little_else(podman: Podman) -> None:
 
     size, *rest = done.stdout.splitlines()
     print(f"memwatchd and its dependencies: {int(size) / MIB:.0f} MiB")
-    assert int(size) < 40 * MIB
+    assert int(size) < 60 * MIB  # 52 with chat, mail and passwords
     assert rest == []
 
 

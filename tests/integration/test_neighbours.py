@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -185,6 +187,28 @@ def test_silence_is_told_once_with_the_last_words(tmp_path: Path) -> None:
     assert told == ["frozen", "killed"]
     assert len(texts) == 3
     assert back["last_tick_unix"] > found["frozen"]["last_tick_unix"]
+
+
+def test_stalled_stream_is_replaced_before_silence(tmp_path: Path) -> None:
+    """The first connection brings three ticks, then nothing, as if its segments were lost. The second is good."""
+    taken = threading.Event()
+    closed = threading.Event()
+
+    def send(connection: socket.socket) -> None:
+        if taken.is_set():
+            streams(lambda: event(tick_data(sentence="from the second connection")), 0.3)(connection)
+        taken.set()
+        connection.sendall(HEAD + event(tick_data()) * 3)
+        if connection.recv(1) == b"":
+            closed.set()
+
+    with serving(send) as url, running_daemon(tmp_path, config=neighbours({"one": url})) as daemon:
+        wait_for_state(daemon, "one", "up")
+        daemon.wait_for("/api/v1/machines/one", lambda found: found["text"] == "from the second connection")
+        assert closed.wait(5.0)
+        events = daemon.get("/api/v1/events?limit=50").json
+
+    assert not [one for one in events if one["kind"] == "neighbour.silent"]
 
 
 def test_reload_adds_and_removes_neighbours(tmp_path: Path) -> None:

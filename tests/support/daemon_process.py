@@ -69,11 +69,17 @@ class RunningDaemon(Struct):
     def snapshot(self) -> Any:
         return self.get("/api/v1/snapshot").json
 
-    def wait_for(self, path: str, wanted: Any, seconds: float = MAX_WAIT_SECONDS) -> Any:
+    def wait_for(
+        self,
+        path: str,
+        wanted: Any,
+        seconds: float = MAX_WAIT_SECONDS,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         """Poll until `wanted(json)` is true; fail with the last answer after `seconds`."""
         until = time.monotonic() + seconds
         while True:
-            answer = self.get(path).json
+            answer = self.get(path, **(headers or {})).json
             if wanted(answer):
                 return answer
             assert time.monotonic() < until, f"{path} did not reach the expected state; last: {answer}"

@@ -28,8 +28,11 @@ def machine(daemon: RunningDaemon, name: str) -> Any:
     return daemon.get(f"/api/v1/machines/{name}").json
 
 
-def wait_for_state(daemon: RunningDaemon, name: str, state: str, seconds: float = 60.0) -> Any:
-    return daemon.wait_for(f"/api/v1/machines/{name}", lambda found: found["state"] == state, seconds)
+def wait_for_state(
+    daemon: RunningDaemon, name: str, state: str, seconds: float = 60.0, headers: Mapping[str, str] | None = None
+) -> Any:
+    path = f"/api/v1/machines/{name}"
+    return daemon.wait_for(path, lambda found: found["state"] == state, seconds, headers)
 
 
 def tick_data(**fields: Any) -> bytes:
@@ -55,12 +58,13 @@ def event(data: bytes) -> bytes:
 
 
 @contextmanager
-def serving(send: Send) -> Iterator[str]:
-    """Yield the URL of a server that calls `send` with each connection after its request."""
+def serving(send: Send, reads: bool = True) -> Iterator[str]:
+    """Yield the URL of a server that calls `send` with each connection, after its request if it `reads` that."""
 
     def serve(connection: socket.socket) -> None:
         with suppress(OSError), connection:
-            connection.recv(65536)
+            if reads:
+                connection.recv(65536)
             send(connection)
 
     def accept() -> None:

@@ -82,6 +82,11 @@ class NeighbourBook:
             if name in self._neighbours:
                 self._neighbours[name].on_failure(failure)
 
+    def is_late(self, name: str) -> bool:
+        """Return True if the next tick of a neighbour is overdue."""
+        one = self._neighbours.get(name)
+        return one is not None and self._clock.monotonic() - one.last_at > one.late_after_seconds
+
     def statuses(self, notified: Collection[str] = ()) -> tuple[NeighbourStatus, ...]:
         """Return the state of every neighbour. `notified`: those whose alert of this machine is firing."""
         if not self._neighbours:

@@ -22,6 +22,17 @@ MAX_BYTES_PER_SECOND = 64 << 10
 PAUSE_SECONDS = 1.0
 # A proxy reports that the machine behind it does not answer. memwatchd's own 503 is problem+json.
 FROM_PROXY = frozenset({502, 504})
+# Alerts of TLS (RFC 8446, 6.2) and errors of OpenSSL, as Python names them.
+TLS_REASONS = {
+    "certificate required": "it asks for a client certificate: set cert_file",
+    "handshake failure": "it accepts no common cipher or asks for a client certificate: set cert_file",
+    "unknown ca": "it does not accept the client certificate: use one of the authority in its client_ca_file",
+    "certificate expired": "it does not accept the client certificate, which has expired: renew it",
+    "bad certificate": "it does not accept the client certificate: check cert_file",
+    "wrong version number": "it does not answer in TLS: use http, or configure [web.tls] there",
+    "record layer failure": "it does not answer in TLS: use http, or configure [web.tls] there",
+}
+UNANSWERED = " after the TLS handshake without an answer: if it asks for a client certificate, check cert_file"
 EVENTS, PROBLEM = b"text/event-stream", b"application/problem+json"
 
 
@@ -62,7 +73,14 @@ class Connection(asyncio.Protocol):
                 self._end("refused", f"its answer has no end within {MAX_HEAD_BYTES} bytes")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end("down", describe(exc) if exc else "connection closed")
+        failure = explain_error(exc) if exc else Failure("down", self._closed_text)
+        self._end(failure.kind, failure.text)
+
+    @property
+    def _closed_text(self) -> str:
+        # asyncio closes without the alert of TLS that would name the reason (CPython 3.10 to 3.14).
+        is_after_handshake = self._peer.tls is not None and not self._answered
+        return f"connection closed{UNANSWERED if is_after_handshake else ''}"
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"content-type":
@@ -141,14 +159,17 @@ def explain(status: int) -> str:
     return f"it answers {status}: check that the URL is a memwatchd"
 
 
-def describe(error: BaseException) -> str:
-    """Return the reason of a failed connection."""
+def explain_error(error: BaseException) -> Failure:
+    """Return the reason of a failed connection. What only a change of the settings can mend is refused."""
     if isinstance(error, TimeoutError | asyncio.TimeoutError):
-        return f"no connection within {CONNECT_SECONDS:g} s"
+        return Failure("down", f"no connection within {CONNECT_SECONDS:g} s")
     if certificate := getattr(error, "verify_message", ""):
-        return f"TLS certificate verification failed: {certificate}"
+        remedy = "use a name of its certificate in url" if "mismatch" in certificate else "check ca_file"
+        return Failure("refused", f"TLS certificate verification failed: {certificate.rstrip('.')}; {remedy}")
     if getattr(error, "library", None) == "SSL":
-        return f"TLS failed: {str(getattr(error, 'reason', None)).lower().replace('_', ' ')}"
+        reason = str(getattr(error, "reason", None)).lower().replace("_", " ")
+        fixed = next((text for part, text in TLS_REASONS.items() if part in reason), None)
+        return Failure("refused", fixed) if fixed else Failure("down", f"TLS failed: {reason}")
     if isinstance(error, ConnectionRefusedError):
-        return "connection refused: memwatchd does not run there"
-    return str(getattr(error, "strerror", None) or error or type(error).__name__).lower()
+        return Failure("down", "connection refused: memwatchd does not run there")
+    return Failure("down", str(getattr(error, "strerror", None) or error or type(error).__name__).lower())

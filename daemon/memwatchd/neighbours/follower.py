@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from memwatch.neighbours.book import NeighbourBook
-from memwatch.neighbours.neighbour import Failure
 from memwatch.runtime.backoff import Backoff
 from memwatch.runtime.worker import ThreadState, Worker
-from memwatchd.neighbours.connection import Connection, connect, describe
+from memwatchd.neighbours.link import Link
 from memwatchd.neighbours.peer import Peer
 
 log = logging.getLogger(__name__)
@@ -32,6 +31,7 @@ class Follower:
         self._book = book
         self.peers: tuple[Peer, ...] = ()
         self._worker = Worker(self._run, "neighbours")
+        self._links: dict[str, Link] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
         self._stop = threading.Event()
@@ -85,6 +85,7 @@ class Follower:
 
     async def _follow_all(self) -> None:
         tasks: dict[str, tuple[Peer, asyncio.Task[None]]] = {}
+        self._links = {}
         while not self._stop.is_set():
             self._changed.clear()
             wanted = {peer.name: peer for peer in self.peers}
@@ -92,6 +93,7 @@ class Follower:
                 if wanted.get(name) != peer:
                     task.cancel()
                     del tasks[name]
+                    self._links.pop(name, None)
             for name in wanted.keys() - tasks.keys():
                 tasks[name] = wanted[name], asyncio.ensure_future(self._follow(wanted[name]))
             await self._watch([task for _, task in tasks.values()])
@@ -103,6 +105,8 @@ class Follower:
         """Return when peers change. Raise what ends a task."""
         while not self._changed.is_set():
             self._book.on_read()
+            for link in self._links.values():
+                link.check()
             for task in tasks:
                 if task.done():
                     task.result()
@@ -115,33 +119,15 @@ class Follower:
         """Follow one peer for ever."""
         loop, backoff = asyncio.get_running_loop(), Backoff(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
-            failure, had_ticks = await self._follow_once(peer)
-            self._book.on_failure(peer.name, failure)
-            if had_ticks:
+            link = Link(
+                peer,
+                lambda data: self._book.on_tick(peer.name, data),
+                lambda: self._book.is_late(peer.name),
+            )
+            self._links[peer.name] = link
+            self._book.on_failure(peer.name, await link.follow())
+            if link.has_ticks:
                 backoff.reset()
             backoff.failed(loop.time())
             # Jitter: machines that lost the same neighbour do not return at the same instant.
             await asyncio.sleep(backoff.seconds_left(loop.time()) * random.uniform(0.5, 1.0))  # noqa: S311
-
-    async def _follow_once(self, peer: Peer) -> tuple[Failure, bool]:
-        """Follow one connection to its end. Return the reason, and whether it had ticks."""
-        connection: Connection | None = None
-        try:
-            connection = await connect(peer, lambda data: self._book.on_tick(peer.name, data))
-            return await wait_for_end(connection), connection.has_ticks
-        except (OSError, asyncio.TimeoutError, UnicodeError) as error:
-            return Failure("down", describe(error)), False
-        finally:
-            if connection is not None:
-                connection.close()
-
-
-async def wait_for_end(connection: Connection) -> Failure:
-    """Wait for the end of a connection, or until nothing comes for too long."""
-    loop = asyncio.get_running_loop()
-    while True:
-        done, _ = await asyncio.wait([connection.ended], timeout=5.0)
-        if done:
-            return connection.ended.result()
-        if connection.is_overdue(loop.time()):
-            return Failure("down", "no response")

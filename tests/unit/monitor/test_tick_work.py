@@ -27,7 +27,7 @@ from support.paths import MACHINES
 OURS = tuple(str(Path(str(package.__file__)).parent) for package in (memwatch, memwatch_web))
 # Until trends are full and every collector has had its turn.
 WARM_TICKS, TICKS = 120, 60
-# More than the difference between Python 3.10 and 3.14, less than what anybody should overlook.
+# More than the difference between Python 3.10 and 3.14, less than a change that a review should see.
 TOLERANCE = 0.1
 # Calls of a tick at rest, of those collectors that are read within it, and of one exposition.
 CALLS = {

@@ -1,0 +1,19 @@
+"""Options of listening sockets."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from memwatchd.http_server.sockets import TCP_THIN_LINEAR_TIMEOUTS, open_sockets
+from memwatchd.settings.values import TcpAddress
+
+
+def test_accepted_socket_inherits_linear_timeouts() -> None:
+    (listener,) = open_sockets([TcpAddress("127.0.0.1", 0)])
+    with listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            is_set = accepted.getsockopt(socket.IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS)
+
+    assert is_set == (sys.platform == "linux")
