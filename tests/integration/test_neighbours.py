@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -61,6 +62,8 @@ def test_pair_of_machines_is_on_one_page_of_both(tmp_path: Path) -> None:
         listed = spark.get("/api/v1/machines").json
         pages = {path: spark.get(path).text for path in ("/machines", "/machines/ember", "/devices")}
         done = memwatch("machines", "--url", spark.url)
+        placed = memwatch("fit", "20GiB", "--machines", "--url", spark.url)
+        placed_json = memwatch("fit", "200GiB", "--machines", "--json", "--url", spark.url)
         metrics = spark.get("/metrics").text
         missing = spark.get("/machines/unknown")
 
@@ -74,6 +77,11 @@ def test_pair_of_machines_is_on_one_page_of_both(tmp_path: Path) -> None:
         assert done.returncode == 0
         assert done.stdout.startswith("machine ")
         assert "ember" in done.stdout
+        assert placed.returncode == 0
+        assert re.search(r"✓ ember: 2\d\.\d GiB can be allocated on NVIDIA GeForce RTX 4090", placed.stdout)
+        assert placed_json.returncode == 1
+        found = {one["name"]: one["fits"] for one in json.loads(placed_json.stdout)["machines"]}
+        assert found == {"spark-1a2b": False, "ember": False}
         assert missing.status == 404
         assert "the neighbours are: ember" in missing.text
 

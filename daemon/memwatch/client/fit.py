@@ -7,12 +7,15 @@ from urllib.parse import urlencode
 
 import click
 from click.core import ParameterSource
+from msgspec import convert
 from msgspec.structs import replace
 
 from memwatch.client.address import Address
 from memwatch.client.context import EXIT_OK, Number, build_context, check_shape, common, print_errors
 from memwatch.client.errors import EXIT_FAILURE
 from memwatch.client.figures import Json, certain_headroom, figure, size
+from memwatch.client.http import ask
+from memwatch.client.placement import Need, Placement, place, placement_lines
 from memwatch.client.tables import MARKS, columns
 from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
 from memwatch.planning.launch import ALL, ENGINES, select_engines
@@ -74,12 +77,14 @@ def check_engine(_ctx: click.Context, _option: click.Parameter, value: str) -> s
     callback=check_engine,
     help="Launch line of vllm, sglang, tensorrt-llm, transformers, llama.cpp or ollama; without a name of each.",
 )
+@click.option("--machines", is_flag=True, help="Also check the daemon's neighbours.")
 @common
 def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> int:
     """Show how much memory MODEL_OR_BYTES needs, where it fits now, and the cheapest change to make it fit.
 
     MODEL_OR_BYTES is a size (20GiB), a folder with safetensors or GGUF files or of diffusers, one such file, or a
-    config.json. Only headers are read, no tensors. Exits with 1 if it does not fit on any device.
+    config.json. Only headers are read, no tensors. Exits with 1 if it does not fit on any device. With --machines,
+    each neighbour is checked by the figures that it sent last, and the processes are named that would have to move.
     """
     use = parse_use(options)
     refuse_unused(subject, bool(options["train"]))
@@ -93,8 +98,19 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
         raise click.UsageError(str(error)) from None
     found = {**response.json, "subject": subject, "note": note}
     with check_shape(context.address):
-        code = EXIT_OK if found["best"] or found.get("split") else EXIT_FAILURE
+        fits = bool(found["best"] or found.get("split"))
+        if options["machines"]:
+            placed = find_places(context.address, found, use.reserve_bytes, fits)
+            found["machines"] = [one.as_json() for one in placed]
+            fits = fits or any(one.fits for one in placed)
+        code = EXIT_OK if fits else EXIT_FAILURE
     return context.show(found, lambda: fit_lines(found), response.is_simulated) or code
+
+
+def find_places(address: Address, found: Json, reserve_bytes: int, fits_here: bool) -> list[Placement]:
+    """Return where the need fits among the daemon's machine and its neighbours."""
+    need = Need(found["bytes"], _moved(found), reserve_bytes)
+    return place(need, ask(address, "/api/v1/machines").json, fits_here)
 
 
 def measure_here(address: Address) -> int:
@@ -139,7 +155,7 @@ def refuse_unused(subject: str, is_trained: bool) -> None:
         for option in ctx.command.params
         if isinstance(option, click.Option)
         and option.expose_value
-        and option.name not in ("url", "as_json", *(("reserve",) if is_size(subject) else ()))
+        and option.name not in ("url", "as_json", "machines", *(("reserve",) if is_size(subject) else ()))
         and ctx.get_parameter_source(str(option.name)) is not ParameterSource.DEFAULT
     ]
     flags = ", ".join(option.opts[0] for option in chosen)
@@ -202,7 +218,7 @@ def _parse_plan(values: dict[str, object]) -> TrainingPlan:
 
 
 def fit_lines(found: Json) -> Iterator[str]:
-    moved = found.get("ram_bytes", sum(found.get("moves", {}).values()))  # older daemons send moves only
+    moved = _moved(found)
     beside = f" on a GPU and {size({'moved': moved}, 'moved')} in System RAM" if moved else ""
     yield f"{found['subject']} needs {size(found, 'bytes')}{beside}"
     parts = found.get("parts", {})
@@ -228,7 +244,15 @@ def fit_lines(found: Json) -> Iterator[str]:
     greatest = found.get("greatest")
     if greatest and (sentence := greatest_sentence(Greatest(**greatest))):
         yield sentence
+    if "machines" in found:
+        yield ""
+        yield from placement_lines([convert(one, Placement) for one in found["machines"]])
     yield from launch_lines(found)
+
+
+def _moved(found: Json) -> int:
+    """Return the bytes in System RAM. Older daemons send only the parts that move."""
+    return int(found.get("ram_bytes", sum(found.get("moves", {}).values())))
 
 
 def launch_lines(found: Json) -> Iterator[str]:

@@ -14,12 +14,12 @@ from memwatch.client.atomic_file import write_atomically
 from memwatch.client.context import EXIT_OK, build_context, check_shape, common, print_errors
 from memwatch.client.errors import CommandError
 from memwatch.client.http import ask
+from memwatch.client.placement import NO_NEIGHBOURS
 from memwatch.client.scrape_targets import build_targets
 from memwatch.client.tables import columns
 from memwatch.render import words as wording
 
 Json = dict[str, Any]
-ALONE = "No neighbours: add [[neighbours]] to memwatchd.toml to follow other machines."
 
 
 @click.command(short_help="This machine and its neighbours.")
@@ -63,7 +63,7 @@ def machine_lines(found: Sequence[Json]) -> Iterator[str]:
             way = "ahead" if offset > 0 else "behind"
             yield f"The clock of {one['name']} is {wording.duration(abs(offset))} {way}."
     if len(found) < 2:
-        yield ALONE
+        yield NO_NEIGHBOURS
 
 
 def _row(one: Json) -> tuple[str, ...]:

@@ -1,0 +1,99 @@
+"""Placement of a need among machines: where it fits, and which processes would have to move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memwatch.client.placement import Need, Placement, place, placement_lines
+
+GIB = 1 << 30
+
+
+def machine(name: str, **fields: Any) -> dict[str, Any]:
+    """Return a machine of the API with 40 of 128 GiB free and two processes of 20 and 50 GiB."""
+    tick = {
+        "headroom_bytes": 40 * GIB,
+        "headroom_of": "NVIDIA GB10",
+        "left_out": False,
+        "pools": [{"id": "ram", "size_bytes": 128 * GIB, "available_bytes": 40 * GIB}],
+        "holders": [
+            {"name": "vllm", "footprint_bytes": 50 * GIB},
+            {"name": "comfyui", "footprint_bytes": 20 * GIB},
+        ],
+    }
+    tick |= {key: value for key, value in fields.items() if key in tick}
+    found = {"name": name, "is_self": False, "state": "up", "age_seconds": 1.0, "last_tick": tick}
+    return found | {key: value for key, value in fields.items() if key in found}
+
+
+def judge(need: Need, found: dict[str, Any], fits_here: bool | None = None) -> Placement:
+    return place(need, [found], fits_here)[0]
+
+
+@pytest.mark.parametrize(
+    ("need", "moved"),
+    [
+        (50, ["comfyui"]),  # short by 10: the smallest that is enough
+        (60, ["comfyui"]),
+        (61, ["vllm"]),
+        (100, ["vllm", "comfyui"]),
+        (111, []),
+    ],
+)
+def test_fewest_processes_that_are_enough_are_named(need: int, moved: list[str]) -> None:
+    found = judge(Need(need * GIB), machine("spark-2"))
+
+    assert found.fits is False
+    assert found.short_bytes == (need - 40) * GIB
+    assert [one.name for one in found.moved] == moved
+    assert ("would have to go elsewhere" in found.reason) == bool(moved)
+    assert ("hold 70.0 GiB together, which is not enough" in found.reason) == (not moved)
+
+
+def test_need_beyond_the_largest_pool_moves_no_process() -> None:
+    found = judge(Need(200 * GIB), machine("spark-2"))
+
+    assert (found.fits, found.moved) == (False, ())
+    assert found.reason.endswith("its largest pool has 128.0 GiB")
+    assert "not enough" in judge(Need(200 * GIB), machine("spark-2", left_out=True)).reason
+
+
+def test_reserve_is_left_free() -> None:
+    assert judge(Need(40 * GIB), machine("spark-2")).fits is True
+    assert judge(Need(40 * GIB, reserve_bytes=1), machine("spark-2")).fits is False
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"state": "silent", "age_seconds": 90.0}, "it is silent; its last figures are 1 min 30 s old"),
+        ({"state": "starting", "last_tick": None}, "unknown: it is starting"),
+        ({"headroom_bytes": None}, "it reports no headroom"),
+    ],
+)
+def test_placement_is_unknown_without_current_figures(fields: dict[str, Any], reason: str) -> None:
+    found = judge(Need(GIB), machine("spark-2", **fields))
+
+    assert found.fits is None
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize(("ram", "fits"), [(40, True), (41, False)])
+def test_part_in_system_ram_is_checked_against_it(ram: int, fits: bool) -> None:
+    assert judge(Need(GIB, ram_bytes=ram * GIB), machine("spark-2")).fits is fits
+
+
+def test_part_in_system_ram_is_unknown_if_that_pool_is_not_sent() -> None:
+    assert judge(Need(GIB, ram_bytes=1), machine("spark-2", pools=[])).fits is None
+
+
+def test_answer_about_this_machine_is_kept_and_fitting_machines_are_first() -> None:
+    listed = [machine("here", is_self=True), machine("spark-2"), machine("ember", headroom_bytes=90 * GIB)]
+    placed = place(Need(60 * GIB), listed, fits_here=False)
+
+    assert [(one.name, one.fits) for one in placed] == [("ember", True), ("here", False), ("spark-2", False)]
+    assert place(Need(60 * GIB), listed[:1], fits_here=True)[0].fits is True
+    assert list(placement_lines(placed))[1] == "✓ ember: 90.0 GiB can be allocated on NVIDIA GB10"
+    assert "No neighbours" in "\n".join(placement_lines(placed[:1]))
