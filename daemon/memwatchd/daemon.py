@@ -76,6 +76,7 @@ class Daemon:
         self.monitor.neighbours = self.neighbours.statuses
         self.follower = Follower(self.neighbours)
         self.pusher = wiring.create_pusher(settings, self.monitor, self.exporter(), self.labels)
+        self.discovery = wiring.open_discovery(settings, self.neighbours, self.monitor.identity.host)
         self.service = Notifier()
         self.target_check = UnknownTargetCheck(settings)
         self.tls = wiring.build_tls_context(settings)
@@ -146,6 +147,8 @@ class Daemon:
         self.alerting.start()
         self.sampler.start()
         self.follower.use(create_peers(self.live.neighbours))
+        if self.discovery is not None:
+            self.discovery.start()
 
     def first_tick(self) -> None:
         """Restore the history, start recording and take the first snapshot. Call before serving requests."""
@@ -206,6 +209,8 @@ class Daemon:
         self.follower.stop()
         if self.pusher is not None:
             self.pusher.stop()
+        if self.discovery is not None:
+            self.discovery.stop()
         self.alerting.close(2.0)
         self.monitor.incidents.stop()
         if self.monitor.history_writer is not None:

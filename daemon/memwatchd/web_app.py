@@ -65,5 +65,5 @@ def create_pages(daemon: Daemon) -> Pages:
         alerting=lambda: build_view(monitor, daemon.alerting),
         history=lambda: monitor.series,
         firing=lambda: count_firing(monitor),
-        has_neighbours=lambda: bool(daemon.neighbours),
+        has_neighbours=lambda: bool(daemon.neighbours) or bool(daemon.neighbours.not_joined()),
     )

@@ -22,6 +22,7 @@ from memwatch.linux.pstore import find_crash_records
 from memwatch.monitor.direct_reading import DirectReading
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.neighbours.book import NeighbourBook
 from memwatch.notify.channel import Channel
 from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.outbox import Outbox
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from memwatch.notify.outbox.open import OpenResult
     from memwatchd.otlp.pusher import Pusher
+    from memwatchd.neighbours.mdns import Discovery
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -245,6 +247,17 @@ def build_tls_context(settings: Settings) -> ssl.SSLContext | None:
     """Return the TLS context of the listeners, None for plain HTTP."""
     tls = settings.web.tls
     return None if tls.cert_file is None else tls_context(tls.cert_file, tls.key_file, tls.client_ca_file)
+
+
+def open_discovery(settings: Settings, book: NeighbourBook, host: str) -> Discovery | None:
+    """Return the search for other machines, None if it is off. Its library is imported only if it is on."""
+    if not settings.discovery.mdns:
+        return None
+    from memwatchd.neighbours.mdns import Announcement, Discovery
+
+    listener, has_tls = settings.web.listener_for_others, settings.web.tls.cert_file is not None
+    announced = None if listener is None else Announcement(listener.port, has_tls, listener.host)
+    return Discovery(book.found, host, book.run, announced)
 
 
 def open_state_outbox(state: StateDir) -> OpenResult | None:

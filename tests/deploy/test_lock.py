@@ -19,7 +19,7 @@ TARGETS = [
     for python in PYTHONS
     for machine in MACHINES.values()
 ]
-# For `memwatch backends`, `memwatch mcp`, `memwatch mqtt` and [otlp] only, and for systems other than Linux.
+# For `memwatch backends`, `memwatch mcp`, `memwatch mqtt`, [otlp] and mDNS only, and for systems other than Linux.
 NOT_INCLUDED = {
     "pyopencl",
     "mcp",
@@ -28,6 +28,7 @@ NOT_INCLUDED = {
     "paho-mqtt",
     "requests",
     "psutil",
+    "zeroconf",
 }
 
 

@@ -5,6 +5,7 @@ set -eu
 program_of() {
     case $1 in
     chromium) command -v chromium || command -v chromium-browser || command -v google-chrome ;;
+    iproute2) command -v ip ;;
     procps) command -v free ;;
     kubernetes-client) command -v kubectl ;;
     tinyproxy-bin) command -v tinyproxy ;;

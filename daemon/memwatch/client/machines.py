@@ -62,14 +62,14 @@ def machine_lines(found: Sequence[Json]) -> Iterator[str]:
         if (offset := one["clock_offset_seconds"]) is not None:
             way = "ahead" if offset > 0 else "behind"
             yield f"The clock of {one['name']} is {wording.duration(abs(offset))} {way}."
-    if len(found) < 2:
+    if sum(one["state"] != "found" for one in found) < 2:
         yield NO_NEIGHBOURS
 
 
 def _row(one: Json) -> tuple[str, ...]:
     tick = one["last_tick"]
     if tick is None:
-        return one["name"], one["state"], wording.DASH, "never", one["text"]
+        return one["name"], one["state"], wording.DASH, "" if one["state"] == "found" else "never", one["text"]
     headroom = tick["headroom_bytes"]
     state = wording.level(tick["level"]) if one["state"] == "up" else one["state"]
     room = wording.DASH if headroom is None else wording.size(headroom)

@@ -47,7 +47,9 @@ class Placement(Struct, frozen=True):
 
 def place(need: Need, machines: Sequence[Json], fits_here: bool | None) -> list[Placement]:
     """Judge the machines of `/api/v1/machines`, those where it fits first. `fits_here`: known for this one."""
-    placed = [_place(need, one, fits_here if one["is_self"] else None) for one in machines]
+    placed = [
+        _place(need, one, fits_here if one["is_self"] else None) for one in machines if one["state"] != "found"
+    ]
     rank = {True: 0, None: 1, False: 2}
     return sorted(placed, key=lambda one: (rank[one.fits], -(one.headroom_bytes or 0), one.name))
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from memwatch.clock import Clock
 from memwatch.model import Absent
 from memwatch.neighbour_status import NeighbourState, NeighbourStatus
+from memwatch.neighbours.found import FoundMachine, FoundMachines
 from memwatch.neighbours.last_words import LastWords
 from memwatch.neighbours.neighbour import Failure, Neighbour
 from memwatch.neighbours.tick import Tick
@@ -49,6 +50,7 @@ class NeighbourBook:
         self.run: str = secrets.token_hex(4)
         self._host, self._clock = host, clock
         self._neighbours: dict[str, Neighbour] = {}
+        self.found: FoundMachines = FoundMachines()
         self._read_at = float("-inf")
         self._lock = threading.Lock()
 
@@ -104,6 +106,16 @@ class NeighbourBook:
         """Return the neighbours of a tick with what they sent last."""
         with self._lock:
             return [self._view(one, self._neighbours[one.name]) for one in statuses if one.name in self._neighbours]
+
+    def not_joined(self) -> Sequence[FoundMachine]:
+        """Return machines that mDNS has found and that are neither this one nor a neighbour."""
+        if not self.found:
+            return ()
+        with self._lock:
+            known = list(self._neighbours.values())
+        return self.found.others(
+            {self.run, *(one.last.run for one in known if one.last)}, {one.url for one in known}
+        )
 
     def past(self, name: str) -> MachinePast | None:
         """Return the past of a neighbour, None if there is none of that name."""

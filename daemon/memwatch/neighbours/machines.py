@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from msgspec import Struct
 
 from memwatch.model import Absent
 from memwatch.neighbour_status import NeighbourState
 from memwatch.neighbours.book import MachineView
+from memwatch.neighbours.found import FoundMachine
 from memwatch.neighbours.last_words import LastWords
 from memwatch.neighbours.tick import Tick
 
+MachineState = NeighbourState | Literal["found"]
 LEVELS = ("critical", "high", "medium", "unknown", "low")
-MISSING: tuple[NeighbourState, ...] = ("silent", "unreachable", "refused", "stopped", "starting")
+MISSING: tuple[MachineState, ...] = ("silent", "unreachable", "refused", "stopped", "starting")
 
 
 class Machine(Struct, frozen=True):
-    """One machine. `is_self`: this one. `tick`: its last, None before the first; `words`: while it sends none."""
+    """One machine. `is_self`: this one. `tick`: its last, None before the first; `words`: while it sends none.
+
+    `found`: it announces itself, but is no neighbour.
+    """
 
     name: str
-    state: NeighbourState
+    state: MachineState
     text: str
     age_seconds: float
     tick: Tick | None
@@ -31,10 +37,14 @@ class Machine(Struct, frozen=True):
     words: LastWords | None = None
 
 
-def list_machines(own: Tick, views: Iterable[MachineView]) -> list[Machine]:
-    """Return all machines: those without ticks first, then by level, then by name."""
+def list_machines(own: Tick, views: Iterable[MachineView], found: Sequence[FoundMachine] = ()) -> list[Machine]:
+    """Return all machines: those without ticks first, then by level, then by name, then those only found."""
     here = Machine(own.host, "up", own.sentence, 0.0, own, own.unix, is_self=True)
-    return sorted([here, *map(_from_view, views)], key=_rank)
+    return [*sorted([here, *map(_from_view, views)], key=_rank), *map(_from_found, found)]
+
+
+def _from_found(one: FoundMachine) -> Machine:
+    return Machine(one.name, "found", one.text, 0.0, None, Absent.NOT_AVAILABLE, url=one.url)
 
 
 def _from_view(view: MachineView) -> Machine:

@@ -28,6 +28,7 @@ from memwatch.pressure.rules import PressureRules, TargetRules
 from memwatch.processes.leaks import LeakRules
 from memwatchd.settings.alerts import Alerts, alerts_section
 from memwatchd.settings.channels import CHANNELS
+from memwatchd.settings.discovery import DiscoverySection
 from memwatchd.settings.engines import EngineServers, refuse_equal_names
 from memwatchd.settings.labels import MAX_VALUE_LENGTH, parse_label_name, parse_label_value, parse_labels
 from memwatchd.settings.neighbours import NeighbourSection, parse_neighbours, refuse_equal_neighbours
@@ -228,6 +229,7 @@ class Sections(Section, frozen=True, kw_only=True):
         Accepts("a list of tables, each beginning with [[neighbours]]", "[[neighbours]]", shown=False),
         ON_RELOAD,
     ] = ()
+    discovery: DiscoverySection = DiscoverySection()
     labels: Annotated[dict[LabelName, LabelValue], Converter(parse_labels), ON_RELOAD] = field(default_factory=dict)
     otlp: Annotated[Otlp, AT_START] = Otlp()
     systemd: Annotated[Systemd, AT_START] = Systemd()

@@ -137,14 +137,20 @@ class Web(Section, frozen=True, kw_only=True):
         """Addresses that other machines can reach."""
         return tuple(str(address) for address in self.listen if not is_local(address))
 
+    @property
+    def listener_for_others(self) -> TcpAddress | None:
+        """Return the first listener that other machines can reach."""
+        reachable = (one for one in self.listen if isinstance(one, TcpAddress) and one.port and not is_local(one))
+        return next(reachable, None)
+
     def address_for_others(self, host: str) -> str | None:
         """Return HOST:PORT by which other machines reach the pages, None if they cannot. `host`: own name."""
-        for address in self.listen:
-            if isinstance(address, TcpAddress) and address.port and not is_local(address):
-                name = host if address.host in ("0.0.0.0", "::") else address.host  # noqa: S104  compared
-                named = next((one for one in self.hosts if not one.startswith(".")), name)
-                return str(TcpAddress(named, address.port))
-        return None
+        address = self.listener_for_others
+        if address is None:
+            return None
+        name = host if address.host in ("0.0.0.0", "::") else address.host  # noqa: S104  compared
+        named = next((one for one in self.hosts if not one.startswith(".")), name)
+        return str(TcpAddress(named, address.port))
 
     @property
     def tcp_port(self) -> int | None:

@@ -24,10 +24,11 @@ async def machines(services: Services) -> Response:
 def find_machine(services: Services, name: str) -> Machine:
     """Return a neighbour. Raises ProblemError if there is none of that name."""
     listed = services.machines(services.current())
-    for one in listed:
-        if one.name == name and not one.is_self:
+    neighbours = [one for one in listed if not one.is_self and one.state != "found"]
+    for one in neighbours:
+        if one.name == name:
             return one
-    names = ", ".join(one.name for one in listed if not one.is_self) or "none is configured"
+    names = ", ".join(one.name for one in neighbours) or "none is configured"
     raise ProblemError(404, f"no neighbour is named {name[:80]!r}; the neighbours are: {names}.")
 
 

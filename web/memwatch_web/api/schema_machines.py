@@ -62,8 +62,9 @@ class ListedMachine(Figures):
     name: str
     is_self: bool
     url: str | None = Field(description="Null for this machine.")
-    state: Literal["starting", "up", "stopped", "silent", "unreachable", "refused"] = Field(
-        description="stopped: memwatchd there ended in order; unreachable: another machine still receives it; "
+    state: Literal["starting", "up", "stopped", "silent", "unreachable", "refused", "found"] = Field(
+        description="found: by mDNS, and not joined; stopped: memwatchd there ended in order; "
+        "unreachable: another machine still receives it; "
         "refused: it answers without a usable stream."
     )
     text: str

@@ -98,7 +98,8 @@ class Services(Struct):
 
     def machines(self, snapshot: Snapshot) -> list[Machine]:
         """Return this machine and its neighbours at a tick, those that need an operator first."""
-        return list_machines(self.own_tick(snapshot), self.neighbours.views(snapshot.neighbours))
+        views, found = self.neighbours.views(snapshot.neighbours), self.neighbours.not_joined()
+        return list_machines(self.own_tick(snapshot), views, found)
 
     def json(self, value: Any) -> Response:  # noqa: ANN401  any JSON value
         return Response(self.json_bytes(value), media_type=JSON_TYPE)
