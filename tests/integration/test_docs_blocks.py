@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.daemon_process import get
 from support.page_blocks import RUN_LANGUAGES, BlockError, check_shell, console_commands, page_run
 from support.page_settings import check_settings
 from support.pages import Fence, fences, pages
 from support.paths import ROOT
+from support.waiting import wait_until
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -75,6 +77,20 @@ def test_blocks_run_in_order(page: Path, tmp_path: Path) -> None:
                 run.start(fence)
             else:
                 run.run(fence)
+
+
+def test_demo_pair_of_its_page_is_shown_together(tmp_path: Path) -> None:
+    """The commands under "Two machines on one page" are all that is needed."""
+    page = Path("docs/howto/machines.md")
+    with page_run(tmp_path, is_live=False) as run:
+        for fence in filter(runs, fences(TEXTS[page])):
+            (run.start if verb_of(fence) == "background" else run.run)(fence)
+
+        def states() -> dict[str, str]:
+            found = get(run.port, "/api/v1/machines").json
+            return {one["name"]: one["state"] for one in found}
+
+        wait_until(lambda: states() == {"spark-1a2b": "up", "ember": "up"}, describe=states)
 
 
 @each_block("sh")

@@ -1,7 +1,7 @@
 """Take screenshots of every page of every demo, and of every sample machine, light and dark, wide and narrow.
 
 PYTHONPATH=tests python -m scripts.screenshots [NAME...]   into out/screenshots; NAME of a demo or a sample machine
-PYTHONPATH=tests python -m scripts.screenshots --readme    the three that the README shows, into docs
+PYTHONPATH=tests python -m scripts.screenshots --readme    those of README and docs, into docs
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from memwatch_web.pages.template_environment import LINKS, PATHS
 from memwatchd.settings.schema import DEMOS
 from support.daemon_process import RunningDaemon, running_daemon
+from support.neighbours import neighbours, wait_for_state
 from support.paths import ROOT
 from support.sample_site import Site, served
 from support.sample_snapshots import SAMPLES
@@ -78,15 +79,17 @@ def take_all(browser: Browser, address: str, name: str, pages: dict[str, str]) -
 
 
 @contextmanager
-def demo(name: str, level: str, speed: int = SPEED) -> Iterator[RunningDaemon]:
+def demo(
+    name: str, level: str, speed: int = SPEED, config: str = "", max_wait_seconds: float = MAX_WAIT_SECONDS
+) -> Iterator[RunningDaemon]:
     """Run a demo until it has reached a level, or until the maximum wait."""
     with (
         tempfile.TemporaryDirectory() as folder,
         running_daemon(
-            Path(folder), "--demo", name, "--speed", str(speed), config="[web]\npatterns = true\n"
+            Path(folder), "--demo", name, "--speed", str(speed), config=f"[web]\npatterns = true\n{config}"
         ) as one,
     ):
-        until = time.monotonic() + MAX_WAIT_SECONDS
+        until = time.monotonic() + max_wait_seconds
         while level not in worst_levels(one) and time.monotonic() < until:
             time.sleep(0.1)
         yield one
@@ -97,17 +100,39 @@ def worst_levels(daemon: RunningDaemon) -> set[str]:
 
 
 def take_for_readme(browser: Browser) -> None:
-    """Take the screenshots of the README, small enough for the repository: WebP through the developer tools."""
+    """Take the screenshots of README and docs, small enough for the repository: WebP by the developer tools."""
     with demo("dgx-spark", "high", speed=5) as daemon:
         keep(browser, daemon, "overview", 1280, 990, "light")
     with demo("dgx-spark", "critical", speed=5) as daemon:
         keep(browser, daemon, "critical", 1280, 990, "dark")
         keep(browser, daemon, "phone", 390, 844, "light")
+    with three_machines() as daemon:
+        keep(browser, daemon, "machines", 1280, 720, "light", "/machines")
 
 
-def keep(browser: Browser, daemon: RunningDaemon, name: str, width: int, height: int, theme: str) -> None:
+@contextmanager
+def three_machines() -> Iterator[RunningDaemon]:
+    """Run a demo with two neighbours, one of which is killed at critical pressure, until it is silent.
+
+    At another speed than 1 its clock would run ahead.
+    """
+    with (
+        demo("dgx-spark", "critical", speed=1, max_wait_seconds=400.0) as dying,
+        demo("rtx4090", "low", speed=1) as other,
+        demo("strix-halo", "low", speed=1, config=neighbours({"spark-2": dying.url, "ember": other.url})) as daemon,
+    ):
+        wait_for_state(daemon, "spark-2", "up")
+        time.sleep(3.0)
+        dying.process.kill()
+        wait_for_state(daemon, "spark-2", "silent")
+        yield daemon
+
+
+def keep(
+    browser: Browser, daemon: RunningDaemon, name: str, width: int, height: int, theme: str, path: str = "/"
+) -> None:
     target = ROOT / "docs" / f"page-{name}.webp"
-    with opened_page(browser, daemon.url, width, theme, height) as page:
+    with opened_page(browser, daemon.url + path, width, theme, height) as page:
         tools = page.context.new_cdp_session(page)
         picture = tools.send("Page.captureScreenshot", {"format": "webp", "quality": 34})
     target.write_bytes(base64.b64decode(picture["data"]))

@@ -100,6 +100,11 @@ class PageRun:
                 raise BlockError(f"line {fence.line}: nothing listens at port {self._ports[port]}")
             time.sleep(0.05)
 
+    @property
+    def port(self) -> int:
+        """Port of the page's daemon."""
+        return self._ports[DAEMON_PORT]
+
     def close(self) -> None:
         """Stop background blocks; raise BlockError if one has ended by itself."""
         try:
