@@ -6,7 +6,7 @@ import math
 
 from memwatch.engines.records import Engine
 from memwatch.model import Absent, Pool
-from memwatch.planning.engines.placement import reported_total
+from memwatch.planning.device_totals import reported_total
 from memwatch.snapshot import Snapshot
 from memwatch.units import size
 

@@ -119,3 +119,13 @@ def estimate_kv_cache(
     width = n_kv_heads * head_dim
     cached = Transformer(width, 1, n_layers, 1, n_kv_heads, n_kv_heads, head_dim)
     return compute_kv_cache(cached, max_seq_len, batch_size, dtype_bytes)
+
+
+def layers_of_group(shape: Transformer) -> int:
+    """Return the layers that share the blocks of the cache: all with a cache, if these are of one kind."""
+    owners = shape.with_attention - shape.shared_kv_layers
+    full = shape.full_layers if shape.sliding_window else owners
+    small, large = sorted((full, owners - full))
+    if not small:
+        return large
+    return large if large < 1.25 * small else small

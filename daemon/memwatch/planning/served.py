@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from memwatch.engines.records import Cache, ModelQuery, ModelSizes
 from memwatch.model import Absent, Bytes, Quality
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint, read_gguf
-from memwatch.planning.engines.vllm import layers_of_group
-from memwatch.planning.inference import compute_kv_cache, compute_weights
+from memwatch.planning.inference import compute_kv_cache, compute_weights, layers_of_group
 from memwatch.planning.number_formats import bits_per_cached_number
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import Transformer

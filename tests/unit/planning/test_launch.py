@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from memwatch.planning.answer import FitAnswer, answer_model
 from memwatch.planning.checkpoint import Checkpoint, describe_config
-from memwatch.planning.engines.placement import Launch, reported_total
+from memwatch.planning.device_totals import reported_total
+from memwatch.planning.engines.placement import Launch
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.launch import ENGINES, select_engines
 from memwatch.planning.request import Use, compute_checkpoint_need

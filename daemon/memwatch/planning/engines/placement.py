@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind
+from memwatch.model import Absent, Device, PoolKind
 from memwatch.planning.checkpoint import Checkpoint
+from memwatch.planning.device_totals import pools_of
 from memwatch.planning.fit import CPU, Fit
 from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.number_formats import FILE_BITS, bits_per_cached_number, canonical_name, parse_format
@@ -136,46 +137,6 @@ def place(model: str, checkpoint: Checkpoint, use: Use, snapshot: Snapshot, fit:
     how = choose_parallel_kind(shape, use.parallel, len(gpus)) if len(gpus) > 1 else ""
     context = choose_context(checkpoint, use)
     return Placement(model, shape, use, context, gpus, how, parts, max(1, whole), room, snapshot)
-
-
-def pools_of(device: Device, snapshot: Snapshot) -> list[Pool]:
-    within = {share.id: share.within for share in snapshot.shares}
-    found = []
-    for place in device.allocates_from:
-        while place in within:
-            place = within[place]
-        found += [pool for pool in snapshot.pools if pool.id == place]
-    return found
-
-
-def reported_total(device: Device, snapshot: Snapshot) -> Bytes:
-    """Return the total that cudaMemGetInfo or hipMemGetInfo report for a GPU, of which engines take a fraction.
-
-    System RAM on GB10 and Jetson (llama.cpp#24933), the limit of a MIG instance or partition, else VRAM without the
-    driver's reserve: 79.18 GiB on an H100 of 79.65 GiB. HIP on an APU reports the carve-out, half of System RAM or
-    all of it, by version (ROCm/hip#3892, TheRock#4645).
-    """
-    if device.vendor.upper() not in ("NVIDIA", "AMD") or device.architecture is Architecture.CARVEOUT:
-        return Absent.NOT_AVAILABLE
-    pools = pools_of(device, snapshot)
-    if not pools or len({pool.id for pool in pools}) > 1:
-        return Absent.NOT_AVAILABLE
-    shares = [share for share in snapshot.shares if share.id in device.allocates_from]
-    limits = [share.limit_bytes for share in shares if isinstance(share.limit_bytes, int)]
-    pool = pools[0]
-    if pool.kind is PoolKind.SYSTEM_RAM:
-        return pool.size_bytes if device.vendor.upper() == "NVIDIA" else Absent.NOT_AVAILABLE
-    reserved = pool.reserved_bytes if isinstance(pool.reserved_bytes, int) else 0
-    return max(limits) if limits else pool.size_bytes - reserved
-
-
-def describe_total(device: Device, snapshot: Snapshot) -> str:
-    """Return the source of a total as a clause."""
-    pool, api = pools_of(device, snapshot)[0], "HIP" if device.vendor.upper() == "AMD" else "CUDA"
-    if pool.kind is PoolKind.SYSTEM_RAM:
-        return f"{api}'s total: all of System RAM"
-    reserve = " without the driver's reserve" if isinstance(pool.reserved_bytes, int) else ""
-    return f"{api}'s total: the GPU's memory{reserve}"
 
 
 def round_fraction(part: float, whole: float, digits: int = 3) -> float:

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from memwatch.planning.device_totals import reported_total
 from memwatch.planning.engines.placement import (
     Flag,
     Launch,
     NoLaunchError,
     Placement,
     cache_format,
-    reported_total,
     round_fraction,
     select_gpus,
     shared_flags,

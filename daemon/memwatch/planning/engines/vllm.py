@@ -11,21 +11,19 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from memwatch.model import find_system_ram
+from memwatch.planning.device_totals import describe_total, pools_of, reported_total
 from memwatch.planning.engines.placement import (
     Flag,
     Launch,
     NoLaunchError,
     Placement,
     cache_format,
-    describe_total,
-    pools_of,
-    reported_total,
     round_fraction,
     select_gpus,
     shared_flags,
     shell_line,
 )
-from memwatch.planning.inference import PIECE_TOKENS
+from memwatch.planning.inference import PIECE_TOKENS, layers_of_group
 from memwatch.planning.transformer import MAX_DIMENSION, Transformer
 from memwatch.units import size
 
@@ -123,13 +121,3 @@ def _padding(shape: Transformer) -> tuple[float, float]:
         return 1.0, 1.0
     group = layers_of_group(shape)
     return -(-full // group) * group / full, -(-near // group) * group / near
-
-
-def layers_of_group(shape: Transformer) -> int:
-    """Return the layers that share the blocks of the cache: all with a cache, if these are of one kind."""
-    owners = shape.with_attention - shape.shared_kv_layers
-    full = shape.full_layers if shape.sliding_window else owners
-    small, large = sorted((full, owners - full))
-    if not small:
-        return large
-    return large if large < 1.25 * small else small
