@@ -16,7 +16,7 @@ from memwatch.linux.files import SourceUnavailable
 from memwatch.model import Absent, Quality
 from support import engine_texts as texts
 from support.engine_host import EngineHost
-from support.engine_servers import Answer, EngineSite, Handler, engine_site
+from support.engine_servers import Answer, EngineSite, Handler, engine_process, engine_site
 
 GIB = 1 << 30
 VLLM = ("/venv/bin/python3", "/venv/bin/vllm", "serve", "Qwen/Qwen3-32B")
@@ -360,18 +360,19 @@ def test_silent_server_is_left_alone_for_a_while(host: EngineHost) -> None:
         assert len(site.requests) == 1
 
 
+@pytest.mark.alone
 def test_round_with_two_engines_takes_at_most_a_millisecond_of_cpu(host: EngineHost) -> None:
-    """The servers run in threads of this process, so only the collector's thread is measured."""
+    """The least of 200 rounds: other programs on the cores empty the caches of the processor."""
     host.add(500, VLLM)
     host.add(501, ("llama-server", "-m", "/models/tiny.gguf"))
-    with engine_site(texts.vllm()) as one, engine_site(texts.llama_cpp()) as two:
-        host.listen(500, one.port)
-        host.listen(501, two.port)
+    with engine_process("vllm") as one, engine_process("llama_cpp") as two:
+        host.listen(500, one)
+        host.listen(501, two)
         collector = collector_of(host)
         collector.collect()
         taken = []
-        for _ in range(30):
+        for _ in range(200):
             before = time.thread_time()
             assert len(collector.collect().engines) == 2
             taken.append(time.thread_time() - before)
-    assert sorted(taken)[5] < 0.0015
+    assert min(taken) <= 0.001

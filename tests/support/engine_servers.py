@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from support import engine_texts
 
 Answer = bytes | Callable[["Handler"], None]
 
@@ -65,3 +70,25 @@ def engine_site(answers: Mapping[str, Answer]) -> Iterator[EngineSite]:
         site.server.shutdown()
         site.server.server_close()
         thread.join(5)
+
+
+@contextlib.contextmanager
+def engine_process(kind: str) -> Iterator[int]:
+    """Yield the port of a server in a process of its own: threads here would take the interpreter's lock."""
+    command = [sys.executable, "-m", "support.engine_servers", kind]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.communicate(timeout=10)
+
+
+def main(kind: str) -> None:
+    """Serve the answers of an engine until the end of the input."""
+    with engine_site(getattr(engine_texts, kind)()) as site:
+        print(site.port, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
