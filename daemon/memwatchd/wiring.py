@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     import ssl
 
     from memwatch.notify.outbox.open import OpenResult
-    from memwatchd.otlp.pusher import Pusher
     from memwatchd.neighbours.mdns import Discovery
+    from memwatchd.otlp.pusher import Pusher
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -74,7 +74,7 @@ def engine_site(answers: Mapping[str, Answer]) -> Iterator[EngineSite]:
 
 @contextlib.contextmanager
 def engine_process(kind: str) -> Iterator[int]:
-    """Yield the port of a server in a process of its own: threads here would take the interpreter's lock."""
+    """Yield the port of a server in a separate process: threads here would take the interpreter's lock."""
     command = [sys.executable, "-m", "support.engine_servers", kind]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as process:
