@@ -130,6 +130,7 @@ def test_sigkill_without_a_log_line_is_reported_as_unknown(tmp_path: Path) -> No
         assert held.stdout.readline() == b"ready\n"
         file = os.pidfd_open(held.pid)
         wait_until(lambda: follows(daemon, held.pid))
+        time.sleep(2.5)  # its size is that of a tick before its end
         held.kill()
         held.wait()
         held.stdout.close()

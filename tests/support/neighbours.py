@@ -31,8 +31,8 @@ def machine(daemon: RunningDaemon, name: str) -> Any:
 def wait_for_state(
     daemon: RunningDaemon, name: str, state: str, seconds: float = 60.0, headers: Mapping[str, str] | None = None
 ) -> Any:
-    path = f"/api/v1/machines/{name}"
-    return daemon.wait_for(path, lambda found: found["state"] == state, seconds, headers)
+    path = f"/api/v1/machines/{name}"  # 404 until a reload has added it
+    return daemon.wait_for(path, lambda found: found.get("state") == state, seconds, headers)
 
 
 def tick_data(**fields: Any) -> bytes:
