@@ -1,7 +1,7 @@
 """Compare two commits in turns: idle CPU, memory, first answers and scrapes, as ratios of the new to the old.
 
-Both run in the interpreter of this environment with the dependencies that it has. A ratio tells of a change only
-where all rounds agree on its direction.
+Both run in the interpreter of this environment with the dependencies that it has. A ratio shows a change only where
+all rounds agree on its direction.
 """
 
 from __future__ import annotations
