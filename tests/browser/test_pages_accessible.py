@@ -43,8 +43,8 @@ def test_sample_pages_have_no_serious_fault(browser: Browser, sample: str) -> No
 @pytest.mark.parametrize(
     ("path", "theme"),
     [
-        ("/patterns", "light"),
         ("/docs", "dark"),
+        pytest.param("/patterns", "light", marks=pytest.mark.long),
         pytest.param("/patterns", "dark", marks=pytest.mark.long),
         pytest.param("/docs", "light", marks=pytest.mark.long),
     ],
