@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from memwatchd.log_writer import MAX_BYTES, MAX_LINES, LogWriter
 from support.thread_limit import no_threads
@@ -12,6 +14,21 @@ from support.unread_log import fill, pipe
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 PUT = 1500
+
+
+@contextmanager
+def writing_to_pipe() -> Iterator[tuple[int, int, LogWriter]]:
+    """Yield both ends of a pipe and a writer.
+
+    The thread outlives the test, so it has a descriptor of its own: the number of a closed one would be given to
+    the pipe of the next test, which would get the lines that are left.
+    """
+    with pipe() as (reader, stderr):
+        own = os.dup(stderr)
+        writer = LogWriter(own)
+        yield reader, stderr, writer
+    assert writer.drain(MAX_WAIT_SECONDS)
+    os.close(own)
 
 
 def read_lines(reader: int, skip: int, last: bytes) -> list[bytes]:
@@ -24,9 +41,8 @@ def read_lines(reader: int, skip: int, last: bytes) -> list[bytes]:
 
 def test_full_queue_drops_the_newest_lines_and_reports_their_number() -> None:
     """`put` does not wait. When the pipe is read, the report stands where the lines are missing."""
-    with pipe() as (reader, stderr):
+    with writing_to_pipe() as (reader, stderr, writer):
         filled = fill(stderr)
-        writer = LogWriter(stderr)
         began = time.monotonic()
         for number in range(PUT):
             writer.put(b"%d\n" % number)
@@ -46,9 +62,8 @@ def test_full_queue_drops_the_newest_lines_and_reports_their_number() -> None:
 
 
 def test_queue_is_limited_in_bytes() -> None:
-    with pipe() as (_, stderr):
+    with writing_to_pipe() as (_, stderr, writer):
         fill(stderr)
-        writer = LogWriter(stderr)
         for _ in range(10):
             writer.put(b"x" * (MAX_BYTES // 4) + b"\n")
         dropped = writer.dropped
@@ -77,10 +92,9 @@ def test_lines_that_cannot_be_written_are_counted_and_reported_later() -> None:
 
 def test_non_blocking_pipe_gets_every_line() -> None:
     """Another program may have made it so."""
-    with pipe() as (reader, stderr):
+    with writing_to_pipe() as (reader, stderr, writer):
         os.set_blocking(stderr, False)
         filled = fill(stderr)
-        writer = LogWriter(stderr)
         writer.put(b"first\n")
         time.sleep(0.1)
         lines = read_lines(reader, filled, last=b"first")
@@ -90,8 +104,7 @@ def test_non_blocking_pipe_gets_every_line() -> None:
 
 
 def test_lines_wait_until_a_thread_can_be_started() -> None:
-    with pipe() as (reader, stderr):
-        writer = LogWriter(stderr)
+    with writing_to_pipe() as (reader, _, writer):
         with no_threads():
             writer.put(b"first\n")
         writer.put(b"second\n")
@@ -102,9 +115,8 @@ def test_lines_wait_until_a_thread_can_be_started() -> None:
 
 def test_forked_child_writes_its_own_lines() -> None:
     """It has neither the thread nor the lines of its parent."""
-    with pipe() as (reader, stderr):
+    with writing_to_pipe() as (reader, stderr, writer):
         filled = fill(stderr)
-        writer = LogWriter(stderr)
         writer.put(b"parent\n")
         child = os.fork()
         if child == 0:
