@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS := tests/constraints.txt
 INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 	--constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS)
-TESTS := $(BIN)/python -m pytest -n 6
+TESTS := $(BIN)/python -m pytest -n 8
 RUN_ARGS ?=
 # Options of `make test-hardware`, such as '--gpu 1'.
 HARDWARE_ARGS ?=
