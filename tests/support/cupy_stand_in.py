@@ -6,6 +6,7 @@ Hooks belong to a thread, arguments are passed by name, and a second hook of the
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 UNIT_BYTES = 512
@@ -60,11 +61,15 @@ class PooledArray:
 
 
 class CountingCupy:
-    """The module and its default pool. `reads`: calls of used_bytes."""
+    """The module and its default pool. `reads`: calls of used_bytes.
+
+    `driver`: called when memory is reserved. The pool has counted it by then.
+    """
 
     MemoryHook = CupyMemoryHook
 
-    def __init__(self, limit: int = 1 << 40) -> None:
+    def __init__(self, limit: int = 1 << 40, driver: Callable[[], object] = bool) -> None:
+        self.driver = driver
         self.cuda = self.runtime = self
         self.used = self.total = self.reads = 0
         self.limit = limit
@@ -109,6 +114,7 @@ class CountingCupy:
             call("alloc_preprocess", device_id=0, mem_size=missing)
             is_possible = self.total + missing <= self.limit
             self.total += missing if is_possible else 0
+            self.driver()
             call("alloc_postprocess", device_id=0, mem_size=missing, mem_ptr=int(is_possible))
             if not is_possible:
                 raise MemoryError(f"Out of memory allocating {rounded} bytes")

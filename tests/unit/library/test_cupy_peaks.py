@@ -12,6 +12,7 @@ import pytest
 import memwatch
 from memwatch.library import track as tracking
 from memwatch.library.cupy_peaks import cupy_peaks
+from memwatch.library.peak_counters import counters
 from support.cupy_stand_in import UNIT_BYTES, CountingCupy, hooks
 
 MIB = 1 << 20
@@ -62,6 +63,17 @@ def test_first_allocation_of_a_program_is_counted(monkeypatch: pytest.MonkeyPatc
 
     assert (stats.peak_bytes, stats.exact) == (MIB, True)
     assert not hooks.found
+
+
+def test_sample_within_the_first_allocation_leaves_its_peak_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool has counted it, and CuPy calls the hook when CUDA is ready, 0.2 s later."""
+    ignore_plugins(monkeypatch)
+    module = CountingCupy(driver=counters.observe)
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    with memwatch.track("first") as stats:
+        module.malloc(MIB).free()
+
+    assert (stats.peak_bytes, stats.exact) == (MIB, True)
 
 
 def test_stages_of_a_profiler_have_exact_peaks(cupy: CountingCupy) -> None:
