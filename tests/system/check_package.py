@@ -258,6 +258,7 @@ def test_remove_keeps_settings_and_state_and_purge_deletes_them(machine: Machine
 def test_program_below_opt_installs_its_service(machine: Machine) -> None:
     """install-service twice (the second has nothing to do), and --uninstall."""
     program = "/opt/memwatchd/usr/bin/memwatchd"
+    machine.run("ln -sf /usr/bin/python3 /opt/memwatchd/usr/lib/memwatchd/bin/python3")  # a relative link there
     machine.run(f"sed -i '1s,.*,#!/opt/memwatchd/usr/lib/memwatchd/bin/python3 -I,' {program}")
     machine.run(f"{program} install-service")
     machine.wait_until(machine.answers)
