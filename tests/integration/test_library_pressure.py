@@ -77,6 +77,34 @@ def test_pools_are_shrunk_under_pressure(tmp_path: Path) -> None:
     assert run_json(SHRINKING, MEMWATCHD_PROCFS=str(tmp_path), PYTHONPATH=path) == 2 << 30
 
 
+FULL_GPU = """
+import json, sys, time, memwatch
+from support.torch_stand_in import CountingTorch
+sys.modules["torch"] = CountingTorch()
+changes = []
+watch = memwatch.on_pressure(changes.append, "high")
+until = time.monotonic() + 20
+while not any(change.target != "ram" for change in changes) and time.monotonic() < until:
+    time.sleep(0.05)
+watch.stop()
+(change,) = [change for change in changes if change.target != "ram"]
+print(json.dumps([change.target, change.level]))
+"""
+
+
+def test_full_gpu_reaches_a_program_that_uses_one_without_a_daemon(tmp_path: Path) -> None:
+    """Once a second, if a framework uses a GPU: others do not open its driver."""
+    shutil.copytree(MACHINES / "rx-7900-xtx", tmp_path / "card", symlinks=True)
+    (folder,) = (tmp_path / "card/sys").glob("devices/**/mem_info_vram_used")
+    folder.write_text(str(int(folder.with_name("mem_info_vram_total").read_text()) - (1 << 20)))
+    roots = {f"MEMWATCHD_{one.upper()}FS": str(tmp_path / "card" / one) for one in ("proc", "sys", "root")}
+    path = f"{os.environ.get('PYTHONPATH', '')}:{TESTS}"
+
+    found = run_json(FULL_GPU, **roots, PYTHONPATH=path)
+
+    assert found == ["gpu0", "critical"]
+
+
 @pytest.mark.parametrize("daemon", [True, False], ids=["a daemon outside", "no daemon"])
 def test_own_container_limit_reaches_the_program(tmp_path: Path, daemon: bool) -> None:
     """The container is nearly full, and a daemon outside of it cannot report that."""

@@ -20,9 +20,10 @@ from memwatch.library.framework_pools import TorchPool
 from memwatch.library.frameworks import pools
 from memwatch.library.host import Ram, host
 from memwatch.library.machine_record import Machine, MemoryInfo, decode_machine, from_snapshot
+from memwatch.library.memory_pool import CachingPool
 from memwatch.library.never_raise import log_once, never_raise
 from memwatch.library.visible_gpus import Target
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share
+from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Share
 
 if TYPE_CHECKING:
     from memwatch.library.local_reading import LocalReader
@@ -180,6 +181,14 @@ def _with_current_figures(pool: Pool, ram: Ram | Absent) -> Pool | None:
     return replace(
         stale_pool(pool), used_bytes=pool.size_bytes - left, available_bytes=left, free_bytes=ram.free_bytes
     )
+
+
+@never_raise(())
+def list_gpu_pools() -> tuple[Pool, ...]:
+    """Return the memory of all GPUs that is not System RAM, none if no framework of this process uses a GPU."""
+    if not any(isinstance(pool, CachingPool) for pool in pools()):
+        return ()
+    return tuple(pool for pool in machine().pools if pool.kind is not PoolKind.SYSTEM_RAM)
 
 
 @never_raise(False)

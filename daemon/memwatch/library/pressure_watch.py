@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -15,8 +15,9 @@ from memwatch.library.cgroup_limit import CgroupLimit, own_limit
 from memwatch.library.daemon_client import Daemon, daemon
 from memwatch.library.frameworks import shrink
 from memwatch.library.host import Host, host
+from memwatch.library.machine import list_gpu_pools
 from memwatch.library.never_raise import never_raise
-from memwatch.model import Absent
+from memwatch.model import Absent, Pool
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.printable import printable
 from memwatch.runtime.daemon_address import read_authorization
@@ -30,7 +31,7 @@ MAX_LINE_BYTES = 1 << 20
 OWN_LIMIT = "own_limit"
 # Interval of reading this process's limit, and of checking for one if there is none.
 LIMIT_SECONDS, NO_LIMIT_SECONDS = 1.0, 60.0
-# The daemon's default thresholds, for use without a daemon: used fractions of System RAM or of the limit.
+# The daemon's default thresholds, for use without a daemon: used fractions of System RAM, a GPU or the limit.
 THRESHOLDS = ((0.95, Level.CRITICAL), (0.80, Level.HIGH), (0.60, Level.MEDIUM))
 
 
@@ -64,6 +65,7 @@ class PressureWatch:
         of: Daemon,
         here: Host,
         limit: Callable[[], CgroupLimit | None] = own_limit,
+        gpus: Callable[[], Iterable[Pool]] = list_gpu_pools,
     ) -> None:
         words = [one.word for one in Level]
         if level not in words:
@@ -73,6 +75,7 @@ class PressureWatch:
         self._of = of
         self._here = here
         self._limit = limit
+        self._gpus = gpus
         self._limit_due = 0.0
         self._levels: dict[str, Level] = {}
         self._stop = threading.Event()
@@ -134,6 +137,10 @@ class PressureWatch:
         if not isinstance(ram, Absent) and ram.total_bytes:
             ratio = 1 - ram.available_bytes / ram.total_bytes
             self.see("ram", level_of(ratio), ratio, (f"{ratio:.1%} used",))
+        for pool in self._gpus():
+            if isinstance(pool.used_bytes, int) and pool.size_bytes:
+                ratio = pool.used_bytes / pool.size_bytes
+                self.see(pool.id, level_of(ratio), ratio, (f"{ratio:.1%} used",))
         self._look_at_limit()
 
     def _look_at_limit(self) -> None:
@@ -166,8 +173,10 @@ def parse_events(lines: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  a fi
 
 
 def on_pressure(callback: Callback, level: str = "high") -> PressureWatch:
-    """Call `callback` on changes of level, within a tick of the daemon or within a second without one.
+    """Call `callback` on changes of level, within a tick of the daemon or within two seconds without one.
 
+    Without a daemon the targets are System RAM, this process's limit and, if a framework uses a GPU, the memory of
+    all GPUs.
     Raises InvalidInputError for an unknown level.
     """
     return PressureWatch(callback, level, daemon, host)
