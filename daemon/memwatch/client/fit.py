@@ -29,7 +29,16 @@ from memwatch.render import words as wording
 from memwatch.snapshot import Snapshot
 
 # Options that need --train.
-TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "offload_parameters", "swap_blocks", "zero")
+TRAINING = (
+    "optimizer",
+    "lora",
+    "checkpointing",
+    "accumulate",
+    "offload_optimizer",
+    "offload_parameters",
+    "swap_blocks",
+    "zero",
+)
 
 
 def check_engine(_ctx: click.Context, _option: click.Parameter, value: str) -> str:
@@ -50,6 +59,7 @@ def check_engine(_ctx: click.Context, _option: click.Parameter, value: str) -> s
 @click.option("--optimizer", default="adamw", help="With --train: adamw, adamw_8bit, lion, adafactor, sgd, …")
 @click.option("--lora", type=Number(0, 65536, 16), default=0, help="With --train: LoRA adapters of this rank only.")
 @click.option("--checkpointing", is_flag=True, help="With --train: gradient (activation) checkpointing.")
+@click.option("--accumulate", is_flag=True, help="With --train: gradients kept over several batches.")
 @click.option("--offload-optimizer", is_flag=True, help="With --train: optimizer states in System RAM.")
 @click.option(
     "--swap-blocks", type=Number(0, 1 << 20, 10), default=0, help="With --train: layers offloaded to CPU."
@@ -211,6 +221,7 @@ def _parse_plan(values: dict[str, object]) -> TrainingPlan:
         optimizer=str(values["optimizer"]),
         lora_rank=int(str(values["lora"])),
         checkpointing=bool(values["checkpointing"]),
+        accumulate=bool(values["accumulate"]),
         offload_optimizer=bool(values["offload_optimizer"]),
         swapped_blocks=int(str(values["swap_blocks"])),
         offload_parameters=bool(values["offload_parameters"]),

@@ -81,6 +81,7 @@ def _plan_fields(plan: TrainingPlan) -> dict[str, object]:
         "optimizer": plan.optimizer,
         "lora": plan.lora_rank,
         "checkpointing": plan.checkpointing,
+        "accumulate": plan.accumulate,
         "offload_optimizer": plan.offload_optimizer,
         "offload_parameters": plan.offload_parameters,
         "swap_blocks": plan.swapped_blocks,

@@ -33,6 +33,7 @@ PARTS = {
     "activations": "activations",
     "gradients": "gradients",
     "optimizer": "optimizer states",
+    "apart": "gradients and activations at different times",
     "waits_in_ram": "moved to System RAM",
     "runtime": "runtime (GPU context and kernels)",
 }
@@ -85,8 +86,8 @@ class MemoryNeed(Struct, frozen=True):
     """Bytes needed on one GPU and their parts; no parts if only a size was given. `note`: parts not counted.
 
     `moves`: bytes of each part that the plan puts into System RAM in place of the GPU; the part `waits_in_ram` is
-    their sum, negative. `bytes` is what remains on the GPU. `runtime_source`: source of the part `runtime`.
-    `ram_peak_bytes`: the most that waits in System RAM, if that is not at the GPU's peak.
+    their sum, negative; `apart` is negative as well. `bytes` is what remains on the GPU. `runtime_source`: source
+    of the part `runtime`. `ram_peak_bytes`: the most that waits in System RAM, if that is not at the GPU's peak.
     """
 
     subject: str
@@ -222,12 +223,13 @@ def _clause(checkpoint: Checkpoint) -> str:
 
 def _training_need(name: str, found: TrainingEstimate, layers: int, gpus: int, use: Use) -> MemoryNeed:
     """Return the need on each GPU. ZeRO 1 divides the optimizer states, 2 also gradients, 3 also weights, of which
-    one layer is gathered (arXiv 1910.02054)."""
+    one layer is gathered (arXiv 1910.02054). Several GPUs keep their gradients, in buckets, at all times."""
     parts = {
         "weights": found.weights_bytes,
         "gradients": found.gradients_bytes,
         "optimizer": found.optimizer_bytes,
         "activations": found.activations_bytes,
+        "apart": -found.apart_bytes if gpus == 1 else 0,
     }
     divided = {"optimizer": 1, "gradients": 2, "weights": 3}
     shares = {part: 1 / gpus for part, stage in divided.items() if use.zero >= stage}

@@ -20,7 +20,16 @@ from memwatch.snapshot import Snapshot
 from memwatch_web.api.image_request import ImageRequest
 
 # Parameters that require train. The form on the page always sends its optimizer.
-TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "offload_parameters", "swap_blocks", "zero")
+TRAINING = (
+    "optimizer",
+    "lora",
+    "checkpointing",
+    "accumulate",
+    "offload_optimizer",
+    "offload_parameters",
+    "swap_blocks",
+    "zero",
+)
 
 
 class FitRequest(ImageRequest):
@@ -62,6 +71,7 @@ class FitRequest(ImageRequest):
     optimizer: str = Field("adamw", max_length=40, description="With train: the optimizer.")
     lora: int = Field(0, ge=0, le=1 << 16, description="With train: rank of LoRA adapters; 0: train all weights.")
     checkpointing: bool = Field(False, description="With train: activation (gradient) checkpointing.")
+    accumulate: bool = Field(False, description="With train: gradients are kept over several batches.")
     offload_optimizer: bool = Field(False, description="With train: offload optimizer states to system RAM.")
     swap_blocks: int = Field(
         0, ge=0, le=1 << 20, description="With train: number of layers offloaded to system RAM."
@@ -149,6 +159,7 @@ class FitRequest(ImageRequest):
                 optimizer=self.optimizer,
                 lora_rank=self.lora,
                 checkpointing=self.checkpointing,
+                accumulate=self.accumulate,
                 offload_optimizer=self.offload_optimizer,
                 swapped_blocks=self.swap_blocks,
                 offload_parameters=self.offload_parameters,
