@@ -198,6 +198,7 @@ test-torch:
 	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH) jax cupy-cuda12x "mlx[cpu]" \
 		transformers diffusers gguf safetensors accelerate lightning keras
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.torch_run
+	@PYTHONPATH=tests $(VENV)-torch/bin/python -m hardware.torch_checks || test $$? = 2  # without a GPU
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.library_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.callbacks_run
 	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.model_run

@@ -54,16 +54,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield ""
     yield from _table(("fact", "value"), list(report.facts.items()))
     for section in report.sections:
-        yield ""
-        yield f"## {section.title}"
-        if section.note:
-            yield ""
-            yield section.note
-        if section.rows:
-            yield ""
-            yield from _table(
-                ("step", "figure", "asked", "shown", "vendor", "difference", "verdict"), map(_cells, section.rows)
-            )
+        yield from _section_lines(section)
     yield ""
     yield "## Tolerances"
     yield ""
@@ -80,6 +71,23 @@ def _lines(report: Report) -> Iterator[str]:
     yield "```"
     yield ""
     yield f"**{report.result}**"
+
+
+def render_section(section: Section) -> str:
+    return "\n".join(_section_lines(section)) + "\n"
+
+
+def _section_lines(section: Section) -> Iterator[str]:
+    yield ""
+    yield f"## {section.title}"
+    if section.note:
+        yield ""
+        yield section.note
+    if section.rows:
+        yield ""
+        yield from _table(
+            ("step", "figure", "asked", "shown", "vendor", "difference", "verdict"), map(_cells, section.rows)
+        )
 
 
 def _cells(row: Row) -> tuple[str, ...]:

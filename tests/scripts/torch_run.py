@@ -1,6 +1,7 @@
 """Run every call of the library in a training run of PyTorch on the CPU: `make test-torch`.
 
-JAX and CuPy are imported as well. It is not part of the tests: PyTorch is 200 MB. It needs no GPU and two minutes.
+JAX and CuPy are imported as well. It is not part of the tests: PyTorch is 200 MB. It needs no GPU and two minutes;
+hardware/torch_checks.py is for one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 import memwatch
+from hardware.torch_llama import Layer, saved_bytes
 from memwatch.library.cupy_peaks import CupyPeaks, build_hook
 from memwatch.library.process_peak import SLACK_BYTES
 from memwatch.model import Absent
@@ -23,59 +25,9 @@ from memwatch.planning.training import layer_bytes
 HIDDEN, WIDE, LAYERS, TOKENS = 512, 1792, 3, 256
 
 
-class Norm(torch.nn.Module):
-    """Llama's norm, which computes in 32 bits for any input."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(width))
-
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
-        wide = given.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
-        return self.weight * wide.to(given.dtype)
-
-
-class Layer(torch.nn.Module):
-    """Layer of a Llama with 8 heads, 2 of them for keys and values."""
-
-    def __init__(self, heads: int = 8, kv_heads: int = 2) -> None:
-        super().__init__()
-        self.heads, self.kv_heads, self.width = heads, kv_heads, HIDDEN // heads
-        self.norms = torch.nn.ModuleList([Norm(HIDDEN), Norm(HIDDEN)])
-        sizes = (HIDDEN, kv_heads * self.width, kv_heads * self.width)
-        self.into = torch.nn.ModuleList([torch.nn.Linear(HIDDEN, size, bias=False) for size in sizes])
-        self.out = torch.nn.Linear(HIDDEN, HIDDEN, bias=False)
-        self.gates = torch.nn.ModuleList([torch.nn.Linear(HIDDEN, WIDE, bias=False) for _ in range(2)])
-        self.down = torch.nn.Linear(WIDE, HIDDEN, bias=False)
-
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
-        normed = self.norms[0](given)
-        parts = [one(normed).view(*given.shape[:2], -1, self.width).transpose(1, 2) for one in self.into]
-        attended = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True, enable_gqa=True)
-        given = given + self.out(attended.transpose(1, 2).reshape(given.shape))
-        normed = self.norms[1](given)
-        return given + self.down(torch.nn.functional.silu(self.gates[0](normed)) * self.gates[1](normed))
-
-
-def saved_bytes(model: torch.nn.Module, given: torch.Tensor) -> int:
-    """Return the bytes that PyTorch saves for the backward pass, without parameters."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, torch.Tensor] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.untyped_storage().data_ptr() not in own:
-            kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(given)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-
-
 def check_activations() -> None:
     """Compare the estimate with PyTorch itself, within 1 %."""
-    model = torch.nn.Sequential(*[Layer() for _ in range(LAYERS)]).bfloat16()
+    model = torch.nn.Sequential(*[Layer(HIDDEN, WIDE, 8, 2) for _ in range(LAYERS)]).bfloat16()
     given = torch.randn(2, TOKENS, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
     measured = saved_bytes(model, given) / (2 * TOKENS * LAYERS)
     estimated = layer_bytes(memwatch.Transformer(HIDDEN, WIDE, LAYERS, 1, 8, 2), 2)
