@@ -304,7 +304,7 @@ def find_own_process() -> Any:
 
 
 def check_daemon() -> Rows:
-    """What the daemon shows of this process: its allocator, inside of its GPU memory."""
+    """Find this process in the daemon, with its allocator's memory inside its GPU memory."""
     settle()
     kept = blocks(512)
     memwatch.log_memory_usage("reported")

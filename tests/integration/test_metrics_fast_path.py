@@ -20,8 +20,7 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A daemon with a 30 s interval, so that three requests see the same tick, but for one that an event of the
-    kernel starts."""
+    """A daemon with a 30 s interval: three requests see the same tick, unless an event of the kernel starts one."""
     with running_daemon(tmp_path_factory.mktemp("daemon"), "--interval", "30s") as running:
         yield running
 

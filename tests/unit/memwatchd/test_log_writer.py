@@ -20,7 +20,7 @@ PUT = 1500
 def writing_to_pipe() -> Iterator[tuple[int, int, LogWriter]]:
     """Yield both ends of a pipe and a writer.
 
-    The thread outlives the test, so it has a descriptor of its own: the number of a closed one would be given to
+    The thread outlives the test, so it has its own descriptor: the number of a closed one would be given to
     the pipe of the next test, which would get the lines that are left.
     """
     with pipe() as (reader, stderr):
