@@ -33,7 +33,7 @@ PARTS = {
     "activations": "activations",
     "gradients": "gradients",
     "optimizer": "optimizer states",
-    "apart": "gradients and activations at different times",
+    "apart": "memory of activations, reused by gradients",
     "waits_in_ram": "moved to System RAM",
     "runtime": "runtime (GPU context and kernels)",
 }
