@@ -14,68 +14,26 @@ import tempfile
 import time
 import traceback
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import starmap
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 
 import memwatch
-from hardware.comparison import Row, Verdict, compare_whole
+from hardware.comparison import Row, Verdict
 from hardware.report import Section, render_section
-from hardware.torch_llama import (
-    HEADS,
-    KV_HEADS,
-    LAYERS,
-    WIDE,
-    WIDTH,
-    Layer,
-    Llama,
-    make_cache,
-    saved_bytes,
-    shape_of,
-    train_steps,
-)
-from memwatch.planning.training import layer_bytes
+from hardware.torch_plans import check_cache, check_swap, check_training
+from hardware.torch_programs import check_programs
+from hardware.torch_rows import GIB, GPU, MIB, ROUNDING_BYTES, Rows, beside, blocks, settle, yes
 from support.daemon_process import running_daemon
 
-MIB, GIB = 1 << 20, 1 << 30
 RIGHT, WRONG, NO_GPU = 0, 1, 2
-GPU = "cuda:0"
 # cuMemGetInfo and NVML are read a moment apart, by a thread of the library once a second.
 READ_BYTES = 64 * MIB
-# PyTorch's caching allocator rounds to 512 bytes, and takes 2 or 20 MiB from the driver.
-ROUNDING_BYTES = 2 * MIB
 # A new process is listed within ten seconds.
 LISTED_SECONDS = 15.0
 MAX_LINE_SECONDS = 200e-6
-# A plan is an estimate: activations of kernels that PyTorch chooses, and blocks that its allocator splits.
-PLAN_PART = 0.12
-
-Rows = Iterator[Row]
-
-
-def blocks(count: int) -> Any:
-    """Return a tensor of `count` MiB on the GPU."""
-    return torch.empty(count * MIB, dtype=torch.uint8, device=GPU)
-
-
-def settle() -> None:
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-
-
-def yes(step: str, label: str, found: object, note: str = "") -> Row:
-    """Judge a statement."""
-    return Row(step, label, "yes", "yes" if found else "no", "", None, Verdict.OK if found else Verdict.WRONG, note)
-
-
-def beside(step: str, label: str, shown: object, theirs: int, tolerance: float, unit: str = "bytes") -> Row:
-    """Judge a figure beside PyTorch's. One that is absent is wrong."""
-    return compare_whole(step, label, shown if isinstance(shown, int) else str(shown), theirs, tolerance, unit)
 
 
 def check_device() -> Rows:
@@ -210,72 +168,6 @@ def _autopsy_files(folder: str) -> Rows:
             yield yes("autopsy", "memwatch autopsy reads the snapshot", read.returncode == 0, read.stderr[:200])
 
 
-def check_training() -> Rows:
-    """A plan for training against the peak of three steps, for full training, checkpoints and adapters."""
-    yield from starmap(_compare_plan, PLANS.items())
-
-
-PLANS: Mapping[str, Mapping[str, Any]] = {
-    "all weights": {},
-    "batch 4": {"batch_size": 4},
-    "accumulation, batch 4": {"batch_size": 4, "accumulate": True},
-    "checkpoints, batch 8": {"batch_size": 8, "checkpointing": True},
-    "16 bits only, batch 4": {"batch_size": 4, "master_weights": False},
-    "SGD, 16 bits only, batch 4": {"batch_size": 4, "optimizer": "sgd", "master_weights": False},
-    "LoRA 16, batch 4": {"lora_rank": 16, "batch_size": 4},
-    "LoRA 16, checkpoints, batch 8": {"lora_rank": 16, "checkpointing": True, "batch_size": 8},
-}
-
-
-def _compare_plan(name: str, options: Mapping[str, Any]) -> Row:
-    settle()
-    plan = memwatch.TrainingPlan(**{"seq_len": 1024, **options})
-    base = torch.cuda.memory_allocated()
-    with memwatch.track(name) as stats:
-        train_steps(plan, GPU)
-    found, peak = memwatch.estimate_training_memory(shape_of(), plan), stats.allocator.peak_bytes
-    parts = (found.weights_bytes, found.gradients_bytes, found.optimizer_bytes, found.activations_bytes)
-    note = "weights, gradients, optimizer, activations: " + ", ".join(f"{part / MIB:.0f}" for part in parts)
-    row = beside(f"plan, {name}", "GPU memory", found.device_bytes, peak - base, PLAN_PART * (peak - base))
-    return replace(row, note=note)
-
-
-def check_cache() -> Rows:
-    """Size of the keys and values of a batch, and what one layer saves for the backward pass."""
-    settle()
-    planned = memwatch.estimate_kv_cache(LAYERS, KV_HEADS, WIDTH // HEADS, 4096, batch_size=2)
-    base = torch.cuda.memory_allocated()
-    kept = make_cache(2, 4096, GPU)
-    yield beside("KV cache", "size", planned, torch.cuda.memory_allocated() - base, ROUNDING_BYTES)
-    del kept
-    layers = torch.nn.Sequential(*[Layer(WIDTH, WIDE, HEADS, KV_HEADS) for _ in range(2)]).to(GPU, torch.bfloat16)
-    given = torch.randn(2, 1024, WIDTH, dtype=torch.bfloat16, device=GPU, requires_grad=True)
-    saved, planned = round(saved_bytes(layers, given) / (2 * 1024 * 2)), round(layer_bytes(shape_of(), 2))
-    yield beside("layer", "saved for a token, bytes", planned, saved, 0.02 * saved, "")
-
-
-def check_swap() -> Rows:
-    """Blocks that are swapped to System RAM: memory of the resident ones only, and the same result."""
-    settle()
-    model = Llama().to(torch.bfloat16)
-    given = torch.randint(0, 1000, (1, 128))
-    with torch.no_grad():
-        expected = model.to(GPU)(given.to(GPU)).float().cpu()
-    model.to("cpu")
-    settle()
-    rest = [model.embedding, model.norm, model.head]
-    for one in rest:
-        one.to(GPU)
-    base = torch.cuda.memory_allocated()
-    block = sum(one.numel() * 2 for one in model.layers[0].parameters())
-    with memwatch.swap_blocks(model.layers, GPU, resident=2), torch.no_grad():
-        torch.cuda.reset_peak_memory_stats()
-        found = model(given.to(GPU)).float().cpu()
-        peak = torch.cuda.max_memory_allocated() - base
-    yield yes("swap", "same result", torch.equal(found, expected), f"{(found - expected).abs().max():.3g} off")
-    yield yes("swap", "at most four blocks on the GPU", peak < 4 * block + 64 * MIB, f"{peak / block:.1f} blocks")
-
-
 def check_pressure() -> Rows:
     """A callback when the GPU is nearly full, and waiting for memory."""
     settle()
@@ -324,134 +216,6 @@ def check_daemon() -> Rows:
             f"{size / MIB:.0f} MiB, of it {reserved / MIB:.0f} MiB reserved",
         )
     del kept
-
-
-OTHER_PROGRAMS: Mapping[str, tuple[Mapping[str, str], str]] = {
-    "cudaMallocAsync": (
-        {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
-        """
-kept = torch.empty(1 << 30, dtype=torch.uint8, device="cuda:0")
-del kept
-torch.cuda.synchronize()
-with memwatch.track("a") as stats:
-    torch.empty(1 << 29, dtype=torch.uint8, device="cuda:0")
-print(stats, memwatch.pools()[0].stats())
-before = torch.cuda.mem_get_info(0)[0]
-found = memwatch.clear()
-print(found, torch.cuda.mem_get_info(0)[0] - before)
-assert stats.exact and 1 << 29 <= stats.peak_bytes < (1 << 29) + (4 << 20), stats
-""",
-    ),
-    "hidden GPU": (
-        {"CUDA_VISIBLE_DEVICES": ""},
-        """
-try:
-    memwatch.get_device_memory_bytes(0)
-    raise SystemExit("a hidden GPU has a size")
-except memwatch.DeviceError as error:
-    print(error)
-assert memwatch.best_available_backend() == "cpu"
-""",
-    ),
-    "GPU by UUID": (
-        {"CUDA_VISIBLE_DEVICES": "UUID"},
-        """
-assert str(torch.cuda.get_device_properties(0).uuid) in memwatch.machine().find("cuda:0").device.uuid
-assert memwatch.get_device_memory_bytes("cuda:0") > 1 << 30
-""",
-    ),
-    "CuPy": (
-        {},
-        """
-import cupy
-with memwatch.track("a") as stats:
-    cupy.zeros(1 << 28, dtype=cupy.uint8)
-    cupy.zeros(1 << 20, dtype=cupy.uint8)
-print(stats, [(pool.backend_name, pool.stats()) for pool in memwatch.pools()])
-assert stats.exact, stats
-assert 1 << 28 <= stats.peak_bytes < (1 << 28) + (4 << 20), stats
-print(memwatch.clear())
-assert cupy.get_default_memory_pool().total_bytes() == 0
-""",
-    ),
-    "JAX": (
-        {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"},
-        """
-import jax, jax.numpy
-x = jax.numpy.zeros(1 << 26, dtype=jax.numpy.float32).block_until_ready()
-with memwatch.track("a") as stats:
-    (x + 1).block_until_ready()
-theirs = jax.devices()[0].memory_stats()
-print(stats, [(pool.backend_name, pool.device, pool.stats()) for pool in memwatch.pools()], theirs)
-pool, = memwatch.pools()
-assert pool.stats().allocated_bytes == theirs["bytes_in_use"], (pool.stats(), theirs)
-assert pool.stats().peak_bytes == theirs["peak_bytes_in_use"]
-""",
-    ),
-    "transformers": (
-        {"HF_HUB_OFFLINE": "1"},
-        """
-import transformers, tempfile
-config = transformers.LlamaConfig(vocab_size=1000, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
-    num_attention_heads=8, num_key_value_heads=2)
-model = transformers.LlamaForCausalLM(config)
-data = [{"input_ids": torch.arange(64), "labels": torch.arange(64)} for _ in range(32)]
-callback = memwatch.transformers_callback()
-arguments = transformers.TrainingArguments(output_dir=tempfile.mkdtemp(), num_train_epochs=2, report_to=[],
-    save_strategy="no", per_device_train_batch_size=8, eval_strategy="epoch")
-transformers.Trainer(model, arguments, train_dataset=data, eval_dataset=data, callbacks=[callback]).train()
-peaks = {peak.stage: peak for peak in callback.profiler.report().peaks}
-print(peaks)
-assert {"epoch 1", "epoch 2", "evaluate"} <= set(peaks), peaks
-assert peaks["epoch 1"].allocated_bytes > 1 << 20
-""",
-    ),
-    "lightning": (
-        {},
-        """
-import lightning, warnings
-warnings.filterwarnings("ignore")
-class Net(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.one = torch.nn.Linear(1024, 1024)
-    def training_step(self, batch, number):
-        return self.one(batch[0]).square().mean()
-    def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters())
-data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 1024)), batch_size=16)
-callback = memwatch.lightning_callback()
-lightning.Trainer(max_epochs=2, accelerator="gpu", logger=False, enable_checkpointing=False,
-    enable_progress_bar=False, callbacks=[callback]).fit(Net(), data)
-peaks = {peak.stage: peak for peak in callback.profiler.report().peaks}
-print(peaks)
-assert {"epoch 1", "epoch 2"} <= set(peaks), peaks
-assert peaks["epoch 1"].allocated_bytes > 1 << 20
-""",
-    ),
-}
-
-
-def check_programs() -> Rows:
-    """Programs of their own: other allocators, visible devices, other frameworks and trainers."""
-    settle()
-    for name, (environ, code) in OTHER_PROGRAMS.items():
-        uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
-        added = {key: uuid if value == "UUID" else value for key, value in environ.items()}
-        ran = subprocess.run(
-            [sys.executable, "-c", f"import torch, memwatch\n{code}"],
-            env={**os.environ, **added},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        print(f"--- {name}\n{ran.stdout[-3000:]}\n{ran.stderr[-3000:]}", file=sys.stderr)
-        why = ran.stderr.strip().rpartition("\n")[2][:200]
-        if "ModuleNotFoundError" in why:
-            yield Row("program", name, "", "", "", None, Verdict.UNJUDGED, why)
-        else:
-            yield yes("program", name, ran.returncode == 0, why if ran.returncode else "")
 
 
 CHECKS: Mapping[str, Callable[[], Rows]] = {
