@@ -20,6 +20,10 @@ _JOB = re.compile(r"^job_(\d{1,20})$")
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 # Folders in which container runtimes keep the layers of a root file system. containerd creates no marker file.
 _RUNTIME_FOLDERS = ("/containerd/", "/docker/", "/containers/storage/")
+_MARKERS = ("run/systemd/container", ".dockerenv", "run/.containerenv")
+# File systems of which a runtime mounts a whole one as the root of a container. Of others it mounts a folder: a
+# subvolume of btrfs, `/rootfs` of a device of the device mapper, a folder of the driver vfs.
+_LAYERED = ("overlay", "aufs", "zfs", "fuse")
 
 
 class OwnerNames(Struct, frozen=True):
@@ -162,8 +166,7 @@ def in_container(roots: Roots) -> bool:
     in a container's cgroup, or, in a cgroup namespace, the root file system consists of image layers. LXC without
     systemd has neither, but its files in /proc are those of lxcfs.
     """
-    markers = ("run/systemd/container", ".dockerenv", "run/.containerenv")
-    if any((roots.rootfs / marker).exists() for marker in markers):
+    if any((roots.rootfs / marker).exists() for marker in _MARKERS) and not _is_own_machine(roots):
         return True
     if parse_owners(parse_cgroup(read_once(roots.procfs / "1/cgroup") or b"")).container:
         return True
@@ -172,6 +175,22 @@ def in_container(roots: Roots) -> bool:
     # Only the mount at `rootfs` counts: a daemon in a container may be given the host's root.
     mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
     return any(_is_image(mount) for mount in mounts if Path(mount.point) == roots.rootfs)
+
+
+def _is_own_machine(roots: Roots) -> bool:
+    """Return True if the kernel's threads are visible and the root is a whole file system.
+
+    Virtual machines made from a container image contain its marker files: seen in a Firecracker machine with an
+    H100, with /.dockerenv and /run/systemd/container, and ext4 on /dev/vda as root. A container with `--pid=host`
+    sees the kernel's threads as well, but its root has layers, or is a folder of the host's file system.
+    """
+    if not _is_kthreadd(read_once(roots.procfs / "2/stat")):
+        return False
+    mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
+    above = [mount for mount in mounts if roots.rootfs.is_relative_to(mount.point)]
+    # Of several mounts on one folder the last is on top: the root of an initramfs is below the real one.
+    root = max(reversed(above), key=lambda mount: len(mount.point), default=None)
+    return root is not None and root.root == "/" and not root.kind.startswith(_LAYERED)
 
 
 def is_on_lxcfs(roots: Roots) -> bool:
@@ -189,4 +208,8 @@ def sees_all_processes(second_process: bytes | None, contained: bool) -> bool:
 
     Outside a container a missing process 2 is only hidden from this user (`hidepid`).
     """
-    return not contained or (second_process or b"").startswith(b"2 (kthreadd) ")
+    return not contained or _is_kthreadd(second_process)
+
+
+def _is_kthreadd(second_process: bytes | None) -> bool:
+    return (second_process or b"").startswith(b"2 (kthreadd) ")
