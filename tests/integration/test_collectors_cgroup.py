@@ -156,7 +156,7 @@ def test_container_with_the_processes_of_its_host_is_a_container(tmp_path: Path,
 
 @pytest.mark.parametrize("second", ["", "2 (sh) S 1 2 2 0 -1 4194560"])
 def test_marker_without_kernel_threads_means_container(tmp_path: Path, second: str) -> None:
-    """A container whose root is a disk of its own, such as one on an image file, has its own processes."""
+    """A container whose root is a whole disk, such as an image file, has its own processes."""
     assert in_container(marked_root(tmp_path, "700 600 7:0 / / rw - ext4 /dev/loop0 rw\n", second))
 
 

@@ -187,7 +187,7 @@ def _is_own_machine(roots: Roots) -> bool:
     if not _is_kthreadd(read_once(roots.procfs / "2/stat")):
         return False
     mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
-    above = [mount for mount in mounts if roots.rootfs.is_relative_to(mount.point)]
+    above = [mount for mount in mounts if roots.rootfs.absolute().is_relative_to(mount.point)]
     # Of several mounts on one folder the last is on top: the root of an initramfs is below the real one.
     root = max(reversed(above), key=lambda mount: len(mount.point), default=None)
     return root is not None and root.root == "/" and not root.kind.startswith(_LAYERED)
