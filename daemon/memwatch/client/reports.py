@@ -11,7 +11,7 @@ import click
 
 from memwatch.client.address import Address
 from memwatch.client.context import Number, build_context, common, seconds_within
-from memwatch.client.http import ask
+from memwatch.client.http import DaemonResponse, ask
 from memwatch.client.tables import columns
 from memwatch.client.times import clock, stamp, when
 from memwatch.model import NAMELESS
@@ -28,25 +28,57 @@ LONG_ID = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
 
 
 @click.command(short_help="Memory by unit, container, user, …")
-@click.option("--by", type=click.Choice(GROUPS), default="unit", help="Grouping.  [default: unit]")
+@click.option(
+    "--by", type=click.Choice(GROUPS), help="Grouping.  [default: unit, or user where no process has a unit]"
+)
 @LIMIT
 @common
-def owners(by: str, limit: int, url: Address | None, as_json: bool) -> int:
+def owners(by: str | None, limit: int, url: Address | None, as_json: bool) -> int:
     """Show who holds memory: processes summed up by unit, container, pod, job or user."""
     context = build_context(url, as_json)
-    answer = ask(context.address, f"/api/v1/owners?{urlencode({'by': by})}")
-    return context.show(answer.json, lambda: owner_lines(answer.json, limit), answer.is_simulated)
+    if by == "process":
+        answer = ask(context.address, "/api/v1/processes")
+        return context.show(answer.json, lambda: process_lines(answer.json, limit), answer.is_simulated)
+    found = _ask_owners(context.address, by or "unit")
+    if by is None and not any(one.get("visible", True) for one in found.json["owners"]):
+        # Without systemd, as in most containers and in small virtual machines.
+        found = _ask_owners(context.address, "user")
+    return context.show(found.json, lambda: owner_lines(found.json, limit), found.is_simulated)
+
+
+def _ask_owners(address: Address, by: str) -> DaemonResponse:
+    return ask(address, f"/api/v1/owners?{urlencode({'by': by})}")
 
 
 def owner_lines(found: Json, limit: int) -> Iterator[str]:
     labels = {pool["id"]: pool["label"] for pool in found.get("pools", ())}
     rows: list[tuple[str, ...]] = [(found["by"], "processes", "footprint", "rss", "GPU memory")]
     rows += [_owner_row(owner, labels) for owner in found["owners"][:limit]]
-    yield from columns(rows, right=frozenset({1, 2, 3})) if len(rows) > 1 else ["No processes."]
-    if len(found["owners"]) > limit:
-        yield f"{len(found['owners']) - limit} more; --limit shows them."
+    yield from columns(rows, right=frozenset({1, 2, 3})) if len(rows) > 1 else [_why_none(found)]
+    yield from _more(found["owners"], limit)
     if found.get("note"):
         yield found["note"]
+
+
+def _why_none(found: Json) -> str:
+    if found.get("process_list") is None:
+        return "The list of processes is not known."
+    return f"No process has a {found['by']}; --by process lists them."
+
+
+def process_lines(found: Sequence[Json], limit: int) -> Iterator[str]:
+    rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "rss", "GPU memory")]
+    for one in found[:limit]:
+        held = _devices(one["device_bytes"] or {}, {})
+        name = str(one["name"] or NAMELESS)[:60]
+        rows.append((str(one["pid"]), name, _range(one), _known(one["rss_bytes"]), held))
+    yield from columns(rows, right=frozenset({0, 2, 3})) if len(rows) > 1 else ["The list of processes is empty."]
+    yield from _more(found, limit)
+
+
+def _more(found: Sequence[Json], limit: int) -> Iterator[str]:
+    if len(found) > limit:
+        yield f"{len(found) - limit} more; --limit shows them."
 
 
 def _owner_row(owner: Json, labels: Json) -> tuple[str, ...]:

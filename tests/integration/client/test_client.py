@@ -324,6 +324,30 @@ def test_check_has_the_exit_codes_of_nagios_plugins(daemon: RunningDaemon) -> No
     assert (as_json["status"], as_json["exit_code"]) == ("warning", 1)
 
 
+def test_owners_without_systemd_are_users_or_processes(tmp_path: Path) -> None:
+    """A virtual machine without units: the default shows users, and a named grouping says that none has one."""
+    state = (MACHINES / "h100-firecracker/nvml.state").read_text()
+    held = f"gpu.0.compute = 1002:{31 << 30}\n"
+    simulator = Simulator.of_state(tmp_path, state.replace("gpu.0.compute = \n", held))
+    roots = roots_arguments("h100-firecracker")
+    with running_daemon(tmp_path, "--interval", "200ms", *roots, environ=simulator.environ) as daemon:
+        daemon.wait_for("/api/v1/processes", lambda found: any(one["device_bytes"] for one in found))
+        by_default, by_unit, by_process = [
+            memwatch("owners", *words, "--url", daemon.url) for words in ([], ["--by=unit"], ["--by=process"])
+        ]
+        as_json = memwatch("owners", "--by=process", "--limit=1", "--json", "--url", daemon.url)
+
+    head, root = by_default.stdout.splitlines()
+    assert head.split()[:2] == ["user", "processes"]
+    assert root.split()[:2] == ["root", "6"]
+    assert root.endswith("VRAM 31.0 GiB")
+    assert by_unit.stdout == "No process has a unit; --by process lists them.\n"
+    largest = by_process.stdout.splitlines()[1]
+    assert largest.split()[:2] == ["1002", "process-3"]
+    assert largest.endswith("31.0 GiB")
+    assert json.loads(as_json.stdout)[0]["pid"] == 1002
+
+
 @pytest.mark.parametrize(
     ("command", "words"), [("owners", "footprint"), ("growth", "grew"), ("alerts", "No alerts.")]
 )
