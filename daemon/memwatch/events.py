@@ -19,8 +19,8 @@ OF_PROGRAMS = frozenset({MARK, LEASE})
 
 class Event(Struct, frozen=True):
     """`kind`: started, reloaded, level, alert, oom_kill, driver, suspend, clock, late, collector, release,
-    silence, test, unclean, history, replay, leak, memory.not_returned, memory.returned, process.orphaned, incident,
-    neighbour.silent, neighbour.back, mark, lease."""
+    silence, test, unclean, history, replay, leak, memory.not_returned, memory.returned, process.killed,
+    process.orphaned, incident, neighbour.silent, neighbour.back, mark, lease."""
 
     seq: int
     unix: float

@@ -156,6 +156,61 @@ def test_killer_that_is_named_after_the_end_replaces_an_unknown_one() -> None:
     assert [one.killer for one in found.victims] == ["kubelet"]
 
 
+GPU_SERVER = Actor(1349, "python", ((0, 30.9), (20.4, 30.9)), gpu="gpu0.vram")
+FORCED = (
+    f'level=info msg="Container failed to exit within 10s of signal 15 - using the force" container={"5e" * 32}'
+)
+
+
+def quiet_events(player: Player) -> list[str]:
+    player.play()
+    assert player.monitor.incidents.log.heads() == []
+    return [event.text for event in player.monitor.events.latest(100) if event.kind == "process.killed"]
+
+
+def test_kill_of_a_gpu_process_while_memory_is_not_short_is_an_event() -> None:
+    """As on an H100: `kill -9` of a process with 30.9 GiB of VRAM beside 125 GiB of free System RAM."""
+    script = Scenario("h100", "measured", 126.0, (GPU_SERVER,), NONE, vram=79.6, ends=((20.5, 1349, 9),))
+
+    assert quiet_events(Player(script)) == [
+        "an unknown sender killed python (PID 1349) while memory was not short; it had 30.9 GiB of gpu0 VRAM and "
+        "200.0 MiB of System RAM; 79.6 GiB of gpu0 VRAM and 124.0 GiB of System RAM are available now"
+    ]
+
+
+def test_kill_while_gpu_memory_is_merely_full_is_an_event() -> None:
+    """Servers fill GPU memory on purpose: that explains no kill."""
+    script = Scenario("full", "own", 126.0, (GPU_SERVER,), NONE, vram=31.0, ends=((20.5, 1349, 9),))
+
+    assert len(quiet_events(Player(script))) == 1
+
+
+def test_forced_end_of_a_container_while_memory_is_not_short_is_one_event() -> None:
+    """Docker's line and the end of the process are one kill."""
+    actor = Actor(2500, "vllm", ((0, 8.0), (20.4, 8.0)), container="5e" * 6)
+    logs, ends = ((20.0, "docker.service", FORCED),), ((20.5, 2500, 9),)
+    script = Scenario("docker stop", "moby#32938", 126.0, (actor,), NONE, logs=logs, ends=ends)
+
+    assert quiet_events(Player(script)) == [
+        "the container runtime killed 5e5e5e5e5e5e while memory was not short; it had 8.0 GiB of System RAM; 116.0 GiB "
+        "of System RAM are available now"
+    ]
+
+
+def test_victim_of_a_shortage_has_its_gpu_memory() -> None:
+    """The sentence names the memory of the GPU beside that of System RAM, and the record has it."""
+    server = replace(GPU_SERVER, sizes=((0, 30.9), (30.4, 30.9)))
+    other = ((0.0, 50.0), (10.0, 50.0), (25.0, 123.0), (600.0, 123.0))
+    kill = global_kill(1349, "python", kib(0.2), 30.0)
+    script = Scenario("full", "own", 126.0, (server,), NONE, vram=79.6, other=other, kernel=kill, oom_kills=(30.0,))
+
+    (found,) = play(script)
+
+    assert found.victim is not None
+    assert found.victim.device_bytes == {"gpu0.vram": int(30.9 * GIB)}
+    assert "killed python (PID 1349) with 204.8 MiB and 30.9 GiB of gpu0 VRAM" in found.sentence
+
+
 def test_counter_alone_does_not_name_the_machine_as_the_scope() -> None:
     """A kill at the limit of a cgroup raises the same counter: with memory left, its scope is unknown."""
     script = Scenario("count", "own", 64.0, DESKTOP, NONE, oom_kills=(20.0,), kernel_log_is_read=False)

@@ -40,7 +40,8 @@ def build_incident(
     first = None if death is None else next(v for v in victims if v.unix == death.victim.unix)
     left = None if lowest is None else lowest.available
     mark = find_mark(one, finding)
-    sentence = write_sentence(one.kind, one.label, finding, death, victims, left, one.describe(), mark)
+    detail = one.describe()
+    sentence = write_sentence(one.kind, one.label, finding, death, victims, left, detail, mark, one.labels)
     evidence = [*list_evidence(one.label, finding, deaths), *one.notes, *notes]
     if one.kind == "gpu_lost":
         evidence += _list_driver_lines(one)

@@ -16,7 +16,15 @@ from memwatch.incidents import killer
 from memwatch.incidents.assemble import build_incident
 from memwatch.incidents.killer import Death
 from memwatch.incidents.open_incident import OpenIncident, is_same_end
-from memwatch.incidents.readings import Frame, Holding, build_frame, find_places, read_holders
+from memwatch.incidents.quiet_kills import describe_quiet_kill, was_memory_short
+from memwatch.incidents.readings import (
+    Frame,
+    Holding,
+    build_frame,
+    find_places,
+    read_device_memory,
+    read_holders,
+)
 from memwatch.incidents.records import Incident, Suspect
 from memwatch.incidents.ring import FrameRing
 from memwatch.incidents.triggers import (
@@ -41,7 +49,7 @@ QUIET_SECONDS, MAX_SECONDS = 60.0, 1800.0
 GRACE_SECONDS = 4.0
 # An end takes up to this long from the first page given back until the process is listed no more.
 TEARDOWN_SECONDS = 5.0
-# A process that held less and ended by an unexplained SIGKILL is no incident.
+# A process that held less and ended by an unexplained SIGKILL is no incident and no event.
 MIN_KILLED_BYTES = 256 << 20
 # The share of the cgroup that limits the daemon.
 OWN_CGROUP = "cgroup"
@@ -69,6 +77,7 @@ class Gatherer:
         self._pending: deque[Pending] = deque(maxlen=MAX_PENDING)
         self._explained: deque[tuple[float, Death]] = deque(maxlen=MAX_PENDING)
         self._told: set[str] = set()
+        self._quiet_kills: list[str] = []
         self._ids: deque[str] = deque(maxlen=20)
 
     def add(self, seen: Observation) -> list[Incident]:
@@ -85,6 +94,11 @@ class Gatherer:
             one.add_events(seen.events)
         changed = [key for trigger in triggers if (key := self._take(trigger, seen)) is not None]
         return self._build(changed, seen)
+
+    def take_quiet_kills(self) -> list[str]:
+        """Return sentences about the kills since the last call that are no incident."""
+        taken, self._quiet_kills = self._quiet_kills, []
+        return taken
 
     def close_all(self, seen: Observation | None, note: str) -> list[Incident]:
         """End all incidents, because the daemon stops."""
@@ -123,6 +137,7 @@ class Gatherer:
         snapshot, own = seen.snapshot, _own_limit(seen)
         for kill in seen.kills.named:
             death = killer.from_kernel(kill, snapshot.unix, self._find(kill.pid), own)
+            death = killer.with_device_memory(death, self._find_device_memory(kill.pid))
             if kill.scope == "cgroup" and own is not None:
                 yield Trigger("kill", OWN_CGROUP, death)
             else:
@@ -134,7 +149,10 @@ class Gatherer:
 
     def _service_kill(self, kill: ServiceKill, seen: Observation) -> Iterator[Trigger]:
         holding = self._find(kill.pid) if kill.pid is not None else self._find_member(kill.place)
-        death = killer.from_service(kill, holding)
+        death = killer.with_device_memory(killer.from_service(kill, holding), self._find_device_memory(kill.pid))
+        if kill.source == "runtime" and not self._was_short(seen.boottime):
+            self._note_quiet_kill(death, False, seen)
+            return
         if kill.source in ("oom_report", "unit_end"):
             self._pending.append(Pending(seen.boottime, death, holding))
             return
@@ -149,7 +167,8 @@ class Gatherer:
         for one in self.open.values():
             one.ends.append((end, holding))
         if end.was_killed:
-            self._pending.append(Pending(seen.boottime, killer.from_end(end, holding), holding))
+            death = killer.with_device_memory(killer.from_end(end, holding), self._find_device_memory(end.pid))
+            self._pending.append(Pending(seen.boottime, death, holding))
 
     def _expired(self, seen: Observation) -> Iterator[Trigger]:
         """Yield the deaths that no line has explained in time."""
@@ -159,9 +178,21 @@ class Gatherer:
                 self._covers(death, one) for at, death in self._explained if one.boottime - at < 2 * QUIET_SECONDS
             ):
                 continue
-            held = one.death.victim.held_bytes or 0
-            if held >= MIN_KILLED_BYTES or one.death.source == "oom_report":
+            was_short, held = self._was_short(one.boottime), one.death.victim.held_bytes or 0
+            if one.death.source == "oom_report" or (was_short and held >= MIN_KILLED_BYTES):
                 yield Trigger("kill", find_ram(seen.snapshot), one.death)
+            else:
+                self._note_quiet_kill(one.death, was_short, seen)
+
+    def _was_short(self, boottime: float) -> bool:
+        return was_memory_short(self._ring.frames(), boottime - QUIET_SECONDS)
+
+    def _note_quiet_kill(self, death: Death, was_short: bool, seen: Observation) -> None:
+        """Note a kill that memory does not explain: an operator or a program ended a large process."""
+        victim = death.victim
+        if (victim.held_bytes or 0) + sum(victim.device_bytes.values()) >= MIN_KILLED_BYTES:
+            self._explained.append((seen.boottime, death))
+            self._quiet_kills.append(describe_quiet_kill(death, was_short, seen.snapshot))
 
     def _covers(self, death: Death, one: Pending) -> bool:
         pid = one.death.victim.pid
@@ -223,6 +254,7 @@ class Gatherer:
             bad_at=seen.boottime,
             bad_unix=snapshot.unix,
             boot_id=snapshot.boot_id,
+            labels=snapshot.labels,
             cgroup=trigger.cgroup,
             written_at=seen.boottime,
             frames=self._ring.frames(),
@@ -271,6 +303,23 @@ class Gatherer:
         if pid is None:
             return None
         return self._find_before_end(lambda process: process.pid == pid, lambda _: True, target)
+
+    def _find_device_memory(self, pid: int | None) -> dict[str, int]:
+        """Return the memory of GPUs that a process held shortly before its end."""
+        found: dict[str, int] = {}
+        newest, seen = -1.0, set[int]()
+        for frame in reversed(self._ring.frames()) if pid is not None else ():
+            if newest >= 0 and newest - frame.boottime > TEARDOWN_SECONDS:
+                break
+            if id(frame.processes) in seen:
+                continue
+            seen.add(id(frame.processes))
+            for process in frame.processes:
+                if process.pid == pid:
+                    newest = max(newest, frame.boottime)
+                    for pool, held in read_device_memory(process, frame).items():
+                        found[pool] = max(held, found.get(pool, 0))
+        return found
 
     def _find_member(self, place: str) -> Holding | None:
         """Return the largest process of a cgroup, unit, pod or container, as it was before its end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -125,6 +125,10 @@ def from_program(pid: int | None, text: str, unix: float, holding: Holding | Non
     unit, container = (holding.unit, holding.container) if holding else (None, None)
     victim = Victim(who, pid, unit, container, holding.size if holding else None, unix, "program")
     return Death(victim, Killer("program", f"mark of the program: {text}"), source="program")
+
+
+def with_device_memory(death: Death, device_bytes: Mapping[str, int]) -> Death:
+    return replace(death, victim=replace(death.victim, device_bytes=device_bytes)) if device_bytes else death
 
 
 def choose_killer(deaths: Sequence[Death]) -> Death | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct, field
 
 from memwatch.events import Event
@@ -26,7 +28,11 @@ SAME_END_SECONDS = 15.0
 
 
 class OpenIncident(Struct):
-    """State of an incident. `bad_at`: boot time of the last trigger, or of the last tick at a critical level."""
+    """State of an incident.
+
+    `bad_at`: boot time of the last trigger, or of the last tick at a critical level. `labels`: those of pools and
+    shares, by id.
+    """
 
     id: str
     kind: IncidentKind
@@ -38,6 +44,7 @@ class OpenIncident(Struct):
     bad_at: float
     bad_unix: float
     boot_id: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     cgroup: str = ""
     detail: str = ""
     gap_count: int = 0

@@ -161,6 +161,15 @@ def held_on_gpu(process: Process, places: Places) -> int:
     )
 
 
+def read_device_memory(process: Process, frame: Frame) -> dict[str, int]:
+    """Return the memory of a process in each pool other than System RAM."""
+    pools = (
+        [pool.id for pool in frame.pools if pool.kind is not PoolKind.SYSTEM_RAM] if process.device_bytes else ()
+    )
+    sizes = {pool: held_on_gpu(process, find_places(frame, pool)) for pool in pools}
+    return {pool: size for pool, size in sizes.items() if size}
+
+
 def key_of(process: Process) -> HolderKey:
     return HolderKey(process.pid, 0.0 if isinstance(process.start_time, Absent) else process.start_time)
 

@@ -65,7 +65,7 @@ class Killer(Struct, frozen=True):
 class Victim(Struct, frozen=True):
     """A process, unit or container that was killed. `held_bytes` is None if its size is not known.
 
-    `is_cause` is None while the cause is undecided.
+    `is_cause` is None while the cause is undecided. `device_bytes`: its memory of pools other than System RAM.
     """
 
     who: str
@@ -76,6 +76,7 @@ class Victim(Struct, frozen=True):
     unix: float
     killer: KillerKind
     is_cause: bool | None = None
+    device_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 class Entry(Struct, frozen=True):

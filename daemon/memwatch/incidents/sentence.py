@@ -22,6 +22,9 @@ PART_WORDS: Mapping[str, str] = {
     "mlocked": "locked memory",
 }
 MAX_NAMED = 3
+# Pools of GPUs that are named one by one.
+MAX_PLACES = 2
+NO_LABELS: Mapping[str, str] = {}
 
 
 def write_sentence(
@@ -33,11 +36,12 @@ def write_sentence(
     lowest: int | None,
     detail: str = "",
     mark: str = "",
+    labels: Mapping[str, str] = NO_LABELS,
 ) -> str:
     """Return the cause, what was left, and the end of the victim, as one sentence.
 
     `detail`: what happened instead of a kill: a lost GPU, a gap in the samples. `mark`: the last mark of a program
-    before the memory went.
+    before the memory went. `labels`: those of the pools, by id.
     """
     if kind == "gpu_lost":
         return f"{detail}."
@@ -48,7 +52,7 @@ def write_sentence(
     if kind == "unclean_end" or detail:
         parts.append(detail)
     if death is not None:
-        parts.append(describe_death(death, victims, finding.cause.pid if finding.cause else None))
+        parts.append(describe_death(death, victims, finding.cause.pid if finding.cause else None, labels))
     return capitalized("; ".join(part for part in parts if part)) + "."
 
 
@@ -78,11 +82,25 @@ def describe_owner(one: Suspect | Victim) -> str:
     return f"{one.who} ({', '.join(facts)})" if facts else one.who
 
 
-def describe_death(death: Death, victims: Sequence[Victim], finding_pid: int | None = None) -> str:
+def describe_device_memory(device_bytes: Mapping[str, int], labels: Mapping[str, str]) -> str:
+    """Return the memory of GPUs, in words: "30.9 GiB of VRAM"."""
+    if len(device_bytes) > MAX_PLACES:
+        return f"{size(sum(device_bytes.values()))} of GPU memory"
+    return " and ".join(f"{size(held)} of {labels.get(pool, pool)}" for pool, held in device_bytes.items())
+
+
+def describe_death(
+    death: Death,
+    victims: Sequence[Victim],
+    finding_pid: int | None = None,
+    labels: Mapping[str, str] = NO_LABELS,
+) -> str:
     """Return the end of the first victim: "the kernel killed gnome-shell (0.3 GiB), which was not the cause"."""
     victim = next((one for one in victims if one.unix == death.victim.unix and one.pid == death.victim.pid), None)
     victim = victim or death.victim
     held = "" if victim.held_bytes is None else f" with {size(victim.held_bytes)}"
+    if held and victim.device_bytes:
+        held += f" and {describe_device_memory(victim.device_bytes, labels)}"
     who = f"{describe_owner(victim)}{held}"
     if death.killer.kind == "program":
         text = f"{who} reported that an allocation failed"

@@ -87,6 +87,8 @@ class IncidentObserver:
             self._keep(incident)
             if incident.ended is not None:
                 self._events.add(snapshot.unix, "incident", f"{incident.sentence} ({incident.id})", incident.target)
+        for text in self._gatherer.take_quiet_kills():
+            self._events.add(snapshot.unix, "process.killed", text)
         if self.ends is not None and snapshot.processes is not self._processes:
             self._processes = snapshot.processes
             self.ends.follow(snapshot.processes)

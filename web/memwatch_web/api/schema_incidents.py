@@ -41,6 +41,7 @@ class IncidentVictim(Answer):
     unix: float
     killer: KillerKind
     is_cause: bool | None = Field(description="Null while the cause is undecided, or the victim is not known.")
+    device_bytes: dict[str, int] = Field(description="Its memory of pools other than System RAM, by pool.")
 
 
 class IncidentEntry(Answer):
