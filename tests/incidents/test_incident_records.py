@@ -192,8 +192,8 @@ def test_forced_end_of_a_container_while_memory_is_not_short_is_one_event() -> N
     script = Scenario("docker stop", "moby#32938", 126.0, (actor,), NONE, logs=logs, ends=ends)
 
     assert quiet_events(Player(script)) == [
-        "the container runtime killed 5e5e5e5e5e5e while memory was not short; it had 8.0 GiB of System RAM; 116.0 GiB "
-        "of System RAM are available now"
+        "the container runtime killed 5e5e5e5e5e5e while memory was not short; it had 8.0 GiB of System RAM; "
+        "116.0 GiB of System RAM are available now"
     ]
 
 
