@@ -27,6 +27,7 @@ from memwatch.linux.cgroup_mounts import V1, V2, CgroupVersion, find_own_cgroup
 from memwatch.linux.cgroups import OwnerNames, in_container, parse_cgroup, parse_mountinfo, parse_owners
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.model import Absent
+from memwatch.snapshot import Machine
 from support.amd_readings import ManualClock
 from support.fd_limit import descriptors, few_descriptors
 from support.machine_folders import machine_folder, plain
@@ -114,6 +115,12 @@ def marked_root(folder: Path, mounts: str, second: str = KTHREADD) -> Roots:
     return Roots(folder / "proc", folder / "sys", folder / "root")
 
 
+def machine_of(roots: Roots) -> Machine:
+    machine = MachineCollector(roots).collect().machine
+    assert machine is not None
+    return machine
+
+
 @pytest.mark.parametrize(
     "mount",
     [
@@ -128,7 +135,7 @@ def test_virtual_machine_made_from_an_image_is_no_container(tmp_path: Path, moun
     roots = marked_root(tmp_path, f"22 27 0:21 / /proc rw - proc proc rw\n{mount}\n")
 
     assert not in_container(roots)
-    assert "container" not in MachineCollector(roots).collect().machine.details
+    assert "container" not in machine_of(roots).details
 
 
 @pytest.mark.parametrize(
@@ -147,7 +154,7 @@ def test_container_with_the_processes_of_its_host_is_a_container(tmp_path: Path,
     """With `docker run --pid=host` process 2 is the host's kthreadd, for every storage driver."""
     roots = marked_root(tmp_path, f"{mount}\n701 700 0:21 / /proc rw - proc proc rw\n")
 
-    machine = MachineCollector(roots).collect().machine
+    machine = machine_of(roots)
 
     assert in_container(roots)
     assert machine.sees_all_processes
