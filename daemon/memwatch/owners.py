@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from memwatch.model import Absent, Bytes, Process, Words, refuse_negative
 
@@ -80,6 +81,20 @@ def sum_owners(processes: Iterable[Process]) -> tuple[Owner, ...]:
             found = [Owner(kind, name, count, size) for name, (count, size) in sums.items()]
             owners += sorted(found, key=lambda owner: -owner.rss_bytes)
     return tuple(owners)
+
+
+def subtract(owners: Sequence[Owner], ended: Sequence[Process]) -> tuple[Owner, ...]:
+    """Return the owners without these processes, which the sums contain."""
+    found = []
+    for owner in owners:
+        gone = [one for one in ended if getattr(one, owner.kind) == owner.name]
+        sizes = [one.rss_bytes for one in gone if not isinstance(one.rss_bytes, Absent)]
+        if not gone:
+            found.append(owner)
+        elif owner.processes > len(gone):
+            rss = max(0, owner.rss_bytes - sum(sizes))
+            found.append(replace(owner, processes=owner.processes - len(gone), rss_bytes=rss))
+    return tuple(found)
 
 
 def build_totals(

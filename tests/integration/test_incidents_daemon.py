@@ -20,10 +20,13 @@ from support.daemon_process import RunningDaemon, running_daemon
 from support.incident_host import CONTAINER, GROUPS, IncidentHost
 from support.incident_scenarios import global_kill, group_kill, kib
 from support.memory_cgroup import HOG, memory_cgroup
-from support.waiting import wait_until
+from support.nvml_machine import Simulator
+from support.paths import MACHINES
+from support.waiting import Stopwatch, wait_until
 from support.webhook_receiver import receiving
 from support.webhook_samples import SECRET
 
+GIB = 1 << 30
 HOLD = "import sys, time; kept = bytearray(b'x') * (400 << 20); print('ready', flush=True); time.sleep(600)"
 
 
@@ -121,29 +124,66 @@ def follows(daemon: RunningDaemon, pid: int) -> bool:
     return False
 
 
-def test_sigkill_without_a_log_line_is_reported_as_unknown(tmp_path: Path) -> None:
-    """A real process of 400 MiB is killed by hand. Kernels before 6.15 do not report by which signal it ended."""
-    config = '[processes]\ninterval = "1s"\n'
-    with running_daemon(tmp_path, config=config) as daemon:
-        held = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE)
-        assert held.stdout is not None
-        assert held.stdout.readline() == b"ready\n"
-        file = os.pidfd_open(held.pid)
+def test_process_killed_by_hand_leaves_the_list_at_once(tmp_path: Path) -> None:
+    """A real process of 400 MiB with 31 GiB of a simulated GPU, beside free memory: an event, and no incident.
+
+    The list of processes is read each 10 s. Kernels before 6.15 do not report by which signal a process ended.
+    """
+    held = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE)
+    assert held.stdout is not None
+    assert held.stdout.readline() == b"ready\n"
+    file = os.pidfd_open(held.pid)
+    state = (MACHINES / "h100-firecracker/nvml.state").read_text()
+    busy = (
+        f"gpu.0.memory.used = {31 * GIB}\ngpu.0.memory.free = {48 * GIB}\ngpu.0.compute = {held.pid}:{31 * GIB}\n"
+    )
+    simulator = Simulator.of_state(tmp_path, state + busy)
+    folder = MACHINES / "h100-firecracker"
+    roots = f"--sysfs={folder / 'sys'}", f"--rootfs={folder / 'root'}"
+    with running_daemon(tmp_path, "--interval", "200ms", *roots, environ=simulator.environ) as daemon:
         wait_until(lambda: follows(daemon, held.pid))
-        time.sleep(2.5)  # its size is that of a tick before its end
+        daemon.wait_for("/api/v1/processes", lambda found: device_bytes(found, held.pid) == {"gpu0": 31 * GIB})
+        before = resident_bytes(daemon)
         held.kill()
         held.wait()
         held.stdout.close()
+        still = daemon.get("/api/v1/processes").json  # the driver has not freed its memory
+        (simulator.folder / "new").write_text(state)
+        (simulator.folder / "new").replace(simulator.folder / "state")
+        watch = Stopwatch()
+        daemon.wait_for("/api/v1/processes", lambda found: device_bytes(found, held.pid) is None)
+        took = watch.seconds
+        after = resident_bytes(daemon)
         status = read_status(file)
         os.close(file)
         if status is not None:
-            found = wait_for_incident(daemon, kind="kill")
-            assert killer_kind(found) == "unknown"
-            assert found["victim"]["pid"] == held.pid
-            assert any(f"(PID {held.pid}) ended by SIGKILL" in one["text"] for one in found["timeline"])
-        else:
-            time.sleep(6.0)
-            assert daemon.get("/api/v1/incidents").json == []
+            daemon.wait_for("/api/v1/events", lambda found: killed_texts(found))
+        events = daemon.get("/api/v1/events").json
+        incidents = daemon.get("/api/v1/incidents").json
+
+    assert device_bytes(still, held.pid) == {"gpu0": 31 * GIB}
+    assert took < 3.0
+    assert before - after > 300 << 20
+    assert incidents == []
+    if status is not None:
+        (text,) = killed_texts(events)
+        assert text.startswith("an unknown sender killed ")
+        assert f"(PID {held.pid}" in text
+        assert "while memory was not short; it had 31.0 GiB of VRAM and 40" in text
+
+
+def device_bytes(processes: Any, pid: int) -> Any:
+    """Return the device memory of a listed process, None if it is not listed."""
+    return next((one["device_bytes"] for one in processes if one["pid"] == pid), None)
+
+
+def resident_bytes(daemon: RunningDaemon) -> int:
+    return sum(one["rss_bytes"] for one in daemon.get("/api/v1/owners?by=user").json["owners"])
+
+
+def killed_texts(events: Any) -> list[str]:
+    listed = events["events"] if isinstance(events, dict) else events
+    return [one["text"] for one in listed if one["kind"] == "process.killed"]
 
 
 @pytest.mark.long

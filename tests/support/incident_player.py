@@ -18,7 +18,7 @@ from memwatch.incidents.records import Incident
 from memwatch.kill_log import ProcessEnd
 from memwatch.linux.kill_lines import KillLineTracker
 from memwatch.linux.kmsg_parser import KernelLogTracker
-from memwatch.model import Content, Device, Pool, PoolKind, Process, Quality, Share, ShareKind
+from memwatch.model import Absent, Content, Device, Pool, PoolKind, Process, Quality, Share, ShareKind
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
@@ -125,6 +125,7 @@ class ScriptedEnds:
     """Source of ends that the script sets."""
 
     def __init__(self, script: Scenario, clock: FakeClock) -> None:
+        self.ended: dict[int, float | Absent] = {}
         self._waiting = list(script.ends)
         self._clock, self._zero = clock, clock.now
 

@@ -36,7 +36,8 @@ REAP_SECONDS = 2.0
 class ProcessEnds:
     """Follows the largest processes. One epoll file stands for all of them, so the loop watches one file.
 
-    Not thread-safe: call it from the thread that ticks.
+    `ended` has the start times, by PID, of those that ended; the reader removes what it has no use for. Not
+    thread-safe: call it from the thread that ticks.
     """
 
     event_mask: int = select.POLLIN
@@ -46,6 +47,8 @@ class ProcessEnds:
         self._files: dict[int, int] = {}
         self._ended: list[tuple[ProcessEnd, int]] = []
         self._followed: frozenset[int] = frozenset()
+        self._starts: dict[int, float | Absent] = {}
+        self.ended: dict[int, float | Absent] = {}
         self._poll: select.epoll | None = None
         if hasattr(os, "pidfd_open"):
             self._poll = select.epoll()
@@ -61,6 +64,7 @@ class ProcessEnds:
         shared = descriptors_for_processes(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         largest = sorted(processes, key=_size, reverse=True)[: min(MAX_FOLLOWED, shared)]
         wanted = frozenset(process.pid for process in largest if process.visible)
+        self._starts = {process.pid: process.start_time for process in largest}
         if wanted == self._followed:
             return
         self._followed = wanted
@@ -81,6 +85,8 @@ class ProcessEnds:
             file = self._files.pop(pid)
             self._poll.unregister(file)
             self._ended.append((ProcessEnd(pid, self._wall_clock()), file))
+            if pid in self._starts:
+                self.ended[pid] = self._starts[pid]
         return Wake.NEWS if ended else Wake.DUE
 
     def take(self) -> tuple[ProcessEnd, ...]:

@@ -18,7 +18,8 @@ from memwatch.incidents.store import IncidentStore
 from memwatch.incidents.triggers import Observation
 from memwatch.incidents.unclean import build_unclean, close_cut_off
 from memwatch.kill_log import ProcessEnd, ServiceKill
-from memwatch.model import Process
+from memwatch.model import Absent, Process
+from memwatch.monitor.ended_processes import EndedProcesses
 from memwatch.pressure.oom_kills import NewKills
 from memwatch.processes.growth import GrowthTracker
 from memwatch.snapshot import Snapshot
@@ -30,7 +31,9 @@ STOPPED = "memwatchd was stopped before it was over"
 
 
 class EndSource(Protocol):
-    """Reports the ends of the processes that it follows."""
+    """Reports the ends of the processes that it follows. `ended`: start times by PID."""
+
+    ended: dict[int, float | Absent]
 
     def follow(self, processes: Sequence[Process]) -> None: ...
 
@@ -50,6 +53,7 @@ class IncidentObserver:
         self._group_kills: int | None = None
         self._processes: tuple[Process, ...] = ()
         self._last: Observation | None = None
+        self._ended = EndedProcesses()
         self._announced: deque[ServiceKill] = deque(maxlen=MAX_ANNOUNCED)
 
     def use_store(self, store: IncidentStore, words: UncleanShutdown | None, crash: Sequence[str]) -> None:
@@ -68,6 +72,10 @@ class IncidentObserver:
     def announce(self, kill: ServiceKill) -> None:
         """Add a kill that its service reports itself. The next tick takes it. Thread-safe."""
         self._announced.append(kill)
+
+    def without_ended(self, findings: Findings) -> Findings:
+        """Return the findings without the followed processes that ended since the processes were read."""
+        return findings if self.ends is None else self._ended.drop(findings, self.ends.ended)
 
     def on_tick(self, now: Moment, snapshot: Snapshot, kills: NewKills, findings: Findings) -> None:
         logged = tuple(one for one in findings.service_kills or () if one.number > self._kills_seen)

@@ -196,6 +196,7 @@ class Monitor:
         rules, self._pacing.ticked_at = self.rules, None
         resumed = self._notice_clocks(now)
         findings, statuses = self._sampler.gather()
+        findings = self.incidents.without_ended(findings)
         self._oom_kills, kills = count_new_kills(
             self._oom_kills, findings.kernel, findings.kernel_log, now.monotonic
         )
