@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import click
 
 from memwatch.client.address import Address
-from memwatch.client.context import Number, build_context, common, seconds_within
+from memwatch.client.context import Number, build_context, check_shape, common, seconds_within
 from memwatch.client.http import DaemonResponse, ask
 from memwatch.client.tables import columns
 from memwatch.client.times import clock, stamp, when
@@ -40,7 +40,9 @@ def owners(by: str | None, limit: int, url: Address | None, as_json: bool) -> in
         answer = ask(context.address, "/api/v1/processes")
         return context.show(answer.json, lambda: process_lines(answer.json, limit), answer.is_simulated)
     found = _ask_owners(context.address, by or "unit")
-    if by is None and not any(one.get("visible", True) for one in found.json["owners"]):
+    with check_shape(context.address):
+        has_owners = any(one.get("visible", True) for one in found.json["owners"])
+    if by is None and not has_owners:
         # Without systemd, as in most containers and in small virtual machines.
         found = _ask_owners(context.address, "user")
     return context.show(found.json, lambda: owner_lines(found.json, limit), found.is_simulated)
