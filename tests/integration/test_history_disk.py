@@ -76,6 +76,18 @@ def test_rows_are_written_at_once_when_pressure_rises_from_low(tmp_path: Path, u
     assert len(machine.start().values()) == kept
 
 
+@pytest.mark.long
+def test_first_rows_are_written_ten_seconds_after_the_start(tmp_path: Path) -> None:
+    """A daemon that the kernel kills in its first minute has the number of earlier kills on disk."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    first.tick(20 * GIB)
+    wait_until(lambda: first.keeper._next[0] == 1, 15.0)
+    first.kill()
+
+    assert machine.start().values() == [20.0 * GIB]
+
+
 def test_tick_at_high_pressure_is_on_disk_before_it_is_served(tmp_path: Path) -> None:
     """A kill right after a tick loses neither that tick nor earlier ones."""
     machine = Machine(tmp_path / "state")

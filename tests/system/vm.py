@@ -42,7 +42,7 @@ report memory_min "$(cat /sys/fs/cgroup/memwatchd.slice/memwatchd.service/memory
 report slice_min "$(cat /sys/fs/cgroup/memwatchd.slice/memory.min)"
 kill -9 "$pid"; sleep 3; ready && report after_kill yes
 pid=$(show MainPID)
-# The state on disk is at most 30 s old and has the number of earlier kills.
+# The first state on disk is written after 10 s, and has the number of earlier kills.
 sleep 35
 echo 20M > /sys/fs/cgroup/memwatchd.slice/memwatchd.service/memory.max
 sleep 3; ready

@@ -43,6 +43,9 @@ from memwatch.snapshot import Level, Snapshot
 # Time between writes of rows at low pressure; half of it at medium. A rise to medium or more is written at once.
 # Each write is at least a block of 4 KiB: every 30 s these are 12 MB a day, a fifth of them filled.
 FLUSH_SECONDS = 60.0
+# The first rows are written soon after the start. They have the number of kills so far: if the kernel kills the
+# daemon within a minute, its next run reports that.
+FIRST_FLUSH_SECONDS = 10.0
 # Minimum number of new rows per write, by tier. At the next start missing coarse rows are computed from finer ones.
 BATCH_ROWS = (1, 30, 12)
 # Kinds of events that are written at once.
@@ -179,7 +182,7 @@ class HistoryWriter:
         self._level = level
 
     def _write_until_stopped(self) -> None:
-        flushed_at = time.monotonic()
+        flushed_at = time.monotonic() - max(0.0, self._flush_seconds - FIRST_FLUSH_SECONDS)
         while True:
             with self._changed:
                 flush_at = flushed_at + self._flush_seconds * (1.0 if self._level is Level.LOW else 0.5)
