@@ -6,11 +6,15 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
+from support.ingest_client import post
+from support.waiting import MAX_WAIT_SECONDS
 
 # Measured (CPython 3.11, November 2026): 0.2 to 0.25 of a FastAPI application without a route, 1.4 times the memory
 # of the imports, and 1.15 times that of a daemon at rest.
@@ -20,7 +24,17 @@ MAX_OF_IDLE = 1.25
 BARE_APP = "import fastapi; fastapi.FastAPI()"
 IMPORTS = "import asyncio, msgspec, uvicorn, starlette.responses, starlette.requests, prometheus_client.core"
 PAGES = ("/", "/history", "/processes", "/devices", "/alerts", "/fit", "/incidents", "/about", "/docs", "/runbooks")
-VIEWS = ("/api/v1/snapshot", "/api/v1/processes", "/api/v1/alerts", "/api/v1/collectors")
+VIEWS = (
+    "/api/v1/snapshot",
+    "/api/v1/processes",
+    "/api/v1/alerts",
+    "/api/v1/collectors",
+    "/api/v1/events?limit=100",
+    "/api/v1/growth?limit=20",
+    "/api/v1/history?series=pool.ram.used_bytes&points=300",
+    "/api/v1/owners?by=user",
+    "/api/v1/ticks?limit=100",
+)
 
 
 def spent_seconds(pid: int) -> float:
@@ -63,7 +77,13 @@ def first_answer_seconds(folder: Path, path: str) -> float:
         return spent_seconds(daemon.pid) - before
 
 
-@pytest.mark.parametrize("path", ["/", "/api/v1/snapshot", "/docs", "/history"])
+def first_event_of(daemon: RunningDaemon) -> bytes:
+    with closing(HTTPConnection("127.0.0.1", daemon.port, timeout=MAX_WAIT_SECONDS)) as connection:
+        connection.request("GET", "/api/v1/stream?events=pressure")
+        return connection.getresponse().readline()
+
+
+@pytest.mark.parametrize("path", ["/", "/api/v1/snapshot", "/docs", "/history", "/api/v1/history?points=300"])
 def test_first_answer_costs_less_than_a_bare_fastapi_application(tmp_path: Path, path: str) -> None:
     """In CPU time, the best of at most three starts: pages and views import no FastAPI."""
     bare = seconds_of_program(BARE_APP) - seconds_of_program("pass")
@@ -78,13 +98,15 @@ def test_first_answer_costs_less_than_a_bare_fastapi_application(tmp_path: Path,
 
 
 def test_memory_stays_near_that_of_the_dependencies(tmp_path: Path) -> None:
-    """At rest, and after every page and the views of the API were used."""
+    """At rest, and after pages, views of the API, a stream and a mark, which build no FastAPI application."""
     least = rss_of_imports()
     with running_daemon(tmp_path, installed=True, environ=WITHOUT_COVERAGE) as daemon:
         settle(daemon)
         idle = rss_bytes(daemon.pid)
         for path in (*PAGES, *VIEWS):
             assert daemon.get(path).status == 200
+        assert post(daemon, "/api/v1/marks", {"text": "a step"})[0] == 200
+        assert first_event_of(daemon) == b"event: pressure\n"
         used = rss_bytes(daemon.pid)
 
     assert idle <= MAX_OF_IMPORTS * least

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from msgspec import convert
 
 from memwatch.allocators import AllocatorReport
 from memwatch.events import MAX_MARKS, EventLog
@@ -19,7 +19,10 @@ from memwatch.processes.allocator_reports import (
     AllocatorReports,
     ReportRejectedError,
 )
+from memwatch_web.api.fastapi_parameters import build_model
 from memwatch_web.api.ingest import MarkRequest, ReportRequest
+from memwatch_web.api.leases import LeaseBody
+from memwatch_web.api.programs import RequestBody
 from support.daemon_process import RunningDaemon, running_daemon
 from support.ingest_client import own_ticks, post
 
@@ -121,12 +124,11 @@ def test_body_errors_use_json_terms_and_an_example(
     assert post(daemon, f"/api/v1/{path}", body) == (422, {**UNPROCESSABLE, "detail": reason})
 
 
-@pytest.mark.parametrize("model", [MarkRequest, ReportRequest])
-def test_example_bodies_are_valid(model: type[BaseModel]) -> None:
+@pytest.mark.parametrize("body", [MarkRequest, ReportRequest, LeaseBody])
+def test_example_bodies_are_valid(body: type[RequestBody]) -> None:
     """Error messages quote these examples."""
-    extra: Any = model.model_config["json_schema_extra"]
-
-    assert [model.model_validate(one) for one in extra["examples"]]
+    assert isinstance(convert(body.EXAMPLE, body), body)
+    assert build_model(body).model_validate(body.EXAMPLE)
 
 
 def test_marks_displace_no_event_and_are_bounded() -> None:

@@ -1,4 +1,4 @@
-"""Routes that need no validation: API without parameters, and pages. Importing this module imports no FastAPI."""
+"""Routes without FastAPI: pages, and valid requests of programs. Importing this module imports no FastAPI."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from inspect import signature
 from starlette import routing
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memwatch.render import json as as_json
-from memwatch_web.api import machine_views, views
+from memwatch_web.api import history, incidents, ingest, leases, machine_views, machines, owners, snapshot, views
+from memwatch_web.api.parameters import Parameters
 from memwatch_web.api.route import Route
 from memwatch_web.pages import (
     fit_page,
@@ -25,6 +26,19 @@ from memwatch_web.pages.handlers import page
 from memwatch_web.pages.services import PageServices
 
 SIMULATED = {404: "Not available for demo data."}
+NO_INCIDENT = {404: "No such incident."}
+NO_LAST_WORDS = {404: "No last words."}
+NO_PSS = {
+    403: "Permission denied; `detail` describes how to allow it.",
+    404: "The process is not listed or has ended, or the kernel does not provide PSS.",
+    429: "Rate limit: one read per second.",
+}
+NO_ROOM = {409: "It does not fit, or a limit is reached; `detail` has the available memory and the leases."}
+NO_LEASE = {404: "No such lease."}
+NO_MACHINE = {404: "No such neighbour."}
+
+# Scope key: the arguments of a handler of the API.
+ARGUMENTS = "memwatch.arguments"
 
 # fmt: off
 MEMORY = (
@@ -42,8 +56,31 @@ MEMORY = (
           refusals=SIMULATED),
     Route("GET",    "/api/v1/doctor",               views.doctor,                 "Examination",
           refusals=SIMULATED),
+    Route("GET",    "/api/v1/processes/{pid}/pss",  owners.pss,                   "Pss",
+          refusals=NO_PSS),
+    Route("GET",    "/api/v1/owners",               owners.owners,                "Owners"),
+    Route("GET",    "/api/v1/growth",               owners.growth,                "Growth"),
+    Route("GET",    "/api/v1/events",               snapshot.events,              "Event[]"),
+    Route("GET",    "/api/v1/history",              history.history,              "History or text/csv"),
+    Route("GET",    "/api/v1/ticks",                history.ticks,                "Tick[]"),
+    Route("GET",    "/api/v1/last-words",           history.last_words,           "LastWords",
+          refusals=NO_LAST_WORDS),
+    Route("GET",    "/api/v1/incidents",            incidents.incidents,          "Incident[]"),
+    Route("GET",    "/api/v1/incidents/{incident_id}", incidents.incident,        "Incident",
+          refusals=NO_INCIDENT),
+    Route("GET",    "/api/v1/stream",               snapshot.stream,              "text/event-stream"),
+    Route("GET",    "/api/v1/machines/{name}",      machines.machine,             "FollowedMachine",
+          refusals=NO_MACHINE),
 )
 PROGRAMS = (
+    Route("POST",   "/api/v1/marks",                ingest.marks,                 "MarkReceipt",
+          "program", "adds an event"),
+    Route("POST",   "/api/v1/reports",              ingest.reports,               "ReportReceipt",
+          "program", "replaces the reports of a process"),
+    Route("POST",   "/api/v1/leases",               leases.lease,                 "Lease",
+          "program", "reserves memory for a process", NO_ROOM),
+    Route("DELETE", "/api/v1/leases/{lease_id}",    leases.end,                   "Lease[]",
+          "program", "ends a lease", NO_LEASE),
     Route("GET",    "/api/v1/leases",               views.leases,                "Lease[]"),
 )
 ALERTS = (
@@ -86,24 +123,51 @@ class ExactRoute(routing.Route):
         return (match, found) if match is routing.Match.FULL else (routing.Match.NONE, {})
 
 
-class ViewRoute(ExactRoute):
-    """A route of the API. Requests with parameters, which are refused, go to the application behind it."""
+class ApiRoute(ExactRoute):
+    """A route of the API. Requests whose parameters are not admitted go to the application behind it."""
+
+    def __init__(self, route: Route, services: PageServices, api: ASGIApp) -> None:
+        parameters = self._parameters = Parameters(route.handler)
+        names = [parameters.request_name] if parameters.request_name else []
+
+        async def answer(request: Request) -> Response:
+            arguments = {**request.scope[ARGUMENTS], **dict.fromkeys(names, request)}
+            if parameters.body_name is not None:
+                body = await request.body()
+                admitted = parameters.admit_body(request.scope, body)
+                if admitted is None:
+                    return Forwarded(api, body)
+                arguments |= admitted
+            return await route.handler(services, **arguments)
+
+        super().__init__(route.path, answer, methods=[route.method])
 
     def matches(self, scope: Scope) -> tuple[routing.Match, Scope]:
-        return (routing.Match.NONE, {}) if scope["query_string"] else super().matches(scope)
+        match, found = super().matches(scope)
+        if match is not routing.Match.FULL:
+            return match, found
+        arguments = self._parameters.admit(scope, found["path_params"])
+        return (routing.Match.NONE, {}) if arguments is None else (match, {**found, ARGUMENTS: arguments})
 
 
-class CompactStreamRoute(ExactRoute):
-    """The stream as neighbours request it. Other parameters go to the application behind it."""
+class Forwarded(Response):
+    """A request whose body was read, for another application."""
 
-    def matches(self, scope: Scope) -> tuple[routing.Match, Scope]:
-        return super().matches(scope) if scope["query_string"] == b"form=compact" else (routing.Match.NONE, {})
+    def __init__(self, app: ASGIApp, body: bytes) -> None:
+        super().__init__()
+        self._app = app
+        self._request: Message | None = {"type": "http.request", "body": body, "more_body": False}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def receive_again() -> Message:
+            message, self._request = self._request, None
+            return message or await receive()
+
+        await self._app(scope, receive_again, send)
 
 
-def serve_views(services: PageServices) -> list[routing.Route]:
-    compact = Route("GET", "/api/v1/stream", views.compact_stream)
-    found = [_serve(ViewRoute, route, services) for route in (*MEMORY, *PROGRAMS, *ALERTS)]
-    return [*found, _serve(CompactStreamRoute, compact, services)]
+def serve_api(services: PageServices, api: ASGIApp) -> list[routing.Route]:
+    return [ApiRoute(route, services, api) for route in (*MEMORY, *PROGRAMS, *ALERTS)]
 
 
 def serve_pages(services: PageServices, kind: type[routing.Route] = ExactRoute) -> list[routing.Route]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from fastapi import Query
+from msgspec import Meta
 from starlette.responses import Response
 
 from memwatch.helper.codec import DecodeError
@@ -34,11 +34,11 @@ NOTHING_KEPT = (
 
 async def history(
     services: Services,
-    series: Annotated[list[str] | None, Query(description="Series names, repeated or separated by commas.")] = None,
-    from_: Annotated[str | None, Query(alias="from", description="Unix seconds or RFC 3339.")] = None,
-    to: Annotated[str | None, Query(description="Unix seconds or RFC 3339; now by default.")] = None,
-    points: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 300,
-    format_: Annotated[Literal["json", "csv"], Query(alias="format")] = "json",
+    series: Annotated[list[str] | None, Meta(description="Series names, repeated or separated by commas.")] = None,
+    from_: Annotated[str | None, Meta(description="Unix seconds or RFC 3339.")] = None,
+    to: Annotated[str | None, Meta(description="Unix seconds or RFC 3339; now by default.")] = None,
+    points: Annotated[int, Meta(ge=1, le=MAX_POINTS)] = 300,
+    format_: Annotated[Literal["json", "csv"], Meta()] = "json",
 ) -> Response:
     """Return history, aggregated into at most `points` buckets with minimum, average and maximum.
 
@@ -76,9 +76,9 @@ def _csv_file(body: bytes, name: str) -> Response:
 
 async def ticks(
     services: Services,
-    from_: Annotated[str | None, Query(alias="from", description="Unix seconds or RFC 3339.")] = None,
-    to: Annotated[str | None, Query(description="Unix seconds or RFC 3339; now by default.")] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_TICKS)] = 100,
+    from_: Annotated[str | None, Meta(description="Unix seconds or RFC 3339.")] = None,
+    to: Annotated[str | None, Meta(description="Unix seconds or RFC 3339; now by default.")] = None,
+    limit: Annotated[int, Meta(ge=1, le=MAX_TICKS)] = 100,
 ) -> Response:
     """Return notable ticks, newest first: with a change of level or an OOM kill, and the worst of each hour.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Path, Query
+from msgspec import Meta
 from starlette.responses import Response
 
 from memwatch.incidents.incident_json import incident_json
@@ -16,7 +16,7 @@ MAX_INCIDENTS, MAX_ID = 100, 40
 INCIDENT_SECONDS = 50e-6
 
 
-async def incidents(services: Services, limit: Annotated[int, Query(ge=1, le=MAX_INCIDENTS)] = 20) -> Response:
+async def incidents(services: Services, limit: Annotated[int, Meta(ge=1, le=MAX_INCIDENTS)] = 20) -> Response:
     """Return incidents, newest first: what took the memory, what was killed and by whom, and what came back.
 
     An incident begins with a critical level, a kill, a lost GPU, a gap in the samples, or an unclean end.
@@ -25,7 +25,7 @@ async def incidents(services: Services, limit: Annotated[int, Query(ge=1, le=MAX
     return services.json([incident_json(one) for one in found])
 
 
-async def incident(services: Services, incident_id: Annotated[str, Path(max_length=MAX_ID)]) -> Response:
+async def incident(services: Services, incident_id: Annotated[str, Meta(max_length=MAX_ID)]) -> Response:
     """Return an incident with its timeline, and with the memory of the largest processes over time."""
     found = services.monitor.incidents.log.find(incident_id)
     if found is None:

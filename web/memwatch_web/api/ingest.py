@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field
+from msgspec import Meta
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,25 +21,28 @@ from memwatch_web.asgi.problems import ProblemError
 
 MAX_MARK_LENGTH, MAX_NAME_LENGTH = 300, 80
 
+Name = Annotated[str, Meta(max_length=MAX_NAME_LENGTH)]
 
-class MarkRequest(RequestBody):
+
+class MarkRequest(RequestBody, frozen=True):
     """An annotation by a program, such as "Before VAE Load"."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "Before VAE Load", "pid": 4242}]})
+    EXAMPLE: ClassVar = {"text": "Before VAE Load", "pid": 4242}
 
-    text: str = Field(min_length=1, max_length=MAX_MARK_LENGTH)
+    text: Annotated[str, Meta(min_length=1, max_length=MAX_MARK_LENGTH)]
     pid: Pid | None = None
 
 
-class AllocatorReportBody(RequestBody):
-    name: str = Field(min_length=1, max_length=MAX_NAME_LENGTH, examples=["PyTorch"])
-    device: str | None = Field(None, max_length=MAX_NAME_LENGTH, examples=["cuda:0"])
-    gpu: str | None = Field(
-        None,
-        max_length=MAX_NAME_LENGTH,
-        examples=["GPU-5a3d8005-0000-4000-8000-000000000005"],
-        description="UUID or PCI address of the GPU or MIG instance; the program's own number may be another.",
-    )
+class AllocatorReportBody(RequestBody, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_LENGTH, examples=["PyTorch"])]
+    device: Annotated[Name | None, Meta(examples=["cuda:0"])] = None
+    gpu: Annotated[
+        Name | None,
+        Meta(
+            examples=["GPU-5a3d8005-0000-4000-8000-000000000005"],
+            description="UUID or PCI address of the GPU or MIG instance; the program's own number may be another.",
+        ),
+    ] = None
     allocated_bytes: Count | None = None
     reserved_bytes: Count | None = None
     active_bytes: Count | None = None
@@ -49,23 +53,22 @@ class AllocatorReportBody(RequestBody):
 
     def claim(self, pid: int, devices: Iterable[Device]) -> AllocatorReport:
         device = None if self.device is None else printable(self.device)
-        figures = self.model_dump(exclude={"name", "device", "gpu"})
         known: dict[str, Any] = {
-            name: Absent.NOT_SUPPORTED if value is None else value for name, value in figures.items()
+            name: Absent.NOT_SUPPORTED if value is None else value
+            for name, value in asdict(self).items()
+            if name not in ("name", "device", "gpu")
         }
         return AllocatorReport(pid, printable(self.name), device, **known, gpu=find_gpu(self.gpu, devices))
 
 
-class ReportRequest(RequestBody):
+class ReportRequest(RequestBody, frozen=True):
     """Allocator reports of a process. They replace its previous ones and expire after 35 seconds, or with it."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"pid": 4242, "start_ticks": 1234567, "claims": [{"name": "PyTorch"}]}]}
-    )
+    EXAMPLE: ClassVar = {"pid": 4242, "start_ticks": 1234567, "claims": [{"name": "PyTorch"}]}
 
     pid: Pid
-    start_ticks: Count = Field(description="Field 22 of /proc/<pid>/stat; detects a reused PID.")
-    claims: list[AllocatorReportBody] = Field(max_length=MAX_REPORTS)
+    start_ticks: Annotated[Count, Meta(description="Field 22 of /proc/<pid>/stat; detects a reused PID.")]
+    claims: Annotated[list[AllocatorReportBody], Meta(max_length=MAX_REPORTS)]
 
 
 async def marks(services: Services, request: Request, mark: MarkRequest) -> Response:

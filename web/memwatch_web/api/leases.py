@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import ConfigDict, Field
+from msgspec import Meta
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,22 +19,25 @@ from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 
 
-class LeaseBody(RequestBody):
+class LeaseBody(RequestBody, frozen=True):
     """Memory to reserve for a process that is about to allocate it."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"bytes": 21474836480, "target": "gpu0", "seconds": 120, "pid": 4242}]}
-    )
+    EXAMPLE: ClassVar = {"bytes": 21474836480, "target": "gpu0", "seconds": 120, "pid": 4242}
 
-    bytes: Annotated[int, Field(ge=1, le=MAX_BYTES, strict=True)]
-    target: str = Field(max_length=80, description="Pool or device, such as ram or gpu0.")
-    seconds: float = Field(ge=MIN_SECONDS, le=MAX_SECONDS, allow_inf_nan=False)
-    pid: Pid = Field(description="The lease ends with this process.")
-    start_ticks: Count | None = Field(
-        None, description="Field 22 of /proc/<pid>/stat, to detect a reused PID; by default it is read."
+    bytes: Annotated[int, Meta(ge=1, le=MAX_BYTES)]
+    target: Annotated[str, Meta(max_length=80, description="Pool or device, such as ram or gpu0.")]
+    seconds: Annotated[float, Meta(ge=MIN_SECONDS, le=MAX_SECONDS)]
+    pid: Annotated[Pid, Meta(description="The lease ends with this process.")]
+    start_ticks: Annotated[
+        Count | None,
+        Meta(description="Field 22 of /proc/<pid>/stat, to detect a reused PID; by default it is read."),
+    ] = None
+    name: Annotated[
+        str, Meta(max_length=MAX_NAME_LENGTH, description="For display; by default the process's name.")
+    ] = ""
+    certain: Annotated[bool, Meta(description="Count only memory that is free without reclaim of page cache.")] = (
+        False
     )
-    name: str = Field("", max_length=MAX_NAME_LENGTH, description="For display; by default the process's name.")
-    certain: bool = Field(False, description="Count only memory that is free without reclaim of page cache.")
 
 
 async def lease(services: Services, request: Request, body: LeaseBody) -> Response:
@@ -43,7 +47,7 @@ async def lease(services: Services, request: Request, body: LeaseBody) -> Respon
     Without a login, `pid` is a process of the caller's user."""
     refuse_foreign_process(services, request, body.pid, "lease")
     caller = caller_of(request.scope)
-    wanted = LeaseRequest(**body.model_dump(), made_by=caller.words, is_operator=caller.is_operator)
+    wanted = LeaseRequest(**asdict(body), made_by=caller.words, is_operator=caller.is_operator)
     try:
         granted = services.monitor.leases.grant(wanted, services.current())
     except LeaseRefusedError as error:
@@ -51,7 +55,7 @@ async def lease(services: Services, request: Request, body: LeaseBody) -> Respon
     return services.json(lease_json(granted))
 
 
-async def end(services: Services, request: Request, lease_id: str) -> Response:
+async def end(services: Services, request: Request, lease_id: Annotated[str, Meta()]) -> Response:
     """End a lease early; return the others. Without a login, it is that of a process of the caller's user."""
     caller, book = caller_of(request.scope), services.monitor.leases
     missing = ProblemError(404, f"no lease {lease_id[:80]!r}; /api/v1/leases lists those in force.")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Path
+from msgspec import Meta
 from starlette.responses import Response
 
 from memwatch_web.api.machine_views import find_machine, machine_json, tick_json
 from memwatch_web.api.services import Services
 
 
-async def machine(services: Services, name: Annotated[str, Path(max_length=80)]) -> Response:
+async def machine(services: Services, name: Annotated[str, Meta(max_length=80)]) -> Response:
     """Return a neighbour with its past in its own time: each tick of its last 120 s, and its last hour at 10 s."""
     found = find_machine(services, name)
     past = services.neighbours.past(name)

@@ -6,7 +6,7 @@ import re
 from functools import partial
 from typing import Annotated
 
-from fastapi import Path, Query
+from msgspec import Meta
 from starlette.responses import Response
 
 from memwatch.owners import OWNER_KINDS, OwnerKind
@@ -27,7 +27,7 @@ OWNERS = {kind: partial(as_json.owners_json, kind=kind) for kind in OWNER_KINDS}
 
 async def owners(
     services: Services,
-    by: Annotated[OwnerKind, Query(description="Group processes by this kind of owner.")] = "unit",
+    by: Annotated[OwnerKind, Meta(description="Group processes by this kind of owner.")] = "unit",
 ) -> Response:
     """Return the memory of all processes by owner, including devices and the owner's cgroup, and the unattributed
     memory of each pool."""
@@ -36,8 +36,8 @@ async def owners(
 
 async def growth(
     services: Services,
-    since: Annotated[str | None, Query(description="10m, Unix seconds or RFC 3339; 10m by default.")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 20,
+    since: Annotated[str | None, Meta(description="10m, Unix seconds or RFC 3339; 10m by default.")] = None,
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 20,
 ) -> Response:
     """Return the processes with the most growth since a time up to an hour ago, and suspected leaks."""
     monitor, now = services.monitor, services.current().unix
@@ -67,7 +67,7 @@ def since_when(text: str | None, now: float) -> float:
     return unix
 
 
-async def pss(services: Services, pid: Annotated[int, Path(ge=1, lt=1 << 31)]) -> Response:
+async def pss(services: Services, pid: Annotated[int, Meta(ge=1, lt=1 << 31)]) -> Response:
     """Read the proportional set size (PSS) of a listed process. Expensive: limited to one process a second."""
     process = next((one for one in services.current().processes if one.pid == pid), None)
     if process is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta, Struct
 from starlette.requests import Request
 
 from memwatch_web.api.services import Services
@@ -13,12 +14,14 @@ from memwatch_web.asgi.problems import ProblemError
 
 MAX_BYTES = 1 << 60
 
-Count = Annotated[int, Field(ge=0, le=MAX_BYTES, strict=True)]
-Pid = Annotated[int, Field(ge=1, le=1 << 22, strict=True)]
+Count = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
+Pid = Annotated[int, Meta(ge=1, le=1 << 22)]
 
 
-class RequestBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class RequestBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of a request. Other fields are refused. `EXAMPLE`: a valid one, for the description and for errors."""
+
+    EXAMPLE: ClassVar[Mapping[str, object]] = {}
 
 
 def refuse_foreign_process(services: Services, request: Request, pid: int | None, change: str) -> None:

@@ -12,10 +12,13 @@ Method = Literal["GET", "POST", "DELETE"]
 Who = Literal["anyone", "reader", "program", "operator"]
 
 
+Handler = Callable[..., Awaitable[Response]]
+
+
 class Route(Struct, frozen=True):
     """One method at one path.
 
-    `handler` takes the services, then the parameters that FastAPI reads from the request. Its docstring is the
+    `handler` takes the services, then parameters of the request (see `parameters`). Its docstring is the
     OpenAPI description. `answer`: a model of the schema modules, with the suffix [] for a list, or a media type, or
     both ("History or text/csv"). `changes`: effect of a call. `refusals`: problems specific to this route.
     The access middleware enforces `who`; a test checks that both agree:
@@ -28,7 +31,7 @@ class Route(Struct, frozen=True):
 
     method: Method
     path: str
-    handler: Callable[..., Awaitable[Response]]
+    handler: Handler
     answer: str = ""
     who: Who = "reader"
     changes: str = ""

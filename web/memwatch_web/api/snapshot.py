@@ -1,11 +1,11 @@
-"""REST endpoints for the latest snapshot, its parts, events, backends, doctor, release and the stream."""
+"""REST endpoints for events, and the stream."""
 
 from __future__ import annotations
 
 import secrets
 from typing import Annotated, Any, Literal
 
-from fastapi import Header, Query
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,9 +13,9 @@ from memwatch.monitor.loop import Monitor
 from memwatch.render import json as as_json
 from memwatch.render.json import answer_bytes, to_bytes
 from memwatch.snapshot import Snapshot
+from memwatch_web.api.parameters import HEADER
 from memwatch_web.api.services import Services
 from memwatch_web.api.views import compact_stream
-from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.sse import sse
@@ -28,20 +28,9 @@ COMPACT = (
 )
 
 
-async def events(services: Services, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+async def events(services: Services, limit: Annotated[int, Meta(ge=1, le=1000)] = 100) -> Response:
     """Return events, newest first."""
     return services.json(as_json.events_json(services.monitor.events.latest(limit)))
-
-
-async def release(
-    services: Services,
-    request: Request,
-    seconds: Annotated[float, Query(ge=1, le=3600, allow_inf_nan=False)] = 60.0,
-) -> Response:
-    """Release all GPU drivers for `seconds`, so that a GPU can be reset or partitioned into MIG instances."""
-    return services.json(
-        {"released": services.monitor.release(seconds, caller_of(request.scope).words), "seconds": seconds}
-    )
 
 
 class JsonStream:
@@ -86,9 +75,9 @@ class JsonStream:
 async def stream(
     services: Services,
     request: Request,
-    events: Annotated[str, Query(description="Event types: snapshot, pressure, event.")] = ",".join(STREAM_EVENTS),
-    form: Annotated[Literal["full", "compact"], Query(description=COMPACT)] = "full",
-    last_event_id: Annotated[str | None, Header()] = None,
+    events: Annotated[str, Meta(description="Event types: snapshot, pressure, event.")] = ",".join(STREAM_EVENTS),
+    form: Annotated[Literal["full", "compact"], Meta(description=COMPACT)] = "full",
+    last_event_id: Annotated[str | None, Meta(extra=HEADER)] = None,
 ) -> Response:
     """Stream server-sent events: `snapshot` on each tick, `pressure` on a change of level, `event` for each new
     event. With Last-Event-ID, missed events are sent again."""

@@ -22,7 +22,8 @@ ALERTS_FIRST_SECONDS = 2.0
 
 
 class LazyApp:
-    """ASGI app for /metrics, /healthz and /readyz. Everything else goes to `pages`, and from there to `api`."""
+    """ASGI app for /metrics, /healthz and /readyz. Everything else goes to `pages`, and what that does not admit to
+    `api`."""
 
     def __init__(self, monitor: Monitor, metrics: ASGIApp, pages: AppLoader, api: AppLoader) -> None:
         self._at_once: dict[str, ASGIApp] = {

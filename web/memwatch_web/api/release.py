@@ -1,0 +1,23 @@
+"""REST endpoint for the release of GPU drivers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from memwatch_web.api.services import Services
+from memwatch_web.asgi.caller import caller_of
+
+
+async def release(
+    services: Services,
+    request: Request,
+    seconds: Annotated[float, Query(ge=1, le=3600, allow_inf_nan=False)] = 60.0,
+) -> Response:
+    """Release all GPU drivers for `seconds`, so that a GPU can be reset or partitioned into MIG instances."""
+    return services.json(
+        {"released": services.monitor.release(seconds, caller_of(request.scope).words), "seconds": seconds}
+    )
