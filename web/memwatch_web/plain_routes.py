@@ -10,7 +10,19 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memwatch.render import json as as_json
-from memwatch_web.api import history, incidents, ingest, leases, machine_views, machines, owners, snapshot, views
+from memwatch_web.api import (
+    alerts,
+    history,
+    incidents,
+    ingest,
+    leases,
+    machine_views,
+    machines,
+    owners,
+    release,
+    snapshot,
+    views,
+)
 from memwatch_web.api.parameters import Parameters
 from memwatch_web.api.route import Route
 from memwatch_web.pages import (
@@ -36,6 +48,9 @@ NO_PSS = {
 NO_ROOM = {409: "It does not fit, or a limit is reached; `detail` has the available memory and the leases."}
 NO_LEASE = {404: "No such lease."}
 NO_MACHINE = {404: "No such neighbour."}
+NO_TEST = {409: "No receiver is configured.", 429: "Rate limit: one test notification per 5 s."}
+NO_SILENCE = {404: "No such silence."}
+TOO_MANY = {409: "The limit of silences is reached."}
 
 # Scope key: the arguments of a handler of the API.
 ARGUMENTS = "memwatch.arguments"
@@ -71,6 +86,8 @@ MEMORY = (
     Route("GET",    "/api/v1/stream",               snapshot.stream,              "text/event-stream"),
     Route("GET",    "/api/v1/machines/{name}",      machines.machine,             "FollowedMachine",
           refusals=NO_MACHINE),
+    Route("POST",   "/api/v1/release",              release.release,              "Release",
+          "operator", "collectors close the GPU drivers for a while"),
 )
 PROGRAMS = (
     Route("POST",   "/api/v1/marks",                ingest.marks,                 "MarkReceipt",
@@ -87,6 +104,12 @@ ALERTS = (
     Route("GET",    "/api/v1/alerts",               views.alerts,                "Alert[]"),
     Route("GET",    "/api/v1/receivers",            views.receivers,             "Receiver[]"),
     Route("GET",    "/api/v1/silences",             views.silences,              "Silence[]"),
+    Route("POST",   "/api/v1/alerts/test",          alerts.test,                  "AlertTest",
+          "operator", "sends a test message to every receiver", NO_TEST),
+    Route("POST",   "/api/v1/silences",             alerts.silence,               "Silence[]",
+          "operator", "adds a silence", TOO_MANY),
+    Route("DELETE", "/api/v1/silences/{silence_id}", alerts.end,                  "Silence[]",
+          "operator", "ends a silence", NO_SILENCE),
 )
 PAGES = (
     Route("GET",    "/",                            page("overview"),             "text/html"),

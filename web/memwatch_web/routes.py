@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch_web import plain_routes
-from memwatch_web.api import alerts, fit, health, release
+from memwatch_web.api import fit, health
 from memwatch_web.api.fastapi_parameters import bind
 from memwatch_web.api.route import Route
 from memwatch_web.asgi.strict_query import refuse_unknown
@@ -22,27 +22,12 @@ async def metrics(services: PageServices, request: Request) -> Response:
     return services.scrapes.response(request.headers.raw)
 
 
-NO_TEST = {409: "No receiver is configured.", 429: "Rate limit: one test notification per 5 s."}
-NO_SILENCE = {404: "No such silence."}
-TOO_MANY = {409: "The limit of silences is reached."}
-
 # fmt: off
 MEMORY = (
     *plain_routes.MEMORY,
     #      method   path                            handler                       answer
     Route("GET",    "/api/v1/fit",                  fit.fit,                      "Fit"),
-    Route("POST",   "/api/v1/release",              release.release,              "Release",
-          "operator", "collectors close the GPU drivers for a while"),
     Route("GET",    "/metrics",                     metrics,                      "text/plain"),
-)
-ALERTS = (
-    *plain_routes.ALERTS,
-    Route("POST",   "/api/v1/alerts/test",          alerts.test,                  "AlertTest",
-          "operator", "sends a test message to every receiver", NO_TEST),
-    Route("POST",   "/api/v1/silences",             alerts.silence,               "Silence[]",
-          "operator", "adds a silence", TOO_MANY),
-    Route("DELETE", "/api/v1/silences/{silence_id}", alerts.end,                  "Silence[]",
-          "operator", "ends a silence", NO_SILENCE),
 )
 HEALTH = (
     Route("GET",    "/healthz",                     health.healthz,               "Health", "anyone"),
@@ -54,7 +39,7 @@ HEALTH = (
 API: Mapping[str, tuple[Route, ...]] = {
     "memory": MEMORY,
     "programs": plain_routes.PROGRAMS,
-    "alerts": ALERTS,
+    "alerts": plain_routes.ALERTS,
     "health": HEALTH,
 }
 

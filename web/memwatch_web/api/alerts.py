@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,11 +17,9 @@ from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 
 Seconds = Annotated[
-    float,
-    Query(
-        ge=MIN_SECONDS, le=MAX_SECONDS, allow_inf_nan=False, description="Duration of the silence.", examples=[3600]
-    ),
+    float, Meta(ge=MIN_SECONDS, le=MAX_SECONDS, description="Duration of the silence.", examples=[3600])
 ]
+Target = Annotated[str, Meta(max_length=256)]
 
 
 async def test(services: Services, request: Request) -> Response:
@@ -44,11 +42,9 @@ async def silence(
     services: Services,
     request: Request,
     seconds: Seconds,
-    event: Annotated[str | None, Query(description="Event to silence; all events by default.")] = None,
-    target: Annotated[
-        str | None, Query(max_length=256, description="Target to silence; all targets by default.")
-    ] = None,
-    comment: Annotated[str, Query(max_length=500)] = "",
+    event: Annotated[str | None, Meta(description="Event to silence; all events by default.")] = None,
+    target: Annotated[Target | None, Meta(description="Target to silence; all targets by default.")] = None,
+    comment: Annotated[str, Meta(max_length=500)] = "",
 ) -> Response:
     """Mute notifications of matching alerts; return all silences. A `note` reports that the target does not exist
     now."""
@@ -61,7 +57,7 @@ async def silence(
     return await silences(services)
 
 
-async def end(services: Services, request: Request, silence_id: str) -> Response:
+async def end(services: Services, request: Request, silence_id: Annotated[str, Meta()]) -> Response:
     """End a silence early; return the others."""
     if not services.end_silence(silence_id, caller_of(request.scope)):
         raise ProblemError(404, f"no silence {silence_id[:80]!r}; /api/v1/silences lists the existing ones.")

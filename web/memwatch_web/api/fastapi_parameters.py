@@ -50,7 +50,9 @@ def translate_parameter(declared: inspect.Parameter, path: str) -> inspect.Param
         return declared.replace(kind=kind)
     make: Any = Path if f"{{{declared.name}}}" in path else Header if meta.extra == HEADER else Query
     names = {"alias": parse_parameter(declared).wire_name} if make is Query else {}
-    annotation: Any = Annotated[get_args(declared.annotation)[0], make(**names, **members_of(meta))]
+    inner = get_args(declared.annotation)[0]
+    limits = {"allow_inf_nan": False} if inner is float else {}
+    annotation: Any = Annotated[translate_type(inner), make(**names, **limits, **members_of(meta))]
     return declared.replace(annotation=annotation, kind=kind)
 
 
@@ -63,7 +65,7 @@ def build_model(struct: type[Struct]) -> type[BaseModel]:
 
 
 def translate_type(annotation: Any) -> Any:  # noqa: ANN401  any annotation
-    """Translate the type of a field of a body."""
+    """Translate a type with its limits."""
     if is_body(annotation):
         return build_model(annotation)
     if get_origin(annotation) is Annotated:

@@ -7,6 +7,7 @@ request goes to FastAPI, which reads the same declaration (`fastapi_parameters`)
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any, get_args, get_origin
 
@@ -22,6 +23,7 @@ Values = dict[str, Any]
 
 # For `Meta.extra`: the parameter is a header.
 HEADER = {"in": "header"}
+USUAL_NUMBER = re.compile(r"(0|[1-9][0-9]{0,15})(\.[0-9]{1,6})?")
 JSON_TYPE = b"application/json"
 NO_DEFAULT = inspect.Parameter.empty
 
@@ -123,4 +125,7 @@ def build_form(fields: list[Parameter]) -> type[Struct]:
 
 def is_usual(text: Any, value: Any) -> bool:  # noqa: ANN401  any parameter
     """Check the form of a number: msgspec and pydantic differ in others, such as 1e2 and +5."""
-    return not isinstance(value, int) or text is None or str(value) == text
+    if text is None or not isinstance(value, float | int):
+        return True
+    usual = USUAL_NUMBER.fullmatch(text)
+    return usual is not None and (isinstance(value, float) or usual[2] is None)

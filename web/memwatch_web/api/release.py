@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,7 +15,7 @@ from memwatch_web.asgi.caller import caller_of
 async def release(
     services: Services,
     request: Request,
-    seconds: Annotated[float, Query(ge=1, le=3600, allow_inf_nan=False)] = 60.0,
+    seconds: Annotated[float, Meta(ge=1, le=3600)] = 60.0,
 ) -> Response:
     """Release all GPU drivers for `seconds`, so that a GPU can be reset or partitioned into MIG instances."""
     return services.json(
