@@ -35,4 +35,6 @@ def losing(port: int, ratio: float) -> Iterator[Callable[[], int]]:
 
 
 def _iptables(*arguments: str) -> str:
-    return subprocess.run(["iptables", *arguments], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["iptables", "--wait", "20", *arguments], check=True, capture_output=True, text=True
+    ).stdout
