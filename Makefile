@@ -60,7 +60,7 @@ help:
 	@echo "make test-pins    check that the pinned versions exist for each of these Pythons"
 	@echo "make test-lowest  run the tests with the oldest allowed dependencies"
 	@echo "make test-install install in every documented way, in clean places and fresh Debian roots (10 minutes)"
-	@echo "make test-neighbours  kill, stop and disconnect neighbours, on lossy links too (N=20; 10 minutes)"
+	@echo "make test-neighbours  kill, stop and disconnect neighbours, on lossy links too (N=100 of each; NEIGHBOUR_ARGS='-k cut')"
 	@echo "make test-hardware  on a machine with a GPU: allocate known amounts, compare with the vendor's tool"
 	@echo "make hardware-result  add its output to docs/quality/hardware.md (FROM=report.md NAME=dgx-spark-1)"
 	@echo "make test-torch   install PyTorch, call the whole library in a training run, and compare plans with real models"
@@ -70,7 +70,7 @@ help:
 	@echo "make fuzz         coverage-guided fuzzing of every parser (TARGETS='psi kmsg' SECONDS=600 each)"
 	@echo "make deb          build a Debian package and its SBOM in dist/ (DEB_ARGS='--arch arm64')"
 	@echo "make test-system  test the package in systemd containers: install, kill, hang, upgrade, purge, protocols (root)"
-	@echo "make test-incidents  cause OOM kills, kills by services and power cuts in an emulated machine (root)"
+	@echo "make test-incidents  cause OOM kills, kills by services and power cuts in an emulated machine, and follow it (root)"
 	@echo "make test-arm64   test the arm64 package on an emulated processor"
 	@echo "make audit        check licences and known vulnerabilities of dependencies (ADVISORIES=FILE: by another list)"
 	@echo "make release      build all files of a release twice, compare and sign them (KEY=FILE_OR_GPG_ID)"
@@ -185,7 +185,7 @@ test-install: build deb
 
 test-neighbours: $(VENV)/.test
 	@sh tests/tools/need.sh iptables openssl
-	PYTHONPATH=tests sh tests/tools/own_network.sh $(BIN)/python -m pytest tests/neighbours/check_faults.py
+	PYTHONPATH=tests sh tests/tools/own_network.sh $(BIN)/python -m pytest -s tests/neighbours/check_faults.py $(NEIGHBOUR_ARGS)
 
 test-hardware: $(VENV)/.run
 	@PYTHONPATH=tests $(BIN)/python -m hardware $(HARDWARE_ARGS)
@@ -232,8 +232,9 @@ test-system: deb
 	$(BIN)/python tests/system/vm.py || [ $$? -eq 77 ]
 
 test-incidents: deb
-	@sh tests/tools/need.sh debootstrap qemu-system-x86
+	@sh tests/tools/need.sh debootstrap qemu-system-x86 iproute2
 	$(BIN)/python tests/system/incidents.py || [ $$? -eq 77 ]
+	PYTHONPATH=tests sh tests/tools/own_network.sh $(BIN)/python tests/system/switch_offs.py || [ $$? -eq 77 ]
 
 fuzz: $(VENV)-fuzz/.made
 	PYTHONPATH=tests $(VENV)-fuzz/bin/python -m fuzz.run --seconds $(SECONDS) --docs docs/quality/fuzz.md $(TARGETS)
