@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from memwatch_web.api import schema as contract
+from memwatch_web.api import schema_alerts as contract_alerts
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import MEMWATCHD, RunningDaemon, get, run_program, running_daemon
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
@@ -115,9 +115,9 @@ def test_silence_survives_a_restart_and_alert_is_sent_when_it_expires(tmp_path: 
 
     assert (made.status, made.json) == (200, listed)
     assert (listed[0]["target"], listed[0]["comment"]) == ("ram", "loading")
-    contract.Alert.model_validate(silenced[0])
+    contract_alerts.Alert.model_validate(silenced[0])
     assert silenced[0]["runbook"] == "/runbooks#memorycritical"
-    contract.Silence.model_validate(listed[0])
+    contract_alerts.Silence.model_validate(listed[0])
     assert silenced[0]["silenced"] is True
     assert before == []
     assert (ended.status, ended.json, gone.status) == (200, [], 404)
@@ -169,7 +169,7 @@ def test_silence_for_an_absent_target_carries_a_note(tmp_path: Path) -> None:
     assert elsewhere == "no target 'kernel' at present for pressure.critical; present targets: ram, gpu0.gtt"
     assert page.count("present targets: ") == 2
     for one in made.json:
-        contract.Silence.model_validate(one)
+        contract_alerts.Silence.model_validate(one)
 
 
 def test_pressure_alert_precedes_the_oom_kill_alert(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_dead_receiver_delays_no_other(tmp_path: Path) -> None:
 
     assert took < 2.0
     for found in receivers:
-        contract.Receiver.model_validate(found)
+        contract_alerts.Receiver.model_validate(found)
     assert [(one["name"], one["pending"]) for one in receivers] == [("site0", 0), ("site1", 1)]
     sent = {key: receivers[0]["deliveries"][0][key] for key in ("rule", "target", "result", "attempts", "status")}
     assert sent == {

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from memwatch.model import Absent
 from memwatch_web.api import schema as contract
+from memwatch_web.api import schema_alerts as contract_alerts
 from memwatch_web.api import schema_history as contract_past
 from memwatch_web.api import schema_inquiries as contract_inquiries
 from memwatch_web.api import schema_owners as contract_who
@@ -37,7 +38,7 @@ PARTS: dict[str, Any] = {
     "processes": list[contract.Process],
     "pressure": list[contract.Pressure],
     "collectors": list[contract.Collector],
-    "alerts": list[contract.Alert],
+    "alerts": list[contract_alerts.Alert],
     "events": list[contract.Event],
     "backends": contract_inquiries.Backends,
     "history": contract_past.History,

@@ -9,9 +9,12 @@ from pydantic.json_schema import models_json_schema
 
 from memwatch_web.api import (
     schema,
+    schema_alerts,
+    schema_base,
     schema_history,
     schema_incidents,
     schema_inquiries,
+    schema_kernel,
     schema_machines,
     schema_owners,
 )
@@ -20,11 +23,21 @@ from memwatch_web.api.route import Route
 Json = dict[str, Any]
 
 # All models by name.
-MODELS: dict[str, type[schema.Answer]] = {
+MODULES = (
+    schema,
+    schema_alerts,
+    schema_history,
+    schema_incidents,
+    schema_inquiries,
+    schema_kernel,
+    schema_machines,
+    schema_owners,
+)
+MODELS: dict[str, type[schema_base.Answer]] = {
     name: found
-    for module in (schema, schema_history, schema_incidents, schema_inquiries, schema_machines, schema_owners)
+    for module in MODULES
     for name, found in vars(module).items()
-    if isinstance(found, type) and issubclass(found, schema.Answer)
+    if isinstance(found, type) and issubclass(found, schema_base.Answer)
 }
 OR, LIST = " or ", "[]"
 PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-Reason = Literal["not_supported", "not_permitted", "not_available", "not_read", "stale", "inconsistent"]
-LevelWord = Literal["low", "medium", "high", "critical"]
-
-
-class Answer(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    simulated: bool = Field(default=False, description="True with --demo and --replay.")
-
-
-class Figures(Answer):
-    absent: dict[str, Reason] = Field(
-        default_factory=dict, description="Reason for each null field of this object."
-    )
+from memwatch_web.api.schema_base import Answer, Figures, LevelWord, Reason
+from memwatch_web.api.schema_kernel import (
+    CgroupPressure,
+    Kernel,
+    KernelLog,
+    MemoryPsi,
+    Node,
+    Swap,
+    Tegrastats,
+    ZfsCache,
+    Zram,
+)
 
 
 class Machine(Figures):
@@ -206,107 +204,6 @@ class ProcessScan(Answer):
     note: str | None = Field(description="Why the list is partial.")
 
 
-class Swap(Figures):
-    size_bytes: int
-    used_bytes: int
-    zswap_stored_bytes: int | None
-    zswap_memory_bytes: int | None
-
-
-class Zram(Figures):
-    stored_bytes: int
-    memory_bytes: int
-
-
-class ZfsCache(Figures):
-    size_bytes: int
-    minimum_bytes: int
-
-
-class PsiLine(Answer):
-    ratio_10s: float
-    ratio_60s: float
-    ratio_300s: float
-    total_seconds: float
-
-
-class MemoryPsi(Figures):
-    some: PsiLine
-    full: PsiLine | None
-
-
-class CgroupPressure(Answer):
-    """A cgroup whose tasks stall on memory because of its limit, while the machine has enough."""
-
-    cgroup: str
-    some_ratio: float
-
-
-class Node(Figures):
-    id: int
-    size_bytes: int | None
-    available_bytes: int | None
-    free_bytes: int | None
-    has_cpus: bool | None
-    largest_free_block_bytes: int | None
-    free_large_blocks_bytes: int | None
-    contents: dict[str, int] = Field(description="Breakdown of used memory, for a node without CPUs.")
-
-
-class Tegrastats(Answer):
-    largest_free_blocks: int = Field(description="Number of free blocks of the largest size.")
-    largest_free_block_bytes: int = Field(description="At most 4 MiB; falls with fragmentation.")
-
-
-class Kernel(Figures):
-    """Counters of /proc/vmstat since boot, and memory that cannot be reclaimed."""
-
-    oom_kills_total: int | None
-    compact_fail_total: int | None = Field(description="Compactions that made no free block.")
-    compact_stall_total: int | None = Field(description="Allocations that compacted memory themselves.")
-    allocstall_total: int | None = Field(description="Allocations that freed memory themselves (direct reclaim).")
-    pgscan_direct_total: int | None = Field(description="Pages scanned by direct reclaim.")
-    pgsteal_direct_total: int | None = Field(description="Pages freed by direct reclaim.")
-    workingset_refault_file_total: int | None = Field(description="Pages of files read again soon after a drop.")
-    pswpin_total: int | None = Field(description="Pages read from swap.")
-    pswpout_total: int | None = Field(description="Pages written to swap.")
-    mlocked_bytes: int | None = Field(description="Memory locked by programs (mlock).")
-    unevictable_bytes: int | None = Field(description="Memory that reclaim skips; contains the locked memory.")
-
-
-class OomTask(Answer):
-    pid: int
-    name: str
-    rss_bytes: int
-
-
-class OomKill(Answer):
-    number: int = Field(description="Sequence number since memwatchd started.")
-    pid: int
-    name: str
-    anonymous_bytes: int
-    scope: Literal["machine", "nodes", "cgroup"] = Field(description="Where memory ran out.")
-    cgroup: str = Field(description="Cgroup whose limit was reached, as named by the kernel; may be empty.")
-    tasks: list[OomTask] = Field(description="Largest processes at that time, from the table in the kernel log.")
-
-
-class DriverError(Answer):
-    driver: str
-    pci: str = Field(description="Empty if the log line does not name the GPU.")
-    kind: str
-    count: int
-    last_seen_unix: float
-    text: str = Field(description="Latest line of this kind.")
-
-
-class KernelLog(Answer):
-    """Kernel log messages about memory since memwatchd started."""
-
-    kills: list[OomKill]
-    driver_errors: list[DriverError]
-    lost_total: int = Field(description="Messages overwritten before they were read.")
-
-
 class PressureReason(Answer):
     signal: str
     text: str
@@ -447,73 +344,6 @@ class Snapshot(Figures):
     leases: list[Lease]
     engines: list[Engine]
     self_: SelfUsage = Field(alias="self")
-
-
-class Alert(Answer):
-    target: str
-    rule: str = Field(examples=["pressure.critical"])
-    severity: Literal["critical", "warning", "info"]
-    state: Literal["pending", "firing"]
-    since: str | None = Field(description="Start of firing; null while pending.")
-    since_unix: float | None
-    silenced: bool
-    fires_in_seconds: float | None = Field(description="Of a pending alert, if its condition lasts.")
-    runbook: str | None = Field(
-        description="Section of the runbooks: a URL, or a path if no address of the pages is known.",
-        examples=["http://gpu1.example.org:6360/runbooks#memorycritical"],
-    )
-    reasons: list[PressureReason]
-
-
-class Silence(Answer):
-    """A silence: notifications of matching alerts are muted until it ends."""
-
-    id: str
-    event: str | None = Field(description="Muted event; null: all.")
-    target: str | None = Field(description="Muted target; null: all.")
-    until: str
-    until_unix: float
-    created_unix: float
-    comment: str
-    made_by: str = Field(description="User of this machine, user or token of the login, or client certificate.")
-    note: str | None = Field(description="If the target does not exist now: the existing ones.")
-
-
-class Delivery(Answer):
-    """Latest attempt to deliver one notification."""
-
-    id: str = Field(description="`webhook-id` of the notification.")
-    rule: str
-    target: str
-    kind: Literal["firing", "resolved", "fact", "test"]
-    result: Literal["queued", "delivered", "retry", "gave_up", "disabled", "superseded"]
-    attempts: int = Field(description="Since memwatchd started.")
-    status: int | None = Field(description="HTTP status; null without a response.")
-    failure: str = Field(description="Error of the last attempt; empty if it succeeded.")
-    unix: float | None = Field(description="End of the last attempt; null before the first one.")
-    next_attempt_seconds: float | None = Field(description="Null for one that does not wait.")
-
-
-class Receiver(Answer):
-    """Notification receiver and its delivery status."""
-
-    name: str
-    kind: str = Field(examples=["webhook", "alertmanager", "apprise"])
-    events: list[str]
-    targets: list[str] = Field(description="Empty: all targets.")
-    disabled: bool = Field(description="True after a 410 response: nothing is sent until a restart.")
-    pending: int
-    outcomes: dict[str, int]
-    failure: str = Field(description="Error of the last attempt; empty if it succeeded.")
-    next_attempt_seconds: float | None
-    last_delivered_unix: float | None
-    deliveries: list[Delivery] = Field(
-        description="Up to 10 queued ones, then the last attempts of 50 messages, newest first."
-    )
-
-
-class AlertTest(Answer):
-    receivers: list[str]
 
 
 class Event(Answer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from memwatch_web.api.schema import Answer, Figures, LevelWord, Reason
+from memwatch_web.api.schema_base import Answer, Figures, LevelWord, Reason
 
 
 class Series(Answer):

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from memwatch.incidents.records import KillerKind
-from memwatch_web.api.schema import Answer
+from memwatch_web.api.schema_base import Answer
 
 
 class IncidentSuspect(Answer):

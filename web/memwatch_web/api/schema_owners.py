@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from memwatch_web.api.schema import Answer, Figures, Reason
+from memwatch_web.api.schema_base import Answer, Figures, Reason
 
 
 class Owner(Figures):
