@@ -82,7 +82,8 @@ async def started(daemon: Daemon, options: WebOptions) -> tuple[ASGIApp, Server]
     server.config.load()
     use_date_headers(server, dates, simulated=False)
     server.lifespan = server.config.lifespan_class(server.config)
-    await lazy_app.prepare()
+    for part in lazy_app._parts:
+        await part.prepare()
     return app, server
 
 
