@@ -131,20 +131,21 @@ def test_other_client_gets_a_stream_when_all_are_taken(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     settings = "[web]\nmax_streams = 2\n"
     with running_daemon(tmp_path, "--interval", "100ms", "--listen", f"unix:{path}", config=settings) as daemon:
-        with (
-            socket.create_connection(("127.0.0.1", daemon.port), timeout=MAX_WAIT_SECONDS) as oldest,
-            listening(daemon) as newer,
-            socket.socket(socket.AF_UNIX) as local,
-        ):
+        with ExitStack() as stack:
+            address = ("127.0.0.1", daemon.port)
+            oldest = stack.enter_context(socket.create_connection(address, timeout=MAX_WAIT_SECONDS))
             oldest.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert oldest.recv(100).startswith(b"HTTP/1.1 200 ")
+            newer = stack.enter_context(listening(daemon))
             newer.until("snapshot")
+            local = stack.enter_context(socket.socket(socket.AF_UNIX))
             local.settimeout(MAX_WAIT_SECONDS)
             local.connect(str(path))
             local.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert local.recv(100).startswith(b"HTTP/1.1 200 ")
-            rest = b""
+            rest, until = b"", time.monotonic() + MAX_WAIT_SECONDS
             while not rest.endswith(b"\r\n0\r\n\r\n"):
+                assert time.monotonic() < until
                 rest += oldest.recv(1 << 20)
             newer.until("snapshot")
             refused = daemon.get("/api/v1/stream")
