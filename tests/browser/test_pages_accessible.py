@@ -117,7 +117,9 @@ def walked(page: Page, most: int = 64) -> Iterator[dict[str, Any]]:
     raise AssertionError(f"after {most} steps it is still on the page")
 
 
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize(
+    "name", [name if name == "overview" else pytest.param(name, marks=pytest.mark.long) for name in PATHS]
+)
 def test_keyboard_reaches_everything_with_a_visible_focus(browser: Browser, name: str) -> None:
     """Each stop is on the screen and has an outline. The first one skips the header, then come the pages."""
     page = browser.new_page(viewport={"width": 1280, "height": 800})

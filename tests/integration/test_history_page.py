@@ -204,7 +204,7 @@ def test_invalid_query_shows_a_page_with_the_reason(daemon: RunningDaemon, query
     assert b"<script>alert" not in answer.body
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(query={"from": "1e308"})
 @example(query={"from": "0001-01-01T00:00:00Z", "to": "9999-12-31T23:59:59Z"})
 @example(query={"series": "\x00", "range": "9" * 5000})
