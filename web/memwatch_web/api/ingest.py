@@ -27,7 +27,7 @@ Name = Annotated[str, Meta(max_length=MAX_NAME_LENGTH)]
 class MarkRequest(RequestBody, frozen=True):
     """An annotation by a program, such as "Before VAE Load"."""
 
-    EXAMPLE: ClassVar = {"text": "Before VAE Load", "pid": 4242}
+    EXAMPLE: ClassVar[dict[str, Any]] = {"text": "Before VAE Load", "pid": 4242}
 
     text: Annotated[str, Meta(min_length=1, max_length=MAX_MARK_LENGTH)]
     pid: Pid | None = None
@@ -64,7 +64,7 @@ class AllocatorReportBody(RequestBody, frozen=True):
 class ReportRequest(RequestBody, frozen=True):
     """Allocator reports of a process. They replace its previous ones and expire after 35 seconds, or with it."""
 
-    EXAMPLE: ClassVar = {"pid": 4242, "start_ticks": 1234567, "claims": [{"name": "PyTorch"}]}
+    EXAMPLE: ClassVar[dict[str, Any]] = {"pid": 4242, "start_ticks": 1234567, "claims": [{"name": "PyTorch"}]}
 
     pid: Pid
     start_ticks: Annotated[Count, Meta(description="Field 22 of /proc/<pid>/stat; detects a reused PID.")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 from msgspec.structs import asdict
@@ -22,7 +22,7 @@ from memwatch_web.asgi.problems import ProblemError
 class LeaseBody(RequestBody, frozen=True):
     """Memory to reserve for a process that is about to allocate it."""
 
-    EXAMPLE: ClassVar = {"bytes": 21474836480, "target": "gpu0", "seconds": 120, "pid": 4242}
+    EXAMPLE: ClassVar[dict[str, Any]] = {"bytes": 21474836480, "target": "gpu0", "seconds": 120, "pid": 4242}
 
     bytes: Annotated[int, Meta(ge=1, le=MAX_BYTES)]
     target: Annotated[str, Meta(max_length=80, description="Pool or device, such as ram or gpu0.")]
