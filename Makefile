@@ -27,7 +27,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long coverage lint format bench bench-compare bench-alerts bench-pressure trace machine screenshots test-lowest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
+.PHONY: help run test test-long coverage lint format bench bench-compare bench-alerts bench-pressure trace machine screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
 	reference docs verify-types shipped-config test-image test-deploy test-neighbours build deb test-system test-incidents test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
@@ -58,6 +58,7 @@ help:
 	@echo "make machines     check the laws of the accounting on generated machines (COUNT=1000000 MACHINES_ARGS='--processes 2')"
 	@echo "make test-pythons run the tests on every installed Python, 3.10 to 3.14"
 	@echo "make test-pins    check that the pinned versions exist for each of these Pythons"
+	@echo "make test-oldest  run the tests without browser and programs on Python 3.10"
 	@echo "make test-lowest  run the tests with the oldest allowed dependencies"
 	@echo "make test-install install in every documented way, in clean places and fresh Debian roots (10 minutes)"
 	@echo "make test-neighbours  kill, stop and disconnect neighbours, on lossy links too (N=100 of each; NEIGHBOUR_ARGS='-k cut')"
@@ -176,6 +177,9 @@ test-pythons:
 
 test-pins:
 	@sh tests/tools/pins.sh $(CONSTRAINTS)
+
+test-oldest:
+	@sh tests/tools/oldest.sh $(TEST_ARGS)
 
 test-lowest:
 	@sh tests/tools/lowest.sh
