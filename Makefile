@@ -178,7 +178,7 @@ test-pythons:
 test-pins:
 	@sh tests/tools/pins.sh $(CONSTRAINTS)
 
-test-oldest:
+test-oldest: tools
 	@sh tests/tools/oldest.sh $(TEST_ARGS)
 
 test-lowest:
