@@ -21,24 +21,12 @@ from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_s
 from memwatch.planning.launch import ALL, ENGINES, select_engines
 from memwatch.planning.number_formats import bits_per_cached_number, bits_per_weight
 from memwatch.planning.pipeline import ATTENTIONS, OFFLOADS, ImageUse
-from memwatch.planning.query import model_fields
+from memwatch.planning.query import TRAINING, model_fields
 from memwatch.planning.request import PARTS, Use, compute_checkpoint_need, is_size, read_subject
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
 from memwatch.render import words as wording
 from memwatch.snapshot import Snapshot
-
-# Options that need --train.
-TRAINING = (
-    "optimizer",
-    "lora",
-    "checkpointing",
-    "accumulate",
-    "offload_optimizer",
-    "offload_parameters",
-    "swap_blocks",
-    "zero",
-)
 
 
 def check_engine(_ctx: click.Context, _option: click.Parameter, value: str) -> str:

@@ -188,11 +188,12 @@ class Gatherer:
         return was_memory_short(self._ring.frames(), boottime - QUIET_SECONDS)
 
     def _note_quiet_kill(self, death: Death, was_short: bool, seen: Observation) -> None:
-        """Note a kill that memory does not explain: an operator or a program ended a large process."""
-        victim = death.victim
-        if (victim.held_bytes or 0) + sum(victim.device_bytes.values()) >= MIN_KILLED_BYTES:
-            self._explained.append((seen.boottime, death))
-            self._quiet_kills.append(describe_quiet_kill(death, was_short, seen.snapshot))
+        """Note a kill that memory does not explain: an operator or a program ended a process that is not small."""
+        victim, on_gpus = death.victim, sum(death.victim.device_bytes.values())
+        if victim.held_bytes is not None and victim.held_bytes + on_gpus < MIN_KILLED_BYTES:
+            return
+        self._explained.append((seen.boottime, death))
+        self._quiet_kills.append(describe_quiet_kill(death, was_short, seen.snapshot))
 
     def _covers(self, death: Death, one: Pending) -> bool:
         pid = one.death.victim.pid

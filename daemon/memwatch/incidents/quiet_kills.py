@@ -36,7 +36,8 @@ def describe_quiet_kill(death: Death, was_short: bool, now: Snapshot) -> str:
     when = "" if was_short else " while memory was not short"
     held = [describe_device_memory(victim.device_bytes, now.labels)] if victim.device_bytes else []
     held += [f"{size(victim.held_bytes)} of System RAM"] if victim.held_bytes else []
-    text = f"{WORDS[death.killer.kind]} killed {describe_owner(victim)}{when}; it had {' and '.join(held)}"
+    had = f"it had {' and '.join(held)}" if held else "its memory is not known"
+    text = f"{WORDS[death.killer.kind]} killed {describe_owner(victim)}{when}; {had}"
     return f"{text}{_describe_available(victim.device_bytes, now)}"
 
 

@@ -86,3 +86,7 @@ def _plan_fields(plan: TrainingPlan) -> dict[str, object]:
         "offload_parameters": plan.offload_parameters,
         "swap_blocks": plan.swapped_blocks,
     }
+
+
+# Fields that apply to training only.
+TRAINING = (*(name for name in _plan_fields(TrainingPlan()) if name != "train"), "zero")

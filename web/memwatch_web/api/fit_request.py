@@ -11,25 +11,13 @@ from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.launch import select_engines
 from memwatch.planning.leased import answer_beside_leases
 from memwatch.planning.number_formats import parse_format
-from memwatch.planning.query import DETAILS, SHAPE
+from memwatch.planning.query import DETAILS, SHAPE, TRAINING
 from memwatch.planning.request import DEFAULT_CONTEXT, Use
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
 from memwatch.planning.transformer import Biases, Transformer
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.image_request import ImageRequest
-
-# Parameters that require train. The form on the page always sends its optimizer.
-TRAINING = (
-    "optimizer",
-    "lora",
-    "checkpointing",
-    "accumulate",
-    "offload_optimizer",
-    "offload_parameters",
-    "swap_blocks",
-    "zero",
-)
 
 
 class FitRequest(ImageRequest):
