@@ -185,6 +185,16 @@ def test_kill_while_gpu_memory_is_merely_full_is_an_event() -> None:
     assert len(quiet_events(Player(script))) == 1
 
 
+def test_forced_end_of_a_container_of_unknown_size_says_so() -> None:
+    """None of its processes was listed: its memory is not taken for 0."""
+    other = Actor(2500, "vllm", ((0, 8.0),), container="6f" * 6)
+    script = Scenario("docker stop", "moby#32938", 126.0, (other,), NONE, logs=((20.0, "docker.service", FORCED),))
+
+    (text,) = quiet_events(Player(script))
+
+    assert "killed 5e5e5e5e5e5e while memory was not short; its memory is not known" in text
+
+
 def test_forced_end_of_a_container_while_memory_is_not_short_is_one_event() -> None:
     """Docker's line and the end of the process are one kill."""
     actor = Actor(2500, "vllm", ((0, 8.0), (20.4, 8.0)), container="5e" * 6)
