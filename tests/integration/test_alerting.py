@@ -191,7 +191,7 @@ def test_pressure_alert_precedes_the_oom_kill_alert(tmp_path: Path) -> None:
     assert killed["reasons"] == [{"signal": "oom_kill", "text": "OOM killer: killed 1 process"}]
     assert (killed["target"], killed["level"], killed["severity"]) == ("kernel", None, "critical")
     assert killed["values"]["used_bytes"] > 0
-    assert threads_after == threads
+    assert threads_after <= threads
 
 
 def threads_of(pid: int) -> set[int]:

@@ -12,6 +12,7 @@ import pytest
 
 from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.sizes import InvalidInputError
+from support.calibration import HOT_SECONDS, seconds_of_work, slowness
 
 MAX_SECONDS, MAX_BYTES = 0.2, 20_000_000
 
@@ -47,12 +48,15 @@ HEADS = {
 
 @pytest.mark.parametrize("name", HEADS)
 def test_hostile_head_is_refused_fast_and_in_little_memory(name: str, tmp_path: Path) -> None:
-    """200 ms of processor time, the best of three, and 20 MB. The slowest takes 90 to 150 ms."""
+    """200 ms of processor time on a machine of this speed, the best of three, and 20 MB.
+
+    The slowest takes 90 to 150 ms, and 216 ms with Python 3.10 on a machine that has other work.
+    """
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(HEADS[name])
 
-    seconds = min(_refusal(path) for _ in range(3))
+    seconds = min(_refusal(path) / _slowness() for _ in range(3))
     tracemalloc.start()
     _refusal(path)
     peak = tracemalloc.get_traced_memory()[1]
@@ -60,6 +64,10 @@ def test_hostile_head_is_refused_fast_and_in_little_memory(name: str, tmp_path: 
 
     assert seconds < MAX_SECONDS
     assert peak < MAX_BYTES
+
+
+def _slowness() -> float:
+    return slowness(min(seconds_of_work() for _ in range(5)), HOT_SECONDS)
 
 
 def _refusal(path: Path) -> float:
