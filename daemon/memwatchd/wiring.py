@@ -21,7 +21,8 @@ from memwatch.linux.files import Roots
 from memwatch.linux.pstore import find_crash_records
 from memwatch.monitor.direct_reading import DirectReading
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.neighbours.book import NeighbourBook
 from memwatch.notify.channel import Channel
 from memwatch.notify.manager import NotificationManager

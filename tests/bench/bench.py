@@ -25,7 +25,8 @@ from memwatch.collectors.base import CollectorEntry, Host
 from memwatch.linux.files import KeptFile, Roots
 from memwatch.linux.process_files import STAT_BYTES, read_at
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from support.sleeping_processes import sleepers
 

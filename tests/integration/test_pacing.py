@@ -22,9 +22,10 @@ from memwatch.linux.files import Roots
 from memwatch.model import Absent, Bytes, Quality, Share, ShareKind
 from memwatch.monitor.fall_rate import MIN_MOVE_RATIO
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
 from memwatch.monitor.movement import moved_between
 from memwatch.monitor.pacing import RESTLESS_SECONDS, Pacing
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Level, Pressure, Reason
 from support.daemon_process import running_daemon

@@ -17,7 +17,8 @@ from memwatch.findings import Findings
 from memwatch.linux.psi_trigger import LADDER, STALLED_RATIO, WINDOW_OF_ANYBODY_SECONDS, PsiTrigger, is_new
 from memwatch.linux.wakeups import Wake, Wakeups
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.monitor.schedule import FAST_SECONDS
 from support.daemon_process import running_daemon

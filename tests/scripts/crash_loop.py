@@ -26,7 +26,8 @@ from memwatch.history.disk.record_codec import TICK
 from memwatch.history.disk.ring_set import open_ring_set
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeCollector, ram
 

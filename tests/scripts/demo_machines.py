@@ -32,7 +32,8 @@ from memwatch.kernel_log import KernelLog, OomKill
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Process, Vitals
 from memwatch.monitor.identity import Identity, read_identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.recording.file_format import RecordingFile
 from memwatch.render.json import snapshot_json, to_bytes

@@ -20,7 +20,8 @@ from memwatch.linux.kill_lines import KillLineTracker
 from memwatch.linux.kmsg_parser import KernelLogTracker
 from memwatch.model import Absent, Content, Device, Pool, PoolKind, Process, Quality, Share, ShareKind
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Kernel, MemoryPsi, PsiLine
 from support.fakes import FakeClock, FakeCollector

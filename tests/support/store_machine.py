@@ -13,7 +13,8 @@ from memwatch.findings import Findings
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.model import Process
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 

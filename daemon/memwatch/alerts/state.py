@@ -1,7 +1,8 @@
-"""Alert state machine: notify once when a condition persists and once when it clears. Pure functions."""
+"""Alert state machine: notify once when a condition persists and once when it clears. Its steps are pure."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum, auto
 from itertools import chain
@@ -52,6 +53,10 @@ class Notification(Struct, frozen=True):
     def alert(self) -> str:
         """Key of the alert. Each one-off event is a separate alert."""
         return f"{self.rule} {self.target} {self.id}" if self.fact else f"{self.rule} {self.target}"
+
+
+def new_notification_id() -> str:
+    return f"msg_{secrets.token_hex(12)}"
 
 
 class AlertState(Struct, frozen=True):

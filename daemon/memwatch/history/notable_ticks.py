@@ -169,6 +169,10 @@ class NotableTick(Struct, frozen=True):
     data: bytes
 
 
+def build_notable_tick(snapshot: Snapshot, boottime: float, figures: Mapping[str, float]) -> NotableTick:
+    return NotableTick(boottime, pack(build_tick(snapshot, boottime, figures)))
+
+
 class NotableTicks:
     """The latest notable ticks. Call `add` from one thread; `between` is thread-safe."""
 

@@ -14,7 +14,8 @@ from memwatch.collectors.base import Host
 from memwatch.library.daemon_client import read_roots
 from memwatch.linux.files import Roots
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Snapshot
 

@@ -11,7 +11,8 @@ from memwatch.clock import SystemClock
 from memwatch.collectors.base import CollectorEntry
 from memwatch.linux.files import Roots
 from memwatch.monitor.identity import read_identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Gatherer, Sampler
 from memwatch.snapshot import Snapshot
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping
-from operator import attrgetter
-from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.accounting.tegra import build_tegrastats
 from memwatch.alerts.rules import EVENT_KINDS, NEIGHBOUR_SILENT, AlertRules, evaluate_rules
 from memwatch.alerts.silences import Silence, in_force
-from memwatch.alerts.state import AlertState, Key, Notification, step
+from memwatch.alerts.state import AlertState, Key, Notification, new_notification_id, step
 from memwatch.clock import Clock, Moment
 from memwatch.events import Event, EventLog
 from memwatch.findings import Findings
@@ -26,13 +21,11 @@ from memwatch.history.disk.files import FilesStatus
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.history.holder_history import HolderHistory
-from memwatch.history.notable_ticks import NotableTick, NotableTicks, NotableTickSelector, build_tick, pack
+from memwatch.history.notable_ticks import NotableTicks, NotableTickSelector, build_notable_tick
 from memwatch.history.series import OOM_KILLS, collect_figures
-from memwatch.history.tier import TierSpec
-from memwatch.history.tiers import TIER_SPECS, History
+from memwatch.history.tiers import History
 from memwatch.linux.wakeups import Sleep, Wake
 from memwatch.model import Absent
-from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.incident_observer import IncidentObserver
@@ -40,53 +33,26 @@ from memwatch.monitor.lease_arrival import ProcessReader
 from memwatch.monitor.lease_book import LeaseBook
 from memwatch.monitor.pacing import Pacing
 from memwatch.monitor.publisher import Publisher
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Gatherer
 from memwatch.monitor.schedule import next_due, suspended_seconds, wall_jump_seconds
 from memwatch.monitor.self_usage import SelfUsageReader
+from memwatch.monitor.snapshot_fields import build_fields
 from memwatch.monitor.transitions import EventWriter
 from memwatch.neighbour_status import NeighbourStatus
 from memwatch.pressure.inputs import collect_inputs
 from memwatch.pressure.judge import JudgeState, judge
 from memwatch.pressure.oom_kills import OomKillCount, count_new_kills
-from memwatch.pressure.rules import PressureRules
 from memwatch.processes.allocator_reports import AllocatorReports
 from memwatch.processes.growth import GrowthTracker
-from memwatch.processes.leaks import LeakRules
 from memwatch.processes.unreturned import ReturnTracker
 from memwatch.runtime.failure_log import FailureLog
-from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
+from memwatch.snapshot import CollectorStatus, Level, Pressure, Snapshot
 
 log: logging.Logger = logging.getLogger(__name__)
 
-# Fields that a snapshot copies from the findings.
-COMMON = tuple(
-    name for name in Snapshot.__struct_fields__ if name in Findings.__struct_fields__ and name != "tegrastats"
-)
-common_of: attrgetter[tuple[Any, ...]] = attrgetter(*COMMON)
 # Ticks come some milliseconds early or late: this fraction of an interval counts as a full one.
 SAME_INTERVAL = 0.9
-
-
-class MonitorRules(Struct, frozen=True):
-    """Rules that may change at run time."""
-
-    interval_seconds: float = 1.0
-    history_seconds: float = TIER_SPECS[0].seconds
-    medium_seconds: float = TIER_SPECS[1].seconds
-    coarse_seconds: float = TIER_SPECS[2].seconds
-    pressure: PressureRules = PressureRules()
-    alerts: AlertRules = AlertRules()
-    leaks: LeakRules = LeakRules()
-
-    @property
-    def tier_specs(self) -> tuple[TierSpec, ...]:
-        """Return the tiers of the history. No tier is finer than the interval."""
-        _, medium, coarse = TIER_SPECS
-        return (
-            TierSpec(self.interval_seconds, self.history_seconds),
-            TierSpec(max(medium.step_seconds, self.interval_seconds), self.medium_seconds),
-            TierSpec(coarse.step_seconds, self.coarse_seconds),
-        )
 
 
 Listener = Callable[[Snapshot, tuple[Notification, ...]], None]
@@ -377,12 +343,6 @@ class Monitor:
         lag_seconds: float,
     ) -> Snapshot:
         self._seq += 1
-        fields = zip(COMMON, common_of(findings), strict=True)
-        found: dict[str, Any] = {name: value for name, value in fields if value is not None}
-        if (tegrastats := build_tegrastats(findings)) is not None:
-            found["tegrastats"] = tegrastats
-        found.setdefault("machine", Machine())
-        found |= find_absent_reasons(COLLECTOR_OF.keys() - found.keys(), statuses)
         return Snapshot(
             seq=self._seq,
             unix=now.wall,
@@ -396,7 +356,7 @@ class Monitor:
             collectors=statuses,
             claims=self.reports.current(now.monotonic),
             neighbours=self.neighbours(self._notified_neighbours()),
-            **found,
+            **build_fields(findings, statuses),
         )
 
     def _record(self, now: Moment, snapshot: Snapshot) -> None:
@@ -412,8 +372,10 @@ class Monitor:
             self._interval = Interval(now.monotonic)
         self.holders.add(now.boottime, snapshot)
         chosen = self._tick_selector.select(snapshot, worst)
-        kept = None if chosen is None else _build_notable_tick(chosen, now)
-        if kept is not None:
+        kept = None
+        if chosen is not None:
+            boottime = now.boottime + chosen.monotonic - now.monotonic
+            kept = build_notable_tick(chosen, boottime, collect_figures(chosen))
             self.ticks.add(kept)
         if self.history_writer is not None:
             self.history_writer.add(snapshot, now.boottime, figures, kept)
@@ -430,18 +392,9 @@ class Monitor:
             self._pending_notifications = ()  # queued by the first listener; a failure of the next repeats nothing
 
 
-def _build_notable_tick(snapshot: Snapshot, now: Moment) -> NotableTick:
-    tick = build_tick(snapshot, now.boottime + snapshot.monotonic - now.monotonic, collect_figures(snapshot))
-    return NotableTick(tick.boottime, pack(tick))
-
-
 def _no_neighbours(_: Collection[str]) -> tuple[NeighbourStatus, ...]:
     return ()
 
 
 def _count(figure: float | None) -> int | Absent:
     return Absent.NOT_AVAILABLE if figure is None else round(figure)
-
-
-def new_notification_id() -> str:
-    return f"msg_{secrets.token_hex(12)}"

@@ -20,8 +20,15 @@ from memwatch.alerts.persistence import (
 )
 from memwatch.alerts.rules import Condition
 from memwatch.alerts.silences import MAX_SILENCES, Silence, by_wall_clock, in_force
-from memwatch.alerts.state import AlertState, Key, Notification, active_alerts, build_notification
-from memwatch.monitor.loop import Monitor, new_notification_id
+from memwatch.alerts.state import (
+    AlertState,
+    Key,
+    Notification,
+    active_alerts,
+    build_notification,
+    new_notification_id,
+)
+from memwatch.monitor.loop import Monitor
 from memwatch.notify.outbox.outbox import NewMessage, Outbox, OutboxFigures, ReceiverQueue
 from memwatch.notify.outbox.queue import Kind
 from memwatch.notify.receiver import Receiver, close_all

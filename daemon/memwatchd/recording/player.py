@@ -15,7 +15,8 @@ from memwatch.drivers.tegra.records import TegrastatsReading
 from memwatch.findings import Findings
 from memwatch.linux.wakeups import Wake
 from memwatch.model import Absent
-from memwatch.monitor.loop import COMMON, Monitor
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.snapshot_fields import COPIED
 from memwatch.owners import Owner, sum_owners
 from memwatch.snapshot import CollectorStatus, Snapshot
 from memwatchd.recording.frames import RecordingInfo, read_frames
@@ -168,7 +169,7 @@ def rebuild_owners(snapshot: Snapshot) -> tuple[Owner, ...]:
 
 def build_findings(snapshot: Snapshot) -> Findings:
     """Convert a snapshot to the findings of all collectors."""
-    found = {name: getattr(snapshot, name) for name in COMMON} | {"owners": rebuild_owners(snapshot)}
+    found = {name: getattr(snapshot, name) for name in COPIED} | {"owners": rebuild_owners(snapshot)}
     tegrastats = snapshot.tegrastats
     if not isinstance(tegrastats, Absent):
         blocks, size = tegrastats.largest_free_blocks, tegrastats.largest_free_block_bytes

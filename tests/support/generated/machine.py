@@ -10,7 +10,8 @@ from msgspec import Struct
 from memwatch.accounting.compose import Composer
 from memwatch.findings import Findings
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.snapshot import CollectorStatus, Snapshot
 from support.fakes import FakeClock
 from support.generated.amd import draw_amd

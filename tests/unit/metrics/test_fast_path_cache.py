@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from memwatch.clock import SystemClock
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch_web.asgi.access import AccessControl
 from memwatch_web.asgi.auth import Login, Token, parse_token

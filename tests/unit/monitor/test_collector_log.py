@@ -12,7 +12,8 @@ from memwatch.findings import Findings
 from memwatch.linux.files import SourceUnavailable
 from memwatch.monitor.direct_reading import first_tick
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatchd.daemon import log_collectors
 from support.fakes import GIB, FakeClock, FakeCollector, ram

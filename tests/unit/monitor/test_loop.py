@@ -18,7 +18,8 @@ from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.linux.files import ParseError
 from memwatch.model import Process
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Kernel, Level, ProcessScan, Snapshot
 from support.fakes import GIB, FakeClock, FakeCollector, ram

@@ -13,7 +13,8 @@ from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.model import Absent
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Snapshot
 from support.fakes import GIB, FakeClock, FakeCollector, ram

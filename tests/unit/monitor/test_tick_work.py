@@ -18,7 +18,8 @@ from memwatch.collectors import list_collectors
 from memwatch.collectors.base import Host
 from memwatch.linux.files import Roots
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch_web.metrics.families import Exporter
 from support.fakes import FakeClock

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from memwatch.alerts.rules import EVENTS
 from memwatch.clock import SystemClock
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.notify.manager import NotificationManager, build_test_notification
 from memwatch.notify.message_text import build_text, build_title

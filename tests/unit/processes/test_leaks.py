@@ -15,7 +15,8 @@ from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.model import Absent, Process
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.processes.growth import GrowthTracker
 from memwatch.processes.leaks import LeakRules, LeakSuspect, find_suspect

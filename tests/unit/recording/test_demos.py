@@ -11,7 +11,8 @@ import pytest
 from memwatch.kernel_log import KernelLog
 from memwatch.model import Absent
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.render.json import snapshot_json
 from memwatch.snapshot import Node, Snapshot
 from memwatchd.recording import demos

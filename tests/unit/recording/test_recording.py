@@ -21,7 +21,8 @@ from memwatch.leases import Lease
 from memwatch.library.machine_record import decode_machine
 from memwatch.model import Absent, Process
 from memwatch.monitor.identity import Identity
-from memwatch.monitor.loop import Monitor, MonitorRules
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
 from memwatch.recording.file_format import DamagedPart, RecordingError, RecordingFile, read_lines
 from memwatch.recording.redact import Redactor
 from memwatch.render.json import snapshot_json, to_bytes
