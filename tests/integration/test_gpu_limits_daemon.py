@@ -18,19 +18,18 @@ from support.daemon_process import running_daemon, sample_once
 from support.mutable_machine import MutableMachine
 from support.nvml_child import running_child
 from support.nvml_machine import Simulator
+from support.nvml_parts import GIB, MIB
 from support.nvml_state import Limit, Machine
 from support.paths import MACHINES
 from support.sample_nvml import (
     CONTAINER_HIDDEN_PIDS,
     CONTAINER_PARTITION,
-    GB10,
-    GIB,
     H100_MIG,
-    MIB,
     RTX_4090,
     RTX_4090_LIMITS,
     THREE_MAKERS_DMEM,
 )
+from support.sample_nvml_integrated import GB10
 from support.waiting import MAX_WAIT_SECONDS
 
 FUNCTION = "nvmlDeviceGetMemoryLimits_v1"

@@ -17,7 +17,8 @@ from support.daemon_process import clean_environment
 from support.nvml_child import running_child
 from support.nvml_machine import Simulator
 from support.nvml_state import Holder, Trouble
-from support.sample_nvml import EIGHT_H100, GB10, RTX_4090
+from support.sample_nvml import EIGHT_H100, RTX_4090
+from support.sample_nvml_integrated import GB10
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 NEEDED_PROGRAMS = ("cc",)

@@ -11,8 +11,10 @@ from support.calibration import COLD_SECONDS, seconds_of_work, slowness
 from support.daemon_process import WITHOUT_COVERAGE
 from support.nvml_child import Child, running_child
 from support.nvml_machine import Simulator
+from support.nvml_parts import GIB
 from support.nvml_state import Holder, Machine
-from support.sample_nvml import EIGHT_H100, GB10, GIB, H200_MIG, RTX_4090
+from support.sample_nvml import EIGHT_H100, H200_MIG, RTX_4090
+from support.sample_nvml_integrated import GB10
 
 
 def crowded() -> Machine:

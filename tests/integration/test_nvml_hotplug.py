@@ -14,7 +14,8 @@ from memwatch.model import Absent
 from support.nvml_child import Child, Outcome, running_child
 from support.nvml_machine import Simulator
 from support.nvml_state import Machine, Trouble
-from support.sample_nvml import EIGHT_H100, GB10, RTX_4090
+from support.sample_nvml import EIGHT_H100, RTX_4090
+from support.sample_nvml_integrated import GB10
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 TWO = replace(EIGHT_H100, gpus=EIGHT_H100.gpus[:2])

@@ -12,10 +12,12 @@ from memwatch.collectors.meminfo import Collector as MemoryCollector
 from memwatch.collectors.numa import Collector as NumaCollector
 from memwatch.linux.files import Roots
 from support.nvml_machine import Simulator
+from support.nvml_parts import MIB
 from support.nvml_probe import Raised, probe
 from support.nvml_state import Gpu, Holder, Machine, Memory, Mig
 from support.paths import MACHINES
-from support.sample_nvml import GB10_AVAILABLE, GB10_RAM, GH200_NUMA, H200_MIG, MIB, READY, WITH_MISSING_PIDS
+from support.sample_nvml import GH200_NUMA, H200_MIG, READY, WITH_MISSING_PIDS
+from support.sample_nvml_integrated import GB10_AVAILABLE, GB10_RAM
 
 NOT_SUPPORTED = Raised("NVMLError_NotSupported", 3)
 NOT_FOUND = Raised("NVMLError_NotFound", 6)

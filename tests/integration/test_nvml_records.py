@@ -12,25 +12,19 @@ from memwatch.drivers.nvml.records import GpuMemory, GpuProcess, GpuReading, Nvm
 from memwatch.model import Absent
 from support.nvml_child import running_child
 from support.nvml_machine import NOT_IN_OLD_DRIVERS, Simulator
+from support.nvml_parts import GIB, MIB
 from support.nvml_state import Bar1, Ecc, Holder, Machine, Memory, Remapped, Trouble
 from support.sample_nvml import (
     CONTAINER_HIDDEN_PIDS,
     EIGHT_H100,
-    GB10,
-    GB10_RAM,
-    GB10_SHIM,
-    GB10_TOTAL_ZERO,
     GH200_CDMM,
     GH200_NUMA,
-    GIB,
-    MIB,
-    N1X_CARVEOUT,
     RTX_4090,
-    THOR,
     VGPU_GUEST_A40,
     WSL2,
     WSL2_EMPTY_LISTS,
 )
+from support.sample_nvml_integrated import GB10, GB10_RAM, GB10_SHIM, GB10_TOTAL_ZERO, N1X_CARVEOUT, THOR
 
 UNKNOWN = Absent.NOT_AVAILABLE
 UNSUPPORTED = Absent.NOT_SUPPORTED

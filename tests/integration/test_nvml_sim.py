@@ -15,10 +15,12 @@ from msgspec.structs import replace
 
 from support.daemon_process import clean_environment
 from support.nvml_machine import NOT_IN_OLD_DRIVERS, Call, Simulator
+from support.nvml_parts import GIB, MIB, mib, uuid
 from support.nvml_probe import Raised, probe, ready
 from support.nvml_state import Holder, Machine, Memory, Trouble
 from support.nvml_state_file import FUNCTIONS, state_file
-from support.sample_nvml import EIGHT_H100, GB10, GIB, H200_MIG, MIB, RTX_4090, mib, uuid
+from support.sample_nvml import EIGHT_H100, H200_MIG, RTX_4090
+from support.sample_nvml_integrated import GB10
 from support.waiting import MAX_WAIT_SECONDS
 
 MEMORY = "nvmlDeviceGetMemoryInfo(gpu({}), version=nvmlMemory_v2).used"

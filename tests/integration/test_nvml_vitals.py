@@ -16,7 +16,8 @@ from memwatch.model import Absent, Vitals
 from support.nvml_child import running_child
 from support.nvml_machine import NOT_IN_OLD_DRIVERS, Simulator
 from support.nvml_state import Machine, Sensors, Trouble
-from support.sample_nvml import EIGHT_H100, GB10, GB10_TOTAL_ZERO, H200_MIG, RTX_4090
+from support.sample_nvml import EIGHT_H100, H200_MIG, RTX_4090
+from support.sample_nvml_integrated import GB10, GB10_TOTAL_ZERO
 
 NOT_SUPPORTED = Absent.NOT_SUPPORTED
 TWO = replace(EIGHT_H100, gpus=EIGHT_H100.gpus[:2])

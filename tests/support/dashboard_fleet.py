@@ -27,7 +27,8 @@ from support.mutable_machine import MutableMachine
 from support.nvml_machine import Simulator
 from support.paths import DEPLOY
 from support.prometheus_servers import Engine, prometheus, shipped
-from support.sample_nvml import EIGHT_H100, GB10
+from support.sample_nvml import EIGHT_H100
+from support.sample_nvml_integrated import GB10
 
 # All that may be configured: processes as metrics, a receiver, and a model server.
 CHATTY = """

@@ -2,60 +2,47 @@
 
 Values of the H100 and H200 with MIG are those of nvidia-smi captures published by nvidia_gpu_exporter (driver
 590.48.01, under load); totals and reserved memory of the others are from public logs of such machines. UUIDs and
-process ids are invented, and so are the PCI numbers of N1X.
+process ids are invented.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from support.nvml_state import (
-    Bar1,
-    Ecc,
-    Gpu,
-    GpuInstance,
-    Holder,
-    Limit,
-    Machine,
-    Memory,
-    Mig,
-    MigDevice,
-    Remapped,
-    Sensors,
-    Trouble,
+from support.nvml_parts import (
+    ADA,
+    AMPERE,
+    ATS,
+    DATACENTER_EVENTS,
+    GEFORCE,
+    GEFORCE_EVENTS,
+    GIB,
+    HMM,
+    HOPPER,
+    MIB,
+    MIG_OFF,
+    NO_ADDRESSING,
+    NVIDIA,
+    NVIDIA_RTX,
+    NVIDIA_VWS,
+    PASSTHROUGH,
+    VGPU_GUEST,
+    mib,
+    mig_device,
+    uuid,
+    window,
 )
-
-MIB = 1 << 20
-GIB = 1 << 30
-
-# Brands, architectures, modes and event types by their NVML numbers.
-GEFORCE, NVIDIA_VWS, NVIDIA_RTX, NVIDIA = 5, 10, 13, 14
-AMPERE, ADA, HOPPER, BLACKWELL = 7, 8, 9, 10
-NO_ADDRESSING, HMM, ATS = 0, 1, 2
-BARE_METAL, PASSTHROUGH, VGPU_GUEST = 0, 1, 2
-XID, SINGLE_BIT_ECC, DOUBLE_BIT_ECC, MIG_CHANGE = 0x8, 0x1, 0x2, 0x100
-GEFORCE_EVENTS = 0x1C
-DATACENTER_EVENTS = 0xFF0B
-
-MIG_OFF = Mig(current=False, pending=False)
-
-
-def mib(total: int, used: int, reserved: int = 0) -> Memory:
-    return Memory(total * MIB, used * MIB, reserved * MIB)
-
-
-def window(total: int, used: int = 0) -> Bar1:
-    return Bar1(total * MIB, used * MIB)
-
-
-def uuid(number: int, kind: str = "GPU") -> str:
-    return f"{kind}-5a3d{number:04x}-7c1e-4b02-9d8f-{0xC0FFEE000000 + number:012x}"
-
-
-def mig_device(gi: int, ci: int, index: int, profile: str, memory_mib: int, multiprocessors: int) -> MigDevice:
-    attributes = {"memory_mib": memory_mib, "multiprocessors": multiprocessors}
-    return MigDevice(gi, ci, uuid(index, "MIG"), profile, attributes)
-
+from support.nvml_state import Ecc, Gpu, GpuInstance, Holder, Limit, Machine, Mig, Remapped, Sensors
+from support.sample_nvml_integrated import (
+    GB10,
+    GB10_ENDED_CONTAINER,
+    GB10_ORPHANED_ENGINE,
+    GB10_SHIM,
+    GB10_TOTAL_ZERO,
+    N1X_CARVEOUT,
+    THOR,
+    orin,
+)
 
 RTX_4090 = Machine(
     host="rtx-4090",
@@ -200,92 +187,6 @@ H200_MIG = Machine(
         ),
     ),
 )
-
-GB10_RAM, GB10_AVAILABLE = 127600748 << 10, 46444010 << 10
-
-GB10 = Machine(
-    host="gb10",
-    gpus=(
-        Gpu(
-            name="NVIDIA GB10",
-            uuid=uuid(0x1210),
-            bus_id="0000000F:01:00.0",
-            device_id=0x2E1210DE,
-            brand=NVIDIA_RTX,
-            architecture=BLACKWELL,
-            cuda=(12, 1),
-            addressing_mode=ATS,
-            c2c=True,
-            compute=(Holder(3921, 63931 * MIB),),
-            graphics=(Holder(2890, 18 * MIB), Holder(3105, 6 * MIB)),
-            sensors=Sensors(67, 41_200, 2405, throttle=0, busy=96, memory_busy=0),
-            recovery_action=0,
-            event_types=XID,
-        ),
-    ),
-)
-GB10_TOTAL_ZERO = GB10.with_gpu(0, memory=Memory(0, 0))
-# A shim between the binding and the driver returns the host's memory as NVML's.
-GB10_SHIM = GB10.with_gpu(0, memory=Memory(GB10_RAM, used=GB10_RAM - GB10_AVAILABLE))
-
-N1X_CARVEOUT = Machine(
-    host="n1x-carveout",
-    driver="616.30",
-    nvml="13.616.30",
-    cuda=13040,
-    gpus=(
-        Gpu(
-            name="NVIDIA RTX Spark N1X (6144-core Blackwell RTX GPU)",
-            uuid=uuid(0x1E01),
-            bus_id="00000001:01:00.0",
-            device_id=0x2E2A10DE,
-            brand=NVIDIA_RTX,
-            architecture=BLACKWELL,
-            cuda=(12, 1),
-            memory=mib(8128, used=12, reserved=187),
-            compute=(Holder(742, None),),
-        ),
-    ),
-)
-
-THOR = Machine(
-    host="thor",
-    driver="580.00",
-    nvml="13.580.00",
-    gpus=(
-        Gpu(
-            name="NVIDIA Thor",
-            uuid=uuid(0x2640),
-            bus_id="00000000:01:00.0",
-            device_id=0x2B0010DE,
-            brand=NVIDIA,
-            architecture=BLACKWELL,
-            cuda=(11, 0),
-            persistence=False,
-            compute=(Holder(4711, 27648 * MIB),),
-            graphics=(Holder(2317, 96 * MIB),),
-            mig=MIG_OFF,
-        ),
-    ),
-)
-
-
-def orin(host: str, driver: str) -> Machine:
-    """Return NVML on an Orin: it names the GPU, and answers NOT_SUPPORTED to all else."""
-    not_supported = Trouble(error=3)
-    gpu = Gpu(
-        name="Orin (nvgpu)",
-        uuid=uuid(0x2340),
-        bus_id="00000000:00:00.0",
-        device_id=0,
-        persistence=None,
-        virtualization_mode=None,
-        compute=None,
-        graphics=None,
-        mps=None,
-        troubles={f"nvmlDeviceGetPciInfo{version}": not_supported for version in ("_v3", "Ext")},
-    )
-    return Machine(host=host, driver=driver, nvml=f"12.{driver}", cuda=12060, gpus=(gpu,))
 
 
 _GH200 = replace(
@@ -460,12 +361,6 @@ CONTAINER_PARTITION = replace(
     cuda=13040,
 )
 
-# The container of process 3921 has ended; the driver still lists it (memory came back after 3 to 4 minutes).
-GB10_ENDED_CONTAINER = replace(GB10, host="gb10-ended-container")
-# The API server was killed and left its engine behind, with 104,277 MiB.
-GB10_ORPHANED_ENGINE = replace(
-    GB10.with_gpu(0, compute=(Holder(41877, 104277 * MIB),)), host="gb10-orphaned-engine"
-)
 
 READY = {
     "a40-docker-470": A40_DOCKER_470,
