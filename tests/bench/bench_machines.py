@@ -24,7 +24,7 @@ from subjects import (
     written_bytes,
 )
 
-from support import sample_nvml
+from support import nvml_parts, sample_nvml, sample_nvml_integrated
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from support.many_clients import Crowd, connections
 from support.memory_cgroup import memory_cgroup
@@ -65,10 +65,10 @@ def machine_of(gpus: int, mig: int = 0) -> Machine | None:
         gpus=tuple(
             replace(
                 model,
-                uuid=sample_nvml.uuid(0x8000 + slot),
+                uuid=nvml_parts.uuid(0x8000 + slot),
                 bus_id=f"00000000:{0x10 + slot:02X}:00.0",
                 minor_number=slot,
-                memory=sample_nvml.mib(81559, used=20210, reserved=479),
+                memory=nvml_parts.mib(81559, used=20210, reserved=479),
             )
             for slot in range(gpus)
         ),
@@ -189,7 +189,7 @@ def bench_near_the_edge(seconds: float) -> None:
     """Measure a DGX Spark that serves a model all day: 64 % used, read ten times a second, without changes."""
     machine = MACHINES / "gb10"
     with tempfile.TemporaryDirectory() as folder:
-        simulator = Simulator.of(Path(folder), sample_nvml.GB10)
+        simulator = Simulator.of(Path(folder), sample_nvml_integrated.GB10)
         environ = {**WITHOUT_COVERAGE, **simulator.environ}
         with running_daemon(Path(folder), *simulator.roots, environ=environ) as daemon:
             found = cost_of(daemon, seconds)

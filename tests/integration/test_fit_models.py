@@ -24,7 +24,7 @@ from memwatch_web.api.schema_inquiries import Fit
 from memwatch_web.pages.fit_page import EXAMPLE_QUERIES
 from scripts.golden import roots_arguments
 from scripts.published_models import MODELS
-from support import diffusers_folders, sample_nvml
+from support import diffusers_folders, nvml_parts, sample_nvml
 from support.checkpoint_files import LLAMA_KEYS, gguf
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
@@ -40,7 +40,7 @@ GIB = 1 << 30
 
 def idle(machine: Machine, size_mib: int) -> Machine:
     """Return a machine whose GPUs hold only what the driver reserves."""
-    memory = sample_nvml.mib(size_mib, used=485, reserved=479)
+    memory = nvml_parts.mib(size_mib, used=485, reserved=479)
     return replace(machine, gpus=tuple(replace(gpu, memory=memory, compute=()) for gpu in machine.gpus))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from support import sample_nvml
+from support import nvml_parts, sample_nvml, sample_nvml_integrated
 from support.daemon_process import clean_environment
 from support.driver_sim import CONTEXT_BYTES
 from support.gpu_programs import simulated_cuda, simulated_hip
@@ -22,7 +22,7 @@ from support.paths import ROOT, TESTS
 from support.waiting import MAX_WAIT_SECONDS
 
 MIB = 1 << 20
-RTX, GB10 = sample_nvml.RTX_4090, sample_nvml.GB10
+RTX, GB10 = sample_nvml.RTX_4090, sample_nvml_integrated.GB10
 
 
 def compare(environ: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -184,7 +184,7 @@ def test_gpu_that_the_daemon_does_not_show_fails(tmp_path: Path) -> None:
 
 def test_full_gpu_is_not_tested(tmp_path: Path) -> None:
     """100 MiB are free beside the context, and a quarter of that is no test."""
-    memory = sample_nvml.mib(24564, used=24564 - 424 - 412, reserved=424)
+    memory = nvml_parts.mib(24564, used=24564 - 424 - 412, reserved=424)
     with simulated_cuda(tmp_path, RTX.with_gpu(0, memory=memory)) as environ:
         done = compare(environ, "--check", "steps")
 
@@ -193,7 +193,7 @@ def test_full_gpu_is_not_tested(tmp_path: Path) -> None:
 
 
 def test_gpu_without_memory_for_a_context_exits_with_2(tmp_path: Path) -> None:
-    memory = sample_nvml.mib(24564, used=24100, reserved=424)
+    memory = nvml_parts.mib(24564, used=24100, reserved=424)
     with simulated_cuda(tmp_path, RTX.with_gpu(0, memory=memory)) as environ:
         done = compare(environ)
 

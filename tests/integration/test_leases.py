@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from support import sample_nvml
+from support import sample_nvml_integrated
 from support.daemon_process import RunningDaemon, get, running_daemon
 from support.ingest_client import own_ticks, post
 from support.login_settings import BEARER, login_config
@@ -40,7 +40,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 def on_machine(folder: Path, *arguments: str, config: str = "") -> Iterator[RunningDaemon]:
     machine = MutableMachine.of("gb10", folder / "machine")
     show(machine, os.getpid())
-    simulator = Simulator.of(folder, sample_nvml.GB10)
+    simulator = Simulator.of(folder, sample_nvml_integrated.GB10)
     with running_daemon(
         folder, *machine.arguments, *arguments, config=config, environ=simulator.environ
     ) as running:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scripts.golden import host_of, roots_arguments
-from support import sample_nvml
+from support import sample_nvml, sample_nvml_integrated
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.library_process import roots_environment, run_json
@@ -70,7 +70,7 @@ def test_ended_process_that_the_driver_lists_is_shown_until_it_is_dropped(tmp_pa
     """On a GB10, memory came back minutes after the container's end."""
     with machine("gb10-ended-container", tmp_path) as (daemon, simulator):
         found = wait_for_ghosts(daemon)
-        simulator.show(sample_nvml.GB10_ENDED_CONTAINER.with_gpu(0, compute=()))
+        simulator.show(sample_nvml_integrated.GB10_ENDED_CONTAINER.with_gpu(0, compute=()))
         after = daemon.wait_for("/api/v1/snapshot", lambda one: not ghosts_in(one))
 
     assert ghosts_in(found) == {3921: {"cuda0": 63931 * MIB}}
@@ -142,7 +142,7 @@ def test_supervised_engine_is_no_orphan(tmp_path: Path) -> None:
     folder = tmp_path / "machine"
     shutil.copytree(Path(roots_arguments("gb10-orphaned-engine")[0].removeprefix("--procfs=")).parent, folder)
     (folder / "proc/41877/cgroup").write_text("0::/system.slice/vllm.service\n")
-    simulator = Simulator.of(tmp_path, sample_nvml.GB10_ORPHANED_ENGINE)
+    simulator = Simulator.of(tmp_path, sample_nvml_integrated.GB10_ORPHANED_ENGINE)
     arguments = [f"--{root}fs={folder / root}" for root in ("proc", "sys", "root")]
     with running_daemon(tmp_path, *arguments, config=OFTEN, environ=simulator.environ) as daemon:
         found = daemon.wait_for("/api/v1/processes", lambda one: any(each["device_bytes"] for each in one))

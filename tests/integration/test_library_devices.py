@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support import sample_nvml
+from support import nvml_parts, sample_nvml
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
 from support.ingest_client import own_ticks, post
@@ -148,7 +148,7 @@ while memwatch.memory_info("cuda:0").headroom_bytes == before and time.monotonic
 now = memwatch.machine()
 print(before, memwatch.memory_info("cuda:0").headroom_bytes, now.devices[1].headroom_bytes, now.from_daemon)
 """
-    later = EIGHT.with_gpu(0, memory=sample_nvml.mib(81559, 1000))
+    later = EIGHT.with_gpu(0, memory=nvml_parts.mib(81559, 1000))
     (simulator.folder / "state.later").write_text(state_file(later))
 
     done = run_program(code, **environment(simulator))

@@ -21,7 +21,7 @@ from memwatch.build_info import __version__
 from memwatch.report.archive import FOLDER
 from scripts import machine_from_report
 from scripts.golden import host_in, host_of
-from support import sample_nvml
+from support import sample_nvml, sample_nvml_integrated
 from support.client_process import SCRIPT, memwatch
 from support.daemon_process import MEMWATCHD, POWERLESS, run_program, running_daemon, sample_once
 from support.nvml_machine import Simulator
@@ -255,7 +255,7 @@ def test_made_machine_passes_the_tests_of_machines(tmp_path: Path) -> None:
     assert "gpu.0.pci.device_id = 772935902\n" in (machines / "spark/nvml.state").read_text()
     assert written["collectors"] == machine_from_report.results_of(machines / "spark", written["page_size"])
     ram = written["collectors"]["meminfo"]["pools"][0]
-    assert ram["size_bytes"] == sample_nvml.GB10_RAM
+    assert ram["size_bytes"] == sample_nvml_integrated.GB10_RAM
     assert sum(ram["contents"].values()) == ram["size_bytes"]
 
 
