@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS := tests/constraints.txt
 INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 	--constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS)
-TESTS := $(BIN)/python -m pytest -n 8
+TESTS := $(BIN)/python -m pytest -n 8 --max-worker-restart=0
 RUN_ARGS ?=
 # Options of `make test-hardware`, such as '--gpu 1'.
 HARDWARE_ARGS ?=
@@ -85,7 +85,7 @@ test: $(VENV)/.test tools
 	$(TESTS) -m "not long" $(TEST_ARGS)
 
 test-long: $(VENV)/.test tools release-tools
-	$(TESTS) -m long $(TEST_ARGS)
+	$(TESTS) -m long -o faulthandler_timeout=1800 $(TEST_ARGS)
 
 coverage: $(VENV)/.test tools release-tools
 	COVERAGE_FILE="$(abspath $(VENV))/coverage" $(BIN)/python -m pytest -n 4 --cov --cov-report=term:skip-covered $(TEST_ARGS)

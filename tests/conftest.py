@@ -95,7 +95,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: WorkerController) -> None:
-    counts: Counter[str] = Counter(node.workeroutput.get("not_run", {}))
+    """Take the counts of a worker. One that crashed has none."""
+    counts: Counter[str] = Counter(getattr(node, "workeroutput", {}).get("not_run", {}))
     node.config.stash[NOT_RUN] = counts
 
 

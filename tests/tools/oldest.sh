@@ -7,5 +7,5 @@ if ! python=$(sh tests/tools/find_python.sh 3.10); then
 fi
 venv=.venv-3.10
 make --no-print-directory PYTHON="$python" VENV="$venv" "$venv/.test"
-exec "$venv/bin/python" -m pytest -n 8 -m "not long" tests/unit tests/incidents tests/integration/test_a*.py \
+exec "$venv/bin/python" -m pytest -n 8 --max-worker-restart=0 -m "not long" tests/unit tests/incidents tests/integration/test_a*.py \
     tests/integration/test_plain_routes.py tests/integration/test_ingest.py tests/integration/test_leases.py "$@"
