@@ -58,7 +58,7 @@ help:
 	@echo "make machines     check the laws of the accounting on generated machines (COUNT=1000000 MACHINES_ARGS='--processes 2')"
 	@echo "make test-pythons run the tests on every installed Python, 3.10 to 3.14"
 	@echo "make test-pins    check that the pinned versions exist for each of these Pythons"
-	@echo "make test-oldest  run the tests without browser and programs on Python 3.10"
+	@echo "make test-oldest  run the tests without browser, programs and measurements on Python 3.10"
 	@echo "make test-lowest  run the tests with the oldest allowed dependencies"
 	@echo "make test-install install in every documented way, in clean places and fresh Debian roots (10 minutes)"
 	@echo "make test-neighbours  kill, stop and disconnect neighbours, on lossy links too (N=100 of each; NEIGHBOUR_ARGS='-k cut')"
