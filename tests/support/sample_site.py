@@ -32,6 +32,7 @@ from memwatch_web.pages.renderer import Pages
 from support.paths import STATIC
 from support.sample_past import past_of
 from support.sample_snapshots import SAMPLES, critical_gb10, mig_server
+from support.waiting import MAX_WAIT_SECONDS
 
 # For browser tests of each sample. These two together show most parts of the pages.
 REPRESENTATIVE = (critical_gb10, mig_server)
@@ -196,5 +197,6 @@ def served(site: Site) -> Iterator[str]:
     finally:
         site.refusing = True
         server.should_exit = True
-        thread.join(10)
+        thread.join(MAX_WAIT_SECONDS)
+        assert not thread.is_alive()
         listener.close()
