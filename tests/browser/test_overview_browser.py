@@ -42,6 +42,14 @@ def opened(browser: Browser, site: Site, width: int = 1280, height: int = 800) -
             context.close()
 
 
+# The right edge of the text of an element, which may be wider than its box.
+TEXT_EDGE = """selector => {
+  const range = document.createRange();
+  range.selectNodeContents(document.querySelector(selector));
+  return range.getBoundingClientRect().right;
+}"""
+
+
 def box(locator: Locator) -> dict[str, float]:
     found = locator.bounding_box()
     assert found is not None
@@ -121,6 +129,20 @@ def test_eight_gpus_with_seven_instances_fit_one_screen(browser: Browser) -> Non
     assert "used on 8 GPUs" in status
     assert re.search(r"can be allocated on GPU \d · MIG \d+\s+9\.5 GiB", status)
     assert levels == sorted(levels, key=lambda one: "critical" not in str(one))
+
+
+@pytest.mark.parametrize("width", [1100, 1280, 1440])
+def test_texts_of_many_gpus_stay_in_their_columns(browser: Browser, width: int) -> None:
+    """The headline covers no figure, the table of holders ends in its card, and each row shows its PID."""
+    with opened(browser, Site(eight_by_seven()), width, 900) as page:
+        headline = page.evaluate(TEXT_EDGE, ".status-headline")
+        figure, card = box(page.locator(".status-figure").first), box(page.locator("#who"))
+        table = box(page.locator(".who-table"))
+        pid, cell = box(page.locator(".who-name .muted").first), box(page.locator(".who-table tbody th").first)
+
+    assert headline < figure["x"]
+    assert table["x"] + table["width"] < card["x"] + card["width"]
+    assert pid["x"] + pid["width"] <= cell["x"] + cell["width"]
 
 
 def test_eight_gpus_are_usable_on_a_phone(browser: Browser) -> None:

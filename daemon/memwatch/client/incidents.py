@@ -33,8 +33,8 @@ NOT_KNOWN = "not known"
 def incidents(incident: str | None, markdown: bool, limit: int, url: Address | None, as_json: bool) -> int:
     """List incidents, newest first, or show the one with ID: cause, killer, victims, evidence and timeline.
 
-    An incident begins with a critical level, a kill, a lost GPU, a gap in the samples, or an unclean end. A cause
-    without enough evidence is reported as undecided, with the candidates.
+    An incident begins with a critical level (not with full GPU memory alone), a kill, a lost GPU, a gap in the
+    samples, or an unclean end. A cause without enough evidence is reported as undecided, with the candidates.
     """
     context = build_context(url, as_json)
     answer = ask(context.address, f"/api/v1/incidents?limit={limit}" if incident is None else _path(incident))

@@ -19,7 +19,8 @@ INCIDENT_SECONDS = 50e-6
 async def incidents(services: Services, limit: Annotated[int, Meta(ge=1, le=MAX_INCIDENTS)] = 20) -> Response:
     """Return incidents, newest first: what took the memory, what was killed and by whom, and what came back.
 
-    An incident begins with a critical level, a kill, a lost GPU, a gap in the samples, or an unclean end.
+    An incident begins with a critical level (not with full GPU memory alone), a kill, a lost GPU, a gap in the
+    samples, or an unclean end.
     """
     found = services.monitor.incidents.log.heads()[:limit]
     return services.json([incident_json(one) for one in found])

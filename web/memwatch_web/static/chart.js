@@ -195,7 +195,7 @@ const PastChart = (() => {
         },
         scales: { x: { time: true, range: () => [this.past.start, this.rightEdge()] }, y: { range: [0, this.top * OVERHEAD] } },
         axes: [
-          { ...axis, size: 24, space: 80, values: (_, times, __, ___, step) => times.map((unix) => clock(unix, step)) },
+          { ...axis, size: 24, space: 80, values: (_, times, __, ___, step) => times.map((unix) => this.label(unix, step)) },
           { ...axis, size: 62, splits: () => splits(this.top, unit), values: (_, all) => all.map((one) => mark(one, unit)) },
         ],
         series: [{}, ...curves.flatMap((curve, index) => this.seriesOf(curve, index))],
@@ -207,6 +207,13 @@ const PastChart = (() => {
           setSelect: [(plot) => this.take(plot)],
         },
       };
+    }
+
+    // Without a label at the right edge, which would be cut off.
+    label(unix, step) {
+      const { start } = this.past;
+      const edge = this.rightEdge();
+      return ((edge - unix) / (edge - start)) * this.width() < 12 ? "" : clock(unix, step);
     }
 
     // The first curve is wider, so that it stays visible under a share of the same size.
