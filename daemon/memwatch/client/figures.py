@@ -28,6 +28,12 @@ def size(record: Json, name: str) -> str:
     return wording.size(figure(record, name))
 
 
+def least_footprint(process: Json) -> int:
+    """Return the footprint or its lower bound; -1 if unknown. Older daemons do not send the bound."""
+    known = process["footprint_bytes"], process.get("footprint_low_bytes")
+    return next((one for one in known if one is not None), -1)
+
+
 def decode_vitals(device: Json) -> Vitals:
     """Return the known values. Older daemons send none."""
     names = Vitals.__struct_fields__

@@ -11,10 +11,11 @@ import click
 
 from memwatch.client.address import Address
 from memwatch.client.context import Number, build_context, check_shape, common, seconds_within
+from memwatch.client.figures import least_footprint
 from memwatch.client.http import DaemonResponse, ask
 from memwatch.client.tables import columns
 from memwatch.client.times import clock, stamp, when
-from memwatch.model import NAMELESS
+from memwatch.model import NAMELESS, Absent
 from memwatch.render import words as wording
 
 Json = dict[str, Any]
@@ -38,7 +39,9 @@ def owners(by: str | None, limit: int, url: Address | None, as_json: bool) -> in
     context = build_context(url, as_json)
     if by == "process":
         answer = ask(context.address, "/api/v1/processes")
-        return context.show(answer.json, lambda: process_lines(answer.json, limit), answer.is_simulated)
+        return context.show(
+            answer.json, lambda: process_lines(answer.json, limit, ask_labels(context.address)), answer.is_simulated
+        )
     found = _ask_owners(context.address, by or "unit")
     with check_shape(context.address):
         has_owners = any(one.get("visible", True) for one in found.json["owners"])
@@ -52,8 +55,15 @@ def _ask_owners(address: Address, by: str) -> DaemonResponse:
     return ask(address, f"/api/v1/owners?{urlencode({'by': by})}")
 
 
+def ask_labels(address: Address) -> dict[str, str]:
+    """Return the label of each pool and share by id."""
+    places = [*ask(address, "/api/v1/pools").json, *ask(address, "/api/v1/shares").json]
+    return {place["id"]: place["label"] for place in places}
+
+
 def owner_lines(found: Json, limit: int) -> Iterator[str]:
     labels = {pool["id"]: pool["label"] for pool in found.get("pools", ())}
+    labels |= {share["id"]: share["relation"].partition(" ⊂ ")[0] for share in found.get("shares", ())}
     rows: list[tuple[str, ...]] = [(found["by"], "processes", "footprint", "rss", "GPU memory")]
     rows += [_owner_row(owner, labels) for owner in found["owners"][:limit]]
     yield from columns(rows, right=frozenset({1, 2, 3})) if len(rows) > 1 else [_why_none(found)]
@@ -68,10 +78,10 @@ def _why_none(found: Json) -> str:
     return f"No process has a {found['by']}; --by process lists them."
 
 
-def process_lines(found: Sequence[Json], limit: int) -> Iterator[str]:
+def process_lines(found: Sequence[Json], limit: int, labels: Json) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "rss", "GPU memory")]
-    for one in found[:limit]:
-        held = _devices(one["device_bytes"] or {}, {})
+    for one in sorted(found, key=lambda one: -least_footprint(one))[:limit]:
+        held = _devices(one["device_bytes"] or {}, labels)
         name = str(one["name"] or NAMELESS)[:60]
         rows.append((str(one["pid"]), name, _range(one), _known(one["rss_bytes"]), held))
     yield from columns(rows, right=frozenset({0, 2, 3})) if len(rows) > 1 else ["The list of processes is empty."]
@@ -98,8 +108,10 @@ def _known(count: int | None) -> str:
 
 
 def _range(one: Json) -> str:
-    low, exact = one.get("footprint_low_bytes"), one["footprint_bytes"]
-    return f"≥ {wording.size(low)}" if exact is None and low is not None else _known(exact)
+    low, high, exact = one.get("footprint_low_bytes"), one.get("footprint_high_bytes"), one["footprint_bytes"]
+    if exact is None and low is not None:
+        return wording.between(low, Absent.NOT_AVAILABLE if high is None else high)
+    return _known(exact)
 
 
 def _devices(held: Json, labels: Json) -> str:

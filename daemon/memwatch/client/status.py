@@ -6,7 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from memwatch.client import tree
-from memwatch.client.figures import Json, certain_headroom, decode_pressure, decode_vitals, figure, size, state_of
+from memwatch.client.figures import (
+    Json,
+    certain_headroom,
+    decode_pressure,
+    decode_vitals,
+    figure,
+    least_footprint,
+    size,
+    state_of,
+)
 from memwatch.client.tables import columns as table
 from memwatch.client.terminal.memory_map import Part, draw_bar, look_of, parts_of, segments
 from memwatch.client.terminal.moment import LEVELS, MARKS, STYLES, labels_of
@@ -67,12 +76,12 @@ def verdict_lines(snapshot: Json) -> Iterator[Line]:
 
 
 def _good(good: Sequence[Json], has_bad: bool, labels: dict[str, str]) -> str:
-    fullest = wording.verdict(labels[good[0]["target"]], decode_pressure(good[0]))
+    label, pressure = labels[good[0]["target"]], decode_pressure(good[0])
     if len(good) == 1:
-        return f"{fullest}."
+        return f"{wording.verdict(label, pressure)}."
     if has_bad:
         return f"{wording.count(len(good), 'other')} OK."
-    return f"{len(good)} pools and limits are OK. The fullest: {fullest}."
+    return f"{len(good)} pools and limits are OK. The fullest: {label}, {wording.reasons(pressure)}."
 
 
 class Columns(NamedTuple):
@@ -193,19 +202,13 @@ def _device_lines(snapshot: Json) -> Iterator[Line]:
 
 def process_lines(snapshot: Json, count: int) -> Iterator[str]:
     """Yield a table of the largest processes, after an empty line."""
-    listed = sorted(snapshot["processes"], key=lambda one: -_least_footprint(one))[:count]
+    listed = sorted(snapshot["processes"], key=lambda one: -least_footprint(one))[:count]
     if listed:
         rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "rss", "owner")]
         yield from ["", *table([*rows, *map(_process_row, listed)], right=frozenset({0, 2, 3}))]
     scan = snapshot.get("process_scan")
     if scan and scan.get("note"):  # some processes are hidden
         yield scan["note"]
-
-
-def _least_footprint(process: Json) -> int:
-    """Return the footprint or its lower bound; -1 if unknown. Older daemons do not send the bound."""
-    known = process["footprint_bytes"], process.get("footprint_low_bytes")
-    return next((one for one in known if one is not None), -1)
 
 
 def _process_row(process: Json) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ UNIFIED: dict[bool | None, str] = {
     False: "dedicated memory",
     None: "memory of unknown type",
 }
-RANGE = "A range is what is free at once, up to the amount after the kernel has reclaimed page cache."
+RANGE = "Of a range, the lower end is free now; the upper end needs reclaim of page cache."
 
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:

@@ -151,7 +151,7 @@ def test_devices_are_printed_as_a_table(daemon: RunningDaemon) -> None:
     assert head.split() == ["id", "name", "architecture", "can", "allocate", "state"]
     assert row.split() == ["gpu0", "NVIDIA", "GB10", "unified", "memory", "13.4", "–", "44.3", "GiB", "ok"]
     assert " °C, " in sensors
-    assert note.startswith("A range is what is free at once")
+    assert note.startswith("Of a range, the lower end is free now")
 
 
 def test_backends_are_printed_with_reasons(daemon: RunningDaemon) -> None:
@@ -344,7 +344,7 @@ def test_owners_without_systemd_are_users_or_processes(tmp_path: Path) -> None:
     assert by_unit.stdout == "No process has a unit; --by process lists them.\n"
     largest = by_process.stdout.splitlines()[1]
     assert largest.split()[:2] == ["1002", "process-3"]
-    assert largest.endswith("31.0 GiB")
+    assert largest.endswith("VRAM 31.0 GiB")
     assert json.loads(as_json.stdout)[0]["pid"] == 1002
 
 

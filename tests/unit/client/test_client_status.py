@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.client.check import judge, perfdata
-from memwatch.client.reports import alert_lines, growth_lines, last_word_lines, owner_lines
+from memwatch.client.reports import alert_lines, growth_lines, last_word_lines, owner_lines, process_lines
 from memwatch.client.samples import header_line, sample_line
 from memwatch.client.status import render_lines
 from memwatch.client.terminal.style import Depth, line_cells, paint, plain
@@ -150,17 +150,34 @@ def test_owners_are_a_table_with_short_names() -> None:
         "rss_bytes": GIB,
         "device_bytes": {"gpu7.mig2": GIB, "gpu0": GIB, "gpu1": 0},
     }
+    ranged = {**owner, "footprint_high_bytes": 9 * GIB, "device_bytes": {"gpu0.gtt": GIB}}
     pools = [{"id": "gpu0", "label": "VRAM 0"}]
     few = {**owner, "name": "a.service", "device_bytes": {f"gpu{number}": GIB for number in range(8)}}
-    found = {"by": "unit", "owners": [owner, few], "pools": pools, "note": "Some are hidden."}
+    shares = [{"id": "gpu0.gtt", "relation": "GTT ⊂ System RAM"}]
+    owners = [owner, ranged, few]
+    found = {"by": "unit", "owners": owners, "pools": pools, "shares": shares, "note": "Some are hidden."}
     text = "\n".join(owner_lines(found, 20))
 
     assert "docker-9b1d5e2c70aa.scope" in text
     assert "≥ 8.0 GiB" in text
     assert "GPU 7 · MIG 2 1.0 GiB, VRAM 0 1.0 GiB" in text
+    assert "8.0 – 9.0 GiB" in text
+    assert "GTT 1.0 GiB" in text
     assert "8.0 GiB in 8 places" in text
     assert text.endswith("Some are hidden.")
-    assert list(owner_lines(found, 1))[-2] == "1 more; --limit shows them."
+    assert list(owner_lines(found, 1))[-2] == "2 more; --limit shows them."
+
+
+def test_processes_by_footprint_are_listed_largest_first() -> None:
+    """GPU memory counts, a lower bound as well, and shares have their labels."""
+    resident = {"pid": 1, "name": "train.py", "footprint_bytes": 2 * GIB, "rss_bytes": 2 * GIB, "device_bytes": {}}
+    on_gpu = {**resident, "pid": 2, "footprint_bytes": 5 * GIB, "rss_bytes": 0, "device_bytes": {"cuda0": 5 * GIB}}
+    bound = {**resident, "pid": 3, "footprint_bytes": None, "footprint_low_bytes": 3 * GIB}
+    lines = list(process_lines([resident, on_gpu, bound], 2, {"cuda0": "CUDA Pool"}))
+
+    assert [line.split()[0] for line in lines] == ["pid", "2", "3", "1"]
+    assert lines[1].endswith("CUDA Pool 5.0 GiB")
+    assert lines[3] == "1 more; --limit shows them."
 
 
 def test_growth_shows_rates_and_suspected_leaks() -> None:

@@ -158,7 +158,7 @@ def test_both_bounds_of_a_headroom_are_shown() -> None:
     assert "can allocate 2.0 GiB at once, up to 4.3 GiB after reclaim" in "\n".join(render_lines(found, None))
     assert "can allocate 4.3 GiB now" in "\n".join(render_lines(older, None))
     assert list(device_lines(found))[1].split("  ")[-2:] == ["2.0 – 4.3 GiB", "ok"]
-    assert list(device_lines(found))[2].startswith("A range is what is free at once")
+    assert list(device_lines(found))[2].startswith("Of a range, the lower end is free now")
     assert [line.split()[-3:] for line in device_lines(older)][1:] == [["4.3", "GiB", "ok"]]
 
 
