@@ -73,7 +73,7 @@ def check_engine(_ctx: click.Context, _option: click.Parameter, value: str) -> s
     flag_value=ALL,
     default="",
     callback=check_engine,
-    help="Launch line of vllm, sglang, tensorrt-llm, transformers, llama.cpp or ollama; without a name of each.",
+    help="Launch line of vllm, sglang, tensorrt-llm, transformers, llama.cpp or ollama. No name: all.",
 )
 @click.option("--machines", is_flag=True, help="Also check the daemon's neighbours.")
 @common

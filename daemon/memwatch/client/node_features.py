@@ -43,7 +43,7 @@ VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
     "--interval",
     metavar="DURATION",
     callback=seconds_within("10s", "24h", "1m"),
-    help="With --output: write again each DURATION; the labels expire when that ends.",
+    help="With --output: write again each DURATION. Labels expire after three missed writes.",
 )
 @common
 def node_features(file: Path | None, interval: float | None, url: Address | None, as_json: bool) -> int:

@@ -119,5 +119,5 @@ def _low_vram(device: Device, here: Machine) -> Iterator[Advice]:
 def _leave_free(here: Machine) -> Iterator[Advice]:
     if here.ram is not None:
         rest = here.ram.size_bytes - int(here.ram.size_bytes * CRITICAL_RATIO)
-        reason = f"memwatchd reports {here.ram.label} as critical at {CRITICAL_RATIO:.0%} usage"
+        reason = f"memwatchd reports {here.ram.label} as critical above {CRITICAL_RATIO:.0%} use"
         yield Advice("leave_free", size(rest), reason, ("memwatchd: [pressure] critical_percent",))

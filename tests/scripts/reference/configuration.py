@@ -88,8 +88,8 @@ def read_shipped(text: str) -> Shipped:
 
 def _sentence(lines: list[str]) -> str:
     """Return a comment on one line, without what the columns of the table say."""
-    text = re.sub(r"\s+", " ", " ".join(lines)).strip()
-    return re.sub(_IN_COLUMNS, "", text).strip()
+    text = re.sub(r"\s+", " ", " ".join(lines))
+    return re.sub(r"\s+", " ", re.sub(_IN_COLUMNS, "", text)).strip()
 
 
 def type_text(kind: Any, extras: tuple[object, ...]) -> str:
