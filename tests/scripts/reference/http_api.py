@@ -20,13 +20,14 @@ otherwise. It serves a description of this API for programs at `/openapi.json`, 
 
 Sizes are bytes. `null` means that a figure is absent, and `absent` of the same object has the reason:
 `not_supported`, `not_permitted`, `not_available`, `not_read`, `stale` or `inconsistent`. Every object has
-`simulated`, which is true in what `--demo` and `--replay` answer. The tables below leave out both fields. Times
+`simulated`, which is true with `--demo` and `--replay`. The tables below leave out both fields. Times
 ending in `_unix` are Unix seconds.
 
 Errors are `application/problem+json` (RFC 9457) with a sentence that names the fix. Any path can answer 401 (a
 login is required), 503 (no reading yet, or too many clients or queries), and 422 (a parameter is wrong or unknown).
-Methods other than GET can answer 403: without a login they are accepted from this machine only. `/healthz` and
-`/readyz` need no login.
+Methods other than GET can answer 403: without a login they are accepted from root and the daemon's user on this
+machine, and marks, reports and leases also from the user of their process. [Security
+model](../explanation/security.md#access) has the rules. `/healthz` and `/readyz` need no login.
 """
 
 PAGES = {
@@ -41,6 +42,7 @@ PAGES = {
     "about": "collectors, their errors, and the daemon's own cost",
 }
 OTHER_PAGES = {
+    "/processes/PID": "one process: its footprint over time, its memory by kind, its allocators",
     "/machines/NAME": "the last two minutes and the last hour of a neighbour",
     "/last-words": "the last two minutes of a run that did not end cleanly",
     "/runbooks": "what to check and do for each alert; `runbook_url` in notifications leads there",

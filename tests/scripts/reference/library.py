@@ -15,7 +15,7 @@ from scripts.reference.capabilities import CAPABILITIES
 from scripts.reference.markdown import block, code, codes, first_paragraph, page, prose, table
 
 INTRO = """
-`import memwatch` is for training and inference code. Importing takes 5 ms and loads each name on first use. The
+`import memwatch` is for training and inference code. It loads each name on first use. The
 library works without a daemon; with one it reads the daemon's figures, and sends it marks and allocator reports.
 It looks for the daemon at `MEMWATCH_URL` (`http://HOST:6360`, or `unix:/PATH` of a socket that a container
 shares), else at `/run/memwatchd/memwatchd.sock`, else at `http://127.0.0.1:6360`. [Training

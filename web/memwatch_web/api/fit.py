@@ -16,7 +16,7 @@ from memwatch_web.asgi.problems import ProblemError
 
 
 async def fit(services: Services, request: Request, question: Annotated[FitRequest, Query()]) -> Response:
-    """Check that a size or a model fits now: on which device, with how many bytes to spare, and why."""
+    """Check if a size or a model fits now: on which device, with how many bytes to spare, and why."""
     try:
         found = _as_sent(question, request).answer(services.current())
     except InvalidInputError as error:
