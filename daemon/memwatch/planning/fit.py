@@ -228,14 +228,21 @@ def _needs_reclaim(need: int, verdict: FitVerdict) -> bool | Absent:
 def _advice_for(holders: Sequence[Holder], missing: int) -> str:
     """Name the largest holders. Promise that it fits only if their known memory covers the missing bytes."""
     named = holders[:NAMED_HOLDERS]
-    words = ", ".join(f"{one.process.title} ({one.process.pid}) {size(one.held_bytes)}" for one in named)
-    if not words:
+    if not named:
         return "it fits if other processes free memory"
+    if alone := [one for one in named if one.held_bytes >= missing]:
+        which = "this one" if len(alone) == 1 else "one of these"
+        return f"it fits if {which} frees memory: {_holder_words(alone)}"
+    words = _holder_words(named)
     if sum(one.held_bytes for one in named) >= missing:
         return f"it fits if these free memory: {words}"
     if sum(one.held_bytes for one in holders) >= missing:
         return f"it fits if other processes free memory; the largest: {words}"
     return f"the memory that processes are known to hold is not enough; the largest: {words}"
+
+
+def _holder_words(holders: Iterable[Holder]) -> str:
+    return ", ".join(f"{one.process.title} ({one.process.pid}) {size(one.held_bytes)}" for one in holders)
 
 
 def _holders(snapshot: Snapshot, places: Set[str]) -> list[Holder]:
