@@ -20,7 +20,7 @@ NO = Absent.NOT_SUPPORTED
 
 def spark(scene: Scene) -> Engine:
     """vLLM with a model of 32 billion weights in 8 bits. It listens when its model is loaded."""
-    blank = Engine("vllm-3921", "vllm", "vLLM", Absent.NOT_AVAILABLE, 3921, (3921,), "ada")
+    blank = Engine("vllm-3921", "vllm", "vLLM", Absent.NOT_AVAILABLE, 3921, (3921,), "root")
     if scene.second < LOADED_AT:
         return _loading(blank)
     second = scene.second - scene.second % PERIOD
