@@ -34,7 +34,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 help:
 	@echo "make run          set up and start memwatchd at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
 	@echo "make test         set up and run the tests (TOOLS=none: without the programs that are not installed)"
-	@echo "make test-long    run the long tests: every sample in a browser, a day of ticks, faults by the hundred, overhead"
+	@echo "make test-long    run the long tests: every sample in a browser, a day and a half of ticks, faults by the hundred, overhead"
 	@echo "make coverage     run all of these and report uncovered lines (a third slower)"
 	@echo "make lint         check formatting, types (also of the tests), layers and language"
 	@echo "make verify-types check that everything that \`import memwatch\` offers has a known type (pyright)"
@@ -58,7 +58,7 @@ help:
 	@echo "make machines     check the laws of the accounting on generated machines (COUNT=1000000 MACHINES_ARGS='--processes 2')"
 	@echo "make test-pythons run the tests on every installed Python, 3.10 to 3.14"
 	@echo "make test-pins    check that the pinned versions exist for each of these Pythons"
-	@echo "make test-oldest  run the tests without browser, programs and measurements on Python 3.10"
+	@echo "make test-oldest  run a part of the tests on Python 3.10: no browser, other programs or measurements"
 	@echo "make test-lowest  run the tests with the oldest allowed dependencies"
 	@echo "make test-install install in every documented way, in clean places and fresh Debian roots (10 minutes)"
 	@echo "make test-neighbours  kill, stop and disconnect neighbours, on lossy links too (N=100 of each; NEIGHBOUR_ARGS='-k cut')"
