@@ -14,7 +14,7 @@ from memwatch.alerts.rules import RULES, URGENT, URGENT_SECONDS, AlertRules
 from memwatch.model import Thresholds
 from memwatch.pressure import signals
 from memwatch.pressure.forecast import LASTS_RATIO
-from memwatch.pressure.judge import CRITICAL_SECONDS, CRITICAL_USED, LONG_SECONDS, LONG_USED
+from memwatch.pressure.judge import CRITICAL_BYTES, CRITICAL_SECONDS, CRITICAL_USED, LONG_SECONDS, LONG_USED
 from memwatch.pressure.resident import AUTO_RESIDENT_SECONDS
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level
@@ -101,8 +101,9 @@ def signal_rows() -> Iterator[tuple[str, str, str]]:
     yield (
         "ttf",
         f"the forecast says full within {span(signals.TTF_MEDIUM_SECONDS)}; within {span(CRITICAL_SECONDS)} and "
-        f"{LASTS_RATIO:g} times as long as memory has been falling, with {percent(CRITICAL_USED)} used, or "
-        f"{percent(LONG_USED)} after {span(LONG_SECONDS)}. Never critical for a GPU's own memory",
+        f"{LASTS_RATIO:g} times as long as memory has been falling, with {percent(CRITICAL_USED)} used, "
+        f"{percent(LONG_USED)} after {span(LONG_SECONDS)}, or less than {CRITICAL_BYTES >> 20} MiB of System RAM "
+        "left. Never critical for a GPU's own memory",
         "medium; critical",
     )
     yield (
