@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -11,6 +13,7 @@ from memwatch.model import Absent
 from memwatch.render.words import ABSENT_WORDS
 from memwatch.snapshot import CollectorState
 from memwatch_web.pages.renderer import Pages
+from memwatchd.settings.load import load
 from support.daemon_process import running_daemon
 from support.html_reader import Reader
 
@@ -84,6 +87,20 @@ def test_every_absence_reason_is_shown(page: Reader, reason: Absent) -> None:
 )
 def test_other_states_are_shown(page: Reader, words: str) -> None:
     assert words in page.text
+
+
+def test_example_of_receivers_is_accepted_by_the_settings(tmp_path: Path) -> None:
+    """With a secret in the named file, the example on the page of alerts needs no further key."""
+    found = re.search(r'<pre class="example"><code>(.*?)</code></pre>', Pages().patterns().decode(), re.DOTALL)
+    assert found
+    secret, config = tmp_path / "webhook-secret", tmp_path / "memwatchd.toml"
+    secret.write_text("whsec_" + "QUFB" * 8)
+    secret.chmod(0o600)
+    config.write_text(html.unescape(found[1]).replace("/etc/memwatchd/webhook-secret", str(secret)))
+
+    alerts = load({"config": str(config)}, {}).alerts
+
+    assert [one.name for one in alerts.receivers] == ["operators", "chat"]
 
 
 def test_page_is_served_only_if_enabled(tmp_path: Path) -> None:
