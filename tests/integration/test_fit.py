@@ -231,7 +231,7 @@ def test_command_accepts_sizes_and_training(daemon: RunningDaemon, tmp_path: Pat
 
     assert (plain.returncode, plain.stdout.splitlines()[-1]) == (0, "Fits after reclaim of page cache: use gpu0.")
     assert whole.returncode == 1
-    assert "LoRA (--lora 16" in whole.stdout
+    assert "LoRA (--checkpointing --lora 16" in whole.stdout
     assert lora.returncode == 0
 
 

@@ -267,7 +267,23 @@ def list_reductions(checkpoint: Checkpoint, use: Use) -> Iterator[Reduction]:
         options = (*_training_reductions(use), *_inference_reductions(checkpoint, use))
     for words, flags, changed in options:
         with suppress(InvalidInputError):
-            yield Reduction(words, flags, changed, compute_checkpoint_need(checkpoint, changed))
+            need = compute_checkpoint_need(checkpoint, changed)
+            yield Reduction(*_with_earlier(words, flags, use, changed), changed, need)
+
+
+def _with_earlier(words: str, flags: str, use: Use, changed: Use) -> tuple[str, str]:
+    """Return words and flags of a change, with those of the cheaper changes that it builds on."""
+    earlier = []
+    if changed.batch_size != use.batch_size and "--batch" not in flags:
+        earlier.append((f"a batch of {changed.batch_size}", f"--batch {changed.batch_size}"))
+    before, after = use.training, changed.training
+    if before and after and after.optimizer != before.optimizer and "--optimizer" not in flags:
+        word = "8-bit AdamW" if after.optimizer == "adamw_8bit" else after.optimizer
+        earlier.append((word, f"--optimizer {after.optimizer}"))
+    named = f"{words}, with {' and '.join(word for word, _ in earlier)}" if earlier else words
+    if before and after and after.checkpointing and not before.checkpointing and "--checkpointing" not in flags:
+        earlier.insert(0, ("", "--checkpointing"))  # the words have it
+    return named, " ".join([*(flag for _, flag in earlier), flags])
 
 
 def list_image_reductions(use: Use) -> Sequence[tuple[str, str, Use]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from memwatch.planning.checkpoint import describe_config
 from memwatch.planning.demand import Demand
 from memwatch.planning.fit import compute_fit
 from memwatch.planning.huggingface import parse_config
-from memwatch.planning.request import Use, compute_checkpoint_need
+from memwatch.planning.request import Use, compute_checkpoint_need, list_reductions
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
 from memwatch.snapshot import Snapshot
@@ -268,3 +269,41 @@ def test_reserve_stays_free() -> None:
 def test_impossible_options_are_rejected(use: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         Use(**use)
+
+
+REQUESTS = (
+    Use(context=8192, batch_size=8),
+    Use(context=2048, batch_size=4, training=TrainingPlan()),
+    Use(context=2048, batch_size=4, training=TrainingPlan(lora_rank=8)),
+    Use(context=2048, training=TrainingPlan(optimizer="lion")),
+)
+
+
+@pytest.mark.parametrize("use", REQUESTS)
+def test_options_of_a_reduction_give_its_need(use: Use) -> None:
+    """Each change builds on the cheaper ones, so its options and its words have theirs as well."""
+    checkpoint = model("Llama 3 8B")
+
+    for change in list_reductions(checkpoint, use):
+        assert compute_checkpoint_need(checkpoint, with_options(use, change.flags)) == change.need, change.words
+        assert change.use.batch_size == use.batch_size or "batch" in change.words
+
+
+def with_options(use: Use, flags: str) -> Use:
+    """Return a request with options of the command."""
+    given = dict(re.findall(r"--(\w+)(?: (\w+))?", flags))
+    training = use.training
+    if training is not None:
+        training = replace(
+            training,
+            checkpointing=training.checkpointing or "checkpointing" in given,
+            lora_rank=int(given.get("lora", training.lora_rank)),
+            optimizer=given.get("optimizer", training.optimizer),
+        )
+    return replace(
+        use,
+        batch_size=int(given.get("batch", use.batch_size)),
+        context=int(given.get("context", use.context)),
+        dtype=given.get("dtype", use.dtype),
+        training=training,
+    )
