@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from support.engine_host import EngineHost
 from support.engine_servers import Answer, EngineSite, Handler, engine_process, engine_site
 
 GIB = 1 << 30
+CACHE = "home/ana/.cache/huggingface/hub/models--Qwen--Qwen3-32B"
 VLLM = ("/venv/bin/python3", "/venv/bin/vllm", "serve", "Qwen/Qwen3-32B")
 
 
@@ -76,7 +79,7 @@ def test_sizes_follow_from_the_files_of_the_model(host: EngineHost, tmp_path: Pa
 
 
 def test_model_of_a_repository_is_looked_for_in_the_home_of_its_user(host: EngineHost, tmp_path: Path) -> None:
-    folder = tmp_path / "home/ana/.cache/huggingface/hub/models--Qwen--Qwen3-32B"
+    folder = tmp_path / CACHE
     (folder / "refs").mkdir(parents=True)
     (folder / "refs/main").write_text("a" * 40)
     (folder / "snapshots" / ("a" * 40)).mkdir(parents=True)
@@ -92,6 +95,31 @@ def test_model_whose_files_are_not_readable_has_no_sizes_and_a_reason(host: Engi
     engine = ask(host)
     assert engine.weights_bytes is Absent.NOT_AVAILABLE
     assert engine.notes == ("The files of its model (Qwen/Qwen3-32B) are not readable here.",)
+
+
+def test_control_characters_in_the_path_of_a_model_are_escaped(host: EngineHost) -> None:
+    host.add(500, ("vllm", "serve", "/models/\x1b[2J\u202e"))
+    with engine_site(texts.vllm(root="/models/\x1b[2J\u202e")) as site:
+        host.listen(500, site.port)
+        notes = ask(host).notes
+    assert notes == ("The files of its model (/models/\\u001b[2J\\u202e) are not readable here.",)
+
+
+@pytest.mark.parametrize("place", [f"{CACHE}/refs/main", "proc/500/root/etc/passwd"])
+def test_pipe_in_place_of_a_file_does_not_stop_the_collector(
+    host: EngineHost, vllm: EngineSite, tmp_path: Path, place: str
+) -> None:
+    """The files belong to the server's user or container. Opening a pipe waits for its writer."""
+    host.add(500, VLLM)
+    host.listen(500, vllm.port)
+    (tmp_path / place).parent.mkdir(parents=True)
+    os.mkfifo(tmp_path / place)
+    found: list[Engine] = []
+    thread = threading.Thread(target=lambda: found.append(ask(host)), daemon=True)
+    thread.start()
+    thread.join(10)
+
+    assert [one.weights_bytes for one in found] == [Absent.NOT_AVAILABLE]
 
 
 def test_tokens_per_second_are_those_between_two_rounds(host: EngineHost, vllm: EngineSite) -> None:

@@ -15,6 +15,7 @@ from memwatch.engines.kinds import EngineKind
 from memwatch.engines.rates import Rates, compute_rates
 from memwatch.engines.records import Counters, Engine, EngineReading, ModelQuery, ModelSizes
 from memwatch.model import Absent, Bytes, Quality
+from memwatch.printable import printable
 from memwatch.runtime.http_get import GetError, get
 
 if TYPE_CHECKING:
@@ -139,7 +140,10 @@ def is_needed(reading: EngineReading) -> bool:
 
 
 def build_engine(engine: Engine, reading: EngineReading, rates: Rates, sizes: ModelSizes) -> Engine:
-    """Return the record of one round. Figures of the engine come before those of its model's files."""
+    """Return the record of one round. Figures of the engine come before those of its model's files.
+
+    Notes may have paths that the server reports or that are on its command line.
+    """
     weights, cache = reading.weights_bytes, reading.kv_cache_bytes
     quality = reading.quality
     if isinstance(weights, Absent) and not isinstance(sizes.weights_bytes, Absent):
@@ -167,7 +171,7 @@ def build_engine(engine: Engine, reading: EngineReading, rates: Rates, sizes: Mo
         sleeping=reading.sleeping,
         gpu_fraction=reading.gpu_fraction,
         quality=quality,
-        notes=tuple(_notes(engine, reading, sizes)),
+        notes=tuple(map(printable, _notes(engine, reading, sizes))),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,19 +46,28 @@ def candidates(name: str, home: str, cwd: str) -> Iterator[str]:
 
 def newest_snapshot(folder: Path) -> Path | None:
     """Return the files of the branch `main` in a folder of huggingface_hub."""
-    try:
-        with (folder / "refs/main").open("rb") as file:
-            commit = file.read(64).decode("ascii", "replace").strip()
-    except OSError:
-        return None
+    commit = (read_regular(folder / "refs/main", 64) or b"").decode("ascii", "replace").strip()
     return folder / "snapshots" / commit if COMMIT.fullmatch(commit) else None
 
 
 def find_home(root: Path, uid: int | None) -> str:
     """Return the home of a user, from the file of that root; empty if it is not known."""
-    try:
-        with (root / "etc/passwd").open("rb") as file:
-            rows = [line.split(b":") for line in file.read(MAX_PASSWD_BYTES).splitlines()]
-    except OSError:
-        return ""
+    data = read_regular(root / "etc/passwd", MAX_PASSWD_BYTES) or b""
+    rows = [line.split(b":") for line in data.splitlines()]
     return next((os.fsdecode(row[5]) for row in rows if len(row) == 7 and row[2] == str(uid).encode()), "")
+
+
+def read_regular(path: Path, most: int) -> bytes | None:
+    """Return the first bytes of a regular file, None for anything else.
+
+    Users and containers own these files: opening a FIFO would wait for its writer.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return None
+    with open(file, "rb") as opened:
+        try:
+            return opened.read(most) if stat.S_ISREG(os.fstat(file).st_mode) else None
+        except OSError:
+            return None
