@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.collectors.journal import Collector as Journal
+from memwatch.kill_log import ServiceKill
 from memwatch.linux.files import ParseError, Roots
 from memwatch.linux.line_program import LineProgram
 from memwatch.runtime.backoff import Backoff
@@ -18,6 +20,7 @@ KILL = (
     '{"_SYSTEMD_UNIT": "earlyoom.service", "__REALTIME_TIMESTAMP": "1800000000000000",'
     ' "MESSAGE": "sending SIGTERM to process 12 uid 0 \\"a\\": badness 1, VmRSS 5 MiB"}'
 )
+FORCED = f"Container {'a' * 64} failed to exit within 10s of signal 15 - using the force"
 
 
 @contextmanager
@@ -107,3 +110,21 @@ def test_journal_that_ends_keeps_its_kills_and_names_the_error(tmp_path: Path) -
 
     assert kills == {12}
     assert error == "journalctl exited with code 1: no permission; it will be restarted after a pause"
+
+
+def test_output_of_a_container_in_the_journal_is_no_kill(tmp_path: Path) -> None:
+    """Docker's driver `journald` writes it as a line of docker.service, with the id of the container."""
+    own = json.dumps({**json.loads(KILL), "_SYSTEMD_UNIT": "docker.service", "MESSAGE": FORCED})
+    of_container = json.dumps({**json.loads(own), "CONTAINER_ID": "0123456789ab"})
+    program = tmp_path / "journalctl"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{of_container}\n{own}\n{KILL}\nEND\nsleep 60\n")
+    program.chmod(0o755)
+    collector = Journal(Roots(), str(program))
+    kills: tuple[ServiceKill, ...] = ()
+    until = time.monotonic() + 10
+    while not kills and time.monotonic() < until:
+        kills = tuple(collector.collect().service_kills or ())
+        time.sleep(0.05)
+    collector.close()
+
+    assert [one.source for one in kills] == ["runtime", "earlyoom"]

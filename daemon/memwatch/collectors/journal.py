@@ -1,7 +1,8 @@
 """Kills in the journal: systemd-oomd, earlyoom, nohang, kubelet, container runtimes, and the service manager.
 
 `journalctl --follow` runs as a child process. Only lines of these units are read: the journal sets the unit of a
-line itself, so another program cannot forge it.
+line itself, so another program cannot forge it. Docker's logging driver `journald` writes the output of containers
+as lines of docker.service with the field CONTAINER_ID. Those are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from memwatch.runtime.programs import find_program
 AUTO = "auto"
 MAX_LINE_BYTES, MAX_READS = 1 << 16, 64
 PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS = 10.0, 300.0
-FIELDS = "_SYSTEMD_UNIT,MESSAGE"
+FIELDS = "_SYSTEMD_UNIT,MESSAGE,CONTAINER_ID"
 
 
 class Options(SwitchableOptions, frozen=True, kw_only=True):
@@ -86,7 +87,8 @@ class Collector(BaseCollector):
             self._rejected += 1
             return
         self._program.reset_pause()
-        if isinstance(unit, str) and isinstance(text, str):  # a message that is not UTF-8 is a list of bytes
+        # A message that is not UTF-8 is a list of bytes.
+        if isinstance(unit, str) and isinstance(text, str) and "CONTAINER_ID" not in found:
             self._tracker.read(unit, text, unix)
 
 
