@@ -154,3 +154,13 @@ def test_latest_kills_are_kept_and_numbered() -> None:
 @given(st.sampled_from(sorted(PARSERS)), st.text(max_size=400))
 def test_any_text_is_read_without_an_error(unit: str, text: str) -> None:
     assert len(read(unit, text)) <= 1
+
+
+def test_control_characters_of_a_line_are_escaped() -> None:
+    """Names of processes and control groups may have any character but a newline and a slash."""
+    (kill,) = read("earlyoom.service", 'sending SIGTERM to process 12 uid 7 "\x1b[2J\u202e": oom_score 5, VmRSS 3')
+    (other,) = read("systemd-oomd.service", f"Killed /a/\x1b[2J.scope {PRESSURE}")
+
+    assert (kill.name, other.place) == ("\\u001b[2J\\u202e", "/a/\\u001b[2J.scope")
+    assert kill.text.isprintable()
+    assert other.text.isprintable()

@@ -14,6 +14,7 @@ import pytest
 
 from memwatchd.systemd.prekill_hook import MAX_CONNECTIONS, MAX_MESSAGE_BYTES, SOCKET_NAME
 from support.daemon_process import RunningDaemon, descriptors, running_daemon
+from support.hostile_names import find_controls_in_json
 from support.incident_host import GROUPS, IncidentHost
 from support.passed_socket import passed_socket
 
@@ -105,6 +106,18 @@ def test_unknown_group_is_described_by_unit(tmp_path: Path) -> None:
         with closing(connect(tmp_path)) as client:
             call(client, NOTIFY, cgroup=GROUPS[78])
         daemon.wait_for_log(f"about to kill {GROUPS[78]}: gnome-shell (PID 78)")
+
+
+def test_control_characters_of_a_group_are_escaped(tmp_path: Path) -> None:
+    """A user names the control groups of own sessions."""
+    with daemon_with_hook(tmp_path, IncidentHost(tmp_path / "host")) as daemon:
+        daemon.wait_until_ok("processes")
+        with closing(connect(tmp_path)) as client:
+            call(client, NOTIFY, cgroup="/user.slice/\x1b[2J\u202e.scope")
+        (found,) = daemon.wait_for("/api/v1/incidents", lambda found: found)
+
+    assert "about to kill /user.slice/\\u001b[2J\\u202e.scope" in found["killer"]["evidence"]
+    assert find_controls_in_json(json.dumps(found).encode()) == []
 
 
 @pytest.mark.parametrize(

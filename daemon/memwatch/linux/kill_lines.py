@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from memwatch.kill_log import KillSource, ServiceKill
+from memwatch.printable import printable
 
 MAX_LINE, MAX_NAME = 500, 200
 
@@ -124,7 +125,15 @@ class KillLineTracker:
         found = self._parse_nohang(text) if unit in NOHANG else _parse(unit, text)
         if found is not None:
             self._number += 1
-            kill = ServiceKill(self._number, unix, found.source, text[:MAX_LINE], *found[1:])
+            kill = ServiceKill(
+                self._number,
+                unix,
+                found.source,
+                printable(text[:MAX_LINE]),
+                found.pid,
+                printable(found.name),
+                printable(found.place),
+            )
             self.kills = (*self.kills, kill)[-self.MAX_KILLS :]
 
     def _parse_nohang(self, text: str) -> KillLine | None:

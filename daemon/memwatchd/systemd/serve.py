@@ -16,6 +16,7 @@ from memwatch.kill_log import ServiceKill
 from memwatch.linux.cgroup_members import find_group, read_charged_bytes, read_members
 from memwatch.linux.files import Roots
 from memwatch.monitor.loop import Monitor
+from memwatch.printable import printable
 from memwatch.snapshot import Snapshot
 from memwatchd.sd_notify import Notifier
 from memwatchd.systemd.activation import take_sockets
@@ -86,6 +87,7 @@ def announce(monitor: Monitor, roots: Roots, place: str, number: int) -> None:
     group = find_group(roots.sysfs, place)
     members = read_members(group) if group is not None else frozenset()
     charged = read_charged_bytes(group) if group is not None else None
-    text = describe_holders(place, monitor.latest, members, charged)
+    name = printable(place)
+    text = describe_holders(name, monitor.latest, members, charged)
     log.info("systemd-oomd is %s", text)
-    monitor.incidents.announce(ServiceKill(number, monitor.moment().wall, "oomd_prekill", text, place=place))
+    monitor.incidents.announce(ServiceKill(number, monitor.moment().wall, "oomd_prekill", text, place=name))
