@@ -29,7 +29,8 @@ extensions=$(mktemp)
 trap 'rm -f "$extensions"' EXIT
 for name in "$@"; do
     mkdir -p "$folder/$name"
-    printf 'subjectAltName=DNS:%s\nbasicConstraints=critical,CA:FALSE\nextendedKeyUsage=serverAuth\n' "$name" >"$extensions"
+    case $name in *[!0-9.]*) kind=DNS ;; *.*.*.*) kind=IP ;; *) kind=DNS ;; esac
+    printf 'subjectAltName=%s:%s\nbasicConstraints=critical,CA:FALSE\nextendedKeyUsage=serverAuth\n' "$kind" "$name" >"$extensions"
     openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$name" -keyout "$folder/$name/tls.key" 2>/dev/null |
         openssl x509 -req -days 730 -CA "$folder/ca.pem" -CAkey "$folder/ca.key" -CAcreateserial -extfile "$extensions" \
             -out "$folder/$name/tls.pem" 2>/dev/null

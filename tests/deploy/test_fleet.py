@@ -54,6 +54,18 @@ def test_secrets_are_created_once_and_kept(tmp_path: Path) -> None:
     assert all(stat.S_IMODE(file.stat().st_mode) & 0o077 == 0 for file in tmp_path.rglob("*"))
 
 
+@pytest.mark.parametrize(
+    ("name", "option"), [("10.1.2.3", "-verify_ip"), ("node-1", "-verify_hostname"), ("17", "-verify_hostname")]
+)
+def test_certificate_is_valid_for_the_name_or_address(tmp_path: Path, name: str, option: str) -> None:
+    """Clients look for an IPv4 address among the addresses of a certificate, not among its names."""
+    done = create_secrets(tmp_path, name)
+    files = tmp_path / "ca.pem", tmp_path / name / "tls.pem"
+    verified = subprocess.run(["openssl", "verify", "-CAfile", files[0], option, name, files[1]], check=False)
+
+    assert (done.returncode, verified.returncode) == (0, 0), done.stderr
+
+
 @pytest.mark.parametrize("names", [(), ("../etc",), ("a b",), ("-x",), ("",)])
 def test_unusable_names_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
     """A name becomes a folder and part of a certificate. Nothing is created."""
