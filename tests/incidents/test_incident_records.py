@@ -13,6 +13,7 @@ from memwatch.clock import SystemClock
 from memwatch.history.disk.last_run import Sample as LastSample
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.notable_ticks import Holder, PoolUse, TargetPressure, Tick
+from memwatch.incidents.assemble import MAX_ENTRIES
 from memwatch.incidents.incident_json import incident_json
 from memwatch.incidents.log import MAX_INCIDENTS, RECENT_SECONDS, IncidentLog, pack
 from memwatch.incidents.markdown import render
@@ -113,6 +114,84 @@ def test_two_lines_and_the_end_of_one_kill_are_one_victim() -> None:
     assert [(one.who, one.killer) for one in found.victims] == [("cluster.service", "systemd_oomd")]
     assert found.cause is not None
     assert found.cause.pid == 29410
+
+
+KEPT = Actor(700, "sshd", ((0, 0.1), (9000, 0.1)))
+
+
+def test_slow_leak_keeps_its_growth_after_its_kill() -> None:
+    """It is listed no more when the record is finished, a minute after its end."""
+    leak = Actor(500, "leaky", ((0, 2.0), (2400, 27.9), (2400.5, 27.9)), unit="cluster.service")
+    logs = ((2401.0, "systemd-oomd.service", OOMD),)
+
+    (found,) = play(Scenario("leak", "own", 31.0, (leak, KEPT), NONE, 2410.0, other=((0, 1.0),), logs=logs))
+
+    assert found.cause is not None
+    assert (found.cause.pid, found.cause.growth_bytes >> 30) == (500, 25)
+    assert found.victim is not None
+    assert found.victim.is_cause
+
+
+def test_growth_on_a_discrete_gpu_is_no_cause_in_system_ram() -> None:
+    """System RAM was filled by the kernel half an hour ago, and a server has filled its GPU."""
+    server = Actor(500, "vllm", ((0, 1.0), (1200, 21.0), (9000, 21.0)), gpu="gpu0.vram")
+    report = "other.service: A process of this unit has been killed by the OOM killer."
+    script = Scenario(
+        "kernel memory",
+        "own",
+        31.0,
+        (server, KEPT),
+        NONE,
+        1500.0,
+        other=((0, 2.0), (1200, 30.3), (1500, 30.3)),
+        unattributed=((0, 1.0), (1200, 29.3), (1500, 29.3)),
+        vram=24.0,
+        logs=((1400.0, "init.scope", report),),
+    )
+
+    (found,) = play(script)
+
+    assert (found.kind, found.cause, found.candidates) == ("kill", None, ())
+
+
+COMPILERS = tuple(Actor(40_000 + n, "cc1plus", ((30 + n / 2, 0.1), (32.2 + n / 2, 0.1))) for n in range(320))
+
+
+def test_kill_is_in_the_timeline_beside_hundreds_of_starts() -> None:
+    """A build starts and ends two processes a second while memory is short."""
+    filler = Actor(29410, "cluster", ((0, 20.0), (30, 28.9), (170, 28.9)), unit="cluster.service")
+    script = Scenario(
+        "build",
+        "own",
+        31.0,
+        (filler, *COMPILERS, KEPT),
+        NONE,
+        200.0,
+        other=((0, 1.0),),
+        logs=((170.0, "systemd-oomd.service", OOMD),),
+        ends=((170.1, 29410, 9),),
+    )
+
+    (found,) = play(script)
+
+    kinds = [entry.kind for entry in found.timeline]
+    assert len(kinds) == MAX_ENTRIES
+    assert "kill" in kinds
+    assert "cluster (PID 29410) ended by SIGKILL" in [entry.text for entry in found.timeline]
+    assert list(found.timeline) == sorted(found.timeline, key=lambda entry: entry.unix)
+
+
+def test_kill_is_in_the_timeline_beside_hundreds_of_marks() -> None:
+    """A program marks each of its steps. Its failed allocation is kept as well."""
+    script = next(one for one in SCENARIOS if one.kernel)
+    killed = script.kernel[-1][0]
+    steps = tuple((n / 10, f"step {n} (process 77)") for n in range(int(10 * killed)))
+    failed = (killed - 1.05, "out of memory: no block (process 77)")
+
+    (found,) = play(replace(script, marks=(*steps, failed)))
+
+    assert [entry.kind for entry in found.timeline].count("oom_kill") == 1
+    assert failed[1] in [entry.text for entry in found.timeline]
 
 
 def test_victim_has_its_size_before_it_gave_its_memory_back() -> None:

@@ -26,14 +26,12 @@ STALLS = (0.1, 0.4)
 NO_EVENTS: frozenset[str] = frozenset({"started", "test", "reloaded"})
 
 
-def build_incident(
-    one: OpenIncident, long: Sequence[Suspect] = (), now: float | None = None, notes: Sequence[str] = ()
-) -> Incident:
+def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[str] = ()) -> Incident:
     """Return the incident as it is known now. `now`: boot time at which it is over, None while it lasts."""
     readings = FrameReader(one.target).read_all(one.frames)
     deaths = [death for _, death in one.deaths]
     death = choose_killer(deaths)
-    finding = _find(one, readings, long)
+    finding = _find(one, readings)
     victims = mark_victims(deaths, finding.cause)
     lowest = min((r for r in readings if r.boottime >= one.boottime - BEFORE_SECONDS), key=_available, default=None)
     came_back = None if now is None or lowest is None else max(0, readings[-1].available - lowest.available)
@@ -75,7 +73,7 @@ def _available(reading: Reading) -> int:
     return reading.available
 
 
-def _find(one: OpenIncident, readings: Sequence[Reading], long: Sequence[Suspect]) -> Finding:
+def _find(one: OpenIncident, readings: Sequence[Reading]) -> Finding:
     if not readings or one.kind == "gpu_lost":
         return Finding()
     observed = {task.pid: Observed(task.name, task.rss_bytes) for _, death in one.deaths for task in death.tasks}
@@ -92,7 +90,7 @@ def _find(one: OpenIncident, readings: Sequence[Reading], long: Sequence[Suspect
         recent = [reading for reading in readings if reading.boottime >= one.boottime - BEFORE_SECONDS]
         until = min(recent or readings, key=_available).boottime
     if not one.cgroup:
-        return find_cause(readings, until, one.size_bytes, observed, long=long)
+        return find_cause(readings, until, one.size_bytes, observed, long=list(one.long.values()))
 
     def belongs(holding: Holding) -> bool:
         return is_member(holding, one.cgroup)
@@ -163,10 +161,15 @@ def list_entries(one: OpenIncident, readings: Sequence[Reading], deaths: Sequenc
     for end, holding in one.ends:
         how = "" if end.status is None else f" by {end.signal_name}" if end.signal_name else " by itself"
         entries.append(Entry(end.unix, "end", f"{holding.name} (PID {end.pid}) ended{how}"))
-    entries += _starts_and_ends(readings, gone)
     entries += _stalls(one)
-    kept = sorted((entry for entry in entries if entry.unix >= since), key=lambda entry: entry.unix)
-    return kept[:MAX_ENTRIES]
+    kept = sorted((entry for entry in entries if entry.unix >= since), key=_time)[-MAX_ENTRIES:]
+    # A build starts and ends hundreds of processes: these entries take the places that are left.
+    others = sorted((entry for entry in _starts_and_ends(readings, gone) if entry.unix >= since), key=_time)
+    return sorted([*kept, *others[max(0, len(others) + len(kept) - MAX_ENTRIES) :]], key=_time)
+
+
+def _time(entry: Entry) -> float:
+    return entry.unix
 
 
 def _starts_and_ends(readings: Sequence[Reading], gone: set[int]) -> Iterator[Entry]:

@@ -38,6 +38,7 @@ from memwatch.incidents.triggers import (
     find_ram,
     is_critical,
     is_ram_full,
+    is_routine,
 )
 from memwatch.kill_log import ProcessEnd, ServiceKill
 from memwatch.model import Absent, Device, Process
@@ -53,7 +54,7 @@ TEARDOWN_SECONDS = 5.0
 MIN_KILLED_BYTES = 256 << 20
 # The share of the cgroup that limits the daemon.
 OWN_CGROUP = "cgroup"
-MAX_OPEN, MAX_EVENTS, MAX_PENDING = 4, 100, 50
+MAX_OPEN, MAX_EVENTS, MAX_ROUTINE, MAX_PENDING = 4, 100, 50, 50
 
 
 class Pending(Struct, frozen=True):
@@ -65,7 +66,7 @@ class Pending(Struct, frozen=True):
 
 
 class Gatherer:
-    """Gatherer of incidents. `long` returns the growth of processes over the last hour. Call from one thread."""
+    """Gatherer of incidents. `long` returns the growth in System RAM over the last hour. Call from one thread."""
 
     def __init__(self, long: Callable[[Observation], Sequence[Suspect]] = lambda _: ()) -> None:
         self.open: dict[str, OpenIncident] = {}
@@ -74,6 +75,7 @@ class Gatherer:
         self._monotonic = 0.0
         self._devices: tuple[Device, ...] = ()
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._routine: deque[Event] = deque(maxlen=MAX_ROUTINE)
         self._pending: deque[Pending] = deque(maxlen=MAX_PENDING)
         self._explained: deque[tuple[float, Death]] = deque(maxlen=MAX_PENDING)
         self._told: set[str] = set()
@@ -84,7 +86,8 @@ class Gatherer:
         """Add a tick. Return the incidents that began, changed or ended: `ended` is set for the last."""
         before, frame = self._ring.newest, build_frame(seen.boottime, seen.snapshot)
         self._ring.add(frame)
-        self._events.extend(seen.events)
+        for event in seen.events:
+            (self._routine if is_routine(event) else self._events).append(event)
         triggers = [*self._triggers(before, frame, seen), *self._expired(seen)]
         self._monotonic, self._devices = seen.snapshot.monotonic, seen.snapshot.devices
         if not triggers and not self.open:
@@ -106,7 +109,9 @@ class Gatherer:
         for one in self.open.values():
             one.notes.append(note)
             now = one.frames[-1].boottime if one.frames else one.boottime
-            ended.append(build_incident(one, () if seen is None else self._long(seen), now))
+            if seen is not None:
+                self._add_long(one, seen)
+            ended.append(build_incident(one, now))
         self.open.clear()
         return ended
 
@@ -165,7 +170,7 @@ class Gatherer:
         if holding is None:
             return
         for one in self.open.values():
-            one.ends.append((end, holding))
+            one.add_end(end, holding)
         if end.was_killed:
             death = killer.with_device_memory(killer.from_end(end, holding), self._find_device_memory(end.pid))
             self._pending.append(Pending(seen.boottime, death, holding))
@@ -259,7 +264,7 @@ class Gatherer:
             cgroup=trigger.cgroup,
             written_at=seen.boottime,
             frames=self._ring.frames(),
-            events=list(self._events),
+            events=sorted((*self._events, *self._routine), key=lambda event: event.seq),
             notes=list(describe_blind_spots(snapshot)),
         )
         self.open[key] = one
@@ -275,9 +280,13 @@ class Gatherer:
             if is_over or key in changed or is_due:
                 one.written_at = seen.boottime
                 one.rewrite_seconds *= 2 if is_due else 1
-                long = self._long(seen)
-                built.append(build_incident(one, long, seen.boottime if is_over else None, self._returns(seen)))
+                self._add_long(one, seen)
+                built.append(build_incident(one, seen.boottime if is_over else None, self._returns(seen)))
         return built
+
+    def _add_long(self, one: OpenIncident, seen: Observation) -> None:
+        if one.target == find_ram(seen.snapshot):
+            one.add_long(seen.boottime, self._long(seen))
 
     def _is_over(self, key: str, one: OpenIncident, seen: Observation) -> bool:
         if seen.boottime - one.boottime >= MAX_SECONDS:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
 from memwatch.events import Event
 from memwatch.incidents.killer import Death, explains, is_member, shorten
 from memwatch.incidents.readings import Frame, Holding
-from memwatch.incidents.records import IncidentKind
+from memwatch.incidents.records import IncidentKind, Suspect
+from memwatch.incidents.triggers import is_routine
 from memwatch.kill_log import ProcessEnd
 from memwatch.units import duration
 
@@ -31,7 +32,7 @@ class OpenIncident(Struct):
     """State of an incident.
 
     `bad_at`: boot time of the last trigger, or of the last tick at a critical level. `labels`: those of pools and
-    shares, by id.
+    shares, by id. `long`: growth over the last hour by PID, the most that was seen.
     """
 
     id: str
@@ -56,6 +57,7 @@ class OpenIncident(Struct):
     events: list[Event] = field(default_factory=list)
     ends: list[tuple[ProcessEnd, Holding]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    long: dict[int, Suspect] = field(default_factory=dict)
 
     def add_frame(self, frame: Frame) -> None:
         """Add a frame. Of too many, every second of the older half is dropped."""
@@ -65,7 +67,20 @@ class OpenIncident(Struct):
             self.frames = [*self.frames[:half:2], *self.frames[half:]]
 
     def add_events(self, events: tuple[Event, ...]) -> None:
-        self.events.extend(events[: MAX_EVENTS - len(self.events)])
+        """Add events, at most MAX_EVENTS. Others replace routine events of programs."""
+        for event in events:
+            if len(self.events) < MAX_EVENTS or self._make_room(event):
+                self.events.append(event)
+
+    def _make_room(self, event: Event) -> bool:
+        routine = [] if is_routine(event) else [index for index, one in enumerate(self.events) if is_routine(one)]
+        if routine:
+            del self.events[routine[-1]]
+        return bool(routine)
+
+    def add_end(self, end: ProcessEnd, holding: Holding) -> None:
+        if len(self.ends) < MAX_ENDS:
+            self.ends.append((end, holding))
 
     def add_death(self, boottime: float, death: Death) -> bool:
         """Add a death. Return False if it is another line about a known one.
@@ -81,6 +96,15 @@ class OpenIncident(Struct):
         if len(self.deaths) < MAX_DEATHS:
             self.deaths.append((boottime, death))
         return True
+
+    def add_long(self, boottime: float, suspects: Iterable[Suspect]) -> None:
+        """Add the growth over the last hour, until the first kill: a process that was killed is listed no more."""
+        if self.deaths and boottime - self.deaths[0][0] > SAME_END_SECONDS:
+            return
+        for one in suspects:
+            known = self.long.get(one.pid or 0)
+            if known is None or one.growth_bytes >= known.growth_bytes:
+                self.long[one.pid or 0] = one
 
     def add_gap(self, seconds: float) -> None:
         if seconds:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from memwatch.events import MARK, Event
+from memwatch.events import MARK, OF_PROGRAMS, Event
 from memwatch.incidents.killer import Death
 from memwatch.incidents.readings import Frame
 from memwatch.incidents.records import IncidentKind
@@ -112,6 +112,11 @@ def find_program_errors(events: tuple[Event, ...]) -> Iterator[tuple[Event, str,
         found = _PROGRAM.match(event.text) if event.kind == MARK else None
         if found:
             yield event, found[1], int(found[2]) if found[2] else None
+
+
+def is_routine(event: Event) -> bool:
+    """Return True for events that programs set by the hundred. A failed allocation is not one of them."""
+    return event.kind in OF_PROGRAMS and not _PROGRAM.match(event.text)
 
 
 def find_place(pid: int | None, frame: Frame) -> str | None:

@@ -18,13 +18,15 @@ from memwatch.incidents.store import IncidentStore
 from memwatch.incidents.triggers import Observation
 from memwatch.incidents.unclean import build_unclean, close_cut_off
 from memwatch.kill_log import ProcessEnd, ServiceKill
-from memwatch.model import Absent, Process
+from memwatch.model import Absent, PoolKind, Process
 from memwatch.monitor.ended_processes import EndedProcesses
 from memwatch.pressure.oom_kills import NewKills
 from memwatch.processes.growth import GrowthTracker
 from memwatch.snapshot import Snapshot
 
 HOUR_SECONDS = 3600.0
+# A victim may be listed no more when its kill is noticed. Sizes are read every ten seconds.
+GONE_SECONDS = 25.0
 MAX_GROWN, MAX_ANNOUNCED = 8, 16
 RESTARTED = "the recording ended before it was over"
 STOPPED = "memwatchd was stopped before it was over"
@@ -136,11 +138,13 @@ class IncidentObserver:
 
     def _grown(self, seen: Observation) -> list[Suspect]:
         """Return the growth over the last hour of processes without memory of a discrete GPU."""
-        since = self._growth.boottime - HOUR_SECONDS
+        since, snapshot = self._growth.boottime - HOUR_SECONDS, seen.snapshot
         found = []
-        for one in self._growth.since(since, seen.snapshot.unix - HOUR_SECONDS)[:MAX_GROWN]:
+        grown = self._growth.since(since, snapshot.unix - HOUR_SECONDS, GONE_SECONDS)
+        in_ram = [one for one in grown if not holds_discrete_memory(one.process, snapshot)]
+        for one in in_ram[:MAX_GROWN]:
             process = one.process
-            began = seen.snapshot.unix - (seen.boottime - one.from_boottime)
+            began = snapshot.unix - (seen.boottime - one.from_boottime)
             unit, container = word(process.unit), word(process.container)
             found.append(
                 Suspect(
@@ -155,3 +159,12 @@ class IncidentObserver:
                 )
             )
         return found
+
+
+def holds_discrete_memory(process: Process, snapshot: Snapshot) -> bool:
+    """Return True if a process holds memory of a pool other than System RAM, which its footprint contains."""
+    within = {share.id: share.within for share in snapshot.shares}
+    places = set(process.device_bytes)
+    for _ in within:
+        places = {within.get(place, place) for place in places}
+    return not places <= {pool.id for pool in snapshot.pools if pool.kind is PoolKind.SYSTEM_RAM}

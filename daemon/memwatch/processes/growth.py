@@ -181,10 +181,13 @@ class GrowthTracker:
             key, track = max(found, key=lambda one: one[1].newest[0])
             return ProcessPast(track.process, tuple(track.whole_past), key in self._listed)
 
-    def since(self, boottime: float, unix: float) -> list[ProcessGrowth]:
-        """Return the growth of the listed processes since a time, the largest first. New processes start at 0."""
+    def since(self, boottime: float, unix: float, gone_seconds: float = 0.0) -> list[ProcessGrowth]:
+        """Return the growth of the listed processes since a time, the largest first. New processes start at 0.
+
+        `gone_seconds`: include those that were listed until this long ago.
+        """
         with self._lock:
-            grown = [_grown_since(track, boottime, unix) for track in self._now()]
+            grown = [_grown_since(track, boottime, unix) for track in self._now(gone_seconds)]
         return sorted(grown, key=lambda one: (-one.grown_bytes, one.process.pid))
 
     def suspects(self) -> list[LeakSuspect]:
@@ -218,8 +221,10 @@ class GrowthTracker:
         self._suspects = {key: one for key, one in stay if key in self._listed and key not in verdicts} | found
         return [found[key] for key in found if key in new]
 
-    def _now(self) -> Iterator[ProcessTrack]:
-        return (track for key, track in self._tracks.items() if key in self._listed)
+    def _now(self, gone_seconds: float) -> Iterator[ProcessTrack]:
+        for key, track in self._tracks.items():
+            if key in self._listed or (gone_seconds and track.newest[0] >= self._added_at - gone_seconds):
+                yield track
 
 
 def key_of(process: Process) -> ProcessKey:
