@@ -122,6 +122,36 @@ def test_pipe_in_place_of_a_file_does_not_stop_the_collector(
     assert [one.weights_bytes for one in found] == [Absent.NOT_AVAILABLE]
 
 
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask silent servers again at once."""
+    monkeypatch.setattr("memwatch.engines.server.SILENT_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_reason_of_a_refusal_stays_the_same(host: EngineHost) -> None:
+    """This kind has only paths that are asked once a minute."""
+    with engine_site({"/v1/models": lambda handler: handler.reply(401, b"")}) as site:
+        address = EngineAddress("openai", "lab", Address("127.0.0.1", site.port))
+        collector = collector_of(host, address, discover=False)
+        notes = {collector.collect().engines[0].notes for _ in range(3)}
+    assert notes == {("It wants an API key: name it under [[engines]] with its token.",)}
+
+
+def test_server_too_busy_for_rare_questions_keeps_its_figures(host: EngineHost) -> None:
+    """SGLang answers /server_info between two steps of its scheduler."""
+    answers = texts.sglang() | {"/server_info": lambda _: time.sleep(3.0)}
+    host.add(500, ("python3", "-m", "sglang.launch_server"))
+    with engine_site(answers) as site:
+        host.listen(500, site.port)
+        collector = collector_of(host)
+        (first,) = collector.collect().engines
+        (second,) = collector.collect().engines
+    assert isinstance(first.requests_running, int)
+    assert second.requests_running == first.requests_running
+    assert [path for _, path in site.requests].count("/server_info") == 1
+
+
 def test_tokens_per_second_are_those_between_two_rounds(host: EngineHost, vllm: EngineSite) -> None:
     host.add(500, VLLM)
     host.listen(500, vllm.port)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -85,19 +85,34 @@ class EngineServer:
         return build_engine(engine, reading, rates, self._size(reading))
 
     def _request(self, now: float) -> None:
-        """Ask the paths of this round. After the first that times out, the others are not asked."""
-        is_rare = now - self._rare_at >= RARE_SECONDS
+        """Ask the paths of this round. After the first that times out, the others are not asked.
+
+        A busy server may take too long for a rare path only: the figures of the round stay, and earlier answers.
+        """
         for path in self.kind.paths:
             self._bodies.pop(path, None)
-        for path in (*self.kind.paths, *(self.kind.rare_paths if is_rare else ())):
+        if not self._ask_all(self.kind.paths):
+            self._bodies.clear()
+            return
+        if now - self._rare_at < RARE_SECONDS:
+            return
+        has_figures = any(path in self._bodies for path in self.kind.paths)
+        if not self._ask_all(self.kind.rare_paths) and not has_figures:
+            self._bodies.clear()
+        if self._bodies:
+            self._rare_at = now
+
+    def _ask_all(self, paths: Sequence[str]) -> bool:
+        """Return False if a path has no answer at all. A refusal replaces an earlier answer."""
+        for path in paths:
             body = self._first(path)
             if body is not None:
                 self._bodies[path] = body
             elif self._failure is not None and not self._failure.status:
-                self._bodies.clear()
-                return
-        if is_rare:
-            self._rare_at = now
+                return False
+            else:
+                self._bodies.pop(path, None)
+        return True
 
     def _first(self, path: str) -> bytes | None:
         """Return the first answer of `A|B`. Without one, keep the failure."""
