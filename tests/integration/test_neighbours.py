@@ -18,7 +18,7 @@ import pytest
 from support.client_process import memwatch
 from support.daemon_process import running_daemon
 from support.html_reader import Reader
-from support.libc_faults import LibcFaults
+from support.libc_faults import SOURCE, LibcFaults, built_library
 from support.neighbours import (
     HEAD,
     answers,
@@ -233,3 +233,17 @@ def test_reload_adds_and_removes_neighbours(tmp_path: Path) -> None:
             "/api/v1/machines", lambda found: {one["name"] for one in found if not one["is_self"]} == {"two"}
         )
         wait_for_state(daemon, "two", "up")
+
+
+def test_name_service_that_hangs_does_not_delay_the_end(tmp_path: Path) -> None:
+    """getaddrinfo(3) of the neighbour takes a minute. systemd kills a service that takes 15 s to stop."""
+    library = built_library(SOURCE.with_name("slow_names.c"))
+    config = neighbours({"slow": "http://slow.example:6360"})
+    with running_daemon(
+        tmp_path, "--demo", "rtx4090", config=config, environ={"LD_PRELOAD": str(library)}, installed=True
+    ) as daemon:
+        wait_for_state(daemon, "slow", "starting")
+        began = time.monotonic()
+
+        assert daemon.terminate() == 0
+        assert time.monotonic() - began < 10

@@ -21,15 +21,15 @@ FLAGS = ("-shared", "-fPIC", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror")
 LAYOUT = struct.Struct("<qqiiii4064s")
 
 
-def built_library() -> Path:
+def built_library(source: Path = SOURCE) -> Path:
     """Build once per source version. Test processes may build concurrently, so the file is renamed into place."""
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
-    library = CACHE / digest / "libc_faults.so"
+    digest = hashlib.sha256(source.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
+    library = CACHE / digest / f"{source.stem}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
             built = Path(scratch, library.name)
-            command = [os.environ.get("CC", "cc"), *FLAGS, "-o", str(built), str(SOURCE), "-ldl"]
+            command = [os.environ.get("CC", "cc"), *FLAGS, "-o", str(built), str(source), "-ldl"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
             built.replace(library)

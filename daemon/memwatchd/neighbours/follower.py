@@ -7,21 +7,19 @@ import logging
 import random
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from memwatch.neighbours.book import NeighbourBook
 from memwatch.runtime.backoff import Backoff
 from memwatch.runtime.worker import ThreadState, Worker
 from memwatchd.neighbours.link import Link
 from memwatchd.neighbours.peer import Peer
+from memwatchd.neighbours.resolver import ResolvingLoop
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 15.0
 CHECK_SECONDS = 1.0
 RESTART_SECONDS = 1.0
-# Names are resolved in threads: one that hangs must not delay the others.
-MAX_RESOLVERS = 2
 
 
 class Follower:
@@ -74,8 +72,7 @@ class Follower:
                 self._stop.wait(RESTART_SECONDS)
 
     def _run_loop(self) -> None:
-        loop = asyncio.new_event_loop()
-        loop.set_default_executor(ThreadPoolExecutor(MAX_RESOLVERS, "resolve"))
+        loop = ResolvingLoop()
         self._loop, self._changed = loop, asyncio.Event()
         try:
             loop.run_until_complete(self._follow_all())
