@@ -59,6 +59,17 @@ def test_machine_that_ends_disappears(seen: Any) -> None:
     assert "Traceback" not in seen["log"]
 
 
+def test_machine_with_a_late_address_is_announced() -> None:
+    """One gets its address after its start. One listens on IPv6 only: it is not announced, and sees the others."""
+    command = ["unshare", "--net", *USER, sys.executable, "-m", "support.mdns_late"]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environ)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [["early", "late"]] * 3
+    assert done.stderr == ""
+
+
 def test_library_is_not_imported_without_the_setting(tmp_path: Path, seen: Any) -> None:
     with running_daemon(tmp_path, installed=True) as daemon:
         assert daemon.get("/machines").status == 200

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 SERVICE = "_memwatch._tcp.local."
 RETRY_SECONDS = 60.0
+# Interval of a check for other addresses.
+ADDRESS_SECONDS = 10.0
 ANY, ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104  compared
 ANSWER_MILLISECONDS = 3000
 NAME_LENGTH = 63
@@ -62,18 +64,25 @@ class Discovery:
                 self._stop.wait(RETRY_SECONDS)
 
     def _serve(self, zeroconf: Any) -> None:  # noqa: ANN401  a module that may not be installed
-        """Announce and search until the end."""
+        """Announce and search until the end, or until this machine gets or loses an address.
+
+        The library uses the addresses of its start: at boot, the network may have none yet.
+        """
+        before = set(zeroconf.get_all_addresses())
         server = zeroconf.Zeroconf(ip_version=zeroconf.IPVersion.V4Only)
         try:
-            if self._announced is not None:
-                info = self._describe(zeroconf, self._announced)
+            addresses = [] if self._announced is None else _addresses(zeroconf, self._announced.host)
+            if self._announced is not None and addresses:
+                info = self._describe(zeroconf, self._announced, addresses)
                 server.register_service(info, allow_name_change=True)
             zeroconf.ServiceBrowser(server, SERVICE, handlers=[self._on_change])
-            self._stop.wait()
+            while not self._stop.wait(ADDRESS_SECONDS) and set(zeroconf.get_all_addresses()) == before:
+                pass
         finally:
             server.close()
+        self._found.clear()
 
-    def _describe(self, zeroconf: Any, announced: Announcement) -> Any:  # noqa: ANN401
+    def _describe(self, zeroconf: Any, announced: Announcement, addresses: list[str]) -> Any:  # noqa: ANN401
         label = re.sub(r"[^A-Za-z0-9-]", "-", self._host)[:NAME_LENGTH].strip("-") or "memwatchd"
         return zeroconf.ServiceInfo(
             SERVICE,
@@ -81,7 +90,7 @@ class Discovery:
             announced.port,
             properties={"run": self._run_id, "tls": "1" if announced.has_tls else "0"},
             server=f"{label}.local.",
-            parsed_addresses=_addresses(zeroconf, announced.host),
+            parsed_addresses=addresses,
         )
 
     def _on_change(self, zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:  # noqa: ANN401
@@ -107,7 +116,9 @@ def read_service(name: str, info: Any) -> FoundMachine | None:  # noqa: ANN401  
 
 
 def _addresses(zeroconf: Any, host: str) -> list[str]:  # noqa: ANN401
-    """Return the IPv4 addresses of a listener. Raises OSError for a name without one."""
+    """Return the IPv4 addresses of a listener, none for an IPv6 address. Raises OSError for a name without one."""
+    if ":" in host and host != ANY_IPV6:
+        return []
     if host not in (ANY, ANY_IPV6):
         return [socket.gethostbyname(host)]
     return [one for one in zeroconf.get_all_addresses() if not ipaddress.ip_address(one).is_loopback]
