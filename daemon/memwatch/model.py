@@ -6,7 +6,7 @@ decide how to show "unknown".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
 from msgspec import Struct, field
@@ -369,3 +369,11 @@ def find_system_ram(pools: Iterable[Pool]) -> Pool | None:
         if pool.kind is PoolKind.SYSTEM_RAM:
             return pool
     return None
+
+
+def holds_discrete_memory(process: Process, pools: Iterable[Pool], shares: Sequence[Share]) -> bool:
+    """Return True if a process holds memory outside System RAM, which its footprint contains."""
+    within, places = {share.id: share.within for share in shares}, set(process.device_bytes)
+    for _ in within:
+        places = {within.get(place, place) for place in places}
+    return not places <= {pool.id for pool in pools if pool.kind is PoolKind.SYSTEM_RAM}

@@ -18,7 +18,7 @@ from memwatch.incidents.store import IncidentStore
 from memwatch.incidents.triggers import Observation
 from memwatch.incidents.unclean import build_unclean, close_cut_off
 from memwatch.kill_log import ProcessEnd, ServiceKill
-from memwatch.model import Absent, PoolKind, Process
+from memwatch.model import Absent, Process, holds_discrete_memory
 from memwatch.monitor.ended_processes import EndedProcesses
 from memwatch.pressure.oom_kills import NewKills
 from memwatch.processes.growth import GrowthTracker
@@ -141,7 +141,7 @@ class IncidentObserver:
         since, snapshot = self._growth.boottime - HOUR_SECONDS, seen.snapshot
         found = []
         grown = self._growth.since(since, snapshot.unix - HOUR_SECONDS, GONE_SECONDS)
-        in_ram = [one for one in grown if not holds_discrete_memory(one.process, snapshot)]
+        in_ram = [one for one in grown if not holds_discrete_memory(one.process, snapshot.pools, snapshot.shares)]
         for one in in_ram[:MAX_GROWN]:
             process = one.process
             began = snapshot.unix - (seen.boottime - one.from_boottime)
@@ -159,12 +159,3 @@ class IncidentObserver:
                 )
             )
         return found
-
-
-def holds_discrete_memory(process: Process, snapshot: Snapshot) -> bool:
-    """Return True if a process holds memory of a pool other than System RAM, which its footprint contains."""
-    within = {share.id: share.within for share in snapshot.shares}
-    places = set(process.device_bytes)
-    for _ in within:
-        places = {within.get(place, place) for place in places}
-    return not places <= {pool.id for pool in snapshot.pools if pool.kind is PoolKind.SYSTEM_RAM}

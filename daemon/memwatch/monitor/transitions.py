@@ -16,7 +16,7 @@ from memwatch.drivers.error_words import describe_kind
 from memwatch.events import LEASE, EventLog
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.kernel_log import KNOWN, DriverError
-from memwatch.model import Absent
+from memwatch.model import Absent, holds_discrete_memory
 from memwatch.neighbour_status import NeighbourState
 from memwatch.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.processes.growth import GrowthTracker, ProcessKey, key_of
@@ -182,8 +182,11 @@ class EventWriter:
             return ""
         since = self._growth.boottime - GROWTH_SECONDS
         for one in self._growth.since(since, now.unix - GROWTH_SECONDS)[:MAX_GROWN]:
-            holds = pressure.target in one.process.device_bytes
-            if one.grown_bytes >= MIN_GROWN_BYTES and (holds or pressure.kind not in OF_GPUS):
+            is_of_gpu = pressure.target in one.process.device_bytes
+            is_in_ram = pressure.kind not in OF_GPUS and not holds_discrete_memory(
+                one.process, now.pools, now.shares
+            )
+            if one.grown_bytes >= MIN_GROWN_BYTES and (is_of_gpu or is_in_ram):
                 return f"; {one.process.title} ({one.process.pid}) grew by {units.size(one.grown_bytes)}"
         return ""
 

@@ -135,6 +135,22 @@ def test_level_event_names_the_process_that_grew() -> None:
     assert not any("grew by" in text for text in levels if "→ OK" in text or "→ medium" in text)
 
 
+def test_level_event_of_system_ram_does_not_name_growth_on_a_gpu() -> None:
+    """The footprint of the process contains its memory on a discrete GPU."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    for used in range(1, 62):
+        held = {"gpu0.vram": used * GIB}
+        process = Process(51210, 0.0, "train.py", GIB, GIB + used * GIB, "rss", device_bytes=held)
+        memory.findings = Findings(pools=(ram(used * GIB),), processes=(process,))
+        monitor.tick()
+        clock.now += 1.0
+
+    levels = [event.text for event in monitor.events.since(0) if event.kind == "level"]
+    assert any("→ critical" in text for text in levels)
+    assert not any("grew by" in text for text in levels)
+
+
 def test_killed_process_is_named_once() -> None:
     """Counted in one file and named in another one second later: one event, with the name."""
     memory, clock = calm(), FakeClock()
