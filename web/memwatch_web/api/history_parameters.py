@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import datetime, timezone
 
 from memwatch.history.all_series import AllSeries
@@ -10,6 +11,8 @@ from memwatch.monitor.loop import Monitor
 from memwatch_web.asgi.problems import ProblemError
 
 MAX_SERIES = 20
+# RFC 3339 allows any number of digits, and Go writes up to nine; Python 3.10 reads three or six.
+FRACTION = re.compile(r"\.([0-9]{1,30})")
 
 
 def span(monitor: Monitor, from_: str | None, to: str | None, seconds: float) -> tuple[float, float]:
@@ -65,6 +68,7 @@ def refuse_before_1970(name: str, unix: float) -> None:
 
 def _rfc3339(text: str) -> float:
     try:
+        text = FRACTION.sub(lambda found: f".{found[1][:6]:0<6}", text)
         parsed = datetime.fromisoformat(text.replace("Z", "+00:00").replace(" ", "+"))
         return parsed.replace(tzinfo=parsed.tzinfo or timezone.utc).timestamp()
     except (ValueError, OverflowError):
