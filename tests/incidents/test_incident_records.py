@@ -25,7 +25,7 @@ from memwatch.linux.files import Roots
 from memwatch.linux.kmsg_parser import KernelLogTracker
 from memwatch.linux.pstore import find_crash_records
 from support.incident_player import Actor, Player, Scenario, Truth
-from support.incident_scenarios import DESKTOP, SCENARIOS, global_kill, kib
+from support.incident_scenarios import DESKTOP, SCENARIOS, global_kill, group_kill, kib
 
 GIB = 1 << 30
 NONE = Truth("", None)
@@ -152,6 +152,21 @@ def test_growth_on_a_discrete_gpu_is_no_cause_in_system_ram() -> None:
     (found,) = play(script)
 
     assert (found.kind, found.cause, found.candidates) == ("kill", None, ())
+
+
+def test_kills_in_many_control_groups_have_a_record_each() -> None:
+    """Seven units at their own limits, two seconds apart."""
+    names = [f"app{n}" for n in range(7)]
+    units = tuple(Actor(100 + n, name, ((0, 0.5), (300, 0.5)), f"{name}.service") for n, name in enumerate(names))
+    lines = [
+        line
+        for n, name in enumerate(names)
+        for line in group_kill(100 + n, name, kib(0.4), f"/system.slice/{name}.service", 20.0 + 2 * n)
+    ]
+
+    found = play(Scenario("rollout", "own", 31.0, units, NONE, kernel=tuple(lines)))
+
+    assert [one.victim.who for one in found if one.victim] == names
 
 
 COMPILERS = tuple(Actor(40_000 + n, "cc1plus", ((30 + n / 2, 0.1), (32.2 + n / 2, 0.1))) for n in range(320))

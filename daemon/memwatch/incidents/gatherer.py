@@ -55,6 +55,8 @@ MIN_KILLED_BYTES = 256 << 20
 # The share of the cgroup that limits the daemon.
 OWN_CGROUP = "cgroup"
 MAX_OPEN, MAX_EVENTS, MAX_ROUTINE, MAX_PENDING = 4, 100, 50, 50
+# With kills: a rollout with a limit that is too low kills in each of its control groups.
+MAX_OPEN_KILLS = 16
 
 
 class Pending(Struct, frozen=True):
@@ -243,7 +245,7 @@ class Gatherer:
 
     def _begin(self, key: str, trigger: Trigger, seen: Observation) -> OpenIncident | None:
         snapshot = seen.snapshot
-        if len(self.open) >= MAX_OPEN:
+        if len(self.open) >= (MAX_OPEN if trigger.death is None else MAX_OPEN_KILLS):
             return None
         size = next((pool.size_bytes for pool in snapshot.pools if pool.id == trigger.target), None)
         if size is None:
