@@ -380,6 +380,28 @@ def words(level: int, restarted: bool, rise: bool = True) -> UncleanShutdown:
     return UncleanShutdown(5009.0, restarted, samples, ticks[-1], tuple(ticks))
 
 
+@pytest.mark.parametrize("place", ["gpu0.vram", "gpu0.mig1"])
+def test_unclean_end_counts_no_memory_of_a_discrete_gpu_as_system_ram(place: str) -> None:
+    """System RAM filled while a server filled its GPU, or its MIG instance, whose share is in no tick."""
+    last = words(3, True)
+    vram = PoolUse("gpu0.vram", "VRAM", 141 * GIB, 20 * GIB, 121 * GIB)
+    ticks = tuple(
+        replace(one, pools=(*one.pools, vram), processes=(on_gpu(one.processes[0], place),)) for one in last.ticks
+    )
+
+    found = build_unclean(replace(last, ticks=ticks, last=ticks[-1]), ())
+
+    assert found is not None
+    assert (found.cause, found.candidates) == (None, ())
+    assert set(found.samples[-1].holders.values()) == {GIB}
+
+
+def on_gpu(holder: Holder, place: str) -> Holder:
+    """Return the holder with all but 1 GiB of its footprint on a GPU."""
+    held = replace(holder, rss_bytes=GIB)
+    return replace(held, device_bytes={place: holder.footprint_bytes})
+
+
 @pytest.mark.parametrize(
     ("level", "restarted", "crash", "kind", "text"),
     [

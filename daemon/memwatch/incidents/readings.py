@@ -222,16 +222,14 @@ def read_ticks(ticks: Sequence[Tick], target: str) -> list[Reading]:
 
 def _tick_holders(tick: Tick, target: str) -> Holdings:
     found: dict[HolderKey, Holding] = {}
-    other_pools = {pool.id for pool in tick.pools} - {target}
+    others = {pool.id.partition(".")[0] for pool in tick.pools if pool.id != target}
     for one in tick.processes:
-        held = one.device_bytes.get(target)
-        on_gpu = sum(
-            figure
-            for name, figure in one.device_bytes.items()
-            if name not in other_pools and not isinstance(figure, Absent)
-        )
-        size = one.footprint_bytes if target == "ram" else held
-        if target == "ram" and isinstance(size, Absent):
+        # A tick has no shares: that of a MIG instance, such as gpu0.mig1, begins like the pool of its GPU.
+        inside = [figure for name, figure in one.device_bytes.items() if name.partition(".")[0] not in others]
+        on_gpu = sum(figure for figure in inside if not isinstance(figure, Absent))
+        size = one.footprint_bytes if target == "ram" else one.device_bytes.get(target)
+        # The footprint contains memory of other pools.
+        if target == "ram" and (isinstance(size, Absent) or len(inside) < len(one.device_bytes)):
             size = one.rss_bytes
         if isinstance(size, int):
             key = HolderKey(one.pid, 0.0)
