@@ -17,6 +17,7 @@ from support.dockerfile import stages_of
 from support.paths import ROOT
 from support.prometheus_servers import prometheus, shipped
 
+NEEDED_PROGRAMS = ("openssl",)
 SCRIPT = ROOT / "deploy/compose/fleet-secrets.sh"
 FOLDER = "/etc/memwatchd"
 BASE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]

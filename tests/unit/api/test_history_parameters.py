@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch_web.api.history_parameters import instant
+from memwatch.collectors.base import CollectorEntry
+from memwatch.findings import Findings
+from memwatch.monitor.identity import Identity
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
+from memwatch.monitor.sampler import Sampler
+from memwatch_web.api.history import series_json
+from memwatch_web.api.history_parameters import instant, span
+from support.fakes import GIB, FakeClock, FakeCollector, ram
 
 NOON = 1_769_860_800.0
 
@@ -22,3 +30,30 @@ NOON = 1_769_860_800.0
 )
 def test_time_of_rfc_3339_is_parsed_with_any_fraction(text: str, seconds: float) -> None:
     assert instant("from", text, 0.0) == pytest.approx(NOON + seconds, abs=1e-6)
+
+
+class JitteryClock(FakeClock):
+    """Each reading of the wall clock comes 5 µs after or before that of the boot time."""
+
+    reads: int = 0
+
+    def wall(self) -> float:
+        self.reads += 1
+        return super().wall() + (5e-6 if self.reads % 2 else -5e-6)
+
+
+@pytest.mark.parametrize("reads", [0, 1])
+def test_query_until_now_has_the_latest_row(reads: int) -> None:
+    clock = JitteryClock()
+    memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
+    sampler = Sampler([CollectorEntry(memory.name, lambda: memory, False)], clock)
+    monitor = Monitor(sampler, clock, MonitorRules(), Identity("spark-1", "boot-1"))
+    monitor.tick()
+    clock.now += 1.0
+    monitor.tick()
+    clock.reads = reads
+
+    start, end = span(monitor, None, None, 60.0)
+    found = series_json(monitor.series, monitor.to_wall(0.0), "pool.ram.used_bytes", start, end, 600)
+
+    assert len(found["max"]) == 2

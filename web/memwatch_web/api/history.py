@@ -18,7 +18,7 @@ from memwatch.monitor.loop import Monitor
 from memwatch.render import json as as_json
 from memwatch.render.json import JSON_TYPE
 from memwatch_web.api.history_csv import build_file_name, render_csv
-from memwatch_web.api.history_parameters import parse_names, span
+from memwatch_web.api.history_parameters import MAX_JITTER_SECONDS, parse_names, span
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
 
@@ -86,7 +86,9 @@ async def ticks(
     """
     monitor = services.monitor
     start, end = span(monitor, from_, to, monitor.rules.coarse_seconds)
-    notable_ticks = monitor.ticks.between(monitor.to_boottime(start), monitor.to_boottime(end) + 0.001, limit)
+    notable_ticks = monitor.ticks.between(
+        monitor.to_boottime(start), monitor.to_boottime(end) + MAX_JITTER_SECONDS, limit
+    )
     key = ("ticks", start, end, limit)
     body = await services.query(
         key, len(notable_ticks) * TICK_SECONDS, lambda: services.json_bytes(_ticks_json(monitor, notable_ticks))

@@ -11,13 +11,16 @@ from memwatch.monitor.loop import Monitor
 from memwatch_web.asgi.problems import ProblemError
 
 MAX_SERIES = 20
+# The difference between the clocks is read again for each conversion and varies by microseconds. Without this, a
+# query until now sometimes left out the latest row.
+MAX_JITTER_SECONDS = 0.001
 # RFC 3339 allows any number of digits, and Go writes up to nine; Python 3.10 reads three or six.
 FRACTION = re.compile(r"\.([0-9]{1,30})")
 
 
 def span(monitor: Monitor, from_: str | None, to: str | None, seconds: float) -> tuple[float, float]:
     """Return begin and end in Unix seconds. Default: the last `seconds` until now."""
-    end = instant("to", to, monitor.to_wall(monitor.history.end))
+    end = instant("to", to, monitor.to_wall(monitor.history.end) + MAX_JITTER_SECONDS)
     start = instant("from", from_, max(0.0, end - seconds))
     if start >= end:
         raise ProblemError(422, f"from is {start} and to is {end}: from must be earlier than to.")
