@@ -57,7 +57,7 @@ class OpenIncident(Struct):
     events: list[Event] = field(default_factory=list)
     ends: list[tuple[ProcessEnd, Holding]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    long: dict[int, Suspect] = field(default_factory=dict)
+    long: dict[int | None, Suspect] = field(default_factory=dict)
 
     def add_frame(self, frame: Frame) -> None:
         """Add a frame. Of too many, every second of the older half is dropped."""
@@ -102,9 +102,9 @@ class OpenIncident(Struct):
         if self.deaths and boottime - self.deaths[0][0] > SAME_END_SECONDS:
             return
         for one in suspects:
-            known = self.long.get(one.pid or 0)
+            known = self.long.get(one.pid)
             if known is None or one.growth_bytes >= known.growth_bytes:
-                self.long[one.pid or 0] = one
+                self.long[one.pid] = one
 
     def add_gap(self, seconds: float) -> None:
         if seconds:
