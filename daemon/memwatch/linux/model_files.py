@@ -57,7 +57,7 @@ def find_home(root: Path, uid: int | None) -> str:
     return next((os.fsdecode(row[5]) for row in rows if len(row) == 7 and row[2] == str(uid).encode()), "")
 
 
-def read_regular(path: Path, most: int) -> bytes | None:
+def read_regular(path: Path, max_bytes: int) -> bytes | None:
     """Return the first bytes of a regular file, None for anything else.
 
     Users and containers own these files: opening a FIFO would wait for its writer.
@@ -68,6 +68,6 @@ def read_regular(path: Path, most: int) -> bytes | None:
         return None
     with open(file, "rb") as opened:
         try:
-            return opened.read(most) if stat.S_ISREG(os.fstat(file).st_mode) else None
+            return opened.read(max_bytes) if stat.S_ISREG(os.fstat(file).st_mode) else None
         except OSError:
             return None
