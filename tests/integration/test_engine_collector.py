@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -122,18 +123,12 @@ def test_pipe_in_place_of_a_file_does_not_stop_the_collector(
     assert [one.weights_bytes for one in found] == [Absent.NOT_AVAILABLE]
 
 
-@pytest.fixture
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask silent servers again at once."""
-    monkeypatch.setattr("memwatch.engines.server.SILENT_SECONDS", 0.0)
-
-
-@pytest.mark.usefixtures("no_pauses")
 def test_reason_of_a_refusal_stays_the_same(host: EngineHost) -> None:
     """This kind has only paths that are asked once a minute."""
     with engine_site({"/v1/models": lambda handler: handler.reply(401, b"")}) as site:
         address = EngineAddress("openai", "lab", Address("127.0.0.1", site.port))
-        collector = collector_of(host, address, discover=False)
+        times = count(step=31.0)  # after that time a silent server is asked again
+        collector = Collector(host.roots, False, (address,), sizes, host.net, lambda: next(times))
         notes = {collector.collect().engines[0].notes for _ in range(3)}
     assert notes == {("It wants an API key: name it under [[engines]] with its token.",)}
 

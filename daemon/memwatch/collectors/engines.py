@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -82,6 +83,7 @@ class Collector(BaseCollector):
         configured: Sequence[EngineAddress] = (),
         size_model: SizeModel | None = None,
         net: Path = NET,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`net`: the network namespace of this process, which is the only one that can be asked."""
         if not discover and not configured:
@@ -89,6 +91,7 @@ class Collector(BaseCollector):
         self._roots = roots
         self._net = net
         self._size_model = size_model
+        self._monotonic = monotonic
         self._passwd = Passwd(roots.rootfs / "etc/passwd")
         self._configured = [(one, self._server(one.kind, one.address)) for one in configured]
         self._found: dict[tuple[int, int], Found] = {}
@@ -211,7 +214,7 @@ class Collector(BaseCollector):
         def locate(name: str) -> str:
             return self._find_model(name, process) if process else ""
 
-        return EngineServer(KIND_BY_NAME[kind], address, self._size_model, locate)
+        return EngineServer(KIND_BY_NAME[kind], address, self._size_model, locate, self._monotonic)
 
     def _find_model(self, name: str, process: ServerProcess) -> str:
         """Return the files of a model. A container has its own root folder, which only root may enter."""

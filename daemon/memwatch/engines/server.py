@@ -52,11 +52,16 @@ class EngineServer:
     """Asks one server. `locate`: returns the path of its model's files, empty if it is not readable."""
 
     def __init__(
-        self, kind: EngineKind, address: Address, size_model: SizeModel | None, locate: Callable[[str], str]
+        self,
+        kind: EngineKind,
+        address: Address,
+        size_model: SizeModel | None,
+        locate: Callable[[str], str],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.kind = kind
         self.address = address
-        self._size_model, self._locate = size_model, locate
+        self._size_model, self._locate, self._monotonic = size_model, locate, monotonic
         self._bodies: dict[str, bytes] = {}
         self._rare_at = self._silent_at = float("-inf")
         self._failure: GetError | None = None
@@ -70,7 +75,7 @@ class EngineServer:
 
     def ask(self, engine: Engine, command: Command, inner: Command) -> Engine:
         """Return the record with what the server reports now."""
-        now = time.monotonic()
+        now = self._monotonic()
         if now - self._silent_at < SILENT_SECONDS and self._failure is not None:
             return describe_failure(engine, self._failure)
         self._failure = None
