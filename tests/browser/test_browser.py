@@ -1,4 +1,7 @@
-"""Pages of a running daemon in a real browser."""
+"""Pages of a running daemon in a real browser.
+
+A page is closed before its daemon ends: its stream would otherwise reconnect and write an error to the console.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -44,8 +47,7 @@ def wait_for(page: Page, expression: str, arg: float) -> None:
 def test_bar_follows_a_process_that_takes_512_mib(browser: Browser, tmp_path: Path) -> None:
     """The process segment grows to scale, and shrinks when the memory is freed."""
     complaints: list[str] = []
-    with running_daemon(tmp_path, "--interval", "500ms") as daemon:
-        page = browser.new_page()
+    with running_daemon(tmp_path, "--interval", "500ms") as daemon, closing(browser.new_page()) as page:
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(daemon.url)
@@ -56,7 +58,6 @@ def test_bar_follows_a_process_that_takes_512_mib(browser: Browser, tmp_path: Pa
             bytes_held, width_held = page.evaluate(BYTES), page.evaluate(WIDTH)
         wait_for(page, f"{BYTES} <= wanted", bytes_held - 300 * MIB)
         size = daemon.snapshot()["pools"][0]["size_bytes"]
-    page.close()
 
     assert width_held > width_before
     assert width_held == pytest.approx(bytes_held / size * 100, abs=0.2)
@@ -85,8 +86,8 @@ def test_test_notification_and_silence_work_by_buttons(browser: Browser, tmp_pat
     with (
         receiving(200) as site,
         running_daemon(tmp_path, "--interval", "500ms", config=quick_config(site)) as daemon,
+        closing(browser.new_page(viewport={"width": 390, "height": 800})) as page,
     ):
-        page = browser.new_page(viewport={"width": 390, "height": 800})
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(f"{daemon.url}/alerts")
@@ -105,7 +106,6 @@ def test_test_notification_and_silence_work_by_buttons(browser: Browser, tmp_pat
         page.wait_for_selector('button:text-is("Expire")', state="detached", timeout=60_000)
         silences = daemon.get("/api/v1/silences").json
         wide, address = page.evaluate("document.documentElement.scrollWidth"), page.url
-    page.close()
 
     assert len(site.deliveries) == 1
     assert [one["comment"] for one in made] == ["a disk is changed"]
