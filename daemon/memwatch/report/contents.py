@@ -42,7 +42,7 @@ files/              copies of files in /proc, /sys and / that memwatch reads
 
 Replaced by numbered words: names of hosts, users, processes, units, containers, pods, jobs and cgroups; process and
 user ids; UUIDs, serial numbers, container ids, MAC and IP addresses, boot id, home folders.
-Never read: command lines, environments, open files other than GPUs, the machine id.
+Not in it: command lines, environments (but `container=` of process 1), open files other than GPUs, the machine id.
 Not hidden: sizes, times, the models of the machine and its GPUs, versions, PCI addresses.
 """
 
