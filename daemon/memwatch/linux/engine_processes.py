@@ -8,7 +8,7 @@ import os
 from msgspec import Struct, field
 
 from memwatch.engines.command import Command
-from memwatch.engines.kinds import EngineKind, find_kind
+from memwatch.engines.kinds import EngineKind, find_kind, may_start_engine
 from memwatch.linux.files import ParseError
 from memwatch.linux.process_files import STAT_BYTES, STATUS_BYTES, parse_stat, parse_uid, read_at
 from memwatch.linux.process_table import NewProcessCheck
@@ -129,11 +129,11 @@ class EngineProcesses:
 
 
 def read_command(folder: int, pid: int) -> Command:
-    """Return the arguments of a process; none if they may not be read, or for a name that it has written there."""
+    """Return the arguments of a process; none if they may not be read, or if they start no engine."""
     data = read_at(folder, f"{pid}/cmdline", COMMAND_BYTES) or b""
-    return Command(
-        tuple(part.decode("utf-8", "replace") for part in data.rstrip(b"\0").split(b"\0")) if data else ()
-    )
+    if not may_start_engine(data):
+        return Command()
+    return Command(tuple(part.decode("utf-8", "replace") for part in data.rstrip(b"\0").split(b"\0")))
 
 
 def _is_runner(command: Command) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from memwatch.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
-from memwatch.engines.kinds import KINDS, find_kind
+from memwatch.engines.kinds import KINDS, find_kind, may_start_engine
 from memwatch.engines.rates import Rates, compute_rates
 from memwatch.engines.records import Cache, Counters
 from memwatch.engines.text import Exposition, label
@@ -168,6 +168,17 @@ def test_command_line_names_the_engine(argv: tuple[str, ...], kind: str) -> None
     found = find_kind(Command(argv))
     assert found is not None
     assert found.name == kind
+    assert may_start_engine("\0".join(argv).encode())
+
+
+@pytest.mark.parametrize("name", sorted(openai.MODULES | openai.SCRIPTS))
+def test_every_name_of_an_engine_is_looked_at(name: str) -> None:
+    assert may_start_engine(f"python3\0-m\0{name}\0".encode())
+
+
+def test_other_command_lines_are_not_looked_at() -> None:
+    assert not may_start_engine(b"/usr/bin/cc\0-O2\0-c\0main.c\0")
+    assert not may_start_engine(b"")
 
 
 @pytest.mark.parametrize(
