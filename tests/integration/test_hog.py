@@ -40,16 +40,18 @@ def test_hog_is_critical_before_the_oom_kill(tmp_path: Path) -> None:
             hog.wait(60)
             killed_at = time.time()
             daemon.wait_for("/api/v1/events", lambda found: any(event["kind"] == "oom_kill" for event in found))
+            if any((one["name"], one["state"]) == ("kmsg", "ok") for one in daemon.get("/api/v1/collectors").json):
+                # Other programs of this machine may be killed as well.
+                place = f"/{cgroup.folder.name} reached)"
+                daemon.wait_for(
+                    "/api/v1/events",
+                    lambda found: any(f"({hog.pid}), " in one["text"] and place in one["text"] for one in found),
+                )
             critical = [one for one in events(daemon, "level", "cgroup") if "→ critical" in one["text"]]
-            kills = events(daemon, "oom_kill")
-            log = daemon.get("/api/v1/collectors").json
 
     assert hog.returncode == -9
     assert critical, "never critical"
     assert critical[-1]["unix"] < killed_at
-    if any((one["name"], one["state"]) == ("kmsg", "ok") for one in log):
-        assert f"({hog.pid}), " in kills[-1]["text"]
-        assert f"/{cgroup.folder.name} reached)" in kills[-1]["text"]
 
 
 def test_growing_cgroup_files_become_critical(tmp_path: Path) -> None:

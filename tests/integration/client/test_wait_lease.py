@@ -201,7 +201,7 @@ def test_resident_memory_of_a_program_ends_its_lease(tmp_path: Path) -> None:
         (granted,) = daemon.wait_for(LEASES, lambda found: found)
         assert first_line(one) == "held\n"
         daemon.wait_for(LEASES, lambda found: found == [])
-        text = daemon.get("/api/v1/events?limit=1").json[0]["text"]
+        text = next(one["text"] for one in daemon.get("/api/v1/events").json if one["kind"] == "lease")
 
     assert granted["held_bytes"] == 256 * MIB
     assert text.startswith("lease ended: 256.0 MiB of ram")
