@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from memwatchd.log_writer import MAX_BYTES, MAX_LINES, LogWriter
 from support.thread_limit import no_threads
 from support.unread_log import fill, pipe
-from support.waiting import MAX_WAIT_SECONDS, wait_until
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
 
 PUT = 1500
 REPORT = re.compile(rb"memwatchd: log lines dropped: (\d+)\n")
@@ -67,10 +67,10 @@ def test_full_queue_drops_the_newest_lines_and_reports_their_number() -> None:
     """
     with writing_to_pipe() as (reader, stderr, writer):
         filled = fill(stderr)
-        began = time.monotonic()
+        watch = Stopwatch()
         for number in range(PUT):
             writer.put(b"%d\n" % number)
-        took = time.monotonic() - began
+        took = watch.seconds
         drained = writer.drain(0.1)
         data = read_until(reader, lambda data: dropped_in(data) >= writer.dropped)[filled:]
         writer.put(b"later\n")
