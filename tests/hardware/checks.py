@@ -68,8 +68,8 @@ def _settled_context(bench: Bench, holder: HolderProcess) -> Sample:
         sample = bench.sampler.sample(holder)
         passed, own = time.monotonic() - began, sample.shown[PROCESS]
         is_listed = passed > UNLISTED_SECONDS if isinstance(own, str) else own > 0 and _agree(sample, PROCESS)
-        # Without a pool the tool has only compute processes, and the daemon also those of graphics.
-        is_whole = not bench.sampler.place.has_pool or _agree(sample, MEMORY)
+        # Without a pool a tool that lists processes has those of compute only, the daemon also those of graphics.
+        is_whole = _agree(sample, MEMORY) or not (bench.sampler.place.has_pool or isinstance(own, str))
         if (is_listed and is_whole) or passed > bench.sampler.max_seconds:
             return sample
         time.sleep(POLL_SECONDS)
