@@ -147,14 +147,20 @@ class Monitor:
             if woken or not self._pacing.is_still(now, usual, self._sampler.moved_bytes):
                 self._tick_or_log(now - due)
             interval = self._pacing.interval(usual)
-            coming = next_due(due, interval, self._clock.monotonic())
-            if coming.missed * interval >= usual:
-                self._event_writer.on_missed_ticks(coming.missed)
-            due = coming.at
+            due = self._next_due(due, interval)
             woken = self._wait(due - self._clock.monotonic(), stop)
-            due = self._clock.monotonic() if woken else due
+            if woken:
+                self._next_due(due, interval)  # it may have been due long before, if the process was stopped
+                due = self._clock.monotonic()
             if woken is Wake.STALL:
                 self._pacing.on_stall(due, usual)
+
+    def _next_due(self, due: float, interval: float) -> float:
+        """Return when the tick after the one due at `due` is due, and report the ticks missed before it."""
+        coming = next_due(due, interval, self._clock.monotonic())
+        if coming.missed * interval >= self.rules.interval_seconds:
+            self._event_writer.on_missed_ticks(coming.missed)
+        return coming.at
 
     def tick(self, lag_seconds: float = 0.0) -> Snapshot:
         """Run one tick: sample, judge, record, publish. Return the snapshot."""

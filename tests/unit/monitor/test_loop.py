@@ -311,50 +311,6 @@ def test_tick_that_cannot_be_stored_is_still_published() -> None:
     assert received == [monitor.latest.seq] == [1]
 
 
-def test_pause_is_one_event_without_a_burst_of_ticks() -> None:
-    """A machine that stalls for ten intervals gets one event and no burst of ticks."""
-    clock, stop = FakeClock(), threading.Event()
-    monitor = monitor_of(calm(), clock, QUICK)
-    at: list[float] = []
-
-    def stall(_snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
-        at.append(clock.now)
-        clock.now += 0.1049 if len(at) == 2 else 0.0099
-        if len(at) == 4:
-            stop.set()
-
-    monitor.listeners.append(stall)
-    monitor.run(stop)
-
-    assert late_events(monitor) == ["10 samples missed: the machine was too busy"]
-    assert len(at) == 4
-
-
-def late_events(monitor: Monitor) -> list[str]:
-    return [event.text for event in monitor.events.since(0) if event.kind == "late"]
-
-
-def test_lasting_pauses_are_reported_once_a_minute() -> None:
-    """A machine too busy for every other tick fills neither the log nor the list of events."""
-    clock, stop = FakeClock(), threading.Event()
-    monitor = monitor_of(calm(), clock, MonitorRules(interval_seconds=0.5))
-    began, seen_at = clock.now, dict[int, float]()
-
-    def be_busy(_snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
-        seen_at.setdefault(len(late_events(monitor)), clock.now - began)
-        clock.now += 0.9999
-        if clock.now > began + 130:
-            stop.set()
-
-    monitor.listeners.append(be_busy)
-    monitor.run(stop)
-
-    first, second, third = late_events(monitor)
-    assert first == "1 sample missed: the machine was too busy"
-    assert second == third == "61 samples missed on 61 occasions: the machine was too busy"
-    assert seen_at == pytest.approx({0: 0, 1: 1, 2: 62, 3: 123}, abs=0.1)
-
-
 def test_notice_is_sent_again_after_a_memory_error() -> None:
     """If memory runs out while a notice is delivered, the next tick delivers it once, under the same id."""
     memory, clock = calm(), FakeClock()
