@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from support.alert_machine import quick_config
+from support.alert_machine import AlertMachine, quick_config
 from support.daemon_process import running_daemon
 from support.waiting import MAX_WAIT_SECONDS
 from support.webhook_receiver import receiving
@@ -83,9 +83,10 @@ def test_page_of_a_killed_daemon_is_stale(browser: Browser, tmp_path: Path) -> N
 def test_test_notification_and_silence_work_by_buttons(browser: Browser, tmp_path: Path) -> None:
     """One click sends a test notification. The form creates a silence, another click expires it."""
     complaints: list[str] = []
+    machine = AlertMachine.of(tmp_path)  # a kill on this machine would be delivered as well
     with (
         receiving(200) as site,
-        running_daemon(tmp_path, "--interval", "500ms", config=quick_config(site)) as daemon,
+        running_daemon(tmp_path, *machine.arguments, config=quick_config(site)) as daemon,
         closing(browser.new_page(viewport={"width": 390, "height": 800})) as page,
     ):
         page.on("console", lambda message: complaints.append(message.text))

@@ -233,8 +233,9 @@ def test_dead_receiver_delays_no_other(tmp_path: Path) -> None:
 
 def test_test_notification_is_sent_by_api_and_by_command(tmp_path: Path) -> None:
     """POST /api/v1/alerts/test uses the outbox; --test-alert prints the result per receiver."""
+    machine = AlertMachine.of(tmp_path)
     with receiving(200) as site, receiving(503) as broken:
-        with running_daemon(tmp_path, config=quick_config(site)) as daemon:
+        with running_daemon(tmp_path, *machine.arguments, config=quick_config(site)) as daemon:
             response = get(daemon.port, "/api/v1/alerts/test", method="POST")
             wait_for_deliveries(site, 1)
         file = tmp_path / "both.toml"

@@ -199,7 +199,8 @@ def test_receiver_with_added_events_gets_their_firing_alerts(tmp_path: Path) -> 
 
 def test_notification_in_flight_during_a_reload_is_not_sent_again(tmp_path: Path) -> None:
     """The response of a slow receiver counts even if its settings change meanwhile."""
-    with receiving() as site, running_daemon(tmp_path, config=quick_config(site)) as daemon:
+    machine = AlertMachine.of(tmp_path)
+    with receiving() as site, running_daemon(tmp_path, *machine.arguments, config=quick_config(site)) as daemon:
         site.may_answer.clear()
         send_test(daemon)
         wait_for_deliveries(site, 1)
@@ -217,8 +218,8 @@ def test_notification_in_flight_during_a_reload_is_not_sent_again(tmp_path: Path
 
 def test_queue_of_a_removed_receiver_is_dropped(tmp_path: Path) -> None:
     """With a warning, and on disk as well. The same applies if the type of a receiver changes."""
-    state = f"--state-dir={tmp_path / 'state'}"
-    with receiving(503) as site, running_daemon(tmp_path, state, config=quick_config(site, site)) as daemon:
+    arguments = (*AlertMachine.of(tmp_path).arguments, f"--state-dir={tmp_path / 'state'}")
+    with receiving(503) as site, running_daemon(tmp_path, *arguments, config=quick_config(site, site)) as daemon:
         send_test(daemon)
         wait_for_deliveries(site, 2)
         alertmanager = f'[[alerts.alertmanagers]]\nname = "site1"\nurl = "{site.url}"\n'
@@ -226,7 +227,7 @@ def test_queue_of_a_removed_receiver_is_dropped(tmp_path: Path) -> None:
         wait_until(lambda: "memwatch_outbox_durable 1.0" in daemon.get("/metrics").text)
         log, pending = daemon.log.read_text(), daemon.get("/api/v1/receivers").json[0]["pending"]
         assert daemon.terminate() == 0
-    with running_daemon(tmp_path, state) as again:
+    with running_daemon(tmp_path, *arguments) as again:
         later = again.log.read_text()
 
     assert "WARNING receiver removed or changed: site0; notifications dropped: 1" in log
