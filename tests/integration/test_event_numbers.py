@@ -176,7 +176,7 @@ def test_change_of_level_is_in_the_event_list_after_a_kill(tmp_path: Path) -> No
         daemon.wait_for("/api/v1/snapshot", lambda now: now["seq"] >= 3)
         machine.set_available(MEDIUM_KIB)
         found = daemon.wait_for("/api/v1/events", lambda all_: any(one["kind"] == "level" for one in all_))
-        time.sleep(0.1)  # the writer needs milliseconds; without a wake it writes after 5 s
+        time.sleep(1.0)  # the writer needs milliseconds; without a wake it writes after 5 s
         kill(daemon)
     with running_daemon(tmp_path, *arguments) as daemon:
         after = daemon.get("/api/v1/events?limit=1000").json

@@ -101,7 +101,7 @@ def test_incident_that_a_kill_of_the_daemon_cut_off_is_closed_at_the_next_start(
         daemon.wait_until_ok("processes")
         host.fill()
         found = wait_for_incident(daemon, kind="critical")
-        time.sleep(0.5)
+        time.sleep(1.0)  # the writer needs milliseconds
         daemon.process.send_signal(signal.SIGKILL)
         daemon.process.wait(10)
     host.use(2.0, {77: 1.0, 78: 0.3})

@@ -124,6 +124,7 @@ def test_kill_is_seen_behind_the_lines_of_its_report(log: Log) -> None:
     assert watch.seconds < 1.0
 
 
+@pytest.mark.alone
 def test_chatty_kernel_log_costs_little(log: Log) -> None:
     """Ten lines a second about other devices: no tick, and at most half a percent of a CPU."""
     with log.repeating(USB, 10):
@@ -314,11 +315,11 @@ def test_daemon_at_rest_reports_a_kill_at_once(tmp_path: Path) -> None:
             time.sleep(0.23)
             lines = [record(line.replace("991", f"{5000 + number}"), 10 * number + 1) for line in GLOBAL_KILL]
             log.write("".join(lines).encode())
-            written = time.monotonic()
+            watch = Stopwatch(daemon.pid)
             name = f"({5000 + number})"
             daemon.wait_for(
                 "/api/v1/events", lambda found, name=name: any(name in event["text"] for event in found)
             )
-            delays.append(time.monotonic() - written)
+            delays.append(watch.seconds)
 
     assert max(delays) < 0.4, delays
