@@ -18,7 +18,7 @@ from support.exclusive_lock import taking_turns
 from support.fork_server import installed_programs
 from support.needed_programs import NOT_RUN, leave_out, summarize
 from support.scheduling import Scheduling
-from support.waiting import wait_for_quiet_host
+from support.waiting import MAX_WAIT_SECONDS, wait_for_quiet_host
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -128,7 +128,10 @@ def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Return one Chromium for the tests of a file. Playwright is imported for these tests only."""
+    from playwright.sync_api import expect
+
     from scripts.screenshots import chromium
 
+    expect.set_options(timeout=MAX_WAIT_SECONDS * 1000)  # 5 s by default, which is short on a busy machine
     with chromium() as one:
         yield one

@@ -116,7 +116,7 @@ def test_silent_server_is_stale_and_recovers(browser: Browser) -> None:
         wait_for_ticks(page)
 
         site.frozen = True
-        expect(page.locator("body")).to_have_class("stale", timeout=4000)
+        expect(page.locator("body")).to_have_class("stale")
         expect(page.locator("#stale-banner")).to_have_text(
             re.compile(r"^No new data for \d+ s\. Showing data from \d\d:\d\d:\d\d\.$")
         )
@@ -125,7 +125,7 @@ def test_silent_server_is_stale_and_recovers(browser: Browser) -> None:
         assert page.evaluate("getComputedStyle(document.querySelector('main')).filter") == "grayscale(1)"
 
         site.frozen = False
-        expect(page.locator("body")).not_to_have_class(re.compile("stale"), timeout=4000)
+        expect(page.locator("body")).not_to_have_class(re.compile("stale"))
         expect(page.locator("#stale-banner")).to_be_hidden()
         assert page.title() == "39.6% · workbench"
         assert complaints == []
@@ -138,7 +138,7 @@ def test_lost_stream_is_reopened(browser: Browser) -> None:
         wait_for_ticks(page)
 
         site.refusing = True
-        expect(page.locator("body")).to_have_class("stale", timeout=5000)
+        expect(page.locator("body")).to_have_class("stale")
         expect(page.locator("#pool-ram")).to_be_visible()
         site.refusing = False
 
@@ -150,7 +150,7 @@ def test_stream_refused_at_page_load_is_retried(browser: Browser) -> None:
     site = Site(calm_workstation())
     site.refusing = True
     with opened(browser, site) as (page, _):
-        expect(page.locator("body")).to_have_class("stale", timeout=5000)
+        expect(page.locator("body")).to_have_class("stale")
         site.refusing = False
 
         wait_for_ticks(page, 1)
@@ -207,7 +207,7 @@ def test_stream_opens_with_a_late_extension(browser: Browser) -> None:
 def test_repeated_sample_is_stale(browser: Browser) -> None:
     """A server that repeats an old snapshot counts as disconnected."""
     with opened(browser, Site(replace(calm_workstation(), interval_seconds=0.2), still=True)) as (page, _):
-        expect(page.locator("body")).to_have_class("stale", timeout=5000)
+        expect(page.locator("body")).to_have_class("stale")
 
 
 def test_level_change_is_announced_and_shown_in_the_tab(browser: Browser) -> None:
