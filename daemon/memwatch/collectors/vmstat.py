@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from msgspec.structs import replace
-
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots, kept_file
@@ -72,7 +70,6 @@ class Vmstat:
             name: [Counter(key) for key in keys] for name, keys in chain(LINES.items(), PAGES.items())
         }
         self._all = list(chain.from_iterable(self._counters.values()))
-        self._fields = [name for name, counters in self._counters.items() for _ in counters]
         self._places = [counter.place() for counter in self._all]
         self._file_size = -1
         self._kernel = Kernel()
@@ -90,8 +87,7 @@ class Vmstat:
         for number in numbers:
             self._all[number].search(data)
             self._places[number] = self._all[number].place()
-        changed = {self._fields[number] for number in numbers}
-        kernel = replace(self._kernel, **{name: self._read(name) for name in changed})
+        kernel = Kernel(**{name: self._read(name) for name in self._counters})
         self._kernel = self._kernel if kernel == self._kernel else kernel
 
     def _read(self, name: str) -> int | Absent:

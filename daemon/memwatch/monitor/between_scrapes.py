@@ -141,12 +141,12 @@ class CollectorRuns:
 
     def __init__(self) -> None:
         self.durations: Mapping[str, Histogram] = {}
-        self._last: dict[str, float] = {}
+        self._last: dict[str, float | Absent] = {}
 
     def add(self, statuses: Iterable[CollectorStatus]) -> None:
         for status in statuses:
             at = status.last_success_unix
-            if isinstance(at, Absent) or status.name not in WITH_THREAD or at == self._last.get(status.name):
+            if status.name not in WITH_THREAD or at == self._last.get(status.name):
                 continue
             self._last[status.name], seconds = at, status.duration_seconds
             if isinstance(seconds, Absent):

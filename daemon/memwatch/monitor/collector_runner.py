@@ -59,8 +59,6 @@ class CollectorRunner:
         self._non_blocking: NonBlockingCollector | None = None
         self.movement_probe: MovementProbe | None = None
         self.watch: Watch | None = None
-        self.has_news: Callable[[], bool] | None = None
-        self._soonest_seconds: float | None = None
         self._prompt_backoff = Backoff(NOT_PROMPT_FIRST_SECONDS, MAX_NOT_PROMPT_SECONDS)
         self._sent_at: float | None = None
         self._late: tuple[CollectorResult, CollectorResult] | None = None
@@ -88,8 +86,6 @@ class CollectorRunner:
                 self._non_blocking = self._collector if isinstance(self._collector, NonBlockingCollector) else None
                 self.movement_probe = self._collector if isinstance(self._collector, MovementProbe) else None
                 self.watch = self._collector if isinstance(self._collector, Watch) else None
-                self.has_news = getattr(self._collector, "has_news", None)
-                self._soonest_seconds = getattr(self._collector, "fast_seconds", None)
                 self._retry_seconds = RETRY_FIRST_SECONDS
             findings = self._collector.collect()
         except SourceUnavailable as reason:
@@ -196,7 +192,8 @@ class CollectorRunner:
 
     def hurry_for_news(self, now: float) -> bool:
         """Make the next run due now if the collector has news, at most as often as in fast mode."""
-        if self.has_news is None or now < self._fast_due or not self.has_news():
+        has_news: Callable[[], bool] | None = getattr(self._collector, "has_news", None)
+        if has_news is None or now < self._fast_due or not has_news():
             return False
         self.hurry()
         return self.result.state == "ok"
@@ -216,18 +213,15 @@ class CollectorRunner:
             log.warning("collector %s recovered", self.entry.name)
         if findings.rejected:
             self.errors["inconsistent"] += findings.rejected
-        period = self.period_seconds
-        overdue_at = now + max(MIN_OVERDUE_SECONDS, 3 * period)
+        overdue_at = now + max(MIN_OVERDUE_SECONDS, 3 * self.period_seconds)
         errors = dict(self.errors)
         if findings == self.result.findings:
             findings = self.result.findings  # later stages skip an identical object
         self.result = CollectorResult(
             "ok", findings, now, self._clock.wall(), now - started, None, errors, overdue_at
         )
-        self.due = started + period
-        soonest = self._soonest_seconds
-        fast = period if soonest is None else min(period, max(soonest, FAST_PAUSE_RATIO * (now - started)))
-        self._fast_due = started + fast
+        self.due = started + self.period_seconds
+        self._fast_due = started + self._fast_seconds(now - started)
 
     def _fail(self, state: CollectorState, error: str) -> None:
         before = self.result
@@ -246,6 +240,12 @@ class CollectorRunner:
             dict(self.errors),
         )
         self.due = self._fast_due = self._clock.monotonic() + self._pause()
+
+    def _fast_seconds(self, duration_seconds: float) -> float:
+        soonest: float | None = getattr(self._collector, "fast_seconds", None)
+        if soonest is None:
+            return self.period_seconds
+        return min(self.period_seconds, max(soonest, FAST_PAUSE_RATIO * duration_seconds))
 
     def _pause(self) -> float:
         """Return the pause after a failure: the period, or a growing delay if there is no collector yet."""

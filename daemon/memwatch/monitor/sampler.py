@@ -80,7 +80,7 @@ class Sampler:
         soon, self._spacing, self._gathered_at = now + EARLY_SECONDS, now - self._gathered_at, now
         on_tick = [runner for runner in self._slow if runner.on_tick]
         self._check_signs(now)
-        self._wake([runner for runner in self._slow if runner.has_news and runner.hurry_for_news(now)])
+        self._wake([runner for runner in self._slow if runner.hurry_for_news(now)])
         try:
             requested = [runner for runner in on_tick if runner.send_request(soon, self._spacing)]
             for runner in self._quick:

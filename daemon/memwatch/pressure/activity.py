@@ -105,11 +105,12 @@ def compute_activity(points: tuple[ActivityPoint, ...], now: ActivityPoint) -> A
 
 
 def _rates(before: Kernel, after: Kernel, seconds: float) -> Sequence[float]:
-    """Return the rates of `COUNTERS`. At rest both are the same object, or few counters differ."""
+    """Return the rates of `COUNTERS`. At rest both are the same object."""
     if before is after:
         return NO_RATES
-    pairs = zip(counters_of(before), counters_of(after), strict=True)
-    return [0.0 if old == new else count_rise(old, new) / seconds for old, new in pairs]
+    return [
+        count_rise(old, new) / seconds for old, new in zip(counters_of(before), counters_of(after), strict=True)
+    ]
 
 
 def count_new_errors(before: Mapping[ErrorKey, int], now: Mapping[ErrorKey, int]) -> Mapping[ErrorKey, int]:
