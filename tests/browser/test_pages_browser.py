@@ -109,6 +109,7 @@ def test_update_keeps_chart_details_focus_and_scroll(browser: Browser) -> None:
         assert complaints == []
 
 
+@pytest.mark.alone
 def test_silent_server_is_stale_and_recovers(browser: Browser) -> None:
     """Grey page, banner with the time, title and icon within seconds, until the next sample."""
     site = Site(calm_workstation())
@@ -116,7 +117,7 @@ def test_silent_server_is_stale_and_recovers(browser: Browser) -> None:
         wait_for_ticks(page)
 
         site.frozen = True
-        expect(page.locator("body")).to_have_class("stale")
+        expect(page.locator("body")).to_have_class("stale", timeout=4000)
         expect(page.locator("#stale-banner")).to_have_text(
             re.compile(r"^No new data for \d+ s\. Showing data from \d\d:\d\d:\d\d\.$")
         )
@@ -125,7 +126,7 @@ def test_silent_server_is_stale_and_recovers(browser: Browser) -> None:
         assert page.evaluate("getComputedStyle(document.querySelector('main')).filter") == "grayscale(1)"
 
         site.frozen = False
-        expect(page.locator("body")).not_to_have_class(re.compile("stale"))
+        expect(page.locator("body")).not_to_have_class(re.compile("stale"), timeout=4000)
         expect(page.locator("#stale-banner")).to_be_hidden()
         assert page.title() == "39.6% · workbench"
         assert complaints == []

@@ -11,6 +11,7 @@ from typing import Any
 from support.daemon_process import RunningDaemon, running_daemon
 from support.memory_cgroup import HOG, memory_cgroup
 from support.paths import MACHINES
+from support.waiting import wait_until
 
 MIB = 1 << 20
 LIMIT = 128 * MIB
@@ -42,10 +43,9 @@ def test_hog_is_critical_before_the_oom_kill(tmp_path: Path) -> None:
             daemon.wait_for("/api/v1/events", lambda found: any(event["kind"] == "oom_kill" for event in found))
             if any((one["name"], one["state"]) == ("kmsg", "ok") for one in daemon.get("/api/v1/collectors").json):
                 # Other programs of this machine may be killed as well.
-                place = f"/{cgroup.folder.name} reached)"
-                daemon.wait_for(
-                    "/api/v1/events",
-                    lambda found: any(f"({hog.pid}), " in one["text"] and place in one["text"] for one in found),
+                words = f"({hog.pid}), ", f"/{cgroup.folder.name} reached)"
+                wait_until(
+                    lambda: any(all(word in one["text"] for word in words) for one in events(daemon, "oom_kill"))
                 )
             critical = [one for one in events(daemon, "level", "cgroup") if "→ critical" in one["text"]]
 

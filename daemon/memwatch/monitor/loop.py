@@ -147,20 +147,20 @@ class Monitor:
             if woken or not self._pacing.is_still(now, usual, self._sampler.moved_bytes):
                 self._tick_or_log(now - due)
             interval = self._pacing.interval(usual)
-            due = self._next_due(due, interval)
+            coming = next_due(due, interval, self._clock.monotonic())
+            self._report_missed(coming.missed, interval)
+            due = coming.at
             woken = self._wait(due - self._clock.monotonic(), stop)
             if woken:
-                self._next_due(due, interval)  # it may have been due long before, if the process was stopped
-                due = self._clock.monotonic()
+                now = self._clock.monotonic()  # long after `due` if the process was stopped meanwhile
+                self._report_missed(next_due(due, interval, now).missed, interval)
+                due = now
             if woken is Wake.STALL:
                 self._pacing.on_stall(due, usual)
 
-    def _next_due(self, due: float, interval: float) -> float:
-        """Return when the tick after the one due at `due` is due, and report the ticks missed before it."""
-        coming = next_due(due, interval, self._clock.monotonic())
-        if coming.missed * interval >= self.rules.interval_seconds:
-            self._event_writer.on_missed_ticks(coming.missed)
-        return coming.at
+    def _report_missed(self, ticks: int, interval: float) -> None:
+        if ticks * interval >= self.rules.interval_seconds:
+            self._event_writer.on_missed_ticks(ticks)
 
     def tick(self, lag_seconds: float = 0.0) -> Snapshot:
         """Run one tick: sample, judge, record, publish. Return the snapshot."""
