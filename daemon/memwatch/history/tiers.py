@@ -70,12 +70,14 @@ class History:
             return loaded
 
     def __len__(self) -> int:
-        return len(self.tiers[0])
+        with self._lock:
+            return len(self.tiers[0])
 
     @property
     def end(self) -> float:
         """Return the boot time of the newest reading; 0 before the first."""
-        return self.tiers[0].end
+        with self._lock:
+            return self.tiers[0].end
 
     @property
     def start(self) -> float:

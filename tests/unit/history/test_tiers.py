@@ -207,3 +207,26 @@ def test_queries_in_another_thread_see_whole_rows() -> None:
         thread.join()
 
     assert torn == []
+
+
+def test_size_and_end_in_another_thread() -> None:
+    """A ring of one row is replaced 100,000 times meanwhile; a reader paused in between sees another one."""
+    history = History((TierSpec(1.0, 1.0),))
+    history.add(1.0, {})
+    stop = threading.Event()
+    seen: set[bool] = set()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.add(len(history) == 1 and history.end >= 1.0)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for second in range(2, 100_000):
+        history.add(float(second), {})
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+    assert seen == {True}
