@@ -21,12 +21,13 @@ class ThreadState(Enum):
 
 
 class Worker:
-    """A function that runs in its own thread, which is started as soon as the system permits."""
+    """A function that runs in its own thread, which is started as soon as the system permits. Thread-safe."""
 
     def __init__(self, work: Callable[[], None], name: str) -> None:
         self._work, self._name = work, name
         self._thread: threading.Thread | None = None
         self._waits = False
+        self._lock = threading.Lock()
 
     def begin(self) -> bool:
         """Start the thread, once. Return False if that fails now; call again to retry.
@@ -35,6 +36,10 @@ class Worker:
         """
         if self._thread is not None:
             return True
+        with self._lock:
+            return self._thread is not None or self._start()
+
+    def _start(self) -> bool:
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)  # 3.13 cannot retry start()
         try:
             thread.start()
