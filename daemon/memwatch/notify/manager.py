@@ -67,7 +67,7 @@ class NotificationManager:
         self._monitor = monitor
         self.sender = sender
         self._new = deque(self.receivers)
-        self._unstarted: list[Receiver] = []
+        self._is_started = False
         # Saved entries that this version cannot read.
         self._unread_states: list[Entry] = []
         self._unread_silences: list[Entry] = []
@@ -100,7 +100,8 @@ class NotificationManager:
 
     def start(self) -> None:
         self.outbox.start()
-        self._unstarted = [one for one in self.receivers if not one.start()]
+        self._is_started = True
+        self._start_threads()
 
     def use(self, receivers: Sequence[Receiver]) -> None:
         """Replace the receivers.
@@ -115,8 +116,13 @@ class NotificationManager:
             one.stop_soon()
         for name in {one.name for one in gone}.difference(one.name for one in receivers):
             self.drop(name)
-        self._unstarted = [one for one in (*self._unstarted, *new) if one in self.receivers and not one.start()]
+        self._start_threads()
         self._new.extend(new)
+
+    def _start_threads(self) -> None:
+        """Start the threads that do not run. A tick and a reload may do so at the same time."""
+        for one in self.receivers:
+            one.start()
 
     def drop(self, name: str) -> None:
         """Drop the notifications queued for a receiver."""
@@ -131,8 +137,8 @@ class NotificationManager:
         """
         if snapshot.simulated:
             return
-        if self._unstarted:
-            self._unstarted = [one for one in self._unstarted if not one.start()]
+        if self._is_started:
+            self._start_threads()
         self.outbox.retry_start()
         try:
             self._queue_notifications(snapshot, notifications)
