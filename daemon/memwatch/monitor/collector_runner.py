@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -53,6 +54,7 @@ class CollectorRunner:
         self._collector: Collector | None = None
         self.due: float = 0.0
         self._fast_due = 0.0
+        self._hurried_at = -math.inf
         self.is_fast = False
         # True: ticks run the collector, and its thread sleeps.
         self.on_tick: bool = False
@@ -186,17 +188,23 @@ class CollectorRunner:
         return True
 
     def hurry(self) -> None:
-        """Make the next run due now. A collector that is not available keeps its pause."""
+        """Make the next run due now. A collector that is not available keeps its pause.
+
+        Another run follows one in progress, which may have read its files before the event.
+        """
         if self.result.state == "ok":
-            self.due = self._fast_due = self._clock.monotonic()
+            self._hurried_at = self._clock.monotonic()  # before `due`, which the end of a run replaces
+            self.due = self._fast_due = self._hurried_at
 
     def hurry_for_news(self, now: float) -> bool:
         """Make the next run due now if the collector has news, at most as often as in fast mode."""
         has_news: Callable[[], bool] | None = getattr(self._collector, "has_news", None)
         if has_news is None or now < self._fast_due or not has_news():
             return False
-        self.hurry()
-        return self.result.state == "ok"
+        if self.result.state != "ok":
+            return False
+        self.due = self._fast_due = self._clock.monotonic()
+        return True
 
     def postpone(self) -> None:
         """Schedule the next run after an out-of-memory error."""
@@ -222,6 +230,8 @@ class CollectorRunner:
         )
         self.due = started + self.period_seconds
         self._fast_due = started + self._fast_seconds(now - started)
+        if self._hurried_at > started:
+            self.due = self._fast_due = now
 
     def _fail(self, state: CollectorState, error: str) -> None:
         before = self.result

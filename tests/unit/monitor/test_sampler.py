@@ -290,6 +290,43 @@ def count_waits(name: str) -> int:
     return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 
 
+class Counting(FakeCollector):
+    """Collector of kills that reads their number at once and waits for `may_end`."""
+
+    def __init__(self) -> None:
+        super().__init__("cgroup", period_seconds=600.0, may_block=True)
+        self.kills = self.counted = 0
+        self.entered, self.may_end = threading.Event(), threading.Event()
+        self.may_end.set()
+
+    def collect(self) -> Findings:
+        kills = self.kills
+        self.entered.set()
+        self.may_end.wait(MAX_WAIT_SECONDS)
+        self.counted = kills
+        return super().collect()
+
+
+def test_event_during_a_run_is_read_by_the_next_one() -> None:
+    """A kill that comes after the run has read the number of kills is counted at once, not a period later."""
+    counting = Counting()
+    sampler = Sampler(enlist(counting), SystemClock())
+    sampler.start()
+    sampler.wait_for_first(5.0)
+
+    counting.entered.clear()
+    counting.may_end.clear()
+    sampler.hurry()
+    assert counting.entered.wait(MAX_WAIT_SECONDS)
+    counting.kills += 1
+    sampler.hurry()
+    counting.may_end.set()
+    wait_until(lambda: counting.counted == 1 and sampler.runners[0].seconds_until_due() > 500.0)
+    sampler.stop()
+
+    assert counting.calls == 3
+
+
 def test_event_wakes_only_the_thread_that_reads_it() -> None:
     """A daemon has 15 threads of collectors. Fifty kills wake the one that counts them."""
     resting = [FakeCollector(f"resting{number}", period_seconds=600.0, may_block=True) for number in range(5)]
