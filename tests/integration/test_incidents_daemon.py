@@ -68,7 +68,7 @@ def test_kernel_kill_names_the_cause_and_survives_a_restart(tmp_path: Path) -> N
     assert {"level", "oom_kill"} <= {entry["kind"] for entry in found["timeline"]}
     assert max(sample["holders"].get("vllm (77)", 0) for sample in found["samples"]) > 6 << 30
     assert (again["cause"], again["killer"]) == (found["cause"], found["killer"])
-    assert "memwatchd was stopped before it was over" in again["evidence"]
+    assert "memwatchd was stopped before the incident was over" in again["evidence"]
     assert unknown.status == 404
     assert report.stdout.startswith(f"# Incident {found['id']}\n")
     assert "gnome-shell" in report.stdout

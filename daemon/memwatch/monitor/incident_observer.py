@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -28,8 +29,8 @@ HOUR_SECONDS = 3600.0
 # A victim may be listed no more when its kill is noticed. Sizes are read every ten seconds.
 GONE_SECONDS = 25.0
 MAX_GROWN, MAX_ANNOUNCED = 8, 16
-RESTARTED = "the recording ended before it was over"
-STOPPED = "memwatchd was stopped before it was over"
+RESTARTED = "the recording ended before the incident was over"
+STOPPED = "memwatchd was stopped before the incident was over"
 
 
 class EndSource(Protocol):
@@ -43,7 +44,7 @@ class EndSource(Protocol):
 
 
 class IncidentObserver:
-    """Observer of incidents. Call `on_tick` from the thread that ticks; `log` is thread-safe."""
+    """Observer of incidents. Call `on_tick` from the thread that ticks; `stop` and `log` are thread-safe."""
 
     def __init__(self, events: EventLog, growth: GrowthTracker) -> None:
         self.log: IncidentLog = IncidentLog()
@@ -57,6 +58,8 @@ class IncidentObserver:
         self._last: Observation | None = None
         self._ended = EndedProcesses()
         self._announced: deque[ServiceKill] = deque(maxlen=MAX_ANNOUNCED)
+        self._turn = threading.Lock()
+        self._is_stopped = False
 
     def use_store(self, store: IncidentStore, words: UncleanShutdown | None, crash: Sequence[str]) -> None:
         """Restore the incidents of earlier runs, and close those that an unclean end cut off."""
@@ -80,6 +83,11 @@ class IncidentObserver:
         return findings if self.ends is None else self._ended.drop(findings, self.ends.ended)
 
     def on_tick(self, now: Moment, snapshot: Snapshot, kills: NewKills, findings: Findings) -> None:
+        with self._turn:
+            if not self._is_stopped:
+                self._add_tick(now, snapshot, kills, findings)
+
+    def _add_tick(self, now: Moment, snapshot: Snapshot, kills: NewKills, findings: Findings) -> None:
         logged = tuple(one for one in findings.service_kills or () if one.number > self._kills_seen)
         seen = Observation(
             now.boottime,
@@ -111,9 +119,17 @@ class IncidentObserver:
         self._group_kills = None
 
     def stop(self, seconds: float = 0.7) -> None:
-        """End the incidents that last, and write them. Call after the last tick."""
-        for incident in self._gatherer.close_all(self._last, STOPPED):
-            self._keep(incident)
+        """End the incidents that last, and write them.
+
+        A last tick that takes longer than `seconds` keeps them: the next start ends them, as after a crash.
+        """
+        if self._turn.acquire(timeout=seconds):
+            try:
+                self._is_stopped = True
+                for incident in self._gatherer.close_all(self._last, STOPPED):
+                    self._keep(incident)
+            finally:
+                self._turn.release()
         if self._store is not None:
             self._store.stop(seconds)
 
