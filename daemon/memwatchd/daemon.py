@@ -201,24 +201,26 @@ class Daemon:
         self.monitor.wake()
 
     def stop(self) -> None:
-        self.service.stopping()
+        """Stop every part. Those after one that fails still write what they hold."""
+        writer = self.monitor.history_writer
+        for stop in (
+            self.service.stopping,
+            self._end_ticking,
+            self.sampler.stop,
+            self.follower.stop,
+            *(part.stop for part in (self.pusher, self.discovery) if part is not None),
+            self.alerting.close,
+            self.monitor.incidents.stop,
+            *(part.stop for part in (writer, self.recorder) if part is not None),
+            self.state.close,
+        ):
+            stop_part(stop)
+        log.info("memwatchd stopped")
+
+    def _end_ticking(self) -> None:
         self.stop_ticking()
         if self._ticking.is_alive():
             self._ticking.join(timeout=1.0)
-        self.sampler.stop()
-        self.follower.stop()
-        if self.pusher is not None:
-            self.pusher.stop()
-        if self.discovery is not None:
-            self.discovery.stop()
-        self.alerting.close(2.0)
-        self.monitor.incidents.stop()
-        if self.monitor.history_writer is not None:
-            self.monitor.history_writer.stop()
-        if self.recorder is not None:
-            self.recorder.stop(2.0)
-        self.state.close()
-        log.info("memwatchd stopped")
 
     def reload(self) -> None:
         """Reload the settings. Keep the old ones if the new ones are invalid or cannot be applied."""
@@ -271,6 +273,15 @@ class Daemon:
         if not changes:
             log.info("settings reloaded, no changes")
         logging.getLogger().setLevel(live.log_level.upper())
+
+
+def stop_part(stop: Callable[[], object]) -> None:
+    """Stop a part, and log a failure: the other parts must still be stopped."""
+    try:
+        stop()
+    except Exception as error:
+        log.debug("traceback of the failed shutdown", exc_info=True)
+        log.error("a part could not be stopped: %s", str(error) or type(error).__name__)
 
 
 def log_collectors(snapshot: Snapshot) -> None:

@@ -42,7 +42,7 @@ class Recorder:
             self._waiting.append(snapshot)
             self._changed.notify()
 
-    def stop(self, seconds: float) -> None:
+    def stop(self, seconds: float = 2.0) -> None:
         with self._changed:
             self._stopping = True
             self._changed.notify()

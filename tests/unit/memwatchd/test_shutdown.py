@@ -1,0 +1,38 @@
+"""Test the shutdown of a daemon when one of its parts fails."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from memwatchd.daemon import Daemon
+from support.settings_sample import settings_from
+
+
+def started(folder: Path) -> Daemon:
+    settings = settings_from(folder, f"[state]\ndir = '{folder / 'state'}'\n[web]\nlisten = ['127.0.0.1:0']\n")
+    daemon = Daemon(settings, lambda: settings)
+    daemon.start()
+    daemon.first_tick()
+    return daemon
+
+
+def test_parts_after_one_that_fails_are_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without memory for the end of one thread, alerts, history and state are still closed: no unclean end."""
+    first = started(tmp_path)
+
+    def fail() -> None:
+        raise MemoryError
+
+    first.follower.stop = fail  # type: ignore[method-assign]
+    with caplog.at_level(logging.ERROR):
+        first.stop()
+    again = started(tmp_path)
+    unclean, restored = again.monitor.unclean_shutdown, len(again.monitor.history)
+    again.stop()
+
+    assert caplog.messages == ["a part could not be stopped: MemoryError"]
+    assert unclean is None
+    assert restored >= 2
