@@ -66,9 +66,10 @@ class Notifier:
     def stopping(self) -> None:
         """Report the shutdown and close the socket."""
         self._send("STOPPING=1")
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        connection, self._socket = self._socket, None
+        self._failed = True  # the tick thread may be sending: it is not told that the socket was closed
+        if connection is not None:
+            connection.close()
 
     def store(self, name: str, descriptor: int) -> None:
         """Let the service manager keep a copy of a descriptor, and pass it to the next process of the unit.
@@ -81,11 +82,12 @@ class Notifier:
         self._send(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
     def _send(self, text: str, *descriptors: int) -> None:
-        if self._socket is None:
+        connection = self._socket
+        if connection is None:
             return
         passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         try:
-            self._socket.sendmsg([text.encode()], passed, socket.MSG_DONTWAIT, self._address)
+            connection.sendmsg([text.encode()], passed, socket.MSG_DONTWAIT, self._address)
         except OSError as error:
             if not self._failed:
                 self._failed = True
