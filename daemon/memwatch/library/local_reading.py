@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 
 from memwatch.clock import SystemClock
 from memwatch.collectors import list_collectors
@@ -53,7 +52,7 @@ class LocalReader:
 
     def read(self) -> Snapshot:
         """Read the machine. The first reading waits up to two seconds for drivers."""
-        with quiet():
+        with quiet:
             if not self._is_started:
                 self._is_started = True
                 self._sampler.start()
@@ -78,15 +77,38 @@ def read_machine() -> Snapshot:
         reader.close()
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress the collectors' log messages, which are meant for the daemon's log."""
-    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("memwatch.")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
+class Quiet:
+    """Suppresses the collectors' log messages, which are meant for the daemon's log, while any thread reads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readings = 0
+        self._levels: dict[logging.Logger, int] = {}
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._readings += 1
+            names = list(logging.root.manager.loggerDict)  # a copy: the program may import modules meanwhile
+            for logger in [logging.getLogger(name) for name in names if name.startswith("memwatch.")]:
+                self._levels.setdefault(logger, logger.level)
+                logger.setLevel(logging.ERROR)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._readings = max(0, self._readings - 1)  # 0 already in the child of a fork during a reading
+            if not self._readings:
+                self._restore()
+
+    def after_fork(self) -> None:
+        """Reset in the child, where no thread of the parent reads. The lock may have been held."""
+        self._lock, self._readings = threading.Lock(), 0
+        self._restore()
+
+    def _restore(self) -> None:
+        for logger, level in self._levels.items():
             logger.setLevel(level)
+        self._levels.clear()
+
+
+quiet: Quiet = Quiet()
+os.register_at_fork(after_in_child=quiet.after_fork)
