@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -66,8 +67,7 @@ class MachineCache:
         if found is None or now - found.monotonic > (_idle_seconds(found) if self._thread else FRESH_SECONDS):
             found = self._look(keeps_reader=True)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._follow, name="memwatch-machine", daemon=True)
-            self._thread.start()
+            self._start()
         return found
 
     def with_ram(self) -> Machine:
@@ -83,6 +83,14 @@ class MachineCache:
         """Reset in the child, which has no thread. The helper process belongs to the parent."""
         self._thread = self._reader = None
         self._lock = threading.RLock()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._follow, name="memwatch-machine", daemon=True)
+                with suppress(RuntimeError):  # the limit of threads is reached: the next call tries again
+                    thread.start()
+                    self._thread = thread
 
     def _with_daemon(self) -> Machine | None:
         """Return the cached machine, from a daemon if one was started since."""
