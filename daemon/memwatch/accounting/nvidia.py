@@ -65,8 +65,9 @@ def build_listed_device_memories(found: Findings, first: int) -> Sequence[Device
         return ()
     ram, stale = find_system_ram(found.pools), "nvml" in found.stale
     figures = (first, stale, ram.size_bytes if ram else None)
-    if _cached.matches(found, figures):
-        return _cached.device_memories
+    cached = _cached  # another thread may replace it: the library reads the machine in any of a program's threads
+    if cached.matches(found, figures):
+        return cached.device_memories
     device_memories = _build_device_memories(found, found.nvml, ram, first)
     if stale:
         device_memories = [device_memory.as_stale() for device_memory in device_memories]

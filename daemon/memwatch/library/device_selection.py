@@ -35,9 +35,10 @@ def find_target(wanted: object, devices: Sequence[Device], program: Program) -> 
     global _found
     if wanted is None:
         return None
-    if _found.devices is not devices:
-        _found = FoundTargets(devices, {})
-    by_name, torch = _found.by_name, _running_torch(program)
+    found = _found  # another thread of the program may replace it
+    if found.devices is not devices:
+        found = _found = FoundTargets(devices, {})
+    by_name, torch = found.by_name, _running_torch(program)
     facts = (program.roots, program.is_read_outside, "torch" in program.modules, _current_index(torch))
     key = (str(wanted), facts, *map(program.environ.get, VARIABLES))
     if key not in by_name:

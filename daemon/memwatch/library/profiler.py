@@ -105,9 +105,9 @@ class MemoryProfiler:
 
     def report(self) -> Report:
         with self._lock:
-            peaks = dict(self._peaks)
-            if self._watch is not None:
-                peaks[self._stage] = count_peaks(peaks[self._stage], self._watch)
+            peaks, watch = dict(self._peaks), self._watch  # another thread may stop the profiler meanwhile
+            if watch is not None:
+                peaks[self._stage] = count_peaks(peaks[self._stage], watch)
             found = tuple(peak for peak in peaks.values() if peak.samples)
             return Report(self._interval, found, tuple(self._samples))
 
@@ -115,9 +115,9 @@ class MemoryProfiler:
         """Return the peaks of one stage so far, None if it has not begun."""
         self._look()
         with self._lock:
-            found = self._peaks.get(stage)
-            if found is not None and self._watch is not None and stage == self._stage:
-                return count_peaks(found, self._watch)
+            found, watch = self._peaks.get(stage), self._watch
+            if found is not None and watch is not None and stage == self._stage:
+                return count_peaks(found, watch)
             return found
 
     def save(self, path: str | Path) -> Path:
