@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.neighbours.found import MAX_FOUND, FoundMachine, FoundMachines
+from memwatch.neighbours.found import LATE_SECONDS, MAX_FOUND, FoundMachine, FoundMachines
 from memwatchd.neighbours.mdns import SERVICE, read_service
 from support.daemon_process import MEMWATCHD, run_program, running_daemon
 from support.html_reader import Reader
@@ -142,3 +142,21 @@ def test_number_of_found_machines_is_limited() -> None:
 
     assert len(machines.others((), ())) == MAX_FOUND
     assert len(machines.others({"0"}, {"http://10.0.0.2:1"})) == MAX_FOUND - 2
+
+
+def test_late_answer_of_an_ended_machine_is_ignored() -> None:
+    """A new process at the same address is shown at once, and the same one when it comes back later."""
+    clock = [0.0]
+    machines = FoundMachines(lambda: clock[0])
+
+    def shown_after(run: str, seconds: float) -> list[str]:
+        clock[0] += seconds
+        machines.put("ember", FoundMachine("ember", "http://10.0.0.2:6360", run))
+        return [one.run for one in machines.others((), ())]
+
+    assert shown_after("1", 0.0) == ["1"]
+    machines.remove("ember")
+    assert shown_after("1", 0.5) == []
+    assert shown_after("2", 0.1) == ["2"]
+    machines.remove("ember")
+    assert shown_after("1", LATE_SECONDS) == ["1"]
