@@ -145,6 +145,18 @@ def test_texts_of_many_gpus_stay_in_their_columns(browser: Browser, width: int) 
     assert pid["x"] + pid["width"] <= cell["x"] + cell["width"]
 
 
+@pytest.mark.parametrize("width", [1100, 1200, 1280])
+def test_no_figure_of_the_state_is_cut(browser: Browser, width: int) -> None:
+    """Also what CUDA reports on a GB10, the longest of them; names of GPUs and processes may be cut."""
+    with opened(browser, Site(critical_gb10()), width, 900) as page:
+        figures = page.locator(".status-figure:not(.status-who) .status-value").all()
+        cut = [one.inner_text() for one in figures if one.evaluate("one => one.scrollWidth > one.clientWidth")]
+        beside = page.locator(".status-figure .of").all_inner_texts()
+
+    assert cut == []
+    assert any("CUDA reports" in text for text in beside)
+
+
 def test_eight_gpus_are_usable_on_a_phone(browser: Browser) -> None:
     with opened(browser, Site(eight_by_seven()), 390, 844) as page:
         wide = page.evaluate("document.documentElement.scrollWidth")
