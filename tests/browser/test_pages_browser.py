@@ -13,11 +13,12 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Browser, Page, Route, expect
 
+from memwatch.model import Absent
 from memwatch.snapshot import Level
 from scripts.screenshots import PAGES
 from support.live_page import wait_for_ticks
 from support.sample_site import IN_A_BROWSER, Site, served
-from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, hostile_names
+from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, hostile_names, many_owners
 
 TELL_VIOLATIONS = (
     "addEventListener('securitypolicyviolation', (e) => console.error(e.violatedDirective, e.blockedURI))"
@@ -83,6 +84,17 @@ def test_phone_has_no_horizontal_scrolling(browser: Browser, sample: str) -> Non
         ):
             page.set_viewport_size({"width": width, "height": 800})
             page.goto(urljoin(page.url, path))
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_phone_has_room_for_footprints_in_two_units(browser: Browser) -> None:
+    snapshot = many_owners()
+    bounds = {"footprint_bytes": Absent.NOT_AVAILABLE, "footprint_range": (512 << 20, 1 << 30)}
+    processes = tuple(replace(one, **bounds) for one in snapshot.processes)
+    with opened(browser, Site(replace(snapshot, processes=processes))) as (page, _):
+        expect(page.locator(".who-table .range").first).to_have_text("512.0 MiB – 1.0 GiB")
+        for width in (360, 390):
+            page.set_viewport_size({"width": width, "height": 800})
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
