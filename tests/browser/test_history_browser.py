@@ -224,6 +224,17 @@ def test_events_are_listed_newest_first_and_older_ones_on_request(browser: Brows
         assert complaints == []
 
 
+def test_composition_of_a_fixed_or_long_range_is_not_called_now(browser: Browser) -> None:
+    """It has the time of the last interval, which is past or a mean."""
+    with served(Site(critical_gb10())) as address, opened(browser, f"{address}/history?range=1h") as (page, _):
+        composition = page.locator(f"{BOX} >> xpath=.. >> css=.moment p")
+        expect(composition).to_have_text(re.compile(r"^now \d\d\.\d% used"))
+        page.locator("#past-earlier").click()
+        expect(composition).to_have_text(re.compile(r"^\d\d:\d\d:\d\d (\d\d\.\d% used|no data)"))
+        page.goto(f"{address}/history?range=7d")
+        expect(composition).to_have_text(re.compile(r"^\D{3} \d+, \d\d:\d\d:\d\d \d\d\.\d% used"))
+
+
 def test_gap_is_not_drawn_over(browser: Browser) -> None:
     """There is a line on both sides of a gap and none within."""
     with served(Site(critical_gb10())) as address:

@@ -14,6 +14,7 @@ const PastChart = (() => {
   const DAY = 86400;
   const MOST_AHEAD = 0.14; // of the range
   const LEAST_SPREAD = 0.005; // of the height: a smaller band is not visible
+  const LONGEST_NOW = 10; // seconds of the last interval
   const NO_DATA = "no data";
   const SVG = document.querySelector("svg").namespaceURI; // of the logo
   const HATCHED = "reclaimable";
@@ -292,7 +293,7 @@ const PastChart = (() => {
         facts.push([layer.holder, `${layer.label} `, size(value)]);
       }
       const when = known ? this.moment(stack.unix[at]) : unix ? this.moment(unix) : "";
-      words.append(`${unix === null ? "now" : when} `, strong(facts.length ? `${((used / top) * 100).toFixed(1)}% used` : NO_DATA));
+      words.append(`${unix === null && this.endsNow() ? "now" : when} `, strong(facts.length ? `${((used / top) * 100).toFixed(1)}% used` : NO_DATA));
       for (const [holder, label, value] of facts) {
         const swatch = document.createElement("i");
         swatch.className = `swatch hold-${holder}`;
@@ -301,6 +302,11 @@ const PastChart = (() => {
         words.append(item);
       }
       this.moments.replaceChildren(bar, words);
+    }
+
+    // A fixed range ends in the past, and the last value of a long range is a mean.
+    endsNow() {
+      return this.past.live && this.past.grain_seconds <= LONGEST_NOW;
     }
 
     nearest(unix) {
