@@ -322,6 +322,20 @@ def test_page_without_javascript_has_charts_levels_and_form(browser: Browser) ->
         assert "psi.some.ratio_10s" in asked(page)["series"]
 
 
+def test_dates_below_pictures_are_at_their_edges(browser: Browser) -> None:
+    """A chart may be this narrow beside another one, and browsers without JavaScript get whole dates."""
+    with (
+        served(Site(mig_server())) as address,
+        opened(browser, f"{address}/history", java_script_enabled=False) as (page, _),
+    ):
+        page.set_viewport_size({"width": 600, "height": 800})
+        tops = "all => all.map((one) => Math.round(one.getBoundingClientRect().top))"
+        dates = page.locator(".past-chart .chart-edges time").evaluate_all(tops)
+
+    assert len(dates) >= 2
+    assert dates[::2] == dates[1::2]
+
+
 @pytest.mark.parametrize("width", [360, 390])
 def test_phone_has_no_horizontal_scrolling(browser: Browser, width: int) -> None:
     """The largest page and an error, on narrow screens."""
