@@ -6,28 +6,36 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Browser
 
 from memwatch_web.pages.template_environment import PATHS
+from scripts.golden import roots_arguments
 from support.daemon_process import RunningDaemon, running_daemon
 from support.hour_of_past import write_hour_of_past
+from support.nvml_machine import Simulator
+from support.sample_nvml import EIGHT_H100, H100_MIG
 
 MAX_BYTES = 100_000
 # Ten minutes of one pool, 300 buckets of all parts.
 MIN_PAST_BYTES = 1_000
+LAST = EIGHT_H100.gpus[7]
+SPLIT = replace(H100_MIG.gpus[0], uuid=LAST.uuid, bus_id=LAST.bus_id)
+EIGHT_WITH_MIG = replace(EIGHT_H100, gpus=(*EIGHT_H100.gpus[:7], SPLIT))
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """Eight GPUs, one of them split into MIG instances, with an hour of history."""
-    folder = tmp_path_factory.mktemp("demo")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """Eight GPUs, one of them split into MIG instances, with an hour of history: a demo has seven minutes."""
+    folder = tmp_path_factory.mktemp("full")
     write_hour_of_past(folder / "state", "h100x8-mig")
-    with running_daemon(folder, "--demo", "h100x8-mig", f"--state-dir={folder / 'state'}") as daemon:
+    simulator, roots = Simulator.of(folder, EIGHT_WITH_MIG), roots_arguments("8x-h100")
+    with running_daemon(folder, *roots, f"--state-dir={folder / 'state'}", environ=simulator.environ) as daemon:
         yield daemon
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_first_visit_transfers_at_most_100_kb(browser: Browser, demo: RunningDaemon, name: str) -> None:
+def test_first_visit_transfers_at_most_100_kb(browser: Browser, full: RunningDaemon, name: str) -> None:
     """All bytes on the wire, headers included. No external request."""
     sizes: dict[str, float] = {}
     urls: dict[str, str] = {}
@@ -42,7 +50,7 @@ def test_first_visit_transfers_at_most_100_kb(browser: Browser, demo: RunningDae
         tools.on(
             "Network.loadingFinished", lambda done: sizes.update({done["requestId"]: done["encodedDataLength"]})
         )
-        page.goto(demo.url + PATHS[name])
+        page.goto(full.url + PATHS[name])
         page.wait_for_function(
             "() => document.querySelector('#chart .u-over') || !document.querySelector('#chart')"
         )
@@ -53,4 +61,4 @@ def test_first_visit_transfers_at_most_100_kb(browser: Browser, demo: RunningDae
     past = [sizes[request] for request, url in urls.items() if "/history/data?" in url]
     assert all(size > MIN_PAST_BYTES for size in past)
     assert bool(past) == (name == "overview")
-    assert [url for url in asked if not url.startswith((demo.url, "data:"))] == []
+    assert [url for url in asked if not url.startswith((full.url, "data:"))] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from itertools import cycle, islice
 from pathlib import Path
@@ -18,10 +19,11 @@ from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 
 SECONDS, ROWS_PER_RECORD = 3600, 400
+JITTER_SECONDS = 0.02
 
 
 def write_hour_of_past(folder: Path, demo: str) -> None:
-    """Write the folder as a daemon would have left it that has just replayed the demo for an hour, in this boot."""
+    """Write the folder as a daemon would have left it that has just watched the demo's machine for an hour."""
     folder.mkdir(mode=0o700)
     frames = list(read_frames(path_of(demo)))
     end = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -42,7 +44,7 @@ def write_hour_of_past(folder: Path, demo: str) -> None:
 
 
 def _replayed(frames: list[Snapshot], end: float) -> History:
-    history, figures = History(), [collect_figures(frame) for frame in frames]
+    history, figures, jitter = History(), [collect_figures(frame) for frame in frames], random.Random(1)
     for number, row in enumerate(islice(cycle(figures), SECONDS)):
-        history.add(end - SECONDS + number, row)
+        history.add(end - SECONDS + number + jitter.uniform(0.0, JITTER_SECONDS), row)
     return history

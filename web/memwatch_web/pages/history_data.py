@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from math import floor, log10
 from typing import Any
 
 from memwatch.history.tiers import Bucket
@@ -21,6 +22,8 @@ MIB = 1 << 20
 def build_data(found: WindowData, numbered: Iterable[tuple[int, Annotation]], snapshot: Snapshot) -> Json:
     """Return the chart data. `numbered`: the flags listed below the charts."""
     window = found.window
+    charts = [_chart_data(chart, found, snapshot) for chart in found.charts]
+    _send_times_once([curve for chart in charts for curve in chart["curves"]])
     return {
         "start": window.start,
         "end": window.end,
@@ -28,7 +31,7 @@ def build_data(found: WindowData, numbered: Iterable[tuple[int, Annotation]], sn
         "live": window.live,
         "grain_seconds": window.grain_seconds,
         "poll_seconds": window.range.poll_seconds,
-        "charts": [_chart_data(chart, found, snapshot) for chart in found.charts],
+        "charts": charts,
         "gaps": [[gap.start, gap.end] for gap in found.gaps],
         "flags": [_flag_data(number, flag, snapshot) for number, flag in numbered],
     }
@@ -44,7 +47,7 @@ def _chart_data(chart: Chart, found: WindowData, snapshot: Snapshot) -> Json:
         "stack": build_stack(pool, found, snapshot) if pool else None,
         "seconds_to_full": find_seconds_to_full(chart.id, snapshot),
         "runs": [[run.start, run.end, run.level.word] for run in found.spans_behind(chart)],
-        "curves": _curves_data(chart, found),
+        "curves": [_curve_data(curve, found.buckets[curve.name], chart.unit) for curve in chart.curves],
     }
 
 
@@ -114,40 +117,43 @@ def _flag_data(number: int, flag: Annotation, snapshot: Snapshot) -> Json:
     return {"unix": flag.unix, "number": number, "word": flag.word, "kind": flag.kind, "chart": place}
 
 
-def _five_digits(count: float) -> float:
-    return int(float(f"{count:.5g}"))
+def _round(value: float, places: int) -> float:
+    return round(value, places) if places > 0 else round(round(value), places)
 
 
-def _four_decimals(value: float) -> float:
-    return round(value, 4)
+def _decimal_places(value: float, unit: str) -> int:
+    """Return four, or for bytes that of the fifth significant digit: negative from 100,000 on."""
+    return min(0, 4 - floor(log10(max(abs(value), 1.0)))) if unit == "bytes" else 4
 
 
-def _curves_data(chart: Chart, found: WindowData) -> list[Json]:
-    """Return the curves. Those with the times of the first one have none, 100 kB for eight GPUs."""
-    curves = [_curve_data(curve, found.buckets[curve.name], chart.unit) for curve in chart.curves]
-    first = curves[0]["unix"] if curves else None
-    return [{**one, "unix": None} if number and one["unix"] == first else one for number, one in enumerate(curves)]
+def _send_times_once(curves: Sequence[Json]) -> None:
+    """Leave out the times of all curves that have those of the first one: 100 kB for eight GPUs."""
+    for one in curves[1:]:
+        if one["unix"] == curves[0]["unix"]:
+            one["unix"] = None
 
 
 def _curve_data(curve: Curve, buckets: Sequence[Bucket], unit: str) -> Json:
-    """Return one curve, rounded to five significant digits of bytes or four decimals.
-
-    Labels have four digits. `below` and `above` are the distances of the minimum and the maximum from the mean:
-    where memory changes steadily they stay the same. The page of eight GPUs transfers 14 kB less.
-    """
-    shorten = _five_digits if unit == "bytes" else _four_decimals
-    known = [(one.average, one.minimum, one.maximum) for one in buckets]
+    short = [_shorten(one, unit) for one in buckets]
     return {
         "name": curve.name,
         "colour": curve.colour,
         "dash": DASHES[curve.dash % len(DASHES)],
         "unix": [round(one.boottime, 1) for one in buckets],
-        "avg": [None if mean is None else shorten(mean) for mean, _, _ in known],
-        "below": [_distance(mean, least, shorten) for mean, least, _ in known],
-        "above": [_distance(mean, most, shorten) for mean, _, most in known],
+        "avg": [mean for mean, _, _ in short],
+        "below": [below for _, below, _ in short],
+        "above": [above for _, _, above in short],
     }
 
 
-def _distance(mean: float | None, extreme: float | None, shorten: Callable[[float], float]) -> float | None:
-    """Return the distance of an extreme from the shortened mean that is sent."""
-    return None if mean is None or extreme is None else shorten(abs(extreme - shorten(mean)))
+def _shorten(bucket: Bucket, unit: str) -> tuple[float | None, float | None, float | None]:
+    """Return the mean, rounded to five significant digits of bytes or four decimals: labels have four digits.
+
+    With it come the distances of the minimum and the maximum, in no finer steps. They stay the same where memory
+    changes steadily and are 0 where it hardly changes. The page of eight GPUs transfers 19 kB less.
+    """
+    mean, least, most = bucket.average, bucket.minimum, bucket.maximum
+    if mean is None or least is None or most is None:
+        return None, None, None
+    places = _decimal_places(mean, unit)
+    return _round(mean, places), _round(abs(mean - least), places), _round(abs(most - mean), places)

@@ -215,5 +215,5 @@ def _pieces(buckets: Sequence[Bucket], window: TimeWindow, top: float) -> list[s
             slot = int((one.boottime - window.start) / window.seconds * PICTURE_POINTS)
             most[slot] = max(most.get(slot, 0.0), one.maximum or 0.0)
         points = [(slot / PICTURE_POINTS * WIDTH, (1 - value / top) * HEIGHT) for slot, value in most.items()]
-        pieces.append(" ".join(f"{x:.0f},{y:.1f}" for x, y in points))
+        pieces.append(" ".join(f"{x:.0f},{y:.0f}" for x, y in points))
     return [piece for piece in pieces if piece]

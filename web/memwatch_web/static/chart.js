@@ -124,11 +124,12 @@ const PastChart = (() => {
       this.showMoment(null);
     }
 
-    // To be short, the stack comes in MiB, at the times of the curve of use, and curves at the times of the first one.
+    // To be short, the stack comes in MiB, at the times of the curve of use, and curves at the times of the first one
+    // of all charts.
     unpack() {
       const { stack, curves } = this.chart;
       for (const curve of curves) {
-        curve.unix ??= curves[0].unix;
+        curve.unix ??= this.past.charts.find((chart) => chart.curves.length).curves[0].unix;
         curve.min ??= curve.avg.map((mean, at) => (mean == null ? null : mean - curve.below[at]));
         curve.max ??= curve.avg.map((mean, at) => (mean == null ? null : mean + curve.above[at]));
       }
