@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from itertools import product
 from urllib.parse import urljoin
 
@@ -262,8 +263,11 @@ def test_times_are_local_and_other_days_have_a_date(browser: Browser) -> None:
         page.goto(f"{address}/alerts")
 
         expect(page.locator(".as-of time")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
-        expect(page.locator(".events time").last).to_have_text("20 Nov, 19:22:33")
         expect(page.locator("#zone")).to_have_text("Times in GMT+9")
+        for year, text in ((2026, "20 Nov, 19:22:33"), (2027, "20 Nov 2026, 19:22:33")):
+            page.clock.set_fixed_time(datetime(year, 11, 26, tzinfo=timezone.utc))
+            page.reload()
+            expect(page.locator(".events time").last).to_have_text(text)
     context.close()
 
 

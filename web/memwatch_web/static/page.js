@@ -5,16 +5,18 @@
 // The server sends UTC and says so. A browser shows the time of its zone, which the footer names.
 
 const Times = (() => {
-  const day = (date) => date.toLocaleDateString([], { day: "numeric", month: "short" });
+  const day = (date, year) => date.toLocaleDateString([], { day: "numeric", month: "short", year });
   const clock = (date) => date.toLocaleTimeString([], { hourCycle: "h23" });
 
-  // With the date if it is not today.
+  // With the date if it is not today, and the year if it is not this one.
   function localise(root) {
-    const today = new Date().toDateString();
+    const now = new Date();
+    const today = now.toDateString();
     for (const time of root.querySelectorAll("time")) {
       const date = new Date(time.dateTime);
       time.title = time.dateTime;
-      time.textContent = date.toDateString() === today ? clock(date) : `${day(date)}, ${clock(date)}`;
+      const year = date.getFullYear() === now.getFullYear() ? undefined : "numeric";
+      time.textContent = date.toDateString() === today ? clock(date) : `${day(date, year)}, ${clock(date)}`;
     }
   }
 
