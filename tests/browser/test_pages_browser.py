@@ -255,8 +255,15 @@ def test_page_without_javascript_has_everything_with_a_picture_of_the_chart(brow
         expect(page.locator("#zone")).to_have_text("Times in UTC")
 
 
+@pytest.mark.parametrize(("path", "seconds"), [("/alerts", 60), ("/history", 60), ("/", 5)])
+def test_page_without_javascript_leaves_time_to_fill_in_its_form(browser: Browser, path: str, seconds: int) -> None:
+    """A refresh empties it. Pages without a form show new figures sooner."""
+    with opened(browser, Site(critical_gb10()), path, scripts=False) as (page, _):
+        expect(page.locator("meta[http-equiv=refresh]")).to_have_attribute("content", str(seconds))
+
+
 def test_times_are_local_and_other_days_have_a_date(browser: Browser) -> None:
-    """The current time is without a date, an event of November 2026 has one."""
+    """The current time is without a date, an event of November 2026 has one, later with its year."""
     context = browser.new_context(locale="en-GB", timezone_id="Asia/Tokyo")
     with served(Site(critical_gb10())) as address:
         page = context.new_page()
