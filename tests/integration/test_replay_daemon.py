@@ -116,6 +116,16 @@ def test_every_page_has_a_simulated_data_banner(demo: RunningDaemon, path: str) 
     assert "<b>Simulated data</b>" in demo.get(path).text
 
 
+def test_recording_recommends_no_state_folder(demo: RunningDaemon) -> None:
+    """A recording is not stored, whatever --state-dir says."""
+    pages = [demo.get(path).text for path in ("/about", "/last-words", "/api/v1/last-words")]
+
+    assert "history of a recording is not written to disk" in pages[0]
+    assert "a recording has no previous run" in pages[1]
+    assert "a recording has no previous run" in pages[2]
+    assert not any("--state-dir" in one for one in pages)
+
+
 SIMULATED = "memwatch: Simulated data: replayed from a recording, not measured on this machine.\n"
 
 

@@ -30,6 +30,7 @@ NO_LAST_WORDS = "No last words: the previous run ended cleanly, or there was non
 NOTHING_KEPT = (
     "No last words: history is kept in memory only; start memwatchd with --state-dir DIR to keep it on disk."
 )
+NOTHING_BEFORE = "No last words: a recording has no previous run."
 
 
 async def history(
@@ -109,6 +110,8 @@ async def last_words(services: Services) -> Response:
     """Return the last two minutes of the previous run if it did not end cleanly."""
     words = services.monitor.unclean_shutdown
     if words is None:
+        if services.monitor.simulated:
+            raise ProblemError(404, NOTHING_BEFORE)
         raise ProblemError(404, NO_LAST_WORDS if services.monitor.history_writer else NOTHING_KEPT)
     figures = sum(len(sample.figures) for sample in words.samples)
     body = await services.query(
