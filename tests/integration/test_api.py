@@ -117,6 +117,9 @@ def test_history_returns_recorded_buckets(daemon: RunningDaemon) -> None:
         ("processes/1/pss?now", "unknown parameter 'now' for /api/v1/processes/1/pss: this path takes none."),
         ("snapshot?pools=", "unknown parameter 'pools' for /api/v1/snapshot: this path takes none."),
         ("events?limit=0", "limit is '0'"),
+        ("events?limit=5&limit=6", "limit is given 2 times: give it once."),
+        ("history?from=yesterday&from=1", "from is given 2 times: give it once."),
+        ("fit?bytes=5GiB&bytes=1", "bytes is given 2 times: give it once."),
         ("stream?events=everything", "events is 'everything': use some of snapshot, pressure, event"),
     ],
 )

@@ -1,9 +1,9 @@
-"""Refuse unknown query parameters: `history?range=30d` must not silently return one hour."""
+"""Refuse unknown and repeated query parameters: `history?range=30d` must not silently return one hour."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -17,11 +17,17 @@ async def refuse_unknown(request: Request) -> None:
     if not request.scope["query_string"]:
         return
     path: str = request.scope["path"]
-    known = list(dict.fromkeys(names_in(request.scope["route"].dependant)))
+    known = dict(names_in(request.scope["route"].dependant))
     for name in request.query_params:
         if name not in known:
             use = f"use {', '.join(known)}." if known else "this path takes none."
             raise ProblemError(422, f"unknown parameter {name[:80]!r} for {path}: {use}")
+        if not is_list(known[name]) and (count := len(request.query_params.getlist(name))) > 1:
+            raise ProblemError(422, f"{name} is given {count} times: give it once.")
+
+
+def is_list(annotation: Any) -> bool:  # noqa: ANN401  any annotation
+    return any(get_origin(one) is list for one in (annotation, *get_args(annotation)))
 
 
 def find_example(dependant: Any, where: Sequence[int | str]) -> str | None:  # noqa: ANN401  FastAPI's own
@@ -39,13 +45,13 @@ def find_example(dependant: Any, where: Sequence[int | str]) -> str | None:  # n
     return f"{where[-1]}={examples[0]}" if examples else None
 
 
-def names_in(dependant: Any) -> Iterator[str]:  # noqa: ANN401  FastAPI's own, which it does not export
-    """Yield the names of all query parameters of a route, including the fields of models."""
+def names_in(dependant: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401  FastAPI's own, which it does not export
+    """Yield the names and types of all query parameters of a route, including the fields of models."""
     for field in dependant.query_params:
         kind = field.field_info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from (known.alias or name for name, known in kind.model_fields.items())
+            yield from ((known.alias or name, known.annotation) for name, known in kind.model_fields.items())
         else:
-            yield field.alias
+            yield field.alias, kind
     for other in dependant.dependencies:
         yield from names_in(other)
