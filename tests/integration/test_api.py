@@ -106,6 +106,7 @@ def test_history_returns_recorded_buckets(daemon: RunningDaemon) -> None:
         ("ticks?from=-1", "from is before 1970"),
         ("ticks?to=-1", "to is before 1970"),
         ("history?from=yesterday", "from is 'yesterday'"),
+        ("history?from=1_000", "from is '1_000'"),
         ("history?format=xml", "format is 'xml': input should be 'json' or 'csv'"),
         ("history?series=", "series is empty: leave it out for the used bytes of every pool."),
         ("history?series=nonsense", "series is 'nonsense': no such series. Available:"),

@@ -218,7 +218,10 @@ def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningD
     ("path", "says"),
     [
         ("/api/v1/owners?by=cgroup", "'unit', 'container', 'pod', 'job' or 'user'"),
-        ("/api/v1/growth?since=yesterday", "since is 'yesterday'"),
+        (
+            "/api/v1/growth?since=2d",
+            "since is '2d': give 10m, 1h, Unix seconds or a time such as 2026-01-31T12:00:00Z.",
+        ),
         ("/api/v1/growth?since=2999-01-01T00:00:00Z", "not in the past"),
         ("/api/v1/growth?since=0s", "not in the past"),
         ("/api/v1/growth?since=1e400", "since is '1e400'"),

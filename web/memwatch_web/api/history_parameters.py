@@ -47,17 +47,17 @@ def parse_names(values: list[str] | None, past: AllSeries) -> list[str]:
     return names
 
 
-def instant(name: str, text: str | None, default: float) -> float:
-    """Parse a time parameter to Unix seconds. Raises Problem."""
+def instant(name: str, text: str | None, default: float, others: str = "") -> float:
+    """Parse a time parameter to Unix seconds. `others`: further forms that its caller takes. Raises Problem."""
     if text is None:
         return default
     try:
-        unix = float(text)
+        unix = math.nan if "_" in text else float(text)  # Python reads 1_000 as a number
     except ValueError:
         unix = _rfc3339(text)
     if not math.isfinite(unix) or abs(unix) > 1e11:
         raise ProblemError(
-            422, f"{name} is {text[:80]!r}: give Unix seconds or a time such as 2026-01-31T12:00:00Z."
+            422, f"{name} is {text[:80]!r}: give {others}Unix seconds or a time such as 2026-01-31T12:00:00Z."
         )
     refuse_before_1970(name, unix)
     return unix

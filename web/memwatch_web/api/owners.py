@@ -61,7 +61,7 @@ def since_when(text: str | None, now: float) -> float:
     """Parse a duration such as 10m, or a time, to Unix seconds. Raises Problem."""
     ago = DURATION.fullmatch(text or "")
     if not ago:
-        return instant("since", text, now - DEFAULT_SINCE_SECONDS)
+        return instant("since", text, now - DEFAULT_SINCE_SECONDS, others="10m, 1h, ")
     unix = now - int(ago[1]) * UNIT_SECONDS[ago[2]]
     refuse_before_1970("since", unix)
     return unix
