@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import urlencode
 
 import click
@@ -18,6 +18,7 @@ from memwatch.client.http import ask
 from memwatch.client.placement import Need, Placement, place, placement_lines
 from memwatch.client.tables import MARKS, columns
 from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
+from memwatch.planning.fit import CPU
 from memwatch.planning.launch import ALL, ENGINES, select_engines
 from memwatch.planning.number_formats import bits_per_cached_number, bits_per_weight
 from memwatch.planning.pipeline import ATTENTIONS, OFFLOADS, ImageUse
@@ -96,6 +97,7 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
         raise click.UsageError(str(error)) from None
     found = {**response.json, "subject": subject, "note": note}
     with check_shape(context.address):
+        found["note"] = f"{note} {describe_missing_gpus(use.gpus, found['verdicts'])}".strip()
         fits = bool(found["best"] or found.get("split"))
         if options["machines"]:
             placed = find_places(context.address, found, use.reserve_bytes, fits)
@@ -103,6 +105,12 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
             fits = fits or any(one.fits for one in placed)
         code = EXIT_OK if fits else EXIT_FAILURE
     return context.show(found, lambda: fit_lines(found), response.is_simulated) or code
+
+
+def describe_missing_gpus(wanted: int, verdicts: Sequence[Json]) -> str:
+    """Return the reason against a plan for more GPUs than there are. Each verdict is about one GPU alone."""
+    there = sum(verdict["device"] != CPU for verdict in verdicts)
+    return f"The plan is for {wanted} GPUs: this machine has {there or 'none'}." if wanted > max(there, 1) else ""
 
 
 def find_places(address: Address, found: Json, reserve_bytes: int, fits_here: bool) -> list[Placement]:
