@@ -85,7 +85,8 @@ def _build(
     if kind != engine.files:
         raise NoLaunchError(f"{engine.title} loads {FILES[engine.files]}, and the model is {FILES[kind]}")
     if (use.cpu_layers or use.offload_kv) and not engine.offloads:
-        raise NoLaunchError(f"{engine.title} has no option that moves layers with their cache to System RAM")
+        moved = "layers with their cache" if use.cpu_layers else "the KV cache"
+        raise NoLaunchError(f"{engine.title} has no option that moves {moved} to System RAM")
     fit = check(use)
     if engine.layers_only and fit.split:
         use = replace(use, parallel="pipeline")

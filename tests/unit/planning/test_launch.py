@@ -201,6 +201,7 @@ def test_only_engines_that_load_the_files_have_a_line(gguf: bool, engines: set[s
         ({"context": 1 << 24}, "the plan does not fit"),
         ({"training": TrainingPlan(lora_rank=8)}, "training has no launch line"),
         ({"cpu_layers": 4}, "vLLM has no option that moves layers"),
+        ({"offload_kv": True}, "vLLM has no option that moves the KV cache"),
         ({"kv_dtype": "q8_0"}, "vLLM has no q8_0 cache; use fp8"),
         ({"dtype": "int4"}, "vLLM does not convert weights to int4 at load"),
     ],
