@@ -79,10 +79,13 @@ def _chart_of(name: str, place: Json, view: View, width: int, rows: int) -> list
     start, end = _span(view)
     columns = max(1, width - LABEL - 2)
     whole = place.get("size_bytes") or place.get("limit_bytes") or 0
-    values = _trend(name, view).columns(start, end, columns)
+    trend = _trend(name, view)
+    values, lowest = trend.columns(start, end, columns), trend.lowest(start, end)
     at = _cursor(view, start, end, columns)
     marks = marks_of(place, view.moment.snapshot["pressure"])
-    lines: list[Line] = [(Span(f" {labels_of(view.moment.snapshot)[place['id']]}", "bold"), *_statistics(values))]
+    lines: list[Line] = [
+        (Span(f" {labels_of(view.moment.snapshot)[place['id']]}", "bold"), *_statistics(values, lowest))
+    ]
     for number, text in enumerate(chart(values, whole, rows)):
         top = whole * (rows - number) / rows
         label = short(round(top)) if number in (0, rows // 2) else ""
@@ -100,11 +103,11 @@ def _cursor(view: View, start: float, end: float, columns: int) -> int:
     return min(columns - 1, int((view.moment.unix - start) / (end - start) * columns))
 
 
-def _statistics(values: list[float | None]) -> Line:
+def _statistics(values: list[float | None], lowest: float | None) -> Line:
     known = [value for value in values if value is not None]
-    if not known:
+    if lowest is None or not known:
         return (Span("   no data in this time range", "muted"),)
-    return (Span(f"   min {short(round(min(known)))}  max {short(round(max(known)))}", "muted"),)
+    return (Span(f"   min {short(round(lowest))}  max {short(round(max(known)))}", "muted"),)
 
 
 def _row(name: str, place: Json, view: View) -> Line:

@@ -32,7 +32,7 @@ class Recent:
 
     def __init__(self) -> None:
         self._kept: deque[tuple[float, bytes]] = deque(maxlen=MAX_KEPT)
-        self._trends: dict[str, tuple[deque[float], deque[float | None]]] = {}
+        self._trends: dict[str, tuple[deque[float], deque[float | None], deque[float | None]]] = {}
         self._sizes: dict[int, tuple[float, array[float], array[float]]] = {}
 
     def add(self, snapshot: Json) -> None:
@@ -43,13 +43,15 @@ class Recent:
         self._kept.append((unix, zlib.compress(json.dumps(snapshot).encode(), 1)))
         self._add_sizes(snapshot)
         for name, value in figures_of(snapshot).items():
-            times, values = self._series(name)
+            times, values, lows = self._series(name)
             if not times or unix > times[-1]:
                 times.append(unix)
                 values.append(value)
+                lows.append(value)
                 while unix - times[0] > RECENT_SECONDS + 60:
                     times.popleft()
                     values.popleft()
+                    lows.popleft()
 
     def _add_sizes(self, snapshot: Json) -> None:
         """Add the footprints of the largest processes. A process that is not among them keeps no past."""
@@ -76,22 +78,24 @@ class Recent:
     def prepend(self, history: Mapping[str, Trend]) -> None:
         """Add the daemon's history before the first snapshot that was received."""
         for name, trend in history.items():
-            times, values = self._series(name)
-            first = times[0] if times else float("inf")
-            older = [(unix, value) for unix, value in zip(trend.unix, trend.values, strict=True) if unix < first]
-            times.extendleft(unix for unix, _ in reversed(older))
-            values.extendleft(value for _, value in reversed(older))
+            times, values, lows = self._series(name)
+            rows = zip(trend.unix, trend.values, trend.lows or trend.values, strict=True)
+            older = [row for row in rows if not times or row[0] < times[0]]
+            times.extendleft(unix for unix, _, _ in reversed(older))
+            values.extendleft(value for _, value, _ in reversed(older))
+            lows.extendleft(low for _, _, low in reversed(older))
 
-    def _series(self, name: str) -> tuple[deque[float], deque[float | None]]:
-        return self._trends.setdefault(name, (deque(), deque()))
+    def _series(self, name: str) -> tuple[deque[float], deque[float | None], deque[float | None]]:
+        return self._trends.setdefault(name, (deque(), deque(), deque()))
 
     def trends(self) -> dict[str, Trend]:
-        return {name: Trend(tuple(times), tuple(values)) for name, (times, values) in self._trends.items()}
+        columns = self._trends.items()
+        return {name: Trend(tuple(times), tuple(values), tuple(lows)) for name, (times, values, lows) in columns}
 
     @property
     def oldest(self) -> float:
         """Return the time of the oldest figure, received or of the daemon's history."""
-        firsts = [times[0] for times, _ in self._trends.values() if times]
+        firsts = [times[0] for times, _, _ in self._trends.values() if times]
         return min(firsts, default=0.0)
 
     def snapshot_at(self, unix: float) -> Json | None:
@@ -121,8 +125,9 @@ def figures_of(snapshot: Json) -> dict[str, float | None]:
 
 
 def decode_history(answer: Json) -> dict[str, Trend]:
-    """Return the series of a response to /api/v1/history, each with its greatest values."""
-    return {one["name"]: Trend(tuple(one["unix"]), tuple(one["max"])) for one in answer["series"]}
+    """Return the series of a response to /api/v1/history, each with its extremes."""
+    found = answer["series"]
+    return {one["name"]: Trend(tuple(one["unix"]), tuple(one["max"]), tuple(one["min"])) for one in found}
 
 
 def join(parts: Iterable[Mapping[str, Trend]]) -> dict[str, Trend]:

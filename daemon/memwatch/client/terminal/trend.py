@@ -11,10 +11,16 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 class Trend(Struct, frozen=True):
-    """Values of a series by time, oldest first. None is a gap."""
+    """Values of a series by time, oldest first. None is a gap. `lows`: the least, if `values` are the greatest."""
 
     unix: tuple[float, ...] = ()
     values: tuple[float | None, ...] = ()
+    lows: tuple[float | None, ...] = ()
+
+    def lowest(self, start: float, end: float) -> float | None:
+        """Return the least value in a time range, None if there is none."""
+        pairs = zip(self.unix, self.lows or self.values, strict=True)
+        return min((value for unix, value in pairs if value is not None and start < unix <= end), default=None)
 
     def at(self, unix: float, tolerance: float) -> float | None:
         """Return the last value up to a time, unless it is older than `tolerance` seconds."""
