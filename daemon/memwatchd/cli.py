@@ -193,7 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = command.main(argv, prog_name="memwatchd", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        return print_errors([error.format_message()], EXIT_USAGE)
+        from memwatch.client.help import usage_sentence
+
+        return print_errors([usage_sentence(error, "memwatchd")], EXIT_USAGE)
     except click.Abort:
         return 130
     except BrokenPipeError:

@@ -27,7 +27,7 @@ from memwatch.client.context import (
     to_address,
 )
 from memwatch.client.errors import EXIT_FAILURE, EXIT_UNKNOWN, CommandError
-from memwatch.client.help import DocumentedGroup
+from memwatch.client.help import DocumentedGroup, usage_sentence
 from memwatch.client.http import ask
 from memwatch.runtime.standard_files import open_standard_files
 
@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = memwatch.main(arguments, prog_name="memwatch", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        return print_errors([" ".join(error.format_message().split())], _usage_code(error))
+        return print_errors([usage_sentence(error, "memwatch")], _usage_code(error))
     except click.Abort:
         return 130
     except BrokenPipeError:

@@ -9,6 +9,20 @@ import click
 
 Rows = Sequence[tuple[str, str]]
 
+# Errors of click without a remedy. Not all of them have a class of their own in each version.
+BARE_ERRORS = (click.MissingParameter, click.NoSuchOption, click.BadOptionUsage)
+BARE_BEGINNINGS = ("No such command", "Got unexpected extra argument")
+
+
+def usage_sentence(error: click.ClickException, program: str) -> str:
+    """Return the message about a wrong command line in one line, with a remedy where click gives none."""
+    text = " ".join(error.format_message().split())
+    is_bare = isinstance(error, BARE_ERRORS) or text.startswith(BARE_BEGINNINGS)
+    if not is_bare or text.endswith("?"):  # click asks: Did you mean …?
+        return text
+    context = error.ctx if isinstance(error, click.UsageError) else None  # none if an option lacks its value
+    return f"{text.removesuffix('.')}; see {context.command_path if context else program} --help"
+
 
 class DocumentedGroup(click.Group):
     """Command group whose help fits a screen of 24 lines. `deferred`: commands by their module.
