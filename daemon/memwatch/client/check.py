@@ -27,7 +27,7 @@ MAX_MESSAGE_LENGTH = 80
 
 @click.command(short_help="Exit code by level, for Nagios and scripts.")
 @click.option("--fail-on", type=CHOICES, default="critical", help="Level that is critical.  [default: critical]")
-@click.option("--warn-on", type=CHOICES, default="high", help="Level that is a warning.  [default: high]")
+@click.option("--warn-on", type=CHOICES, help="Level that is a warning.  [default: high, or a lower --fail-on]")
 @click.option(
     "--target", metavar="ID", multiple=True, help="Only this pool, limit or MIG instance. May be repeated."
 )
@@ -38,12 +38,20 @@ MAX_MESSAGE_LENGTH = 80
 )
 @common
 def check(
-    fail_on: str, warn_on: str, target: tuple[str, ...], node_problem: bool, url: Address | None, as_json: bool
+    fail_on: str,
+    warn_on: str | None,
+    target: tuple[str, ...],
+    node_problem: bool,
+    url: Address | None,
+    as_json: bool,
 ) -> int:
     """Print the worst level with performance data in one line, as Nagios plugins do.
 
     Exits with 0 (OK), 1 (warning), 2 (critical) or 3 (unknown: no daemon, no data, or stale data).
     """
+    if warn_on and LEVELS.index(warn_on) > LEVELS.index(fail_on):
+        raise click.UsageError(f"--warn-on is {warn_on}, above --fail-on ({fail_on}): there would be no warning")
+    warn_on = warn_on or min("high", fail_on, key=LEVELS.index)
     try:
         context = build_context(url, as_json)
         answer = context.snapshot()

@@ -311,15 +311,18 @@ def test_check_has_the_exit_codes_of_nagios_plugins(daemon: RunningDaemon) -> No
             (daemon.url, "--target", "gpu9"),
             (dead,),
             (daemon.url, "--fail-on", "low"),
+            (daemon.url, "--fail-on", "medium", "--warn-on", "critical"),
         )
     ]
 
-    assert [one.returncode for one in done] == [0, 1, 2, 3, 3, 3]
+    assert [one.returncode for one in done] == [0, 1, 2, 3, 3, 3, 3]
     assert (
         done[0].stdout
         == "MEMWATCH OK - System RAM is medium: 63.6% used | 'ram'=63.6%;80;95;0;100 'ram_level'=1;1;2;0;3\n"
     )
     assert done[4].stdout.startswith(f"MEMWATCH UNKNOWN - cannot reach memwatchd at {dead}")
+    assert "--warn-on is critical, above --fail-on (medium)" in done[6].stderr
+    assert "'ram'=63.6%;60;60;0;100 'ram_level'=1;0;0;0;3" in done[2].stdout
     as_json = json.loads(memwatch("--url", daemon.url, "--json", "check", "--warn-on", "medium").stdout)
     assert (as_json["status"], as_json["exit_code"]) == ("warning", 1)
 

@@ -102,7 +102,7 @@ def test_watch_has_one_figure_per_pool_and_the_level_last() -> None:
         ("critical", "high", "low", 0),
         ("high", "medium", "high", 2),
         ("high", "medium", "medium", 1),
-        ("medium", "critical", "critical", 2),
+        ("medium", "medium", "medium", 2),
     ],
 )
 def test_check_maps_levels_to_nagios_codes(fail_on: str, warn_on: str, level: str, code: int) -> None:
