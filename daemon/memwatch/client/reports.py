@@ -146,7 +146,7 @@ def growth(seconds: float, limit: int, url: Address | None, as_json: bool) -> in
 
 
 def growth_lines(found: Json) -> Iterator[str]:
-    grown = [one for one in found["processes"] if one["grown_bytes"]]
+    grown = [one for one in found["processes"] if one["grown_bytes"] > 0]
     if not grown:
         yield "No process grew."
         return

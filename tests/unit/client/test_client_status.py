@@ -191,10 +191,12 @@ def test_growth_shows_rates_and_suspected_leaks() -> None:
         "windows": {"60": None},
     }
     suspect = {"pid": 7, "name": None, "grown_bytes": GIB, "evidence": "grew in each sixth of an hour"}
-    found = {"from": 400.0, "to": 1000.0, "processes": [process], "suspects": [suspect]}
+    shrunk = {**process, "pid": 51211, "grown_bytes": -GIB}
+    found = {"from": 400.0, "to": 1000.0, "processes": [process, shrunk], "suspects": [suspect]}
     text = "\n".join(growth_lines(found))
 
     assert "51210  train.py  ada   +37.0 GiB  10 min            —  39.0 GiB" in text
+    assert "51211" not in text
     assert "(PID 7) +1.0 GiB: grew in each sixth of an hour" in text
     assert list(growth_lines({**found, "processes": []})) == ["No process grew."]
 
