@@ -61,6 +61,7 @@ def test_kernel_kill_names_the_cause_and_survives_a_restart(tmp_path: Path) -> N
         again = daemon.get(f"/api/v1/incidents/{found['id']}").json
         unknown = daemon.get("/api/v1/incidents/no-such-incident")
         report = memwatch("--url", daemon.url, "incidents", found["id"], "--markdown")
+        mistyped = [memwatch("--url", daemon.url, "incidents", name) for name in ("no-such-incident", "")]
 
     assert (found["cause"]["pid"], found["cause"]["container"]) == (77, CONTAINER[:12]), found["sentence"]
     assert killer_kind(found) == "kernel_oom"
@@ -70,6 +71,10 @@ def test_kernel_kill_names_the_cause_and_survives_a_restart(tmp_path: Path) -> N
     assert (again["cause"], again["killer"]) == (found["cause"], found["killer"])
     assert "memwatchd was stopped before the incident was over" in again["evidence"]
     assert unknown.status == 404
+    assert [(one.returncode, one.stderr) for one in mistyped] == [
+        (1, f'memwatch: no incident "{name}"; "memwatch incidents" lists those that are kept\n')
+        for name in ("no-such-incident", "")
+    ]
     assert report.stdout.startswith(f"# Incident {found['id']}\n")
     assert "gnome-shell" in report.stdout
 

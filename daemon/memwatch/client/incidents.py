@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -10,7 +11,8 @@ import click
 
 from memwatch.client.address import Address
 from memwatch.client.context import Number, build_context, check_shape, common
-from memwatch.client.http import ask
+from memwatch.client.errors import CommandError
+from memwatch.client.http import DaemonResponse, RequestDeclinedError, ask
 from memwatch.client.tables import columns
 from memwatch.client.times import clock, stamp
 from memwatch.incidents.markdown import render
@@ -37,11 +39,13 @@ def incidents(incident: str | None, markdown: bool, limit: int, url: Address | N
     samples, or an unclean end. A cause without enough evidence is reported as undecided, with the candidates.
     """
     context = build_context(url, as_json)
-    answer = ask(context.address, f"/api/v1/incidents?limit={limit}" if incident is None else _path(incident))
+    address = context.address
+    recent = f"/api/v1/incidents?limit={limit}"
+    answer = ask(address, recent) if incident is None else _ask(address, incident)
     if markdown and incident is None:
-        with check_shape(context.address):
+        with check_shape(address):
             newest = answer.json[0]["id"] if answer.json else None
-        answer = answer if newest is None else ask(context.address, _path(newest))
+        answer = answer if newest is None else _ask(address, newest)
     if markdown and answer.json:
         return context.show_painted(answer.json, lambda: [printable_lines(render(answer.json)).rstrip("\n")])
     if isinstance(answer.json, list):
@@ -49,8 +53,13 @@ def incidents(incident: str | None, markdown: bool, limit: int, url: Address | N
     return context.show(answer.json, lambda: report_lines(answer.json), answer.is_simulated)
 
 
-def _path(incident: str) -> str:
-    return f"/api/v1/incidents/{quote(incident, safe='')}"
+def _ask(address: Address, incident: str) -> DaemonResponse:
+    try:
+        return ask(address, f"/api/v1/incidents/{quote(incident, safe='')}")
+    except RequestDeclinedError as error:
+        if incident and error.status != HTTPStatus.NOT_FOUND:  # without one, the address is that of the list
+            raise
+        raise CommandError(f'no incident "{incident}"; "memwatch incidents" lists those that are kept') from None
 
 
 def list_lines(found: list[Json]) -> Iterator[str]:
