@@ -51,7 +51,7 @@ def write_targets(file: Path, found: Sequence[Json], own: Address) -> int:
     write_atomically(file, json.dumps(groups, indent=2) + "\n")
     if left_out:
         print_errors([f"left out, as their address is a socket file: {', '.join(left_out)}"])
-    print(f"{len(groups)} targets in {file}")
+    print(f"{wording.count(len(groups), 'target')} in {file}")
     return EXIT_OK
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from memwatch.render import words as wording
 from memwatch.report.archive import FOLDER
 from memwatch.report.evidence import Evidence
 
@@ -97,7 +98,8 @@ class Contents(Struct, frozen=True):
     def _unread(self) -> Iterator[str]:
         unread = self.evidence.unread
         if unread:
-            yield f"{len(unread)} files were not read ({SUMMARY} lists them):"
+            were = "was" if len(unread) == 1 else "were"
+            yield f"{wording.count(len(unread), 'file')} {were} not read ({SUMMARY} lists them):"
             yield from (f"  {path}: {why}" for path, why in list(unread.items())[:MAX_UNREAD_ROWS])
 
 
