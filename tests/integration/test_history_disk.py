@@ -257,7 +257,7 @@ def test_coarser_tiers_are_rebuilt_from_the_finer_one(tmp_path: Path) -> None:
     for second in range(2000):
         first.tick((second % 50) * GIB)
         if second % 100 == 99:
-            first.keeper._flush(all_of_it=False)
+            first.flush()
     before = [len(tier) for tier in first.monitor.history.tiers]
     first.kill()
 
@@ -406,7 +406,7 @@ def test_disk_use_of_months_stays_within_the_limit(tmp_path: Path, months: int) 
             run.tick(GIB, 7200.0)
             for _ in range(3 if hour % 24 == 12 else 0):
                 run.tick(63 * GIB, 1.0)
-            run.keeper._flush(all_of_it=True)
+            run.flush()
         run.kill() if month % 3 == 2 else run.keeper.stop(30.0)
         if month % 4 == 3:
             with (machine.folder / "medium.ring").open("r+b") as file:

@@ -17,6 +17,7 @@ from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.waiting import wait_until
 
 USED = "pool.ram.used_bytes"
 
@@ -66,6 +67,13 @@ class Running(Struct):
         self.memory.findings = replace(self.memory.findings, pools=(ram(int(used)),))
         self.monitor.tick()
         self.machine.clock.now += seconds
+
+    def flush(self) -> None:
+        """Have the writer's thread write the rows that are not on disk yet: only it may write to the files."""
+        with self.keeper._changed:
+            self.keeper._flush_now = True
+            self.keeper._changed.notify_all()
+        wait_until(lambda: self.keeper._next[0] == self.monitor.history.tiers[0].added)
 
     def kill(self) -> None:
         """Leave the files as after SIGKILL, in their current state. The machine continues with these."""

@@ -16,16 +16,18 @@ from pathlib import Path
 import psutil
 
 MAX_WAIT_SECONDS = 60.0
+FIRST_PAUSE_SECONDS = 0.0005
 
 
 def wait_until(
     true: Callable[[], object], seconds: float = MAX_WAIT_SECONDS, describe: Callable[[], object] = lambda: "not so"
 ) -> float:
     """Return the seconds until `true` holds; fail with the text of `describe` after the timeout."""
-    began = time.monotonic()
+    began, pause = time.monotonic(), FIRST_PAUSE_SECONDS
     while not true():
         assert time.monotonic() - began < seconds, f"after {seconds:g} s: {describe()}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
     return time.monotonic() - began
 
 

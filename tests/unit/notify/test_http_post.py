@@ -229,4 +229,6 @@ def test_flapping_receiver_gets_every_message_once() -> None:
             put_notices(made, notice(number, firing=number % 2 == 0))
             wait_until(lambda wanted=number + 1: made.counts()["delivered"] == wanted)  # type: ignore[misc]
 
+        wait_until(lambda: len(site.accepted) >= 10)  # noted after the answer was sent
+
     assert site.accepted == [f"msg_{number}" for number in range(10)]
