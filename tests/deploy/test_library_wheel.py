@@ -63,6 +63,7 @@ def python(programs: Path, code: str, **environ: str) -> str:
     return done.stdout
 
 
+@pytest.mark.alone
 def test_import_takes_at_most_5_ms(programs: Path) -> None:
     code = "import time; t = time.perf_counter(); import memwatch; print(time.perf_counter() - t)"
 

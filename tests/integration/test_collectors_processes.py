@@ -37,7 +37,7 @@ def test_real_process_matches_psutil() -> None:
     with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        collector = Collector(Roots(), top=10, page_size=PAGE, clock_ticks=TICKS)
+        collector = Collector(Roots(), top=1000, page_size=PAGE, clock_ticks=TICKS)
 
         found = find(collector.collect().processes, child.pid)
         expected = psutil.Process(child.pid)
@@ -56,7 +56,7 @@ def test_real_process_matches_psutil() -> None:
 def test_process_with_an_exited_first_thread_keeps_its_values() -> None:
     """Size, swap, owner and command line come from another thread. psutil reports an RSS of 0."""
     with zombie_leader(200) as child:
-        collector = Collector(Roots(), top=10, page_size=PAGE, clock_ticks=TICKS, commands=True)
+        collector = Collector(Roots(), top=1000, page_size=PAGE, clock_ticks=TICKS, commands=True)
         before = find(collector.collect().processes, child.pid)
         child.end_first_thread()
         after = find(collector.collect().processes, child.pid)

@@ -81,8 +81,12 @@ def test_ended_process_that_the_driver_lists_is_shown_until_it_is_dropped(tmp_pa
     assert after["devices"][0]["notes"] == []
 
 
+@pytest.mark.alone
 def test_new_process_of_the_gpu_is_listed_within_seconds(tmp_path: Path) -> None:
-    """The driver lists it after 1 s. Processes are read every 10 s otherwise."""
+    """The driver lists it after 1 s. Processes are read every 10 s otherwise.
+
+    A list is read again after 333 times as long as it took, so other tests would delay it.
+    """
     machine = MutableMachine.of("rtx-4090", tmp_path / "machine")
     simulator = Simulator.of(tmp_path, sample_nvml.RTX_4090)
     before = sample_nvml.RTX_4090.gpus[0].compute or ()
