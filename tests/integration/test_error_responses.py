@@ -22,6 +22,8 @@ ERRORS = [
     ("/patterns", 404, "Page not found", "set patterns = true under [web]."),
     ("/processes?by=%3Cb%3E", 422, "Invalid request", "by is '&lt;b&gt;': use one of process,"),
     ("/processes?sort=xx", 422, "Invalid request", "sort is 'xx'"),
+    ("/processes?by=user&by=unit", 422, "Invalid request", "by is given 2 times: give it once."),
+    ("/fit?bytes=5GiB&bytes=1", 422, "Invalid request", "bytes is given 2 times: give it once."),
 ]
 
 

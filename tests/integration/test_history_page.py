@@ -182,6 +182,7 @@ def test_a_gap_is_an_empty_cell_in_csv_and_null_in_json(tmp_path: Path) -> None:
     [
         ("range=2h", "range is '2h': use one of 10m, 1h, 6h, 24h, 7d, 30d."),
         ("from=yesterday", "from is 'yesterday': give Unix seconds or a time such as 2026-01-31T12:00:00Z."),
+        ("from=yesterday&from=1", "from is given 2 times: give it once."),
         ("from=2&to=1", "from must be earlier than to."),
         ("from=-5&to=1", "from is before 1970"),
         ("from=99999999999", "which is in the future"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from http import HTTPStatus
 from typing import Any
 
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -18,6 +20,13 @@ IN_JSON = {None: "null", True: "true", False: "false"}
 
 class ProblemError(HTTPException):
     """An error response with its detail and headers such as Retry-After."""
+
+
+def refuse_repeated(query: QueryParams, lists: Collection[str] = ()) -> None:
+    """Raise ProblemError for a parameter that is given twice, except those of `lists`."""
+    for name in query:
+        if name not in lists and (count := len(query.getlist(name))) > 1:
+            raise ProblemError(422, f"{name[:80]} is given {count} times: give it once.")
 
 
 def problem_response(

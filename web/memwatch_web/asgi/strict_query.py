@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 
 from memwatch.render.json import to_bytes
-from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 
 
 async def refuse_unknown(request: Request) -> None:
@@ -22,8 +22,7 @@ async def refuse_unknown(request: Request) -> None:
         if name not in known:
             use = f"use {', '.join(known)}." if known else "this path takes none."
             raise ProblemError(422, f"unknown parameter {name[:80]!r} for {path}: {use}")
-        if not is_list(known[name]) and (count := len(request.query_params.getlist(name))) > 1:
-            raise ProblemError(422, f"{name} is given {count} times: give it once.")
+    refuse_repeated(request.query_params, [name for name, annotation in known.items() if is_list(annotation)])
 
 
 def is_list(annotation: Any) -> bool:  # noqa: ANN401  any annotation

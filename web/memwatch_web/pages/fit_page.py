@@ -26,7 +26,7 @@ from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import OPTIMIZER_BYTES
 from memwatch.planning.transformer import Transformer
 from memwatch.snapshot import Snapshot
-from memwatch_web.asgi.problems import describe_error
+from memwatch_web.asgi.problems import describe_error, refuse_repeated
 from memwatch_web.pages.services import PageServices
 
 MAX_FIELDS = 40
@@ -134,6 +134,7 @@ def build_bars(fit: Fit) -> Iterator[VerdictBar]:
 
 async def fit(services: PageServices, request: Request) -> Response:
     """Show the form and the answer to a query. Empty fields are removed from the URL by a redirect."""
+    refuse_repeated(request.query_params)
     given = request.query_params.multi_items()
     fields = {name: value for name, value in given if value}
     if len(fields) != len(given):

@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, Response
 
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.health import stalled_seconds
-from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.sse import sse
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
@@ -35,6 +35,7 @@ def page(name: str) -> Callable[[PageServices, Request], Awaitable[Response]]:
 async def processes(services: PageServices, request: Request) -> Response:
     """Show the process list. The default view of each grouping is rendered once for all clients."""
     pages, query = services.pages, request.query_params
+    refuse_repeated(query)
     try:
         view = parse_view(query.get("by", "process"), query.get("sort", "-footprint"), query.get("q", ""))
     except ListQueryError as error:

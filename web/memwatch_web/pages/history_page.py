@@ -12,7 +12,7 @@ from starlette.responses import Response
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.history_parameters import parse_names
 from memwatch_web.asgi.health import stalled_seconds
-from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 from memwatch_web.asgi.static_files import accepts_gzip
 from memwatch_web.pages.annotations import most_telling
 from memwatch_web.pages.charts import usual_series
@@ -72,6 +72,7 @@ async def history_picture(services: PageServices, request: Request) -> Response:
 
 def parse_pool_query(past: HistoryInput, query: QueryParams, snapshot: Snapshot) -> HistoryQuery:
     """Parse `pool` and `range`. Raises ProblemError."""
+    refuse_repeated(query)
     pools = [pool.id for pool in snapshot.pools]
     wanted = query.get("pool") or (pools[0] if pools else "")
     if wanted not in pools:

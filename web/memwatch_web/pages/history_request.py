@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from memwatch.monitor.loop import Monitor
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.history_parameters import instant
+from memwatch_web.asgi.problems import refuse_repeated
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
 from memwatch_web.pages.history_query import HistoryInput
 from memwatch_web.pages.history_view import HistoryQuery
@@ -34,6 +35,7 @@ def build_input(monitor: Monitor) -> HistoryInput:
 
 def parse_window(past: HistoryInput, query: QueryParams, snapshot: Snapshot) -> TimeWindow:
     """Parse `range`, `from` and `to`. Raises ProblemError."""
+    refuse_repeated(query, lists=("series",))
     offered = available_ranges(past.tiers)
     covered = past.history.end - past.history.start if len(past.history) else 0.0
     wanted = find_range(query.get("range") or None, offered, choose_range(covered, offered))
