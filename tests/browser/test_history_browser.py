@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
@@ -233,6 +234,17 @@ def test_composition_of_a_fixed_or_long_range_is_not_called_now(browser: Browser
         expect(composition).to_have_text(re.compile(r"^\d\d:\d\d:\d\d (\d\d\.\d% used|no data)"))
         page.goto(f"{address}/history?range=7d")
         expect(composition).to_have_text(re.compile(r"^\D{3} \d+, \d\d:\d\d:\d\d \d\d\.\d% used"))
+
+
+def test_composition_of_another_year_has_its_date(browser: Browser) -> None:
+    """Also of a range that is shorter than a day."""
+    with served(Site(critical_gb10())) as address, opened(browser, address) as (page, _):
+        page.clock.set_fixed_time(datetime(2035, 1, 1, tzinfo=timezone.utc))
+        page.goto(f"{address}/history?range=1h")
+        page.locator("#past-earlier").click()
+
+        composition = page.locator(f"{BOX} >> xpath=.. >> css=.moment p")
+        expect(composition).to_have_text(re.compile(r"^\D{3} \d+, 20\d\d, \d\d:\d\d:\d\d (\d\d\.\d% used|no data)"))
 
 
 def test_gap_is_not_drawn_over(browser: Browser) -> None:

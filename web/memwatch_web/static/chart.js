@@ -266,8 +266,9 @@ const PastChart = (() => {
     }
 
     moment(unix) {
-      const far = this.past.end - this.past.start > DAY / 2;
-      const day = far ? { day: "numeric", month: "short" } : {};
+      const { start, end } = this.past;
+      const year = new Date(start * 1000).getFullYear() === new Date().getFullYear() ? undefined : "numeric";
+      const day = year || end - start > DAY / 2 ? { day: "numeric", month: "short", year } : {};
       return new Date(unix * 1000).toLocaleString([], { ...day, hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
     }
 
