@@ -12,6 +12,9 @@ from msgspec.structs import replace
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from memwatch.snapshot import Level, Snapshot
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.frames import read_frames
+from memwatchd.settings.schema import DEMOS
 from support.axe import faults
 from support.daemon_process import running_daemon
 from support.live_page import wait_for_ticks
@@ -155,6 +158,24 @@ def test_no_figure_of_the_state_is_cut(browser: Browser, width: int) -> None:
 
     assert cut == []
     assert any("CUDA reports" in text for text in beside)
+
+
+# Elements with a percentage or an amount of memory that show less than their text.
+CUT_FIGURES = r"""() => [...document.querySelectorAll("main *")].filter((one) =>
+  /\d\s?([KMGT]i)?(B|%)/.test(one.innerText ?? "") && getComputedStyle(one).overflowX === "hidden"
+  && one.scrollWidth > one.clientWidth && one.clientWidth > 1).map((one) => one.innerText)"""
+
+
+@pytest.mark.parametrize("demo", DEMOS)
+def test_phone_has_room_for_every_figure_of_a_demo(browser: Browser, demo: str) -> None:
+    """At the moment with the most memory in use, which has the longest figures. Nothing scrolls sideways."""
+    frames = read_frames(path_of(demo))
+    fullest = max(frames, key=lambda one: sum(p.used_bytes for p in one.pools if isinstance(p.used_bytes, int)))
+    with opened(browser, Site(fullest), 390, 844) as page:
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        cut = page.evaluate(CUT_FIGURES)
+
+    assert (wide, cut) == (390, [])
 
 
 def test_eight_gpus_are_usable_on_a_phone(browser: Browser) -> None:
