@@ -83,7 +83,8 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
 
     MODEL_OR_BYTES is a size (20GiB), a folder with safetensors or GGUF files or of diffusers, one such file, or a
     config.json. Only headers are read, no tensors. Exits with 1 if it does not fit on any device. With --machines,
-    each neighbour is checked by the figures that it sent last, and the processes are named that would have to move.
+    each neighbour is checked by the figures that it sent last, and the processes are named that would have to move,
+    by their memory on the same device.
     """
     use = parse_use(options)
     refuse_unused(subject, bool(options["train"]))

@@ -27,7 +27,7 @@ class Mover(Struct, frozen=True):
     """A process that would have to go elsewhere."""
 
     name: str
-    footprint_bytes: int
+    held_bytes: int
 
 
 class Placement(Struct, frozen=True):
@@ -60,7 +60,7 @@ def placement_lines(placed: Sequence[Placement]) -> Iterator[str]:
     if len(placed) < 2:
         yield NO_NEIGHBOURS
     if any(one.fits is False for one in placed):
-        yield "Only one device of each machine is considered, and the five largest processes that it reports."
+        yield "Only one device of each machine is considered, and up to five processes that it reports."
 
 
 def _place(need: Need, machine: Json, known: bool | None) -> Placement:
@@ -77,10 +77,12 @@ def _place(need: Need, machine: Json, known: bool | None) -> Placement:
     if short <= 0:
         return _place_in_ram(need, name, tick, device, room)
     why = f"short by {wording.size(short)} on {device}"
-    if (largest := _largest(tick)) is not None and need.bytes > largest:
-        return Placement(name, False, f"{why}: its largest pool has {wording.size(largest)}", device, room, short)
-    moved = _choose(tick["holders"], short)
-    return Placement(name, False, f"{why}; {_describe(tick['holders'], moved)}", device, room, short, moved)
+    whole = tick["headroom_size_bytes"]
+    if whole is not None and need.bytes + need.reserve_bytes > whole:
+        return Placement(name, False, f"{why}, which has {wording.size(whole)} in total", device, room, short)
+    holders = [one for one in tick["holders"] if one["held_bytes"]]
+    moved = _choose(holders, short)
+    return Placement(name, False, f"{why}; {_describe(holders, moved)}", device, room, short, moved)
 
 
 def _place_in_ram(need: Need, name: str, tick: Json, device: str | None, room: int) -> Placement:
@@ -97,27 +99,24 @@ def _place_in_ram(need: Need, name: str, tick: Json, device: str | None, room: i
     return Placement(name, True, f"{can}, {wording.size(left)} in System RAM", device, room)
 
 
-def _largest(tick: Json) -> int | None:
-    """Return the size of its largest pool, None if it did not send all."""
-    return None if tick["left_out"] else max((pool["size_bytes"] for pool in tick["pools"]), default=None)
-
-
 def _choose(holders: Sequence[Json], short: int) -> tuple[Mover, ...]:
     """Return the smallest process that is enough, or the fewest of the largest; () if all are not enough."""
-    ranked = sorted(holders, key=lambda one: one["footprint_bytes"])
-    alone = next((one for one in ranked if one["footprint_bytes"] >= short), None)
+    ranked = sorted(holders, key=lambda one: one["held_bytes"])
+    alone = next((one for one in ranked if one["held_bytes"] >= short), None)
     chosen = [alone] if alone else []
-    while not alone and ranked and sum(one["footprint_bytes"] for one in chosen) < short:
+    while not alone and ranked and sum(one["held_bytes"] for one in chosen) < short:
         chosen.append(ranked.pop())
-    enough = sum(one["footprint_bytes"] for one in chosen) >= short
-    return tuple(Mover(one["name"], one["footprint_bytes"]) for one in chosen) if enough else ()
+    enough = sum(one["held_bytes"] for one in chosen) >= short
+    return tuple(Mover(one["name"], one["held_bytes"]) for one in chosen) if enough else ()
 
 
 def _describe(holders: Sequence[Json], moved: Sequence[Mover]) -> str:
     if moved:
-        names = ", ".join(f"{one.name} ({wording.size(one.footprint_bytes)})" for one in moved)
+        names = ", ".join(f"{one.name} ({wording.size(one.held_bytes)})" for one in moved)
         return f"{names} would have to go elsewhere"
     if not holders:
-        return "it reports no processes"
-    total = sum(one["footprint_bytes"] for one in holders)
+        return "it reports no process that holds memory there"
+    total = sum(one["held_bytes"] for one in holders)
+    if len(holders) == 1:
+        return f"its largest process holds {wording.size(total)}, which is not enough"
     return f"its {len(holders)} largest processes hold {wording.size(total)} together, which is not enough"

@@ -9,8 +9,10 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from memwatch.backends.devices import compute_capacity, read_system_ram
 from memwatch.events import Event
-from memwatch.model import Absent, Bytes
+from memwatch.model import Absent, Bytes, Device
+from memwatch.planning.fit import find_holders
 from memwatch.printable import printable
 from memwatch.render.summary import build_sentence, by_footprint, compute_headroom, find_worst
 from memwatch.snapshot import Level, Snapshot
@@ -20,6 +22,8 @@ MAX_BYTES = 1024
 # A reader accepts more: names of an own kind may be long.
 MAX_RECEIVED_BYTES = 4096
 MAX_HOLDERS, MAX_EVENTS, MAX_POOLS, MAX_REASONS = 5, 3, 16, 3
+# Of the holders: those with the most memory of the device whose headroom is sent.
+MAX_ON_DEVICE = 3
 MAX_SEEN = 30
 TEXT_LENGTH, NAME_LENGTH = 160, 64
 # Events that name neither users nor what programs write.
@@ -68,11 +72,16 @@ class ReasonsTick(Struct, frozen=True):
     reasons: Annotated[tuple[Text, ...], Meta(max_length=MAX_REASONS)]
 
 
-class HolderTick(Struct, frozen=True):
-    """A process with its footprint in bytes."""
+class HolderTick(Struct, frozen=True, omit_defaults=True):
+    """A process with its footprint in bytes. `held`: its memory on `headroom_of`, if that is not the footprint."""
 
     name: Name
     bytes: Figure
+    held: Figure | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        return self.bytes if self.held is None else self.held
 
 
 class EventTick(Struct, frozen=True):
@@ -86,7 +95,8 @@ class EventTick(Struct, frozen=True):
 class Tick(Struct, frozen=True, omit_defaults=True):
     """One tick of a machine. `sees`: state by `run` of the machines that it follows itself.
 
-    `headroom`: bytes that a program can allocate on `headroom_of` now. `left_out`: it has more pools.
+    `headroom`: bytes of `headroom_size` that a program can allocate on `headroom_of` now. `left_out`: it has more
+    pools.
     """
 
     schema: int
@@ -100,6 +110,7 @@ class Tick(Struct, frozen=True, omit_defaults=True):
     levels: Annotated[tuple[ReasonsTick, ...], Meta(max_length=MAX_POOLS)] = ()
     headroom: Figure | None = None
     headroom_of: Name = ""
+    headroom_size: Figure | None = None
     holders: Annotated[tuple[HolderTick, ...], Meta(max_length=MAX_HOLDERS)] = ()
     events: Annotated[tuple[EventTick, ...], Meta(max_length=MAX_EVENTS)] = ()
     sees: Annotated[dict[Name, SeenAs], Meta(max_length=MAX_SEEN)] = {}
@@ -128,7 +139,8 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
     worst = find_worst(snapshot)
     levels = {verdict.target: verdict.level for verdict in snapshot.pressure}
     ranked = sorted(snapshot.pools, key=lambda pool: -levels.get(pool.id, -1))[:MAX_POOLS]
-    headroom, headroom_of = find_headroom(snapshot)
+    headroom, headroom_of, device = find_headroom(snapshot)
+    whole = compute_capacity(device, snapshot) if device else read_system_ram(snapshot)[0]
     return Tick(
         schema=SCHEMA,
         run=run,
@@ -152,7 +164,8 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
         levels=tuple(_raised(snapshot)),
         headroom=headroom,
         headroom_of=_cut(headroom_of, NAME_LENGTH),
-        holders=tuple(_holders(snapshot)),
+        headroom_size=_figure(whole),
+        holders=tuple(_holders(snapshot, device)),
         events=_select(events),
         sees={one.run: one.seen_as for one in snapshot.neighbours if one.run},  # type: ignore[misc]
         simulated=snapshot.simulated,
@@ -160,15 +173,14 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
     )
 
 
-def find_headroom(snapshot: Snapshot) -> tuple[int | None, str]:
+def find_headroom(snapshot: Snapshot) -> tuple[int | None, str, Device | None]:
     """Return the largest amount that one device, or a machine without devices, can allocate now."""
-    rooms = [(device.headroom_bytes, device.name) for device in snapshot.devices]
-    known = [(room, name) for room, name in rooms if isinstance(room, int)]
+    rooms = [(device.headroom_bytes, device.name, device) for device in snapshot.devices]
+    known = [(room, name, device) for room, name, device in rooms if isinstance(room, int)]
     if known:
-        most, name = max(known)
-        return most, str(name)
+        return max(known, key=lambda one: one[:2])
     found = None if rooms else compute_headroom(snapshot)
-    return (None, "") if found is None else (_figure(found.size_bytes), found.label)
+    return (None, "", None) if found is None else (_figure(found.size_bytes), found.label, None)
 
 
 def encode_tick(tick: Tick) -> bytes:
@@ -238,10 +250,17 @@ def _raised(snapshot: Snapshot) -> Iterable[ReasonsTick]:
         yield ReasonsTick(_cut(verdict.target, NAME_LENGTH), _word(verdict.level), texts)
 
 
-def _holders(snapshot: Snapshot) -> Iterable[HolderTick]:
-    for process in by_footprint(snapshot.processes)[:MAX_HOLDERS]:
-        if isinstance(held := process.footprint_low_bytes, int):
-            yield HolderTick(_cut(process.title, NAME_LENGTH), held)
+def _holders(snapshot: Snapshot, device: Device | None) -> Iterable[HolderTick]:
+    """Yield the largest processes by footprint, and those with the most memory of the device."""
+    held = {one.process.pid: one.held_bytes for one in find_holders(device, snapshot)} if device else {}
+    ranked = by_footprint(snapshot.processes)
+    on_device = list(held)[:MAX_ON_DEVICE]
+    others = [one.pid for one in ranked[:MAX_HOLDERS] if one.pid not in on_device]
+    sent = {*on_device, *others[: MAX_HOLDERS - len(on_device)]}
+    for process in ranked:
+        if process.pid in sent and isinstance(footprint := process.footprint_low_bytes, int):
+            there = held.get(process.pid, 0) if device else footprint
+            yield HolderTick(_cut(process.title, NAME_LENGTH), footprint, None if there == footprint else there)
 
 
 def _select(events: Iterable[Event]) -> tuple[EventTick, ...]:

@@ -143,8 +143,7 @@ def _on_device(demand: Demand, device: Device, snapshot: Snapshot, reserve: int)
     if device.state != "ok":
         reason = f"{device.id} {describe_state(device)}"
         return replace(blank, spare_bytes=Absent.NOT_AVAILABLE, reason=reason)
-    holders = _holders(snapshot, {_narrowest(place, snapshot) for place in device.allocates_from})
-    on_gpu = _judge(need, blank, holders, reserve)
+    on_gpu = _judge(need, blank, find_holders(device, snapshot), reserve)
     if not demand.ram_bytes:
         return on_gpu
     within = _bytes_in_ram(need, device, snapshot)
@@ -243,6 +242,11 @@ def _advice_for(holders: Sequence[Holder], missing: int) -> str:
 
 def _holder_words(holders: Iterable[Holder]) -> str:
     return ", ".join(f"{one.process.title} ({one.process.pid}) {size(one.held_bytes)}" for one in holders)
+
+
+def find_holders(device: Device, snapshot: Snapshot) -> list[Holder]:
+    """Return the processes whose memory limits the headroom of a device, largest first."""
+    return _holders(snapshot, {_narrowest(place, snapshot) for place in device.allocates_from})
 
 
 def _holders(snapshot: Snapshot, places: Set[str]) -> list[Holder]:

@@ -18,14 +18,17 @@ def machine(name: str, **fields: Any) -> dict[str, Any]:
         "headroom_of": "NVIDIA GB10",
         "left_out": False,
         "pools": [{"id": "ram", "size_bytes": 128 * GIB, "available_bytes": 40 * GIB}],
-        "holders": [
-            {"name": "vllm", "footprint_bytes": 50 * GIB},
-            {"name": "comfyui", "footprint_bytes": 20 * GIB},
-        ],
+        "headroom_size_bytes": 128 * GIB,
+        "holders": [holder("vllm", 50), holder("comfyui", 20)],
     }
     tick |= {key: value for key, value in fields.items() if key in tick}
     found = {"name": name, "is_self": False, "state": "up", "age_seconds": 1.0, "last_tick": tick}
     return found | {key: value for key, value in fields.items() if key in found}
+
+
+def holder(name: str, held: int, beside: int = 0) -> dict[str, Any]:
+    """Return a process with GiB on the device in question, and beside it."""
+    return {"name": name, "footprint_bytes": (held + beside) * GIB, "held_bytes": held * GIB}
 
 
 def judge(need: Need, found: dict[str, Any], fits_here: bool | None = None) -> Placement:
@@ -52,12 +55,44 @@ def test_fewest_processes_that_are_enough_are_named(need: int, moved: list[str])
     assert ("hold 70.0 GiB together, which is not enough" in found.reason) == (not moved)
 
 
-def test_need_beyond_the_largest_pool_moves_no_process() -> None:
-    found = judge(Need(200 * GIB), machine("spark-2"))
+def test_need_beyond_the_device_moves_no_process() -> None:
+    """Also if another pool of that machine is large enough."""
+    found = judge(Need(60 * GIB), machine("ember", headroom_of="RTX 4090", headroom_size_bytes=24 * GIB))
 
     assert (found.fits, found.moved) == (False, ())
-    assert found.reason.endswith("its largest pool has 128.0 GiB")
-    assert "not enough" in judge(Need(200 * GIB), machine("spark-2", left_out=True)).reason
+    assert found.reason == "short by 20.0 GiB on RTX 4090, which has 24.0 GiB in total"
+    assert "not enough" in judge(Need(200 * GIB), machine("spark-2", headroom_size_bytes=None)).reason
+
+
+@pytest.mark.parametrize(
+    ("need", "reason"),
+    [
+        (11, "comfyui (4.0 GiB) would have to go elsewhere"),
+        (20, "vllm (14.0 GiB) would have to go elsewhere"),
+        (24, "vllm (14.0 GiB), comfyui (4.0 GiB) would have to go elsewhere"),
+    ],
+)
+def test_processes_are_named_by_their_memory_on_the_device(need: int, reason: str) -> None:
+    """Half of what they hold is System RAM, which frees no VRAM. A database has no VRAM at all."""
+    holders = [holder("postgres", 0, 40), holder("vllm", 14, 14), holder("comfyui", 4, 4)]
+    ember = machine("ember", headroom_bytes=8 * GIB, headroom_size_bytes=24 * GIB, holders=holders)
+
+    assert judge(Need(need * GIB), ember).reason.endswith(f"; {reason}")
+
+
+@pytest.mark.parametrize(
+    ("holders", "reason"),
+    [
+        ([], "it reports no process that holds memory there"),
+        ([holder("postgres", 0, 40)], "it reports no process that holds memory there"),
+        ([holder("vllm", 9), holder("postgres", 0, 40)], "its largest process holds 9.0 GiB, which is not enough"),
+    ],
+)
+def test_processes_that_are_not_enough_are_counted(holders: list[dict[str, Any]], reason: str) -> None:
+    found = judge(Need(23 * GIB), machine("ember", headroom_bytes=8 * GIB, holders=holders))
+
+    assert (found.fits, found.moved) == (False, ())
+    assert found.reason.endswith(reason)
 
 
 def test_reserve_is_left_free() -> None:

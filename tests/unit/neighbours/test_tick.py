@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from memwatch.backends.devices import compute_capacity
 from memwatch.events import Event
 from memwatch.model import Process
 from memwatch.neighbours.tick import MAX_BYTES, TickError, build_tick, decode_tick, encode_tick
@@ -17,6 +18,7 @@ from memwatch.snapshot import Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from memwatchd.settings.schema import DEMOS
+from support.fakes import GIB
 
 
 def demo(name: str = "dgx-spark") -> Snapshot:
@@ -46,6 +48,31 @@ def test_tick_has_pools_headroom_and_holders() -> None:
     assert tick.headroom == snapshot.devices[0].headroom_bytes
     assert [holder.name for holder in tick.holders][:1] == ["VLLM::EngineCor"]
     assert tick.run == "run1"
+
+
+def test_holders_of_the_gpu_are_sent_beside_larger_processes() -> None:
+    """Each with its memory there: the rest of a footprint is in System RAM."""
+    snapshot = demo("rtx4090")
+    gpu, pool = snapshot.devices[0], snapshot.devices[0].allocates_from[0]
+    large = [
+        Process(
+            pid=pid, start_time=1.0, name="java", rss_bytes=GIB, footprint_bytes=90 * GIB, footprint_basis="rss"
+        )
+        for pid in range(1, 9)
+    ]
+    small = Process(
+        pid=9,
+        start_time=1.0,
+        name="ollama",
+        rss_bytes=GIB,
+        footprint_bytes=8 * GIB,
+        footprint_basis="rss + vram",
+        device_bytes={pool: 7 * GIB},
+    )
+    tick = decode_tick(encode_tick(build_tick(replace(snapshot, processes=(*large, small)), "run1")))
+
+    assert (tick.headroom_of, tick.headroom_size) == (gpu.name, compute_capacity(gpu, snapshot))
+    assert [(one.name, one.held_bytes) for one in tick.holders] == [("java", 0)] * 4 + [("ollama", 7 * GIB)]
 
 
 def test_users_command_lines_and_marks_are_not_sent() -> None:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from memwatch.model import Absent
 from memwatch.neighbours.machines import Machine
-from memwatch.neighbours.tick import Tick
+from memwatch.neighbours.tick import HolderTick, Tick
 from memwatch.render.json import known
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
@@ -48,6 +48,10 @@ def machine_json(one: Machine) -> Json:
     )
 
 
+def _holder_json(one: HolderTick) -> Json:
+    return {"name": one.name, "footprint_bytes": one.bytes, "held_bytes": one.held_bytes}
+
+
 def tick_json(tick: Tick) -> Json:
     headroom = Absent.NOT_AVAILABLE if tick.headroom is None else tick.headroom
     pools = [
@@ -69,9 +73,10 @@ def tick_json(tick: Tick) -> Json:
         sentence=tick.sentence,
         headroom_bytes=headroom,
         headroom_of=tick.headroom_of,
+        headroom_size_bytes=Absent.NOT_AVAILABLE if tick.headroom_size is None else tick.headroom_size,
         pools=pools,
         left_out=tick.left_out,
         levels=[{"target": one.target, "level": one.level, "reasons": list(one.reasons)} for one in tick.levels],
-        holders=[{"name": one.name, "footprint_bytes": one.bytes} for one in tick.holders],
+        holders=[_holder_json(one) for one in tick.holders],
         events=[{"unix": one.unix, "kind": one.kind, "text": one.text} for one in tick.events],
     )

@@ -31,6 +31,7 @@ class MachineLevel(Answer):
 class MachineHolder(Answer):
     name: str
     footprint_bytes: int
+    held_bytes: int = Field(description="Its memory on `headroom_of`.")
 
 
 class MachineEvent(Answer):
@@ -49,10 +50,13 @@ class MachineTick(Figures):
     sentence: str
     headroom_bytes: int | None = Field(description="Largest amount that one of its devices can allocate.")
     headroom_of: str
+    headroom_size_bytes: int | None = Field(description="Total memory of `headroom_of`.")
     pools: list[MachinePool]
     left_out: bool = Field(description="True if it has more pools than a tick holds.")
     levels: list[MachineLevel]
-    holders: list[MachineHolder] = Field(description="Its five largest processes.")
+    holders: list[MachineHolder] = Field(
+        description="Up to five processes: the largest, and those with the most memory on `headroom_of`."
+    )
     events: list[MachineEvent]
 
 
