@@ -6,7 +6,7 @@ import re
 import stat
 from pathlib import Path
 
-SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(i?)B?|B)?", re.ASCII | re.IGNORECASE)
+SIZE = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,9})?)\s*(?:([KMGTPE])(i?)B?|B)?", re.ASCII | re.IGNORECASE)
 MAX_BYTES = 1 << 60
 
 
@@ -18,10 +18,14 @@ def parse_bytes(value: object, name: str = "size") -> int:
     """Parse "20GiB", "512 MiB", "24GB" (powers of 1000) or a number of bytes."""
     found: object = value
     if isinstance(value, str) and (match := SIZE.fullmatch(value.strip())):
-        power = "KMGT".index(match[2].upper()) + 1 if match[2] else 0
+        power = "KMGTPE".index(match[2].upper()) + 1 if match[2] else 0
         found = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
-    if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < MAX_BYTES:
+    if isinstance(found, bool) or not isinstance(found, int) or found <= 0:
         raise InvalidInputError(f'{name} is {quote(value)}, which is not a size above zero; for example "20GiB"')
+    if found >= MAX_BYTES:
+        raise InvalidInputError(
+            f'{name} is {quote(value)}, which is not below the limit of 1EiB; for example "20GiB"'
+        )
     return found
 
 
