@@ -206,4 +206,5 @@ def test_hostile_snapshot_is_refused_by_the_command(tmp_path: Path) -> None:
         "evil.pickle cannot be read as a snapshot of PyTorch: it has the operation GLOBAL at byte 0" in done.stderr
     )
     assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
+    assert missing.stderr.endswith("missing cannot be read (no such file or directory); check the name\n")
     assert not target.exists()

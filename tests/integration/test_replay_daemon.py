@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,15 @@ from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording, read_frames
 from memwatchd.recording.player import build_findings
 from memwatchd.settings.schema import DEMOS
-from support.daemon_process import MEMWATCHD, RunningDaemon, get, run_program, running_daemon
+from support.daemon_process import (
+    MEMWATCHD,
+    POWERLESS,
+    RunningDaemon,
+    clean_environment,
+    get,
+    run_program,
+    running_daemon,
+)
 from support.http_exchange import exchange
 from support.ingest_client import own_ticks, post
 from support.login_settings import login_config
@@ -302,7 +311,7 @@ def test_damaged_recording_is_replayed_only_with_salvage(tmp_path: Path) -> None
         (("--record", "/etc/hostname"), "is not a recording"),
         (
             ("--record", "/nonexistent/box.memwatch"),
-            "box.memwatch: no such file or directory",
+            "box.memwatch: no such file or directory; name a file in a folder that exists",
         ),
     ],
 )
@@ -313,6 +322,21 @@ def test_unusable_recording_options_are_rejected(arguments: tuple[str, ...], sen
     assert done.returncode in (2, 78)
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_recording_of_another_user_is_not_called_no_recording(tmp_path: Path) -> None:
+    file = tmp_path / "box.memwatch"
+    file.write_bytes(b"")
+    file.chmod(0)
+    if POWERLESS:  # as root: the owner of a file may not be the user who reads it
+        os.chown(file, 65534, 65534)
+    command = [*POWERLESS, MEMWATCHD, "--replay", str(file), "--once"]
+
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
+
+    assert done.returncode == 78
+    assert "cannot be read (permission denied); let this user read it" in done.stderr
+    assert "is not a recording" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from memwatch.client.errors import CommandError
+from memwatch.runtime.file_remedies import remedy_to_write
 
 MODE = 0o644
 
@@ -23,4 +24,5 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError as error:
         if fresh and os.path.exists(fresh):
             os.unlink(fresh)
-        raise CommandError(f"cannot write {path}: {error.strerror}; name a file in a folder that exists") from None
+        why = (error.strerror or str(error)).lower()
+        raise CommandError(f"cannot write {path}: {why}; {remedy_to_write(error)}") from None

@@ -16,6 +16,7 @@ from memwatch.client.tables import columns
 from memwatch.library.allocator_snapshot import SnapshotSummary, read_snapshot
 from memwatch.library.pickle_reader import PickleRefusedError
 from memwatch.render import words as wording
+from memwatch.runtime.file_remedies import remedy_to_read
 
 RECORD = "torch.cuda.memory._record_memory_history()"
 
@@ -36,7 +37,8 @@ def autopsy(file: Path, limit: int, url: Address | None, as_json: bool) -> int:
     except PickleRefusedError as error:
         raise CommandError(str(error)) from None
     except OSError as error:
-        raise CommandError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        why = (error.strerror or str(error)).lower()
+        raise CommandError(f"{file} cannot be read ({why}); {remedy_to_read(error)}") from None
     found: dict[str, Any] = to_builtins(summary)
     found["sites"] = found["sites"][:limit]
     context.show(found, lambda: list(render_lines(summary, limit)))

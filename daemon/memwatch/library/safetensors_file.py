@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from memwatch.planning.safetensors import checked_bytes, list_entries, read_header
 from memwatch.planning.sizes import InvalidInputError, quote
+from memwatch.runtime.file_remedies import remedy_to_read
 
 # Names of each dtype in PyTorch, and in NumPy or the package ml_dtypes. Missing: packed numbers below a byte.
 NAMES = {
@@ -48,7 +49,7 @@ class SafetensorsFile:
             self._map = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise InvalidInputError(f"{self.path}: cannot be read ({reason})") from None
+            raise InvalidInputError(f"{self.path}: cannot be read ({reason}); {remedy_to_read(error)}") from None
         self._start = len(self._map) - room
         if self._start < 8:
             raise InvalidInputError(f"{self.path}: became shorter while it was read; is it still being written?")

@@ -16,6 +16,7 @@ from memwatch.planning.number_formats import Scope, parse_format
 from memwatch.planning.pipeline import Pipeline
 from memwatch.planning.sizes import InvalidInputError, regular_size
 from memwatch.planning.transformer import Transformer
+from memwatch.runtime.file_remedies import remedy_to_read
 
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
 # Published files: config.json up to 0.1 MB, an index of 90,000 tensors 9 MB.
@@ -59,7 +60,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
             return _read_index(path)
         return _read_file(path)
     except OSError as error:
-        raise InvalidInputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        why = (error.strerror or str(error)).lower()
+        raise InvalidInputError(f"{path}: cannot be read ({why}); {remedy_to_read(error)}") from None
     except RecursionError:
         raise InvalidInputError(f"{path}: is nested too deeply") from None
 

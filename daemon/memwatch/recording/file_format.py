@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 from msgspec import Struct
 
 from memwatch import __version__
+from memwatch.runtime.file_remedies import remedy_to_read, remedy_to_write
 from memwatch.runtime.own_files import ForeignFileError, open_own
 
 FORMAT = 1
@@ -55,7 +56,7 @@ class RecordingFile:
             ) from None
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            raise RecordingError(f"cannot record to {path}: {why}") from None
+            raise RecordingError(f"cannot record to {path}: {why}; {remedy_to_write(error)}") from None
 
     def write(self, line: bytes) -> None:
         data = self._deflater.compress(_with_sum(line)) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
@@ -104,6 +105,9 @@ def first_line(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             return read_header(path, file)
+    except PermissionError as error:
+        why = (error.strerror or str(error)).lower()
+        raise RecordingError(f"{path} cannot be read ({why}); {remedy_to_read(error)}") from None
     except OSError as error:
         raise _not_a_recording(path, (error.strerror or str(error)).lower()) from None
 

@@ -15,6 +15,7 @@ from memwatch.notify.apprise import INSTALL, MissingExtraError, load_service
 from memwatch.notify.http_proxy import Proxy, parse_proxy
 from memwatch.notify.webhook_payload import SECRET_PREFIX, Password, Secret, parse_password, parse_secret
 from memwatch.options import InvalidValueError
+from memwatchd.settings.values import why_unreadable
 
 MAX_SECRET_FILE_BYTES = 4096
 REFERENCES = ("file:", "env:", "credential:")
@@ -153,10 +154,8 @@ def secret_in(path: str, context: SecretContext) -> str:
         # Non-blocking: opening a pipe without a writer would block the start forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "its name contains a NUL byte"
-        raise InvalidValueError(
-            f"names the file {path!r}, which cannot be read ({reason})", has_example=False
-        ) from None
+        why = why_unreadable(error)
+        raise InvalidValueError(f"names the file {path!r}, which cannot be read {why}", has_example=False) from None
     with os.fdopen(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from memwatch.options import KeyPath
+from memwatchd.settings.values import why_unreadable
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,8 +48,8 @@ def read_toml(path: Path) -> TomlFile:
             public = bool(os.fstat(file.fileno()).st_mode & stat.S_IROTH)
             data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "its name contains a NUL byte"
-        raise ConfigFileError(f"{path} cannot be read ({reason})", isinstance(error, FileNotFoundError)) from None
+        is_missing = isinstance(error, FileNotFoundError)
+        raise ConfigFileError(f"{path} cannot be read {why_unreadable(error)}", is_missing) from None
     if len(data) > MAX_FILE_BYTES:
         raise ConfigFileError(f"{path} is larger than 64 KiB, the maximum size of a configuration file")
     try:

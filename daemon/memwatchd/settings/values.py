@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from memwatch.options import InvalidValueError, Size, parse_host, parse_size, parse_socket
+from memwatch.runtime.file_remedies import remedy_to_read
 
 # Domains that cannot be registered. Of all others one label is not enough: ".com" would allow an attacker's names.
 PRIVATE_DOMAINS = frozenset({"internal", "lan", "local"})
@@ -33,6 +34,13 @@ class UnixAddress(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"unix:{self.path}"
+
+
+def why_unreadable(error: OSError | ValueError) -> str:
+    """Return the reason in parentheses, with what to do."""
+    if isinstance(error, OSError):
+        return f"({error.strerror}); {remedy_to_read(error, 'the user of memwatchd')}"
+    return "(its name contains a NUL byte)"
 
 
 def parse_resident(value: object) -> Size | str:

@@ -101,7 +101,7 @@ def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         done = memwatch("--url", daemon.url, "node-features", "--output", str(tmp_path / "missing/file"))
 
     assert done.returncode == 1
-    assert "missing/file: No such file or directory" in done.stderr
+    assert "missing/file: no such file or directory" in done.stderr
 
 
 def test_interval_without_a_file_is_a_usage_error() -> None:

@@ -238,10 +238,13 @@ def test_variables_of_kubernetes_are_ignored(tmp_path: Path) -> None:
 
 def test_named_file_must_be_readable(tmp_path: Path) -> None:
     """A configured file that cannot be read is a problem, reported with its reason."""
-    for name, reason in ((tmp_path / "absent", "No such file or directory"), (tmp_path, "Is a directory")):
+    for name, reason in (
+        (tmp_path / "absent", "(No such file or directory); check the name"),
+        (tmp_path, "(Is a directory); name a file in it"),
+    ):
         with pytest.raises(SettingsError) as caught:
             load({}, {"MEMWATCHD_CONFIG": str(name)})
-        assert caught.value.problems == [f"{name} cannot be read ({reason})"]
+        assert caught.value.problems == [f"{name} cannot be read {reason}"]
 
 
 def test_default_file_is_used_and_rejected_if_broken(tmp_path: Path) -> None:

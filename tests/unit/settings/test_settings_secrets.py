@@ -66,7 +66,7 @@ def test_secret_is_read_from_a_systemd_credential(tmp_path: Path) -> None:
         ("env:NOT_THERE", "names the environment variable NOT_THERE, which is not set"),
         ("env:EMPTY", "names the environment variable EMPTY, which is empty"),
         ("env:SHORT", "names the environment variable SHORT, which is not whsec_ followed by"),
-        ("file:/no/such", "names the file '/no/such', which cannot be read (No such file or directory)"),
+        ("file:/no/such", "which cannot be read (No such file or directory); check the name"),
         ("file:secret", "use an absolute path"),
         ("file:/dev/zero", "names /dev/zero, which is not a regular file"),
     ],
