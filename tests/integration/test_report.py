@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
+import signal
 import stat
 import subprocess
 import tarfile
@@ -23,15 +25,18 @@ from scripts import machine_from_report
 from scripts.golden import host_in, host_of
 from support import sample_nvml, sample_nvml_integrated
 from support.client_process import SCRIPT, memwatch
-from support.daemon_process import MEMWATCHD, POWERLESS, run_program, running_daemon, sample_once
+from support.daemon_process import MEMWATCHD, POWERLESS, clean_environment, run_program, running_daemon, sample_once
 from support.nvml_machine import Simulator
 from support.paths import MACHINES, ROOT
 from support.report_bundle import Bundle, read_bundle
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 SECRET = "zanzibar"
 CONTAINER = "5eed" * 16
 UUID = "5eed5eed-0b00-4a11-8a51-5eed5eed5eed"
 SERIAL = 0x5EED5EED5EED5EED
+# A recording with its header has less, with a snapshot more.
+HEADER_BYTES = 400
 # Every one of these words is on the machine, at the place that its name tells.
 SECRETS = {
     "host name": f"{SECRET}-host",
@@ -356,12 +361,30 @@ def test_existing_file_is_replaced_only_on_request(tmp_path: Path) -> None:
     refused = memwatch("doctor", "--report", str(file), "--for", "1s", **environ)
     done = memwatch("doctor", "--report", str(file), "--for", "1s", "--overwrite", **environ)
 
-    assert refused.returncode == 1
+    assert (refused.returncode, "recording" in refused.stderr) == (1, False)
     assert "exists; name another file, or replace it with --overwrite" in refused.stderr
     assert done.returncode == 0, done.stderr
     assert victim.read_text() == "precious"
     assert not file.is_symlink()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_interrupted_recording_has_the_seconds_until_then(tmp_path: Path) -> None:
+    """Ctrl-C ends the recording, and the report is written."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    command = [*SCRIPT, "doctor", "--report", str(tmp_path / "box.tar.gz"), "--for", "60s"]
+    environ = clean_environment(TMPDIR=str(folder), **spark(tmp_path))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ, text=True) as process:
+        try:
+            wait_until(lambda: any(one.stat().st_size > HEADER_BYTES for one in folder.glob("*/*")))
+            process.send_signal(signal.SIGINT)
+            text, _ = process.communicate(timeout=MAX_WAIT_SECONDS)
+        finally:
+            process.kill()
+
+    assert process.returncode == 0
+    assert re.search(r"recording +\d+ snapshots?: interrupted after \d+ of 60 s\n", text)
 
 
 def test_options_of_a_report_need_a_report() -> None:

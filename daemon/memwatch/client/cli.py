@@ -230,12 +230,13 @@ def record(file: Path, seconds: float, redact: bool, url: Address | None, as_jso
     """
     from memwatch.client.record import record as write
     from memwatch.recording.redact import Redactor
+    from memwatch.render import words as wording
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     context = build_context(url, as_json)
-    count = write(context.address, file, seconds, Redactor() if redact else None)
+    count = write(context.address, file, seconds, Redactor() if redact else None).snapshots
     found = {"file": str(file), "snapshots": count, "redacted": redact}
-    line = f"{count} snapshots in {file}; play them with: memwatchd --replay {file}"
+    line = f"{wording.count(count, 'snapshot')} in {file}; play it with: memwatchd --replay {file}"
     return context.show(found, lambda: [line])
 
 

@@ -15,7 +15,6 @@ from memwatch.client.context import (
     build_context,
     check_shape,
     common,
-    print_errors,
     seconds_within,
 )
 from memwatch.client.errors import EXIT_FAILURE
@@ -65,6 +64,5 @@ def _report(context: ClientContext, file: Path | None, seconds: float, overwrite
     from memwatch.client.doctor_report import write_report
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    print_errors([f"recording for {seconds:g} s; Ctrl-C ends the recording early"])
     written = write_report(context, file, seconds, overwrite)
     return context.show(written.json(), written.lines)

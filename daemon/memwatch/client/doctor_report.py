@@ -9,7 +9,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
@@ -19,22 +19,24 @@ from msgspec import Struct
 
 from memwatch.build_info import REVISION, __version__
 from memwatch.client import local
-from memwatch.client.context import INQUIRY_SECONDS, ClientContext, check_shape
+from memwatch.client.context import INQUIRY_SECONDS, ClientContext, check_shape, print_errors
 from memwatch.client.errors import CommandError
 from memwatch.client.http import RequestDeclinedError, ask
-from memwatch.client.record import record
+from memwatch.client.record import Recorded, record
 from memwatch.doctor.versions import InstalledVersions, find_version, read_versions
 from memwatch.linux.files import Roots, read_once
 from memwatch.monitor.direct_reading import DirectReading
 from memwatch.monitor.identity import read_identity
 from memwatch.recording.file_format import RecordingFile
 from memwatch.recording.redact import Redactor
+from memwatch.render import words as wording
 from memwatch.render.json import to_bytes
 from memwatch.report.archive import build_archive, write_archive
 from memwatch.report.contents import FORMAT, KEY, RECORDING, VALID, Contents, summarize_files
 from memwatch.report.drivers import read_drivers
 from memwatch.report.evidence import ALWAYS_LISTED, Evidence, EvidenceReader, read_users
 from memwatch.report.text_redaction import MIN_PERSON, TextRedactor
+from memwatch.runtime.file_remedies import remedy_to_write
 from memwatch.snapshot import UNKNOWN_BOOT
 from memwatch.units import size
 
@@ -83,17 +85,26 @@ def write_report(context: ClientContext, path: Path | None, seconds: float, over
     """Write a report with a recording of `seconds`. Raise CommandError if the file exists or cannot be written."""
     unix = time.time()
     file = path or default_name(unix)
-    if os.path.lexists(file) and not overwrite:
-        raise CommandError(f"{file} exists; name another file, or replace it with --overwrite")
-    if not os.access(file.parent, os.W_OK):
-        raise CommandError(f"cannot write {file}: no permission for its folder; name a file in another one")
+    check_writable(file, overwrite)
+    print_errors([f"recording for {seconds:g} s; Ctrl-C ends the recording early"])
     contents = collect(context, seconds, unix)
     data = build_archive(contents.members(), int(unix))
     try:
         write_archive(file, data, overwrite)
     except OSError as error:
-        raise CommandError(f"cannot write {file}: {error.strerror}; name another file") from None
+        why = (error.strerror or str(error)).lower()
+        raise CommandError(f"cannot write {file}: {why}; {remedy_to_write(error)}") from None
     return ReportFile(file, len(data), contents)
+
+
+def check_writable(file: Path, overwrite: bool) -> None:
+    """Raise CommandError if a report cannot be written to the file. Call before the recording, which takes long."""
+    if os.path.lexists(file) and not overwrite:
+        raise CommandError(f"{file} exists; name another file, or replace it with --overwrite")
+    if os.access(file.parent, os.W_OK):
+        return
+    why = "no permission for its folder" if file.parent.exists() else "its folder does not exist"
+    raise CommandError(f"cannot write {file}: {why}; name a file in another one")
 
 
 def collect(context: ClientContext, seconds: float, unix: float) -> Contents:
@@ -191,23 +202,34 @@ def record_snapshots(
         path = Path(folder, RECORDING)
         try:
             if direct:
-                count = record_directly(direct, path, hide, seconds)
+                recorded = record_directly(direct, path, hide, seconds)
             else:
-                count = record(context.address, path, seconds, hide)
+                recorded = record(context.address, path, seconds, hide)
         except CommandError as error:
             return path.read_bytes() if path.exists() else b"", hide.names.text(f"incomplete: {error}")
-        return path.read_bytes(), f"{count} snapshots in {seconds:g} s"
+        return path.read_bytes(), recording_text(recorded, seconds)
 
 
-def record_directly(reading: DirectReading, path: Path, hide: ReportRedactor, seconds: float) -> int:
+def recording_text(recorded: Recorded, seconds: float) -> str:
+    found = wording.count(recorded.snapshots, "snapshot")
+    if recorded.interrupted_after is None:
+        return f"{found} in {seconds:g} s"
+    return f"{found}: interrupted after {recorded.interrupted_after:.0f} of {seconds:g} s"
+
+
+def record_directly(reading: DirectReading, path: Path, hide: ReportRedactor, seconds: float) -> Recorded:
     """Record snapshots of this machine without a daemon. Ctrl-C ends it early."""
     file = RecordingFile(path, host="host-1", redacted=True)
-    snapshots = local.snapshots(INTERVAL_SECONDS, reading)
-    with suppress(KeyboardInterrupt), closing(snapshots):  # type: ignore[type-var]
-        for snapshot in islice(snapshots, max(1, int(seconds / INTERVAL_SECONDS))):
-            file.write(to_bytes(hide.redact(snapshot)))
+    snapshots, began = local.snapshots(INTERVAL_SECONDS, reading), time.monotonic()
+    interrupted_after = None
+    try:
+        with closing(snapshots):  # type: ignore[type-var]
+            for snapshot in islice(snapshots, max(1, int(seconds / INTERVAL_SECONDS))):
+                file.write(to_bytes(hide.redact(snapshot)))
+    except KeyboardInterrupt:
+        interrupted_after = time.monotonic() - began
     file.close()
-    return file.lines - 1
+    return Recorded(file.lines - 1, interrupted_after)
 
 
 def own_versions() -> dict[str, str]:

@@ -6,14 +6,16 @@ import json
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from memwatch.client.address import Address
 from memwatch.client.context import check_shape
 from memwatch.client.errors import CommandError
 from memwatch.client.http import DaemonResponse, DaemonUnreachableError, ask
 from memwatch.recording.file_format import RecordingError, RecordingFile
+from memwatch.render import words as wording
 from memwatch.render.json_decode import MAX_INTERVAL, MIN_INTERVAL
+from memwatch.runtime.file_remedies import remedy_to_write
 
 # Time to wait for a daemon that restarts.
 RECONNECT_SECONDS = 30.0
@@ -27,8 +29,15 @@ class SnapshotRedactor(Protocol):
     def redact(self, snapshot: Json) -> Json: ...
 
 
-def record(address: Address, path: Path, seconds: float, redactor: SnapshotRedactor | None) -> int:
-    """Record for `seconds` or until interrupted. Return the number of snapshots. Raise CommandError on failure."""
+class Recorded(NamedTuple):
+    """Number of recorded snapshots. `interrupted_after`: seconds until Ctrl-C, None if it was not interrupted."""
+
+    snapshots: int
+    interrupted_after: float | None = None
+
+
+def record(address: Address, path: Path, seconds: float, redactor: SnapshotRedactor | None) -> Recorded:
+    """Record for `seconds` or until interrupted. Raise CommandError on failure."""
     first = ask(address, "/api/v1/snapshot")
     try:
         with check_shape(address):
@@ -36,15 +45,19 @@ def record(address: Address, path: Path, seconds: float, redactor: SnapshotRedac
         file = RecordingFile(path, host="host-1" if redactor else host, redacted=redactor is not None)
     except RecordingError as error:
         raise CommandError(str(error)) from None
+    began, interrupted_after = time.monotonic(), None
     try:
-        with suppress(KeyboardInterrupt):
-            _follow(address, first, file, redactor, time.monotonic() + seconds)
+        try:
+            _follow(address, first, file, redactor, began + seconds)
+        except KeyboardInterrupt:
+            interrupted_after = time.monotonic() - began
         file.close()
     except OSError as error:
         raise CommandError(
-            f"recording to {path} failed after {file.lines - 1} snapshots: {error.strerror}"
+            f"recording to {path} failed after {wording.count(file.lines - 1, 'snapshot')}: "
+            f"{(error.strerror or str(error)).lower()}; {remedy_to_write(error)}"
         ) from None
-    return file.lines - 1
+    return Recorded(file.lines - 1, interrupted_after)
 
 
 def _follow(
