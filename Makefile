@@ -5,7 +5,12 @@ BIN := $(VENV)/bin
 CONSTRAINTS := tests/constraints.txt
 INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 	--constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS)
-TESTS := $(BIN)/python -m pytest -n 8 --max-worker-restart=0
+# As many workers as the number of test files asks for, see tests/support/lanes.py.
+TESTS := $(BIN)/python -m pytest -n auto --max-worker-restart=0
+PURE := tests/unit tests/incidents
+# A path in TEST_ARGS has tests of one lane only. `make` ends at the first command that fails, so pytest's 5, "no tests
+# collected", is none then.
+NONE_IN_THIS_LANE = [ $$? -eq 5 ] && [ -n "$(TEST_ARGS)" ]
 RUN_ARGS ?=
 # Options of `make test-hardware`, such as '--gpu 1'.
 HARDWARE_ARGS ?=
@@ -27,13 +32,17 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long coverage lint format bench bench-compare bench-alerts bench-pressure trace machine screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
+.PHONY: help run test test-pure test-process test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
 	reference docs verify-types shipped-config test-image test-deploy test-neighbours build deb test-system test-incidents test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
 help:
 	@echo "make run          set up and start memwatchd at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
 	@echo "make test         set up and run the tests (TOOLS=none: without the programs that are not installed)"
+	@echo "make test-pure    run the tests that use no process, network, real time or file of this machine (a minute)"
+	@echo "make test-process run the tests of processes, browsers and this machine"
+	@echo "make test-measure measure time and memory; above three times a budget it fails"
+	@echo "make check        check the changed files and run the pure tests (90 s)"
 	@echo "make test-long    run the long tests: every sample in a browser, a day and a half of ticks, faults by the hundred, overhead"
 	@echo "make coverage     run all of these and report uncovered lines (a third slower)"
 	@echo "make lint         check formatting, types (also of the tests), layers and language"
@@ -81,11 +90,27 @@ help:
 run: $(VENV)/.run
 	@$(BIN)/memwatchd $(RUN_ARGS)
 
-test: $(VENV)/.test tools
-	$(TESTS) -m "not long" $(TEST_ARGS)
+test: test-pure test-process
+
+test-pure: $(VENV)/.test
+	$(TESTS) -m pure $(or $(TEST_ARGS),$(PURE)) || { $(NONE_IN_THIS_LANE); }
+
+test-process: $(VENV)/.test tools
+	$(TESTS) -m "process or host" $(TEST_ARGS) || { $(NONE_IN_THIS_LANE); }
+
+test-measure: $(VENV)/.test tools
+	$(BIN)/python -m pytest -m measure $(TEST_ARGS)
 
 test-long: $(VENV)/.test tools release-tools
 	$(TESTS) -m long -o faulthandler_timeout=1800 $(TEST_ARGS)
+
+# The long samples of a change to pages: every sample of every page in a browser.
+test-long-of-change: $(VENV)/.test tools release-tools
+	PYTHONPATH=tests $(BIN)/python -m scripts.long_of_change
+
+check: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m scripts.lint_of_change
+	$(TESTS) -m pure $(PURE)
 
 coverage: $(VENV)/.test tools release-tools
 	COVERAGE_FILE="$(abspath $(VENV))/coverage" $(BIN)/python -m pytest -n 4 --cov --cov-report=term:skip-covered $(TEST_ARGS)

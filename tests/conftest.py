@@ -1,4 +1,4 @@
-"""Hypothesis settings, the order of the tests, and turns of those that run alone."""
+"""Hypothesis settings, the lanes and the order of the tests, and turns of those that run alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,11 +15,15 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.workermanage import WorkerController
 
+from support.budget import RESULTS, read_measures
+from support.budget import summarize as summarize_measures
 from support.exclusive_lock import taking_turns
 from support.fork_server import installed_programs
+from support.lanes import ALONE, Lane, assign_lane, count_workers, lane_of, running
 from support.needed_programs import NOT_RUN, leave_out, summarize
+from support.purity import NotPureError, guarded
 from support.scheduling import Scheduling
-from support.waiting import MAX_WAIT_SECONDS, wait_for_quiet_host
+from support.waiting import MAX_WAIT_SECONDS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -59,7 +64,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Exempt the 8,000 tests from garbage collections, which take a sixth of the time of collecting them."""
+    """Exempt the tests from garbage collections, which take a sixth of the time of collecting 10,000 of them."""
     gc.disable()
     result = yield
     gc.freeze()
@@ -67,23 +72,30 @@ def pytest_collection() -> Generator[None, object, object]:
     return result
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return the workers of `-n auto`: tests of processes wait more than they compute."""
+    cores = os.cpu_count() or 1
+    return count_workers(config.args, cores if config.option.markexpr == Lane.PURE.value else 2 * cores)
+
+
 def _rank(item: pytest.Item) -> int:
-    if item.get_closest_marker("alone") or item.nodeid.startswith(LAST):
+    if lane_of(item) in ALONE or item.nodeid.startswith(LAST):
         return 2
     return 0 if item.nodeid.startswith(FIRST) else 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Move tests marked `alone` to the end: in between, all workers would wait for the longest running test.
-
-    A measurement above its limit is repeated, at most four times and in a quieter moment if possible: the machine
-    and its host may have other work.
-    """
+    """Assign lanes, and move tests that run alone to the end: all workers would wait for the longest one."""
     leave_out(config, items)
-    items.sort(key=_rank)
     for item in items:
-        if item.get_closest_marker("alone"):
-            item.add_marker(pytest.mark.flaky(reruns=4, reruns_delay=5))
+        assign_lane(item)
+    items.sort(key=_rank)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.option.markexpr == Lane.MEASURE.value:
+        RESULTS.unlink(missing_ok=True)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -101,27 +113,53 @@ def pytest_testnodedown(node: WorkerController) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for line in summarize(config.stash.get(NOT_RUN, Counter())):
+    measures = summarize_measures(read_measures()) if config.option.markexpr == Lane.MEASURE.value else []
+    for line in [*summarize(config.stash.get(NOT_RUN, Counter())), *measures]:
         terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Let daemons of a test, and those of fixtures that it is the first to use, be forked unless it measures."""
-    measures = any(item.get_closest_marker(name) for name in ("alone", "long"))
-    with installed_programs(measures):
+    lane = lane_of(item)
+    with running(lane), installed_programs(lane in (Lane.MEASURE, Lane.LONG)):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    with _kept_pure(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    with _kept_pure(item):
+        return (yield)
+
+
+@contextmanager
+def _kept_pure(item: pytest.Item) -> Iterator[None]:
+    """Fail a test of the pure lane that is not, also if the code under test has swallowed the guard's error."""
+    if lane_of(item) is not Lane.PURE:
+        yield
+        return
+    with guarded() as found:
+        yield
+    if found:
+        raise NotPureError(f"a pure test {found[0]}")
 
 
 @pytest.fixture(autouse=True)
 def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Run a test marked `alone` without others, which would distort its measurement of this machine."""
+    """Run a test about this machine without others, which would be a part of what it sees."""
+    lane = lane_of(request.node)
+    if lane is Lane.PURE:
+        yield
+        return
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    alone = request.node.get_closest_marker("alone") is not None
-    with taking_turns(shared, alone=alone):
-        if alone and getattr(request.node, "execution_count", 1) > 1:
-            wait_for_quiet_host()
+    with taking_turns(shared, alone=lane in ALONE):
         yield
 
 

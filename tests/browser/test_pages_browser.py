@@ -122,7 +122,7 @@ def test_update_keeps_chart_details_focus_and_scroll(browser: Browser) -> None:
         assert complaints == []
 
 
-@pytest.mark.alone
+@pytest.mark.host
 def test_silent_server_is_stale_and_recovers(browser: Browser) -> None:
     """Grey page, banner with the time, title and icon within seconds, until the next sample."""
     site = Site(calm_workstation())

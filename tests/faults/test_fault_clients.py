@@ -73,7 +73,7 @@ def test_every_listener_refuses_an_unknown_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.alone
+@pytest.mark.measure
 def test_hundred_reloads_leak_nothing(tmp_path: Path) -> None:
     """Settings change a hundred times, four times to invalid ones: descriptors, threads and memory stay.
 

@@ -16,7 +16,7 @@ MAX_SECONDS = 0.05
 
 
 @pytest.mark.long
-@pytest.mark.alone
+@pytest.mark.measure
 def test_collapse_is_received_within_fifty_milliseconds(tmp_path: Path) -> None:
     """From the write that crosses 95 % to the socket of the receiver, at 1, 4 and 14 GiB/s of 121.7 GiB.
 

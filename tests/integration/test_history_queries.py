@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
+from support.budget import within
 from support.daemon_process import Answer, RunningDaemon, running_daemon
 from support.full_state import SIZE_SETTING, write_full_state
 from support.sample_history import SERIES
@@ -77,7 +78,7 @@ def build_path(full: FullDaemon, kind: str) -> str:
     return {"json": full.query(1), "csv": csv, "page": page, "ticks": "/api/v1/ticks?from=0&limit=500"}[kind]
 
 
-@pytest.mark.alone
+@pytest.mark.measure
 @pytest.mark.parametrize("kind", ["json", "csv", "page", "ticks"])
 def test_large_query_delays_no_other_request(full: FullDaemon, kind: str) -> None:
     """It takes 0.1 to 0.4 s. In the event loop, every other client waited for all of it."""
@@ -86,7 +87,7 @@ def test_large_query_delays_no_other_request(full: FullDaemon, kind: str) -> Non
 
     assert [answer.status for _, answer in found] == [200] * ROUNDS
     assert min(len(answer.body) for _, answer in found) > 100_000
-    assert longest[0] < 0.75 * min(seconds for seconds, _ in found)
+    within("longest delay beside a large query", longest[0], 0.75 * min(seconds for seconds, _ in found), "s")
 
 
 def test_full_queue_rejects_queries_with_a_time_to_retry(full: FullDaemon) -> None:

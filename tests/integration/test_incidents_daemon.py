@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from memwatch.linux.process_ends import read_status
+from support.budget import within
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.incident_host import CONTAINER, GROUPS, IncidentHost
@@ -129,7 +130,7 @@ def follows(daemon: RunningDaemon, pid: int) -> bool:
     return False
 
 
-@pytest.mark.alone
+@pytest.mark.measure
 def test_process_killed_by_hand_leaves_the_list_at_once(tmp_path: Path) -> None:
     """A real process of 400 MiB with 31 GiB of a simulated GPU, beside free memory: an event, and no incident.
 
@@ -168,7 +169,7 @@ def test_process_killed_by_hand_leaves_the_list_at_once(tmp_path: Path) -> None:
         incidents = daemon.get("/api/v1/incidents").json
 
     assert device_bytes(still, held.pid) == {"gpu0": 31 * GIB}
-    assert took < 3.0
+    within("from the kill to the list of processes", took, 3.0, "s")
     assert before - after > 300 << 20
     assert incidents == []
     if status is not None:
@@ -195,6 +196,7 @@ def victim_pids(incident: Any) -> list[int]:
     return [one["pid"] for one in incident["victims"]]
 
 
+@pytest.mark.host
 @pytest.mark.long
 def test_real_kill_at_the_limit_of_a_cgroup_names_its_program(tmp_path: Path) -> None:
     """A program outgrows its group. Without the permission to create one, the same lines in a file are read."""
@@ -202,7 +204,7 @@ def test_real_kill_at_the_limit_of_a_cgroup_names_its_program(tmp_path: Path) ->
         if group is None:
             check_simulated_group_kill(tmp_path)
             return
-        with running_daemon(tmp_path, config='[processes]\ninterval = "1s"\n') as daemon:
+        with running_daemon(tmp_path, config='[processes]\ninterval = "1s"\n', watches_this_machine=True) as daemon:
             daemon.wait_until_ok("processes")
             reads_log = any(
                 (one["name"], one["state"]) == ("kmsg", "ok") for one in daemon.get("/api/v1/collectors").json

@@ -266,7 +266,7 @@ def ask_quietly(daemon: RunningDaemon) -> None:
         return  # the daemon has exited
 
 
-@pytest.mark.alone
+@pytest.mark.host
 def test_first_query_of_the_fit_page_delays_no_scrape(tmp_path: Path) -> None:
     """It imports pydantic in a thread: scrapes are answered meanwhile. The page itself needs none."""
     with running_daemon(tmp_path, installed=True) as daemon:

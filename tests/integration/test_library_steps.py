@@ -21,6 +21,7 @@ from memwatch.library.frameworks import shrink
 from memwatch.library.guard import Guard
 from memwatch.model import Absent
 from memwatch.planning.sizes import InvalidInputError
+from support.budget import within
 from support.calibration import HOT_SECONDS, slowness
 from support.custom_pool import OwnPool
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, clean_environment, running_daemon
@@ -63,7 +64,7 @@ def own_pool() -> Iterator[OwnPool]:
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """Run a daemon on this machine, because it must find the programs that report."""
-    with running_daemon(tmp_path_factory.mktemp("daemon")) as running:
+    with running_daemon(tmp_path_factory.mktemp("daemon"), watches_this_machine=True) as running:
         yield running
 
 
@@ -102,6 +103,7 @@ def test_failing_pool_never_raises(caplog: pytest.LogCaptureFixture) -> None:
     assert len([one for one in caplog.messages if "illegal memory access" in one]) <= 4
 
 
+@pytest.mark.host
 def test_stages_become_marks_and_pools_become_reports(daemon: RunningDaemon) -> None:
     """The line is among the events, the pool in its process."""
     code = (
@@ -334,7 +336,7 @@ def test_wait_for_returns_when_memory_is_available_or_at_timeout() -> None:
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.alone
+@pytest.mark.measure
 @pytest.mark.parametrize("with_daemon", [False, True], ids=["alone", "with a daemon"])
 def test_step_calls_are_cheap(with_daemon: bool, daemon: RunningDaemon) -> None:
     """At most 50 µs of CPU time a call without a daemon, 200 µs with one: the best of 20 rounds."""
@@ -345,7 +347,8 @@ def test_step_calls_are_cheap(with_daemon: bool, daemon: RunningDaemon) -> None:
     costs = json.loads(done.stdout)
     limit = (200e-6 if with_daemon else 50e-6) * slowness(costs.pop("work"), HOT_SECONDS)
     assert len(costs) == 7
-    assert {name: cost for name, cost in costs.items() if cost > limit} == {}
+    for name, cost in costs.items():
+        within(name, cost, limit, "s")
 
 
 COST = """

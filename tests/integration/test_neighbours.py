@@ -152,7 +152,7 @@ def test_hostile_neighbours_are_named_and_cost_little(tmp_path: Path) -> None:
         assert "&lt;b&gt;\\u001b[2J" in page
 
 
-@pytest.mark.alone
+@pytest.mark.measure
 @pytest.mark.long
 def test_silence_is_told_once_with_the_last_words(tmp_path: Path) -> None:
     """One is killed, one stopped by SIGSTOP with a clock 5 min ahead, one shut down in order."""

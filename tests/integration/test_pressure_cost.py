@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from support.budget import within
 from support.calibration import COLD_SECONDS, seconds_of_work, slowness
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from support.paths import MACHINES
@@ -66,7 +67,7 @@ def moving(meminfo: Path) -> Iterator[None]:
 
 
 @pytest.mark.long
-@pytest.mark.alone
+@pytest.mark.measure
 def test_ten_ticks_a_second_cost_at_most_two_percent_of_a_cpu(tmp_path: Path) -> None:
     """The cheapest of six windows counts: other load makes a tick slower, never faster.
 
@@ -83,6 +84,6 @@ def test_ten_ticks_a_second_cost_at_most_two_percent_of_a_cpu(tmp_path: Path) ->
             moved = [cost_of(daemon) for _ in range(6)]
 
     assert max(rate for rate, _ in moved) > 8.0
-    assert min(cost for _, cost in moved) <= MOVING_BUDGET, moved
+    within("ten ticks a second", min(cost for _, cost in moved), MOVING_BUDGET, "cores")
     assert max(rate for rate, _ in still) < 2.0
-    assert min(cost for _, cost in still) <= STILL_BUDGET, still
+    within("machine at rest", min(cost for _, cost in still), STILL_BUDGET, "cores")

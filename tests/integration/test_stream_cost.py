@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.budget import within
 from support.daemon_process import WITHOUT_COVERAGE, running_daemon
 from support.many_clients import Crowd, connections
 from support.waiting import MAX_WAIT_SECONDS
@@ -26,7 +27,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 @pytest.mark.long
-@pytest.mark.alone
+@pytest.mark.measure
 @pytest.mark.parametrize("page", ["overview", "processes"])
 def test_200_open_pages_use_at_most_a_tenth_of_a_core(tmp_path: Path, page: str) -> None:
     """Over real sockets, at one tick a second, including the daemon's sampling. Every client gets its ticks."""
@@ -39,7 +40,7 @@ def test_200_open_pages_use_at_most_a_tenth_of_a_core(tmp_path: Path, page: str)
 
     assert crowd.closed_at == {}
     assert min(ticks) > 0.7 * SECONDS
-    assert part <= CORE_PART
+    within(f"200 open pages of {page}", part, CORE_PART, "cores")
 
 
 def measure_streams(pid: int, crowd: Crowd, members: list[socket.socket]) -> tuple[float, list[int]]:

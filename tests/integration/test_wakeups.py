@@ -19,6 +19,7 @@ from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.memory_events import MemoryEvents, find_limited_group
 from memwatch.linux.wakeups import Wake, Wakeups
 from memwatch.monitor.sampler import Sampler
+from support.budget import within
 from support.daemon_process import running_daemon
 from support.fakes import FakeClock, FakeCollector
 from support.kmsg_samples import GLOBAL_KILL, MEMCG_KILL, NO_MEMORY, UNRELATED, XID_79, record
@@ -124,7 +125,7 @@ def test_kill_is_seen_behind_the_lines_of_its_report(log: Log) -> None:
     assert watch.seconds < 1.0
 
 
-@pytest.mark.alone
+@pytest.mark.measure
 def test_chatty_kernel_log_costs_little(log: Log) -> None:
     """Ten lines a second about other devices: no tick, and at most half a percent of a CPU."""
     with log.repeating(USB, 10):
@@ -133,7 +134,7 @@ def test_chatty_kernel_log_costs_little(log: Log) -> None:
         cpu, seconds = time.thread_time() - cpu, time.monotonic() - started
 
     assert wakes == [Wake.DUE] * 2
-    assert cpu / seconds < 0.005
+    within("CPU beside a chatty kernel log", cpu / seconds, 0.005, "cores")
 
 
 @pytest.mark.parametrize(("line", "news"), [(NO_MEMORY, True), (USB, False)])

@@ -101,7 +101,7 @@ def silences_of(daemon: RunningDaemon) -> Counter[str]:
     return Counter(str(one["text"]).split()[0] for one in events if one["kind"] == "neighbour.silent")
 
 
-@pytest.mark.alone
+@pytest.mark.host
 def test_loss_of_segments_raises_no_false_silence(tmp_path: Path) -> None:
     """Three segments of ten are lost both ways, on 30 links: N=20 are six hours of one link."""
     with ExitStack() as stack:
@@ -127,7 +127,7 @@ def test_loss_of_segments_raises_no_false_silence(tmp_path: Path) -> None:
     assert max(ages) > 1.5, "no tick was late"
 
 
-@pytest.mark.alone
+@pytest.mark.host
 def test_machines_that_see_each_other_send_one_notification(tmp_path: Path) -> None:
     """Three machines follow a fourth and each other. It is killed."""
     names = ("a", "b", "c", "victim")
@@ -157,7 +157,7 @@ def test_machines_that_see_each_other_send_one_notification(tmp_path: Path) -> N
         assert [json.loads(one.body)["target"] for one in site.deliveries] == ["victim"]
 
 
-@pytest.mark.alone
+@pytest.mark.host
 def test_network_between_two_machines_is_told_apart(tmp_path: Path) -> None:
     """A third machine still receives the one that is lost here."""
     with ExitStack() as stack, receiving() as site:
@@ -181,7 +181,7 @@ def test_network_between_two_machines_is_told_apart(tmp_path: Path) -> None:
     assert site.deliveries == []
 
 
-@pytest.mark.alone
+@pytest.mark.host
 def test_thirty_neighbours_stay_within_their_budgets(tmp_path: Path) -> None:
     """CPU time and resident memory of daemons side by side: without neighbours, with 30, and with 30 late ones."""
     late = LateStreams()

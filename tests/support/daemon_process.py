@@ -19,6 +19,8 @@ from typing import Any
 from msgspec import Struct
 
 from support.fork_server import ForkedProcess, can_fork, fork_server, run_forked
+from support.lanes import may_watch_this_machine
+from support.paths import MACHINES
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 MEMWATCHD = str(Path(sys.executable).with_name("memwatchd"))
@@ -29,6 +31,11 @@ POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid(
 WITHOUT_COVERAGE = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
 # Called with every daemon at the end of its test, while it still runs: `make faults` adds its checks here.
 WITNESSES: list[Callable[[RunningDaemon], None]] = []
+# Machine of tests that are about something else: no GPU, no kernel log, System RAM at 54 %, and nothing changes.
+# Processes, kills and stalls of other programs on the machine that runs the tests would be ticks and alerts.
+QUIET_MACHINE = MACHINES / "workstation"
+ROOTS = {"procfs": "proc", "sysfs": "sys", "rootfs": "root"}
+_NAMES_A_MACHINE = ("--procfs", "--sysfs", "--rootfs", "--demo", "--replay")
 
 
 class Answer(Struct, frozen=True):
@@ -188,8 +195,12 @@ def running_daemon(
     through: Sequence[str] = (),
     stderr: int | None = None,
     installed: bool = False,
+    watches_this_machine: bool = False,
 ) -> Iterator[RunningDaemon]:
     """Start memwatchd on a free port, wait for its first snapshot, and end it with SIGTERM.
+
+    Without roots, a demo or a recording in `arguments` or `config` it watches a quiet machine. With
+    `watches_this_machine` it watches the one that runs the tests; such tests are marked `host`.
 
     `through` is a command that replaces itself by the one given to it, such as `unshare --mount`. `stderr` is a
     descriptor for the log; without it, `log` is read. `installed` starts the installed program, for tests of
@@ -198,6 +209,9 @@ def running_daemon(
     settings = tmp_path / "memwatchd.toml"
     settings.write_text(config)
     log = tmp_path / "log"
+    if not watches_this_machine and not _names_a_machine(arguments, config, environ or {}):
+        arguments = (*arguments, *quiet_machine())
+    assert not watches_this_machine or may_watch_this_machine(), "mark the test `host`: it is about this machine"
     prefix = [*(POWERLESS if without_privileges else ()), *through]
     environment = clean_environment(**(environ or {}))
     is_forked = not (prefix or installed or WITNESSES) and can_fork(environment)
@@ -235,6 +249,17 @@ def running_daemon(
                 process.kill()
                 process.wait(MAX_WAIT_SECONDS)
                 raise
+
+
+def quiet_machine(**other: str) -> list[str]:
+    """Return the options that make the daemon watch the quiet machine, with `other` roots such as rootfs="/"."""
+    roots = {name: str(QUIET_MACHINE / folder) for name, folder in ROOTS.items()} | other
+    return [f"--{name}={folder}" for name, folder in roots.items()]
+
+
+def _names_a_machine(arguments: Sequence[str], config: str, environ: Mapping[str, str]) -> bool:
+    named = any(one.partition("=")[0] in _NAMES_A_MACHINE for one in arguments)
+    return named or "procfs" in config or "MEMWATCHD_PROCFS" in environ
 
 
 def _is_ready(daemon: RunningDaemon) -> bool:

@@ -12,6 +12,7 @@ from memwatch.collectors.amdgpu import RESCAN_SECONDS, Collector
 from memwatch.linux.pci import GpuPids
 from support.amd_machine import GIB, MIB, AmdMachine, discrete
 from support.amd_readings import FakeIoctl, ManualClock
+from support.budget import within
 
 
 def eight_gpus(folder: Path) -> AmdMachine:
@@ -23,7 +24,7 @@ def eight_gpus(folder: Path) -> AmdMachine:
     return machine
 
 
-@pytest.mark.alone
+@pytest.mark.measure
 def test_tick_with_eight_gpus_is_cheap(tmp_path: Path) -> None:
     """Measured: 0.05 ms without changes, 0.15 ms with changes everywhere; five times that is allowed."""
     machine = eight_gpus(tmp_path)
@@ -39,7 +40,7 @@ def test_tick_with_eight_gpus_is_cheap(tmp_path: Path) -> None:
         spent.append(time.thread_time() - started)
     collector.close()
 
-    assert sorted(spent)[100] < 0.0008
+    within("tick with eight AMD GPUs", sorted(spent)[100], 0.0008, "s")
 
 
 def test_hotplug_leaks_no_descriptor(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from memwatch.collectors import nvmap, tegra
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent
+from support.budget import within
 from support.machine_folders import machine_folder
 
 CLIENTS = "sys/kernel/debug/nvmap/iovmm/clients"
@@ -107,7 +108,7 @@ def test_memory_is_read_on_every_collection(nano: Roots) -> None:
     assert (before.gpu_bytes, after.gpu_bytes) == (740388 << 10, 740392 << 10)
 
 
-@pytest.mark.alone
+@pytest.mark.measure
 def test_reading_on_a_tick_is_cheap(nano: Roots) -> None:
     """It is read on every tick: below one millisecond on a busy machine (20 µs on an idle one)."""
     collector = tegra.Collector(nano)
@@ -119,7 +120,7 @@ def test_reading_on_a_tick_is_cheap(nano: Roots) -> None:
         costs.append((time.process_time() - started) / 50)
     collector.close()
 
-    assert min(costs) < 0.001
+    within("reading of nvmap", min(costs), 0.001, "s")
 
 
 def test_small_holders_of_gpu_memory_are_listed(nano: Roots) -> None:

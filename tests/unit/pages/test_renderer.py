@@ -356,7 +356,6 @@ def test_api_reference_loads_nothing_external() -> None:
     assert "validatorUrl: null" in (STATIC / "docs.js").read_text()
 
 
-@pytest.mark.alone
 def test_fragment_is_small() -> None:
     """It is sent to every client each second."""
     assert len(Pages().fragment("overview", critical_gb10())) < 32_000

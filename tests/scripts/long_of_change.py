@@ -1,0 +1,61 @@
+"""Run the long tests that a change concerns: `make test-long-of-change`, a part of .ci/run.
+
+Every sample of every page in a browser takes minutes, and cannot fail by a change elsewhere. `make test-long` runs
+all of them.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+
+from support.change_base import Repository, find_base
+
+from support.paths import ROOT
+
+NEEDED_PROGRAMS = ("git",)
+# Changed files, and the long tests that are about them. A changed test file is always run.
+CONCERNED = {
+    r"web/memwatch_web/(templates|static|pages)/": ("tests/browser",),
+    r"daemon/memwatch/(history|storage)/": ("tests/integration/test_history_disk.py",),
+    r"daemon/memwatch/neighbours/": ("tests/integration/test_neighbours.py", "tests/integration/test_mdns.py"),
+    r"daemon/memwatch/notify/": (
+        "tests/integration/test_alert_flood.py",
+        "tests/integration/test_receivers_reload.py",
+    ),
+    r"daemon/memwatch/pressure/": ("tests/unit/pressure", "tests/integration/test_collapse.py"),
+    r"daemon/memwatch/client/mqtt": ("tests/integration/client/test_mqtt.py",),
+    r"daemon/memwatch/report/": ("tests/integration/test_report.py",),
+    r"(deploy|systemd)/|pyproject.toml": ("tests/deploy/test_deb.py", "tests/deploy/test_package.py"),
+    r"tests/hardware/": ("tests/integration/test_hardware_run.py",),
+}
+TEST_FILE = re.compile(r"tests/.*/test_\w+\.py")
+
+
+def main(arguments: list[str]) -> int:
+    repository = Repository(ROOT)
+    base = find_base(repository)
+    tests = concerned(repository.git("diff", "--name-only", "--diff-filter=d", base.commit).splitlines())
+    print(f"compared with the {base}: {' '.join(tests) or 'no long tests are concerned'}", flush=True)
+    if not tests:
+        return 0
+    command = [sys.executable, "-m", "pytest", "-n", "auto", "--max-worker-restart=0", "-m", "long", *tests]
+    code = subprocess.run([*command, *arguments], cwd=ROOT, check=False).returncode
+    return 0 if code == 5 else code  # changed files have no long tests
+
+
+def concerned(changed: Iterable[str]) -> list[str]:
+    """Return the folders and files of tests that are about these changed files."""
+    found: set[str] = set()
+    for name in changed:
+        found |= {test for pattern, tests in CONCERNED.items() if re.match(pattern, name) for test in tests}
+        if TEST_FILE.fullmatch(name):
+            found.add(name)
+    folders = {one for one in found if not one.endswith(".py")}
+    return sorted(one for one in found if one in folders or not any(one.startswith(f"{each}/") for each in folders))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

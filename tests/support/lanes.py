@@ -1,0 +1,80 @@
+"""Lanes of the tests: the folder decides, and a mark where a test is about the machine that runs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from support.paths import TESTS
+
+
+class Lane(Enum):
+    """Tests that run together, and by the same rules. The value is the name of the mark."""
+
+    PURE = "pure"  # no process, no network, no real time, no file of this machine: see `purity`
+    PROCESS = "process"  # real processes, sockets and browsers; the machine that they watch is a simulated one
+    HOST = "host"  # about the machine that runs the tests: runs while no other test does
+    MEASURE = "measure"  # a measurement with a budget: `make test-measure`
+    LONG = "long"  # above 5 s of CPU time: `make test-long`
+
+
+MARKED = (Lane.LONG, Lane.MEASURE, Lane.HOST, Lane.PROCESS)
+PURE_FOLDERS = frozenset({"unit", "incidents"})
+ALONE = frozenset({Lane.MEASURE, Lane.HOST})
+
+
+class _Running:
+    lane: Lane | None = None
+
+
+def assign_lane(item: pytest.Item) -> None:
+    """Mark a test with its lane, so that `-m pure` and `-m process` select it."""
+    lane = lane_of(item)
+    if not item.get_closest_marker(lane.value):
+        item.add_marker(lane.value)
+
+
+def lane_of(item: pytest.Item) -> Lane:
+    marked = (lane for lane in MARKED if item.get_closest_marker(lane.value))
+    return next(marked, Lane.PURE if is_pure(item.path) else Lane.PROCESS)
+
+
+def is_pure(path: Path) -> bool:
+    return path.is_relative_to(TESTS) and path.relative_to(TESTS).parts[0] in PURE_FOLDERS
+
+
+@contextmanager
+def running(lane: Lane) -> Iterator[None]:
+    """Remember the lane of the test that runs, for `may_watch_this_machine`."""
+    _Running.lane = lane
+    try:
+        yield
+    finally:
+        _Running.lane = None
+
+
+def may_watch_this_machine() -> bool:
+    """Check that no test runs, as in a benchmark, or one that other load cannot disturb or that runs alone."""
+    return _Running.lane in (None, Lane.LONG, *ALONE)
+
+
+def count_workers(arguments: Iterable[str], most: int) -> int:
+    """Return the number of workers for these paths: at most `most`, one for each file; 0 for a single file."""
+    files: set[Path] = set()
+    for argument in arguments:
+        path = Path(argument.partition("::")[0])
+        files |= set(_test_files(path)) if path.is_dir() else {path}
+    return 0 if len(files) < 2 else min(len(files), most)
+
+
+def _test_files(folder: Path) -> Iterator[Path]:
+    """Yield test files below a folder, without the simulated machines: links of a sysfs form cycles."""
+    for parent, folders, names in os.walk(folder):
+        if "machines" in folders:
+            folders.remove("machines")
+        yield from (Path(parent, name) for name in names if name.startswith("test_") and name.endswith(".py"))
