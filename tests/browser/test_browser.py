@@ -43,11 +43,15 @@ def wait_for(page: Page, expression: str, arg: float) -> None:
     page.wait_for_function(f"wanted => {expression}", arg=arg, timeout=60_000)
 
 
-@pytest.mark.alone
+@pytest.mark.host
+@pytest.mark.host
 def test_bar_follows_a_process_that_takes_512_mib(browser: Browser, tmp_path: Path) -> None:
     """The process segment grows to scale, and shrinks when the memory is freed."""
     complaints: list[str] = []
-    with running_daemon(tmp_path, "--interval", "500ms") as daemon, closing(browser.new_page()) as page:
+    with (
+        running_daemon(tmp_path, "--interval", "500ms", watches_this_machine=True) as daemon,
+        closing(browser.new_page()) as page,
+    ):
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(daemon.url)

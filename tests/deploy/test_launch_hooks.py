@@ -101,6 +101,7 @@ def test_ollama_waits_for_its_gpu(tmp_path: Path) -> None:
     assert too_large.returncode == 2
 
 
+@pytest.mark.host
 def test_llama_swap_starts_the_server_with_its_memory_reserved(tmp_path: Path) -> None:
     """`memwatch wait` is replaced by the server, which gets the port and keeps the process id.
 
@@ -112,7 +113,7 @@ def test_llama_swap_starts_the_server_with_its_memory_reserved(tmp_path: Path) -
     server.write_text('#!/bin/sh\necho "$$" "$@"\nsleep 2\n')
     server.chmod(0o755)
     path = f"{server.parent}:{Path(MEMWATCH).parent}:{os.environ['PATH']}"
-    with running_daemon(tmp_path) as daemon:
+    with running_daemon(tmp_path, watches_this_machine=True) as daemon:
         for model in models.values():
             # As llama-swap: the lines are one command, without a shell.
             text, sizes = re.subn(r"--free \d+GiB", "--free 64MiB", model["cmd"])

@@ -16,11 +16,13 @@ from memwatch_web.api import schema_inquiries as contract_inquiries
 from scripts.golden import roots_arguments
 from support import opencl_binding, sample_nvml
 from support.client_process import memwatch
-from support.daemon_process import RunningDaemon, running_daemon
+from support.daemon_process import RunningDaemon, quiet_machine, running_daemon
 from support.nvml_machine import Simulator
 from support.opencl_binding import binding, times_imported
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
+# Drivers of this machine, which do not depend on its load.
+HERE = quiet_machine(rootfs="/")
 POCL = "Portable Computing Language"
 
 
@@ -30,7 +32,7 @@ def backend(answer: Any, name: str) -> Any:
 
 def test_backends_of_this_machine_match_the_contract(tmp_path: Path) -> None:
     """The CPU has System RAM's size. PoCL is listed as a CPU, not as a GPU."""
-    with running_daemon(tmp_path) as daemon:
+    with running_daemon(tmp_path, *HERE) as daemon:
         answer = daemon.get("/api/v1/backends")
         ram = daemon.snapshot()["pools"][0]
         again = daemon.get("/api/v1/backends").json
@@ -51,7 +53,7 @@ def test_opencl_without_a_driver_is_unavailable_with_a_reason(tmp_path: Path) ->
     """OCL_ICD_VENDORS names an empty folder."""
     empty = tmp_path / "vendors"
     empty.mkdir()
-    with running_daemon(tmp_path, environ={"OCL_ICD_VENDORS": f"{empty}/"}) as daemon:
+    with running_daemon(tmp_path, *HERE, environ={"OCL_ICD_VENDORS": f"{empty}/"}) as daemon:
         opencl = backend(daemon.get("/api/v1/backends").json, "opencl")
 
     assert opencl["available"] is False
@@ -109,7 +111,7 @@ def test_rocm_headroom_on_an_apu_is_reported_separately(tmp_path: Path) -> None:
 
 def test_crashing_driver_affects_only_its_backend(tmp_path: Path) -> None:
     """A segfault in the child is a reason. The daemon and the other backends go on."""
-    with running_daemon(tmp_path, environ=binding(tmp_path, opencl_binding.CRASHES)) as daemon:
+    with running_daemon(tmp_path, *HERE, environ=binding(tmp_path, opencl_binding.CRASHES)) as daemon:
         answer = daemon.get("/api/v1/backends").json
         alive = daemon.get("/healthz").status
 
@@ -130,7 +132,7 @@ def start_request(daemon: RunningDaemon, answers: list[Any]) -> threading.Thread
 def test_concurrent_requests_start_one_child(tmp_path: Path) -> None:
     """Eight requests during a slow probe, and one more within a minute, share one probe."""
     answers: list[Any] = []
-    with running_daemon(tmp_path, environ=binding(tmp_path, opencl_binding.SLOW_AND_EMPTY)) as daemon:
+    with running_daemon(tmp_path, *HERE, environ=binding(tmp_path, opencl_binding.SLOW_AND_EMPTY)) as daemon:
         threads = [start_request(daemon, answers) for _ in range(8)]
         for thread in threads:
             thread.join()
@@ -143,7 +145,7 @@ def test_concurrent_requests_start_one_child(tmp_path: Path) -> None:
 
 def test_hanging_driver_delays_neither_requests_nor_shutdown(tmp_path: Path) -> None:
     """/metrics answers at once. SIGTERM ends daemon and child, and the waiting client gets an error."""
-    with running_daemon(tmp_path, environ=binding(tmp_path, opencl_binding.HANGS)) as daemon:
+    with running_daemon(tmp_path, *HERE, environ=binding(tmp_path, opencl_binding.HANGS)) as daemon:
         answers: list[Any] = []
         waiting = start_request(daemon, answers)
         child = child_of(daemon)

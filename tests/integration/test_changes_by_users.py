@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from support.alert_machine import quick_config
-from support.daemon_process import Answer, RunningDaemon, get, running_daemon
+from support.daemon_process import QUIET_MACHINE, Answer, RunningDaemon, get, running_daemon
 from support.ingest_client import post
 from support.login_settings import BEARER, login_config
+from support.mutable_machine import MutableMachine
 from support.other_user import (
     CAN_SWITCH,
     OTHER_UID,
@@ -37,7 +38,8 @@ CHANGES = (
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """Run a daemon with a socket file and without a login."""
     folder = tmp_path_factory.mktemp("daemon")
-    with running_daemon(folder, "--listen", f"unix:{folder}/socket") as running:
+    machine = MutableMachine.of(QUIET_MACHINE.name, folder / "machine")
+    with running_daemon(folder, *machine.arguments, "--listen", f"unix:{folder}/socket") as running:
         yield running
 
 
@@ -130,6 +132,7 @@ def test_proxy_of_another_user_changes_nothing_and_a_marked_one_of_root_neither(
 def test_process_marks_for_its_own_user_only(daemon: RunningDaemon) -> None:
     """A mark without a process needs an operator."""
     with process_of_other() as pid:
+        MutableMachine(daemon.log.parent / "machine").show(pid)
         own = ask_as_other(daemon.port, "/api/v1/marks", {"text": "own", "pid": pid})
         foreign = ask_as_other(daemon.port, "/api/v1/marks", {"text": "foreign", "pid": 1})
         nameless = ask_as_other(daemon.port, "/api/v1/marks", {"text": "nameless"})

@@ -16,7 +16,7 @@ from memwatch.collectors import kmsg
 from memwatch.kernel_log import KernelLog
 from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.kmsg_parser import KernelLogTracker, parse_record
-from support.daemon_process import running_daemon
+from support.daemon_process import quiet_machine, running_daemon
 from support.kmsg_samples import (
     AMD_EVICT,
     AMD_FAULT,
@@ -275,7 +275,7 @@ def test_kernel_log_of_this_machine_is_read_or_refused_with_a_reason() -> None:
 def test_unreadable_kernel_log_is_reported_with_a_remedy(tmp_path: Path) -> None:
     """A daemon without privileges: a reason and a remedy, or the log if the kernel lets every user read it."""
     restricted = Path("/proc/sys/kernel/dmesg_restrict")
-    with running_daemon(tmp_path, without_privileges=True) as daemon:
+    with running_daemon(tmp_path, *quiet_machine(rootfs="/"), without_privileges=True) as daemon:
         states = {one["name"]: one for one in daemon.get("/api/v1/collectors").json}
 
     if restricted.exists() and restricted.read_text().strip() == "1" and Path("/dev/kmsg").exists():

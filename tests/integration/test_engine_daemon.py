@@ -55,9 +55,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]
         yield found
 
 
+@pytest.mark.host
 def test_server_is_found_shown_and_exported(tmp_path: Path, server: tuple[int, int]) -> None:
     pid, port = server
-    with running_daemon(tmp_path) as daemon:
+    with running_daemon(tmp_path, watches_this_machine=True) as daemon:
         wait_until(lambda: find(daemon, port))
         found = find(daemon, port)
         assert found is not None
@@ -75,8 +76,11 @@ def test_server_is_found_shown_and_exported(tmp_path: Path, server: tuple[int, i
         assert port in [int(str(one["url"]).rpartition(":")[2]) for one in json.loads(shown.stdout) if one["url"]]
 
 
+@pytest.mark.host
 def test_discovery_that_is_off_finds_no_server(tmp_path: Path, server: tuple[int, int]) -> None:
-    with running_daemon(tmp_path, config="[collectors.engines]\ndiscover = false\n") as daemon:
+    with running_daemon(
+        tmp_path, config="[collectors.engines]\ndiscover = false\n", watches_this_machine=True
+    ) as daemon:
         states = {one["name"]: one["state"] for one in daemon.get("/api/v1/collectors").json}
         assert states["engines"] == "unavailable"
         assert find(daemon, server[1]) is None

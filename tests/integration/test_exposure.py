@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from support.certificates import self_signed
 from support.daemon_process import RunningDaemon, running_daemon
 from support.login_settings import BEARER, login_config
@@ -35,11 +37,15 @@ def reload_with(daemon: RunningDaemon, folder: Path, config: str, log: str) -> N
     daemon.wait_for_log(log)
 
 
+@pytest.mark.host
 def test_command_lines_are_hidden_at_once_after_a_reload_to_insecure(tmp_path: Path) -> None:
     """In every answer, and the warning of the start is logged again. They return with the login."""
     login = login_config(tmp_path)
     listen = ("--listen", "0.0.0.0:0")
-    with marked_process(), running_daemon(tmp_path, *listen, config=login + COMMANDS) as daemon:
+    with (
+        marked_process(),
+        running_daemon(tmp_path, *listen, config=login + COMMANDS, watches_this_machine=True) as daemon,
+    ):
         wait_until(lambda: MARK in daemon.get("/api/v1/processes", **BEARER).text)
         assert WARNING not in daemon.log.read_text()
 

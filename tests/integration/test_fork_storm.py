@@ -44,11 +44,13 @@ def sample(daemon: RunningDaemon, children: subprocess.Popen[bytes]) -> list[Any
 
 
 @pytest.mark.long
-@pytest.mark.alone
+@pytest.mark.host
 @pytest.mark.parametrize("limit", [600, 4096])
 def test_fork_storm_misses_no_tick_and_hits_no_limit(tmp_path: Path, limit: int) -> None:
     """3,000 processes in 6 s, with and without enough descriptors to keep one file per process."""
-    with running_daemon(tmp_path, "--interval", "200ms", config=OFTEN, environ=WITHOUT_COVERAGE) as daemon:
+    with running_daemon(
+        tmp_path, "--interval", "200ms", config=OFTEN, environ=WITHOUT_COVERAGE, watches_this_machine=True
+    ) as daemon:
         base = descriptors(daemon.pid)
         with limit_of(daemon, limit), storm(3000, 6) as children:
             watch = Stopwatch(daemon.pid)

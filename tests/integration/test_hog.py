@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.daemon_process import RunningDaemon, running_daemon
 from support.memory_cgroup import HOG, memory_cgroup
 from support.paths import MACHINES
@@ -28,13 +30,14 @@ def events(daemon: RunningDaemon, kind: str, target: str | None = None) -> list[
     return [event for event in found if event["kind"] == kind and event["target"] == target]
 
 
+@pytest.mark.host
 def test_hog_is_critical_before_the_oom_kill(tmp_path: Path) -> None:
     """Limit 128 MiB, growth 16 MiB/s: the daemon in the cgroup reports critical, then the OOM kill."""
     with memory_cgroup(LIMIT) as cgroup:
         if cgroup is None:
             check_simulated_hog(tmp_path)
             return
-        with running_daemon(tmp_path, config=CONFIG) as daemon:
+        with running_daemon(tmp_path, config=CONFIG, watches_this_machine=True) as daemon:
             cgroup.add(daemon.pid)
             daemon.wait_for("/api/v1/snapshot", lambda found: limit_of(found) == LIMIT)
             hog = cgroup.run(HOG, str(MIB_PER_SECOND), "1024")

@@ -23,8 +23,9 @@ from memwatch_web.api.fastapi_parameters import build_model
 from memwatch_web.api.ingest import MarkRequest, ReportRequest
 from memwatch_web.api.leases import LeaseBody
 from memwatch_web.api.programs import RequestBody
-from support.daemon_process import RunningDaemon, running_daemon
+from support.daemon_process import QUIET_MACHINE, RunningDaemon, running_daemon
 from support.ingest_client import own_ticks, post
+from support.mutable_machine import MutableMachine
 
 GIB = 1 << 30
 UNPROCESSABLE = {"type": "about:blank", "title": "Unprocessable Entity", "status": 422}
@@ -32,8 +33,11 @@ UNPROCESSABLE = {"type": "about:blank", "title": "Unprocessable Entity", "status
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """Run a daemon on this machine, because it must find this process."""
-    with running_daemon(tmp_path_factory.mktemp("daemon"), config="[processes]\ntop = 500\n") as running:
+    """Run a daemon that finds this process."""
+    folder = tmp_path_factory.mktemp("daemon")
+    machine = MutableMachine.of(QUIET_MACHINE.name, folder / "machine")
+    machine.show(os.getpid())
+    with running_daemon(folder, *machine.arguments) as running:
         yield running
 
 

@@ -11,8 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, run_program, running_daemon
+from support.daemon_process import (
+    MEMWATCHD,
+    QUIET_MACHINE,
+    RunningDaemon,
+    clean_environment,
+    get,
+    run_program,
+    running_daemon,
+)
 from support.login_settings import BEARER, PASSWORD, TOKEN, basic, login_config
+from support.mutable_machine import MutableMachine
 from support.waiting import MAX_WAIT_SECONDS
 
 
@@ -218,17 +227,19 @@ def check_config(settings: Path, *arguments: str) -> subprocess.CompletedProcess
 def test_command_lines_are_hidden_from_unauthenticated_networks(tmp_path: Path) -> None:
     """With command_lines = true, shown on loopback without passwords, absent on an open network listener."""
     config = "[processes]\ncommand_lines = true\n"
-    # Large enough to be listed, on a machine of many processes.
-    code = "import time; held = b'x' * (400 << 20); print(flush=True); time.sleep(60)"
+    code = "import time; print(flush=True); time.sleep(60)"
+    machine = MutableMachine.of(QUIET_MACHINE.name, tmp_path / "machine")
     child = subprocess.Popen([sys.executable, "-c", code, "--password=hunter2"], stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None
         assert child.stdout.readline()
-        with child.stdout, running_daemon(tmp_path, config=config) as daemon:
+        machine.show(child.pid)
+        with child.stdout, running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
             shown = daemon.get("/api/v1/processes").text
             assert "time.sleep(60) --password=***" in shown
             assert "hunter2" not in shown
-        with running_daemon(tmp_path, "--listen", "0.0.0.0:0", "--insecure", config=config) as daemon:
+        listen = "--listen", "0.0.0.0:0", "--insecure"
+        with running_daemon(tmp_path, *machine.arguments, *listen, config=config) as daemon:
             assert "time.sleep" not in daemon.get("/api/v1/processes").text
     finally:
         child.kill()

@@ -27,6 +27,7 @@ def do_nothing() -> None:
     """Stand in for the release of memory."""
 
 
+@pytest.mark.host
 def test_stalls_of_a_control_group_release_memory(tmp_path: Path) -> None:
     """The real file of a group that thrashes; without control groups or PSI, the variables have no effect."""
     released: list[float] = []
@@ -71,12 +72,13 @@ def test_socket_in_the_variable_is_not_watched(tmp_path: Path) -> None:
         assert OwnPressure(environ_of(path), do_nothing).event_file == -1
 
 
+@pytest.mark.host
 def test_daemon_opens_the_file_that_systemd_names(tmp_path: Path) -> None:
     """One more descriptor on the kernel's file, if PSI exists and this user may arm it."""
     may_watch = PRESSURE.exists() and os.access(PRESSURE, os.W_OK)
-    with running_daemon(tmp_path) as daemon:
+    with running_daemon(tmp_path, watches_this_machine=True) as daemon:
         before = open_files(daemon.pid).count(str(PRESSURE))
-    with running_daemon(tmp_path, environ=environ_of(PRESSURE)) as daemon:
+    with running_daemon(tmp_path, environ=environ_of(PRESSURE), watches_this_machine=True) as daemon:
         after = open_files(daemon.pid).count(str(PRESSURE))
 
     assert after - before == may_watch

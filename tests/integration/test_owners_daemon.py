@@ -107,6 +107,7 @@ def find(daemon: RunningDaemon, pid: int, size: int) -> Any:
     return mine(daemon.wait_for("/api/v1/processes", mine))
 
 
+@pytest.mark.host
 def test_real_process_is_listed_with_its_unit_container_and_user(tmp_path: Path) -> None:
     """A child with 512 MiB has the right user, unit and container within one scan, and the cgroup's own figure.
 
@@ -114,7 +115,7 @@ def test_real_process_is_listed_with_its_unit_container_and_user(tmp_path: Path)
     """
     identity = secrets.token_hex(32)
     uid = 65534 if os.geteuid() == 0 else os.geteuid()
-    daemon_here = running_daemon(tmp_path, "--interval", "200ms", config=OFTEN)
+    daemon_here = running_daemon(tmp_path, "--interval", "200ms", config=OFTEN, watches_this_machine=True)
     with real_cgroup(f"memwatchd-test.slice/docker-{identity}.scope") as cgroups, daemon_here as daemon:
         before = owners_of(daemon, "user")
         with holder(512 * MIB, uid=uid, cgroups=cgroups) as pid:
@@ -139,11 +140,15 @@ def test_real_process_is_listed_with_its_unit_container_and_user(tmp_path: Path)
         assert identity[:12] in page
 
 
+@pytest.mark.host
 def test_command_line_is_in_the_api_but_in_no_metric(tmp_path: Path) -> None:
     """Even with both settings enabled, process metrics have no command line."""
     config = OFTEN + "command_lines = true\nmetrics = true\n"
     size = 256 * MIB + 12345
-    with running_daemon(tmp_path, "--interval", "200ms", config=config) as daemon, holder(size) as pid:
+    with (
+        running_daemon(tmp_path, "--interval", "200ms", config=config, watches_this_machine=True) as daemon,
+        holder(size) as pid,
+    ):
         process = find(daemon, pid, size)
         metrics = daemon.get("/metrics").text
 
@@ -238,9 +243,13 @@ def test_invalid_parameter_is_named_in_the_error(path: str, says: str, shared_da
     assert says in answer.json["detail"]
 
 
+@pytest.mark.host
 def test_process_started_in_the_window_grew_by_all_its_memory(tmp_path: Path) -> None:
     """A process that began in the window is listed with all of its memory as growth, in order of growth."""
-    with running_daemon(tmp_path, "--interval", "200ms", config=OFTEN) as daemon, holder(700 * MIB) as pid:
+    with (
+        running_daemon(tmp_path, "--interval", "200ms", config=OFTEN, watches_this_machine=True) as daemon,
+        holder(700 * MIB) as pid,
+    ):
         answer = daemon.wait_for(
             "/api/v1/growth?since=1h&limit=1000",
             lambda found: any(one["pid"] == pid for one in found["processes"]),

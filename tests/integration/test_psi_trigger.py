@@ -139,6 +139,7 @@ def test_stalls_before_arming_are_not_new(before: float, now: float | None, wind
     assert is_new(before, now, window) == new
 
 
+@pytest.mark.host
 def test_stall_of_some_milliseconds_does_not_fire(tmp_path: Path) -> None:
     """Before arming, the machine has stalled for longer than the trigger's threshold.
 
@@ -181,6 +182,7 @@ def stall_briefly(pages: Path, before: float) -> None:
             reader.kill()
 
 
+@pytest.mark.host
 def test_cgroup_under_pressure_is_named_without_an_alert(tmp_path: Path) -> None:
     """With a real limit and real stalls the trigger fires, and nothing is critical.
 
@@ -194,7 +196,7 @@ def test_cgroup_under_pressure_is_named_without_an_alert(tmp_path: Path) -> None
         fired = waits_for_stalls(trigger, MAX_WAIT_SECONDS)
         armed = trigger.window_seconds
         trigger.close()
-        with running_daemon(tmp_path) as daemon:
+        with running_daemon(tmp_path, watches_this_machine=True) as daemon:
             (ram_now, *_) = daemon.wait_for("/api/v1/pressure", lambda found: names(found, cgroup.folder.name))
             events = daemon.get("/api/v1/events").json
 

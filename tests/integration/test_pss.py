@@ -16,8 +16,9 @@ from memwatch.model import Absent, Process
 from memwatch.processes.pss import PssError, PssReader, parse_rollup
 from memwatch_web.api import schema_owners as contract_who
 from memwatch_web.api.services import RateLimiter
-from support.daemon_process import RunningDaemon, running_daemon
+from support.daemon_process import QUIET_MACHINE, RunningDaemon, running_daemon
 from support.memory_holder import holder
+from support.mutable_machine import MutableMachine
 from support.process_folders import add_process, folder_of, stat_line
 from support.zombie_leader import zombie_leader
 
@@ -98,13 +99,20 @@ def test_rate_limiter_admits_one_request_and_pauses() -> None:
     assert (first, second, third, fourth) == (True, False, False, True)
 
 
+def beside(pid: int, folder: Path) -> list[str]:
+    """Return the options for a quiet machine that also has this process."""
+    machine = MutableMachine.of(QUIET_MACHINE.name, folder / "machine")
+    machine.show(pid)
+    return machine.arguments
+
+
 def wait_until_listed(daemon: RunningDaemon, pid: int) -> None:
     daemon.wait_for("/api/v1/processes", lambda found: any(one["pid"] == pid for one in found))
 
 
 def test_endpoint_agrees_with_psutil_and_rejects_invalid_requests(tmp_path: Path) -> None:
     """A second request within a second gets 429, an unknown process 404, and an invalid id 422."""
-    with holder(100 * MIB) as pid, running_daemon(tmp_path, config=OFTEN) as daemon:
+    with holder(100 * MIB) as pid, running_daemon(tmp_path, *beside(pid, tmp_path), config=OFTEN) as daemon:
         wait_until_listed(daemon, pid)
 
         answer = daemon.get(f"/api/v1/processes/{pid}/pss")
@@ -143,8 +151,10 @@ def test_process_without_its_first_thread_has_pss() -> None:
 def test_process_of_another_user_needs_a_capability(tmp_path: Path) -> None:
     """If the kernel denies access, the error names the capability."""
     uid = 65534 if os.geteuid() == 0 else None
-    daemon_without_rights = running_daemon(tmp_path, config=OFTEN, without_privileges=True)
-    with holder(100 * MIB, uid=uid) as pid, daemon_without_rights as daemon:
+    with (
+        holder(100 * MIB, uid=uid) as pid,
+        running_daemon(tmp_path, *beside(pid, tmp_path), config=OFTEN, without_privileges=True) as daemon,
+    ):
         wait_until_listed(daemon, pid)
         answer = daemon.get(f"/api/v1/processes/{pid}/pss")
 
@@ -156,7 +166,7 @@ def test_process_of_another_user_needs_a_capability(tmp_path: Path) -> None:
 
 
 def test_page_of_a_process_shows_its_oom_score(tmp_path: Path) -> None:
-    with holder(100 * MIB) as pid, running_daemon(tmp_path, config=OFTEN) as daemon:
+    with holder(100 * MIB) as pid, running_daemon(tmp_path, *beside(pid, tmp_path), config=OFTEN) as daemon:
         Path(f"/proc/{pid}/oom_score_adj").write_text("300")
         wait_until_listed(daemon, pid)
         page = daemon.get(f"/processes/{pid}")

@@ -38,6 +38,10 @@ class MutableMachine(Struct, frozen=True):
             file.write(text)
             file.truncate()
 
+    def show(self, pid: int) -> None:
+        """Add a real process of this machine."""
+        (self.folder / f"proc/{pid}").symlink_to(f"/proc/{pid}")
+
     def set_oom_kills(self, oom_kills: int) -> None:
         vmstat = self.folder / "proc/vmstat"
         text = re.sub(rb"(?m)^oom_kill \d+", f"oom_kill {oom_kills}".encode(), vmstat.read_bytes())

@@ -190,12 +190,15 @@ def test_lease_without_a_daemon_or_a_program_is_refused() -> None:
     assert '--lease is "2h", which is not a duration from 1s to 1h; for example 2m' in long.stderr
 
 
+@pytest.mark.host
 def test_resident_memory_of_a_program_ends_its_lease(tmp_path: Path) -> None:
     """On this machine: the program allocates what it waited for, and some more, in a child."""
     child = "import sys; held = b'x' * (272 << 20); print('held', flush=True); sys.stdin.read()"
     program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     with (
-        running_daemon(tmp_path, "--interval", "500ms", config='[processes]\ninterval = "1s"\n') as daemon,
+        running_daemon(
+            tmp_path, "--interval", "500ms", config='[processes]\ninterval = "1s"\n', watches_this_machine=True
+        ) as daemon,
         waiting(daemon, "--free", "256MiB", "--lease", "1h", "--", sys.executable, "-c", program) as one,
     ):
         (granted,) = daemon.wait_for(LEASES, lambda found: found)
@@ -208,6 +211,7 @@ def test_resident_memory_of_a_program_ends_its_lease(tmp_path: Path) -> None:
     assert text.endswith("arrived")
 
 
+@pytest.mark.host
 def test_gpu_memory_of_a_program_ends_its_lease(tmp_path: Path) -> None:
     """On a simulated RTX 4090: the program holds the GPU first, then leases 4 GiB, then allocates them."""
     ask = (
@@ -225,7 +229,7 @@ def test_gpu_memory_of_a_program_ends_its_lease(tmp_path: Path) -> None:
     )
     with (
         simulated_cuda(tmp_path, sample_nvml.RTX_4090) as environ,
-        running_daemon(tmp_path, environ=environ) as daemon,
+        running_daemon(tmp_path, environ=environ, watches_this_machine=True) as daemon,
     ):
         daemon.wait_until_ok("nvml")
         command = [sys.executable, "-c", ask, daemon.url + LEASES]
