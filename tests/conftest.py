@@ -28,6 +28,8 @@ from support.waiting import MAX_WAIT_SECONDS
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+pytest_plugins = ("support.failures",)
+
 # Links of a simulated sysfs form cycles, and there are no tests.
 collect_ignore = ["machines"]
 

@@ -21,6 +21,8 @@ from msgspec import Struct
 from support.fork_server import ForkedProcess, can_fork, fork_server, run_forked
 from support.lanes import may_watch_this_machine
 from support.paths import MACHINES
+from support.short_json import short_json
+from support.started_daemons import STARTED, StartedDaemon, mark_ended
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 MEMWATCHD = str(Path(sys.executable).with_name("memwatchd"))
@@ -89,7 +91,9 @@ class RunningDaemon(Struct):
             answer = self.get(path, **(headers or {})).json
             if wanted(answer):
                 return answer
-            assert time.monotonic() < until, f"{path} did not reach the expected state; last: {answer}"
+            assert time.monotonic() < until, (
+                f"{path} did not reach the expected state; last answer:\n{short_json(answer)}"
+            )
             time.sleep(0.05)
 
     def wait_for_log(self, words: str, seconds: float = MAX_WAIT_SECONDS) -> None:
@@ -219,6 +223,7 @@ def running_daemon(
     def start() -> RunningDaemon:
         port = free_port()
         command = [*prefix, MEMWATCHD, "--config", str(settings), "--listen", f"127.0.0.1:{port}", *arguments]
+        STARTED.append(StartedDaemon(tuple(command), log))
         with log.open("wb") as output:
             errors = output.fileno() if stderr is None else stderr
             process = (
@@ -241,6 +246,7 @@ def running_daemon(
         for witness in WITNESSES if process.poll() is None else ():
             witness(daemon)
     finally:
+        mark_ended(log)
         if process.poll() is None:
             process.terminate()
             try:
