@@ -123,6 +123,7 @@ lint: $(VENV)/.test
 	MYPYPATH=tests:tests/system $(BIN)/mypy tests/system/*.py tests/system/guest/*.py
 	$(BIN)/lint-imports
 	PYTHONPATH=tests $(BIN)/python -m scripts.check_language
+	PYTHONPATH=tests $(BIN)/python -m scripts.check_disturbed
 
 # pyright runs in the Node.js of a wheel (61 MB), without another download. It finds the packages in the PATH's venv.
 verify-types: $(VENV)/.types

@@ -1,0 +1,159 @@
+"""The process lane and its second look, run over a small folder of tests."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.process_lane import Lane, Report
+from support.disturbed import parse
+from support.small_suite import WITHOUT_PLUGINS, SmallSuite
+
+pytestmark = pytest.mark.process
+
+# Fails at its first run, as a test that load disturbs.
+ONCE = """
+from pathlib import Path
+
+import pytest
+
+def runs(name):
+    file = Path(__file__).with_name("count-" + name)
+    count = len(file.read_text()) if file.exists() else 0
+    file.write_text("x" * (count + 1))
+    return count
+
+@pytest.fixture
+def number():
+    return runs("fixture")
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_disturbed(n):
+    assert runs(f"disturbed{n}") > 0
+
+def test_in_setup(number):
+    pass
+
+def test_sound():
+    pass
+"""
+WRONG = "def test_wrong(tmp_path):\n    assert 1 == 2\n"
+
+
+@pytest.fixture
+def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallSuite:
+    monkeypatch.setenv("CHANGE_BASE", "base")
+    for name, value in WITHOUT_PLUGINS.items():
+        monkeypatch.setenv(name, value)
+    return SmallSuite(tmp_path / "checkout")
+
+
+def run(suite: SmallSuite, *arguments: str) -> Report:
+    return Lane(suite.root, wait_for_quiet=lambda: None).run(["-q", "-n", "0", *arguments])
+
+
+def written(suite: SmallSuite) -> Any:
+    return json.loads((suite.root / "out/ci/second-look.json").read_text())
+
+
+def test_disturbed_test_passes_alone_and_is_printed(suite: SmallSuite, capfd: pytest.CaptureFixture[str]) -> None:
+    suite.write("tests/test_once.py", ONCE)
+    suite.commit()
+    suite.git("tag", "base")
+
+    report = run(suite)
+    printed = capfd.readouterr().out
+    assert report.exit_code == 0
+    (look,) = written(suite)["looks"]
+    assert (look["name"], look["verdict"]) == ("tests/test_once.py::test_disturbed", "PASSED ALONE")
+    assert [attempt["passed"] for attempt in look["attempts"]] == [True, True]
+    assert len(re.findall(r"load [\d.]+, PSI", printed)) >= 4  # at two first failures, and alone
+    assert printed.endswith(f"changes since {report.base}\nsecond look: 1 of 6 used\n")
+    (entry,) = parse(printed[printed.index("[[disturbed]]") : printed.index("\nchanges since")])
+    assert (entry.test, entry.seen) == ("tests/test_once.py::test_disturbed", 1)
+
+
+def test_test_that_always_fails_fails_the_lane(suite: SmallSuite, capfd: pytest.CaptureFixture[str]) -> None:
+    suite.write("tests/test_once.py", ONCE)
+    suite.write("tests/test_wrong.py", WRONG)
+    suite.commit()
+    suite.git("tag", "base")
+
+    report = run(suite)
+    assert report.exit_code == 1
+    assert [(look.name, look.verdict) for look in report.looks] == [
+        ("tests/test_once.py::test_disturbed", "PASSED ALONE"),
+        ("tests/test_wrong.py::test_wrong", "FAILED"),
+    ]
+    assert [attempt.passed for attempt in report.looks[1].attempts] == [False, False]
+    assert capfd.readouterr().out.endswith("second look: 2 of 6 used\n")
+
+
+def test_changed_test_gets_no_second_look(suite: SmallSuite) -> None:
+    suite.write("tests/test_once.py", ONCE.replace("[1, 2]", "[1, 2, 3]"))
+    suite.commit()
+    suite.git("tag", "base")
+    suite.write("tests/test_once.py", ONCE)
+
+    report = run(suite)
+    assert (report.exit_code, report.used) == (1, 0)
+    assert report.looks[0].reason == "no second look for new tests: its body changed"
+    assert report.looks[0].attempts == []
+
+
+def test_changed_fixture_of_another_file_prevents_a_second_look(suite: SmallSuite) -> None:
+    fixture = "import pytest\n\n@pytest.fixture(autouse=True)\ndef inner():\n    return 1\n"
+    suite.write("tests/conftest.py", fixture)
+    suite.write("tests/test_wrong.py", WRONG)
+    suite.commit()
+    suite.git("tag", "base")
+    suite.write("tests/conftest.py", fixture.replace("return 1", "return 2"))
+
+    (look,) = run(suite).looks
+    assert look.reason == "no second look for new tests: its fixture inner in tests/conftest.py changed"
+
+
+def test_green_run_prints_its_unused_budget(suite: SmallSuite, capfd: pytest.CaptureFixture[str]) -> None:
+    suite.write("tests/test_once.py", ONCE)
+    suite.commit()
+    suite.git("tag", "base")
+
+    assert run(suite, "-k", "sound").exit_code == 0
+    assert capfd.readouterr().out.endswith("second look: 0 of 6 used\n")
+    assert written(suite)["used"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "workers", "code", "reason"),
+    [
+        ("import nothing_of_this_name\n", "0", 2, "pytest ended with exit code 2: not all tests were run"),
+        ("import os\ndef test_crash(): os._exit(3)\n", "1", 1, "the worker crashed"),
+        ("import os\ndef test_crash(): os._exit(0)\n", "0", 1, "pytest was stopped before all tests were run"),
+    ],
+    ids=["collection error", "crashed worker", "pytest ended by a test"],
+)
+def test_run_that_did_not_end_gets_no_second_look(
+    suite: SmallSuite, text: str, workers: str, code: int, reason: str
+) -> None:
+    suite.write("tests/test_x.py", text)
+    suite.commit()
+    suite.git("tag", "base")
+
+    report = run(suite, "-n", workers, "--max-worker-restart=0")
+    assert (report.exit_code, report.used) == (code, 0)
+    assert {report.reason, *(look.reason for look in report.looks)} - {""} == {reason}
+
+
+def test_failed_test_explains_itself(suite: SmallSuite) -> None:
+    suite.write("tests/test_wrong.py", WRONG)
+
+    command = [sys.executable, "-m", "pytest", "-n", "1", "tests"]
+    done = subprocess.run(command, cwd=suite.root, capture_output=True, text=True, check=False)
+    section = done.stdout.partition("machine when the test failed")[2]
+    assert re.search(r"^load [\d.]+, PSI ", section, re.MULTILINE)
+    assert re.search(r"^tmp_path: /.*test_wrong0$", section, re.MULTILINE)
+    assert "run it alone: .venv/bin/python -m pytest tests/test_wrong.py::test_wrong\n" in section
