@@ -8,6 +8,9 @@ INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 # As many workers as the number of test files asks for, see tests/support/lanes.py.
 TESTS := $(BIN)/python -m pytest -n auto --max-worker-restart=0
 PURE := tests/unit tests/incidents
+PROCESS = tests/integration tests/browser tests/deploy tests/faults \
+	$(shell grep -rlE --include='test_*.py' 'mark\.(process|host)' $(PURE))
+MEASURED = $(shell grep -rl --include='test_*.py' 'mark\.measure' tests/unit tests/integration tests/browser tests/deploy tests/faults)
 # A path in TEST_ARGS has tests of one lane only. `make` ends at the first command that fails, so pytest's 5, "no tests
 # collected", is none then.
 NONE_IN_THIS_LANE = [ $$? -eq 5 ] && [ -n "$(TEST_ARGS)" ]
@@ -32,7 +35,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-pure test-process test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
+.PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
 	reference docs verify-types shipped-config test-image test-deploy test-neighbours build deb test-system test-incidents test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
@@ -43,6 +46,7 @@ help:
 	@echo "make test-process run the tests of processes, browsers and this machine"
 	@echo "make test-measure measure time and memory; above three times a budget it fails"
 	@echo "make check        check the changed files and run the pure tests (90 s)"
+	@echo "make test-stress  run changed tests 20 times on half of a core beside four busy loops (STRESS_ARGS='TEST --times 20')"
 	@echo "make test-long    run the long tests: every sample in a browser, a day and a half of ticks, faults by the hundred, overhead"
 	@echo "make coverage     run all of these and report uncovered lines (a third slower)"
 	@echo "make lint         check formatting, types (also of the tests), layers and language"
@@ -96,10 +100,14 @@ test-pure: $(VENV)/.test
 	$(TESTS) -m pure $(or $(TEST_ARGS),$(PURE)) || { $(NONE_IN_THIS_LANE); }
 
 test-process: $(VENV)/.test tools
-	$(TESTS) -m "process or host" $(TEST_ARGS) || { $(NONE_IN_THIS_LANE); }
+	PYTHONPATH=tests $(BIN)/python -m scripts.process_lane -n auto --max-worker-restart=0 -m "process or host" \
+		$(or $(TEST_ARGS),$(PROCESS)) || { $(NONE_IN_THIS_LANE); }
 
 test-measure: $(VENV)/.test tools
-	$(BIN)/python -m pytest -m measure $(TEST_ARGS)
+	$(BIN)/python -m pytest -m measure $(or $(TEST_ARGS),$(MEASURED))
+
+test-stress: $(VENV)/.test tools
+	@PYTHONPATH=tests $(BIN)/python -m scripts.stress $(STRESS_ARGS)
 
 test-long: $(VENV)/.test tools release-tools
 	$(TESTS) -m long -o faulthandler_timeout=1800 $(TEST_ARGS)
