@@ -206,8 +206,9 @@ def to_buckets(slices: Sequence[SeriesSlice], start: float, width: float, points
         pause = times[first] - times[first - 1] if first else 0.0
         if slot > slot_before + 1 and first and pause > GAP_ROWS * max(weights[first - 1 : first + 1]):
             buckets.append(Bucket(start + (slot_before + 1) * width, None, None, None))
-        mean = sum(sums[first:last]) / sum(weights[first:last])
-        buckets.append(Bucket(times[first], min(minimum[first:last]), mean, max(maximum[first:last])))
+        least, most = min(minimum[first:last]), max(maximum[first:last])
+        mean = sum(sums[first:last]) / sum(weights[first:last])  # rounded, so that of equal values may be outside
+        buckets.append(Bucket(times[first], least, min(most, max(least, mean)), most))
         first, slot_before = last, slot
     return buckets
 

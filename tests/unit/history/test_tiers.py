@@ -57,6 +57,18 @@ def test_spike_is_visible_at_every_zoom(values: list[float], points: int, start:
     assert times == sorted(times)
 
 
+def test_mean_of_equal_values_is_between_its_bounds() -> None:
+    """Sums are rounded: a mean below the minimum was found on a machine at rest with ten readings a second."""
+    outside = []
+    for count in range(1, 40):
+        history = history_of([36_241_006_592.0] * count, (TierSpec(0.1, 100.0),))
+        (bucket,) = history.query(USED, 0.0, float(count), 1)
+        if not bucket.minimum <= bucket.average <= bucket.maximum:  # type: ignore[operator]
+            outside.append(bucket)
+
+    assert outside == []
+
+
 def test_one_full_second_of_thirty_days_is_visible() -> None:
     """A month in 30 points still shows the full second, and it does not move the mean."""
     history = History()
