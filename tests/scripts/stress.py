@@ -32,7 +32,7 @@ from support.host_load import describe_load
 from support.run_records import Run, read_records, run_of
 
 LOG = Path("out/stress.log")
-LANE = "(process or browser or host) and not alone and not long"
+LANE = "process or host"
 NO_TESTS = "no test was selected"
 TIMES = 20
 CORES = 0.5
