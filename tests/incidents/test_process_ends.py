@@ -15,6 +15,8 @@ from memwatch.linux.process_ends import MAX_FOLLOWED, ProcessEnds
 from memwatch.linux.wakeups import Wake
 from support.sample_parts import process
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def ends() -> Iterator[ProcessEnds]:

@@ -49,6 +49,7 @@ def real_pool() -> Pool:
     return pool
 
 
+@pytest.mark.host
 def test_psutil_agrees_on_this_machine() -> None:
     """psutil reads the same size, and the same available memory to 1 %."""
     pool, witness = real_pool(), psutil.virtual_memory()
@@ -58,6 +59,7 @@ def test_psutil_agrees_on_this_machine() -> None:
     assert pool.free_bytes == pytest.approx(witness.free, rel=0.01)
 
 
+@pytest.mark.host
 def test_psutil_agrees_on_swap() -> None:
     """psutil reads the same swap."""
     collector = Collector(Roots(), 4096)

@@ -92,6 +92,7 @@ def test_any_line_is_parsed(line: bytes) -> None:
     assert list(parse_uids([line], b"0100007F:DA2C", b"0100007F:9A33")) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_kernel_names_the_user_of_a_real_client_until_it_closes(host: str) -> None:
     """The row of a closed socket names user 0: without its inode, another user would be root for a minute."""

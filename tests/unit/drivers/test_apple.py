@@ -282,6 +282,7 @@ def metal(text: str) -> list[str]:
     return [sys.executable, "-c", f"print({text!r})"]
 
 
+@pytest.mark.process
 def test_collector_reads_the_tools(tmp_path: Path) -> None:
     """Real child processes, fake tools: every value arrives, and the machine is named after its chip."""
     path = tools(tmp_path, plist(M1_PRO, M4), level=4)
@@ -299,6 +300,7 @@ def test_collector_reads_the_tools(tmp_path: Path) -> None:
     assert found.machine.details == {"model": "MacBookPro18,3", "memory_pressure": "critical"}
 
 
+@pytest.mark.process
 def test_other_values_are_read_without_metal(tmp_path: Path) -> None:
     """Metal is not installed or has no device. In this test it is really missing."""
     collector = Collector(tools(tmp_path, plist(M5_MAX)))
@@ -316,6 +318,7 @@ def test_invalid_output_of_metal_is_not_available() -> None:
     assert parse_metal(b'{"has_unified_memory": 1, "working_set_bytes": 5}\n') is Absent.NOT_AVAILABLE
 
 
+@pytest.mark.process
 def test_hanging_tool_is_killed(tmp_path: Path) -> None:
     """Within the deadline, and the error names it."""
     path = tools(tmp_path, plist(M1_PRO))
@@ -326,6 +329,7 @@ def test_hanging_tool_is_killed(tmp_path: Path) -> None:
         collector.collect()
 
 
+@pytest.mark.process
 def test_invalid_output_of_ioreg_is_quoted(tmp_path: Path) -> None:
     """The collector fails with the text that it got; other collectors are unaffected."""
     collector = Collector(tools(tmp_path, b"kIOReturnNotPermitted\n"))

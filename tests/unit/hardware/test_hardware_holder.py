@@ -13,6 +13,8 @@ from hardware.native import DEVICE, MANAGED, PINNED, DriverApiError
 from support.driver_sim import CONTEXT_BYTES, Holdings, built_driver, held, serving
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 MIB, GIB = 1 << 20, 1 << 30
 LIBRARIES = {
     "cuda": ("libcuda.so.1", "cuda.c"),

@@ -31,6 +31,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return put
 
 
+@pytest.mark.process
 def test_nvidia_smi_counts_reserved_memory_and_processes(install: Install) -> None:
     """A process on two MIG instances has two rows."""
     install("nvidia-smi", {"memory.reserved": "24564, 13320, 424", "compute-apps": "7, 100\n8, [N/A]\n7, 20"})
@@ -40,12 +41,14 @@ def test_nvidia_smi_counts_reserved_memory_and_processes(install: Install) -> No
     assert found == ToolReading(24564 * MIB, 13744 * MIB, 13744 * MIB, {7: 120 * MIB, 8: None})
 
 
+@pytest.mark.process
 def test_nvidia_smi_of_an_old_driver_has_no_reserved_memory(install: Install) -> None:
     install("nvidia-smi", {"memory.used --format": "45634, 40665", "compute-apps": ""})
 
     assert NvidiaSmi(None).read() == ToolReading(45634 * MIB, 40665 * MIB, 40665 * MIB, {})
 
 
+@pytest.mark.process
 def test_nvidia_smi_of_gb10_has_processes_and_no_memory(install: Install) -> None:
     cells = "[N/A], [N/A], [N/A]"
     install("nvidia-smi", {"memory.reserved": cells, "memory.used": "[N/A], [N/A]", "compute-apps": "7, 63931"})
@@ -53,12 +56,14 @@ def test_nvidia_smi_of_gb10_has_processes_and_no_memory(install: Install) -> Non
     assert NvidiaSmi("0000000F:01:00.0").read() == ToolReading(processes={7: 63931 * MIB})
 
 
+@pytest.mark.process
 def test_nvidia_smi_sensors_leave_out_what_is_not_available(install: Install) -> None:
     install("nvidia-smi", {"temperature": "36, 3.12, [N/A], [Not Supported], 0"})
 
     assert NvidiaSmi(None).sensors() == {"temperature": 36.0, "power": 3.12, "utilization": 0.0}
 
 
+@pytest.mark.process
 def test_rocm_smi_adds_vram_and_gtt(install: Install) -> None:
     install("rocm-smi", {"--json": WARNING + json.dumps(ROCM_SMI)})
 
@@ -66,6 +71,7 @@ def test_rocm_smi_adds_vram_and_gtt(install: Install) -> None:
     assert RocmSmi("0000:05:00.0").read() == ToolReading()
 
 
+@pytest.mark.process
 def test_amd_smi_is_read_by_its_number_for_the_address(install: Install) -> None:
     second = {**AMD_SMI[0], "gpu": 1}
     listed = [{"gpu": 0, "bdf": "0000:03:00.0"}, {"gpu": 1, "bdf": "0000:0a:00.0"}]
@@ -75,6 +81,7 @@ def test_amd_smi_is_read_by_its_number_for_the_address(install: Install) -> None
     assert AmdSmi("0000:03:00.0").read() == ToolReading()
 
 
+@pytest.mark.process
 def test_tool_that_fails_has_no_figure(install: Install) -> None:
     install("nvidia-smi", {})
     install("rocm-smi", {"--json": "garbage"})

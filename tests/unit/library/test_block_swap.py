@@ -46,6 +46,7 @@ def moves(gpu: Gpu) -> list[str]:
     return [one.replace("start copy ", "load ").replace(" to cuda", "") for one in kept]
 
 
+@pytest.mark.process
 def test_next_block_is_loaded_while_one_runs(start: Start) -> None:
     """And the last one is released before: never more than two are on the GPU."""
     gpu = Gpu()

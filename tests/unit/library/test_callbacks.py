@@ -47,6 +47,7 @@ def read_stages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line.split("]")[0][1:] for line in lines]
 
 
+@pytest.mark.process
 def test_transformers_run_has_epochs_and_evaluations(caplog: pytest.LogCaptureFixture) -> None:
     """Evaluation inside an epoch and alone. The whole run has the greatest of its stages."""
     callback = memwatch.transformers_callback()
@@ -119,6 +120,7 @@ def test_accelerate_tracker_reports_seldom(caplog: pytest.LogCaptureFixture) -> 
     assert read_stages(caplog) == ["train"]
 
 
+@pytest.mark.process
 def test_error_that_ends_a_run_gets_an_autopsy(
     caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +161,7 @@ def test_callback_is_pickled_as_a_new_one() -> None:
     assert copy._settings == (0.25, True, None)
 
 
+@pytest.mark.process
 def test_importing_memwatch_imports_no_framework() -> None:
     """Also with all public names loaded. A missing framework is its own ImportError."""
     code = (

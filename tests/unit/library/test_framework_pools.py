@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import memwatch
 from memwatch.library.framework_pools import CupyPool, JaxPool, TorchPool, find_framework_pools
 from memwatch.library.frameworks import total_stats
@@ -44,6 +46,7 @@ class StandIn:
         self.reserved = 18 * GIB
 
 
+@pytest.mark.process
 def test_pytorch_allocator_is_read_and_shrunk() -> None:
     """Statistics under its own names; on a unified machine the free memory is System RAM's, not CUDA's."""
     pool = TorchPool(StandIn(), 0)

@@ -54,6 +54,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.process
 def test_transient_of_a_process_is_told_exactly() -> None:
     """Real pages for 20 ms, seen by no sample. The kernel's count is of a few CPUs' pages less or more."""
     found = run_json(TRANSIENT)
@@ -68,6 +69,7 @@ def test_transient_of_a_process_is_told_exactly() -> None:
     assert (found["exact"], found["pool"]) == (True, False)
 
 
+@pytest.mark.process
 def test_reset_is_left_out_below_memwatch_run() -> None:
     """Its report is the process's peak, which a reset would lower."""
     found = run_json(TRANSIENT, MEMWATCH_KEEP_PEAK="1")

@@ -72,6 +72,7 @@ def test_package_in_the_repository_of_another_project_is_no_checkout(root: Path)
     assert read_build(root / "daemon/memwatch") == (BASE_VERSION, "unknown")
 
 
+@pytest.mark.process
 def test_this_checkout_agrees_with_git() -> None:
     """These tests run from a checkout. From a source distribution, `unknown` is not shown."""
     here = Path(build_info.__file__).parents[2]

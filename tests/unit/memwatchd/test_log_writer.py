@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from memwatchd.log_writer import MAX_BYTES, MAX_LINES, LogWriter
 from support.thread_limit import no_threads
 from support.unread_log import fill, pipe
@@ -60,6 +62,7 @@ def fill_gaps(lines: Iterable[bytes]) -> Iterator[bytes]:
         number += count
 
 
+@pytest.mark.process
 def test_full_queue_drops_the_newest_lines_and_reports_their_number() -> None:
     """`put` does not wait. When the pipe is read, each report stands where lines are missing.
 
@@ -138,6 +141,7 @@ def test_lines_wait_until_a_thread_can_be_started() -> None:
     assert lines == [b"first", b"second"]
 
 
+@pytest.mark.process
 def test_forked_child_writes_its_own_lines() -> None:
     """It has neither the thread nor the lines of its parent."""
     with writing_to_pipe() as (reader, stderr, writer):

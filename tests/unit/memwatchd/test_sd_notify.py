@@ -12,6 +12,8 @@ import pytest
 
 from memwatchd.sd_notify import Notifier
 
+pytestmark = pytest.mark.process
+
 
 def test_tick_during_the_shutdown_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The last tick may still feed the watchdog while the main thread closes the socket, here 100 times."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from memwatch.notify.receiver import Subscription
 from memwatch_web.metrics.pushed_alerts import pushed_family
 from support.sample_snapshots import critical_gb10
@@ -28,6 +30,7 @@ def test_receiver_of_some_targets_is_no_substitute_for_the_others() -> None:
     assert rows(Subscription(events, frozenset({"ram"}))) == [("pressure.critical", "ram")]
 
 
+@pytest.mark.process
 def test_failing_receiver_is_no_substitute_until_it_works_again() -> None:
     """Prometheus's rules take over while delivery fails."""
     meant = Subscription(instead_of_prometheus=True)
@@ -41,6 +44,7 @@ def test_failing_receiver_is_no_substitute_until_it_works_again() -> None:
         assert made.receiver.in_place_of_prometheus() is meant
 
 
+@pytest.mark.process
 def test_receiver_that_is_not_meant_so_is_no_substitute() -> None:
     with receiving(200) as site, receiver(site.url) as made:
         assert made.receiver.in_place_of_prometheus() is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from memwatch.notify.outbox.delivery_log import MAX_DELIVERIES, Delivery, DeliveryLog
 from memwatch.notify.receiver import Receiver
 from support.waiting import wait_until
@@ -44,6 +46,7 @@ def test_log_is_bounded() -> None:
     assert [one.seq for one in log.latest()] == list(range(9999, 9999 - MAX_DELIVERIES, -1))
 
 
+@pytest.mark.process
 def test_attempts_of_a_delivered_message_are_logged() -> None:
     with receiving(503, 500, 204) as site, receiver(site.url) as made:
         put_notices(made, notice())
@@ -53,6 +56,7 @@ def test_attempts_of_a_delivered_message_are_logged() -> None:
         assert made.receiver.deliveries()[0][1] is None
 
 
+@pytest.mark.process
 def test_waiting_message_has_its_failure_and_the_next_attempt() -> None:
     """A later message about the same alert waits for its first attempt, and is the newest."""
     with receiving(503) as site, receiver(site.url, schedule=(0.0, 600.0)) as made:
@@ -70,6 +74,7 @@ def test_waiting_message_has_its_failure_and_the_next_attempt() -> None:
         assert 500 < wait <= 660
 
 
+@pytest.mark.process
 def test_message_of_a_disabled_receiver_ends_as_disabled() -> None:
     with receiving(410) as site, receiver(site.url) as made:
         put_notices(made, notice())
@@ -78,6 +83,7 @@ def test_message_of_a_disabled_receiver_ends_as_disabled() -> None:
         assert results(made.receiver) == [("msg_1", "disabled", 1, 410, "answered 410")]
 
 
+@pytest.mark.process
 def test_alert_that_resolves_while_it_waits_is_superseded() -> None:
     with receiving(503) as site, receiver(site.url, schedule=(0.0, 600.0)) as made:
         put_notices(made, notice())
@@ -88,6 +94,7 @@ def test_alert_that_resolves_while_it_waits_is_superseded() -> None:
         assert results(made.receiver) == [("msg_1", "superseded", 1, 503, "answered 503")]
 
 
+@pytest.mark.process
 def test_last_attempt_of_the_schedule_gives_up() -> None:
     with receiving(500) as site, receiver(site.url, schedule=(0.0, 0.02)) as made:
         put_notices(made, notice())
@@ -96,6 +103,7 @@ def test_last_attempt_of_the_schedule_gives_up() -> None:
         assert results(made.receiver) == [("msg_1", "gave_up", 2, 500, "answered 500")]
 
 
+@pytest.mark.process
 def test_message_without_an_attempt_is_queued() -> None:
     with receiving(200) as site:
         with receiver(site.url) as made:

@@ -37,6 +37,7 @@ def test_arbitrary_retry_after_is_parsed(header: str) -> None:
     assert 0 <= retry_after_seconds(header, wall=1.8e9) <= 86_400
 
 
+@pytest.mark.process
 def test_redirect_is_a_failure_and_not_followed(caplog: pytest.LogCaptureFixture) -> None:
     """A receiver cannot direct requests to another server or to a metadata service."""
     with receiving(200) as other:
@@ -53,6 +54,7 @@ def test_redirect_is_a_failure_and_not_followed(caplog: pytest.LogCaptureFixture
     assert "169.254" not in caplog.text
 
 
+@pytest.mark.process
 def test_dripping_answer_ends_at_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
     """An answer that arrives byte by byte does not extend the attempt."""
     with raw_receiver(dripping) as url, receiver(url, timeout_seconds=0.5) as made:
@@ -66,6 +68,7 @@ def test_dripping_answer_ends_at_the_deadline(caplog: pytest.LogCaptureFixture) 
     assert "no response within 0.5 s" in caplog.text
 
 
+@pytest.mark.process
 def test_endless_answer_is_read_in_part() -> None:
     """Of a body of 2 GB at most 64 kB are read; the status 200 before it counts."""
     endless = Endless()
@@ -76,6 +79,7 @@ def test_endless_answer_is_read_in_part() -> None:
     assert endless.sent_bytes < 32_000_000  # buffered by the kernel
 
 
+@pytest.mark.process
 def test_answer_that_is_not_http_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     """The failure names a wrong protocol, such as SMTP, and the log does not quote the answer."""
     with raw_receiver(garbage) as url, receiver(url) as made:
@@ -85,6 +89,7 @@ def test_answer_that_is_not_http_is_a_failure(caplog: pytest.LogCaptureFixture) 
     assert "the response is not HTTP" in caplog.text
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("url", "words"),
     [
@@ -118,6 +123,7 @@ def test_forbidden_addresses_are_recognized_in_every_encoding(address: str, forb
     assert is_forbidden(address) is forbidden
 
 
+@pytest.mark.process
 def test_link_local_can_be_permitted(caplog: pytest.LogCaptureFixture) -> None:
     """With allow_link_local the address is tried, and a failure there is an ordinary one."""
     with receiver("http://169.254.77.77:9/", allow_link_local=True, timeout_seconds=0.2) as made:
@@ -128,6 +134,7 @@ def test_link_local_can_be_permitted(caplog: pytest.LogCaptureFixture) -> None:
     assert "webhook ops (http://169.254.77.77:9): " in caplog.text
 
 
+@pytest.mark.process
 def test_self_signed_certificate_is_rejected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A receiver that cannot prove its identity gets nothing, and the log gives the reason."""
     certificate = self_signed(tmp_path)
@@ -140,6 +147,7 @@ def test_self_signed_certificate_is_rejected(tmp_path: Path, caplog: pytest.LogC
     assert "token" not in caplog.text
 
 
+@pytest.mark.process
 def test_trusted_certificate_is_accepted_for_its_name_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -158,6 +166,7 @@ def test_trusted_certificate_is_accepted_for_its_name_only(
     assert elsewhere.deliveries == []
 
 
+@pytest.mark.process
 def test_plain_text_behind_https_is_rejected(caplog: pytest.LogCaptureFixture) -> None:
     """https never falls back to http."""
     with receiving(200) as site, receiver(site.url.replace("http:", "https:")) as made:
@@ -168,6 +177,7 @@ def test_plain_text_behind_https_is_rejected(caplog: pytest.LogCaptureFixture) -
     assert "TLS failed" in caplog.text
 
 
+@pytest.mark.process
 def test_expired_certificate_is_rejected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A trusted certificate is rejected after its expiry."""
     certificate = expired(tmp_path)
@@ -180,6 +190,7 @@ def test_expired_certificate_is_rejected(tmp_path: Path, caplog: pytest.LogCaptu
     assert "TLS certificate verification failed: certificate has expired" in caplog.text
 
 
+@pytest.mark.process
 def test_hanging_name_server_delays_its_own_receiver_only() -> None:
     """While one name is not resolved another receiver gets its notice; the first gets it once, later."""
     answered = threading.Event()
@@ -208,6 +219,7 @@ def test_hanging_name_server_delays_its_own_receiver_only() -> None:
     assert ids(first) == ids(second) == ["msg_1"]
 
 
+@pytest.mark.process
 def test_clock_jumps_delay_no_attempt() -> None:
     """Between attempts the clock jumps to 1970 and to 2100: attempts are made when due, and signatures verify."""
     walls = (time.time(), 10.0, 4.1e9, 4.1e9)
@@ -221,6 +233,7 @@ def test_clock_jumps_delay_no_attempt() -> None:
     assert [int(delivery.headers["webhook-timestamp"]) for delivery in site.deliveries[1:]] == [10, 4_100_000_000]
 
 
+@pytest.mark.process
 def test_flapping_receiver_gets_every_message_once() -> None:
     """Every other request fails in a different way; ten messages arrive once each, in order."""
     flaps = [answer for status in (500, 429, 502, 404, 503) for answer in (status, 200)] * 2

@@ -21,6 +21,7 @@ from support.webhook_receiver import dripping, garbage, raw_receiver, receiving,
 NAME = "hooks.example.org"
 
 
+@pytest.mark.process
 def test_https_goes_through_a_tunnel(tmp_path: Path) -> None:
     """The proxy sees host and port only. It resolves the name, which this machine cannot."""
     certificate = self_signed(tmp_path, NAME)
@@ -35,6 +36,7 @@ def test_https_goes_through_a_tunnel(tmp_path: Path) -> None:
     assert "proxy-authorization" not in delivery.headers
 
 
+@pytest.mark.process
 def test_http_is_forwarded() -> None:
     with receiving(204) as site, proxying({NAME: port_of(site.url)}, True) as proxy:
         done = post_to(f"http://{NAME}:8080/hook?token=1", parse_proxy(proxy.url(LOGIN)))
@@ -47,6 +49,7 @@ def test_http_is_forwarded() -> None:
     assert "proxy-authorization" not in delivery.headers
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_refused_login_is_no_answer_of_the_receiver(scheme: str) -> None:
     """The message may be sent again: it has not arrived."""
@@ -59,6 +62,7 @@ def test_refused_login_is_no_answer_of_the_receiver(scheme: str) -> None:
     assert done.failure.endswith("answered 407, it refuses the user or password; correct them in proxy")
 
 
+@pytest.mark.process
 def test_refused_tunnel_names_status_and_target() -> None:
     with proxying({}) as proxy:
         done = post_to(f"https://{NAME}/secret", parse_proxy(proxy.url()), ssl.create_default_context())
@@ -69,6 +73,7 @@ def test_refused_tunnel_names_status_and_target() -> None:
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("talk", "words"),
     [
@@ -86,6 +91,7 @@ def test_broken_proxy_ends_the_attempt_with_its_cause(talk: Callable[[socket.soc
     assert not done.may_have_arrived
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("proxy", "words"),
     [
@@ -99,6 +105,7 @@ def test_unreachable_proxy_is_reported(proxy: Proxy, words: str) -> None:
     assert words in post_to(f"http://{NAME}/", proxy).failure
 
 
+@pytest.mark.process
 def test_certificate_is_that_of_the_receiver(tmp_path: Path) -> None:
     """A proxy that answers with its own certificate gets nothing."""
     certificate = self_signed(tmp_path, "proxy.example.org")
@@ -117,6 +124,7 @@ def test_this_machine_is_reached_directly(host: str) -> None:
     assert is_on_this_machine(parse_endpoint(f"http://{host}:80/"))
 
 
+@pytest.mark.process
 def test_receiver_on_this_machine_gets_no_proxy() -> None:
     with receiving(200) as site, proxying({}) as proxy:
         done = post_to(site.url, parse_proxy(proxy.url()))
@@ -124,6 +132,7 @@ def test_receiver_on_this_machine_gets_no_proxy() -> None:
     assert (done.status, proxy.requests) == (200, [])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "host",
     ["169.254.169.254", "169.254.169.254.", "0xa9fea9fe", "2852039166", "169.254.43518", "0251.0376.0251.0376",

@@ -43,6 +43,7 @@ def alerting_to(**wanted: tuple[str, Subscription]) -> Iterator[NotificationMana
         made.close()
 
 
+@pytest.mark.process
 def test_receivers_get_what_they_subscribed_to() -> None:
     """By event and target: one receiver gets alerts of RAM, one of cards, one of both."""
     with receiving(200) as ram, receiving(200) as cards, receiving(200) as both:
@@ -59,6 +60,7 @@ def test_receivers_get_what_they_subscribed_to() -> None:
     assert (ids(ram), ids(cards), sorted(ids(both))) == (["msg_1"], ["msg_2"], ["msg_1", "msg_2"])
 
 
+@pytest.mark.process
 def test_simulated_machine_sends_nothing() -> None:
     """Simulated data must not alert anyone."""
     with receiving(200) as site, alerting_to(ops=(site.url, Subscription())) as made:

@@ -46,6 +46,7 @@ def put_facts(made: QueuedReceiver, count: int) -> list[str]:
     return names
 
 
+@pytest.mark.process
 def test_queued_messages_arrive_in_order_after_a_restart(tmp_path: Path) -> None:
     """The receiver was unreachable; after the restart each message arrives once, with its id and its bytes."""
     with outbox_in(tmp_path) as made:
@@ -61,6 +62,7 @@ def test_queued_messages_arrive_in_order_after_a_restart(tmp_path: Path) -> None
         assert empty.pending() == 0
 
 
+@pytest.mark.process
 def test_restarts_do_not_count_as_attempts(tmp_path: Path) -> None:
     """Each start tries at once, and ten starts in a row do not exhaust the attempts."""
     for start in range(10):
@@ -75,6 +77,7 @@ def test_restarts_do_not_count_as_attempts(tmp_path: Path) -> None:
     assert [message.attempts for message in opened.stored.messages["ops"]] == [1]
 
 
+@pytest.mark.process
 def test_delivered_alerts_are_known_after_a_restart(tmp_path: Path) -> None:
     """The end of a delivered alert is delivered after a restart; that of an undelivered one is dropped with it."""
     with receiving(200) as site:
@@ -130,6 +133,7 @@ def link(file: Path) -> None:
     file.symlink_to(target)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("damage", [halve, zero, scribble, make_folder, link])
 def test_damaged_file_is_quarantined(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     """After any damage there is a working outbox, the old file is kept beside it, and links are not followed."""
@@ -150,6 +154,7 @@ def test_damaged_file_is_quarantined(tmp_path: Path, damage: Callable[[Path], No
         assert (tmp_path / "precious").read_text() == "precious"
 
 
+@pytest.mark.process
 def test_at_most_two_damaged_files_are_kept(tmp_path: Path) -> None:
     """A disk that damages files repeatedly is not filled with their copies."""
     for moment in range(5):
@@ -260,6 +265,7 @@ def test_unwritable_folder_leaves_an_outbox_in_memory(tmp_path: Path) -> None:
     assert opened.complaints[0].endswith("alerts are kept in memory only")
 
 
+@pytest.mark.process
 def test_messages_outside_the_subscription_are_dropped(tmp_path: Path) -> None:
     """After a change of settings, queued messages and firing alerts outside the subscription are dropped."""
     with receiving(200) as site, outbox_in(tmp_path, site.url) as made:
@@ -282,6 +288,7 @@ def test_messages_outside_the_subscription_are_dropped(tmp_path: Path) -> None:
     assert [alert for alert, _ in again.stored.delivered["ops"]] == ["pressure.critical ram"]
 
 
+@pytest.mark.process
 def test_messages_of_a_removed_receiver_are_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A receiver removed from the settings leaves nothing behind, and the log reports it."""
     written(tmp_path, 3)
@@ -319,6 +326,7 @@ def test_prepared_link_is_renamed_and_its_target_unchanged(
     assert os.path.lexists(tmp_path / f"{FILE_NAME}.corrupt-7{suffix}")
 
 
+@pytest.mark.process
 def test_aside_does_not_replace_a_file_beside_its_name(tmp_path: Path) -> None:
     """Only the name with -wal exists. The next free time is used."""
     scribble(written(tmp_path))

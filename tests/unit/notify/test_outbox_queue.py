@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -206,6 +207,7 @@ ALERTS = ("a", "b", "c")
 STEPS = (*(f"turn {alert}" for alert in ALERTS), "fact", "test", "start", "arrives", "lost", "breaks off")
 
 
+@pytest.mark.process
 @given(st.integers(1, 4), st.lists(st.sampled_from(STEPS), min_size=4, max_size=40))
 @settings(max_examples=500)
 @example(1, ["turn a", "lost", "fact", "fact", "turn a", "turn a"])

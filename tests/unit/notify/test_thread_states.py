@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from memwatch.notify.channel import WebhookChannel
 from memwatch.notify.http_post import Poster
 from memwatch.notify.outbox.outbox import NewMessage, Outbox
@@ -37,6 +39,7 @@ def message(number: int) -> NewMessage:
     return NewMessage(f"msg_{number}", "pressure.critical ram", Kind.FACT, b"{}")
 
 
+@pytest.mark.process
 def test_attempt_that_does_not_end_is_stuck() -> None:
     """Until it ends, here by the timeout of the connection."""
     with raw_receiver(silent) as url:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from memwatch.notify.http_proxy import parse_proxy
 from support.certificates import self_signed
 from support.http_proxy import port_of, post_to, proxying, trusting
 from support.tinyproxy import PLAIN_LOGIN, tinyproxy
 from support.webhook_receiver import receiving
+
+pytestmark = pytest.mark.process
 
 NAME = "hooks.example.org"
 

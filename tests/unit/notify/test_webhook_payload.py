@@ -115,6 +115,7 @@ def test_processes_of_unknown_size_are_not_ranked() -> None:
     assert [process["name"] for process in body["top"]] == ["known"]
 
 
+@pytest.mark.process
 def test_signature_is_verified_by_standard_webhooks() -> None:
     """The reference library of Standard Webhooks accepts headers and body, and rejects another body."""
     with receiving(200) as site, receiver(site.url) as made:

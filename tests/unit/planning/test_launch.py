@@ -299,6 +299,7 @@ def test_lines_run_in_a_shell_with_the_path_as_one_word(name: str, gguf: bool) -
             assert all(one.flag.split()[0].rstrip(":") in launch.command for one in launch.flags)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("gguf", "engine", "file", "text"),
     [

@@ -238,10 +238,12 @@ def test_every_rule_is_listed() -> None:
     assert found == set(RULES)
 
 
+@pytest.mark.process
 def test_without_a_remote_the_last_commit_is_checked(repository: Path) -> None:
     assert list(new_commits(repository).values()) == ["Newest"]
 
 
+@pytest.mark.process
 def test_clone_checks_its_last_commit_and_those_not_pushed(repository: Path, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", repository.as_uri(), str(clone)], check=True)
@@ -253,6 +255,7 @@ def test_clone_checks_its_last_commit_and_those_not_pushed(repository: Path, tmp
     assert set(new_commits(clone).values()) == {"mine: add b", "mine: add c"}
 
 
+@pytest.mark.process
 def test_folder_that_is_no_checkout_has_no_commits(tmp_path: Path) -> None:
     assert new_commits(tmp_path) == {}
 
@@ -263,6 +266,7 @@ def run(folder: Path, *paths: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_program_prints_findings_and_fails(repository: Path) -> None:
     (repository / "a.py").write_text('"""What it is."""\n')
 
@@ -274,6 +278,7 @@ def test_program_prints_findings_and_fails(repository: Path) -> None:
     assert "docs:1: page-count: 0 pages" in done.stdout
 
 
+@pytest.mark.process
 def test_program_checks_the_given_paths_only(repository: Path) -> None:
     (repository / "a.py").write_text('"""What it is."""\n')
     (repository / "b").mkdir()

@@ -36,6 +36,7 @@ def test_row_has_medians_and_the_ratio_of_each_round() -> None:
     assert rows(rounds) == ["| RSS | 20 | 22 | 1.10 | 1.10 to 1.20 | more |"]
 
 
+@pytest.mark.process
 def test_unknown_commit_is_refused() -> None:
     command = [sys.executable, "tests/bench/compare.py", "no-such-commit"]
     environ = {"PYTHONPATH": f"{TESTS}:{ROOT / 'daemon'}:{ROOT / 'web'}", "PATH": "/usr/bin:/bin"}

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from memwatchd.settings.certificates import certificate_names
 from support.certificates import authority, signed_by
+
+pytestmark = pytest.mark.process
 
 
 def test_names_are_the_dns_names_of_the_first_certificate(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def test_address_and_instance_are_those_of_other_machines(
     assert (sender.url, sender.instance, sender.job) == (url, instance, "memwatchd")
 
 
+@pytest.mark.process
 def test_url_of_a_daemon_with_a_certificate_is_https(tmp_path: Path) -> None:
     settings = settings_from(tmp_path, full_text(tmp_path))
     web = replace(settings.web, url=None, hosts=("a.b",), listen=(TcpAddress("0.0.0.0", 6360),))

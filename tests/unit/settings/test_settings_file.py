@@ -6,6 +6,8 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from memwatchd.settings.channels import Webhook
 from memwatchd.settings.diff import describe_changes, find_effect, flat
 from memwatchd.settings.schema import Sections
@@ -23,6 +25,7 @@ def test_shipped_file_changes_no_default(tmp_path: Path) -> None:
     assert describe_changes(Sections(), settings) == ()
 
 
+@pytest.mark.process
 def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
     """Every setting is in the shipped file with its default value, and no other key is."""
     settings = settings_from(tmp_path, full_text(tmp_path))

@@ -64,6 +64,7 @@ def root_level() -> Iterator[None]:
     logging.getLogger().setLevel(before)
 
 
+@pytest.mark.process
 def test_every_setting_declares_when_it_takes_effect(other: Other) -> None:
     assert len(other.values) > 100
     assert {find_effect(path).at for path in other.values} == {"start", "reload", "reading"}
@@ -136,6 +137,7 @@ def outcome(other: Other, path: tuple[str, ...], player: Player | None) -> Outco
     return Outcome(before != after, any(not change.note for change in changes))
 
 
+@pytest.mark.process
 def test_daemon_uses_every_field_that_a_reload_applies(tmp_path: Path, root_level: None) -> None:  # noqa: ARG001
     """Each field of `LiveSettings` reaches the part that uses it."""
     first = settings_from(tmp_path, "[log]\nlevel = 'info'\n")
