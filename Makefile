@@ -225,10 +225,10 @@ test-neighbours: $(VENV)/.test
 	@sh tests/tools/need.sh iptables openssl
 	PYTHONPATH=tests sh tests/tools/own_network.sh $(BIN)/python -m pytest -s tests/neighbours/check_faults.py $(NEIGHBOUR_ARGS)
 
-test-hardware: $(VENV)/.run
+test-hardware: $(VENV)/.hardware
 	@PYTHONPATH=tests $(BIN)/python -m hardware $(HARDWARE_ARGS)
 
-hardware-result: $(VENV)/.run
+hardware-result: $(VENV)/.hardware
 	@PYTHONPATH=tests $(BIN)/python -m scripts.hardware_results $(FROM) $(if $(NAME),--name "$(NAME)")
 
 test-torch:
@@ -330,6 +330,10 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml daemon/pyproject.toml $(CONSTRAINTS)
 $(VENV)/.test: $(VENV)/.run
 	@echo "installing the tools of tests and lint in $(VENV)"
 	@$(INSTALL) --group test --group lint
+	@touch $@
+
+$(VENV)/.hardware: $(VENV)/.run
+	@$(INSTALL) --group hardware
 	@touch $@
 
 $(VENV)/.types: $(VENV)/.run

@@ -45,6 +45,21 @@ def rows(done: subprocess.CompletedProcess[str]) -> dict[tuple[str, str], list[s
     return {(row[0], row[1]): row[2:] for row in cells if len(row) == 7}
 
 
+def test_comparison_needs_nothing_but_the_product_and_psutil() -> None:
+    """`make test-hardware` runs where neither pytest nor the other tools of the tests are installed."""
+    code = "import sys, hardware.__main__; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=clean_environment(PYTHONPATH=str(TESTS)),
+    )
+
+    assert "psutil" in done.stdout.split()
+    assert {"pytest", "_pytest", "xdist", "hypothesis", "playwright"}.isdisjoint(done.stdout.split())
+
+
 def test_allocations_on_a_card_are_shown_exactly(tmp_path: Path) -> None:
     with simulated_cuda(tmp_path, RTX) as environ:
         done = compare(environ, "--check", "whole", "--check", "steps", "--sizes", "256")

@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from support.fork_server import ForkedProcess, can_fork, fork_server, run_forked
-from support.lanes import may_watch_this_machine
+from support.lanes import is_a_test_running, may_watch_this_machine
 from support.paths import MACHINES
 from support.short_json import short_json
 from support.started_daemons import STARTED, StartedDaemon, mark_ended
@@ -203,8 +203,9 @@ def running_daemon(
 ) -> Iterator[RunningDaemon]:
     """Start memwatchd on a free port, wait for its first snapshot, and end it with SIGTERM.
 
-    Without roots, a demo or a recording in `arguments` or `config` it watches a quiet machine. With
-    `watches_this_machine` it watches the one that runs the tests; such tests are marked `host`.
+    Without roots, a demo or a recording in `arguments` or `config`, a daemon of a test watches a quiet machine. With
+    `watches_this_machine` it watches the one that runs the tests; such tests are marked `host`. Benchmarks and other
+    programs than tests always watch this machine.
 
     `through` is a command that replaces itself by the one given to it, such as `unshare --mount`. `stderr` is a
     descriptor for the log; without it, `log` is read. `installed` starts the installed program, for tests of
@@ -213,7 +214,7 @@ def running_daemon(
     settings = tmp_path / "memwatchd.toml"
     settings.write_text(config)
     log = tmp_path / "log"
-    if not watches_this_machine and not _names_a_machine(arguments, config, environ or {}):
+    if is_a_test_running() and not (watches_this_machine or _names_a_machine(arguments, config, environ or {})):
         arguments = (*arguments, *quiet_machine())
     assert not watches_this_machine or may_watch_this_machine(), "mark the test `host`: it is about this machine"
     prefix = [*(POWERLESS if without_privileges else ()), *through]

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from support.paths import TESTS
+
+if TYPE_CHECKING:  # `make test-hardware` starts daemons, too, and needs no pytest
+    import pytest
 
 
 class Lane(Enum):
@@ -56,6 +58,10 @@ def running(lane: Lane) -> Iterator[None]:
         yield
     finally:
         _Running.lane = None
+
+
+def is_a_test_running() -> bool:
+    return _Running.lane is not None
 
 
 def may_watch_this_machine() -> bool:
