@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -61,6 +62,25 @@ def test_changed_template_is_compiled_again(templates: Path) -> None:
 
     assert rendered(templates) == ("only GiB", 1)
     assert rendered(templates) == ("only GiB", 0)
+
+
+def test_process_that_writes_no_cache_compiles_once(tmp_path: Path) -> None:
+    """As with PYTHONDONTWRITEBYTECODE or on a read-only image."""
+    program = (
+        "import jinja2, jinja2.environment as it; names = []; compile_ = it.Environment._parse\n"
+        "def noted(*words): names.append(words[2]); return compile_(*words)\n"
+        "it.Environment._parse = noted\n"
+        "from memwatch_web.pages.renderer import Pages\n"
+        "[Pages().docs() for _ in range(3)]\n"
+        "print(len(names), len(set(names)))"
+    )
+    environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path)}
+
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
+
+    parsed, different = map(int, done.stdout.split())
+    assert parsed == different > 5
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5, 0.99])

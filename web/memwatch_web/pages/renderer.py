@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memwatch.events import Event
@@ -35,7 +35,7 @@ from memwatch_web.pages.process_list import GROUPS, build_listing
 from memwatch_web.pages.process_list import ListView as ListView
 from memwatch_web.pages.process_view import FIGURE_WORDS, OomScore, ProcessView, build_process_view
 from memwatch_web.pages.recent_changes import WINDOW_SECONDS, Changes, find_changes
-from memwatch_web.pages.template_environment import PATHS, create_environment
+from memwatch_web.pages.template_environment import PATHS, shared_environment
 from memwatch_web.pages.top_holders import TopHolder, find_top_holders
 
 # Stream of a page that is not visible.
@@ -74,9 +74,8 @@ class Pages:
         self._growth = growth or GrowthTracker()
         self._cpu = CpuShare()
         self.machines: Callable[[Snapshot], Sequence[Machine]] = lambda _: ()
-        self._environment = create_environment()
-        self._environment.globals["firing"] = firing
-        self._environment.globals["has_neighbours"] = has_neighbours
+        self._environment = shared_environment()
+        self._navigation: dict[str, Any] = {"firing": firing, "has_neighbours": has_neighbours}
 
     def path(self, name: str) -> str:
         """Return the URL path of a page."""
@@ -87,17 +86,15 @@ class Pages:
     ) -> bytes:
         """Render a page. `stalled_seconds`: age of a stale snapshot. `view`: view of the process list."""
         context = self._context(name, snapshot, view) | {"stalled_seconds": stalled_seconds}
-        return self._environment.get_template(f"{name}.html").render(context).encode()
+        return self._render(f"{name}.html", context)
 
     def fragment(self, stream: str, snapshot: Snapshot) -> bytes:
         """Render the live part of a page, byte for byte as in the page. For `title`: its `#latest` as JSON."""
         if stream == TITLE:
             return to_bytes(self._latest(snapshot, self._rules()))
         name, _, group = stream.partition("-")
-        template = self._environment.get_template(f"{name}.html")
         view = next((ListView(by) for by in GROUPS if by == group), None)
-        context = template.new_context(self._context(name, snapshot, view))
-        return "".join(template.blocks["live"](context)).encode()
+        return self._render_live(f"{name}.html", self._context(name, snapshot, view))
 
     def process(
         self,
@@ -108,14 +105,18 @@ class Pages:
     ) -> bytes:
         """Render the page of one process. `past`: its footprint over time, if that is recorded."""
         context = self._process_context(snapshot, view, past is not None)
-        template = self._environment.get_template("process.html")
-        return template.render(context | {"stalled_seconds": stalled_seconds, "past": past}).encode()
+        return self._render("process.html", context | {"stalled_seconds": stalled_seconds, "past": past})
 
     def process_fragment(self, snapshot: Snapshot, view: ProcessView, recorded: bool) -> bytes:
         """Render the live part of the page of one process, without the chart, which is not replaced."""
-        template = self._environment.get_template("process.html")
-        context = template.new_context(self._process_context(snapshot, view, recorded))
-        return "".join(template.blocks["live"](context)).encode()
+        return self._render_live("process.html", self._process_context(snapshot, view, recorded))
+
+    def _render(self, template: str, context: Mapping[str, Any]) -> bytes:
+        return self._environment.get_template(template).render(self._navigation, **context).encode()
+
+    def _render_live(self, template: str, context: dict[str, Any]) -> bytes:
+        found = self._environment.get_template(template)
+        return "".join(found.blocks["live"](found.new_context(context))).encode()
 
     def _process_context(self, snapshot: Snapshot, view: ProcessView, recorded: bool) -> dict[str, Any]:
         return {
@@ -142,55 +143,49 @@ class Pages:
     ) -> bytes:
         """Render the history page."""
         context = self._context("history", snapshot) | {"stalled_seconds": stalled_seconds, "past": past}
-        return self._environment.get_template("history.html").render(context).encode()
+        return self._render("history.html", context)
 
     def picture(self, view: ChartView) -> bytes:
         """Render one chart as an SVG file."""
-        return self._environment.get_template("picture.svg").render(view=view).encode()
+        return self._render("picture.svg", {"view": view})
 
     def docs(self, simulated: bool = False) -> bytes:
         """Render the API reference."""
-        return self._environment.get_template("docs.html").render(page="docs", simulated=simulated).encode()
+        return self._render("docs.html", {"page": "docs", "simulated": simulated})
 
     def fit(self, snapshot: Snapshot, form: Any) -> bytes:  # noqa: ANN401  fit_page.Form, a layer above
         """Render the fit page: the form and the answer."""
-        template = self._environment.get_template("fit.html")
-        latest = self._latest(snapshot, self._rules())
-        return template.render(
-            page="fit", snapshot=snapshot, form=form, latest=latest, simulated=snapshot.simulated
-        ).encode()
+        context = {"page": "fit", "snapshot": snapshot, "form": form, "simulated": snapshot.simulated}
+        return self._render("fit.html", context | {"latest": self._latest(snapshot, self._rules())})
 
     def last_words(self, words: UncleanShutdown | None, simulated: bool = False) -> bytes:
         """Render the last two minutes of the previous run."""
-        template = self._environment.get_template("last-words.html")
         picture = build_chart(words) if words and words.samples else None
-        return template.render(page="last-words", words=words, picture=picture, simulated=simulated).encode()
+        context = {"page": "last-words", "words": words, "picture": picture, "simulated": simulated}
+        return self._render("last-words.html", context)
 
     def incidents(self, found: Sequence[Incident], simulated: bool = False) -> bytes:
         """Render the list of incidents."""
-        template = self._environment.get_template("incidents.html")
-        return template.render(page="incidents", incidents=found, simulated=simulated).encode()
+        return self._render("incidents.html", {"page": "incidents", "incidents": found, "simulated": simulated})
 
     def incident(self, one: Incident, simulated: bool = False) -> bytes:
         """Render one incident with its picture."""
-        template = self._environment.get_template("incident.html")
-        chart = build_incident_chart(one)
-        return template.render(page="incidents", up="../", one=one, chart=chart, simulated=simulated).encode()
+        context = {"page": "incidents", "up": "../", "one": one, "simulated": simulated}
+        return self._render("incident.html", context | {"chart": build_incident_chart(one)})
 
     def machine(self, snapshot: Snapshot, view: Any) -> bytes:  # noqa: ANN401  MachinePage, a layer above
         """Render the page of one neighbour."""
-        template = self._environment.get_template("machine.html")
-        return template.render(page="machines", up="../", view=view, simulated=snapshot.simulated).encode()
+        context = {"page": "machines", "up": "../", "view": view, "simulated": snapshot.simulated}
+        return self._render("machine.html", context)
 
     def runbooks(self, simulated: bool = False) -> bytes:
         """Render the runbooks of this version."""
-        return self._environment.get_template("runbooks.html").render(page="runbooks", simulated=simulated).encode()
+        return self._render("runbooks.html", {"page": "runbooks", "simulated": simulated})
 
     def refused(self, heading: str, sentence: str, up: str = "", simulated: bool = False) -> bytes:
         """Render an error page. `up`: relative path to the pages, such as "../"."""
-        template = self._environment.get_template("refused.html")
-        words = {"heading": heading, "sentence": sentence, "up": up}
-        return template.render(page="refused", simulated=simulated, **words).encode()
+        context = {"page": "refused", "heading": heading, "sentence": sentence, "up": up, "simulated": simulated}
+        return self._render("refused.html", context)
 
     def patterns(self) -> bytes:
         """Render every component in every state, with sample data, for developers of the pages."""
@@ -210,24 +205,21 @@ class Pages:
             }
             for one in exhibits.pools()
         ]
-        return (
-            self._environment.get_template("patterns.html")
-            .render(
-                page="patterns",
-                simulated=True,
-                pools=pools,
-                full=pools[0]["snapshot"],
-                bare=exhibits.bare(exhibits.nested()),
-                samples=exhibits,
-                build_entries=build_entries,
-                listings=[
-                    build_listing(exhibits.nested(), GrowthTracker(), ListView(by)) for by in ("process", "unit")
-                ],
-                absences=tuple(Absent),
-                silence_spans=SILENCE_SPANS,
-            )
-            .encode()
-        )
+        context = {
+            "page": "patterns",
+            "simulated": True,
+            "pools": pools,
+            "full": pools[0]["snapshot"],
+            "bare": exhibits.bare(exhibits.nested()),
+            "samples": exhibits,
+            "build_entries": build_entries,
+            "listings": [
+                build_listing(exhibits.nested(), GrowthTracker(), ListView(by)) for by in ("process", "unit")
+            ],
+            "absences": tuple(Absent),
+            "silence_spans": SILENCE_SPANS,
+        }
+        return self._render("patterns.html", context)
 
     def _context(self, name: str, snapshot: Snapshot, view: ListView | None = None) -> dict[str, Any]:
         view = view or ListView()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -98,6 +99,12 @@ def _is_cached(environment: Environment, cache: CompiledTemplates, name: str) ->
 
 def _list_templates(environment: Environment) -> list[str]:
     return environment.list_templates(("html", "svg"))
+
+
+@cache
+def shared_environment() -> Environment:
+    """Return the environment of this process: its templates are compiled once, even without a cache on disk."""
+    return create_environment()
 
 
 def create_environment() -> Environment:
