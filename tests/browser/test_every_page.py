@@ -1,0 +1,83 @@
+"""Every page of every sample machine: one visit checks errors, policy, layout shift, accessibility and phones."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from memwatch_web.pages.template_environment import PATHS
+from support.axe import faults
+from support.browsing import DESKTOP, collecting_complaints, wait_for_frames
+from support.live_page import wait_for_ticks
+from support.sample_site import Site, served
+from support.sample_snapshots import SAMPLES
+
+PAGES = {**PATHS, "containers": "/processes?by=container", "docs": "/docs", "patterns": "/patterns"}
+# Visited by every run of the tests: all pages of one machine, and the largest ones of another.
+OFTEN = {
+    "critical_gb10": set(PAGES) - {"patterns"},
+    "mig_server": {"overview", "history", "processes", "containers"},
+}
+# These do not show the machine.
+OF_ONE_SAMPLE = ("docs", "patterns")
+VISITS = [
+    pytest.param(sample, name, marks=() if name in OFTEN.get(sample, ()) else pytest.mark.long)
+    for sample in SAMPLES
+    for name in PAGES
+    if sample == "critical_gb10" or name not in OF_ONE_SAMPLE
+]
+# The space of the charts is reserved.
+MAX_SHIFTS = {"history": 0.01}
+MAX_SHIFT = 0.05
+# In Swagger UI the headings that expand an operation contain buttons.
+OF_SWAGGER = "nested-interactive: ['.opblock-summary-control']"
+PHONES = (390, 360)
+CHART = "() => document.querySelector('#chart .u-over') || !document.querySelector('#chart')"
+
+
+@pytest.mark.parametrize(("sample", "name"), VISITS)
+def test_page_has_no_fault(visited_page: Page, sample: str, name: str) -> None:
+    """No error, policy violation or external request, also during an update; nothing moves; no fault by axe-core.
+
+    Both themes are accessible: they differ by colours only. On phones wide tables scroll within their card.
+    """
+    page = visited_page
+    with (
+        served(Site(SAMPLES[sample](), interval_seconds=1.0)) as address,
+        collecting_complaints(page, address) as complaints,
+    ):
+        page.goto(address + PAGES[name])
+        wait_until_complete(page, name)
+        moved = page.evaluate("window.moved")
+        wrong = [fault for fault in faults(page) if not fault.startswith(OF_SWAGGER)]
+        page.emulate_media(color_scheme="dark")
+        dark = faults(page, "color-contrast")
+        widths = {width: width_on_a_phone(page, width) for width in PHONES}
+        page.goto("about:blank")  # before the end of its streams, which would be an error
+
+    assert complaints == []
+    assert (wrong, dark) == ([], [])
+    assert moved <= MAX_SHIFTS.get(name, MAX_SHIFT)
+    assert widths == {width: width for width in PHONES}
+
+
+def wait_until_complete(page: Page, name: str) -> None:
+    """Wait for charts, for two updates, or for the operations of the API."""
+    page.wait_for_function(CHART)
+    if name == "docs":
+        page.locator(".opblock").first.wait_for()
+    elif name == "history":
+        page.locator("[data-chart] canvas").first.wait_for()
+    if page.locator("#latest").count():
+        wait_for_ticks(page)
+        expect(page.locator("body")).not_to_have_class(re.compile("stale"))
+    wait_for_frames(page)
+
+
+def width_on_a_phone(page: Page, width: int) -> int:
+    """Return the width of the content of a page that is as wide as a phone."""
+    page.set_viewport_size({"width": width, "height": DESKTOP["height"]})
+    wait_for_frames(page)
+    return int(page.evaluate("document.documentElement.scrollWidth"))
