@@ -6,12 +6,10 @@ import http.client
 import json
 import re
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
-from playwright.sync_api import Browser
 
 from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
@@ -21,6 +19,7 @@ from memwatch.planning.query import shape_fields
 from memwatch_web.pages.fit_page import EXAMPLES, build_bars
 from scripts.published_models import MODELS, Published
 from support import sample_nvml
+from support.browsing import SharedBrowser, opened
 from support.daemon_process import RunningDaemon, running_daemon
 from support.nvml_machine import Simulator
 from support.waiting import MAX_WAIT_SECONDS
@@ -176,17 +175,12 @@ def test_bars_have_the_scale_of_the_device() -> None:
 
 
 def test_config_file_is_opened_and_answered_in_a_browser(
-    browser: Browser, daemon: RunningDaemon, tmp_path: Path
+    browser: SharedBrowser, daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     """No console error, no external request, no horizontal scrolling on a phone."""
     file = tmp_path / "config.json"
     file.write_text(json.dumps(MODELS[0].config))
-    complaints: list[str] = []
-    with closing(browser.new_page(viewport={"width": 360, "height": 800})) as page:
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda one: None if one.url.startswith(daemon.url) else complaints.append(one.url))
-        page.goto(daemon.url + "/fit")
+    with opened(browser, f"{daemon.url}/fit", viewport={"width": 360, "height": 800}) as page:
         page.set_input_files("#config-file", file)
         page.wait_for_function("document.getElementById('config').value.includes('mistral')")
         page.click("text=Load config")
@@ -201,15 +195,14 @@ def test_config_file_is_opened_and_answered_in_a_browser(
     assert answered == "Fits after reclaim: use gpu0"
     assert wide == 360
     assert address.endswith("/fit?bytes=600GiB")
-    assert complaints == []
 
 
-def test_launch_line_is_copied_as_it_is_shown(browser: Browser, daemon: RunningDaemon) -> None:
+def test_launch_line_is_copied_as_it_is_shown(browser: SharedBrowser, daemon: RunningDaemon) -> None:
     """The button is there only with JavaScript. A long line scrolls inside its box."""
     shape = urlencode(shape_fields(dict(EXAMPLES)["Llama 3 8B"]))
     clipboard = ["clipboard-read", "clipboard-write"]
-    with closing(browser.new_page(viewport={"width": 360, "height": 800}, permissions=clipboard)) as page:
-        page.goto(f"{daemon.url}/fit?{shape}")
+    phone = {"width": 360, "height": 800}
+    with opened(browser, f"{daemon.url}/fit?{shape}", viewport=phone, permissions=clipboard) as page:
         shown = page.inner_text(".launch pre >> nth=0")
         page.click(".copy >> nth=0")
         page.wait_for_selector(".copy:text('Copied')")

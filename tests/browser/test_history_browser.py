@@ -6,21 +6,23 @@ import json
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 import pytest
 from msgspec.structs import replace
-from playwright.sync_api import Browser, Page, Request, expect
+from playwright.sync_api import Page, expect
 
+from support.browsing import SharedBrowser, opened
 from support.daemon_process import RunningDaemon, running_daemon
+from support.live_page import pass_seconds, showing, visiting
 from support.sample_site import Site, served
 from support.sample_snapshots import critical_gb10, mig_server
 
 DATA = 'JSON.parse(document.getElementById("past-data").textContent)'
 BOX = "[data-chart=ram]"
+# A live range of an hour refreshes every 5 s.
+POLL_SECONDS = 7
 # Position of the bucket with the spike, as a fraction of the width.
 SPIKE_AT = f"""(() => {{
   const {{ start, end, charts }} = {DATA};
@@ -46,7 +48,9 @@ INK = """([from, to]) => {
   const canvas = document.querySelector('[data-chart=ram] canvas');
   const over = document.querySelector('[data-chart=ram] .u-over').getBoundingClientRect();
   const scale = canvas.width / canvas.getBoundingClientRect().width;
-  const context = canvas.getContext('2d');
+  // A copy, because Chromium warns of a canvas that is read repeatedly.
+  const context = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
+  context.drawImage(canvas, 0, 0);
   const left = (over.left - canvas.getBoundingClientRect().left + over.width * from) * scale;
   const { data } = context.getImageData(left, 40, over.width * (to - from) * scale, canvas.height - 80);
   let ink = 0;
@@ -59,27 +63,6 @@ INK = """([from, to]) => {
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     with running_daemon(tmp_path_factory.mktemp("past"), "--demo", "dgx-spark", "--speed", "1") as one:
         yield one
-
-
-@contextmanager
-def opened(browser: Browser, address: str, **options: Any) -> Iterator[tuple[Page, list[str]]]:
-    """Open a page and collect its errors, including external requests."""
-    complaints: list[str] = []
-    context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
-    page = context.new_page()
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    root = "{0.scheme}://{0.netloc}".format(urlparse(address))
-    page.on("request", lambda request: complaints.extend(foreign(request, root)))
-    page.goto(address)
-    try:
-        yield page, complaints
-    finally:
-        context.close()
-
-
-def foreign(request: Request, root: str) -> list[str]:
-    return [] if request.url.startswith((root, "data:")) else [f"asked {request.url}"]
 
 
 def asked(page: Page) -> dict[str, str]:
@@ -100,9 +83,9 @@ def table(page: Page) -> list[str]:
     return page.locator(".past-table tbody tr").all_inner_texts()
 
 
-def test_dragging_zooms_and_the_url_is_a_permalink(browser: Browser, daemon: RunningDaemon) -> None:
+def test_dragging_zooms_and_the_url_is_a_permalink(browser: SharedBrowser, daemon: RunningDaemon) -> None:
     """Another browser that loads the URL shows the same values and bounds."""
-    with opened(browser, f"{daemon.url}/history?range=1h") as (page, complaints):
+    with opened(browser, f"{daemon.url}/history?range=1h") as page:
         page.wait_for_selector(f"{BOX} canvas")
         whole = page.evaluate(DATA)
         drag(page, 0.9, 0.95)
@@ -110,27 +93,27 @@ def test_dragging_zooms_and_the_url_is_a_permalink(browser: Browser, daemon: Run
         expect(page.locator("#past-reset")).to_be_visible()
         seen, address, bounds = table(page), page.url, page.evaluate(DATA)
 
-        with opened(browser, address) as (other, more):
+        with opened(browser, address) as other:
             other.wait_for_selector(f"{BOX} canvas")
             again, same = table(other), other.evaluate(DATA)
 
     assert whole["live"]
     assert not bounds["live"]
     assert bounds["end"] - bounds["start"] == pytest.approx(180, abs=8)
-    assert bounds["start"] == pytest.approx(whole["start"] + 0.9 * 3600, abs=8)
+    late = bounds["now"] - whole["now"]  # a live range moves until the pointer is pressed
+    assert -8 <= bounds["start"] - (whole["start"] + 0.9 * 3600) <= late + 8
     assert asked_range(address) == "1h"
     assert (again, same["start"], same["end"]) == (seen, bounds["start"], bounds["end"])
     assert same["charts"] == bounds["charts"]
-    assert complaints == more == []
 
 
 def asked_range(address: str) -> str:
     return parse_qs(urlparse(address).query)["range"][0]
 
 
-def test_keys_and_buttons_move_and_zoom(browser: Browser, daemon: RunningDaemon) -> None:
+def test_keys_and_buttons_move_and_zoom(browser: SharedBrowser, daemon: RunningDaemon) -> None:
     """Arrows move, plus and minus zoom, zero returns to live. The focus stays."""
-    with opened(browser, f"{daemon.url}/history?range=1h") as (page, complaints):
+    with opened(browser, f"{daemon.url}/history?range=1h") as page:
         page.wait_for_selector(f"{BOX} canvas")
         page.locator(BOX).focus()
         spans = []
@@ -148,12 +131,11 @@ def test_keys_and_buttons_move_and_zoom(browser: Browser, daemon: RunningDaemon)
 
         expect(page.locator("#past-closer")).to_be_focused()
         assert [round(span / 900) for span in spans] == [4, 2, 1, 2, 2, 4]
-        assert complaints == []
 
 
-def test_event_links_to_its_minutes(browser: Browser, daemon: RunningDaemon) -> None:
+def test_event_links_to_its_minutes(browser: SharedBrowser, daemon: RunningDaemon) -> None:
     """A followed event keeps the focus."""
-    with opened(browser, f"{daemon.url}/history") as (page, complaints):
+    with opened(browser, f"{daemon.url}/history") as page:
         page.wait_for_selector(f"{BOX} canvas")
         line = page.locator(".past-oom_kill a").first
         at = float(line.get_attribute("data-at") or 0)
@@ -165,12 +147,11 @@ def test_event_links_to_its_minutes(browser: Browser, daemon: RunningDaemon) -> 
         bounds = page.evaluate(DATA)
         assert bounds["start"] < at < bounds["end"]
         assert bounds["end"] - bounds["start"] <= 602
-        assert complaints == []
 
 
-def test_pointer_shows_the_values_of_its_time(browser: Browser) -> None:
+def test_pointer_shows_the_values_of_its_time(browser: SharedBrowser) -> None:
     """The legends of all charts follow the pointer. Without one they show the latest values."""
-    with served(Site(critical_gb10())) as address, opened(browser, f"{address}/history") as (page, _):
+    with served(Site(critical_gb10())) as address, opened(browser, f"{address}/history") as page:
         legend = page.locator("#past-legend-ram b").first
         latest = legend.inner_text()
         box = page.locator(f"{BOX} .u-over").bounding_box()
@@ -186,13 +167,13 @@ def test_pointer_shows_the_values_of_its_time(browser: Browser) -> None:
         expect(legend).to_have_text(latest)
 
 
-def test_live_range_has_the_forecast(browser: Browser) -> None:
+def test_live_range_has_the_forecast(browser: SharedBrowser) -> None:
     """Dotted, right of now, from the curve of use. A range that ended has none."""
     snapshot = critical_gb10()
     verdict = replace(snapshot.pressure[0], seconds_to_full=300.0)
     with (
         served(Site(replace(snapshot, pressure=(verdict,)))) as address,
-        opened(browser, f"{address}/history?range=1h") as (page, complaints),
+        opened(browser, f"{address}/history?range=1h") as page,
     ):
         page.locator(f"{BOX} .u-over").wait_for()
         shown = page.evaluate(FORECAST, 0.93)
@@ -203,31 +184,29 @@ def test_live_range_has_the_forecast(browser: Browser) -> None:
 
     assert shown > 100
     assert past < shown / 2
-    assert complaints == []
 
 
-def test_events_are_listed_newest_first_and_older_ones_on_request(browser: Browser) -> None:
+def test_events_are_listed_newest_first_and_older_ones_on_request(browser: SharedBrowser) -> None:
     """The list stays open when the range refreshes. Numbers are those of the chart, oldest first."""
     site = Site(critical_gb10())
     site.add_marks(20)
-    with served(site) as address, opened(browser, f"{address}/history") as (page, complaints):
+    with served(site) as address, opened(browser, f"{address}/history") as page:
         numbers = [int(one) for one in page.locator("#past-list .past-number").all_text_contents()]
         seen = page.locator("#past-list li[id]").filter(visible=True)
         expect(seen).to_have_count(12)
         page.locator("#past-older summary").click()
         expect(seen).to_have_count(len(numbers))
         before = page.evaluate(f"{DATA}.now")
-        page.wait_for_function(f"before => {DATA}.now > before", arg=before, timeout=60_000)
+        page.wait_for_function(f"before => {DATA}.now > before", arg=before)
 
         expect(page.locator("#past-older")).to_have_attribute("open", "")
         assert numbers == sorted(numbers, reverse=True)
         assert len(numbers) >= 20
-        assert complaints == []
 
 
-def test_composition_of_a_fixed_or_long_range_is_not_called_now(browser: Browser) -> None:
+def test_composition_of_a_fixed_or_long_range_is_not_called_now(browser: SharedBrowser) -> None:
     """It has the time of the last interval, which is past or a mean."""
-    with served(Site(critical_gb10())) as address, opened(browser, f"{address}/history?range=1h") as (page, _):
+    with served(Site(critical_gb10())) as address, opened(browser, f"{address}/history?range=1h") as page:
         composition = page.locator(f"{BOX} >> xpath=.. >> css=.moment p")
         expect(composition).to_have_text(re.compile(r"^now \d\d\.\d% used"))
         page.locator("#past-earlier").click()
@@ -236,9 +215,9 @@ def test_composition_of_a_fixed_or_long_range_is_not_called_now(browser: Browser
         expect(composition).to_have_text(re.compile(r"^\D{3} \d+, \d\d:\d\d:\d\d \d\d\.\d% used"))
 
 
-def test_composition_of_another_year_has_its_date(browser: Browser) -> None:
+def test_composition_of_another_year_has_its_date(browser: SharedBrowser) -> None:
     """Also of a range that is shorter than a day."""
-    with served(Site(critical_gb10())) as address, opened(browser, address) as (page, _):
+    with served(Site(critical_gb10())) as address, opened(browser, address) as page:
         page.clock.set_fixed_time(datetime(2035, 1, 1, tzinfo=timezone.utc))
         page.goto(f"{address}/history?range=1h")
         page.locator("#past-earlier").click()
@@ -247,81 +226,61 @@ def test_composition_of_another_year_has_its_date(browser: Browser) -> None:
         expect(composition).to_have_text(re.compile(r"^\D{3} \d+, 20\d\d, \d\d:\d\d:\d\d (\d\d\.\d% used|no data)"))
 
 
-def test_gap_is_not_drawn_over(browser: Browser) -> None:
+def test_gap_is_not_drawn_over(browser: SharedBrowser) -> None:
     """There is a line on both sides of a gap and none within."""
     with served(Site(critical_gb10())) as address:
         url = f"{address}/history?series=pool.ram.used_bytes"
-        with opened(browser, url) as (page, _):
-            page.wait_for_selector(f"{BOX} canvas")
-            page.wait_for_timeout(300)
-            before, inside, after = (
-                page.evaluate(INK, [start / 3600, (start + 200) / 3600]) for start in (1750, 2050, 2330)
-            )
+        with opened(browser, url) as page:
+            before, inside, after = ([start / 3600, (start + 200) / 3600] for start in (1750, 2050, 2330))
+            page.wait_for_selector(f"{BOX} .u-over")
+            page.wait_for_function(f"place => ({INK})(place) > 30", arg=before)
+            page.wait_for_function(f"place => ({INK})(place) > 30", arg=after)
 
-    assert inside == 0
-    assert before > 30
-    assert after > 30
+            assert page.evaluate(INK, inside) == 0
 
 
-def test_live_range_refreshes_while_visible(browser: Browser) -> None:
-    site = Site(critical_gb10())
-    with served(site) as address, opened(browser, f"{address}/history") as (page, complaints):
+def test_live_range_refreshes_while_visible(browser: SharedBrowser) -> None:
+    with showing(browser, Site(critical_gb10()), "/history", controls_clock=True) as page:
         first = page.evaluate(f"{DATA}.now")
-        page.wait_for_function(f"first => {DATA}.now > first", arg=first, timeout=60_000)
+        pass_seconds(page, POLL_SECONDS)
+        page.wait_for_function(f"first => {DATA}.now > first", arg=first)
         page.evaluate("Object.defineProperty(document, 'hidden', { value: true })")
         second = page.evaluate(f"{DATA}.now")
-        page.wait_for_timeout(6500)
+        pass_seconds(page, POLL_SECONDS)
 
         assert page.evaluate(f"{DATA}.now") == second
-        assert complaints == []
+        expect(page.locator("body")).not_to_have_class(re.compile("stale"))
 
 
-def test_fixed_range_does_not_refresh(browser: Browser) -> None:
-    with served(Site(critical_gb10())) as address, opened(browser, f"{address}/history") as (page, _):
+def test_fixed_range_does_not_refresh(browser: SharedBrowser) -> None:
+    with showing(browser, Site(critical_gb10()), "/history", controls_clock=True) as page:
         page.locator("#past-earlier").click()
         page.wait_for_url(re.compile("from="))
+        page.wait_for_function(f"() => !{DATA}.live")
         requests: list[str] = []
         page.on("request", lambda request: requests.append(request.url))
-        page.wait_for_timeout(6500)
+        pass_seconds(page, POLL_SECONDS)
 
         assert [url for url in requests if "/history" in url] == []
+        expect(page.locator("body")).not_to_have_class(re.compile("stale"))
 
 
-def test_stopped_daemon_is_stale_and_recovers(browser: Browser, daemon: RunningDaemon) -> None:
-    with opened(browser, f"{daemon.url}/history") as (page, _):
+def test_stopped_daemon_is_stale_and_recovers(browser: SharedBrowser, daemon: RunningDaemon) -> None:
+    with opened(browser, f"{daemon.url}/history", may_complain=True) as page:
         page.wait_for_selector(f"{BOX} canvas")
         daemon.process.send_signal(signal.SIGSTOP)
         try:
-            expect(page.locator("body")).to_have_class(re.compile("stale"), timeout=60_000)
+            expect(page.locator("body")).to_have_class(re.compile("stale"))
         finally:
             daemon.process.send_signal(signal.SIGCONT)
 
-        expect(page.locator("body")).not_to_have_class(re.compile("stale"), timeout=60_000)
+        expect(page.locator("body")).not_to_have_class(re.compile("stale"))
 
 
-def test_page_load_has_no_layout_shift(browser: Browser) -> None:
-    """The space of the charts is reserved."""
-    with served(Site(critical_gb10())) as address:
-        context = browser.new_context(viewport={"width": 1280, "height": 800})
-        page = context.new_page()
-        page.add_init_script(
-            "window.moved = 0;"
-            "new PerformanceObserver((list) => {"
-            "  for (const entry of list.getEntries()) window.moved += entry.value;"
-            "}).observe({ type: 'layout-shift', buffered: true });"
-        )
-        page.goto(f"{address}/history")
-        page.wait_for_selector(f"{BOX} canvas")
-        page.wait_for_timeout(500)
-
-        assert page.evaluate("window.moved") < 0.01
-        context.close()
-
-
-def test_page_without_javascript_has_charts_levels_and_form(browser: Browser) -> None:
+def test_page_without_javascript_has_charts_levels_and_form(browser: SharedBrowser) -> None:
     with (
         served(Site(critical_gb10())) as address,
-        opened(browser, f"{address}/history", java_script_enabled=False) as (page, _),
+        opened(browser, f"{address}/history", java_script_enabled=False) as page,
     ):
         expect(page.locator(f"{BOX} polyline").first).to_be_visible()
         expect(page.locator("#past-levels-ram")).to_contain_text("Critical for")
@@ -334,11 +293,11 @@ def test_page_without_javascript_has_charts_levels_and_form(browser: Browser) ->
         assert "psi.some.ratio_10s" in asked(page)["series"]
 
 
-def test_dates_below_pictures_are_at_their_edges(browser: Browser) -> None:
+def test_dates_below_pictures_are_at_their_edges(browser: SharedBrowser) -> None:
     """A chart may be this narrow beside another one, and browsers without JavaScript get whole dates."""
     with (
         served(Site(mig_server())) as address,
-        opened(browser, f"{address}/history", java_script_enabled=False) as (page, _),
+        opened(browser, f"{address}/history", java_script_enabled=False) as page,
     ):
         page.set_viewport_size({"width": 600, "height": 800})
         tops = "all => all.map((one) => Math.round(one.getBoundingClientRect().top))"
@@ -348,19 +307,16 @@ def test_dates_below_pictures_are_at_their_edges(browser: Browser) -> None:
     assert dates[::2] == dates[1::2]
 
 
-@pytest.mark.parametrize("width", [360, 390])
-def test_phone_has_no_horizontal_scrolling(browser: Browser, width: int) -> None:
-    """The largest page and an error, on narrow screens."""
-    with served(Site(mig_server())) as address, opened(browser, f"{address}/history") as (page, _):
-        page.set_viewport_size({"width": width, "height": 800})
-        for query in ("", "?range=30d", "?series=" + "x" * 200):
-            page.goto(f"{address}/history{query}")
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
+@pytest.mark.parametrize("query", ["?range=30d", "?series=" + "x" * 200], ids=["a month", "an error"])
+def test_phone_has_no_horizontal_scrolling(visited_page: Page, query: str) -> None:
+    for width in (360, 390):
+        with visiting(visited_page, Site(mig_server()), f"/history{query}", width=width):
+            assert visited_page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_mark_appears_as_an_annotation(browser: Browser, daemon: RunningDaemon) -> None:
+def test_mark_appears_as_an_annotation(browser: SharedBrowser, daemon: RunningDaemon) -> None:
     """The text of a mark is escaped in the list and in the charts."""
-    with opened(browser, f"{daemon.url}/history") as (page, complaints):
+    with opened(browser, f"{daemon.url}/history") as page:
         text = "Before <b>VAE</b> Load"
         page.evaluate(
             "body => fetch('api/v1/marks', "
@@ -369,6 +325,5 @@ def test_mark_appears_as_an_annotation(browser: Browser, daemon: RunningDaemon) 
         )
 
         # It appears without a reload: the range is live.
-        expect(page.locator(".past-mark").first).to_contain_text(text, timeout=60_000)
+        expect(page.locator(".past-mark").first).to_contain_text(text)
         assert text in [flag["word"] for flag in page.evaluate(DATA)["flags"]]
-        assert complaints == []

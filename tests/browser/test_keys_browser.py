@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from memwatch_web.pages.template_environment import KEYS, PATHS
 from support.axe import faults
+from support.browsing import SharedBrowser
 from support.sample_site import Site, served
 from support.sample_snapshots import calm_workstation
 
@@ -21,7 +22,7 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
+def page(browser: SharedBrowser, address: str) -> Iterator[Page]:
     context = browser.new_context()
     one = context.new_page()
     one.goto(f"{address}/processes")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from memwatch_web.pages.template_environment import PATHS
 from support.axe import faults
+from support.browsing import SharedBrowser
 from support.live_page import wait_for_ticks
 from support.sample_site import Site, served
 from support.sample_snapshots import critical_gb10
@@ -23,7 +24,7 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser: SharedBrowser) -> Iterator[Page]:
     one = browser.new_page(viewport={"width": 1920, "height": 1080})
     yield one
     one.close()
@@ -62,7 +63,7 @@ def test_other_pages_have_no_controls(page: Page, address: str, name: str) -> No
     assert page.evaluate("document.documentElement.scrollWidth") <= 1920
 
 
-def test_stale_data_is_shown_as_stale(browser: Browser) -> None:
+def test_stale_data_is_shown_as_stale(browser: SharedBrowser) -> None:
     site = Site(critical_gb10())
     with served(site) as address:
         page = browser.new_page()

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
 
-from scripts.screenshots import opened_page
 from support.axe import faults
+from support.browsing import SharedBrowser, opened
 from support.daemon_process import RunningDaemon, get, running_daemon
 from support.ingest_client import post
 
@@ -26,9 +25,9 @@ def daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_lease_is_hatched_until_it_ends(browser: Browser, daemon: RunningDaemon, theme: str) -> None:
+def test_lease_is_hatched_until_it_ends(browser: SharedBrowser, daemon: RunningDaemon, theme: str) -> None:
     """To scale, with its name and time left, and accessible. The figures of the pool stay."""
-    with opened_page(browser, daemon.url, 1280, theme) as page:
+    with opened(browser, daemon.url, color_scheme=theme) as page:
         body = {"bytes": 30 * GIB, "target": "ram", "seconds": 595, "pid": os.getpid(), "name": "train.py"}
         _, granted = post(daemon, "/api/v1/leases", body)
         page.wait_for_selector(HATCHED, state="attached")

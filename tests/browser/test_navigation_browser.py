@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from support.alert_machine import AlertMachine, quick_config
 from support.axe import faults
+from support.browsing import SharedBrowser
 from support.daemon_process import get, running_daemon
 from support.sample_site import Site, served
 from support.sample_snapshots import calm_workstation
@@ -18,7 +19,7 @@ PAGES = ("/", "/about")
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser: SharedBrowser) -> Iterator[Page]:
     one = browser.new_page()
     yield one
     one.close()
@@ -66,11 +67,11 @@ def test_alert_that_fires_is_counted_on_every_page(page: Page, tmp_path: Path) -
         link = page.locator("#nav-alerts")
         expect(link).to_have_accessible_name("Alerts")
         machine.fill()
-        expect(link).to_have_accessible_name("Alerts, 1 firing", timeout=60_000)
+        expect(link).to_have_accessible_name("Alerts, 1 firing")
         for path in ("/docs", "/runbooks", "/fit", "/no/such/page"):
             page.goto(daemon.url + path)
             expect(link).to_have_accessible_name("Alerts, 1 firing")
 
         page.goto(daemon.url)
         get(daemon.port, "/api/v1/silences?seconds=3600", method="POST")
-        expect(link).to_have_accessible_name("Alerts", timeout=60_000)
+        expect(link).to_have_accessible_name("Alerts")

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from msgspec.structs import replace
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from memwatch.snapshot import Level
+from support.browsing import SharedBrowser
 from support.live_page import wait_for_ticks
 from support.sample_site import Site, served
 from support.sample_snapshots import calm_workstation
@@ -25,7 +26,7 @@ window.Notification = class extends Notification {
 
 
 @contextmanager
-def visiting(browser: Browser, address: str) -> Iterator[tuple[BrowserContext, Page]]:
+def visiting(browser: SharedBrowser, address: str) -> Iterator[tuple[BrowserContext, Page]]:
     context = browser.new_context()
     context.grant_permissions(["notifications"], origin=address)
     context.add_init_script(WITNESS)
@@ -46,7 +47,7 @@ def turn_critical(site: Site, page: Page) -> None:
     expect(page.get_by_role("status")).to_contain_text("OK")
 
 
-def test_page_neither_asks_nor_notifies_without_a_click(browser: Browser) -> None:
+def test_page_neither_asks_nor_notifies_without_a_click(browser: SharedBrowser) -> None:
     """Not even with a permission already granted."""
     site = Site(calm_workstation())
     with served(site) as address, visiting(browser, address) as (_, page):
@@ -57,7 +58,7 @@ def test_page_neither_asks_nor_notifies_without_a_click(browser: Browser) -> Non
         assert page.evaluate("[window.asked, window.shown]") == [0, []]
 
 
-def test_click_enables_one_notification_for_each_critical_level(browser: Browser) -> None:
+def test_click_enables_one_notification_for_each_critical_level(browser: SharedBrowser) -> None:
     """The setting is kept across pages. A second click disables it."""
     site = Site(calm_workstation())
     with served(site) as address, visiting(browser, address) as (_, page):

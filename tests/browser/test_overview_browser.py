@@ -3,47 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from memwatch.snapshot import Level, Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from memwatchd.settings.schema import DEMOS
 from support.axe import faults
+from support.browsing import SharedBrowser, wait_for_frames
 from support.daemon_process import running_daemon
-from support.live_page import wait_for_ticks
+from support.live_page import showing, visiting, wait_for_ticks
 from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB
-from support.sample_site import Site, served
+from support.sample_site import Site
 from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server
 
-WATCH_SHIFTS = (
-    "window.moved = 0;"
-    "new PerformanceObserver((list) => {"
-    "  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.moved += entry.value;"
-    "}).observe({ type: 'layout-shift', buffered: true });"
-)
 MAX_SHIFT = 0.05
-
-
-@contextmanager
-def opened(browser: Browser, site: Site, width: int = 1280, height: int = 800) -> Iterator[Page]:
-    with served(site) as address:
-        context = browser.new_context(viewport={"width": width, "height": height})
-        context.add_init_script(WATCH_SHIFTS)
-        page = context.new_page()
-        page.goto(address)
-        try:
-            yield page
-        finally:
-            context.close()
-
 
 # The right edge of the text of an element, which may be wider than its box.
 TEXT_EDGE = """selector => {
@@ -60,9 +39,10 @@ def box(locator: Locator) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_bracket_lies_under_its_bytes(browser: Browser, width: int) -> None:
+def test_bracket_lies_under_its_bytes(visited_page: Page, width: int) -> None:
     """From the first to the last segment of the GPU, within a pixel."""
-    with opened(browser, Site(critical_gb10()), width) as page:
+    page = visited_page
+    with visiting(page, Site(critical_gb10()), width=width):
         held = [box(one) for one in page.locator("#pool-ram .contents rect.hold-gpu").all()]
         line = box(page.locator("#pool-ram .bracket[data-share=cuda0] line").nth(1))
 
@@ -71,8 +51,9 @@ def test_bracket_lies_under_its_bytes(browser: Browser, width: int) -> None:
     assert held[0]["height"] >= 80
 
 
-def test_segments_have_the_scale_of_their_pool(browser: Browser) -> None:
-    with opened(browser, Site(critical_gb10())) as page:
+def test_segments_have_the_scale_of_their_pool(visited_page: Page) -> None:
+    page = visited_page
+    with visiting(page, Site(critical_gb10())):
         whole = box(page.locator("#pool-ram .ground"))
         size = critical_gb10().pools[0].size_bytes
         for one in page.locator("#pool-ram rect.use").all():
@@ -85,8 +66,9 @@ def test_segments_have_the_scale_of_their_pool(browser: Browser) -> None:
     assert abs(edge["x"] - (whole["x"] + whole["width"] * used / size)) <= 2
 
 
-def test_mig_instances_stand_side_by_side(browser: Browser) -> None:
-    with opened(browser, Site(mig_server())) as page:
+def test_mig_instances_stand_side_by_side(visited_page: Page) -> None:
+    page = visited_page
+    with visiting(page, Site(mig_server())):
         first, second = (box(one) for one in page.locator("#pool-gpu0\\.vram .slice-room").all())
         whole = box(page.locator("#pool-gpu0\\.vram .slices .ground"))
 
@@ -94,18 +76,20 @@ def test_mig_instances_stand_side_by_side(browser: Browser) -> None:
     assert first["width"] == pytest.approx(whole["width"] * 42_412_802_048 / 85_520_809_984, abs=1)
 
 
-def test_limit_has_its_own_scale(browser: Browser) -> None:
+def test_limit_has_its_own_scale(visited_page: Page) -> None:
     """A cgroup at 75% of its limit fills 75% of its meter, wherever its bytes are."""
-    with opened(browser, Site(mig_server())) as page:
+    page = visited_page
+    with visiting(page, Site(mig_server())):
         meter, used = (box(page.locator(f"#share-slice {one}")) for one in (".meter", ".meter-used"))
 
     assert used["width"] == pytest.approx(0.75 * meter["width"], abs=1)
 
 
 @pytest.mark.parametrize("sample", [critical_gb10, discrete_gpu, mig_server], ids=lambda one: one.__name__)
-def test_largest_holder_is_in_the_first_screen(browser: Browser, sample: object) -> None:
+def test_largest_holder_is_in_the_first_screen(visited_page: Page, sample: object) -> None:
     """At 1280 × 800, beside the chart."""
-    with opened(browser, Site(sample())) as page:  # type: ignore[operator]
+    page = visited_page
+    with visiting(page, Site(sample())):  # type: ignore[operator]
         row, chart = box(page.locator(".who-table tbody tr").first), box(page.locator("#chart"))
         name = page.locator(".who-table tbody th a").first.inner_text()
 
@@ -115,9 +99,10 @@ def test_largest_holder_is_in_the_first_screen(browser: Browser, sample: object)
     assert name == sample().processes[0].name  # type: ignore[operator]
 
 
-def test_eight_gpus_with_seven_instances_fit_one_screen(browser: Browser) -> None:
+def test_eight_gpus_with_seven_instances_fit_one_screen(visited_page: Page) -> None:
     """At 1440 × 900, with totals, the largest allocation, and the processes; every instance has its own name."""
-    with opened(browser, Site(eight_by_seven()), 1440, 900) as page:
+    page = visited_page
+    with visiting(page, Site(eight_by_seven()), width=1440, height=900):
         cells = [box(one) for one in page.locator(".cell").all()]
         who = box(page.locator("#who .who-table tbody tr").first)
         status = page.locator("#status").inner_text()
@@ -135,9 +120,10 @@ def test_eight_gpus_with_seven_instances_fit_one_screen(browser: Browser) -> Non
 
 
 @pytest.mark.parametrize("width", [1100, 1280, 1440])
-def test_texts_of_many_gpus_stay_in_their_columns(browser: Browser, width: int) -> None:
+def test_texts_of_many_gpus_stay_in_their_columns(visited_page: Page, width: int) -> None:
     """The headline covers no figure, the table of holders ends in its card, and each row shows its PID."""
-    with opened(browser, Site(eight_by_seven()), width, 900) as page:
+    page = visited_page
+    with visiting(page, Site(eight_by_seven()), width=width, height=900):
         headline = page.evaluate(TEXT_EDGE, ".status-headline")
         figure, card = box(page.locator(".status-figure").first), box(page.locator("#who"))
         table = box(page.locator(".who-table"))
@@ -149,9 +135,10 @@ def test_texts_of_many_gpus_stay_in_their_columns(browser: Browser, width: int) 
 
 
 @pytest.mark.parametrize("width", [1100, 1200, 1280])
-def test_no_figure_of_the_state_is_cut(browser: Browser, width: int) -> None:
+def test_no_figure_of_the_state_is_cut(visited_page: Page, width: int) -> None:
     """Also what CUDA reports on a GB10, the longest of them; names of GPUs and processes may be cut."""
-    with opened(browser, Site(critical_gb10()), width, 900) as page:
+    page = visited_page
+    with visiting(page, Site(critical_gb10()), width=width, height=900):
         figures = page.locator(".status-figure:not(.status-who) .status-value").all()
         cut = [one.inner_text() for one in figures if one.evaluate("one => one.scrollWidth > one.clientWidth")]
         beside = page.locator(".status-figure .of").all_inner_texts()
@@ -167,19 +154,20 @@ CUT_FIGURES = r"""() => [...document.querySelectorAll("main *")].filter((one) =>
 
 
 @pytest.mark.parametrize("demo", DEMOS)
-def test_phone_has_room_for_every_figure_of_a_demo(browser: Browser, demo: str) -> None:
+def test_phone_has_room_for_every_figure_of_a_demo(visited_page: Page, demo: str) -> None:
     """At the moment with the most memory in use, which has the longest figures. Nothing scrolls sideways."""
     frames = read_frames(path_of(demo))
     fullest = max(frames, key=lambda one: sum(p.used_bytes for p in one.pools if isinstance(p.used_bytes, int)))
-    with opened(browser, Site(fullest), 390, 844) as page:
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        cut = page.evaluate(CUT_FIGURES)
+    with visiting(visited_page, Site(fullest), width=390, height=844):
+        wide = visited_page.evaluate("document.documentElement.scrollWidth")
+        cut = visited_page.evaluate(CUT_FIGURES)
 
     assert (wide, cut) == (390, [])
 
 
-def test_eight_gpus_are_usable_on_a_phone(browser: Browser) -> None:
-    with opened(browser, Site(eight_by_seven()), 390, 844) as page:
+def test_eight_gpus_are_usable_on_a_phone(visited_page: Page) -> None:
+    page = visited_page
+    with visiting(page, Site(eight_by_seven()), width=390, height=844):
         wide = page.evaluate("document.documentElement.scrollWidth")
         cells = [box(one) for one in page.locator(".cell").all()]
         wrong = faults(page)
@@ -190,16 +178,18 @@ def test_eight_gpus_are_usable_on_a_phone(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_updates_do_not_shift_the_layout(browser: Browser, width: int) -> None:
+def test_updates_do_not_shift_the_layout(browser: SharedBrowser, width: int) -> None:
     """Use, level, reasons and growth change with each sample. Nothing below moves."""
     site = Site(critical_gb10())
-    with opened(browser, site, width) as page:
+    with showing(browser, site, viewport={"width": width, "height": 800}) as page:
+        page.locator("#chart .u-over").wait_for()
         wait_for_ticks(page, 2)
-        page.wait_for_timeout(800)
+        wait_for_frames(page)
         page.evaluate("window.moved = 0")
         for step in range(6):
             site.snapshot = changed(critical_gb10(), step)
             wait_for_ticks(page, 2)
+        wait_for_frames(page)
         moved = page.evaluate("window.moved")
 
     assert moved <= MAX_SHIFT
@@ -226,7 +216,7 @@ def changed(snapshot: Snapshot, step: int) -> Snapshot:
 
 @pytest.mark.long
 @pytest.mark.parametrize("demo", ["dgx-spark", "h100x8-mig"])
-def test_an_incident_does_not_shift_the_layout(browser: Browser, tmp_path: Path, demo: str) -> None:
+def test_an_incident_does_not_shift_the_layout(browser: SharedBrowser, tmp_path: Path, demo: str) -> None:
     """Over six minutes of the machine, in which a level rises and a process is killed, on a desktop and on a phone.
 
     They are played in three. A GPU that becomes high moves to the front, which on a phone moves the others.
@@ -235,7 +225,6 @@ def test_an_incident_does_not_shift_the_layout(browser: Browser, tmp_path: Path,
     with running_daemon(tmp_path, "--demo", demo, "--speed", str(speed)) as daemon:
         pages = {width: browser.new_page(viewport={"width": width, "height": 800}) for width in (1280, 390)}
         for page in pages.values():
-            page.add_init_script(WATCH_SHIFTS)
             page.goto(daemon.url)
         next(iter(pages.values())).wait_for_timeout(180_000)
         moved = {width: page.evaluate("window.moved") for width, page in pages.items()}
@@ -246,10 +235,10 @@ def test_an_incident_does_not_shift_the_layout(browser: Browser, tmp_path: Path,
     assert moved[390] <= speed * MAX_SHIFT * (1 if demo == "dgx-spark" else 2)
 
 
-def test_chart_shows_the_composition_and_the_map_of_a_moment(browser: Browser) -> None:
+def test_chart_shows_the_composition_and_the_map_of_a_moment(browser: SharedBrowser) -> None:
     """Without a pointer it is that of now."""
     site = Site(critical_gb10())
-    with opened(browser, site) as page:
+    with showing(browser, site) as page:
         over = page.locator("#chart .u-over")
         over.wait_for()
         moment = page.locator("#chart .moment")
@@ -264,9 +253,9 @@ def test_chart_shows_the_composition_and_the_map_of_a_moment(browser: Browser) -
         expect(moment).not_to_contain_text("now")
 
 
-def test_ranges_of_the_overview_are_those_of_the_history(browser: Browser) -> None:
+def test_ranges_of_the_overview_are_those_of_the_history(browser: SharedBrowser) -> None:
     """A range is shown in place. With a modifier key it opens the history."""
-    with opened(browser, Site(critical_gb10())) as page:
+    with showing(browser, Site(critical_gb10())) as page:
         page.locator("#chart .u-over").wait_for()
         names = page.locator("#spans a").all_inner_texts()
         page.locator("#spans a", has_text="6 h").click()
@@ -278,8 +267,8 @@ def test_ranges_of_the_overview_are_those_of_the_history(browser: Browser) -> No
         assert names[:6] == ["10 m", "1 h", "6 h", "24 h", "7 d", "30 d"]
 
 
-def test_back_undoes_a_zoom(browser: Browser) -> None:
-    with opened(browser, Site(calm_workstation())) as page:
+def test_back_undoes_a_zoom(browser: SharedBrowser) -> None:
+    with showing(browser, Site(calm_workstation())) as page:
         page.goto(page.url + "history?range=1h")
         page.locator(".u-over").first.wait_for()
         before = page.url

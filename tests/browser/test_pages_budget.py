@@ -10,9 +10,10 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, CDPSession, Page
+from playwright.sync_api import CDPSession, Page
 
 from memwatch_web.pages.template_environment import PATHS
+from support.browsing import SharedBrowser
 from support.budget import within
 from support.calibration import slowness
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
@@ -49,7 +50,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 
 @contextmanager
-def fresh(browser: Browser) -> Iterator[tuple[Page, CDPSession]]:
+def fresh(browser: SharedBrowser) -> Iterator[tuple[Page, CDPSession]]:
     """Open a page with an empty cache and a CDP session."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
@@ -63,7 +64,7 @@ def fresh(browser: Browser) -> Iterator[tuple[Page, CDPSession]]:
 @pytest.mark.parametrize(
     "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.long) for name in PATHS]
 )
-def test_first_paint_is_within_its_budget(browser: Browser, demo: RunningDaemon, name: str) -> None:
+def test_first_paint_is_within_its_budget(browser: SharedBrowser, demo: RunningDaemon, name: str) -> None:
     """The best of a few visits with an empty cache, scaled by the first paint of a line of text."""
     best = line = inf
     for _ in range(VISITS):
@@ -75,14 +76,14 @@ def test_first_paint_is_within_its_budget(browser: Browser, demo: RunningDaemon,
     within(f"first paint of {name}", best, FIRST_PAINT_SECONDS * slowness(line, LINE_SECONDS), "s")
 
 
-def first_paint_seconds(browser: Browser, address: str) -> float:
+def first_paint_seconds(browser: SharedBrowser, address: str) -> float:
     with fresh(browser) as (page, _):
         page.goto(address)
         page.wait_for_function(f"() => {PAINTED}")
         return float(page.evaluate(PAINTED)) / 1000
 
 
-def test_sample_reaches_the_page_within_a_second(browser: Browser, tmp_path: Path) -> None:
+def test_sample_reaches_the_page_within_a_second(browser: SharedBrowser, tmp_path: Path) -> None:
     """From the moment at which the daemon read that memory is critical to the moment at which the tab says so."""
     machine = MutableMachine.of("workstation", tmp_path / "machine")
     machine.use(0.3)
@@ -93,7 +94,7 @@ def test_sample_reaches_the_page_within_a_second(browser: Browser, tmp_path: Pat
         page.goto(daemon.url)
         page.evaluate(WATCH_FOR_CRITICAL)
         machine.use(0.97)
-        page.wait_for_function("() => window.told", timeout=10_000)
+        page.wait_for_function("() => window.told")
         seen, ticked = page.evaluate("window.told")
         level = page.locator(".status-level b").text_content() or ""
 
@@ -103,7 +104,7 @@ def test_sample_reaches_the_page_within_a_second(browser: Browser, tmp_path: Pat
 
 
 @pytest.mark.long
-def test_stopped_daemon_is_stale_within_three_seconds(browser: Browser, tmp_path: Path) -> None:
+def test_stopped_daemon_is_stale_within_three_seconds(browser: SharedBrowser, tmp_path: Path) -> None:
     """Its connections stay open without data."""
     with running_daemon(tmp_path, environ=WITHOUT_COVERAGE) as daemon, fresh(browser) as (page, _):
         page.goto(daemon.url)
@@ -112,11 +113,11 @@ def test_stopped_daemon_is_stale_within_three_seconds(browser: Browser, tmp_path
         daemon.process.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
         try:
-            page.wait_for_selector("body.stale", timeout=10_000)
+            page.wait_for_selector("body.stale")
             seconds = time.monotonic() - stopped
         finally:
             daemon.process.send_signal(signal.SIGCONT)
-        page.wait_for_selector("body:not(.stale)", timeout=10_000)
+        page.wait_for_selector("body:not(.stale)")
 
     within("from the stop to a stale page", seconds, STALE_SECONDS, "s")
 
@@ -132,7 +133,7 @@ def weight(site: Site, page: Page, tools: CDPSession) -> tuple[float, float]:
 
 
 @pytest.mark.long
-def test_heap_and_nodes_are_stable_over_twenty_minutes(browser: Browser) -> None:
+def test_heap_and_nodes_are_stable_over_twenty_minutes(browser: SharedBrowser) -> None:
     """After 1,200 updates the heap grew by less than 20 MiB and the nodes by less than 10%."""
     site = Site(critical_gb10(), interval_seconds=0.01, speed=100)
     with served(site) as address, fresh(browser) as (page, tools):
@@ -142,7 +143,7 @@ def test_heap_and_nodes_are_stable_over_twenty_minutes(browser: Browser) -> None
         page.wait_for_function("() => window.swaps >= 30")
         heap, nodes = weight(site, page, tools)
         began = page.evaluate("window.swaps")
-        page.wait_for_function(f"() => window.swaps >= {began + SWAPS}", timeout=120_000)
+        page.wait_for_function(f"() => window.swaps >= {began + SWAPS}")
         heap_after, nodes_after = weight(site, page, tools)
 
     assert heap_after - heap < HEAP_BYTES

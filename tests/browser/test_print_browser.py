@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
+from support.browsing import SharedBrowser
 from support.sample_site import Site, served
 from support.sample_snapshots import critical_gb10
 
@@ -34,7 +35,7 @@ def printed(page: Page) -> None:
 
 
 @pytest.mark.parametrize("path", ["/history?range=1h", "/"])
-def test_printed_chart_has_its_whole_range(browser: Browser, address: str, path: str) -> None:
+def test_printed_chart_has_its_whole_range(browser: SharedBrowser, address: str, path: str) -> None:
     """Drawn for the paper, then scaled to the card; afterwards it has the size of the window again."""
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.goto(address + path)
@@ -66,7 +67,7 @@ def test_printed_chart_has_its_whole_range(browser: Browser, address: str, path:
     page.close()
 
 
-def test_chart_of_a_dark_page_is_printed_in_light_colours(browser: Browser, address: str) -> None:
+def test_chart_of_a_dark_page_is_printed_in_light_colours(browser: SharedBrowser, address: str) -> None:
     page = browser.new_page(color_scheme="dark")
     page.goto(f"{address}/history?range=1h")
     page.locator("canvas").first.wait_for()
@@ -81,7 +82,7 @@ def test_chart_of_a_dark_page_is_printed_in_light_colours(browser: Browser, addr
     assert stack != on_paper
 
 
-def test_printed_file_has_pages(browser: Browser, address: str) -> None:
+def test_printed_file_has_pages(browser: SharedBrowser, address: str) -> None:
     """Chromium sends the events of printing: the attribute is set while it makes the file, and then removed."""
     page = browser.new_page(color_scheme="dark")
     page.goto(f"{address}/history?range=1h")
@@ -100,7 +101,7 @@ def test_printed_file_has_pages(browser: Browser, address: str) -> None:
     assert seen[-1] is False
 
 
-def test_forced_colours_keep_holders_apart(browser: Browser, address: str) -> None:
+def test_forced_colours_keep_holders_apart(browser: SharedBrowser, address: str) -> None:
     """Segments of the map and their keys have the same colours."""
     page = browser.new_page(forced_colors="active")
     page.goto(address)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from support.axe import faults
+from support.browsing import SharedBrowser, opened
 from support.daemon_process import RunningDaemon, running_daemon
 from support.live_page import wait_for_ticks
 
@@ -38,27 +38,8 @@ def pid(daemon: RunningDaemon) -> int:
     return int(largest["pid"])
 
 
-@contextmanager
-def opened(browser: Browser, address: str, scripts: bool = True, theme: str = "light") -> Iterator[Page]:
-    context = browser.new_context(
-        viewport={"width": 1280, "height": 800},
-        java_script_enabled=scripts,
-        color_scheme="dark" if theme == "dark" else "light",
-    )
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(address)
-    try:
-        yield page
-    finally:
-        context.close()
-    assert complaints == []
-
-
 def test_footprint_over_time_is_a_curve_that_stays_during_updates(
-    browser: Browser, daemon: RunningDaemon, pid: int
+    browser: SharedBrowser, daemon: RunningDaemon, pid: int
 ) -> None:
     """The demo loads 64 GiB: the curve rises by that much. The figures above it are live."""
     with opened(browser, f"{daemon.url}/processes/{pid}") as page:
@@ -79,7 +60,7 @@ def test_footprint_over_time_is_a_curve_that_stays_during_updates(
     assert "GiB" in legend
 
 
-def test_range_is_chosen_without_a_page_load(browser: Browser, daemon: RunningDaemon, pid: int) -> None:
+def test_range_is_chosen_without_a_page_load(browser: SharedBrowser, daemon: RunningDaemon, pid: int) -> None:
     """The links of ranges and events stay on the page, its URL reproduces the view, and Back undoes it."""
     with opened(browser, f"{daemon.url}/processes/{pid}?range=10m") as page:
         page.wait_for_selector("[data-chart=process] canvas")
@@ -97,8 +78,8 @@ def test_range_is_chosen_without_a_page_load(browser: Browser, daemon: RunningDa
     assert daemon.get(csv.removeprefix(daemon.url)).status == 200
 
 
-def test_curve_is_drawn_without_javascript(browser: Browser, daemon: RunningDaemon, pid: int) -> None:
-    with opened(browser, f"{daemon.url}/processes/{pid}?range=1h", scripts=False) as page:
+def test_curve_is_drawn_without_javascript(browser: SharedBrowser, daemon: RunningDaemon, pid: int) -> None:
+    with opened(browser, f"{daemon.url}/processes/{pid}?range=1h", java_script_enabled=False) as page:
         lines = page.locator("#past svg.final polyline").evaluate_all("all => all.map((one) => one.points.length)")
         page.get_by_role("link", name="10 m", exact=True).click()
         page.wait_for_url(f"**/processes/{pid}?range=10m")
@@ -106,7 +87,9 @@ def test_curve_is_drawn_without_javascript(browser: Browser, daemon: RunningDaem
     assert max(lines) > 2
 
 
-def test_unit_and_container_link_to_their_footprint(browser: Browser, daemon: RunningDaemon, pid: int) -> None:
+def test_unit_and_container_link_to_their_footprint(
+    browser: SharedBrowser, daemon: RunningDaemon, pid: int
+) -> None:
     with opened(browser, f"{daemon.url}/processes/{pid}") as page:
         page.locator("dt:text-is('Container') + dd a").click()
         page.wait_for_url("**/history?series=container.*.footprint_bytes")
@@ -114,9 +97,9 @@ def test_unit_and_container_link_to_their_footprint(browser: Browser, daemon: Ru
         expect(page.get_by_role("heading", name="Containers")).to_be_visible()
 
 
-def test_process_page_has_no_serious_fault(browser: Browser, daemon: RunningDaemon, pid: int) -> None:
+def test_process_page_has_no_serious_fault(browser: SharedBrowser, daemon: RunningDaemon, pid: int) -> None:
     for theme in ("light", "dark"):
-        with opened(browser, f"{daemon.url}/processes/{pid}", theme=theme) as page:
+        with opened(browser, f"{daemon.url}/processes/{pid}", color_scheme=theme) as page:
             page.wait_for_selector("[data-chart=process] canvas")
             assert faults(page) == [], theme
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from msgspec.structs import replace
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from support.live_page import wait_for_ticks
-from support.sample_site import Site, served
+from support.browsing import SharedBrowser
+from support.live_page import showing, wait_for_ticks
+from support.sample_site import Site
 from support.sample_snapshots import calm_workstation, critical_gb10, many_owners
 
 NAMES = (
@@ -18,31 +16,15 @@ NAMES = (
 )
 
 
-@contextmanager
-def opened(browser: Browser, site: Site, path: str, scripts: bool = True) -> Iterator[Page]:
-    with served(site) as address:
-        context = browser.new_context(viewport={"width": 1280, "height": 800}, java_script_enabled=scripts)
-        page = context.new_page()
-        complaints: list[str] = []
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(address + path)
-        try:
-            yield page
-        finally:
-            context.close()
-        assert complaints == []
-
-
 def names(page: Page) -> list[str]:
     found: list[str] = page.evaluate(NAMES)
     return found
 
 
-def test_sort_order_survives_updates(browser: Browser) -> None:
+def test_sort_order_survives_updates(browser: SharedBrowser) -> None:
     """A click sorts, a second one reverses. Updates keep order, focus and URL."""
     site = Site(calm_workstation())
-    with opened(browser, site, "/processes") as page:
+    with showing(browser, site, "/processes") as page:
         wait_for_ticks(page)
         assert names(page)[0] == "python3"
 
@@ -64,9 +46,9 @@ def test_sort_order_survives_updates(browser: Browser) -> None:
         assert page.url.endswith("/processes?sort=-name")
 
 
-def test_filter_survives_updates(browser: Browser) -> None:
+def test_filter_survives_updates(browser: SharedBrowser) -> None:
     """The filter text stays in the field and in the URL."""
-    with opened(browser, Site(critical_gb10()), "/processes") as page:
+    with showing(browser, Site(critical_gb10()), "/processes") as page:
         wait_for_ticks(page)
 
         page.get_by_role("searchbox").type("vll")
@@ -85,8 +67,8 @@ def test_filter_survives_updates(browser: Browser) -> None:
         assert page.url.endswith("/processes")
 
 
-def test_url_restores_the_view(browser: Browser) -> None:
-    with opened(browser, Site(calm_workstation()), "/processes?sort=pid&q=mira") as page:
+def test_url_restores_the_view(browser: SharedBrowser) -> None:
+    with showing(browser, Site(calm_workstation()), "/processes?sort=pid&q=mira") as page:
         at_first = names(page)
         wait_for_ticks(page)
 
@@ -95,9 +77,9 @@ def test_url_restores_the_view(browser: Browser) -> None:
         assert names(page)[0] == "rust-analyzer"
 
 
-def test_grouping_keeps_the_filter(browser: Browser) -> None:
+def test_grouping_keeps_the_filter(browser: SharedBrowser) -> None:
     """By container, with its largest processes below."""
-    with opened(browser, Site(many_owners()), "/processes") as page:
+    with showing(browser, Site(many_owners()), "/processes") as page:
         page.get_by_role("searchbox").fill("llama")
         page.get_by_role("link", name="Containers").click()
         page.wait_for_url("**/processes?by=container&q=llama")
@@ -107,9 +89,9 @@ def test_grouping_keeps_the_filter(browser: Browser) -> None:
         expect(page.locator(".sortable .detail-row:visible")).to_contain_text("llama-server")
 
 
-def test_server_sorts_and_filters_without_javascript(browser: Browser) -> None:
+def test_server_sorts_and_filters_without_javascript(browser: SharedBrowser) -> None:
     """Sorting keeps the filter, and filtering keeps the order."""
-    with opened(browser, Site(calm_workstation()), "/processes", scripts=False) as page:
+    with showing(browser, Site(calm_workstation()), "/processes", java_script_enabled=False) as page:
         page.get_by_role("button", name="PID").click()
         page.wait_for_url("**sort=-pid**")
         page.get_by_role("searchbox").fill("mira")

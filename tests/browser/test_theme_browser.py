@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from support.axe import faults
+from support.browsing import SharedBrowser
 from support.sample_site import Site, served
 from support.sample_snapshots import critical_gb10
 
@@ -20,6 +21,10 @@ LIGHT, DARK, PAPER = "rgb(244, 245, 247)", "rgb(14, 17, 22)", "rgb(255, 255, 255
 GROUND = "getComputedStyle(document.body).backgroundColor"
 CARD = "getComputedStyle(document.querySelector('.card')).backgroundColor"
 TEXT = "getComputedStyle(document.body).color"
+# Transitions end. An animation may repeat for ever.
+ANIMATIONS_END = """() => Promise.all(document.getAnimations()
+  .filter((one) => one.effect.getComputedTiming().endTime < Infinity)
+  .map((one) => one.finished.catch(() => null)))"""
 # The ground of every frame from the first one with a body.
 WATCH_FRAMES = """
 window.grounds = new Set();
@@ -38,7 +43,7 @@ def address() -> Iterator[str]:
 
 
 @contextmanager
-def visiting(browser: Browser, theme: Theme = "light", scripts: bool = True) -> Iterator[BrowserContext]:
+def visiting(browser: SharedBrowser, theme: Theme = "light", scripts: bool = True) -> Iterator[BrowserContext]:
     """Open a browser whose system has a theme."""
     context = browser.new_context(color_scheme=theme, java_script_enabled=scripts)
     try:
@@ -58,7 +63,9 @@ def theme_colours(page: Page) -> set[str | None]:
 
 
 @pytest.mark.parametrize(("system", "chosen", "ground"), [("light", "dark", DARK), ("dark", "light", LIGHT)])
-def test_chosen_theme_is_kept(browser: Browser, address: str, system: Theme, chosen: Theme, ground: str) -> None:
+def test_chosen_theme_is_kept(
+    browser: SharedBrowser, address: str, system: Theme, chosen: Theme, ground: str
+) -> None:
     """On other pages, after a reload, in other tabs, until the theme of the system is chosen again."""
     with visiting(browser, system) as context:
         page, other = opened(context, address), opened(context, f"{address}/alerts")
@@ -76,7 +83,7 @@ def test_chosen_theme_is_kept(browser: Browser, address: str, system: Theme, cho
         assert page.evaluate(GROUND) == before
 
 
-def test_chosen_theme_is_there_in_the_first_frame(browser: Browser, address: str) -> None:
+def test_chosen_theme_is_there_in_the_first_frame(browser: SharedBrowser, address: str) -> None:
     with visiting(browser, "light") as context:
         opened(context, address).get_by_label("Theme").select_option("dark")
         context.add_init_script(WATCH_FRAMES)
@@ -86,7 +93,7 @@ def test_chosen_theme_is_there_in_the_first_frame(browser: Browser, address: str
         assert page.evaluate("[...window.grounds]") == [DARK]
 
 
-def test_page_follows_the_system(browser: Browser, address: str) -> None:
+def test_page_follows_the_system(browser: SharedBrowser, address: str) -> None:
     with visiting(browser, "light") as context:
         page = opened(context, address)
         page.emulate_media(color_scheme="dark")
@@ -95,7 +102,7 @@ def test_page_follows_the_system(browser: Browser, address: str) -> None:
         expect(page.locator("meta[name=theme-color]").first).to_have_attribute("content", "#0e1116")
 
 
-def test_page_without_javascript_follows_the_system_and_has_no_switch(browser: Browser, address: str) -> None:
+def test_page_without_javascript_follows_the_system_and_has_no_switch(browser: SharedBrowser, address: str) -> None:
     with visiting(browser, "dark", scripts=False) as context:
         page = opened(context, address)
 
@@ -105,7 +112,7 @@ def test_page_without_javascript_follows_the_system_and_has_no_switch(browser: B
 
 
 @pytest.mark.parametrize("chosen", ["light", "dark"])
-def test_chosen_theme_has_no_fault(browser: Browser, address: str, chosen: Theme) -> None:
+def test_chosen_theme_has_no_fault(browser: SharedBrowser, address: str, chosen: Theme) -> None:
     """On a system with the other one."""
     with visiting(browser, "dark" if chosen == "light" else "light") as context:
         page = opened(context, address)
@@ -114,7 +121,7 @@ def test_chosen_theme_has_no_fault(browser: Browser, address: str, chosen: Theme
         assert faults(page) == []
 
 
-def test_api_reference_follows_the_switch(browser: Browser, address: str) -> None:
+def test_api_reference_follows_the_switch(browser: SharedBrowser, address: str) -> None:
     """Also what Swagger UI draws, with an operation that is open."""
     with visiting(browser, "light") as context:
         page = opened(context, f"{address}/docs")
@@ -124,7 +131,7 @@ def test_api_reference_follows_the_switch(browser: Browser, address: str) -> Non
         for theme in ("light", "dark"):
             page.get_by_label("Theme").select_option(theme)
             titles.add(page.evaluate("getComputedStyle(document.querySelector('.title')).color"))
-            page.wait_for_timeout(400)  # the colours of buttons change gradually
+            page.evaluate(ANIMATIONS_END)  # the colours of buttons change gradually
 
             assert faults(page, "color-contrast") == []
 
@@ -132,7 +139,7 @@ def test_api_reference_follows_the_switch(browser: Browser, address: str) -> Non
 
 
 @pytest.mark.parametrize("chosen", ["system", "light", "dark"])
-def test_paper_is_light(browser: Browser, address: str, chosen: str) -> None:
+def test_paper_is_light(browser: SharedBrowser, address: str, chosen: str) -> None:
     with visiting(browser, "dark") as context:
         page = opened(context, address)
         page.get_by_label("Theme").select_option(chosen.capitalize())
@@ -143,7 +150,7 @@ def test_paper_is_light(browser: Browser, address: str, chosen: str) -> None:
         assert faults(page, "color-contrast") == []
 
 
-def test_page_can_be_installed_on_a_home_screen(browser: Browser, address: str) -> None:
+def test_page_can_be_installed_on_a_home_screen(browser: SharedBrowser, address: str) -> None:
     """Chromium reads the manifest without errors; its icons exist and it starts with the overview."""
     with visiting(browser) as context:
         page = opened(context, f"{address}/processes")

@@ -1,12 +1,43 @@
-"""Waiting for ticks in an open page."""
+"""Open pages of a site, and wait for their ticks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from playwright.sync_api import Page
 
+from support.browsing import SharedBrowser, opened
+from support.sample_site import Site, served
+
 LIVE = 'document.querySelector("#latest").textContent'
+
+
+@contextmanager
+def showing(browser: SharedBrowser, site: Site, path: str = "/", **options: Any) -> Iterator[Page]:
+    """Serve a site and open one of its pages, which is closed before its stream ends."""
+    with served(site) as address, opened(browser, address + path, **options) as page:
+        yield page
+
+
+@contextmanager
+def visiting(page: Page, site: Site, path: str = "/", width: int = 1280, height: int = 800) -> Iterator[None]:
+    """Serve a site meanwhile, and show one of its pages in a page that is open already."""
+    with served(site) as address:
+        page.set_viewport_size({"width": width, "height": height})
+        page.goto(address + path)
+        yield
+        page.goto("about:blank")
 
 
 def wait_for_ticks(page: Page, ticks: int = 2) -> None:
     for _ in range(ticks):
         page.wait_for_function(f"before => {LIVE} !== before", arg=page.evaluate(LIVE))
+
+
+def pass_seconds(page: Page, seconds: int) -> None:
+    """Let time pass in a page whose clock is controlled, with a tick in each second, so that it stays live."""
+    for _ in range(seconds):
+        wait_for_ticks(page, 1)
+        page.clock.fast_forward(1000)

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 import uvicorn
 from msgspec.structs import replace
 from starlette.applications import Starlette
@@ -31,14 +30,7 @@ from memwatch_web.pages.process_list import parse_view
 from memwatch_web.pages.renderer import Pages
 from support.paths import STATIC
 from support.sample_past import past_of
-from support.sample_snapshots import SAMPLES, critical_gb10, mig_server
 from support.waiting import MAX_WAIT_SECONDS
-
-# For browser tests of each sample. These two together show most parts of the pages.
-REPRESENTATIVE = (critical_gb10, mig_server)
-IN_A_BROWSER = [
-    pytest.param(name, marks=() if make in REPRESENTATIVE else pytest.mark.long) for name, make in SAMPLES.items()
-]
 
 OPENAPI = {
     "openapi": "3.1.0",
