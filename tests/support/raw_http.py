@@ -1,4 +1,7 @@
-"""Server under test with a small application, and clients that control every byte."""
+"""Server under test with a small application, and clients that control every byte.
+
+Both run in an event loop with a virtual clock and are connected by Unix sockets, which deliver at once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from starlette.types import Receive, Scope, Send
 from memwatchd.http_server.protocol import AtOnce
 from memwatchd.http_server.rejections import Limits
 from memwatchd.http_server.server import Server
-from support.waiting import MAX_WAIT_SECONDS, Stopwatch
+from support.virtual_loop import run_virtual
+from support.waiting import MAX_WAIT_SECONDS
 
 HOST = b"Host: localhost\r\n"
 WHOLE = b"GET /whole HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -24,8 +28,7 @@ QUICK = Limits(receive_seconds=0.3, take_seconds=0.3)
 class Application:
     """/whole answers at once, /large with 60 kB, /slow after one second, /stream ten times, /flood endlessly."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.address = address
+    def __init__(self) -> None:
         self.running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,14 +62,17 @@ class Application:
             await asyncio.sleep(0)
 
 
-async def until_running(app: Application, requests: int) -> None:
-    """Wait until the application handles this number of requests."""
+async def until_running(app: Application, requests: int) -> float:
+    """Return the seconds until the application handles this number of requests, with a resolution of 10 ms."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
 
     async def poll() -> None:
         while app.running != requests:
             await asyncio.sleep(0.01)
 
     await asyncio.wait_for(poll(), MAX_WAIT_SECONDS)
+    return loop.time() - began
 
 
 def whole_at_once(_fields: object, _peer: object) -> bytes:
@@ -106,6 +112,13 @@ class Client:
             await asyncio.wait_for(self._read_into(found), seconds)
         return bytes(found)
 
+    def stop_reading(self) -> None:
+        """Leave what arrives in the buffers of the sockets."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def resume_reading(self) -> None:
+        self._writer.transport.resume_reading()  # type: ignore[attr-defined]
+
     async def _read_into(self, found: bytearray) -> None:
         while part := await self._reader.read(65536):
             found.extend(part)
@@ -115,15 +128,25 @@ Connect = Callable[[], Awaitable[Client]]
 Talk = Callable[[Connect, Application], Awaitable[Any]]
 
 
+class SmallBuffers(socket.socket):
+    """Listening socket whose connections take 4 kB from the server before the client reads."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        connection, address = super().accept()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return connection, address
+
+
 def served(
     limits: Limits, talk: Talk, at_once: Mapping[bytes, AtOnce], keep_alive_seconds: float | None = None
 ) -> Any:
     """Run `talk` against a server with these limits and return its result."""
 
     async def run() -> Any:
-        listener = socket.create_server(("127.0.0.1", 0))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        app = Application(listener.getsockname())
+        listener = SmallBuffers(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind("")  # a free abstract name, given by the kernel
+        listener.listen()
+        app = Application()
         server = Server(app, limits, at_once=at_once)
         if keep_alive_seconds is not None:
             server.config.timeout_keep_alive = keep_alive_seconds  # type: ignore[assignment]
@@ -131,10 +154,12 @@ def served(
         writers: list[asyncio.StreamWriter] = []
 
         async def connect() -> Client:
-            reader, writer = await asyncio.open_connection(*app.address, limit=1 << 20)
+            reader, writer = await asyncio.open_unix_connection(listener.getsockname(), limit=1 << 20)
             writers.append(writer)
             return Client(reader, writer)
 
+        while not server.started:  # its backlog grows when it has started
+            await asyncio.sleep(0.01)
         try:
             return await talk(connect, app)
         finally:
@@ -143,20 +168,19 @@ def served(
             server.stop()
             await serving
 
-    return asyncio.run(run())
+    return run_virtual(run())
 
 
 class Closed(Struct, frozen=True):
-    """Bytes received until the daemon closed, elapsed seconds, and seconds that this machine was running."""
+    """Bytes received until the daemon closed, and virtual seconds until then."""
 
     rest: bytes
     seconds: float
-    watched: float
 
 
 async def until_closed(client: Client, sent: bytes = b"") -> Closed:
-    loop, watch = asyncio.get_running_loop(), Stopwatch()
+    loop = asyncio.get_running_loop()
     began = loop.time()
     client.send(sent)
     rest = await client.rest()
-    return Closed(rest, loop.time() - began, watch.seconds)
+    return Closed(rest, loop.time() - began)
