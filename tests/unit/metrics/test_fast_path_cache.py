@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from collections.abc import Callable
 
-from memwatch.clock import SystemClock
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
@@ -18,6 +16,7 @@ from memwatch_web.asgi.problems import problem_response
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.metrics.fast_path import MetricsFastPath
+from support.fakes import FakeClock
 
 FIELDS = ((b"host", b"localhost"), (b"accept", b"*/*"))
 LOGIN = WebOptions(login=Login(Token(b"digest")))
@@ -29,28 +28,25 @@ class Door:
 
     def __init__(self, options: WebOptions | None = None, own_name: Callable[[], str] = lambda: "host") -> None:
         self.options = options or WebOptions()
-        self.monitor = Monitor(Sampler([], SystemClock()), SystemClock(), MonitorRules(), Identity("host", "boot"))
+        self.clock = FakeClock()
+        self.monitor = Monitor(Sampler([], self.clock), self.clock, MonitorRules(), Identity("host", "boot"))
         self.monitor.tick()
         dates: list[tuple[bytes, bytes]] = [(b"date", b"")]
         refused = problem_response(404, "nothing.")
         access = AccessControl(
-            refused, lambda: self.options, dates, own_names=lambda: frozenset({own_name().lower()})
+            refused,
+            lambda: self.options,
+            dates,
+            own_names=lambda: frozenset({own_name().lower()}),
+            wall=self.clock.wall,
         )
-        self.ask = MetricsFastPath(
-            access, MetricsEndpoint(self.monitor, Exporter("1", dict, tuple, lambda: 0)), dates
-        )
-
-
-def wait_for_an_early_moment() -> None:
-    """Wait for the first half of a second, so that the next steps fall into the same one."""
-    while time.time() % 1 > 0.5:
-        time.sleep(0.01)
+        endpoint = MetricsEndpoint(self.monitor, Exporter("1", dict, tuple, lambda: 0))
+        self.ask = MetricsFastPath(access, endpoint, dates, self.clock.wall)
 
 
 def test_equal_fields_get_the_cached_response() -> None:
     """Equal fields count as the same, even as different objects."""
     door = Door()
-    wait_for_an_early_moment()
 
     first, second = door.ask(FIELDS, None), door.ask(tuple(map(tuple, map(list, FIELDS))), None)  # type: ignore[arg-type]
 
@@ -62,9 +58,9 @@ def test_equal_fields_get_the_cached_response() -> None:
 def test_cached_response_ends_with_a_tick() -> None:
     """No client gets values from before the last tick."""
     door = Door()
-    wait_for_an_early_moment()
 
     before = door.ask(FIELDS, None)
+    door.clock.now += 0.5
     door.monitor.tick()
 
     assert before != door.ask(FIELDS, None)
@@ -73,13 +69,15 @@ def test_cached_response_ends_with_a_tick() -> None:
 def test_cached_response_ends_after_a_second() -> None:
     """The Date header is that of the response."""
     door = Door()
-    wait_for_an_early_moment()
 
     before = door.ask(FIELDS, None)
-    time.sleep(1)
+    door.clock.now += 0.999
+    within = door.ask(FIELDS, None)
+    door.clock.now += 0.001
     after = door.ask(FIELDS, None)
 
     assert before is not None
+    assert within is before
     assert after is not None
     assert before[:100] != after[:100]
     assert before.partition(b"\r\n\r\n")[2] == after.partition(b"\r\n\r\n")[2]
@@ -89,7 +87,6 @@ def test_cached_response_ends_with_a_reload() -> None:
     """Clients admitted before need a login that is now required, and a removed host name is rejected."""
     door = Door(WebOptions(hosts=("board",)))
     named = ((b"host", b"board"),)
-    wait_for_an_early_moment()
 
     before = door.ask(FIELDS, None), door.ask(named, None)
     door.options = WebOptions()
@@ -105,7 +102,6 @@ def test_cached_response_ends_with_a_reload() -> None:
 def test_response_to_a_peer_is_not_served_to_others() -> None:
     """The kernel authenticates one peer of the Unix socket, not the next client with the same fields."""
     door = Door(LOGIN)
-    wait_for_an_early_moment()
 
     answers = [door.ask(FIELDS, peer) for peer in (PEER, None, PEER)]
 
@@ -139,7 +135,7 @@ def test_new_host_name_is_accepted_within_a_second() -> None:
 
     before = answered()
     called.append("Spark-2")
-    time.sleep(1.0)
+    door.clock.now += 1.0
 
     assert before == {"spark-1": True, "spark-2": False}
     assert answered() == {"spark-1": False, "spark-2": True}

@@ -94,6 +94,7 @@ class AccessControl:
         own_names: OwnNamesSource | None = None,
         callers: CallerLookup | None = None,
         failures: FailedLogins | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._app = app
         self._options = options
@@ -102,6 +103,7 @@ class AccessControl:
         self._login_check = LoginCheck(failures or FailedLogins(), self._callers)
         self._host_check = HostCheck(own_names or OwnNames(Roots()))
         self._date_headers = date_headers
+        self._wall = wall
         self._second = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,7 +145,7 @@ class AccessControl:
 
     def _renew_date(self) -> None:
         """Update the Date header of all responses and the host name of this machine, which may change."""
-        second = int(time.time())
+        second = int(self._wall())
         if second != self._second:
             self._second = second
             self._host_check.renew()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.access import ADMITTED, AccessControl
@@ -27,10 +28,17 @@ class MetricsFastPath:
     Requests with equal headers get the same response while tick, options and second are unchanged.
     """
 
-    def __init__(self, access: AccessControl, metrics_endpoint: MetricsEndpoint, common: Fields) -> None:
+    def __init__(
+        self,
+        access: AccessControl,
+        metrics_endpoint: MetricsEndpoint,
+        common: Fields,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._access = access
         self._endpoint = metrics_endpoint
         self._common = common
+        self._wall = wall
         self._answers: dict[tuple[Field, ...], bytes] = {}
         self._snapshot: Snapshot | None = None
         self._options: WebOptions | None = None
@@ -48,7 +56,7 @@ class MetricsFastPath:
             return None
 
     def _known(self, headers: tuple[Field, ...]) -> bytes | None:
-        snapshot, options, second = self._endpoint.snapshot, self._access.options, int(time.time())
+        snapshot, options, second = self._endpoint.snapshot, self._access.options, int(self._wall())
         if second != self._second or snapshot is not self._snapshot or options is not self._options:
             self._answers.clear()
             self._snapshot, self._options, self._second = snapshot, options, second
