@@ -16,15 +16,26 @@ class NotCompletedError(Exception):
     """No result: the deadline passed, or the daemon is stopping."""
 
 
+def start_thread(run: Callable[[], None], name: str) -> None:
+    threading.Thread(target=run, name=name, daemon=True).start()
+
+
 class SingleFlight(Generic[A, T]):
     """Run `work` in a thread, single-flight: concurrent callers share the result. For one event loop.
 
     The thread is not joined at exit, unlike those of a pool, so that work that hangs in the kernel does not keep
-    the daemon from stopping.
+    the daemon from stopping. `start` runs a function in a thread of that name, or raises RuntimeError.
     """
 
-    def __init__(self, work: Callable[[A], T], name: str, deadline_seconds: float) -> None:
+    def __init__(
+        self,
+        work: Callable[[A], T],
+        name: str,
+        deadline_seconds: float,
+        start: Callable[[Callable[[], None], str], None] = start_thread,
+    ) -> None:
         self._work = work
+        self._start_thread = start
         self._name = name
         self._deadline = deadline_seconds
         self._running: asyncio.Future[T] | None = None
@@ -60,7 +71,7 @@ class SingleFlight(Generic[A, T]):
                 future.set_exception(error)
 
         try:
-            threading.Thread(target=run, name=self._name, daemon=True).start()
+            self._start_thread(run, self._name)
         except RuntimeError as error:
             raise NotCompletedError(f"no thread for {self._name}: {error}") from None
         return future
