@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Protocol
 
@@ -47,11 +47,20 @@ class Gatherer(Protocol):
 
 
 class Sampler:
-    """All collectors. Ticks run the fast ones; each one that may block has its own thread."""
+    """All collectors. Ticks run the fast ones; each one that may block has its own thread.
 
-    def __init__(self, entry: Sequence[CollectorEntry], clock: Clock) -> None:
+    The threads call `wait` with their event and the seconds until their next run.
+    """
+
+    def __init__(
+        self,
+        entry: Sequence[CollectorEntry],
+        clock: Clock,
+        wait: Callable[[threading.Event, float | None], object] = threading.Event.wait,
+    ) -> None:
         self.runners: list[CollectorRunner] = [CollectorRunner(entry, clock) for entry in entry]
         self._composer = Composer()
+        self._wait_for = wait
         self._clock = clock
         self._quick = [runner for runner in self.runners if not runner.entry.may_block]
         self._slow = [runner for runner in self.runners if runner.entry.may_block]
@@ -178,9 +187,9 @@ class Sampler:
         runner.on_tick = runner.is_prompt(self._spacing)
         while not self._stop.is_set():
             if runner.on_tick:
-                changed.wait()
+                self._wait_for(changed, None)
             elif (left := max(runner.seconds_until_due(), least)) > 0:
-                changed.wait(left)
+                self._wait_for(changed, left)
                 least = 0.0
             else:
                 return

@@ -14,6 +14,7 @@ from memwatch.linux.files import SourceUnavailable
 from memwatch.monitor.collector_runner import CollectorRunner
 from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.manual_wait import ManualWait
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 
@@ -48,7 +49,7 @@ def sampling(collector: Willing, clock: FakeClock) -> Iterator[Sampler]:
     def make() -> Collector:
         return collector
 
-    sampler = Sampler([CollectorEntry(collector.name, make, may_block=True)], clock)
+    sampler = Sampler([CollectorEntry(collector.name, make, may_block=True)], clock, ManualWait())
 
     def is_read_by_ticks() -> bool:
         clock.now += 1.0
