@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from memwatch.alerts.rules import CRITICAL, EVENTS
 from memwatch.alerts.state import Notification
+from memwatch.clock import Clock, SystemClock
 from memwatch.notify.channel import Channel, Reminder
 from memwatch.notify.http_post import PostResult
 from memwatch.notify.outbox.delivery_log import Delivery
@@ -75,7 +77,10 @@ class RepeatBatch(Struct, frozen=True):
 
 
 class Receiver:
-    """A notification receiver. Its thread sends the messages of its box, one at a time, and records the results."""
+    """A notification receiver. Its thread sends the messages of its box, one at a time, and records the results.
+
+    The thread calls `wait` with the condition of the queue and the seconds until it has something to do.
+    """
 
     def __init__(
         self,
@@ -85,8 +90,12 @@ class Receiver:
         subscription: Subscription = Subscription(),
         schedule: Sequence[float] = SCHEDULE,
         max_attempt_seconds: float = MAX_ATTEMPT_SECONDS,
+        clock: Clock | None = None,
+        wait: Callable[[threading.Condition, float | None], object] = threading.Condition.wait,
     ) -> None:
         self.name = name
+        self._clock: Clock = clock or SystemClock()
+        self._wait = wait
         self.channel = channel
         self.queue = queue
         with queue.changed:
@@ -135,7 +144,7 @@ class Receiver:
     def status(self) -> ReceiverStatus:
         with self.queue.changed:
             due = self.queue.queue.next_due()
-            wait = None if due is None else max(0.0, max(due, self._hold_until) - time.monotonic())
+            wait = None if due is None else max(0.0, max(due, self._hold_until) - self._clock.monotonic())
             return ReceiverStatus(self.disabled, self._failure, wait, self._delivered_unix)
 
     def deliveries(self) -> list[tuple[Delivery, float | None]]:
@@ -147,14 +156,14 @@ class Receiver:
         message = self.queue.queue.message(delivery.seq)
         if message is None or message.in_flight:
             return None
-        return max(0.0, max(message.due, self._hold_until) - time.monotonic())
+        return max(0.0, max(message.due, self._hold_until) - self._clock.monotonic())
 
     def thread_state(self) -> ThreadState:
         """Return the state of the thread. It is stuck if an attempt takes longer than any attempt may."""
         if self._closing:
             return ThreadState.OK
         busy_since, state = self._busy_since, self._thread.state()
-        is_stuck = busy_since is not None and time.monotonic() - busy_since > self._max_attempt_seconds
+        is_stuck = busy_since is not None and self._clock.monotonic() - busy_since > self._max_attempt_seconds
         return ThreadState.STUCK if is_stuck and state is ThreadState.OK else state
 
     def stop_soon(self) -> None:
@@ -179,7 +188,7 @@ class Receiver:
             self._recover(error)
 
     def _prepare(self) -> None:
-        self._busy_since = time.monotonic()
+        self._busy_since = self._clock.monotonic()
         try:
             self.channel.prepare()
         except Exception:  # each attempt loads what is missing, and reports its failure
@@ -188,7 +197,7 @@ class Receiver:
 
     def _serve_all(self) -> None:
         while (task := self._take()) is not None:
-            self._busy_since = time.monotonic()
+            self._busy_since = self._clock.monotonic()
             answer = self._attempt(task)
             self._busy_since = None
             with self.queue.changed:
@@ -208,7 +217,7 @@ class Receiver:
         with self.queue.changed:
             for entry in self.queue.queue.all()[0]:
                 entry.in_flight = False
-            self.queue.changed.wait(RECOVER_SECONDS)
+            self._wait(self.queue.changed, RECOVER_SECONDS)
 
     def _attempt(self, task: Message | RepeatBatch) -> PostResult:
         # Any error is a failed attempt, and the next one must follow.
@@ -226,7 +235,7 @@ class Receiver:
             while not self._closing:
                 if self.disabled:
                     self._refuse_all()
-                now = time.monotonic()
+                now = self._clock.monotonic()
                 entry = self.queue.queue.first_due(now) if now >= self._hold_until else None
                 if entry is not None:
                     entry.in_flight = True
@@ -235,7 +244,7 @@ class Receiver:
                 if again and now >= max(self._again_at, self._hold_until):
                     self._again_at = now + again.reminder.seconds
                     return again
-                self.queue.changed.wait(self._pause(now, again is not None))
+                self._wait(self.queue.changed, self._pause(now, again is not None))
         return None
 
     def _pause(self, now: float, again: bool) -> float | None:
@@ -253,13 +262,13 @@ class Receiver:
 
     def _handle_result(self, entry: Message, answer: PostResult) -> None:
         failure = "" if answer.success else answer.failure
-        self.queue.queue.log_attempt(entry, answer.status, failure, time.time())
+        self.queue.queue.log_attempt(entry, answer.status, failure, self._clock.wall())
         if answer.success:
             self.queue.queue.mark_delivered(entry)
             self.queue.count([Outcome.DELIVERED])
-            self._delivered_unix = time.time()
+            self._delivered_unix = self._clock.wall()
             if entry.queued_at is not None:
-                self.queue.latency.observe(time.monotonic() - entry.queued_at)
+                self.queue.latency.observe(self._clock.monotonic() - entry.queued_at)
             self._schedule_repeat(entry)
             self._log_recovery()
         elif answer.status == HTTP_GONE:
@@ -272,7 +281,7 @@ class Receiver:
     def _schedule_repeat(self, entry: Message) -> None:
         if self.channel.reminder is None:
             return
-        now = time.monotonic()
+        now = self._clock.monotonic()
         self._again_at = now + self.channel.reminder.seconds
         if entry.kind is Kind.RESOLVED:
             self._resolved.append((now + RESOLVED_AGAIN_SECONDS, entry.body))
@@ -296,7 +305,7 @@ class Receiver:
             self.queue.count([Outcome.GAVE_UP])
             log.error("%s: %s; gave up after %d attempts", self.channel.title, answer.failure, entry.attempts)
         else:
-            now = time.monotonic()
+            now = self._clock.monotonic()
             pause = self._schedule[entry.attempts] * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
             entry.due = now + pause
             wait = duration(max(pause, self._hold_until - now))
@@ -306,7 +315,7 @@ class Receiver:
     def _hold(self, answer: PostResult) -> None:
         # Retry-After applies to all queued messages.
         if answer.retry_after_seconds:
-            self._hold_until = time.monotonic() + answer.retry_after_seconds
+            self._hold_until = self._clock.monotonic() + answer.retry_after_seconds
 
     def _disable(self) -> None:
         self.disabled, self._failure = True, "answered 410, gone"

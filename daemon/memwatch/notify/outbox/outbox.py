@@ -92,11 +92,16 @@ class Outbox:
     """
 
     def __init__(
-        self, store: MessageStore | None, kept: StoredOutbox | None = None, hang_seconds: float = HANG_SECONDS
+        self,
+        store: MessageStore | None,
+        kept: StoredOutbox | None = None,
+        hang_seconds: float = HANG_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.errors: int = 0
         self.values: dict[str, bytes] = dict(kept.values) if kept else {}
         self._store = store
+        self._monotonic = monotonic
         self._stored = kept or StoredOutbox()
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -140,7 +145,7 @@ class Outbox:
                 self._queues[name] = self._restore(name)
                 self._begin()
             queue = self._queues[name]
-            queue.queue.retry_now(time.monotonic())
+            queue.queue.retry_now(self._monotonic())
             return queue
 
     def forget(self, name: str) -> int:
@@ -176,7 +181,7 @@ class Outbox:
         urgent: bool = True,
     ) -> None:
         """Queue messages and change named values, in one transaction."""
-        now = time.monotonic()
+        now = self._monotonic()
         backoff = COMMIT_WAIT_SECONDS if self.durable else 0.0
         full = []
         with self._lock:
@@ -244,7 +249,7 @@ class Outbox:
 
     def _hangs(self) -> bool:
         since = self._writing_since
-        return since is not None and time.monotonic() - since > self._hang_seconds
+        return since is not None and self._monotonic() - since > self._hang_seconds
 
     def _dirty(self) -> None:
         self._wanted += 1
@@ -273,7 +278,7 @@ class Outbox:
             batch = self._batch()
             self._behind = False
         if self._store is not None:
-            self._writing_since = time.monotonic()
+            self._writing_since = self._monotonic()
             self._store.write(batch)
             self._writing_since = None
         if self._last_failure and self._failure_log.admits_recovery():
@@ -289,7 +294,7 @@ class Outbox:
             while True:
                 if self._closing:
                     return self._finish_once()
-                now = time.monotonic()
+                now = self._monotonic()
                 if self._lazy and lazy_until is None:
                     lazy_until = now + LAZY_SECONDS
                 ready = self._urgent or (lazy_until is not None and now >= lazy_until)
@@ -339,7 +344,7 @@ class Outbox:
         # From here on the disk is outdated, until one transaction has rewritten everything.
         self.errors += 1
         self._is_failing = True
-        self._backoff.failed(time.monotonic())
+        self._backoff.failed(self._monotonic())
         with self._lock:
             self._behind = self._lazy = self._urgent = True
         with suppress(MemoryError):  # a line that does not fit into memory must not end the thread
@@ -350,7 +355,7 @@ class Outbox:
 
     def _announce(self, fresh: Sequence[Message], upto: int) -> None:
         # Written messages are due at once.
-        now = time.monotonic()
+        now = self._monotonic()
         with self._lock:
             self._done = upto
             for message in fresh:
