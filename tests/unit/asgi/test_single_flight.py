@@ -63,8 +63,11 @@ def test_hanging_work_times_out_and_is_not_restarted() -> None:
 def test_thread_does_not_delay_the_exit() -> None:
     """Python joins all threads at exit except daemon threads."""
 
+    def work(_about: None) -> bool:
+        return threading.current_thread().daemon
+
     async def ask() -> bool:
-        return await SingleFlight(lambda _: threading.current_thread().daemon, "a disk", MAX_WAIT_SECONDS).ask(None)
+        return await SingleFlight(work, "a disk", MAX_WAIT_SECONDS).ask(None)
 
     assert asyncio.run(ask())
 
