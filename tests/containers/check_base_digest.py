@@ -11,6 +11,7 @@ from pathlib import Path
 from containers.images import DOCKERFILE, make_base
 from containers.podman import Podman, execute
 from support.daemon_process import free_port, get
+from support.dead_address import dead_address
 from support.paths import ROOT
 from support.waiting import wait_until
 
@@ -77,7 +78,7 @@ def test_base_is_pinned_by_the_digest_that_the_registry_reports(podman: Podman, 
 
 def test_dockerfile_stays_as_it_is_without_an_answer(tmp_path: Path) -> None:
     """No digest is invented where no registry answers."""
-    file = dockerfile(tmp_path, f"127.0.0.1:{free_port()}/debian:13.7-slim")
+    file = dockerfile(tmp_path, f"{dead_address()}/debian:13.7-slim")
     before = file.read_text()
 
     done = execute("sh", SCRIPT, file, check=False)

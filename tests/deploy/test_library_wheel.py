@@ -14,7 +14,8 @@ import pynvml  # type: ignore[import-untyped]
 import pytest
 
 from support.budget import within
-from support.daemon_process import RunningDaemon, free_port, running_daemon
+from support.daemon_process import RunningDaemon, running_daemon
+from support.dead_address import dead_address
 from support.nvml_machine import Simulator
 from support.paths import MACHINES, ROOT
 from support.sample_nvml import READY
@@ -55,7 +56,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 def nowhere() -> str:
     """Return an address of this machine without a daemon."""
-    return f"http://127.0.0.1:{free_port()}"
+    return f"http://{dead_address()}"
 
 
 def python(programs: Path, code: str, **environ: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from support.daemon_process import MEMWATCHD, clean_environment, free_port
+from support.daemon_process import MEMWATCHD, clean_environment
+from support.dead_address import dead_port
 
 # A seccomp filter (seccomp(2)) that fails bind(2) like SocketBindDeny= does, then the program in its arguments.
 WITHOUT_BIND = """
@@ -23,7 +24,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 def test_denied_port_names_the_line_of_the_unit_that_allows_it() -> None:
     """The exit code stops systemd's restarts, and the error names SocketBindAllow= with the port."""
-    port = free_port()
+    port = dead_port()
     command = [sys.executable, "-c", WITHOUT_BIND, MEMWATCHD, "--listen", f"127.0.0.1:{port}"]
     done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=30, check=False)
 

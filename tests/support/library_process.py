@@ -7,7 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
-from support.daemon_process import clean_environment, free_port
+from support.daemon_process import clean_environment
+from support.dead_address import dead_address
 from support.paths import MACHINES
 
 
@@ -15,7 +16,7 @@ def run_program(code: str, url: str | None = None, **environ: str) -> subprocess
     """Run a program; without `url` no daemon answers."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
-        env=clean_environment(MEMWATCH_URL=url or f"http://127.0.0.1:{free_port()}", **environ),
+        env=clean_environment(MEMWATCH_URL=url or f"http://{dead_address()}", **environ),
         capture_output=True,
         text=True,
         timeout=60,

@@ -15,7 +15,8 @@ from memwatch.build_info import describe
 from scripts.golden import roots_arguments
 from support import sample_nvml
 from support.client_process import COMMANDS, MODULE, QUERIES, SCRIPT, into_a_closed_pipe, memwatch
-from support.daemon_process import RunningDaemon, free_port, running_daemon
+from support.daemon_process import RunningDaemon, running_daemon
+from support.dead_address import dead_address
 from support.nvml_machine import Simulator
 from support.paths import MACHINES
 from support.waiting import Stopwatch
@@ -239,7 +240,7 @@ def test_release_without_a_driver_succeeds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["status", "devices", "backends"])
 def test_without_a_daemon_this_machine_is_read_with_a_notice(command: str) -> None:
     """The notice is on stderr, so that --json prints valid JSON."""
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{dead_address()}"
 
     done = memwatch(command, MEMWATCH_URL=url)
     as_json = memwatch(command, "--json", MEMWATCH_URL=url)
@@ -255,7 +256,7 @@ def test_without_a_daemon_this_machine_is_read_with_a_notice(command: str) -> No
 @pytest.mark.parametrize("arguments", ["--url {} status", "status --url {}", "--url {} top", "--url {} watch"])
 def test_dead_address_of_this_machine_is_an_error_if_it_was_given(arguments: str) -> None:
     """This machine may be another one: a forwarded port is an address of this one."""
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{dead_address()}"
     done = memwatch(*arguments.format(url).split())
 
     assert (done.returncode, done.stdout) == (1, "")
@@ -278,7 +279,7 @@ def test_direct_reading_matches_the_daemon(daemon: RunningDaemon) -> None:
 
 def test_invalid_settings_are_reported_without_a_daemon() -> None:
     """Direct reading uses the daemon's settings. Errors in them are reported without a traceback."""
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{dead_address()}"
     done = memwatch("status", MEMWATCH_URL=url, MEMWATCHD_SAMPLING_INTERVAL="soon")
 
     assert done.returncode == 1
@@ -287,7 +288,7 @@ def test_invalid_settings_are_reported_without_a_daemon() -> None:
 
 
 def test_ascii_terminal_gets_escapes() -> None:
-    done = memwatch("backends", MEMWATCH_URL=f"http://127.0.0.1:{free_port()}", PYTHONIOENCODING="ascii")
+    done = memwatch("backends", MEMWATCH_URL=f"http://{dead_address()}", PYTHONIOENCODING="ascii")
 
     assert done.returncode == 0
     assert "\\u2713 CPU" in done.stdout
@@ -301,7 +302,7 @@ def test_closed_pipe_causes_no_traceback() -> None:
 
 def test_check_has_the_exit_codes_of_nagios_plugins(daemon: RunningDaemon) -> None:
     """0, 1, 2 by level; 3 without a daemon, for an unknown target, and for an invalid command line."""
-    dead = f"http://127.0.0.1:{free_port()}"
+    dead = f"http://{dead_address()}"
     done = [
         memwatch("--url", url, "check", *arguments)
         for url, *arguments in (

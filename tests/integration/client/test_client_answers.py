@@ -12,7 +12,8 @@ from memwatch.client.address import parse_url
 from memwatch.client.http import DaemonUnreachableError, ask
 from memwatch.render.json import snapshot_json, to_bytes
 from support.client_process import COMMANDS, memwatch
-from support.daemon_process import free_port, running_daemon
+from support.daemon_process import running_daemon
+from support.dead_address import dead_port
 from support.http_site import http, site
 from support.sample_snapshots import critical_gb10, hostile_names
 
@@ -20,7 +21,7 @@ from support.sample_snapshots import critical_gb10, hostile_names
 @pytest.mark.parametrize("command", ["events", "release"])
 def test_events_and_release_need_a_daemon(command: str) -> None:
     """The error has the address, the reason, and the command that starts a daemon."""
-    port = free_port()
+    port = dead_port()
 
     done = memwatch(command, "--url", f"http://127.0.0.1:{port}")
 
@@ -82,7 +83,7 @@ ARGUMENTS = {"fit": ("20GiB",), "wait": ("--free", "1GiB")}
 @pytest.mark.parametrize("command", [one for one in COMMANDS if one not in ("check", "run")])
 def test_unreachable_machine_is_not_replaced_by_this_one(command: str) -> None:
     """0.0.0.0 is not a loopback address: an unreachable daemon is an error there, not this machine's figures."""
-    done = memwatch(command, "--url", f"http://0.0.0.0:{free_port()}", *ARGUMENTS.get(command, ()))
+    done = memwatch(command, "--url", f"http://0.0.0.0:{dead_port()}", *ARGUMENTS.get(command, ()))
 
     assert (done.returncode, done.stdout) == (1, "")
     assert "connection refused" in done.stderr

@@ -24,7 +24,8 @@ from memwatch.client.process_tree import Peaks, read_tree
 from memwatch.render.json import snapshot_json, to_bytes
 from support import sample_nvml
 from support.client_process import SCRIPT, memwatch
-from support.daemon_process import RunningDaemon, clean_environment, free_port, running_daemon
+from support.daemon_process import RunningDaemon, clean_environment, running_daemon
+from support.dead_address import dead_address
 from support.library_process import roots_environment
 from support.nvml_machine import Simulator
 from support.sample_snapshots import critical_gb10
@@ -77,7 +78,7 @@ def test_watch_prints_csv_and_json(spark: RunningDaemon) -> None:
 
 def test_watch_without_a_daemon_reads_this_machine() -> None:
     """The notice appears once, and the collectors stay open between lines."""
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{dead_address()}"
     done = memwatch("watch", "--count", "2", "--interval", "0.2", MEMWATCH_URL=url)
 
     assert (done.returncode, done.stdout.count("\n"), done.stderr.count("\n")) == (0, 3, 1)
@@ -179,7 +180,7 @@ def test_run_reports_peaks_and_stages_and_returns_the_exit_code(daemon: RunningD
 
 def test_output_of_run_is_checked_before_the_program_starts(tmp_path: Path) -> None:
     """The program is not started otherwise. The check creates no file and truncates none."""
-    url, kept = f"http://127.0.0.1:{free_port()}", tmp_path / "kept"
+    url, kept = f"http://{dead_address()}", tmp_path / "kept"
     kept.write_text("the last one")
     nowhere = ["--output", str(tmp_path / "no/such")]
     rejected = memwatch("--url", url, "run", *nowhere, "--", "touch", str(tmp_path / "started"))
@@ -196,7 +197,7 @@ def test_report_that_cannot_be_written_is_printed(tmp_path: Path) -> None:
     """Neither the report nor the program's exit code is lost."""
     (tmp_path / "folder").mkdir()
     output, program = str(tmp_path / "folder/report"), f"rm -r {tmp_path}/folder; exit 7"
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{dead_address()}"
     done = memwatch("--url", url, "run", "--output", output, "--", "sh", "-c", program)
 
     assert done.returncode == 7
@@ -211,7 +212,7 @@ def test_program_that_cannot_be_started_has_the_exit_code_of_shells(command: lis
     plain.write_text("")
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{dead_address()}"
     done = [memwatch(*command, "--", str(one), MEMWATCH_URL=url) for one in ("nosuchprogram", plain, script)]
 
     assert [one.returncode for one in done] == [127, 126, 126]
@@ -242,7 +243,7 @@ def test_run_keeps_sampling_while_the_daemon_does_not_respond(daemon: RunningDae
 
 def test_run_as_json_counts_children() -> None:
     """Also without a daemon. A signal gives the exit code 128 plus its number."""
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{dead_address()}"
     program = "import time; x = b'x' * (100 << 20); time.sleep(0.6)"
     done = memwatch("--url", url, "--json", "run", "--", "sh", "-c", '"$0" -c "$1"; true', sys.executable, program)
     killed = memwatch("--url", url, "run", "--", "sh", "-c", "kill -9 $$")
@@ -257,7 +258,7 @@ def test_run_as_json_counts_children() -> None:
 def test_run_forwards_sigterm(tmp_path: Path) -> None:
     """The program may exit later. Its exit code is returned."""
     script = f'trap "exit 5" TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done'
-    command = [*SCRIPT, "--url", f"http://127.0.0.1:{free_port()}", "run", "--", "sh", "-c", script]
+    command = [*SCRIPT, "--url", f"http://{dead_address()}", "run", "--", "sh", "-c", script]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=clean_environment()) as process:
         until = time.monotonic() + MAX_WAIT_SECONDS
         while not (tmp_path / "ready").exists():
@@ -285,7 +286,7 @@ def test_wait_executes_the_program_when_memory_is_available(daemon: RunningDaemo
 def test_wait_rejects_more_than_the_total_memory(spark: RunningDaemon, device: list[str], name: str) -> None:
     """At once, with the total, and with another exit code than a timeout. The program is not run."""
     done = memwatch("--url", spark.url, "wait", "--free", "900GiB", *device, "--", "echo", "started")
-    no_daemon = f"http://127.0.0.1:{free_port()}"
+    no_daemon = f"http://{dead_address()}"
     directly = memwatch("wait", "--free", "512TiB", MEMWATCH_URL=no_daemon, **roots_environment("zram-laptop"))
 
     assert (done.returncode, done.stdout) == (2, "")

@@ -18,7 +18,8 @@ from memwatch.render.json import snapshot_json, to_bytes
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from support.client_process import SCRIPT, memwatch
-from support.daemon_process import clean_environment, free_port, running_daemon
+from support.daemon_process import clean_environment, running_daemon
+from support.dead_address import dead_address
 from support.mosquitto import PASSWORD, USER, MqttBroker, mosquitto, watch
 from support.waiting import MAX_WAIT_SECONDS
 
@@ -77,7 +78,7 @@ def test_address_that_is_no_broker_is_a_usage_error(broker: str) -> None:
 
 def test_missing_broker_is_named_with_the_reason(tmp_path: Path) -> None:
     with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        done = memwatch("--url", daemon.url, "mqtt", "--broker", f"mqtt://127.0.0.1:{free_port()}")
+        done = memwatch("--url", daemon.url, "mqtt", "--broker", f"mqtt://{dead_address()}")
 
     assert done.returncode == 1
     assert "cannot reach the broker mqtt://127.0.0.1:" in done.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from memwatch.client.peak_cgroup import find_home, make, peak_cgroup
 from support.client_process import memwatch
-from support.daemon_process import free_port
+from support.dead_address import dead_address
 
 MIB = 1 << 20
 SPIKE = """
@@ -30,7 +30,7 @@ time.sleep(0.3)
 
 def test_transient_of_a_child_is_reported_exactly() -> None:
     """A child of the program has 300 MiB for 20 ms, and resets its own counter with `track` afterwards."""
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{dead_address()}"
     done = memwatch("--url", url, "--json", "run", "--", "sh", "-c", '"$0" -c "$1"; true', sys.executable, SPIKE)
     words = memwatch("--url", url, "run", "--", sys.executable, "-c", SPIKE).stderr
 
@@ -44,7 +44,7 @@ def test_transient_of_a_child_is_reported_exactly() -> None:
 
 def test_program_smaller_than_memwatch_has_no_exact_peak() -> None:
     """It inherits the peak of the process that starts it, so the kernel's count says nothing."""
-    done = memwatch("--url", f"http://127.0.0.1:{free_port()}", "--json", "run", "--", "sleep", "0.3")
+    done = memwatch("--url", f"http://{dead_address()}", "--json", "run", "--", "sleep", "0.3")
 
     found = json.loads(done.stderr)
     assert found["peak_process_rss_bytes"] is None

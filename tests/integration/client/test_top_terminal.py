@@ -20,7 +20,8 @@ from memwatch.recording.file_format import RecordingFile
 from memwatch.render.json import snapshot_json, to_bytes
 from support.budget import within
 from support.client_process import SCRIPT
-from support.daemon_process import RunningDaemon, clean_environment, free_port, running_daemon
+from support.daemon_process import RunningDaemon, clean_environment, running_daemon
+from support.dead_address import dead_address
 from support.sample_mig import eight_by_seven
 from support.terminal_screen import TerminalProgram, in_terminal
 from support.terminal_sizes import SIZES
@@ -347,7 +348,7 @@ def test_daemon_that_stops_leaves_the_last_picture_and_a_notice(tmp_path: Path) 
 
 
 def test_dead_address_is_an_error_before_the_terminal_changes() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{dead_address()}"
     with in_terminal([*SCRIPT, "--url", url, "top"], 80, 24, clean_environment(**TERMINAL)) as program:
         assert program.end() == 1
         assert "cannot reach memwatchd" in " ".join(program.screen.text.split())

@@ -10,7 +10,8 @@ import pytest
 from memwatch.client.headroom import PlaceHeadroom
 from memwatch.library.cgroup_limit import CgroupLimit
 from support.client_process import memwatch
-from support.daemon_process import free_port, running_daemon
+from support.daemon_process import running_daemon
+from support.dead_address import dead_address
 from support.library_process import roots_environment, run_json, run_program
 
 GIB = 1 << 30
@@ -20,7 +21,7 @@ LEFT_IN_V2 = "11.6 GiB"
 
 def wait_without_daemon(*arguments: str, machine: str) -> tuple[int, str, str]:
     """Run `memwatch wait` without a daemon, on a machine of tests/machines."""
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{dead_address()}"
     done = memwatch("wait", *arguments, MEMWATCH_URL=url, **roots_environment(machine))
     return done.returncode, done.stdout, done.stderr
 

@@ -17,7 +17,8 @@ import pytest
 
 from support import sample_nvml
 from support.client_process import SCRIPT, memwatch
-from support.daemon_process import RunningDaemon, clean_environment, free_port, running_daemon
+from support.daemon_process import RunningDaemon, clean_environment, running_daemon
+from support.dead_address import dead_address
 from support.gpu_programs import simulated_cuda
 from support.library_process import run_json
 from support.mutable_machine import MutableMachine
@@ -179,7 +180,7 @@ def test_program_that_cannot_be_run_leaves_no_lease(daemon: RunningDaemon) -> No
 
 def test_lease_without_a_daemon_or_a_program_is_refused() -> None:
     """The machine is not read directly: nothing could reserve its memory."""
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{dead_address()}"
     lonely = memwatch("--url", url, "wait", "--free", "1MiB", "--lease", "1m", "--", "true")
     without = memwatch("--url", url, "wait", "--free", "1MiB", "--lease", "1m")
     long = memwatch("--url", url, "wait", "--free", "1MiB", "--lease", "2h", "--", "true")
