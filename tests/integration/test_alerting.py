@@ -17,6 +17,7 @@ from memwatch_web.api import schema_alerts as contract_alerts
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.budget import within
 from support.daemon_process import MEMWATCHD, RunningDaemon, get, run_program, running_daemon
+from support.state_copy import messages_on_disk
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
 from support.webhook_receiver import raw_receiver, receiving, silent
 from support.webhook_samples import SECRET, ids
@@ -74,7 +75,7 @@ def test_undelivered_alert_is_sent_once_after_a_restart(tmp_path: Path) -> None:
         with running_daemon(tmp_path, *machine.arguments, state, config=config) as daemon:
             machine.fill()
             wait_for_deliveries(site, 1)
-            time.sleep(0.2)
+            wait_until(lambda: messages_on_disk(tmp_path / "state") == 1)
             os.kill(daemon.pid, signal.SIGKILL)
             daemon.process.wait(MAX_WAIT_SECONDS)
         site.may_answer.set()
@@ -82,8 +83,7 @@ def test_undelivered_alert_is_sent_once_after_a_restart(tmp_path: Path) -> None:
         with running_daemon(tmp_path, *machine.arguments, state, config=config) as daemon:
             firing = daemon.get("/api/v1/alerts").json
             wait_for_deliveries(site, 2)
-            time.sleep(1.0)
-            machine.empty()
+            machine.empty()  # the end of the alert is sent after everything else that is queued
             deliveries = wait_for_deliveries(site, 3)
             durable = "memwatch_outbox_durable 1.0" in daemon.get("/metrics").text
             assert daemon.terminate() == 0

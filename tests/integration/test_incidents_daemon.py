@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from support.incident_scenarios import global_kill, group_kill, kib
 from support.memory_cgroup import HOG, memory_cgroup
 from support.nvml_machine import Simulator
 from support.paths import MACHINES
+from support.state_copy import incidents_on_disk
 from support.waiting import Stopwatch, wait_until
 from support.webhook_receiver import receiving
 from support.webhook_samples import SECRET
@@ -107,7 +107,7 @@ def test_incident_that_a_kill_of_the_daemon_cut_off_is_closed_at_the_next_start(
         daemon.wait_until_ok("processes")
         host.fill()
         found = wait_for_incident(daemon, kind="critical")
-        time.sleep(1.0)  # the writer needs milliseconds
+        wait_until(lambda: found["id"] in incidents_on_disk(state))
         daemon.process.send_signal(signal.SIGKILL)
         daemon.process.wait(10)
     host.use(2.0, {77: 1.0, 78: 0.3})
@@ -157,7 +157,7 @@ def test_process_killed_by_hand_leaves_the_list_at_once(tmp_path: Path) -> None:
         still = daemon.get("/api/v1/processes").json  # the driver has not freed its memory
         (simulator.folder / "new").write_text(state)
         (simulator.folder / "new").replace(simulator.folder / "state")
-        watch = Stopwatch()
+        watch = Stopwatch(daemon.pid)
         daemon.wait_for("/api/v1/processes", lambda found: device_bytes(found, held.pid) is None)
         took = watch.seconds
         after = resident_bytes(daemon)
