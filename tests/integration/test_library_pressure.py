@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -35,7 +34,7 @@ def test_pressure_of_the_daemon_reaches_the_program(tmp_path: Path) -> None:
     with running_daemon(tmp_path, f"--procfs={tmp_path / 'proc'}", f"--sysfs={tmp_path}") as running:
         running.get("/api/v1/events")  # loads its API
         watch = PressureWatch(changes.append, "high", Daemon(running.url), Host(tmp_path / "elsewhere"))
-        time.sleep(1.5)
+        wait_until(lambda: watch._levels)  # the daemon has sent its levels
         (tmp_path / "proc/meminfo").write_text(meminfo(3))
         wait_until(lambda: changes)
         watch.stop()
@@ -122,7 +121,7 @@ def test_own_container_limit_reaches_the_program(tmp_path: Path, daemon: bool) -
             url = running.url
         watch = PressureWatch(changes.append, "high", Daemon(url), Host(roots.procfs), lambda: own_limit(roots))
         stack.callback(watch.stop)
-        time.sleep(1.5)
+        wait_until(lambda: watch._levels)  # the daemon has sent its levels
         before = [change.target for change in changes]
         current.write_text(f"{(12 << 30) - 1}\n")
         wait_until(lambda: "own_limit" in [change.target for change in changes])

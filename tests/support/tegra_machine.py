@@ -78,6 +78,12 @@ class Tegrastats(Struct, frozen=True):
         fresh.write_text(json.dumps(orders))
         fresh.replace(self.folder / "orders")
 
+    def printed(self, what: str, line: str | None = None) -> int:
+        """Return how often it has behaved like this so far, with this line or with any."""
+        done = self.folder / "orders.printed"
+        orders = map(json.loads, done.read_text().splitlines()) if done.exists() else ()
+        return sum(does == what and line in (None, said) for does, said in orders)
+
     def pids(self) -> list[int]:
         """Return the pids of all processes so far, the oldest first."""
         started = self.folder / "orders.pids"
