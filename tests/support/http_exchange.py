@@ -7,7 +7,7 @@ import socket
 from msgspec import Struct
 
 from support.daemon_process import RunningDaemon
-from support.waiting import MAX_WAIT_SECONDS, Stopwatch
+from support.waiting import MAX_WAIT_SECONDS
 
 
 def assert_quiet(daemon: RunningDaemon) -> None:
@@ -22,10 +22,9 @@ def complaints(daemon: RunningDaemon) -> list[str]:
 
 
 class Exchange(Struct, frozen=True):
-    """Bytes received until the daemon closed, and the duration."""
+    """Bytes received until the daemon closed."""
 
     received: bytes
-    seconds: float
 
     @property
     def status(self) -> int:
@@ -42,10 +41,9 @@ class Exchange(Struct, frozen=True):
 
 def exchange(port: int, sent: bytes) -> Exchange:
     """Send bytes, read until the daemon closes; with a generous timeout, as the API may have to be built first."""
-    watch = Stopwatch()
     with socket.create_connection(("127.0.0.1", port), timeout=MAX_WAIT_SECONDS) as connection:
         connection.sendall(sent)
         received = b""
         while part := connection.recv(1 << 20):
             received += part
-    return Exchange(received, watch.seconds)
+    return Exchange(received)
