@@ -16,7 +16,6 @@ from memwatch.model import Absent
 from support.amd_machine import GIB, MIB, AmdMachine, discrete
 from support.amd_smi_samples import AMD_SMI, PROCESS, ROCM_SMI, WARNING
 from support.daemon_process import running_daemon
-from support.waiting import Stopwatch
 
 BUS = "0000:03:00.0"
 LIST = [{"gpu": 0, "bdf": BUS, "uuid": "x"}]
@@ -157,7 +156,7 @@ def test_missing_gpu_or_tools_make_the_collector_unavailable(tmp_path: Path) -> 
     ("script", "reason"),
     [
         ("#!/nonexistent/interpreter\n", "amd-smi cannot be started"),
-        ("#!/bin/sh\nexec sleep 60\n", "amd-smi did not answer for 1 s"),
+        ("#!/bin/sh\nexec sleep 3600\n", "amd-smi did not answer for 1 s"),
         ("#!/bin/sh\nexec cat /dev/zero\n", "amd-smi printed more than 4 MiB"),
     ],
 )
@@ -166,12 +165,9 @@ def test_broken_tool_fails_in_time_with_a_reason(script: str, reason: str, tmp_p
     path = tmp_path / "amd-smi"
     path.write_text(script)
     path.chmod(0o755)
-    watch = Stopwatch()
 
     with pytest.raises(NoOutputError, match=reason):
         run_tool(str(path), "list", seconds=1.0)
-
-    assert watch.seconds < 5
 
 
 def test_tools_are_found_in_the_rocm_folder(tmp_path: Path) -> None:

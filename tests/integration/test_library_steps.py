@@ -329,11 +329,8 @@ def test_final_oom_is_the_first_error_with_a_note() -> None:
 
 def test_wait_for_returns_when_memory_is_available_or_at_timeout() -> None:
     """One byte is available at once, 512 TiB are not."""
-    began = time.monotonic()
-
     assert memwatch.wait_for(1)
     assert not memwatch.wait_for("512TiB", timeout=0.1, interval=0.05)
-    assert time.monotonic() - began < 20
 
 
 @pytest.mark.measure

@@ -82,10 +82,8 @@ def test_wait_without_an_armed_trigger_only_sleeps(unarmed: Wakeups) -> None:
 def test_wake_ends_the_wait_from_another_thread(unarmed: Wakeups) -> None:
     """Otherwise a stopping loop would sleep until the next tick."""
     threading.Timer(0.05, unarmed.wake).start()
-    started = time.monotonic()
 
-    assert not unarmed.wait(20.0, threading.Event())
-    assert time.monotonic() - started < 10
+    assert not unarmed.wait(3600.0, threading.Event())
 
 
 def test_loop_samples_at_once_after_a_psi_event(caplog: pytest.LogCaptureFixture) -> None:

@@ -28,6 +28,7 @@ from support.paths import MACHINES
 from support.waiting import Stopwatch, wait_until
 
 MIB = 1 << 20
+HOUR = 3600.0
 USB = "usb 1-1: new high-speed USB device number 7 using xhci_hcd"
 
 
@@ -91,14 +92,12 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 @pytest.mark.parametrize("lines", [MEMCG_KILL, GLOBAL_KILL, (XID_79,), (NO_MEMORY,)])
 def test_kill_or_driver_error_in_the_kernel_log_ends_the_wait(log: Log, lines: tuple[str, ...]) -> None:
-    """The wait ends within milliseconds, and the collector has read the line."""
+    """The wait of an hour ends, and the collector has read the line."""
     threading.Timer(0.05, lambda: log.write(*lines)).start()
-    watch = Stopwatch()
 
-    wake = log.wait(10.0)
+    wake = log.wait(HOUR)
 
     assert wake is Wake.NEWS
-    assert watch.seconds < 2.0
     found = log.collector.collect().kernel_log
     assert found is not None
     assert len(found.kills) + len(found.driver_errors) == 1
@@ -119,10 +118,8 @@ def test_kill_is_seen_behind_the_lines_of_its_report(log: Log) -> None:
     log.write("python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0")
     threading.Timer(0.02, lambda: log.write(*[f"[ {pid}] 0 {pid} 1000 10 1" for pid in range(100)])).start()
     threading.Timer(0.04, lambda: log.write(*MEMCG_KILL)).start()
-    watch = Stopwatch()
 
-    assert log.wait(10.0) is Wake.NEWS
-    assert watch.seconds < 1.0
+    assert log.wait(HOUR) is Wake.NEWS
 
 
 @pytest.mark.measure
