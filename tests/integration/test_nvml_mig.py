@@ -167,7 +167,7 @@ def test_added_instance_is_read_after_its_event(tmp_path: Path) -> None:
         wait_until_listening(simulator, child)
         assert list(used(child.gpu())) == [2]
         simulator.show(H200_MIG.with_event(Event(0, MIG_CHANGE, 0)))
-        child.until(instances_are(2, 3, 9, 10), seconds=3)
+        child.until(instances_are(2, 3, 9, 10))
 
 
 def test_mig_switched_off_and_on_is_read(tmp_path: Path) -> None:

@@ -140,18 +140,15 @@ def test_skipped_lines_are_counted_as_errors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["print", "hang"])
 def test_stopping_daemon_ends_tegrastats(what: str, tmp_path: Path) -> None:
-    """In time for systemd and without a leftover process, even if tegrastats hangs and ignores signals."""
+    """Without a leftover process, even if tegrastats hangs and ignores signals."""
     with jetson_daemon(tmp_path) as (daemon, jetson):
         jetson.does(what, deaf=True)
         time.sleep(0.5)
         (pid,) = jetson.pids()
         assert is_alive(pid)
-        watch = Stopwatch()
         code = daemon.terminate()
-        took = watch.seconds
 
     assert code == 0
-    assert took < 5
     wait_until_gone(pid)
 
 
