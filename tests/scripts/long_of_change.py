@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterable
 
 from support.change_base import Repository, find_base
-
 from support.paths import ROOT
 
 NEEDED_PROGRAMS = ("git",)

@@ -203,9 +203,9 @@ def running_daemon(
 ) -> Iterator[RunningDaemon]:
     """Start memwatchd on a free port, wait for its first snapshot, and end it with SIGTERM.
 
-    Without roots, a demo or a recording in `arguments` or `config`, a daemon of a test watches a quiet machine. With
-    `watches_this_machine` it watches the one that runs the tests; such tests are marked `host`. Benchmarks and other
-    programs than tests always watch this machine.
+    Without roots, a demo or a recording in `arguments` or `config`, a daemon of a test watches a quiet machine.
+    With `watches_this_machine` it watches the one that runs the tests; such tests are marked `host`. Benchmarks and
+    other programs than tests always watch this machine.
 
     `through` is a command that replaces itself by the one given to it, such as `unshare --mount`. `stderr` is a
     descriptor for the log; without it, `log` is read. `installed` starts the installed program, for tests of
