@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import socket
 import sys
 import threading
 import time
@@ -77,12 +78,17 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if event in PROCESSES:
         _report(f"starts a process ({event}: {_shorten(arguments[:1])})")
-    elif event in SOCKETS:
+    elif event in SOCKETS and not _is_own_socket(*arguments):
         _report(f"uses the network ({event}: {_shorten(arguments[1:])})")
     elif event == "time.sleep" and arguments[0] > MAX_WAIT_SECONDS:
         _report(f"sleeps for {arguments[0]:g} s")
     elif event in FILES and is_of_this_machine(arguments[0]):
         _report(f"reads {arguments[0]}, a file of this machine")
+
+
+def _is_own_socket(one: socket.socket, address: object) -> bool:
+    """Check for a Unix socket within the test. A path under /run is that of a daemon of this machine."""
+    return one.family == socket.AF_UNIX and not os.fsdecode(address).startswith("/run/")  # type: ignore[arg-type]
 
 
 def is_of_this_machine(path: object) -> bool:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import socket
 import sys
 
+import pytest
+
 from memwatchd.http_server.sockets import TCP_THIN_LINEAR_TIMEOUTS, open_sockets
 from memwatchd.settings.values import TcpAddress
+
+pytestmark = pytest.mark.process
 
 
 def test_accepted_socket_inherits_linear_timeouts() -> None:

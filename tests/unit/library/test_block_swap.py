@@ -68,6 +68,7 @@ def test_next_block_is_loaded_while_one_runs(start: Start) -> None:
     assert swap.swapped_bytes == 4 * BLOCK_BYTES
 
 
+@pytest.mark.process
 def test_copies_are_on_a_side_stream_and_computation_waits(start: Start) -> None:
     gpu = Gpu()
     start(gpu)
@@ -87,6 +88,7 @@ def test_copies_are_on_a_side_stream_and_computation_waits(start: Start) -> None
     assert gpu.calls[begun:] == ["wait", "current stream uses b0", "current stream uses b0.mean", "forward b0"]
 
 
+@pytest.mark.process
 def test_device_without_streams_copies_in_order(start: Start) -> None:
     gpu = Gpu()
     start(gpu, has_streams=False)
@@ -99,6 +101,7 @@ def test_device_without_streams_copies_in_order(start: Start) -> None:
     assert gpu.most == BLOCK_BYTES
 
 
+@pytest.mark.process
 def test_backward_pass_loads_in_reverse(start: Start) -> None:
     gpu = Gpu()
     torch = start(gpu)
@@ -115,6 +118,7 @@ def test_backward_pass_loads_in_reverse(start: Start) -> None:
     assert gpu.most == 2 * BLOCK_BYTES
 
 
+@pytest.mark.process
 def test_trained_parameters_stay_on_the_device(start: Start) -> None:
     """Their gradients and the optimizer's state are there. Without gradients everything is swapped."""
     gpu = Gpu()
@@ -133,6 +137,7 @@ def test_trained_parameters_stay_on_the_device(start: Start) -> None:
     assert {tensor.data.place for block in blocks for tensor in block.tensors} == {"cpu"}
 
 
+@pytest.mark.process
 def test_changed_tensor_is_copied_back(start: Start) -> None:
     """A running mean, or a weight after a step. Others are not copied, as their copy is the same."""
     gpu = Gpu()
@@ -148,6 +153,7 @@ def test_changed_tensor_is_copied_back(start: Start) -> None:
         assert [one for one in gpu.calls if one.startswith("copy ")] == ["copy b0.mean to cpu"]
 
 
+@pytest.mark.process
 def test_tensor_of_two_blocks_is_not_swapped(start: Start) -> None:
     gpu = Gpu()
     start(gpu)
@@ -161,6 +167,7 @@ def test_tensor_of_two_blocks_is_not_swapped(start: Start) -> None:
         assert swap.swapped_bytes == 4 * BLOCK_BYTES
 
 
+@pytest.mark.process
 def test_failed_start_leaves_the_blocks_as_they_were(start: Start) -> None:
     gpu = Gpu(room=BLOCK_BYTES + 10)
     start(gpu)
@@ -173,6 +180,7 @@ def test_failed_start_leaves_the_blocks_as_they_were(start: Start) -> None:
     assert {block.weight.data.place for block in blocks} == {"cpu"}
 
 
+@pytest.mark.process
 def test_prefetch_out_of_memory_does_not_fail_a_step(start: Start) -> None:
     gpu = Gpu(room=2 * BLOCK_BYTES)
     start(gpu)
@@ -186,6 +194,7 @@ def test_prefetch_out_of_memory_does_not_fail_a_step(start: Start) -> None:
     assert [one for one in moves(gpu) if one.startswith("forward")] == [f"forward b{n}" for n in (0, 1, 2, 3)] * 2
 
 
+@pytest.mark.process
 def test_removed_hooks_leave_the_blocks_in_system_ram(start: Start) -> None:
     gpu = Gpu()
     start(gpu)

@@ -70,6 +70,7 @@ def test_transformers_run_has_epochs_and_evaluations(caplog: pytest.LogCaptureFi
     assert isinstance(callback, Base)
 
 
+@pytest.mark.process
 def test_peak_of_a_run_includes_the_stages_inside(caplog: pytest.LogCaptureFixture) -> None:
     """64 MiB in the epoch are in the peak of the run, which was measured outside of it."""
     callback = memwatch.keras_callback()
@@ -84,6 +85,7 @@ def test_peak_of_a_run_includes_the_stages_inside(caplog: pytest.LogCaptureFixtu
     assert peaks["train"] == peaks["epoch 1"]
 
 
+@pytest.mark.process
 def test_keras_and_lightning_stages(caplog: pytest.LogCaptureFixture) -> None:
     keras, lightning = memwatch.keras_callback(), memwatch.lightning_callback()
     keras.on_test_begin()
@@ -107,6 +109,7 @@ def test_keras_and_lightning_stages(caplog: pytest.LogCaptureFixture) -> None:
     assert read_stages(caplog) == ["evaluate", "epoch 5", "train", "evaluate", "predict"]
 
 
+@pytest.mark.process
 def test_accelerate_tracker_reports_seldom(caplog: pytest.LogCaptureFixture) -> None:
     """A program may log every step: of these only one in ten seconds becomes a mark."""
     tracker = memwatch.accelerate_tracker()

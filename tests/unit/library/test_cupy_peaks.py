@@ -15,6 +15,8 @@ from memwatch.library.cupy_peaks import cupy_peaks
 from memwatch.library.peak_counters import counters
 from support.cupy_stand_in import UNIT_BYTES, CountingCupy, hooks
 
+pytestmark = pytest.mark.process
+
 MIB = 1 << 20
 
 

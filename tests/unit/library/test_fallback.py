@@ -66,6 +66,7 @@ def test_device_is_tried_again_after_its_caches_are_cleared() -> None:
     assert pool.reserved == 2 * GIB
 
 
+@pytest.mark.process
 def test_allocation_falls_back_to_the_cpu_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     gpu = Gpu(failures=9)
 
@@ -79,6 +80,7 @@ def test_allocation_falls_back_to_the_cpu_and_says_so_once(caplog: pytest.LogCap
     assert caplog.messages == ["out of memory on cuda:0: allocations fall back to the CPU."]
 
 
+@pytest.mark.process
 def test_fallback_of_the_current_device_counts_for_that_of_the_message() -> None:
     memwatch.allocate_with_fallback(Gpu(failures=9).make, "cuda")
 

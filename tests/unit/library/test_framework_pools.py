@@ -125,6 +125,7 @@ def test_cupy_is_read_only_with_memory_in_use() -> None:
     assert (pool.total(), pool.free(), pool.shrink()) == (24 * GIB, 2 * GIB, 4 * GIB)
 
 
+@pytest.mark.process
 def test_cupy_on_a_unified_machine_uses_free_system_ram() -> None:
     """CUDA counts page cache as used on such machines."""
     free = CupyPool(CupyStandIn(8 * GIB, integrated=1)).free()

@@ -17,6 +17,8 @@ from memwatch.model import Absent
 from support.custom_pool import OwnPool
 from support.sample_snapshots import SAMPLES
 
+pytestmark = pytest.mark.process
+
 GIB = 1 << 30
 
 

@@ -87,6 +87,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> CountingTorch:
     return stand_in
 
 
+@pytest.mark.process
 def test_peak_of_a_gpu_is_its_allocators(torch: CountingTorch) -> None:
     """Allocated and freed within the block: 16 MiB, where samples see 4 MiB. The outer block keeps it as well."""
     torch.take(4 * MIB)
@@ -107,6 +108,7 @@ def test_peak_of_a_gpu_is_its_allocators(torch: CountingTorch) -> None:
     assert torch.peak == 5 * MIB
 
 
+@pytest.mark.process
 def test_counter_is_left_alone_without_exact(torch: CountingTorch) -> None:
     """Then a block below the program's peak has the greatest of its samples, and says so."""
     torch.take(4 * MIB)
@@ -121,6 +123,7 @@ def test_counter_is_left_alone_without_exact(torch: CountingTorch) -> None:
     assert torch.resets == 0
 
 
+@pytest.mark.process
 def test_reset_by_the_program_makes_a_peak_sampled(torch: CountingTorch) -> None:
     """The value that the counter had then is lost, and the kept one is dropped."""
     with track("step") as step:
@@ -148,6 +151,7 @@ def test_counter_without_reset_is_exact_only_where_it_rises() -> None:
     assert not unknown.exact
 
 
+@pytest.mark.process
 def test_blocks_of_threads_are_independent() -> None:
     """A block that is closed twice, or that opened before another, does no harm."""
     own = PeakCounters()

@@ -91,6 +91,7 @@ def counting_pool() -> Iterator[CountingPool]:
     memwatch.unregister_pool(pool)
 
 
+@pytest.mark.process
 def test_track_reports_totals_and_counts_of_the_block(counting_pool: CountingPool) -> None:
     """Those of before the block do not count."""
     with memwatch.track("load") as stats:

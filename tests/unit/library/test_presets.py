@@ -19,6 +19,7 @@ DISCRETE, UNIFIED = Architecture.DISCRETE, Architecture.UNIFIED
 RTX, GB10, V100 = "NVIDIA GeForce RTX 4090", "NVIDIA GB10", "Tesla V100-SXM2-16GB"
 
 
+@pytest.mark.process
 def test_preset_of_this_machine_changes_nothing() -> None:
     before = dict(os.environ)
 
@@ -119,6 +120,7 @@ def test_apply_after_the_import_of_a_framework_warns(
     ]
 
 
+@pytest.mark.process
 def test_unknown_preset_is_refused_with_those_that_exist() -> None:
     with pytest.raises(
         InvalidInputError, match=r'preset is "fast", which is not one of inference, training, constr'

@@ -10,6 +10,8 @@ import pytest
 from memwatchd.daemon import Daemon
 from support.settings_sample import settings_from
 
+pytestmark = pytest.mark.process
+
 
 def started(folder: Path) -> Daemon:
     settings = settings_from(folder, f"[state]\ndir = '{folder / 'state'}'\n[web]\nlisten = ['127.0.0.1:0']\n")

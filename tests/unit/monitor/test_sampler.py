@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+import pytest
 
 from memwatch.clock import SystemClock
 from memwatch.collectors.base import Collector, CollectorEntry
@@ -173,6 +174,7 @@ class Hurried(FakeCollector):
         return super().collect()
 
 
+@pytest.mark.process
 def test_hurried_collector_runs_at_once() -> None:
     """In the middle of its pause of ten minutes it runs right away, and again; without pressure it rests."""
     eager, patient = Hurried(), FakeCollector("patient", period_seconds=600.0, may_block=True)
@@ -198,6 +200,7 @@ def rests(collector: Hurried) -> bool:
     return collector.calls == calls
 
 
+@pytest.mark.process
 def test_slow_collector_is_not_hurried_beyond_its_budget() -> None:
     """A collector that takes 50 ms runs every 15 s at most, under any pressure: 0.3 % of a core."""
     slow = Hurried(took=0.05)
@@ -228,6 +231,7 @@ class Informed(Hurried):
         return super().collect()
 
 
+@pytest.mark.process
 def test_collector_with_news_runs_before_its_period_ends() -> None:
     """Without pressure; once, and then at its period again."""
     informed = Informed()
@@ -246,6 +250,7 @@ def test_collector_with_news_runs_before_its_period_ends() -> None:
     assert (before, informed.calls) == (1, 2)
 
 
+@pytest.mark.process
 def test_news_do_not_exceed_the_budget_of_a_slow_collector() -> None:
     informed = Informed(took=0.05)
     sampler = Sampler(enlist(informed), SystemClock())
@@ -331,6 +336,7 @@ def test_event_during_a_run_is_read_by_the_next_one() -> None:
     assert counting.calls == 3
 
 
+@pytest.mark.process
 def test_event_wakes_only_the_thread_that_reads_it() -> None:
     """A daemon has 15 threads of collectors. Fifty kills wake the one that counts them."""
     resting = [FakeCollector(f"resting{number}", period_seconds=600.0, may_block=True) for number in range(5)]

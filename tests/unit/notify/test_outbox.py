@@ -169,6 +169,7 @@ def test_at_most_two_damaged_files_are_kept(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.process
 def test_empty_file_is_an_empty_outbox(tmp_path: Path) -> None:
     """A file without a byte has lost nothing."""
     file = written(tmp_path)
@@ -197,6 +198,7 @@ def test_file_of_a_newer_version_is_not_touched(tmp_path: Path) -> None:
     assert (tmp_path / "outbox.sqlite.newer-7").read_bytes() == before
 
 
+@pytest.mark.process
 def test_flipped_bits_never_change_a_message(tmp_path: Path) -> None:
     """One bit flipped anywhere, three hundred times: every message read equals a written one."""
     (tmp_path / "original").mkdir()
@@ -221,6 +223,7 @@ def test_flipped_bits_never_change_a_message(tmp_path: Path) -> None:
         assert len(found) == 30 or opened.recovered or not opened.store, "the loss was not reported"
 
 
+@pytest.mark.process
 def test_row_of_an_unknown_kind_is_skipped(tmp_path: Path) -> None:
     """A newer version may write other kinds: such a row is counted, and the others are sent."""
     file = written(tmp_path, 3)
@@ -342,6 +345,7 @@ def test_aside_does_not_replace_a_file_beside_its_name(tmp_path: Path) -> None:
     assert (tmp_path / f"{FILE_NAME}.corrupt-8").exists()
 
 
+@pytest.mark.process
 def test_rows_that_cannot_be_read_survive_every_write(tmp_path: Path) -> None:
     """Also one that rewrites everything. A new message does not take the number of such a row."""
     file = written(tmp_path, 3)

@@ -64,6 +64,7 @@ def test_changed_template_is_compiled_again(templates: Path) -> None:
     assert rendered(templates) == ("only GiB", 0)
 
 
+@pytest.mark.process
 def test_process_that_writes_no_cache_compiles_once(tmp_path: Path) -> None:
     """As with PYTHONDONTWRITEBYTECODE or on a read-only image."""
     program = (

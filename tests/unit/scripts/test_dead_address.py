@@ -8,6 +8,8 @@ import pytest
 
 from support.dead_address import dead_address, dead_port
 
+pytestmark = pytest.mark.process
+
 
 def test_dead_address_refuses_connections() -> None:
     with pytest.raises(ConnectionRefusedError):

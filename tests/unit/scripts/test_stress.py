@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from scripts.stress import LOG, Plan, Row, Stress, is_clean, summarize
 
@@ -34,6 +35,7 @@ def test_only_complete_runs_without_failures_are_clean() -> None:
     assert not is_clean([row([])])
 
 
+@pytest.mark.process
 def test_resumed_runs_count_those_of_the_same_tests(tmp_path: Path) -> None:
     log = tmp_path / LOG
     log.parent.mkdir()

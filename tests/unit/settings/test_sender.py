@@ -57,6 +57,7 @@ def test_runbook_needs_an_address_and_an_alert() -> None:
     assert Sender("https://a").runbook_url("test", "test") is None
 
 
+@pytest.mark.process
 def test_reload_changes_the_labels(tmp_path: Path) -> None:
     """SIGHUP applies [labels]; with invalid ones the old stay in force."""
     texts = iter(('[labels]\ncluster = "west"\n', '[labels]\njob = "x"\n'))

@@ -77,6 +77,7 @@ def test_setting_without_a_declaration_is_rejected() -> None:
         find_effect(("undeclared", "inherits"), Outer)
 
 
+@pytest.mark.process
 def test_reload_applies_the_settings_that_declare_it_and_no_others(other: Other) -> None:
     """Each key is changed alone. `LiveSettings` has the parts that a reload applies."""
     paths = [path for path in other.values if path != PROXY_OF_OTHERS]
@@ -86,6 +87,7 @@ def test_reload_applies_the_settings_that_declare_it_and_no_others(other: Other)
     assert found == {path: Outcome(at == "reload", at != "start") for path, at in effects.items()}
 
 
+@pytest.mark.process
 def test_reload_of_a_recording_applies_the_settings_that_declare_it_and_no_others(other: Other) -> None:
     player = Player(open_recording(path_of("macbook"), salvage=False), ReplayClock(0.0, 1.0))
     # A renamed receiver is another receiver: a recording applies its events, and none of its other keys.
@@ -113,6 +115,7 @@ def test_proxy_of_all_receivers_is_applied_to_those_without_their_own(tmp_path: 
     assert shared == ["http://all.example:3128", "none", "http://own.example:1"]
 
 
+@pytest.mark.process
 def test_certificate_of_a_daemon_without_tls_needs_a_restart(other: Other) -> None:
     without = replace(other.base, web=replace(other.base.web, tls=Tls()))
 
@@ -160,6 +163,7 @@ def test_daemon_uses_every_field_that_a_reload_applies(tmp_path: Path, root_leve
     assert {name for name in after if after[name] == before[name]} == {"certificate", "exposure", "is_open"}
 
 
+@pytest.mark.process
 def test_reload_that_would_open_the_addresses_of_the_start_is_rejected(tmp_path: Path) -> None:
     """New addresses take effect at the next start, the missing login at once."""
     token = tmp_path / "token"
