@@ -182,6 +182,7 @@ def test_empty_file_is_an_empty_outbox(tmp_path: Path) -> None:
     assert opened.stored.messages == {}
 
 
+@pytest.mark.process
 def test_file_of_a_newer_version_is_not_touched(tmp_path: Path) -> None:
     """After a downgrade the messages of the newer version are kept under another name."""
     file = written(tmp_path)
