@@ -35,7 +35,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
+.PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine golden screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
 	reference docs verify-types shipped-config test-image test-deploy test-neighbours build deb test-system test-incidents test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
@@ -58,6 +58,7 @@ help:
 	@echo "make bench-pressure  score memwatchd and common rules on tests/traces: collapses and healthy machines"
 	@echo "make trace        turn a recording into a trace (RECORDING=FILE TRACE_ARGS='--name NAME --ends 90')"
 	@echo "make machine      turn a report of memwatch doctor --report into a machine of the tests (FROM=FILE NAME=NAME)"
+	@echo "make golden       rewrite the expected output of all simulated machines, with a summary (CHECK=1: only compare)"
 	@echo "make docs         build the site in out/site; fails on broken links and on pages missing in the navigation"
 	@echo "make reference    generate docs/reference from the code"
 	@echo "make screenshots  take every page of every demo, light and dark, wide and narrow, to out/screenshots"
@@ -136,6 +137,9 @@ lint: $(VENV)/.test
 # pyright runs in the Node.js of a wheel (61 MB), without another download. It finds the packages in the PATH's venv.
 verify-types: $(VENV)/.types
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright --verifytypes memwatch
+
+golden: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m scripts.make_golden $(if $(CHECK),--check)
 
 shipped-config: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.shipped_configuration

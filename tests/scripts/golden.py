@@ -1,14 +1,12 @@
 """The stable part of /metrics of machine folders, without values that vary from run to run.
 
-`PYTHONPATH=tests python -m scripts.golden` rewrites the samples in tests/machines/*/metrics.txt, and the HELP and
-TYPE lines of all machines in tests/machines/metrics_help.txt. Review the difference before committing it.
+`make golden` writes them: see `scripts.make_golden`.
 """
 
 from __future__ import annotations
 
 import mmap
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -16,7 +14,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from support.daemon_process import RunningDaemon, running_daemon
+from support.daemon_process import RunningDaemon
+from support.machine_exports import folder_of
 from support.machine_folders import NAMES, NVML_STATE, machine_folder
 from support.nvml_machine import Simulator
 from support.paths import MACHINES
@@ -62,6 +61,13 @@ class Host(Struct, frozen=True):
     waits_for: Sequence[str] = ()
 
 
+def golden_file(name: str) -> Path:
+    """Return the file with the metrics of a machine. Machines of one folder have a name for each."""
+    folder = folder_of(name)
+    variant = "" if folder.name == name else f".{name.removeprefix(folder.name).strip('-')}"
+    return folder / f"metrics{variant}.txt"
+
+
 def roots_arguments(name: str) -> list[str]:
     return arguments_of(MACHINES / name)
 
@@ -75,11 +81,9 @@ def host_of(name: str, scratch: Path) -> Host:
     machine = READY.get(name)
     if machine is None:
         return host_in(MACHINES / name, scratch)
-    folder = MACHINES / str(machine.host)
-    host = host_in(folder, scratch)
+    host = host_in(folder_of(name), scratch)
     environ = {**Simulator.of(scratch, machine).environ, **host.environ}
-    variant = "" if folder.name == name else f".{name.removeprefix(folder.name).strip('-')}"
-    return Host(host.roots, environ, folder / f"metrics{variant}.txt", ["nvml", *host.waits_for])
+    return Host(host.roots, environ, golden_file(name), ["nvml", *host.waits_for])
 
 
 def host_in(folder: Path, scratch: Path) -> Host:
@@ -100,7 +104,12 @@ def exported(daemon: RunningDaemon, waits_for: Sequence[str] = ()) -> str:
     daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
     for name in waits_for:
         daemon.wait_until_ok(name)
-    lines = daemon.get("/metrics").text.splitlines(keepends=True)
+    return stable_part(daemon.get("/metrics").text)
+
+
+def stable_part(exposition: str) -> str:
+    """Return the lines that are the same in every run, and their HELP and TYPE lines."""
+    lines = exposition.splitlines(keepends=True)
     stable = [line for line in lines if not line.startswith(VOLATILE) and " process_" not in line]
     return "".join(line for line in stable if family_of(line) != OF_INCIDENTS)
 
@@ -138,24 +147,3 @@ def help_of(expositions: Iterable[str]) -> str:
         for before, after in pairwise(found):
             order.add(after, before)
     return "".join(heads[name] for name in order.static_order())
-
-
-def write_golden(host: Host, scratch: Path) -> str:
-    """Run a daemon on the machine, write the samples of its metrics, and return all of /metrics."""
-    with running_daemon(
-        scratch, "--interval", "200ms", *host.roots, environ={**host.environ, **NO_ALERTS}
-    ) as daemon:
-        exposition = exported(daemon, host.waits_for)
-    host.golden.write_text(samples_of(exposition))
-    return exposition
-
-
-if __name__ == "__main__":
-    expositions = []
-    for machine in RUN_HERE:
-        with tempfile.TemporaryDirectory() as scratch:
-            host = host_of(machine, Path(scratch))
-            expositions.append(write_golden(host, Path(scratch)))
-            print(host.golden)
-    HELP.write_text(help_of(expositions))
-    print(HELP)

@@ -71,8 +71,8 @@ def pids_with_memory(reading: NvmlReading) -> frozenset[int]:
     return frozenset(process.pid for one in lists if not isinstance(one, Absent) for process in one)
 
 
-def _host_options(roots: Roots) -> list[str]:
-    """Facts of the host with which the helper validates the driver's answers."""
+def helper_options(roots: Roots) -> list[str]:
+    """Return facts of the host with which the helper validates the driver's answers."""
     options = ["--procfs", str(roots.procfs), "--sysfs", str(roots.sysfs)]
     total = re.search(rb"^MemTotal: +(\d{1,15}) kB$", read_once(roots.procfs / "meminfo") or b"", re.MULTILINE)
     return [*options, "--system-memory", str(int(total[1]) << 10)] if total else options
@@ -110,7 +110,7 @@ class Collector(BaseCollector):
             raise SourceUnavailable("no NVIDIA GPU and no NVIDIA driver found")
         if find_spec("pynvml") is None:
             raise SourceUnavailable("nvidia-ml-py is not installed: pip install nvidia-ml-py")
-        command = [*(argv or python_child(CHILD)), *_host_options(roots)]
+        command = [*(argv or python_child(CHILD)), *helper_options(roots)]
         self._helper = Helper(command, DEADLINE_SECONDS, pause_seconds, dict(os.environ))
         self._pids = pids
         self._roots = roots
