@@ -35,32 +35,21 @@ def test_simulated_machines_cover_all_jetsons() -> None:
     assert {one["jetpack"] for one in tegras} == {"4", "5", "6", "7", "7.2"}
 
 
-@pytest.mark.parametrize("name", JETSONS)
-def test_snapshot_of_a_jetson_has_the_expected_figures(name: str, tmp_path: Path) -> None:
-    """Pool, CUDA Pool inside it, free blocks, utilization and the GPU memory of each process."""
-    host, expected = host_of(name, tmp_path), machine_folder(name).report
+def test_snapshot_of_a_jetson_has_the_expected_figures(tmp_path: Path) -> None:
+    """tegrastats as a program, and the GPU memory of each process. The other figures are laws of all Jetsons."""
+    host, expected = host_of(ORIN, tmp_path), machine_folder(ORIN).report
     processes = '[processes]\ninterval = "1s"\n'
     with running_daemon(tmp_path, *host.roots, environ=host.environ, config=processes) as daemon:
         for collector in host.waits_for:
             daemon.wait_until_ok(collector)
         found = daemon.wait_for("/api/v1/snapshot", lambda one: held_in(one) == expected["held_bytes"])
 
-    (pool,), (share,), (device,) = found["pools"], found["shares"], found["devices"]
-    assert pool["size_bytes"] == found["total"]["size_bytes"]
-    for figure in ("used_bytes", "available_bytes", "unattributed_bytes"):
-        assert pool[figure] == expected[figure]
+    (share,), (device,) = found["shares"], found["devices"]
     assert (share["relation"], share["used_bytes"]) == ("CUDA Pool ⊂ System RAM", expected["cuda_pool_bytes"])
-    assert pool["contents"]["devices_bytes"] == share["used_bytes"]
     assert found["tegrastats"] == {
         key: expected[key] for key in ("largest_free_block_bytes", "largest_free_blocks")
     }
-    assert [device[key] for key in ("id", "process_list", "architecture")] == ["gpu0", "complete", "unified"]
-    assert (device["busy_ratio"], device["memory_busy_ratio"]) == (
-        expected["busy_ratio"],
-        expected["memory_busy_ratio"],
-    )
-    assert found["machine"]["details"]["soc"] == machine_folder(name).expected["tegra"]["tegra"]["soc"]
-    assert found["machine"]["explanation"].startswith("GPU memory is part of System RAM on this board")
+    assert device["busy_ratio"] == expected["busy_ratio"]
 
 
 def held_in(snapshot: Any) -> dict[str, int]:

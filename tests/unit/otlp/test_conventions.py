@@ -1,31 +1,31 @@
-"""Test the conventional names: against the published semantic conventions, and on the metrics of all machines."""
+"""Test the conventional names: against the published semantic conventions, and on metrics of two machines.
+
+The memory of all machines under these names is a law in test_golden.py.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pytest
 import yaml
 from opentelemetry.metrics import NoOpMeter
-from opentelemetry.sdk.metrics.export import Gauge, Histogram, Metric, Sum
+from opentelemetry.sdk.metrics.export import Gauge, Histogram, Sum
 from opentelemetry.semconv._incubating.attributes import hw_attributes, system_attributes
 from opentelemetry.semconv._incubating.metrics import hw_metrics, system_metrics
 from opentelemetry.semconv.attributes import error_attributes
 from prometheus_client.core import HistogramMetricFamily
-from prometheus_client.parser import text_string_to_metric_families
 
 from memwatchd.otlp.conventions import CONVENTIONS
 from memwatchd.otlp.payload import Span, conventional_metrics, own_metrics
 from scripts.golden import with_help
 from scripts.otel_collector import SHIPPED, with_conventions
 from scripts.reference.metrics import OTHER_NAMES
+from support.exposition import families_of, points_of
 from support.paths import MACHINES
 
-SCRAPES = sorted(MACHINES.glob("*/metrics*.txt"))
 SPAN = Span(1, 2)
 KINDS = {
     "create_counter": "counter",
@@ -97,61 +97,21 @@ def test_names_of_the_metrics_page_are_published() -> None:
     assert {one.name for one in CONVENTIONS} <= names
 
 
-def families_of(file: Path) -> list[Any]:
-    return list(text_string_to_metric_families(with_help(file.read_text())))
-
-
-def values(metrics: Iterator[Metric], name: str) -> dict[tuple[tuple[str, str], ...], float]:
-    """Return the values of a metric by its attributes; no two points have the same."""
-    points: list[Any] = [point for metric in metrics if metric.name == name for point in metric.data.data_points]
-    found = {tuple(sorted(point.attributes.items())): point.value for point in points}
-    assert len(found) == len(points)
-    return found
-
-
-@pytest.mark.parametrize("file", SCRAPES, ids=lambda file: f"{file.parent.name}-{file.stem}")
-def test_system_memory_by_state_adds_up_to_its_limit(file: Path) -> None:
-    """Used, cached and free memory are the whole System RAM, on every machine that knows all three."""
-    families = families_of(file)
-    limits = values(conventional_metrics(families, SPAN, {}), "system.memory.limit")
-    usage = values(conventional_metrics(families, SPAN, {}), "system.memory.usage")
-
-    assert len(limits) <= 1
-    if len(usage) == 3:
-        assert sum(usage.values()) == pytest.approx(sum(limits.values()), rel=0.02)
-    else:
-        assert sum(usage.values()) <= sum(limits.values())
-
-
-@pytest.mark.parametrize("file", SCRAPES, ids=lambda file: f"{file.parent.name}-{file.stem}")
-def test_gpu_memory_is_that_of_pools_with_a_device(file: Path) -> None:
-    """A GPU that uses System RAM has no separate memory, and so no figure under this name."""
-    families = families_of(file)
-    text = file.read_text()
-    pools = sum(
-        line.startswith("memwatch_pool_size_bytes") and 'device=""' not in line for line in text.split("\n")
-    )
-
-    limits = values(conventional_metrics(families, SPAN, {}), "hw.gpu.memory.limit")
-    usage = values(conventional_metrics(families, SPAN, {}), "hw.gpu.memory.usage")
-
-    assert len(limits) == pools
-    for attributes, used in usage.items():
-        assert used <= limits[attributes]
-        assert dict(attributes).keys() == {"hw.id", "hw.type"}
+def families_in(machine: str) -> list[Any]:
+    return families_of(with_help((MACHINES / machine / "metrics.txt").read_text()))
 
 
 def test_attributes_of_the_device_are_added_to_its_metrics() -> None:
-    families = families_of(MACHINES / "8x-h100/metrics.txt")
+    families = families_in("8x-h100")
     metrics = conventional_metrics(families, SPAN, {"gpu3": {"hw.vendor": "NVIDIA"}})
 
-    vendors = {dict(key)["hw.id"]: dict(key).get("hw.vendor") for key in values(metrics, "hw.power")}
+    vendors = {dict(key)["hw.id"]: dict(key).get("hw.vendor") for key in points_of(metrics, "hw.power")}
     assert vendors == {f"gpu{number}": "NVIDIA" if number == 3 else None for number in range(8)}
 
 
 def test_own_metrics_have_the_names_of_a_scrape() -> None:
     """Totals are monotonic sums, all else gauges. An empty label is left out."""
-    metrics = {one.name: one for one in own_metrics(families_of(MACHINES / "gh200-numa/metrics.txt"), SPAN)}
+    metrics = {one.name: one for one in own_metrics(families_in("gh200-numa"), SPAN)}
     pools = metrics["memwatch_pool_size_bytes"]
     errors = metrics["memwatch_driver_memory_errors_total"].data
 
