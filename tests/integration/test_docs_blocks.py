@@ -1,71 +1,39 @@
-"""Every block of every page runs, or is checked as far as it can be."""
+"""Every block of every page runs. Those that are only checked are in `scripts.check_pages`."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
+from scripts.check_pages import verb_of
 from support.daemon_process import get
-from support.page_blocks import RUN_LANGUAGES, BlockError, check_shell, console_commands, page_run
+from support.page_blocks import RUN_LANGUAGES, BlockError, check_shell, page_run
 from support.page_settings import check_settings
 from support.pages import Fence, fences, pages
 from support.paths import ROOT
 from support.waiting import wait_until
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 TEXTS = {page: (ROOT / page).read_text() for page in pages()}
 BLOCKS = [(page, fence) for page, text in TEXTS.items() for fence in fences(text)]
-SAMPLES = frozenset({"console", "text", "promql", "ini", ""})
-DATA = frozenset({"toml", "yaml", "json"})
-
-
-def each_block(*languages: str) -> pytest.MarkDecorator:
-    """Parametrize a test with the blocks in these languages; its id names page and line."""
-    chosen = [(page, fence) for page, fence in BLOCKS if fence.language in languages]
-    return pytest.mark.parametrize(
-        "fence", [fence for _, fence in chosen], ids=[f"{page}:{fence.line}" for page, fence in chosen]
-    )
-
-
-def verb_of(fence: Fence) -> str:
-    """Return `run`, `live`, `background`, `system` or `check`."""
-    verb, argument = fence.directive or ("", "")
-    if verb == "checked":
-        return "check"
-    return {"": "run", "live": "live", "in background": "background", "system": "system"}[argument]
 
 
 def runs(fence: Fence) -> bool:
     return fence.language in RUN_LANGUAGES and verb_of(fence) in ("run", "live", "background")
 
 
+# By page and line.
+SETTINGS = {
+    f"{page}:{fence.line}": fence
+    for page, fence in BLOCKS
+    if fence.language == "toml" and verb_of(fence) != "check"
+}
 RUNNING = [page for page, text in TEXTS.items() if any(runs(fence) for fence in fences(text))]
-
-
-def test_language_of_every_block_is_known() -> None:
-    """Others would be neither run nor checked."""
-    known = RUN_LANGUAGES | DATA | SAMPLES
-
-    assert [f"{page}:{fence.line}" for page, fence in BLOCKS if fence.language not in known] == []
 
 
 def test_pages_are_found() -> None:
     assert {"README.md", "docs/index.md", "docs/reference/metrics.md"} <= {str(page) for page in TEXTS}
     assert len(RUNNING) >= 5
-
-
-@each_block(*RUN_LANGUAGES, *DATA, *SAMPLES)
-def test_directive_is_known(fence: Fence) -> None:
-    assert fence.directive is None or fence.language in RUN_LANGUAGES | DATA
-    assert verb_of(fence) in ("run", "live", "background", "system", "check")
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=str)
@@ -93,39 +61,11 @@ def test_demo_pair_of_its_page_is_shown_together(tmp_path: Path) -> None:
         wait_until(lambda: states() == {"spark-1a2b": "up", "ember": "up"}, describe=states)
 
 
-@each_block("sh")
-def test_shell_block_names_only_what_exists(fence: Fence) -> None:
-    check_shell(fence.code)
-
-
-@each_block("console")
-def test_sample_of_a_terminal_has_commands_and_options_that_exist(fence: Fence) -> None:
-    assert console_commands(fence.code), "no line begins with “$ ”; use text"
-    check_shell(console_commands(fence.code))
-
-
-@each_block("python")
-def test_python_block_compiles(fence: Fence) -> None:
-    compile(fence.code, f"line {fence.line}", "exec")
-
-
-@each_block("toml")
+@pytest.mark.parametrize("fence", SETTINGS.values(), ids=SETTINGS)
 def test_settings_are_accepted(fence: Fence, tmp_path: Path) -> None:
-    tomllib.loads(fence.code)
-    if verb_of(fence) == "check":
-        return
-
     done = check_settings(fence.code, tmp_path)
 
     assert done.returncode == 0, done.stderr
-
-
-@each_block("yaml", "json")
-def test_data_parses(fence: Fence) -> None:
-    if fence.language == "yaml":
-        assert list(yaml.safe_load_all(fence.code))
-    else:
-        json.loads(fence.code)
 
 
 @pytest.mark.parametrize(

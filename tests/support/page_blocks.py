@@ -181,9 +181,19 @@ def answers(port: int) -> bool:
 
 def check_shell(code: str) -> None:
     """Check a block that is not run: its syntax, options of our commands, make targets, and paths that it names."""
-    syntax = subprocess.run(["bash", "-n", "-c", code], capture_output=True, text=True, check=False)
-    if syntax.returncode:
+    check_syntax(code)
+    check_names_in_shell(code)
+
+
+def check_syntax(code: str) -> None:
+    """Raise BlockError if bash rejects the syntax, or warns of a here-document without an end."""
+    syntax = subprocess.run(["bash", "-n"], input=code, capture_output=True, text=True, check=False)
+    if syntax.returncode or syntax.stderr:
         raise BlockError(f"bash: {syntax.stderr}")
+
+
+def check_names_in_shell(code: str) -> None:
+    """Raise BlockError for an option, make target or path that does not exist."""
     for words in commands_in(code):
         check_command(words)
     for path in _REPOSITORY_PATH.findall(code):

@@ -29,9 +29,8 @@ def test_kind_is_described(kind: str, words: str) -> None:
     assert describe_kind(kind) == words
 
 
-@pytest.mark.parametrize("code", DOCUMENTED)
-def test_documented_xid_has_a_meaning(code: int) -> None:
-    assert XIDS[code]
+def test_documented_xid_has_a_meaning() -> None:
+    assert [code for code in DOCUMENTED if not XIDS.get(code)] == []
 
 
 def test_meanings_are_short_and_fit_into_a_sentence() -> None:

@@ -73,42 +73,41 @@ def test_warning_ends_in_warning() -> None:
     assert rules_of("a.py", "class Slow(UserWarning): ...\n") == [(1, "exception-name")]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "somebody",
-        "nobody",
-        "anybody",
-        "everybody",
-        "whoever",
-        "whosoever",
-        "anew",
-        "for want of",
-        "so long as",
-        "for so long",
-        "so much",
-        "so many",
-        "is told of",
-        "was told that",
-        "lets go of",
-        "let go",
-        "gives way",
-        "gave way",
-        "lost its mind",
-        "has patience",
-        "besides",
-        "dear",
-        "of its own",
-        "a look",
-        "one look",
-        "but for",
-        "who is new",
-        "the same that",
-        "what fires",
-        "who dies",
-        "thereof",
-    ],
+WORDS_NOT_USED = (
+    "somebody",
+    "nobody",
+    "anybody",
+    "everybody",
+    "whoever",
+    "whosoever",
+    "anew",
+    "for want of",
+    "so long as",
+    "for so long",
+    "so much",
+    "so many",
+    "is told of",
+    "was told that",
+    "lets go of",
+    "let go",
+    "gives way",
+    "gave way",
+    "lost its mind",
+    "has patience",
+    "besides",
+    "dear",
+    "of its own",
+    "a look",
+    "one look",
+    "but for",
+    "who is new",
+    "the same that",
+    "what fires",
+    "who dies",
+    "thereof",
 )
+
+
 @pytest.mark.parametrize(
     ("path", "frame"),
     [
@@ -120,8 +119,10 @@ def test_warning_ends_in_warning() -> None:
     ],
     ids=["page", "comment", "docstring", "string", "template"],
 )
-def test_word_that_is_not_used_is_found(words: str, path: str, frame: str) -> None:
-    assert rules_of(path, frame.format(words)) == [(3, "word")]
+def test_word_that_is_not_used_is_found(path: str, frame: str) -> None:
+    found = {words: rules_of(path, frame.format(words)) for words in WORDS_NOT_USED}
+
+    assert {words: rules for words, rules in found.items() if rules != [(3, "word")]} == {}
 
 
 def test_words_are_found_over_the_end_of_a_line_and_in_capitals() -> None:
