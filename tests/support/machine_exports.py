@@ -49,7 +49,7 @@ INTERVAL_SECONDS = 1.0
 
 
 class Export(Struct, frozen=True):
-    """What a daemon on the machine shows after three ticks. `metrics` is all of /metrics."""
+    """Output of a daemon on the machine after three ticks. `metrics` is all of /metrics."""
 
     snapshot: Snapshot
     json: Any

@@ -22,7 +22,6 @@ from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.pci import GpuPids
 from support.daemon_process import clean_environment
 from support.nvml_machine import LIBRARY, built_library
-from support.waiting import MAX_WAIT_SECONDS
 
 
 def read_all(machines: Mapping[str, tuple[str | None, Roots]]) -> dict[str, bytes]:
@@ -48,7 +47,6 @@ def read_all(machines: Mapping[str, tuple[str | None, Roots]]) -> dict[str, byte
             [sys.executable, "-m", "support.nvml_readings", scratch, str(built_library())],
             input=json.dumps(orders).encode(),
             stdout=subprocess.PIPE,
-            timeout=MAX_WAIT_SECONDS,
             env=clean_environment(**environ),
             check=True,
         )
