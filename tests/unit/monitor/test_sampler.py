@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+
 import pytest
 
 from memwatch.clock import SystemClock
