@@ -37,8 +37,11 @@ SOCKETS = frozenset({"socket.bind", "socket.connect"})
 FILES = frozenset({"open", "os.listdir", "os.scandir"})
 
 
-class NotPureError(AssertionError):
-    """Pure test that uses a process, a socket, real time or a file of this machine."""
+class NotPureError(AssertionError, OSError):
+    """Pure test that uses a process, a socket, real time or a file of this machine.
+
+    As an OSError it makes code under test close its socket. A leaked one would fail another test.
+    """
 
 
 class _Guard(Struct):
