@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 from memwatch.leases import OWN_LEASE
 from memwatch.library.cgroup_limit import CgroupLimit, own_limit
@@ -40,21 +42,53 @@ def wait_for(
     need = parse_bytes(size)
     if not 0.01 <= interval <= 3600:
         raise InvalidInputError(f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 1")
-    began = known_at = time.monotonic()
+    began = time.monotonic()
     machine_cache.any().find(device)
     whole = get_device_memory_bytes(device, default=MAX_BYTES)
+    return wait_until_free(need, lambda: _check(device, need, whole, certain), interval, began, timeout)
+
+
+class Room(NamedTuple):
+    """Result of one check. `left_bytes`: available bytes without leases of others. `total_bytes`: the most ever."""
+
+    left_bytes: Bytes
+    total_bytes: int
+
+
+def wait_until_free(
+    need: int,
+    check: Callable[[], Room],
+    interval: float,
+    began: float,
+    timeout: float | None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Check once in each interval. Return True as soon as `need` bytes are left, False if waiting is in vain.
+
+    `began`, from which the timeout counts, is a time of `clock`.
+    """
+    known_at = began
     while True:
-        found, limit = memory_info(device), own_limit() if is_cpu(device) else None
-        left = _left_of(found, limit, certain)
-        if isinstance(left, int) and left >= need and left - leased_bytes(device) >= need:
-            return True
-        now = time.monotonic()
-        known_at = now if isinstance(left, int) else known_at
-        if _exceeds_total(need, whole, limit) or now - known_at > UNKNOWN_SECONDS:
+        found = check()
+        now = clock()
+        if isinstance(found.left_bytes, int):
+            known_at = now
+            if found.left_bytes >= need:
+                return True
+        if need > found.total_bytes or now - known_at > UNKNOWN_SECONDS:
             return False
         if timeout is not None and now + interval > began + timeout:
             return False
-        time.sleep(interval)
+        sleep(interval)
+
+
+def _check(device: object, need: int, whole: int, certain: bool) -> Room:
+    found, limit = memory_info(device), own_limit() if is_cpu(device) else None
+    left = _left_of(found, limit, certain)
+    if isinstance(left, int) and left >= need:
+        left -= leased_bytes(device)
+    return Room(left, whole if limit is None else min(whole, limit.size_bytes))
 
 
 def _left_of(found: MemoryInfo | None, limit: CgroupLimit | None, certain: bool) -> Bytes:
@@ -62,12 +96,6 @@ def _left_of(found: MemoryInfo | None, limit: CgroupLimit | None, certain: bool)
         return Absent.NOT_AVAILABLE
     left = found.headroom_certain_bytes if certain else found.headroom_bytes
     return left if isinstance(left, Absent) or limit is None else min(left, limit.left_bytes)
-
-
-def _exceeds_total(need: int, whole: int, limit: CgroupLimit | None) -> bool:
-    if limit is not None and need > limit.size_bytes:
-        return True
-    return need > whole
 
 
 @never_raise(0)

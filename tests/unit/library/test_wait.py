@@ -1,0 +1,89 @@
+"""Test how long `wait_for` waits, by a clock that only the wait itself moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from memwatch.library.wait import Room, wait_until_free
+from memwatch.model import Absent, Bytes
+from support.fakes import GIB, FakeClock
+
+TOTAL = 64 * GIB
+UNKNOWN = Absent.NOT_AVAILABLE
+
+
+class Wait:
+    """A wait for 8 GiB with a manual clock. `room`: what is left, by the second since its start."""
+
+    def __init__(self, room: Callable[[float], Bytes], total: int = TOTAL) -> None:
+        self.room, self.total = room, total
+        self.clock = FakeClock()
+        self.began = self.clock.now
+        self.checks: list[float] = []
+
+    def run(self, interval: float = 1.0, timeout: float | None = None, need: int = 8 * GIB) -> bool:
+        return wait_until_free(need, self._check, interval, self.began, timeout, self.clock.monotonic, self._sleep)
+
+    def _check(self) -> Room:
+        self.checks.append(self.clock.now - self.began)
+        assert len(self.checks) < 10_000, "the wait does not end"
+        return Room(self.room(self.checks[-1]), self.total)
+
+    def _sleep(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+
+def test_wait_ends_with_the_first_check_that_finds_room() -> None:
+    wait = Wait(lambda second: 8 * GIB if second >= 3 else 8 * GIB - 1)
+
+    assert wait.run()
+    assert wait.checks == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_unknown_headroom_ends_the_wait_after_a_minute() -> None:
+    """Without a timeout, in a training script, it would last for ever."""
+    wait = Wait(lambda _second: UNKNOWN)
+
+    assert not wait.run()
+    assert wait.checks[-1] == 61.0
+
+
+def test_minute_counts_from_the_last_known_headroom() -> None:
+    """The driver answers once, half a minute after the start."""
+    wait = Wait(lambda second: GIB if second == 30 else UNKNOWN)
+
+    assert not wait.run()
+    assert wait.checks[-1] == 91.0
+
+
+def test_headroom_that_becomes_known_in_time_is_used() -> None:
+    wait = Wait(lambda second: 9 * GIB if second >= 60 else UNKNOWN)
+
+    assert wait.run()
+    assert wait.checks[-1] == 60.0
+
+
+def test_known_headroom_is_waited_for_without_end() -> None:
+    """Two days, with no timeout."""
+    wait = Wait(lambda second: 9 * GIB if second >= 172_800 else GIB)
+
+    assert wait.run(interval=60.0)
+
+
+@pytest.mark.parametrize(("timeout", "last"), [(0.0, 0.0), (0.9, 0.0), (1.0, 1.0), (2.5, 2.0)])
+def test_no_check_begins_after_the_timeout(timeout: float, last: float) -> None:
+    """Also one that would begin after it is left out, instead of sleeping in vain."""
+    wait = Wait(lambda _second: GIB)
+
+    assert not wait.run(timeout=timeout)
+    assert wait.checks[-1] == last
+
+
+@pytest.mark.parametrize(("need", "checks"), [(TOTAL, 3), (TOTAL + 1, 1)])
+def test_more_than_the_total_is_not_waited_for(need: int, checks: int) -> None:
+    wait = Wait(lambda _second: GIB)
+
+    assert not wait.run(need=need, timeout=2.0)
+    assert len(wait.checks) == checks
