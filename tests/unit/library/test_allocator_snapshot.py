@@ -12,7 +12,7 @@ import pytest
 from memwatch.library import allocator_snapshot
 from memwatch.library.allocator_snapshot import read_snapshot, summarize
 from memwatch.library.pickle_reader import PickleRefusedError
-from support.torch_snapshot import MIB, block, sample_snapshot
+from support.torch_snapshot import MIB, block, frame, sample_snapshot
 
 
 def test_blocks_are_grouped_by_the_programs_own_line() -> None:
@@ -91,3 +91,26 @@ def test_file_is_read_and_errors_name_it(tmp_path: Path) -> None:
         read_snapshot(tmp_path / "pipe")
     with pytest.raises(FileNotFoundError):
         read_snapshot(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("state", "allocated", "unused"),
+    [
+        ("active_allocated", 30, 0),
+        ("active_pending_free", 30, 0),
+        ("active_awaiting_free", 30, 0),
+        ("inactive", 0, 30),
+    ],
+)
+def test_blocks_that_wait_to_be_freed_are_not_unused(state: str, allocated: int, unused: int) -> None:
+    """Another stream still uses a pending block, so no allocation can take it. It counts with its place."""
+    frames = [frame(7, "send")]
+    found = {"segments": [{"total_size": 30 * MIB, "blocks": [block(30 * MIB, frames, state)]}]}
+
+    summary = summarize(found)
+
+    (device,) = summary.devices
+    figures = device.allocated_bytes, device.unused_bytes, device.largest_unused_bytes
+    assert figures == (allocated * MIB, unused * MIB, unused * MIB)
+    assert [one.total_bytes for one in summary.sites] == [30 * MIB] * bool(allocated)
+    assert summary.blocks == bool(allocated)
