@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from memwatch.planning.answer import answer_model
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
-from memwatch.planning.pipeline import ImageUse, compute_decoding
+from memwatch.planning.number_formats import bits_per_weight
+from memwatch.planning.pipeline import ImageUse, compute_components, compute_decoding
 from memwatch.planning.request import MemoryNeed, Use, compute_checkpoint_need, list_image_reductions
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
@@ -243,3 +245,17 @@ def test_index_cannot_name_folders_elsewhere(name: str, tmp_path: Path) -> None:
     (folder / "model_index.json").write_text(json.dumps({name: ["a", "b"]}))
     with pytest.raises(InvalidInputError, match="names no folder"):
         read_checkpoint(folder)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("float32", 32), ("bfloat16", 16), ("fp8", 16), ("nf4", 16)])
+@pytest.mark.parametrize("name", ["sdxl", "flux", "sd15"])
+def test_vae_is_not_quantized(name: str, dtype: str, bits: int, models: dict[str, Checkpoint]) -> None:
+    """Quantizers leave the VAE at 16 bits. In 32 it grows with the others."""
+    pipe = models[name].pipeline
+    assert pipe is not None
+
+    found = compute_components(pipe, dtype)
+
+    assert found["vae"] == pipe.vae_parameters * bits // 8
+    assert found["denoiser"] == math.ceil(pipe.denoiser_parameters * bits_per_weight(dtype) / 8)
+    assert found["text_encoders"] == math.ceil(pipe.encoder_parameters * bits_per_weight(dtype) / 8)
