@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -11,13 +12,15 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
 from memwatch.alerts.persistence import (
+    MAX_UNREAD,
+    UNREAD,
     StateDecodeError,
     decode_alert_states,
     decode_silences,
     encode_alert_states,
     encode_silences,
 )
-from memwatch.alerts.silences import Silence, by_wall_clock
+from memwatch.alerts.silences import MAX_SECONDS, Silence, by_wall_clock
 from memwatch.alerts.state import AlertState, Key
 from memwatch.clock import Moment
 from memwatch.snapshot import Level, Reason
@@ -221,3 +224,49 @@ def test_unreadable_entries_return_to_the_version_that_wrote_them() -> None:
     readable = {"boot_id": "old", "entry": {"id": "sil_2", **times}}
     both = decode_silences(encode_silences(silences, "boot", [readable]), STOPPED, "boot")
     assert [one.id for one in both] == ["sil_1", "sil_2"]
+
+
+@pytest.mark.parametrize(
+    ("until", "seconds_left"), [(HOUR - 1, HOUR - 1), (HOUR, HOUR), (2 * HOUR, HOUR), (9e9, HOUR)]
+)
+def test_silence_of_a_changed_file_ends_after_its_duration_at_the_latest(until: float, seconds_left: float) -> None:
+    """A damaged or edited boot time cannot mute an alert for longer than the silence was made for."""
+    times = {"until_unix": STOPPED.wall + HOUR, "created_unix": STOPPED.wall}
+    one = {"id": "sil_1", **times, "until_boottime": STOPPED.boottime + until}
+    state = {"boot_id": "boot", "silences": [one]}
+
+    (found,) = decode_silences(json.dumps(state).encode(), STOPPED, "boot")
+
+    assert found.until_boottime - STOPPED.boottime == pytest.approx(seconds_left)
+
+
+@pytest.mark.parametrize("boot", ["boot", "another boot"])
+def test_silence_of_a_changed_file_ends_after_the_longest_duration(boot: str) -> None:
+    """A silence cannot be made for longer, in the same boot or after a reboot."""
+    times = {"until_unix": STOPPED.wall + 2 * MAX_SECONDS, "created_unix": STOPPED.wall}
+    one = {"id": "sil_1", **times, "until_boottime": STOPPED.boottime + 2 * MAX_SECONDS}
+    state = {"boot_id": "boot", "silences": [one]}
+
+    (found,) = decode_silences(json.dumps(state).encode(), STOPPED, boot)
+
+    assert found.until_boottime - STOPPED.boottime == MAX_SECONDS
+
+
+DECODERS: dict[str, Callable[[bytes, Moment, str, list[dict[str, object]]], object]] = {
+    "watches": decode_alert_states,
+    "silences": decode_silences,
+}
+
+
+@pytest.mark.parametrize("count", [2, MAX_UNREAD - 1, MAX_UNREAD, MAX_UNREAD + 1])
+@pytest.mark.parametrize("name", ["watches", "silences"])
+def test_all_unread_entries_up_to_the_limit_return_in_their_order(name: str, count: int) -> None:
+    """Entries of a newer version are lost only above the limit, the last ones first."""
+    entries = [{"id": f"new_{number}", "power": number} for number in range(count)]
+    decode, unread, again = DECODERS[name], list[dict[str, object]](), list[dict[str, object]]()
+
+    decode(json.dumps({"boot_id": "old", name: entries}).encode(), STOPPED, "boot", unread)
+    encoded = json.dumps({"boot_id": "boot", name: [], UNREAD: unread}).encode()
+    decode(encoded, STOPPED, "boot", again)
+
+    assert again == unread == [{"boot_id": "old", "entry": entry} for entry in entries[:MAX_UNREAD]]
