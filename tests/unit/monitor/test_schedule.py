@@ -116,3 +116,17 @@ def test_fast_pace_keeps_its_reason(found: list[Pressure], stalled: bool, why: s
 
     assert pace.why == why
     assert next_pace(next_pace(pace, [pressure(0.1)], 1.0), [pressure(0.7)], 2.0).why == why
+
+
+@pytest.mark.parametrize(("slept", "reported"), [(0.0, 0.0), (0.75, 0.0), (1.0, 1.0), (1.25, 1.25), (9.0, 9.0)])
+def test_suspend_is_reported_from_one_second_on(slept: float, reported: float) -> None:
+    """Clocks are read one after the other, so they differ by less. A short suspend is one."""
+    before, after = Moment(10.0, 10.0, 100.0), Moment(11.0, 11.0 + slept, 101.0 + slept)
+
+    assert suspended_seconds(before, after) == reported
+
+
+@pytest.mark.parametrize(("step", "reported"), [(0.75, 0.0), (-0.75, 0.0), (1.0, 1.0), (-1.0, -1.0), (1.25, 1.25)])
+def test_step_of_the_wall_clock_is_reported_from_one_second_on(step: float, reported: float) -> None:
+    """In both directions."""
+    assert wall_jump_seconds(Moment(0.0, 0.0, 0.0), Moment(1.0, 1.0, 1.0 + step)) == reported

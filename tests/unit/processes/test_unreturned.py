@@ -234,3 +234,14 @@ def test_memory_in_a_total_of_the_driver_is_found() -> None:
         changes = tracker.add(float(at), replace(holding, processes=()))
 
     assert [one.held_bytes for one in changes.current] == [19 * GIB]
+
+
+@pytest.mark.parametrize(("gap", "is_reported"), [(60.0, True), (61.0, False)])
+def test_gap_of_more_than_a_minute_starts_again(gap: float, is_reported: bool) -> None:
+    """Memory may have moved for other reasons while the figures were incomplete."""
+    card = Card()
+    card.show(GIB, holder(50, 18 * GIB))
+    card.at += gap - 10.0
+    card.show(19 * GIB, seconds=60)
+
+    assert bool(card.log) is is_reported
