@@ -259,3 +259,25 @@ def test_counters_that_fall_give_no_rate() -> None:
 def test_idle_engine_has_a_rate_of_zero_and_no_time_to_first_token() -> None:
     same = Counters(100, 1000, 2.0, 10)
     assert compute_rates(same, same, 5.0) == Rates(0.0, 0.0, Absent.NOT_AVAILABLE)
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus"),
+    [
+        ((), 1),
+        (("-tp", "4"), 4),
+        (("-pp", "3"), 3),
+        (("--tensor-parallel-size", "4", "--pipeline-parallel-size", "3"), 12),
+        (("-tp=2", "-pp=2"), 4),
+    ],
+)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_absolute_cache_of_vllm_is_that_of_all_gpus(options: tuple[str, ...], gpus: int, replicas: int) -> None:
+    """It is given for each GPU: tensor parallel × pipeline stages × replicas."""
+    metrics = texts.vllm_metrics(cache_bytes=str(5 * GIB))
+    others = [metrics.replace(b'engine="0"', b'engine="%d"' % number) for number in range(1, replicas)]
+    command = Command(("/venv/bin/vllm", "serve", "Qwen/Qwen3-32B", *options))
+
+    found = vllm.parse(Answers({"/metrics": b"".join([metrics, *others])}, command))
+
+    assert found.kv_cache_bytes == 5 * GIB * gpus * replicas

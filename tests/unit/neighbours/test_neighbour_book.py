@@ -10,6 +10,7 @@ import pytest
 from memwatch.model import Absent
 from memwatch.neighbour_status import NeighbourStatus
 from memwatch.neighbours.book import HOLD_SECONDS, NeighbourBook
+from memwatch.neighbours.last_words import tell_last_words
 from memwatch.neighbours.machines import list_machines
 from memwatch.neighbours.neighbour import HOUR_BYTES, RECENT_BYTES, Failure, Neighbour
 from memwatch.neighbours.tick import HolderTick, PoolTick, Tick
@@ -279,3 +280,36 @@ def test_ring_returns_what_was_added() -> None:
         ring.add(float(number), data)
 
     assert ring.ticks() == added
+
+
+def test_fall_is_that_of_the_last_ten_seconds() -> None:
+    """Two minutes of rest before a fall of 4 GiB/s for ten seconds do not make it look slow."""
+    ticks = [tick(1000.0 + second, available=60 * GIB) for second in range(120)]
+    ticks += [tick(1120.0 + second, available=60 * GIB - second * 4 * GIB) for second in range(11)]
+
+    found = tell_last_words(ticks)
+
+    assert found is not None
+    assert found.falling_bytes_per_second == 4 * GIB
+
+
+@pytest.mark.parametrize(("age", "pace"), [(10.0, GIB), (11.0, None)])
+def test_tick_of_more_than_ten_seconds_ago_is_not_compared(age: float, pace: int | None) -> None:
+    """Two ticks: the older one counts up to the limit."""
+    ticks = [tick(1000.0, available=40 * GIB), tick(1000.0 + age, available=40 * GIB - int(age) * GIB)]
+
+    found = tell_last_words(ticks)
+
+    assert found is not None
+    assert found.falling_bytes_per_second == pace
+
+
+@pytest.mark.parametrize(("lost", "is_told"), [(128, False), (132, True)])
+def test_fall_of_less_than_a_thousandth_a_second_is_rest(lost: int, is_told: bool) -> None:
+    """128 GiB: 131 MiB a second are a thousandth."""
+    ticks = [tick(1000.0, available=40 * GIB), tick(1001.0, available=40 * GIB - (lost << 20))]
+
+    found = tell_last_words(ticks)
+
+    assert found is not None
+    assert ("falling" in found.sentence) is is_told
