@@ -208,3 +208,23 @@ def test_wavering_suspect_is_one_event_a_window() -> None:
     changes = sum((step - 1, not suspected) in verdicts for step, suspected in verdicts if suspected)
     assert changes >= 2
     assert events < changes
+
+
+@pytest.mark.parametrize(
+    ("rises", "is_leak"),
+    [
+        ((60, 60, 60, 50, 10), True),
+        ((60, 60, 60, 51, 9), False),
+        ((120, 40, 40, 30, 10), True),
+        ((10, 40, 40, 30, 120), True),
+        ((121, 40, 40, 29, 10), False),
+        ((10, 40, 40, 29, 121), False),
+        ((80, 80, 0, 40, 40), False),
+    ],
+)
+def test_leak_grows_in_each_part_and_in_none_by_half(rises: tuple[int, ...], is_leak: bool) -> None:
+    """A twenty-fourth of the growth in the last part, at most half of it in any: 10 and 120 of 240 MiB."""
+    sizes = [GIB + sum(rises[:part]) * MIB for part in range(6)]
+    readings = [(600.0 * part, size) for part, size in enumerate(sizes)] + [(HOUR, sizes[-1])]
+
+    assert (find_suspect(process(), readings, RULES) is not None) is is_leak
