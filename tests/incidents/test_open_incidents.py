@@ -1,0 +1,145 @@
+"""Test what an open incident keeps, which lines are about one end, and the mark of the cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from memwatch.events import MARK, Event
+from memwatch.incidents.assemble import find_mark
+from memwatch.incidents.cause import Finding, Rise
+from memwatch.incidents.killer import Death
+from memwatch.incidents.open_incident import OpenIncident, is_same_end
+from memwatch.incidents.readings import Reading, build_frame
+from memwatch.incidents.records import IncidentKind, Killer, KillerKind, Suspect, Victim
+from support.fakes import GIB
+from support.sample_snapshots import calm_workstation
+
+UNIX = 1_700_000_000.0
+
+
+def incident(kind: IncidentKind = "critical") -> OpenIncident:
+    return OpenIncident("inc_1", kind, "ram", "System RAM", 64 * GIB, UNIX, 100.0, 100.0, UNIX)
+
+
+def death(pid: int | None, source: str = "kernel", killer: KillerKind = "kernel_oom", place: str = "") -> Death:
+    who = f"p{pid}" if pid is not None else place.rsplit("/", 1)[-1]
+    return Death(
+        Victim(who, pid, None, None, GIB, UNIX, killer), Killer(killer, "a line"), source=source, place=place
+    )
+
+
+def test_frames_are_bounded_and_the_older_half_is_thinned_out() -> None:
+    """The newest ones explain the end, so they stay as they are."""
+    one, snapshot = incident(), calm_workstation()
+    for second in range(601):
+        one.add_frame(build_frame(float(second), snapshot))
+
+    times = [frame.boottime for frame in one.frames]
+    assert times == [*(float(at) for at in range(0, 300, 2)), *(float(at) for at in range(300, 601))]
+
+
+@pytest.mark.parametrize(("later", "count"), [(0.0, 1), (15.0, 1), (15.5, 2)])
+def test_lines_within_fifteen_seconds_are_about_one_end(later: float, count: int) -> None:
+    one = incident("kill")
+
+    first, second = one.add_death(100.0, death(7)), one.add_death(100.0 + later, death(7, "systemd"))
+
+    assert (first, second, len(one.deaths)) == (True, count == 2, count)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "kept"),
+    [
+        (("unknown", "kernel_oom"), "kernel_oom"),
+        (("kernel_oom", "unknown"), "kernel_oom"),
+        (("kernel_oom", "systemd_oomd"), "kernel_oom"),
+    ],
+)
+def test_line_that_names_the_killer_replaces_one_that_does_not(
+    kinds: tuple[KillerKind, KillerKind], kept: KillerKind
+) -> None:
+    """Both at one time: known kills stay."""
+    one = incident("kill")
+    for kind in kinds:
+        one.add_death(100.0, death(7, killer=kind))
+
+    assert [known.killer.kind for _, known in one.deaths] == [kept]
+
+
+def test_sixteen_victims_are_kept_and_others_are_still_new() -> None:
+    one = incident("kill")
+
+    found = [one.add_death(100.0, death(pid)) for pid in range(1, 19)]
+
+    assert all(found)
+    assert [known.victim.pid for _, known in one.deaths] == list(range(1, 17))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_one"),
+    [
+        (death(7), death(7), True),
+        (death(7), death(8), False),
+        (death(None, "count"), death(7, "kernel"), True),
+        (death(7, "oom_report"), death(None, "count"), True),
+        (death(None, "count"), death(None, "runtime_oom"), True),
+        (death(None, "count"), death(7, "systemd_oomd"), False),
+        (death(None, "systemd", place="a.service"), death(None, "podman", place="x/a.service"), True),
+        (death(None, "systemd", place="a.service"), death(None, "podman", place="x/b.service"), False),
+    ],
+)
+def test_two_lines_are_about_one_end(first: Death, second: Death, is_one: bool) -> None:
+    """By the number of the process if both have one, else by the place. The counter is that of the kernel."""
+    assert is_same_end(first, second) is is_same_end(second, first) is is_one
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ("critical", "kill", "kill"),
+        ("kill", "critical", "kill"),
+        ("kill", "unclean_end", "unclean_end"),
+        ("unclean_end", "kill", "unclean_end"),
+        ("wedge", "gpu_lost", "gpu_lost"),
+        ("gpu_lost", "kill", "kill"),
+        ("program", "critical", "program"),
+    ],
+)
+def test_more_specific_kind_is_kept(first: IncidentKind, second: IncidentKind, kept: IncidentKind) -> None:
+    one = incident(first)
+    one.note(second, 120.0, UNIX + 20)
+
+    assert (one.kind, one.bad_at, one.bad_unix) == (kept, 120.0, UNIX + 20)
+
+
+def rise() -> Rise:
+    begin, peak = (
+        Reading(at, UNIX + at, used * GIB, (64 - used) * GIB, {}) for at, used in ((0.0, 10), (60.0, 60))
+    )
+    return Rise(begin, peak, peak)
+
+
+@pytest.mark.parametrize(
+    ("at", "text", "found"),
+    [
+        (20.0, "weights loaded (process 7)", "weights loaded"),
+        (10.0, "weights loaded (process 7)", "weights loaded"),
+        (9.0, "weights loaded (process 7)", ""),
+        (60.0, "weights loaded (process 7)", "weights loaded"),
+        (61.0, "weights loaded (process 7)", ""),
+        (30.0, "weights loaded (process 77)", ""),
+        (30.0, "weights loaded", ""),
+        (30.0, "out of memory for 2 GiB (process 7)", ""),
+        (30.0, "x" * 90 + " (process 7)", "x" * 60),
+    ],
+)
+def test_mark_of_the_cause_is_from_ten_seconds_before_its_growth_until_the_peak(
+    at: float, text: str, found: str
+) -> None:
+    """The process grew from second 20 on, and the peak is at second 60."""
+    one = incident()
+    one.events = [Event(1, UNIX + 25, "level", "weights loaded (process 7)"), Event(2, UNIX + at, MARK, text)]
+    cause = Suspect("train", 7, None, None, 50 * GIB, UNIX + 20, 55 * GIB)
+
+    assert find_mark(one, Finding(cause, (), rise())) == found
+    assert find_mark(one, Finding(None, (cause,), rise())) == ""
