@@ -271,3 +271,20 @@ def test_carve_out_is_judged_only_if_it_is_most_of_the_memory(
     found = build_targets(whole.pools, whole.shares, whole.devices, PressureRules())
 
     assert {one.id for one in found} == targets
+
+
+@pytest.mark.parametrize(
+    ("total", "used", "has_share"),
+    [
+        (32 * GIB, GIB, True),
+        (32 * GIB, Absent.NOT_SUPPORTED, True),
+        (Absent.NOT_SUPPORTED, GIB, True),
+        (Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED, False),
+        (Absent.NOT_PERMITTED, Absent.NOT_PERMITTED, True),
+    ],
+)
+def test_gtt_without_any_figure_is_no_share(total: Bytes, used: Bytes, has_share: bool) -> None:
+    """Where one of its two figures is supported, or cannot be read now, there is a share."""
+    whole, _ = only(findings_of(gpu_of(replace(CARD, gtt_bytes=total), gtt_used=used)))
+
+    assert ("gpu0.gtt" in {share.id for share in whole.shares}) is has_share

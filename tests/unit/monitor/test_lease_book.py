@@ -310,3 +310,20 @@ def test_lease_that_is_ended_is_gone_at_once(bench: Bench) -> None:
     assert not bench.book.end(granted.id, "root (uid 0)")
     assert bench.published == ()
     assert bench.events[-1].endswith("ended by root (uid 0)")
+
+
+def test_leases_are_published_when_they_change_and_only_then(bench: Bench) -> None:
+    """Each publication wakes the clients that wait for a change."""
+    published: list[int] = []
+    bench.book = LeaseBook(
+        ProcessReader(bench.procfs), lambda: bench.now, lambda leases: published.append(len(leases)), bench._record
+    )
+    bench.pass_time()
+    before = list(published)
+    bench.grant(GIB, seconds=5)
+    for _ in range(3):
+        bench.pass_time()
+    granted = list(published)
+    bench.pass_time(3.0)
+
+    assert (before, granted, published) == ([], [1], [1, 0])

@@ -11,6 +11,7 @@ import pytest
 
 from memwatch.planning.answer import answer_model
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
+from memwatch.planning.diffusion import denoiser_fields
 from memwatch.planning.number_formats import bits_per_weight
 from memwatch.planning.pipeline import ImageUse, compute_components, compute_decoding
 from memwatch.planning.request import MemoryNeed, Use, compute_checkpoint_need, list_image_reductions
@@ -259,3 +260,23 @@ def test_vae_is_not_quantized(name: str, dtype: str, bits: int, models: dict[str
     assert found["vae"] == pipe.vae_parameters * bits // 8
     assert found["denoiser"] == math.ceil(pipe.denoiser_parameters * bits_per_weight(dtype) / 8)
     assert found["text_encoders"] == math.ceil(pipe.encoder_parameters * bits_per_weight(dtype) / 8)
+
+
+@pytest.mark.parametrize(
+    ("config", "width", "heads", "tokens"),
+    [
+        ({"_class_name": "FluxTransformer2DModel"}, 24 * 128, 24, 512),
+        ({"_class_name": "FluxTransformer2DModel", "num_attention_heads": 8}, 8 * 128, 8, 512),
+        ({"_class_name": "FluxTransformer2DModel", "attention_head_dim": 64}, 24 * 64, 24, 512),
+        ({"_class_name": "SD3Transformer2DModel"}, 18 * 64, 18, 333),
+        ({"_class_name": "SD3Transformer2DModel", "num_attention_heads": 38}, 38 * 64, 38, 333),
+    ],
+)
+def test_shape_of_a_transformer_has_the_defaults_of_its_class(
+    config: dict[str, Any], width: int, heads: int, tokens: int
+) -> None:
+    """As in diffusers' own classes: a file need not repeat them."""
+    found = denoiser_fields(config)
+
+    assert found["denoiser_width"] == width
+    assert (found["attention_heads"], found["text_tokens"]) == (heads, tokens)
