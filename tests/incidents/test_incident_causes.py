@@ -154,3 +154,14 @@ def test_least_growth_of_a_small_machine_is_64_mib() -> None:
     )
 
     assert (culprit(below), culprit(above)) == (None, 10)
+
+
+def test_growth_began_with_the_first_reading_of_the_scan_before_it() -> None:
+    """A scan is in ten readings: the process may have grown since the first of them."""
+    readings = [reading(float(second), 20 * GIB + second * GIB, p10=GIB) for second in range(10)]
+    readings.append(reading(10.0, 30 * GIB, p10=9 * GIB))
+
+    found = find_cause(readings, 10.0, SIZE)
+
+    assert found.cause is not None
+    assert (found.cause.pid, found.cause.began) == (10, UNIX)

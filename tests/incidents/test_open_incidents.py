@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from memwatch.events import MARK, Event
-from memwatch.incidents.assemble import find_mark
-from memwatch.incidents.cause import Finding, Rise
+from memwatch.incidents.assemble import _find_largest, _list_driver_lines, find_mark
+from memwatch.incidents.cause import Finding, Observed, Rise
 from memwatch.incidents.killer import Death
 from memwatch.incidents.open_incident import OpenIncident, is_same_end
-from memwatch.incidents.readings import Reading, build_frame
+from memwatch.incidents.readings import HolderKey, Holding, Reading, build_frame
 from memwatch.incidents.records import IncidentKind, Killer, KillerKind, Suspect, Victim
 from support.fakes import GIB
 from support.sample_snapshots import calm_workstation
@@ -143,3 +143,52 @@ def test_mark_of_the_cause_is_from_ten_seconds_before_its_growth_until_the_peak(
 
     assert find_mark(one, Finding(cause, (), rise())) == found
     assert find_mark(one, Finding(None, (cause,), rise())) == ""
+
+
+@pytest.mark.parametrize(
+    ("largest", "second", "started", "pid"),
+    [
+        (4 * GIB, 2 * GIB, UNIX, 10),
+        (4 * GIB, 2 * GIB + 1, UNIX, None),
+        (4 * GIB, GIB, None, None),
+        (64 << 20, 0, UNIX, 10),
+        ((64 << 20) - 1, 0, UNIX, None),
+    ],
+)
+def test_process_that_fills_a_cgroup_is_its_largest_by_far(
+    largest: int, second: int, started: float | None, pid: int | None
+) -> None:
+    """Twice the next one, 64 MiB at least, and of known age."""
+    holders = {
+        HolderKey(10, 1.0): Holding("train", None, None, largest, started),
+        HolderKey(11, 1.0): Holding("other", None, None, second, UNIX),
+    }
+    inside = [Reading(9.0, UNIX + 9, 5 * GIB, GIB, holders), Reading(12.0, UNIX + 12, GIB, 5 * GIB, {})]
+
+    found = _find_largest(inside, {}, 10.0, Finding())
+
+    assert (found.cause.pid if found.cause else None) == pid
+
+
+def test_size_that_the_kernel_logged_counts_if_it_is_larger() -> None:
+    holders = {
+        HolderKey(10, 1.0): Holding("train", None, None, GIB, UNIX),
+        HolderKey(11, 1.0): Holding("other", None, None, 2 * GIB, UNIX),
+    }
+    inside = [Reading(9.0, UNIX + 9, 5 * GIB, GIB, holders)]
+
+    found = _find_largest(inside, {10: Observed("train", 5 * GIB)}, 10.0, Finding())
+
+    assert found.cause is not None
+    assert (found.cause.pid, found.cause.growth_bytes) == (10, 5 * GIB)
+    assert _find_largest([], {}, 10.0, Finding()) == Finding()
+
+
+@pytest.mark.parametrize(("at", "lines"), [(-60.0, ["XID 79"]), (-61.0, ["gpu0 is lost"]), (0.0, ["XID 79"])])
+def test_lost_gpu_has_the_lines_of_its_driver(at: float, lines: list[str]) -> None:
+    """Those of the last minute, else its state."""
+    one = incident("gpu_lost")
+    one.detail = "gpu0 is lost"
+    one.events = [Event(1, UNIX + at, "driver", "XID 79"), Event(2, UNIX, "level", "System RAM: high → critical")]
+
+    assert _list_driver_lines(one) == lines

@@ -338,3 +338,15 @@ def test_stale_collector_keeps_devices_and_drops_values() -> None:
     assert share.used_bytes is Absent.STALE
     assert found.pools[0].unattributed_bytes is Absent.STALE
     assert held(found) == {100: {}, 200: {}}
+
+
+@pytest.mark.parametrize(("tiles", "quality"), [(1, Quality.MEASURED), (2, Quality.DERIVED)])
+def test_sum_of_two_tiles_is_derived(tiles: int, quality: Quality) -> None:
+    """The counter of one is a measurement."""
+    regions = [DrmRegion(f"vram{tile}", 16 * GIB, 10 * GIB, "cgroup:dmem.current") for tile in range(tiles)]
+
+    found = composed_with(reading_of(client(1, pdev=DGPU, vram0=GIB), cards=(card("xe", DGPU, *regions),)))
+
+    pool = found.pools[1]
+    assert (pool.size_bytes, pool.used_bytes) == (tiles * 16 * GIB, tiles * 10 * GIB)
+    assert pool.quality is quality

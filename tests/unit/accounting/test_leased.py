@@ -146,3 +146,20 @@ def test_lease_of_system_ram_counts_against_a_containers_limit() -> None:
     rooms = [find_room(one, "ram") for one in (here, by_pool, by_device)]
 
     assert [room and room.left for room in rooms] == [14 * GIB, 9 * GIB, 14 * GIB]
+
+
+@pytest.mark.parametrize("unknown", ["device", "pool"])
+def test_headroom_is_not_lowered_by_figures_of_which_one_is_unknown(unknown: str) -> None:
+    """Of the device or of its pool: the other figure stays as it is."""
+    here = demo("rtx4090")
+    if unknown == "device":
+        device = replace(here.devices[0], headroom_bytes=Absent.STALE, headroom_certain_bytes=Absent.STALE)
+        here = replace(here, devices=(device,))
+    else:
+        pool = replace(here.pools[1], used_bytes=Absent.STALE, available_bytes=Absent.STALE)
+        here = replace(here, pools=(here.pools[0], pool))
+
+    beside = with_leases_used(here, [Lease("1", "x", "gpu0", 1, GIB, {"gpu0": GIB}, 0.0, 1.0)])
+
+    assert beside.devices[0].headroom_bytes == here.devices[0].headroom_bytes
+    assert beside.devices[0].headroom_certain_bytes == here.devices[0].headroom_certain_bytes
