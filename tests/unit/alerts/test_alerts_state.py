@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.alerts.rules import EVENTS, AlertRules, evaluate_rules, possible_targets
+from memwatch.alerts.rules import EVENTS, AlertRules, Condition, evaluate_rules, is_urgent, possible_targets
 from memwatch.alerts.silences import Silence, in_force
-from memwatch.alerts.state import AlertState, Key, Notification, active_alerts, step
+from memwatch.alerts.state import AlertState, Key, Notification, Transition, active_alerts, advance_fact, step
 from memwatch.events import Event
-from memwatch.model import Architecture, Device
+from memwatch.model import Absent, Architecture, Device
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
 from memwatchd.wiring import build_rules
 from support.sample_snapshots import calm_workstation
@@ -354,3 +354,33 @@ def test_gpu_load_that_stops_below_the_edge_waits_its_whole_pending_time() -> No
     """A model server fills the GPU on purpose: the forecast ends with the load."""
     loads = [vram_at(Level.CRITICAL, 3.0)] * 4
     assert notices_from([*loads, *[vram_at(Level.CRITICAL, None)] * 40, vram_at(Level.LOW, None)]) == []
+
+
+def fact(true: bool, urgent: bool = False) -> Condition:
+    return Condition("oom_kill", "ram", true, urgent=urgent, reasons=(Reason("oom", "a kill"),) * true, fact=True)
+
+
+def test_silenced_event_is_not_told_later() -> None:
+    """It is over when the silence ends, and the time of the last notification stays."""
+    muted, told = advance_fact(AlertState(notified_at=10.0), fact(True), 100.0, 1e9, RULES, silenced=True)
+    later, again = advance_fact(muted, fact(False), 200.0, 1e9, RULES, silenced=False)
+
+    assert (told, again) == (None, None)
+    assert (muted.since, muted.notified_at, later) == (None, 10.0, muted)
+    assert advance_fact(AlertState(), fact(True), 100.0, 1e9, RULES, silenced=False)[1] is Transition.FIRING
+
+
+@pytest.mark.parametrize(
+    ("seconds", "signals", "is_told_at_once"),
+    [(14.9, (), True), (15.0, (), False), (None, (), False), (None, ("util",), False), (None, ("oom_kill",), True)],
+)
+def test_memory_that_is_full_within_fifteen_seconds_is_urgent(
+    seconds: float | None, signals: tuple[str, ...], is_told_at_once: bool
+) -> None:
+    left = Absent.NOT_AVAILABLE if seconds is None else seconds
+    reasons = tuple(Reason(signal, "text") for signal in signals)
+    verdict = Pressure(
+        "ram", Level.CRITICAL, Level.CRITICAL, 0.97, reasons, seconds_to_full=left, kind="system_ram"
+    )
+
+    assert is_urgent(verdict) is is_told_at_once

@@ -281,3 +281,45 @@ def test_absolute_cache_of_vllm_is_that_of_all_gpus(options: tuple[str, ...], gp
     found = vllm.parse(Answers({"/metrics": b"".join([metrics, *others])}, command))
 
     assert found.kv_cache_bytes == 5 * GIB * gpus * replicas
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_sglang"),
+    [
+        (("/venv/bin/python3", "/venv/bin/sglang", "serve", "--model-path", "x"), True),
+        (("/venv/bin/python3", "/venv/bin/sglang", "generate", "--model-path", "x"), False),
+        (("python3", "-m", "sglang.launch_server", "--model-path", "x"), True),
+        (("python3", "-m", "sglang.bench_serving"), False),
+    ],
+)
+def test_sglang_is_its_server_and_no_other_command(argv: tuple[str, ...], is_sglang: bool) -> None:
+    assert sglang.matches(Command(argv)) is is_sglang
+
+
+@pytest.mark.parametrize(("seconds", "rate"), [(0.25, Absent.NOT_AVAILABLE), (0.5, 200.0), (2.0, 50.0)])
+def test_rate_needs_half_a_second(seconds: float, rate: float | Absent) -> None:
+    """Over less, the time between two reads is not known well enough."""
+    found = compute_rates(Counters(0.0, 100.0), Counters(0.0, 200.0), seconds)
+
+    assert found.generation == rate
+
+
+@pytest.mark.parametrize(("listed", "model"), [(True, "Qwen/Qwen3-32B"), (False, "started/model")])
+def test_vllm_has_the_name_of_its_model_list_before_that_of_its_command(listed: bool, model: str) -> None:
+    answers = texts.vllm()
+    if not listed:
+        del answers["/v1/models"]
+
+    found = vllm.parse(Answers(answers, Command(("/venv/bin/vllm", "serve", "started/model"))))
+
+    assert found.model == model
+
+
+@pytest.mark.parametrize("blocks", ["None", "0"])
+def test_vllm_without_blocks_has_no_cache(blocks: str) -> None:
+    """Its cache is not made yet."""
+    assert vllm.parse(Answers(texts.vllm(blocks=blocks), SERVE)).cache is None
+
+
+def test_llama_cpp_reports_the_context_of_its_slots() -> None:
+    assert llama_cpp.parse(Answers(texts.llama_cpp())).context_tokens == 4096
