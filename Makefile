@@ -35,7 +35,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine golden screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
+.PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine golden mutants screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
 	reference docs verify-types shipped-config test-image test-deploy test-neighbours build deb test-system test-incidents test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
@@ -70,6 +70,7 @@ help:
 	@echo "make faults       inject faults and write docs/quality/faults.md (10 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, 200 times: at most one tick may be lost"
 	@echo "make machines     check the laws of the accounting on generated machines (COUNT=1000000 MACHINES_ARGS='--processes 2')"
+	@echo "make mutants      change pure modules in 316 places, one at a time: a test has to fail (PART=3/10 for a part)"
 	@echo "make test-pythons run the tests on every installed Python, 3.10 to 3.14"
 	@echo "make test-pins    check that the pinned versions exist for each of these Pythons"
 	@echo "make test-oldest  run a part of the tests on Python 3.10: no browser, other programs or measurements"
@@ -168,6 +169,10 @@ trace: $(VENV)/.test
 machine: $(VENV)/.test
 	@test -n "$(FROM)" || { echo "make machine: name the report: make machine FROM=FILE.tar.gz [NAME=NAME]"; exit 2; }
 	@PYTHONPATH=tests $(BIN)/python -m scripts.machine_from_report "$(FROM)" $(if $(NAME),--name "$(NAME)")
+
+# Results are kept in out/mutants.json, so a run goes on where an earlier one ended.
+mutants: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m scripts.mutants $(if $(PART),--part $(PART)) $(MUTANTS_ARGS)
 
 reference: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.reference

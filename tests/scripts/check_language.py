@@ -28,7 +28,13 @@ TEXT_SUFFIXES = frozenset({".py", ".md", ".html", ".js", ".css", ".c", ".h", ".s
 )
 TEXT_NAMES = frozenset({"Makefile", "Dockerfile", "run", "postinst", "postrm", "prerm"})
 # Pages that programs write, of any length.
-GENERATED = ("docs/reference/", "docs/quality/faults.md", "docs/quality/fuzz.md", "docs/quality/hardware.md")
+GENERATED = (
+    "docs/reference/",
+    "docs/quality/faults.md",
+    "docs/quality/fuzz.md",
+    "docs/quality/hardware.md",
+    "docs/quality/mutants.md",
+)
 # Captured machines, inputs of fuzzers, and libraries of others hold the words of others.
 FOREIGN = ("tests/machines/", "tests/fuzz/corpus/", "web/memwatch_web/static/vendor/", "tests/constraints")
 # These two hold the words that they are about.
