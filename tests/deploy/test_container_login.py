@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from support.daemon_process import RunningDaemon, clean_environment, running_daemon
+from support.daemon_process import QUIET_MACHINE, RunningDaemon, clean_environment, running_daemon
 from support.dockerfile import stages_of
 from support.ingest_client import own_ticks
 from support.login_settings import TOKEN, basic
+from support.mutable_machine import MutableMachine
 from support.paths import ROOT
 from support.prometheus_servers import prometheus, shipped
 from support.waiting import MAX_WAIT_SECONDS
@@ -46,7 +47,11 @@ def running_image(folder: Path, **environ: str) -> Iterator[tuple[RunningDaemon,
     given.pop("MEMWATCHD_LISTEN")
     places = {"/opt/memwatchd/with-secret.sh": SCRIPT, TOKEN_FILE: str(token)}
     through = [places.get(word, word) for word in FINAL.entrypoint[:-1]]
-    with running_daemon(folder, environ=given, through=through) as daemon:
+    machine = MutableMachine(folder / "machine")
+    if not machine.folder.exists():
+        machine = MutableMachine.of(QUIET_MACHINE.name, machine.folder)
+        machine.show(os.getpid())
+    with running_daemon(folder, *machine.arguments, environ=given, through=through) as daemon:
         yield daemon, token
 
 

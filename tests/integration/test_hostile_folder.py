@@ -17,7 +17,7 @@ from memwatch.build_info import describe
 from memwatch.collectors import amdsmi, apple, nvml
 from support.amd_machine import GIB, PCI, AmdMachine, discrete
 from support.client_process import SCRIPT
-from support.daemon_process import MEMWATCHD, clean_environment, running_daemon
+from support.daemon_process import MEMWATCHD, clean_environment, quiet_machine, running_daemon
 from support.dead_address import dead_address
 from support.driver_sim import CONTEXT_BYTES
 from support.gpu_programs import simulated_cuda
@@ -87,7 +87,8 @@ def start_cuda_context(folder: HostileFolder, tmp_path: Path) -> None:
 def start_opencl(folder: HostileFolder, tmp_path: Path) -> None:
     environ = {**binding(tmp_path, LISTS_A_GPU), "MEMWATCH_URL": f"http://{dead_address()}"}
     run_in(folder, *SCRIPT, "backends", **environ)
-    with running_daemon(tmp_path, environ=environ, through=folder.through) as daemon:
+    here = quiet_machine(rootfs="/")  # with the OpenCL drivers of this machine
+    with running_daemon(tmp_path, *here, environ=environ, through=folder.through) as daemon:
         assert daemon.get("/api/v1/backends").status == 200
     assert times_imported(tmp_path) == 2
 

@@ -31,6 +31,7 @@ def stress(suite: SmallSuite, **options: float) -> Stress:
     return Stress(suite.root, plan)
 
 
+@pytest.mark.host
 def test_each_run_is_logged_and_nothing_stays(suite: SmallSuite) -> None:
     suite.write("tests/test_x.py", "def test_a(): pass\n\ndef test_b(): assert 0\n")
 
@@ -42,12 +43,14 @@ def test_each_run_is_logged_and_nothing_stays(suite: SmallSuite) -> None:
     assert not [child for child in psutil.Process().children() if BUSY_LOOP in child.cmdline()]
 
 
+@pytest.mark.host
 def test_run_above_its_limit_is_killed(suite: SmallSuite) -> None:
     suite.write("tests/test_x.py", "import time\n\ndef test_a(): time.sleep(3600)\n")
 
     assert {row.reason for row in stress(suite, limit=0.2).run()} == {"timed out"}
 
 
+@pytest.mark.host
 def test_busy_loops_end_with_their_parent() -> None:
     starter = (
         "import sys, time; from scripts.stress import busy_loops\n"
@@ -62,6 +65,7 @@ def test_busy_loops_end_with_their_parent() -> None:
     wait_until(lambda: not loop.is_running() or loop.status() == psutil.STATUS_ZOMBIE)
 
 
+@pytest.mark.host
 def test_loops_are_killed_at_the_end() -> None:
     with busy_loops(2) as loops:
         assert [loop.poll() for loop in loops] == [None, None]

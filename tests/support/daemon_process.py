@@ -35,7 +35,7 @@ WITHOUT_COVERAGE = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
 WITNESSES: list[Callable[[RunningDaemon], None]] = []
 # Machine of tests that are about something else: no GPU, no kernel log, System RAM at 54 %, and nothing changes.
 # Processes, kills and stalls of other programs on the machine that runs the tests would be ticks and alerts.
-QUIET_MACHINE = MACHINES / "workstation"
+QUIET_MACHINE = MACHINES / "headless-server"
 ROOTS = {"procfs": "proc", "sysfs": "sys", "rootfs": "root"}
 _NAMES_A_MACHINE = ("--procfs", "--sysfs", "--rootfs", "--demo", "--replay")
 
