@@ -84,7 +84,7 @@ class Mutation(Struct, frozen=True):
 
 
 class Place(NamedTuple):
-    """Where a node is: its function or limit, and if its statement is the last one."""
+    """Place of a node: its function or limit, and if its statement is the last one."""
 
     function: str
     limit: str

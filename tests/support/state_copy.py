@@ -1,4 +1,4 @@
-"""What a running daemon has written to its state folder, read from a copy."""
+"""State folder of a running daemon, read from a copy."""
 
 from __future__ import annotations
 

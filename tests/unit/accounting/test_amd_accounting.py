@@ -284,7 +284,7 @@ def test_carve_out_is_judged_only_if_it_is_most_of_the_memory(
     ],
 )
 def test_gtt_without_any_figure_is_no_share(total: Bytes, used: Bytes, has_share: bool) -> None:
-    """Where one of its two figures is supported, or cannot be read now, there is a share."""
+    """A share exists if one of its two figures is supported, or cannot be read now."""
     whole, _ = only(findings_of(gpu_of(replace(CARD, gtt_bytes=total), gtt_used=used)))
 
     assert ("gpu0.gtt" in {share.id for share in whole.shares}) is has_share

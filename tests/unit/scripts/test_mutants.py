@@ -63,7 +63,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_each_rule_finds_its_places(module: str) -> None:
-    """How far a number is shifted, values of other names, and the default of a parameter are no limits."""
+    """Widths of shifts, values of other names and defaults of parameters are no limits."""
     found = [(one.rule, one.name, one.before, one.after) for one in list_mutations(module)]
 
     assert found == [
