@@ -101,6 +101,7 @@ def test_track_reports_totals_and_counts_of_the_block(counting_pool: CountingPoo
     assert (stats.total_allocated_bytes, stats.total_freed_bytes) == (7 * MIB, 4 * MIB)
 
 
+@pytest.mark.process
 def test_line_of_a_stage_has_hit_rate_and_fallbacks(counting_pool: CountingPool) -> None:
     line = memwatch.log_memory_usage("step")
 

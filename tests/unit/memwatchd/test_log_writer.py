@@ -115,6 +115,7 @@ def test_lines_that_cannot_be_written_are_counted_and_reported_later() -> None:
     assert lines == [b"memwatchd: log lines dropped: 2", b"third"]
 
 
+@pytest.mark.process
 def test_non_blocking_pipe_gets_every_line() -> None:
     """Another program may have made it so."""
     with writing_to_pipe() as (reader, stderr, writer):

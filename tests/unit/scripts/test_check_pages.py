@@ -100,6 +100,7 @@ def test_clean_page_has_no_finding() -> None:
     assert rules_of(text.replace("install.md", "../start/install.md")) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("page", "text", "rules"),
     [
@@ -119,12 +120,14 @@ def test_fault_of_the_tree_is_found(page: Path, text: str, rules: list[str]) -> 
     assert tree_rules_of({page: text}) == rules
 
 
+@pytest.mark.process
 def test_picture_that_is_too_large_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_pages, "MAX_PICTURE_BYTES", 100)
 
     assert set(tree_rules_of({})) == {"picture"}
 
 
+@pytest.mark.process
 def test_program_fails_with_its_findings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from scripts.make_golden import describes, differences, expected_json, golden_te
 from support.paths import MACHINES
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["jetson-tx2", "container-v2"])
 def test_expected_file_of_an_unchanged_machine_stays_as_it_is(name: str) -> None:
     """With the report of a Jetson, whose processes the file has in another order."""
@@ -22,6 +23,7 @@ def test_expected_file_of_an_unchanged_machine_stays_as_it_is(name: str) -> None
     assert expected_json(name, json.loads(text)) == text
 
 
+@pytest.mark.process
 def test_every_expected_file_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make_golden, "RUN_HERE", ("workstation",))
     monkeypatch.setattr(make_golden, "NAMES", ("workstation", "jetson-tx2"))
