@@ -42,10 +42,10 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 help:
 	@echo "make run          set up and start memwatchd at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
 	@echo "make test         set up and run the tests (TOOLS=none: without the programs that are not installed)"
-	@echo "make test-pure    run the tests that use no process, network, real time or file of this machine (a minute)"
+	@echo "make test-pure    run the tests that use no process, network, real time or file of this machine (two minutes)"
 	@echo "make test-process run the tests of processes, browsers and this machine"
 	@echo "make test-measure measure time and memory; above three times a budget it fails"
-	@echo "make check        check the changed files and run the pure tests (90 s)"
+	@echo "make check        check the changed files and run the pure tests (two to three minutes)"
 	@echo "make test-stress  run changed tests 20 times on half of a core beside four busy loops (STRESS_ARGS='TEST --times 20')"
 	@echo "make test-long    run the long tests: every sample in a browser, a day and a half of ticks, faults by the hundred, overhead"
 	@echo "make coverage     run all of these and report uncovered lines (a third slower)"
