@@ -1,9 +1,12 @@
 "use strict";
 
-// Swagger UI's dark theme follows that of the page.
+// Swagger UI's dark theme follows that of the page. Its class sets the scheme of colours itself: look without it.
 (() => {
   const root = document.documentElement;
-  const follow = () => root.classList.toggle("dark-mode", getComputedStyle(root).colorScheme === "dark");
+  const follow = () => {
+    root.classList.remove("dark-mode");
+    root.classList.toggle("dark-mode", getComputedStyle(root).colorScheme === "dark");
+  };
   document.addEventListener("memwatch:theme", follow);
   follow();
 })();
