@@ -53,9 +53,7 @@ _SHARING = (
     "integration/test_replay_daemon",
     "unit/pressure/test_benchmark",
 )
-# The same for tests that measure, with a daemon or a browser for all: they stay together at the end.
-_MEASURING = ("browser/test_pages_budget", "integration/test_history_queries")
-FIRST, LAST = (tuple(f"tests/{name}.py::" for name in names) for names in (_SHARING, _MEASURING))
+FIRST = tuple(f"tests/{name}.py::" for name in _SHARING)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -83,7 +81,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def _rank(item: pytest.Item) -> int:
-    if lane_of(item) in ALONE or item.nodeid.startswith(LAST):
+    if lane_of(item) in ALONE:
         return 2
     return 0 if item.nodeid.startswith(FIRST) else 1
 
