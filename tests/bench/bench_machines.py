@@ -24,12 +24,12 @@ from subjects import (
     written_bytes,
 )
 
-from support import nvml_parts, sample_nvml, sample_nvml_integrated
+from simulators import nvml_parts, sample_nvml, sample_nvml_integrated
+from simulators.nvml_machine import Simulator
+from simulators.nvml_state import Machine
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from support.many_clients import Crowd, connections
 from support.memory_cgroup import memory_cgroup
-from support.nvml_machine import Simulator
-from support.nvml_state import Machine
 from support.paths import MACHINES
 from support.sleeping_processes import sleepers
 

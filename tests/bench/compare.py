@@ -23,7 +23,7 @@ from bench_machines import bare_reader, machine_of
 from msgspec import Struct
 from subjects import Subject, children_of, free_port, idle, load, rss_mib, running
 
-from support.nvml_machine import Simulator
+from simulators.nvml_machine import Simulator
 from support.paths import MACHINES, ROOT
 from support.sleeping_processes import sleepers
 

@@ -18,10 +18,10 @@ from memwatch.planning.number_formats import parse_format
 from memwatch.planning.query import shape_fields
 from memwatch_web.pages.fit_page import EXAMPLES, build_bars
 from scripts.published_models import MODELS, Published
-from support import sample_nvml
+from simulators import sample_nvml
+from simulators.nvml_machine import Simulator
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import RunningDaemon, running_daemon
-from support.nvml_machine import Simulator
 from support.waiting import MAX_WAIT_SECONDS
 
 GIB = 1 << 30

@@ -11,11 +11,11 @@ from playwright.sync_api import Page
 
 from memwatch_web.pages.template_environment import PATHS
 from scripts.golden import roots_arguments
+from simulators.nvml_machine import Simulator
+from simulators.sample_nvml import EIGHT_H100, H100_MIG
 from support.browsing import SharedBrowser
 from support.daemon_process import RunningDaemon, running_daemon
 from support.hour_of_past import write_hour_of_past
-from support.nvml_machine import Simulator
-from support.sample_nvml import EIGHT_H100, H100_MIG
 from support.waiting import wait_until
 
 MAX_BYTES = 100_000

@@ -13,12 +13,12 @@ from pathlib import Path
 import pynvml  # type: ignore[import-untyped]
 import pytest
 
+from simulators.nvml_machine import Simulator
+from simulators.sample_nvml import READY
 from support.budget import within
 from support.daemon_process import RunningDaemon, running_daemon
 from support.dead_address import dead_address
-from support.nvml_machine import Simulator
 from support.paths import MACHINES, ROOT
-from support.sample_nvml import READY
 from support.wheels import BUILD, Built, build, run
 
 MAX_IMPORT_SECONDS = 0.005

@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 
 from scripts.golden import roots_arguments
+from simulators.nvml_machine import Simulator
+from simulators.nvml_parts import GIB
+from simulators.nvml_state import Trouble
+from simulators.sample_nvml import CONTAINER_HIDDEN_PIDS, CONTAINER_PARTITION, EIGHT_H100, RTX_4090
 from support.daemon_process import RunningDaemon, free_port, running_daemon
 from support.mutable_machine import MutableMachine
-from support.nvml_machine import Simulator
-from support.nvml_parts import GIB
-from support.nvml_state import Trouble
 from support.paths import DEPLOY
 from support.prometheus_servers import alertmanager, prometheus, scrape, shipped
-from support.sample_nvml import CONTAINER_HIDDEN_PIDS, CONTAINER_PARTITION, EIGHT_H100, RTX_4090
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from fault_oracle import back_in_time, survived
 
-from support import sample_nvml
+from simulators import sample_nvml
+from simulators.nvml_machine import Simulator
+from simulators.nvml_state import Trouble
 from support.daemon_process import open_files, running_daemon
-from support.nvml_machine import Simulator
-from support.nvml_state import Trouble
 from support.waiting import MAX_WAIT_SECONDS
 
 QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'

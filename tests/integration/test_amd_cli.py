@@ -13,8 +13,8 @@ from memwatch.collectors.amd_cli import Collector, Options, find_tools, run_tool
 from memwatch.drivers.amd.smi_json import NoOutputError
 from memwatch.linux.files import SourceUnavailable
 from memwatch.model import Absent
-from support.amd_machine import GIB, MIB, AmdMachine, discrete
-from support.amd_smi_samples import AMD_SMI, PROCESS, ROCM_SMI, WARNING
+from simulators.amd_machine import GIB, MIB, AmdMachine, discrete
+from simulators.amd_smi_samples import AMD_SMI, PROCESS, ROCM_SMI, WARNING
 from support.daemon_process import running_daemon
 
 BUS = "0000:03:00.0"

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from scripts.golden import roots_arguments
-from support.amd_machine import GIB, MIB, PCI, AmdMachine, discrete, memory
+from simulators.amd_machine import GIB, MIB, PCI, AmdMachine, discrete, memory
+from simulators.drm_machine import DrmMachine, fdinfo
 from support.daemon_process import RunningDaemon, running_daemon
-from support.drm_machine import DrmMachine, fdinfo
 from support.machine_folders import machine_folder
 
 # Audit hook that records every file the daemon opens. Only Python code opens files in this process.

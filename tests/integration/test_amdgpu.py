@@ -16,8 +16,8 @@ from memwatch.drivers.amd.records import Region
 from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent
-from support.amd_machine import GIB, MIB, PCI, AmdMachine, discrete, memory
-from support.amd_readings import FakeIoctl, ManualClock, as_written, only_gpu, read, read_folder, reading_of
+from simulators.amd_machine import GIB, MIB, PCI, AmdMachine, discrete, memory
+from simulators.amd_readings import FakeIoctl, ManualClock, as_written, only_gpu, read, read_folder, reading_of
 from support.machine_folders import machine_folder
 
 MACHINES = ("rx-7900-xtx", "mi210", "mi300a-x4", "strix-halo", "strix-halo-96g", "phoenix", "steam-deck")

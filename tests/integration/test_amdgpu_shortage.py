@@ -10,8 +10,8 @@ import pytest
 
 from memwatch.collectors.amdgpu import RESCAN_SECONDS, Collector
 from memwatch.linux.pci import GpuPids
-from support.amd_machine import GIB, AmdMachine, discrete
-from support.amd_readings import FakeIoctl, ManualClock, only_gpu, reading_of
+from simulators.amd_machine import GIB, AmdMachine, discrete
+from simulators.amd_readings import FakeIoctl, ManualClock, only_gpu, reading_of
 from support.fd_limit import descriptors, few_descriptors, no_descriptors
 
 

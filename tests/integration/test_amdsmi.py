@@ -18,11 +18,11 @@ from memwatch.findings import Findings
 from memwatch.helper.python_child import python_child
 from memwatch.helper.supervisor import Helper
 from memwatch.linux.files import ParseError, SourceUnavailable
-from support.amd_machine import GIB, PCI, AmdMachine, discrete
+from simulators.amd_machine import GIB, PCI, AmdMachine, discrete
 from support.daemon_process import RunningDaemon, running_daemon
 from support.paths import TESTS
 
-SIM = TESTS / "amdsmi_sim"
+SIM = TESTS / "simulators/amdsmi"
 QUICK = '[collectors.amdsmi]\nrestart_after = "1s"\n'
 GOOD = {
     "ecc": {"correctable_count": 7, "uncorrectable_count": 1, "deferred_count": 0},

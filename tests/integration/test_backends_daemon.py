@@ -14,11 +14,11 @@ from pydantic import TypeAdapter
 
 from memwatch_web.api import schema_inquiries as contract_inquiries
 from scripts.golden import roots_arguments
-from support import opencl_binding, sample_nvml
+from simulators import opencl_binding, sample_nvml
+from simulators.nvml_machine import Simulator
+from simulators.opencl_binding import binding, times_imported
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, quiet_machine, running_daemon
-from support.nvml_machine import Simulator
-from support.opencl_binding import binding, times_imported
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 # Drivers of this machine, which do not depend on its load.

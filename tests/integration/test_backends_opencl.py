@@ -17,8 +17,8 @@ from memwatch.backends.opencl_result import OpenclResult
 from memwatch.helper.codec import from_line
 from memwatch.helper.python_child import import_path, python_child
 from memwatch.model import Absent
-from support import opencl_binding
-from support.opencl_binding import binding
+from simulators import opencl_binding
+from simulators.opencl_binding import binding
 
 NEEDED_PROGRAMS = ("pocl",)
 

@@ -26,7 +26,7 @@ from memwatch.linux.cgroup_mounts import V1, V2, CgroupVersion, find_own_cgroup
 from memwatch.linux.cgroups import OwnerNames, parse_cgroup, parse_mountinfo, parse_owners
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.model import Absent
-from support.amd_readings import ManualClock
+from simulators.amd_readings import ManualClock
 from support.fd_limit import descriptors, few_descriptors
 from support.machine_folders import machine_folder, plain
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from support.amd_machine import GIB, AmdMachine, discrete
+from simulators.amd_machine import GIB, AmdMachine, discrete
+from simulators.nvml_machine import Simulator
+from simulators.sample_nvml import RTX_4090
 from support.daemon_process import RunningDaemon, running_daemon
 from support.mutable_machine import MutableMachine
-from support.nvml_machine import Simulator
-from support.sample_nvml import RTX_4090
 from support.waiting import Stopwatch
 
 # Two checks of the files, an attempt and a tick. The requirement is 10 s.

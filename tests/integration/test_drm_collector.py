@@ -17,9 +17,9 @@ from memwatch.drivers.drm.records import DrmClient, DrmReading
 from memwatch.linux.pci import GpuPids
 from memwatch.linux.process_files import find_living_thread
 from memwatch.model import Absent
+from simulators.drm_machine import KERNEL_THREAD, DrmMachine, fdinfo
 from support.budget import within
 from support.calibration import COLD_SECONDS, seconds_of_work, slowness
-from support.drm_machine import KERNEL_THREAD, DrmMachine, fdinfo
 from support.waiting import wait_until
 from support.zombie_leader import zombie_leader
 

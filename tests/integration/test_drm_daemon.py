@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from simulators.drm_machine import DrmMachine, fdinfo
 from support.daemon_process import running_daemon
 from support.device_open_watch import put_devices, watching
-from support.drm_machine import DrmMachine, fdinfo
 from support.machine_folders import NAMES
 from support.paths import MACHINES
 

@@ -14,11 +14,11 @@ from memwatch.planning.fit import compute_fit
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.schema_inquiries import Fit
 from scripts.published_models import MODELS
-from support import sample_nvml
+from simulators import sample_nvml
+from simulators.nvml_machine import Simulator
 from support.checkpoint_files import safetensors
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
-from support.nvml_machine import Simulator
 from support.sample_parts import UNIX, system_ram
 from support.sample_snapshots import critical_gb10, discrete_gpu, many_owners
 

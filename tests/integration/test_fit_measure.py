@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from scripts.published_models import MODELS
-from support import sample_nvml
+from simulators import sample_nvml
+from simulators.driver_sim import CONTEXT_BYTES
+from simulators.gpu_programs import simulated_cuda
+from simulators.nvml_state import Machine
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
-from support.driver_sim import CONTEXT_BYTES
-from support.gpu_programs import simulated_cuda
 from support.library_process import run_json
-from support.nvml_state import Machine
 
 CONFIGS = {model.name: model.config for model in MODELS}
 CARD, UNIFIED = sample_nvml.RTX_4090, sample_nvml.READY["gb10"]

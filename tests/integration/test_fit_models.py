@@ -24,13 +24,14 @@ from memwatch_web.api.schema_inquiries import Fit
 from memwatch_web.pages.fit_page import EXAMPLE_QUERIES
 from scripts.golden import roots_arguments
 from scripts.published_models import MODELS
-from support import diffusers_folders, nvml_parts, sample_nvml
+from simulators import nvml_parts, sample_nvml
+from simulators.nvml_machine import Simulator
+from simulators.nvml_state import Machine
+from support import diffusers_folders
 from support.checkpoint_files import LLAMA_KEYS, gguf
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.library_process import run_json
-from support.nvml_machine import Simulator
-from support.nvml_state import Machine
 
 CONFIGS = {model.name: model.config for model in MODELS}
 LLAMA_8B_CONFIG = parse_config(CONFIGS["Llama 3 8B"], "Llama 3 8B")

@@ -14,14 +14,11 @@ import pytest
 
 from memwatch.drivers.nvml.records import CgroupLimit
 from memwatch.model import Absent
-from support.daemon_process import running_daemon, sample_once
-from support.mutable_machine import MutableMachine
-from support.nvml_child import running_child
-from support.nvml_machine import Simulator
-from support.nvml_parts import GIB, MIB
-from support.nvml_state import Limit, Machine
-from support.paths import MACHINES
-from support.sample_nvml import (
+from simulators.nvml_child import running_child
+from simulators.nvml_machine import Simulator
+from simulators.nvml_parts import GIB, MIB
+from simulators.nvml_state import Limit, Machine
+from simulators.sample_nvml import (
     CONTAINER_HIDDEN_PIDS,
     CONTAINER_PARTITION,
     H100_MIG,
@@ -29,7 +26,10 @@ from support.sample_nvml import (
     RTX_4090_LIMITS,
     THREE_MAKERS_DMEM,
 )
-from support.sample_nvml_integrated import GB10
+from simulators.sample_nvml_integrated import GB10
+from support.daemon_process import running_daemon, sample_once
+from support.mutable_machine import MutableMachine
+from support.paths import MACHINES
 from support.waiting import MAX_WAIT_SECONDS
 
 FUNCTION = "nvmlDeviceGetMemoryLimits_v1"

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from support import nvml_parts, sample_nvml, sample_nvml_integrated
+from simulators import nvml_parts, sample_nvml, sample_nvml_integrated
+from simulators.driver_sim import CONTEXT_BYTES
+from simulators.gpu_programs import simulated_cuda, simulated_hip
+from simulators.nvml_state import Machine
 from support.daemon_process import clean_environment
-from support.driver_sim import CONTEXT_BYTES
-from support.gpu_programs import simulated_cuda, simulated_hip
 from support.machine_folders import machine_folder
-from support.nvml_state import Machine
 from support.paths import ROOT, TESTS
 from support.waiting import MAX_WAIT_SECONDS
 

@@ -15,17 +15,17 @@ import pytest
 from memwatch.backends import cuda_context, finder
 from memwatch.build_info import describe
 from memwatch.collectors import amdsmi, apple, nvml
-from support.amd_machine import GIB, PCI, AmdMachine, discrete
+from simulators.amd_machine import GIB, PCI, AmdMachine, discrete
+from simulators.driver_sim import CONTEXT_BYTES
+from simulators.gpu_programs import simulated_cuda
+from simulators.nvml_machine import Simulator
+from simulators.opencl_binding import LISTS_A_GPU, binding, times_imported
+from simulators.sample_nvml import READY, RTX_4090
 from support.client_process import SCRIPT
 from support.daemon_process import MEMWATCHD, clean_environment, quiet_machine, running_daemon
 from support.dead_address import dead_address
-from support.driver_sim import CONTEXT_BYTES
-from support.gpu_programs import simulated_cuda
 from support.hostile_folder import HostileFolder
-from support.nvml_machine import Simulator
-from support.opencl_binding import LISTS_A_GPU, binding, times_imported
 from support.paths import TESTS
-from support.sample_nvml import READY, RTX_4090
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 DAEMON = Path(nvml.__file__).parents[2]
@@ -71,7 +71,7 @@ def start_amdsmi(folder: HostileFolder, tmp_path: Path) -> None:
     machine.gpu(discrete(used=5 * GIB))
     state = tmp_path / "state.json"
     state.write_text(json.dumps({"gpus": {PCI: {"ecc": {}, "bad_pages": [], "vram": {}, "processes": []}}}))
-    path = ":".join(filter(None, (str(TESTS / "amdsmi_sim"), clean_environment().get("PYTHONPATH", ""))))
+    path = ":".join(filter(None, (str(TESTS / "simulators/amdsmi"), clean_environment().get("PYTHONPATH", ""))))
     environ = {"PYTHONPATH": path, "AMDSMI_SIM": str(state)}
     with running_daemon(tmp_path, *machine.arguments, environ=environ, through=folder.through) as daemon:
         daemon.wait_until_ok("amdsmi")

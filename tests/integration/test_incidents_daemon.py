@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from memwatch.linux.process_ends import read_status
+from simulators.nvml_machine import Simulator
 from support.budget import within
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.incident_host import CONTAINER, GROUPS, IncidentHost
 from support.incident_scenarios import global_kill, group_kill, kib
 from support.memory_cgroup import HOG, memory_cgroup
-from support.nvml_machine import Simulator
 from support.paths import MACHINES
 from support.state_copy import incidents_on_disk
 from support.waiting import Stopwatch, wait_until

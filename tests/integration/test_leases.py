@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from support import sample_nvml_integrated
+from simulators import sample_nvml_integrated
+from simulators.nvml_machine import Simulator
 from support.daemon_process import RunningDaemon, get, running_daemon
 from support.ingest_client import own_ticks, post
 from support.login_settings import BEARER, login_config
 from support.mutable_machine import MutableMachine
-from support.nvml_machine import Simulator
 from support.other_user import CAN_SWITCH, ask_as_other, process_of_other
 
 GIB = 1 << 30

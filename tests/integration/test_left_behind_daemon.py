@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from scripts.golden import host_of, roots_arguments
-from support import sample_nvml, sample_nvml_integrated
+from simulators import sample_nvml, sample_nvml_integrated
+from simulators.nvml_machine import Simulator
+from simulators.nvml_state import Holder
 from support.budget import within
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.library_process import roots_environment, run_json
 from support.mutable_machine import MutableMachine
-from support.nvml_machine import Simulator
-from support.nvml_state import Holder
 from support.waiting import Stopwatch
 
 MIB = 1 << 20

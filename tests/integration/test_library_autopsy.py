@@ -17,13 +17,13 @@ from memwatch.library import framework_pools
 from memwatch.library.framework_pools import TorchPool
 from memwatch.library.oom_errors import find_wanted_bytes
 from memwatch.model import Absent
-from support import sample_nvml
+from simulators import sample_nvml
+from simulators.nvml_machine import Simulator
+from simulators.torch_stand_in import MIB, CountingTorch
 from support.client_process import memwatch as run_memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.library_process import run_program
-from support.nvml_machine import Simulator
 from support.torch_snapshot import sample_snapshot
-from support.torch_stand_in import MIB, CountingTorch
 
 GIB = 1 << 30
 CUDA_ERROR = (

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from support import nvml_parts, sample_nvml
+from simulators import nvml_parts, sample_nvml
+from simulators.nvml_machine import Simulator
+from simulators.nvml_state_file import state_file
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
 from support.ingest_client import own_ticks, post
 from support.library_process import roots_environment, run_json, run_program
-from support.nvml_machine import Simulator
-from support.nvml_state_file import state_file
 from support.paths import MACHINES
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 

@@ -16,11 +16,11 @@ from memwatch.library.daemon_client import Daemon
 from memwatch.library.host import Ram
 from memwatch.library.machine import MachineCache, from_daemon, with_current_ram
 from memwatch.model import Absent
-from support import sample_nvml
+from simulators import sample_nvml
+from simulators.nvml_machine import Simulator
 from support.budget import within
 from support.daemon_process import RunningDaemon, running_daemon
 from support.library_process import roots_environment, run_json, run_program
-from support.nvml_machine import Simulator
 
 GIB = 1 << 30
 SUMMARY = """

@@ -78,7 +78,7 @@ def test_pools_are_shrunk_under_pressure(tmp_path: Path) -> None:
 
 FULL_GPU = """
 import json, sys, time, memwatch
-from support.torch_stand_in import CountingTorch
+from simulators.torch_stand_in import CountingTorch
 sys.modules["torch"] = CountingTorch()
 changes = []
 watch = memwatch.on_pressure(changes.append, "high")

@@ -13,9 +13,9 @@ from memwatch.library.framework_pools import JaxPool
 from memwatch.library.guard import Guard
 from memwatch.model import Absent
 from memwatch.planning.sizes import InvalidInputError
+from simulators.nvml_machine import FLAGS
 from support.custom_pool import OwnPool
 from support.library_process import run_json
-from support.nvml_machine import FLAGS
 from support.paths import TESTS
 
 NEEDED_PROGRAMS = ("cc",)
@@ -42,7 +42,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("drivers")
     built = {"CUDA": str(folder / "libcuda.so.1"), "HIP": str(folder / "libamdhip64.so.6")}
     for option, path in built.items():
-        source = TESTS / "driver_sim" / "mem_pools.c"
+        source = TESTS / "simulators/driver/mem_pools.c"
         command = [os.environ.get("CC", "cc"), *FLAGS, f"-D{option}", "-o", path, str(source)]
         subprocess.run(command, check=True)
     return built

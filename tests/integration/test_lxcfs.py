@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from support.amd_machine import GIB, MIB, AmdMachine, memory
+from simulators.amd_machine import GIB, MIB, AmdMachine, memory
 from support.daemon_process import running_daemon
 
 LXCFS = "520 500 0:60 /proc/meminfo /proc/meminfo rw,nosuid,nodev,relatime - fuse.lxcfs lxcfs rw,user_id=0"

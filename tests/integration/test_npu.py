@@ -16,8 +16,8 @@ from memwatch.linux.files import SourceUnavailable
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent, Process, Quality, Share, ShareKind
 from memwatch.snapshot import Machine
+from simulators.drm_machine import DrmMachine, fdinfo
 from support.daemon_process import running_daemon
-from support.drm_machine import DrmMachine, fdinfo
 from support.fakes import GIB, ram
 from support.paths import MACHINES
 

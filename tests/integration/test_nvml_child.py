@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
+from simulators.nvml_child import running_child
+from simulators.nvml_machine import Simulator
+from simulators.nvml_state import Holder, Trouble
+from simulators.sample_nvml import EIGHT_H100, RTX_4090
+from simulators.sample_nvml_integrated import GB10
 from support.daemon_process import clean_environment
-from support.nvml_child import running_child
-from support.nvml_machine import Simulator
-from support.nvml_state import Holder, Trouble
-from support.sample_nvml import EIGHT_H100, RTX_4090
-from support.sample_nvml_integrated import GB10
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 NEEDED_PROGRAMS = ("cc",)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from simulators.nvml_child import Child, running_child
+from simulators.nvml_machine import Simulator
+from simulators.nvml_parts import GIB
+from simulators.nvml_state import Holder, Machine
+from simulators.sample_nvml import EIGHT_H100, H200_MIG, RTX_4090
+from simulators.sample_nvml_integrated import GB10
 from support.budget import within
 from support.calibration import COLD_SECONDS, seconds_of_work, slowness
 from support.daemon_process import WITHOUT_COVERAGE
-from support.nvml_child import Child, running_child
-from support.nvml_machine import Simulator
-from support.nvml_parts import GIB
-from support.nvml_state import Holder, Machine
-from support.sample_nvml import EIGHT_H100, H200_MIG, RTX_4090
-from support.sample_nvml_integrated import GB10
 
 
 def crowded() -> Machine:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support import sample_nvml
+from simulators import sample_nvml
+from simulators.nvml_machine import Simulator
+from simulators.nvml_state import Event, Holder, Memory, Trouble
 from support.budget import within
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, get, running_daemon
-from support.nvml_machine import Simulator
-from support.nvml_state import Event, Holder, Memory, Trouble
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 MIB, GIB = 1 << 20, 1 << 30

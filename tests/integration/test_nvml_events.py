@@ -8,11 +8,11 @@ from pathlib import Path
 
 from memwatch.drivers.nvml.events import WAIT_SECONDS
 from memwatch.drivers.nvml.records import NvmlReading, Xid
-from support.nvml_child import Outcome, running_child, wait_until_listening
-from support.nvml_machine import Simulator
-from support.nvml_parts import DOUBLE_BIT_ECC, XID
-from support.nvml_state import Event, Trouble
-from support.sample_nvml import EIGHT_H100, RTX_4090, WSL2
+from simulators.nvml_child import Outcome, running_child, wait_until_listening
+from simulators.nvml_machine import Simulator
+from simulators.nvml_parts import DOUBLE_BIT_ECC, XID
+from simulators.nvml_state import Event, Trouble
+from simulators.sample_nvml import EIGHT_H100, RTX_4090, WSL2
 
 FIRST, SECOND = (gpu.uuid for gpu in EIGHT_H100.gpus[:2])
 

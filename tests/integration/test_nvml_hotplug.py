@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from memwatch.drivers.nvml.records import GpuMemory, NvmlFailure, NvmlReading
 from memwatch.model import Absent
+from simulators.nvml_child import Child, Outcome, running_child
+from simulators.nvml_machine import Simulator
+from simulators.nvml_state import Machine, Trouble
+from simulators.sample_nvml import EIGHT_H100, RTX_4090
+from simulators.sample_nvml_integrated import GB10
 from support.budget import within
-from support.nvml_child import Child, Outcome, running_child
-from support.nvml_machine import Simulator
-from support.nvml_state import Machine, Trouble
-from support.sample_nvml import EIGHT_H100, RTX_4090
-from support.sample_nvml_integrated import GB10
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 TWO = replace(EIGHT_H100, gpus=EIGHT_H100.gpus[:2])

@@ -11,13 +11,13 @@ import pytest
 from memwatch.collectors.meminfo import Collector as MemoryCollector
 from memwatch.collectors.numa import Collector as NumaCollector
 from memwatch.linux.files import Roots
-from support.nvml_machine import Simulator
-from support.nvml_parts import MIB
-from support.nvml_probe import Raised, probe
-from support.nvml_state import Gpu, Holder, Machine, Memory, Mig
+from simulators.nvml_machine import Simulator
+from simulators.nvml_parts import MIB
+from simulators.nvml_probe import Raised, probe
+from simulators.nvml_state import Gpu, Holder, Machine, Memory, Mig
+from simulators.sample_nvml import GH200_NUMA, H200_MIG, READY, WITH_MISSING_PIDS
+from simulators.sample_nvml_integrated import GB10_AVAILABLE, GB10_RAM
 from support.paths import MACHINES
-from support.sample_nvml import GH200_NUMA, H200_MIG, READY, WITH_MISSING_PIDS
-from support.sample_nvml_integrated import GB10_AVAILABLE, GB10_RAM
 
 NOT_SUPPORTED = Raised("NVMLError_NotSupported", 3)
 NOT_FOUND = Raised("NVMLError_NotFound", 6)

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
 from memwatch.model import Absent
-from support.nvml_child import Outcome, running_child, wait_until_listening
-from support.nvml_machine import Simulator
-from support.nvml_parts import MIB, MIG_CHANGE, MIG_OFF, mig_device, uuid
-from support.nvml_state import Event, Holder, Machine, Memory, Mig, Trouble
-from support.nvml_state import GpuInstance as SimulatedInstance
-from support.sample_nvml import H100_MIG, H200_MIG
+from simulators.nvml_child import Outcome, running_child, wait_until_listening
+from simulators.nvml_machine import Simulator
+from simulators.nvml_parts import MIB, MIG_CHANGE, MIG_OFF, mig_device, uuid
+from simulators.nvml_state import Event, Holder, Machine, Memory, Mig, Trouble
+from simulators.nvml_state import GpuInstance as SimulatedInstance
+from simulators.sample_nvml import H100_MIG, H200_MIG
 
 H200 = H200_MIG.gpus[0]
 CUT: Mig = H200.mig  # type: ignore[assignment]

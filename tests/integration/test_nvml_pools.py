@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from support import sample_nvml
+from simulators import sample_nvml
+from simulators.nvml_machine import Simulator
 from support.daemon_process import sample_once
-from support.nvml_machine import Simulator
 
 MIB = 1 << 20
 GB10 = sample_nvml.READY["gb10"]

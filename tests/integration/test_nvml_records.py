@@ -10,11 +10,11 @@ import pytest
 from memwatch.drivers.nvml import records as reading
 from memwatch.drivers.nvml.records import GpuMemory, GpuProcess, GpuReading, NvmlReading
 from memwatch.model import Absent
-from support.nvml_child import running_child
-from support.nvml_machine import NOT_IN_OLD_DRIVERS, Simulator
-from support.nvml_parts import GIB, MIB
-from support.nvml_state import Bar1, Ecc, Holder, Machine, Memory, Remapped, Trouble
-from support.sample_nvml import (
+from simulators.nvml_child import running_child
+from simulators.nvml_machine import NOT_IN_OLD_DRIVERS, Simulator
+from simulators.nvml_parts import GIB, MIB
+from simulators.nvml_state import Bar1, Ecc, Holder, Machine, Memory, Remapped, Trouble
+from simulators.sample_nvml import (
     CONTAINER_HIDDEN_PIDS,
     EIGHT_H100,
     GH200_CDMM,
@@ -24,7 +24,7 @@ from support.sample_nvml import (
     WSL2,
     WSL2_EMPTY_LISTS,
 )
-from support.sample_nvml_integrated import GB10, GB10_RAM, GB10_SHIM, GB10_TOTAL_ZERO, N1X_CARVEOUT, THOR
+from simulators.sample_nvml_integrated import GB10, GB10_RAM, GB10_SHIM, GB10_TOTAL_ZERO, N1X_CARVEOUT, THOR
 
 UNKNOWN = Absent.NOT_AVAILABLE
 UNSUPPORTED = Absent.NOT_SUPPORTED

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from simulators.nvml_machine import NOT_IN_OLD_DRIVERS, Call, Simulator
+from simulators.nvml_parts import GIB, MIB, mib, uuid
+from simulators.nvml_probe import Raised, probe, ready
+from simulators.nvml_state import Holder, Machine, Memory, Trouble
+from simulators.nvml_state_file import FUNCTIONS, state_file
+from simulators.sample_nvml import EIGHT_H100, H200_MIG, RTX_4090
+from simulators.sample_nvml_integrated import GB10
 from support.daemon_process import clean_environment
-from support.nvml_machine import NOT_IN_OLD_DRIVERS, Call, Simulator
-from support.nvml_parts import GIB, MIB, mib, uuid
-from support.nvml_probe import Raised, probe, ready
-from support.nvml_state import Holder, Machine, Memory, Trouble
-from support.nvml_state_file import FUNCTIONS, state_file
-from support.sample_nvml import EIGHT_H100, H200_MIG, RTX_4090
-from support.sample_nvml_integrated import GB10
 from support.waiting import MAX_WAIT_SECONDS
 
 MEMORY = "nvmlDeviceGetMemoryInfo(gpu({}), version=nvmlMemory_v2).used"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from support.nvml_machine import Simulator
-from support.nvml_parts import MIG_CHANGE, SINGLE_BIT_ECC, XID
-from support.nvml_probe import Raised, ready
-from support.nvml_state import Event
-from support.sample_nvml import EIGHT_H100, H200_MIG
+from simulators.nvml_machine import Simulator
+from simulators.nvml_parts import MIG_CHANGE, SINGLE_BIT_ECC, XID
+from simulators.nvml_probe import Raised, ready
+from simulators.nvml_state import Event
+from simulators.sample_nvml import EIGHT_H100, H200_MIG
 
 TWO = replace(EIGHT_H100, gpus=EIGHT_H100.gpus[:2])
 

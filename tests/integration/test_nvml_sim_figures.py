@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from support.nvml_machine import Simulator
-from support.nvml_parts import GIB, MIB, mib, uuid
-from support.nvml_probe import Raised, ready
-from support.nvml_state import Bar1, Gpu, Holder, Limit, Machine, Memory, Remapped, Retired, Trouble
-from support.sample_nvml import EIGHT_H100, H200_MIG, RTX_4090, WSL2
-from support.sample_nvml_integrated import GB10
+from simulators.nvml_machine import Simulator
+from simulators.nvml_parts import GIB, MIB, mib, uuid
+from simulators.nvml_probe import Raised, ready
+from simulators.nvml_state import Bar1, Gpu, Holder, Limit, Machine, Memory, Remapped, Retired, Trouble
+from simulators.sample_nvml import EIGHT_H100, H200_MIG, RTX_4090, WSL2
+from simulators.sample_nvml_integrated import GB10
 
 MEMORY = "nvmlDeviceGetMemoryInfo(gpu({}), version=nvmlMemory_v2).used"
 COMPUTE = "[[p.pid, p.usedGpuMemory] for p in nvmlDeviceGetComputeRunningProcesses(gpu(0))]"

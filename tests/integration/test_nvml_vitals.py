@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from memwatch.drivers.nvml.records import GpuReading
 from memwatch.drivers.nvml.vital_fields import throttle_reasons
 from memwatch.model import Absent, Vitals
-from support.nvml_child import running_child
-from support.nvml_machine import NOT_IN_OLD_DRIVERS, Simulator
-from support.nvml_state import Machine, Sensors, Trouble
-from support.sample_nvml import EIGHT_H100, H200_MIG, RTX_4090
-from support.sample_nvml_integrated import GB10, GB10_TOTAL_ZERO
+from simulators.nvml_child import running_child
+from simulators.nvml_machine import NOT_IN_OLD_DRIVERS, Simulator
+from simulators.nvml_state import Machine, Sensors, Trouble
+from simulators.sample_nvml import EIGHT_H100, H200_MIG, RTX_4090
+from simulators.sample_nvml_integrated import GB10, GB10_TOTAL_ZERO
 
 NOT_SUPPORTED = Absent.NOT_SUPPORTED
 TWO = replace(EIGHT_H100, gpus=EIGHT_H100.gpus[:2])

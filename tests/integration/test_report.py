@@ -23,10 +23,10 @@ from memwatch.build_info import __version__
 from memwatch.report.archive import FOLDER
 from scripts import machine_from_report
 from scripts.golden import host_in, host_of
-from support import sample_nvml, sample_nvml_integrated
+from simulators import sample_nvml, sample_nvml_integrated
+from simulators.nvml_machine import Simulator
 from support.client_process import SCRIPT, memwatch
 from support.daemon_process import MEMWATCHD, POWERLESS, clean_environment, run_program, running_daemon, sample_once
-from support.nvml_machine import Simulator
 from support.paths import MACHINES, ROOT
 from support.report_bundle import Bundle, read_bundle
 from support.waiting import MAX_WAIT_SECONDS, wait_until

@@ -9,13 +9,13 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from memwatch_web.api import schema, schema_history
+from simulators.nvml_machine import Simulator
+from simulators.nvml_parts import XID
+from simulators.nvml_state import Event, Sensors
+from simulators.sample_nvml import RTX_4090
 from support.daemon_process import running_daemon
 from support.html_reader import Reader
 from support.mutable_machine import MutableMachine
-from support.nvml_machine import Simulator
-from support.nvml_parts import XID
-from support.nvml_state import Event, Sensors
-from support.sample_nvml import RTX_4090
 from support.waiting import MAX_WAIT_SECONDS
 
 HOT = Sensors(91, 449_600, 1410, 10501, throttle=0x4 | 0x8 | 0x40, busy=100, memory_busy=38)

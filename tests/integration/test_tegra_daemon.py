@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from scripts.golden import host_of
+from simulators.tegra_machine import Tegrastats, is_alive, wait_until_gone
 from support.daemon_process import POWERLESS, RunningDaemon, running_daemon
 from support.machine_folders import NAMES, machine_folder
 from support.paths import SYSTEMD
-from support.tegra_machine import Tegrastats, is_alive, wait_until_gone
 from support.waiting import Stopwatch
 
 JETSONS = [name for name in NAMES if machine_folder(name).report]

@@ -17,8 +17,8 @@ from memwatch.collectors.tegrastats import Collector, find_tegrastats
 from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.linux.line_buffer import LineBuffer
+from simulators.tegra_machine import Tegrastats, is_alive, wait_until_gone
 from support.machine_folders import machine_folder
-from support.tegra_machine import Tegrastats, is_alive, wait_until_gone
 from support.waiting import wait_until
 
 NANO = "jetson-nano-jp4"

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from simulators.nvml_machine import Simulator
+from simulators.sample_nvml import READY, WITH_MISSING_PIDS
+from simulators.tegra_machine import Tegrastats
 from support.daemon_process import RunningDaemon
 from support.machine_exports import folder_of
 from support.machine_folders import NAMES, NVML_STATE, machine_folder
-from support.nvml_machine import Simulator
 from support.paths import MACHINES
-from support.sample_nvml import READY, WITH_MISSING_PIDS
-from support.tegra_machine import Tegrastats
 
 # Other page sizes are simulated by an argument of the collectors; a running daemon uses its own kernel's page size.
 # A missing PID is confirmed some seconds after the start, so that the metrics would depend on the time.

@@ -23,10 +23,10 @@ from memwatch.collectors import list_collectors
 from memwatch.collectors.base import Collector, Host
 from memwatch.linux.files import Roots, SourceUnavailable
 from scripts import golden
+from simulators.nvml_from_reading import find_gaps, machine_from
+from simulators.nvml_state_file import state_file
 from support.machine_exports import export_folder
 from support.machine_folders import NVML_STATE, plain
-from support.nvml_from_reading import find_gaps, machine_from
-from support.nvml_state_file import state_file
 from support.paths import MACHINES
 from support.report_bundle import Bundle, BundleError, read_bundle
 
@@ -184,7 +184,7 @@ def list_remarks(bundle: Bundle, folder: Path) -> Iterator[str]:
     if reading is not None:
         yield from (f"{NVML_STATE}: {gap}" for gap in find_gaps(reading))
     elif any(name.startswith("proc/driver/nvidia") for name in bundle.files):
-        yield f"no reading of NVML: write {NVML_STATE} by hand, see tests/support/nvml_state_file.py"
+        yield f"no reading of NVML: write {NVML_STATE} by hand, see tests/simulators/nvml_state_file.py"
     if isinstance(bundle.drivers.get("tegrastats"), dict) and "reading" in bundle.drivers["tegrastats"]:
         yield "add a file tegrastats with one line of its output: the report has only its figures"
 

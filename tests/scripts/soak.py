@@ -22,8 +22,8 @@ from msgspec import Struct
 
 from scripts.soak_churn import CALM, Churn
 from scripts.soak_load import Load
+from simulators.nvml_machine import Simulator
 from support.daemon_process import RunningDaemon, descriptors, running_daemon
-from support.nvml_machine import Simulator
 
 MIB = 1 << 20
 DAY_SECONDS = 86_400

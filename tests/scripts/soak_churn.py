@@ -10,9 +10,9 @@ import threading
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from support import sample_nvml
-from support.nvml_machine import Simulator
-from support.nvml_state import Holder, Machine, Memory
+from simulators import sample_nvml
+from simulators.nvml_machine import Simulator
+from simulators.nvml_state import Holder, Machine, Memory
 from support.paths import TESTS
 
 STORM = TESTS / "support" / "fork_storm.py"

@@ -11,7 +11,7 @@ from support.browsing import wait_for_frames
 
 # Evaluated through the browser's developer tools: the page's policy blocks scripts of other origins.
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
-# A colour on its way to another is in no stylesheet: after a change of theme links of Swagger UI take 0.15 s to get there.
+# A colour on its way to another is in no stylesheet. After a change of theme, links of Swagger UI need 0.15 s.
 WITHOUT_TRANSITIONS = (
     "() => {"
     "  const still = new CSSStyleSheet();"

@@ -20,15 +20,15 @@ from memwatchd.recording.demos import DESCRIPTIONS, path_of
 from memwatchd.recording.frames import read_frames
 from memwatchd.recording.player import rebuild_owners
 from scripts.golden import roots_arguments
+from simulators.nvml_machine import Simulator
+from simulators.sample_nvml import EIGHT_H100
+from simulators.sample_nvml_integrated import GB10
 from support import engine_texts
 from support.daemon_process import RunningDaemon, running_daemon
 from support.engine_servers import engine_site
 from support.mutable_machine import MutableMachine
-from support.nvml_machine import Simulator
 from support.paths import DEPLOY
 from support.prometheus_servers import Engine, prometheus, shipped
-from support.sample_nvml import EIGHT_H100
-from support.sample_nvml_integrated import GB10
 
 # All that may be configured: processes as metrics, a receiver, and a model server.
 CHATTY = """

@@ -36,12 +36,12 @@ from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.settings.load import load
 from memwatchd.settings.schema import Settings
+from simulators.nvml_readings import RecordedNvml, read_all
+from simulators.nvml_state_file import state_file
+from simulators.sample_nvml import READY
 from support.fakes import FakeClock
 from support.machine_folders import NAMES, NVML_STATE
-from support.nvml_readings import RecordedNvml, read_all
-from support.nvml_state_file import state_file
 from support.paths import MACHINES
-from support.sample_nvml import READY
 
 TICKS = 3
 # Every second a tick, so that collectors with a period of 10 s run once and the others at each tick.

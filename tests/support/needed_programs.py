@@ -17,7 +17,7 @@ import pytest
 from support.paths import ROOT
 
 TESTS = ROOT / "tests"
-HELPERS = ("support", "scripts", "bench", "faults", "hardware")
+HELPERS = ("support", "simulators", "scripts", "bench", "faults", "hardware")
 # Names under which distributions install a program.
 OTHER_NAMES = {"chromium": ("chromium", "chromium-browser", "google-chrome")}
 # Files that a program needs, or that are all there is to it.

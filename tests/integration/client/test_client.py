@@ -13,11 +13,11 @@ import pytest
 
 from memwatch.build_info import describe
 from scripts.golden import roots_arguments
-from support import sample_nvml
+from simulators import sample_nvml
+from simulators.nvml_machine import Simulator
 from support.client_process import COMMANDS, MODULE, QUERIES, SCRIPT, into_a_closed_pipe, memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.dead_address import dead_address
-from support.nvml_machine import Simulator
 from support.paths import MACHINES
 from support.waiting import Stopwatch
 

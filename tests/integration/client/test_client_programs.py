@@ -22,12 +22,12 @@ from memwatch.client.headroom import find_capacity
 from memwatch.client.history import sparkline
 from memwatch.client.process_tree import Peaks, read_tree
 from memwatch.render.json import snapshot_json, to_bytes
-from support import sample_nvml
+from simulators import sample_nvml
+from simulators.nvml_machine import Simulator
 from support.client_process import SCRIPT, memwatch
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
 from support.dead_address import dead_address
 from support.library_process import roots_environment
-from support.nvml_machine import Simulator
 from support.sample_snapshots import critical_gb10
 from support.waiting import MAX_WAIT_SECONDS
 

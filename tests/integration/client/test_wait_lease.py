@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from support import sample_nvml
+from simulators import sample_nvml
+from simulators.gpu_programs import simulated_cuda
 from support.client_process import SCRIPT, memwatch
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
 from support.dead_address import dead_address
-from support.gpu_programs import simulated_cuda
 from support.library_process import run_json
 from support.mutable_machine import MutableMachine
 from support.paths import TESTS

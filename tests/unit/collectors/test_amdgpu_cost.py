@@ -10,8 +10,8 @@ import pytest
 
 from memwatch.collectors.amdgpu import RESCAN_SECONDS, Collector
 from memwatch.linux.pci import GpuPids
-from support.amd_machine import GIB, MIB, AmdMachine, discrete
-from support.amd_readings import FakeIoctl, ManualClock
+from simulators.amd_machine import GIB, MIB, AmdMachine, discrete
+from simulators.amd_readings import FakeIoctl, ManualClock
 from support.budget import within
 
 

@@ -11,7 +11,7 @@ from memwatch.drivers.drm.records import DrmReading, DrmRegion
 from memwatch.linux.files import SourceUnavailable
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent
-from support.drm_machine import DrmMachine, fdinfo
+from simulators.drm_machine import DrmMachine, fdinfo
 
 IGPU, DGPU = "0000:00:02.0", "0000:03:00.0"
 BOTH = ("card0", "renderD128")

@@ -11,7 +11,7 @@ import pytest
 from memwatch.collectors.hwmon import RESCAN_SECONDS, Collector
 from memwatch.linux.files import SourceUnavailable
 from memwatch.model import Absent, Vitals
-from support.amd_machine import PCI, AmdMachine, discrete
+from simulators.amd_machine import PCI, AmdMachine, discrete
 from support.fakes import FakeClock
 
 NONE = Vitals.absent(Absent.NOT_AVAILABLE)

@@ -31,7 +31,7 @@ from memwatch.drivers.amd.smi_json import (
     rocm_smi_memory,
 )
 from memwatch.model import Absent
-from support.amd_smi_samples import AMD_SMI, PROCESS, ROCM_SMI, USAGE, WARNING
+from simulators.amd_smi_samples import AMD_SMI, PROCESS, ROCM_SMI, USAGE, WARNING
 
 MIB = 1 << 20
 

@@ -16,9 +16,9 @@ from memwatch.drivers.tegra.records import Area, Load, NvMapClient, TegrastatsRe
 from memwatch.drivers.tegra.tegrastats_line import parse_line
 from memwatch.helper.codec import DecodeError
 from memwatch.model import Absent
+from simulators.tegra_lines import LINES, Sample
 from support.budget import within
 from support.machine_folders import NAMES, machine_folder
-from support.tegra_lines import LINES, Sample
 
 JETSONS = [name for name in NAMES if (machine_folder(name).roots.procfs.parent / "tegrastats").exists()]
 MIB, KIB, MHZ = 1 << 20, 1 << 10, 1_000_000

@@ -10,7 +10,7 @@ import pytest
 
 from hardware.holder_process import HolderProcess, open_holder
 from hardware.native import DEVICE, MANAGED, PINNED, DriverApiError
-from support.driver_sim import CONTEXT_BYTES, Holdings, built_driver, held, serving
+from simulators.driver_sim import CONTEXT_BYTES, Holdings, built_driver, held, serving
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process

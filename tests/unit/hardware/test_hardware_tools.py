@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hardware.vendor_tools import AmdSmi, NvidiaSmi, RocmSmi, ToolReading, find_tool
-from support.amd_smi_samples import AMD_SMI, ROCM_SMI, WARNING
+from simulators.amd_smi_samples import AMD_SMI, ROCM_SMI, WARNING
 
 MIB = 1 << 20
 Install = Callable[[str, Mapping[str, str]], None]

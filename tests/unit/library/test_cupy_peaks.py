@@ -13,7 +13,7 @@ import memwatch
 from memwatch.library import track as tracking
 from memwatch.library.cupy_peaks import cupy_peaks
 from memwatch.library.peak_counters import counters
-from support.cupy_stand_in import UNIT_BYTES, CountingCupy, hooks
+from simulators.cupy_stand_in import UNIT_BYTES, CountingCupy, hooks
 
 pytestmark = pytest.mark.process
 

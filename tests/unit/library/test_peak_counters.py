@@ -12,8 +12,8 @@ from memwatch.library.memory_pool import PoolStats
 from memwatch.library.peak_counters import PeakCounters, Watermark, counters
 from memwatch.library.track import track
 from memwatch.model import Absent
+from simulators.torch_stand_in import MIB, CountingTorch
 from support.library_process import run_json
-from support.torch_stand_in import MIB, CountingTorch
 
 TRANSIENT = """
 import json, mmap, time, memwatch

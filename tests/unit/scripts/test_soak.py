@@ -10,7 +10,7 @@ import pytest
 from memwatchd.settings.load import load
 from scripts.soak import MIB, Reading, Soak, complaints_about, config_for, counts_of, line_through
 from scripts.soak_churn import EXCHANGED_EVERY, LOST_EVERY, machine_at
-from support.nvml_state_file import state_file
+from simulators.nvml_state_file import state_file
 
 
 def soaked(bytes_per_tick: float = 0.0, descriptors: int = 12, threads: int = 4) -> Soak:

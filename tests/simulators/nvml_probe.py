@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from simulators.nvml_machine import Simulator
 from support.daemon_process import clean_environment
-from support.nvml_machine import Simulator
 from support.paths import TESTS
 
 
@@ -50,7 +50,7 @@ class Probe(Struct, frozen=True):
 @contextmanager
 def probe(environ: Mapping[str, str]) -> Iterator[Probe]:
     process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "support.nvml_probe"],
+        [sys.executable, "-W", "error", "-m", "simulators.nvml_probe"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

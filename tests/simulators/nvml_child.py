@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from memwatch.drivers.nvml.records import GpuReading, NvmlFailure, NvmlReading
 from memwatch.helper.codec import from_line
+from simulators.nvml_machine import Simulator
 from support.daemon_process import clean_environment
-from support.nvml_machine import Simulator
 from support.paths import MACHINES
 from support.waiting import MAX_WAIT_SECONDS
 

@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from support.nvml_machine import CACHE, FLAGS
+from simulators.nvml_machine import CACHE, FLAGS
 from support.paths import TESTS
 
 NEEDED_PROGRAMS = ("cc",)
 
 MIB = 1 << 20
-SOURCES = TESTS / "driver_sim"
+SOURCES = TESTS / "simulators/driver"
 CONTEXT_BYTES = 312 * MIB
 # Bytes of one process by kind: context, device, managed, pinned.
 Bytes = Mapping[str, int]

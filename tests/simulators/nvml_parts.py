@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.nvml_state import (
+from simulators.nvml_state import (
     Bar1,
     Memory,
     Mig,

@@ -7,8 +7,8 @@
         ...
         simulator.calls()
 
-Any program started with `environ` loads the library built from tests/nvml_sim in place of NVIDIA's, and each of its
-calls returns the state shown last.
+Any program started with `environ` loads the library built from tests/simulators/nvml in place of NVIDIA's, and
+each of its calls returns the state shown last.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from support.nvml_state import Machine
-from support.nvml_state_file import SOURCES, state_file
+from simulators.nvml_state import Machine
+from simulators.nvml_state_file import SOURCES, state_file
 from support.paths import MACHINES, ROOT
 from support.waiting import wait_until
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from support.nvml_parts import (
+from simulators.nvml_parts import (
     ATS,
     BLACKWELL,
     MIB,
@@ -19,7 +19,7 @@ from support.nvml_parts import (
     mib,
     uuid,
 )
-from support.nvml_state import (
+from simulators.nvml_state import (
     Gpu,
     Holder,
     Machine,

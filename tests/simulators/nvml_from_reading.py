@@ -7,7 +7,7 @@ from typing import Any
 
 from memwatch.drivers.nvml.vital_fields import THROTTLE_REASONS
 from memwatch.linux.pci import pci_numbers
-from support.nvml_state import (
+from simulators.nvml_state import (
     Bar1,
     Ecc,
     Gpu,

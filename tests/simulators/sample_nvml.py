@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from support.nvml_parts import (
+from simulators.nvml_parts import (
     ADA,
     AMPERE,
     ATS,
@@ -32,8 +32,8 @@ from support.nvml_parts import (
     uuid,
     window,
 )
-from support.nvml_state import Ecc, Gpu, GpuInstance, Holder, Limit, Machine, Mig, Remapped, Sensors
-from support.sample_nvml_integrated import (
+from simulators.nvml_state import Ecc, Gpu, GpuInstance, Holder, Limit, Machine, Mig, Remapped, Sensors
+from simulators.sample_nvml_integrated import (
     GB10,
     GB10_ENDED_CONTAINER,
     GB10_ORPHANED_ENGINE,

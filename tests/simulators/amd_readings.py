@@ -11,7 +11,7 @@ from memwatch.drivers.amd.records import AmdGpu, AmdReading
 from memwatch.findings import Findings
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent, Words
-from support.amd_machine import AmdMachine
+from simulators.amd_machine import AmdMachine
 from support.machine_folders import machine_folder, plain
 
 

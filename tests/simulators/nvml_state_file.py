@@ -1,4 +1,4 @@
-"""The state file that the library built from tests/nvml_sim reads at every call.
+"""The state file that the library built from tests/simulators/nvml reads at every call.
 
 Lines are `key = value`; `#` begins a comment line, and of equal keys the last wins. Numbers are decimal or 0x…, and
 `na` is NVML_VALUE_NOT_AVAILABLE; a text is plain, or `hex:` and its bytes. A missing key is answered with
@@ -43,12 +43,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from support.nvml_state import UNSIGNED_INT, Gpu, Machine, Mig, Retired, Trouble
+from simulators.nvml_state import UNSIGNED_INT, Gpu, Machine, Mig, Retired, Trouble
 from support.paths import TESTS
 
 Fact = tuple[str, object]
 
-SOURCES = TESTS / "nvml_sim"
+SOURCES = TESTS / "simulators/nvml"
 FUNCTIONS = frozenset(
     name
     for source in SOURCES.glob("*.c")

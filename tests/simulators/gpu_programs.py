@@ -14,8 +14,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from support.amd_machine import GIB, PCI, AmdMachine, discrete, memory
-from support.driver_sim import (
+from simulators.amd_machine import GIB, PCI, AmdMachine, discrete, memory
+from simulators.driver_sim import (
     ALL,
     ON_CARD,
     SOURCES,
@@ -27,11 +27,11 @@ from support.driver_sim import (
     overwrite,
     serving,
 )
+from simulators.nvml_machine import Simulator
+from simulators.nvml_state import Gpu, Holder, Machine
+from simulators.nvml_state_file import SOURCES as NVML_SOURCES
+from simulators.nvml_state_file import state_file
 from support.mutable_machine import MutableMachine
-from support.nvml_machine import Simulator
-from support.nvml_state import Gpu, Holder, Machine
-from support.nvml_state_file import SOURCES as NVML_SOURCES
-from support.nvml_state_file import state_file
 
 KFD_GPU = 77
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from support.paths import MACHINES, TESTS
 from support.waiting import wait_until
 
-SIMULATOR = TESTS / "tegra_sim" / "tegrastats"
+SIMULATOR = TESTS / "simulators/tegrastats/tegrastats"
 
 
 def is_alive(pid: int) -> bool:

@@ -20,8 +20,8 @@ from memwatch.collectors.nvml import Collector, helper_options, is_nvidia_here, 
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.pci import GpuPids
+from simulators.nvml_machine import LIBRARY, built_library
 from support.daemon_process import clean_environment
-from support.nvml_machine import LIBRARY, built_library
 
 
 def read_all(machines: Mapping[str, tuple[str | None, Roots]]) -> dict[str, bytes]:
@@ -44,7 +44,7 @@ def read_all(machines: Mapping[str, tuple[str | None, Roots]]) -> dict[str, byte
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         done = subprocess.run(
-            [sys.executable, "-m", "support.nvml_readings", scratch, str(built_library())],
+            [sys.executable, "-m", "simulators.nvml_readings", scratch, str(built_library())],
             input=json.dumps(orders).encode(),
             stdout=subprocess.PIPE,
             env=clean_environment(**environ),

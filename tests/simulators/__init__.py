@@ -1,0 +1,1 @@
+"""Simulated drivers, tools and frameworks, each at the boundary where a program meets the real one."""
