@@ -35,7 +35,7 @@ done
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing by apt, as this is root:$missing fonts-dejavu-core"
+    echo "missing programs, which apt installs, as this is root:$missing fonts-dejavu-core"
     echo "(TOOLS=none make test installs nothing, and leaves out the tests that need a missing program)"
     # shellcheck disable=SC2086
     sh tests/tools/apt_install.sh $missing fonts-dejavu-core
