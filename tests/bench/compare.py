@@ -21,9 +21,10 @@ from pathlib import Path
 
 from bench_machines import bare_reader, machine_of
 from msgspec import Struct
-from subjects import Subject, children_of, free_port, idle, load, rss_mib, running
+from subjects import Subject, children_of, idle, load, rss_mib, running
 
 from simulators.nvml_machine import Simulator
+from support.free_ports import free_port
 from support.paths import MACHINES, ROOT
 from support.sleeping_processes import sleepers
 

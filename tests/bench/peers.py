@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from subjects import HERE, Subject, free_port
+from subjects import HERE, Subject
+
+from support.free_ports import free_port
 
 COLLECTD = """
 FQDNLookup false

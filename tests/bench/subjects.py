@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -43,12 +42,6 @@ class Load(Struct, frozen=True):
     per_second: float
     p99_ms: float
     refused: float = 0.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from containers.images import DOCKERFILE, make_base
 from containers.podman import Podman, execute
-from support.daemon_process import free_port, get
+from support.daemon_process import get
 from support.dead_address import dead_address
+from support.free_ports import free_port
 from support.paths import ROOT
 from support.waiting import wait_until
 

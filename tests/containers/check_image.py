@@ -13,7 +13,8 @@ from typing import Any
 
 from containers.images import OURS, SERVICES
 from containers.podman import Podman, execute, ulimits
-from support.daemon_process import free_port, get
+from support.daemon_process import get
+from support.free_ports import free_port
 from support.waiting import MAX_WAIT_SECONDS
 
 SERVICE = SERVICES["memwatchd"]

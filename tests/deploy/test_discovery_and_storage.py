@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.daemon_process import free_port, running_daemon
+from support.daemon_process import running_daemon
+from support.free_ports import free_port
 from support.paths import DEPLOY
 from support.prometheus_servers import Engine, prometheus, running, shipped
 from support.waiting import wait_until

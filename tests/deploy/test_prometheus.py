@@ -12,7 +12,8 @@ from simulators.nvml_machine import Simulator
 from simulators.nvml_parts import GIB
 from simulators.nvml_state import Trouble
 from simulators.sample_nvml import CONTAINER_HIDDEN_PIDS, CONTAINER_PARTITION, EIGHT_H100, RTX_4090
-from support.daemon_process import RunningDaemon, free_port, running_daemon
+from support.daemon_process import RunningDaemon, running_daemon
+from support.free_ports import free_port
 from support.mutable_machine import MutableMachine
 from support.paths import DEPLOY
 from support.prometheus_servers import alertmanager, prometheus, scrape, shipped

@@ -19,7 +19,8 @@ from memwatch.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
 from memwatch.notify.http_post import Poster
 from memwatch.notify.webhook_payload import parse_endpoint
 from support.alert_machine import QUICK, AlertMachine
-from support.daemon_process import free_port, get, running_daemon
+from support.daemon_process import get, running_daemon
+from support.free_ports import free_port
 from support.waiting import wait_until
 from support.webhook_receiver import Site, receiving
 from support.webhook_samples import new_receiver, notice, put_notices

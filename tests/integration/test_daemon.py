@@ -21,7 +21,6 @@ from support.daemon_process import (
     RunningDaemon,
     clean_environment,
     descriptors,
-    free_port,
     running_daemon,
 )
 from support.waiting import MAX_WAIT_SECONDS
@@ -293,7 +292,3 @@ def test_once_prints_one_sample_and_exits() -> None:
     assert done.returncode == 0, done.stderr
     assert "System RAM:" in done.stdout
     assert "available" in done.stdout
-
-
-def test_free_port_returns_different_ports() -> None:
-    assert free_port() != free_port()

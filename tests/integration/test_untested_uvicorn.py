@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from support.daemon_process import MEMWATCHD, clean_environment, free_port
+from support.daemon_process import MEMWATCHD, clean_environment
+from support.free_ports import free_port
 
 MAX_START_SECONDS = 20
 PROTOCOL = "protocols/http/httptools_impl.py"

@@ -9,7 +9,6 @@ llama.cpp logs its buffers in MiB with two decimals.
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from memwatch.collectors.engines import Collector
 from memwatch.engines.records import Engine
 from memwatch.linux.files import Roots
 from memwatch.planning.served import size_model
+from support.free_ports import free_port
 from support.written_models import random_weights, write_gguf
 
 # "llama_kv_cache: size =    6.00 MiB (  4096 cells, …". The first context is a trial, to fit the model into memory.
@@ -36,12 +36,6 @@ VARIANTS: tuple[tuple[str, ...], ...] = (
 )
 MAX_DIFFERENCE = 0.03
 START_SECONDS = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def ask(pid: int) -> Engine | None:

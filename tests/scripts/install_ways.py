@@ -11,7 +11,6 @@ import argparse
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from msgspec import Struct
 from support.connect_proxy import ConnectProxy
 from support.daemon_process import get
 from support.debian_root import chroot_command, debian_root
+from support.free_ports import free_port
 from support.paths import ROOT
 from support.waiting import wait_until
 
@@ -199,13 +199,6 @@ def copy_checkout(folder: Path) -> Path:
     """Copy the committed files, as a clone has them."""
     subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def check(place: Place, daemon: Sequence[str], client: Sequence[str]) -> float:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from support.client_process import memwatch
-from support.daemon_process import RunningDaemon, free_port, running_daemon
+from support.daemon_process import RunningDaemon, running_daemon
+from support.free_ports import free_port
 from support.neighbours import folder, neighbours, wait_for_state
 
 # An address of the loopback interface outside 127.0.0.0/8 counts as one that others can reach.

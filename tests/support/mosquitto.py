@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
-from support.daemon_process import free_port
+from support.free_ports import free_port
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 NEEDED_PROGRAMS = ("mosquitto", "mosquitto_passwd")

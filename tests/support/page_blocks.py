@@ -20,7 +20,8 @@ from memwatch.client.cli import memwatch
 from memwatchd.cli import INSTALL, command_line
 from memwatchd.install import install_service
 from support.checkpoint_files import safetensors
-from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, free_port, running_daemon
+from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, running_daemon
+from support.free_ports import free_port
 from support.pages import Fence
 from support.paths import ROOT
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from support.daemon_process import free_port, get
+from support.daemon_process import get
+from support.free_ports import free_port
 from support.paths import DEPLOY
 from support.waiting import MAX_WAIT_SECONDS
 
