@@ -132,7 +132,7 @@ def test_silent_tls_clients_do_not_delay_shutdown(tmp_path: Path) -> None:
             watch = Stopwatch()
 
             assert daemon.terminate() == 0
-            assert watch.seconds < 2.5
+            assert watch.seconds < 10  # asyncio waits 30 s for the end of TLS, and 60 s for that of a handshake
         assert complaints(daemon) == []
 
 
