@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import socket
 from functools import cache
 
@@ -10,6 +11,7 @@ from functools import cache
 def _bound() -> socket.socket:
     """Bind a port without listening: connections are refused, and no other program can get the port."""
     held = socket.socket()
+    atexit.register(held.close)
     held.bind(("127.0.0.1", 0))
     return held
 
