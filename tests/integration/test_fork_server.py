@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from support.client_process import SCRIPT
-from support.daemon_process import MEMWATCHD, clean_environment, open_files, running_daemon
+from support.daemon_process import MEMWATCHD, clean_environment, open_files, quiet_machine, running_daemon
 from support.fork_server import ForkedProcess, can_fork, installed_programs, run_forked
+from support.free_ports import free_port
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 
@@ -96,3 +99,31 @@ def test_variable_read_at_the_start_needs_the_installed_program(name: str) -> No
 def test_tests_that_measure_use_installed_programs() -> None:
     with installed_programs(True):
         assert not can_fork(os.environ)
+
+
+KILLED = """
+import os, sys, tempfile, time
+from support.fork_server import fork_server
+kept = open(os.devnull, "wb")
+process = fork_server().start(sys.argv[1:], dict(os.environ), kept.fileno(), kept.fileno())
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def listening_ports(pid: int) -> list[int]:
+    return [one.laddr.port for one in psutil.Process(pid).net_connections() if one.status == psutil.CONN_LISTEN]
+
+
+def test_program_ends_with_a_test_process_that_is_killed() -> None:
+    """Or a run that was interrupted would leave a hundred daemons."""
+    environ = clean_environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    port = free_port()
+    command = [MEMWATCHD, "--listen", f"127.0.0.1:{port}", *quiet_machine()]
+    with subprocess.Popen([sys.executable, "-c", KILLED, *command], stdout=subprocess.PIPE, env=environ) as test:
+        assert test.stdout is not None
+        pid = int(test.stdout.readline())
+        wait_until(lambda: port in listening_ports(pid))
+        test.kill()
+
+    wait_until(lambda: not psutil.pid_exists(pid))

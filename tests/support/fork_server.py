@@ -185,9 +185,15 @@ class _Server:
             if control in readable:
                 message, fds, _, _ = socket.recv_fds(self._control, MAX_REQUEST_BYTES, 3)
                 if not message:
+                    self._kill_children()
                     return None
                 if self._is_child(fds):
                     return tuple(json.loads(message))
+
+    def _kill_children(self) -> None:
+        """End what a killed test process could not: children not reported yet keep their PID."""
+        for pid, _ in self._children.values():
+            os.kill(pid, signal.SIGKILL)
 
     def _is_child(self, fds: list[int]) -> bool:
         status = socket.socket(fileno=fds[0])
