@@ -294,16 +294,11 @@ def test_victim_of_a_shortage_has_its_gpu_memory() -> None:
     assert "killed python (PID 1349) with 204.8 MiB and 30.9 GiB of gpu0 VRAM" in found.sentence
 
 
-def test_counter_alone_does_not_name_the_machine_as_the_scope() -> None:
-    """A kill at the limit of a cgroup raises the same counter: with memory left, its scope is unknown."""
+def test_counter_alone_is_no_incident_while_memory_is_left() -> None:
+    """A kill at the limit of a cgroup raises the same counter. It is an event: System RAM was not full."""
     script = Scenario("count", "own", 64.0, DESKTOP, NONE, oom_kills=(20.0,), kernel_log_is_read=False)
 
-    (found,) = play(script)
-
-    assert found.killer is not None
-    assert found.killer.kind == "unknown"
-    assert "probably the limit of a cgroup" in found.killer.evidence
-    assert found.cause is None
+    assert play(script) == []
 
 
 def test_full_machine_is_one_incident_and_closes_after_half_an_hour() -> None:

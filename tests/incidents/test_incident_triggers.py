@@ -16,7 +16,6 @@ from memwatch.incidents.triggers import (
     find_place,
     find_program_errors,
     is_critical,
-    is_ram_full,
     is_routine,
 )
 from memwatch.model import Absent, Bytes, Process
@@ -110,19 +109,6 @@ def test_gpu_that_is_only_full_is_no_incident(
     reasons = tuple(Reason(signal, "text") for signal in signals)
 
     assert is_critical(Pressure("x", level, level, 0.99, reasons, kind=kind)) is counts
-
-
-@pytest.mark.parametrize("level", list(Level))
-def test_ram_is_full_by_the_level_of_its_use(level: Level) -> None:
-    """A kill alone raises the level of a target, but not that of its use. Levels of a GPU do not count."""
-    base = calm_workstation()
-    ram, gpu = (
-        Pressure("ram", Level.CRITICAL, level, 0.5),
-        Pressure("gpu0.vram", Level.CRITICAL, Level.CRITICAL, 1.0),
-    )
-
-    assert is_ram_full(replace(base, pressure=(ram,))) is (level >= Level.HIGH)
-    assert is_ram_full(replace(base, pressure=(gpu, ram))) is (level >= Level.HIGH)
 
 
 @pytest.mark.parametrize(

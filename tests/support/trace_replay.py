@@ -13,7 +13,7 @@ from memwatch.kernel_log import DriverError
 from memwatch.linux.kmsg_parser import KernelLogTracker
 from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.monitor.pacing import Pacing
-from memwatch.pressure.inputs import PressureInputs, collect_inputs
+from memwatch.pressure.inputs import PressureInputs, collect_inputs, ram_used_ratio
 from memwatch.pressure.judge import JudgeState, judge
 from memwatch.pressure.oom_kills import OomKillCount, count_new_kills
 from memwatch.pressure.rules import PressureRules, TargetRules
@@ -135,7 +135,8 @@ def replay(trace: Trace) -> Iterator[tuple[float, Pressure]]:
             resumed = not has_slept and trace.header.suspended is not None and at >= trace.header.suspended[1]
             has_slept = has_slept or resumed
             findings = machine.findings(at)
-            kills, new_kills = count_new_kills(kills, findings.kernel, findings.kernel_log, at)
+            used = ram_used_ratio(findings.pools)
+            kills, new_kills = count_new_kills(kills, findings.kernel, findings.kernel_log, at, used)
             inputs = with_trace_totals(collect_inputs(findings, at, rules, resumed, new_kills), trace, at)
             verdicts, state = judge(inputs, state, rules)
             pacing.on_pressure(verdicts, at, INTERVAL_SECONDS, rules)

@@ -8,6 +8,7 @@ from memwatch.model import Absent, Architecture, Pool
 from memwatch.snapshot import MemoryPsi, Snapshot
 
 OOM_KILLS = "kernel.oom_kills_total"
+RAM_RATIO = "pressure.ram.ratio"
 UNITS = {"bytes": "bytes", "ratio": "ratio", "seconds": "seconds", "level": "level"}
 
 

@@ -37,7 +37,6 @@ from memwatch.incidents.triggers import (
     find_program_errors,
     find_ram,
     is_critical,
-    is_ram_full,
     is_routine,
 )
 from memwatch.kill_log import ProcessEnd, ServiceKill
@@ -149,9 +148,9 @@ class Gatherer:
                 yield Trigger("kill", OWN_CGROUP, death)
             else:
                 yield Trigger("kill", find_ram(snapshot), death, cgroup=kill.cgroup)
-        if seen.kills.unnamed:
-            full = is_ram_full(snapshot)
-            count = killer.from_count(seen.kills.unnamed, snapshot.unix, full, seen.group_kills)
+        # A kill at the limit of a cgroup that no log names is an event: there is nothing more to tell about it.
+        if seen.kills.unnamed_of_machine or (seen.kills.unnamed and seen.group_kills):
+            count = killer.from_count(seen.kills.unnamed, snapshot.unix, seen.group_kills)
             yield Trigger("kill", find_ram(snapshot), count)
 
     def _service_kill(self, kill: ServiceKill, seen: Observation) -> Iterator[Trigger]:

@@ -76,16 +76,14 @@ def from_kernel(kill: OomKill, unix: float, holding: Holding | None, limit_bytes
     )
 
 
-def from_count(number: int, unix: float, ram_is_full: bool, group_count: int | None) -> Death:
+def from_count(number: int, unix: float, group_count: int) -> Death:
     """Build a death from the kernel's counter, if its log is not readable or does not name the victim.
 
-    The counter does not tell kills of the machine from kills at the limit of a cgroup.
+    `group_count`: kills at the limit of the own cgroup; without any, System RAM was short.
     """
-    kind: KillerKind = "cgroup_oom" if group_count else "kernel_oom" if ram_is_full else "unknown"
+    kind: KillerKind = "cgroup_oom" if group_count else "kernel_oom"
     processes = "1 process" if number == 1 else f"{number} processes"
     text = f"/proc/vmstat: the OOM killer killed {processes}; its log does not name them"
-    if kind == "unknown":
-        text += ", and System RAM was not full: probably the limit of a cgroup"
     who = "a process" if number == 1 else processes
     return Death(Victim(who, None, None, None, None, unix, kind), Killer(kind, text), source="count")
 

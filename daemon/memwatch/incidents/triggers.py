@@ -65,12 +65,6 @@ def find_ram(snapshot: Snapshot) -> str:
     return next((pool.id for pool in snapshot.pools if pool.kind is PoolKind.SYSTEM_RAM), RAM)
 
 
-def is_ram_full(snapshot: Snapshot) -> bool:
-    """Return True if much of System RAM is in use. A kill alone also raises the level."""
-    ram = find_ram(snapshot)
-    return any(one.target == ram and one.base_level >= Level.HIGH for one in snapshot.pressure)
-
-
 def find_gap(before: Frame | None, monotonic: float, now: Observation) -> float:
     """Return the time without a sample while memory was short, 0 if there was none."""
     if before is None:

@@ -22,7 +22,7 @@ from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.history.holder_history import HolderHistory
 from memwatch.history.notable_ticks import NotableTicks, NotableTickSelector, build_notable_tick
-from memwatch.history.series import OOM_KILLS, collect_figures
+from memwatch.history.series import OOM_KILLS, RAM_RATIO, collect_figures
 from memwatch.history.tiers import History
 from memwatch.linux.wakeups import Sleep, Wake
 from memwatch.model import Absent
@@ -40,9 +40,9 @@ from memwatch.monitor.self_usage import SelfUsageReader
 from memwatch.monitor.snapshot_fields import build_fields
 from memwatch.monitor.transitions import EventWriter
 from memwatch.neighbour_status import NeighbourStatus
-from memwatch.pressure.inputs import collect_inputs
+from memwatch.pressure.inputs import collect_inputs, ram_used_ratio
 from memwatch.pressure.judge import JudgeState, judge
-from memwatch.pressure.oom_kills import OomKillCount, count_new_kills
+from memwatch.pressure.oom_kills import OomKillCount, RamShortage, count_new_kills
 from memwatch.processes.allocator_reports import AllocatorReports
 from memwatch.processes.growth import GrowthTracker
 from memwatch.processes.unreturned import ReturnTracker
@@ -170,7 +170,7 @@ class Monitor:
         findings, statuses = self._sampler.gather()
         findings = self.incidents.without_ended(findings)
         self._oom_kills, kills = count_new_kills(
-            self._oom_kills, findings.kernel, findings.kernel_log, now.monotonic
+            self._oom_kills, findings.kernel, findings.kernel_log, now.monotonic, ram_used_ratio(findings.pools)
         )
         claims = self.reports.current(now.monotonic)
         evidence = collect_inputs(findings, now.monotonic, rules.pressure, resumed, kills, claims)
@@ -228,7 +228,10 @@ class Monitor:
         words = history_writer.unclean_shutdown
         if words is not None and words.samples and not words.machine_restarted:
             # An OOM kill since the last sample may have been memwatchd itself: the first tick reports it.
-            self._oom_kills = OomKillCount(_count(words.samples[-1].figures.get(OOM_KILLS)))
+            # Whether System RAM was short then is known from that sample.
+            last = words.samples[-1].figures
+            shortage = RamShortage().with_reading(self._clock.monotonic(), last.get(RAM_RATIO), None)
+            self._oom_kills = OomKillCount(_count(last.get(OOM_KILLS)), shortage=shortage)
 
     def age_seconds(self) -> float | None:
         """Return the age of the latest snapshot in real time, also during replay; None before the first."""

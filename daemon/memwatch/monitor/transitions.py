@@ -196,8 +196,13 @@ class EventWriter:
         others = kills.unnamed + len(kills.named[MAX_KILLS:])
         if others:
             killed = wording.count(others, "more process" if kills.named else "process")
-            gone = " while memwatchd was not running (possibly memwatchd itself)" if first else ""
-            self._record(now.unix, "oom_kill", f"OOM killer: killed {killed}{gone}")
+            if first:
+                end = " while memwatchd was not running (possibly memwatchd itself)"
+            elif kills.unnamed and not kills.ram_was_short:
+                end = "; System RAM was not short, so probably at the limit of a cgroup"
+            else:
+                end = ""
+            self._record(now.unix, "oom_kill", f"OOM killer: killed {killed}{end}")
 
     def _record_drivers(self, now: Snapshot, first: bool) -> None:
         """Report new driver errors. An error that repeats is reported once a minute with its count."""

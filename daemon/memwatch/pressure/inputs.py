@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -111,6 +111,14 @@ def collect_inputs(
         evicted_seconds=sum_evicted(findings),
         failed_allocations=sum([claim.ooms for claim in claims if isinstance(claim.ooms, int)]),
     )
+
+
+def ram_used_ratio(pools: Iterable[Pool]) -> float | None:
+    """Return the fraction of System RAM that is not available, None if that is unknown."""
+    ram = find_system_ram(pools)
+    if ram is None or isinstance(ram.available_bytes, Absent) or isinstance(ram.size_bytes, Absent):
+        return None
+    return 1.0 - ram.available_bytes / ram.size_bytes if ram.size_bytes else None
 
 
 def sum_evicted(findings: Findings) -> float | Absent:

@@ -182,14 +182,11 @@ def _swap(target: Target, inputs: PressureInputs, activity: Activity) -> Iterato
 
 
 def _kills(inputs: PressureInputs) -> Iterator[Signal]:
-    kills = inputs.kills
-    if kills.unnamed > 0:
-        text = "OOM killer: killed a process"
-        yield Signal("oom_kill", Level.CRITICAL, text, EVENT_HOLD_SECONDS)
-    # A kill at a cgroup's limit concerns that cgroup, not the machine: high, like stalls at a cgroup's limit.
-    for kill in kills.named:
-        level = Level.HIGH if kill.scope == "cgroup" else Level.CRITICAL
-        yield Signal("oom_kill", level, kill.text, EVENT_HOLD_SECONDS)
+    """A kill at a cgroup's limit says nothing about System RAM: it is an event."""
+    if inputs.kills.unnamed_of_machine:
+        yield Signal("oom_kill", Level.CRITICAL, "OOM killer: killed a process", EVENT_HOLD_SECONDS)
+    for kill in inputs.kills.of_machine:
+        yield Signal("oom_kill", Level.CRITICAL, kill.text, EVENT_HOLD_SECONDS)
 
 
 def _fragmentation(target: Target, inputs: PressureInputs, changes: TickChanges) -> Iterator[Signal]:

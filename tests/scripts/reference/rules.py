@@ -12,7 +12,7 @@ from memwatch import units
 from memwatch.alerts.engine_rules import FULL_RATIO, PENDING_SECONDS
 from memwatch.alerts.rules import RULES, URGENT, URGENT_SECONDS, AlertRules
 from memwatch.model import Thresholds
-from memwatch.pressure import signals
+from memwatch.pressure import oom_kills, signals
 from memwatch.pressure.forecast import LASTS_RATIO
 from memwatch.pressure.judge import CRITICAL_BYTES, CRITICAL_SECONDS, CRITICAL_USED, LONG_SECONDS, LONG_USED
 from memwatch.pressure.resident import AUTO_RESIDENT_SECONDS
@@ -114,9 +114,10 @@ def signal_rows() -> Iterator[tuple[str, str, str]]:
     )
     yield (
         "oom_kill",
-        "the kernel killed a process: at the limit of another cgroup; of the machine, or at the limit that "
-        "memwatchd is in",
-        "high; critical",
+        "the kernel killed a process for lack of System RAM, or at the limit that memwatchd is in. A kill that no "
+        f"log names counts if {percent(oom_kills.SHORT_USED)} of System RAM were used in the "
+        f"{oom_kills.SHORT_SECONDS:g} s before, or {percent(oom_kills.RECLAIM_USED)} while tasks freed memory",
+        "critical",
     )
     yield (
         "fragmentation",

@@ -91,7 +91,7 @@ def test_set_clock_moves_no_history() -> None:
 
 
 def test_oom_kill_is_one_event() -> None:
-    """The machine may look healthy one second later; the event stays."""
+    """The machine may look healthy one second later; the event stays, and says what is known of its scope."""
     memory, clock = calm(), FakeClock()
     monitor = monitor_of(memory, clock)
     for kills in (3, 3, 5, 5):
@@ -100,7 +100,7 @@ def test_oom_kill_is_one_event() -> None:
         clock.now += 1.0
 
     assert [event.text for event in monitor.events.since(0) if event.kind == "oom_kill"] == [
-        "OOM killer: killed 2 processes"
+        "OOM killer: killed 2 processes; System RAM was not short, so probably at the limit of a cgroup"
     ]
 
 
@@ -165,7 +165,7 @@ def test_killed_process_is_named_once() -> None:
 
     assert [event.text for event in monitor.events.since(0) if event.kind == "oom_kill"] == [
         "OOM killer: killed train (4242), 64.0 MiB",
-        "OOM killer: killed 1 process",
+        "OOM killer: killed 1 process; System RAM was not short, so probably at the limit of a cgroup",
     ]
 
 

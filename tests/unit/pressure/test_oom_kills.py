@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.kernel_log import KernelLog, OomKill
-from memwatch.pressure.oom_kills import GRACE_SECONDS, NewKills, OomKillCount, count_new_kills
+from memwatch.pressure.oom_kills import (
+    GRACE_SECONDS,
+    RECLAIM_USED,
+    SHORT_SECONDS,
+    SHORT_USED,
+    NewKills,
+    OomKillCount,
+    RamShortage,
+    count_new_kills,
+)
 from memwatch.snapshot import Kernel
 
 
@@ -71,3 +81,69 @@ def test_no_kill_is_reported_twice(steps: list[tuple[int, int]]) -> None:
 
     assert sum(one for one, _ in found) == named
     assert sum(other for _, other in found) <= counted
+
+
+def reclaiming(total: int) -> Kernel:
+    return Kernel(oom_kills_total=0, allocstall_total=total, pgscan_direct_total=0)
+
+
+@pytest.mark.parametrize(("used", "is_short"), [(SHORT_USED, True), (SHORT_USED - 0.001, False), (None, False)])
+def test_full_ram_is_short(used: float | None, is_short: bool) -> None:
+    assert RamShortage().with_reading(10.0, used, None).was_short(10.0) is is_short
+
+
+@pytest.mark.parametrize(("age", "is_short"), [(SHORT_SECONDS, True), (SHORT_SECONDS + 0.1, False)])
+def test_shortage_counts_for_some_seconds(age: float, is_short: bool) -> None:
+    """A kill makes room before the next reading."""
+    shortage = RamShortage().with_reading(10.0, 0.99, None).with_reading(11.0, 0.2, None)
+
+    assert shortage.was_short(10.0 + age) is is_short
+
+
+@pytest.mark.parametrize("counter", ["allocstall_total", "pgscan_direct_total"])
+@pytest.mark.parametrize(
+    ("used", "rise", "is_short"),
+    [
+        (RECLAIM_USED, 1, True),
+        (RECLAIM_USED - 0.001, 1, False),
+        (RECLAIM_USED, 0, False),
+        (RECLAIM_USED, -5, False),
+    ],
+)
+def test_reclaim_of_the_machine_is_a_shortage_from_half_full_on(
+    counter: str, used: float, rise: int, is_short: bool
+) -> None:
+    """The kernel does not count there what a cgroup at its limit frees. A counter that falls says nothing."""
+    before, after = Kernel(**{counter: 7}), Kernel(**{counter: 7 + rise})
+    shortage = RamShortage().with_reading(1.0, used, before).with_reading(2.0, used, after)
+
+    assert shortage.was_short(2.0) is is_short
+
+
+def test_counters_that_come_later_are_no_reclaim() -> None:
+    """Total since boot, read for the first time, or not counted by this kernel."""
+    shortage = RamShortage()
+    for at, kernel in enumerate((None, reclaiming(500), None, reclaiming(500), Kernel())):
+        shortage = shortage.with_reading(at, 0.6, kernel)
+
+    assert not shortage.was_short(5.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 0.4999), st.integers(0, 3), st.integers(0, 9), st.booleans()),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_no_kill_is_the_machines_while_half_of_it_is_available(ticks: list[tuple[float, int, int, bool]]) -> None:
+    """For any order of kills, direct reclaim and rates of reading, without a log that names them."""
+    counted = stalls = 0
+    state, at, found = OomKillCount(), 0.0, []
+    for used, kills, stalled, is_fast in ticks:
+        counted, stalls, at = counted + kills, stalls + stalled, at + (0.1 if is_fast else 1.0)
+        state, new = count_new_kills(state, Kernel(counted, allocstall_total=stalls), None, at, used)
+        found.append(new)
+
+    assert [new.unnamed_of_machine for new in found] == [0] * len(found)
+    assert sum(new.unnamed for new in found) == counted - ticks[0][1]

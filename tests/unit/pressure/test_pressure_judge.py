@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,7 +104,7 @@ def test_full_swap_at_rest_is_no_shortage(pages: int, level: Level) -> None:
 
 def test_oom_kill_is_critical_for_a_minute() -> None:
     """The machine may look healthy one second later."""
-    verdicts = run(lambda at: PressureInputs(at, (ram(50 * GIB),), kills=NewKills(unnamed=int(at == 5))), 80)
+    verdicts = run(lambda at: PressureInputs(at, (ram(50 * GIB),), kills=NewKills((), int(at == 5), True)), 80)
 
     critical = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.CRITICAL]
     assert (critical[0], critical[-1]) == (5, 64)
@@ -111,8 +113,18 @@ def test_oom_kill_is_critical_for_a_minute() -> None:
     assert verdicts[-1].level is Level.LOW
 
 
-def test_oom_kill_at_a_cgroup_limit_is_high() -> None:
-    """The log names the cgroup: high for the host, and critical only for our own cgroup."""
+@pytest.mark.parametrize("used_gib", [10, 63])
+def test_oom_kill_that_nothing_shows_to_be_the_machines_raises_no_level(used_gib: int) -> None:
+    """Counted, and no log names it: any container at its limit raises that count."""
+    left = ram((64 - used_gib) * GIB)
+    calm = run(lambda at: PressureInputs(at, (left,)), 10)
+    kill = run(lambda at: PressureInputs(at, (left,), kills=NewKills(unnamed=int(at == 5))), 10)
+
+    assert [(one.level, one.reasons) for one in kill] == [(one.level, one.reasons) for one in calm]
+
+
+def test_oom_kill_at_a_cgroup_limit_is_no_level_of_the_machine() -> None:
+    """The log names the cgroup: critical only for our own cgroup."""
     kill = OomKill(1, 4242, "train", 64 * MIB, "cgroup", "/job")
     ours = Target("cgroup", "cgroup", GIB, GIB // 2, is_host=True)
 
@@ -126,9 +138,27 @@ def test_oom_kill_at_a_cgroup_limit_is_high() -> None:
         found.append([verdict.level for verdict in verdicts])
 
     assert found[1] == [Level.LOW, Level.LOW]
-    assert found[2] == [Level.HIGH, Level.LOW]
-    assert found[4] == [Level.HIGH, Level.CRITICAL]
-    assert "killed train (4242), 64.0 MiB (limit of /job reached)" in verdicts[0].reasons[0].text
+    assert found[2] == [Level.LOW, Level.LOW]
+    assert found[4] == [Level.LOW, Level.CRITICAL]
+    assert verdicts[0].reasons == ()
+
+
+@pytest.mark.parametrize(
+    ("scope", "was_short", "level"),
+    [
+        ("machine", False, Level.CRITICAL),
+        ("nodes", True, Level.CRITICAL),
+        ("nodes", False, Level.LOW),
+        ("cgroup", True, Level.LOW),
+    ],
+)
+def test_named_kill_raises_the_level_of_what_it_was_about(
+    scope: Literal["machine", "nodes", "cgroup"], was_short: bool, level: Level
+) -> None:
+    """Some NUMA nodes are not the machine, and a cgroup at its limit is not, even while memory is short."""
+    kills = NewKills((OomKill(1, 4242, "train", 64 * MIB, scope),), ram_was_short=was_short)
+
+    assert run(lambda at: PressureInputs(at, (ram(50 * GIB),), kills=kills), 1)[0].level is level
 
 
 def test_forecast_is_text_and_not_made_across_a_pause() -> None:
