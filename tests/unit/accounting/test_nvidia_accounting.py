@@ -174,6 +174,23 @@ def test_gh200_in_cdmm_mode_keeps_memtotal_whole() -> None:
     assert found.devices[0].architecture is Architecture.DISCRETE
 
 
+@pytest.mark.parametrize(
+    ("number", "hidden", "shown"),
+    [
+        (-1, Architecture.DISCRETE, Architecture.DISCRETE),
+        (0, Architecture.UNKNOWN, Architecture.COHERENT),
+        (1, Architecture.UNKNOWN, Architecture.COHERENT),
+    ],
+)
+def test_each_node_from_0_on_may_be_that_of_a_gpu(number: int, hidden: Architecture, shown: Architecture) -> None:
+    """A container may hide the nodes: MemTotal then contains the GPU's memory or not. A negative one is no node."""
+    card = gpu("NVIDIA GH200 480GB", memory=memory(97871, 1103, 2, 96767), numa_node=number)
+    nodes = (Node(number, 8 * GIB, 4 * GIB, 4 * GIB, has_cpus=False),)
+
+    assert accounts(card).devices[0].architecture is hidden
+    assert accounts(card, nodes=nodes).devices[0].architecture is shown
+
+
 def test_a_node_without_processors_is_no_gpu() -> None:
     """CXL memory has its own node; unless NVML names that node, it stays in System RAM."""
     found = accounts(
