@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from memwatch.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
@@ -10,7 +12,7 @@ from memwatch.engines.command import Command
 from memwatch.engines.kinds import KINDS, find_kind, may_start_engine
 from memwatch.engines.rates import Rates, compute_rates
 from memwatch.engines.records import Cache, Counters
-from memwatch.engines.text import Exposition, label
+from memwatch.engines.text import Exposition, bytes_of, count_of, label, ratio_of
 from memwatch.model import Absent, Quality
 from support import engine_texts as texts
 
@@ -323,3 +325,28 @@ def test_vllm_without_blocks_has_no_cache(blocks: str) -> None:
 
 def test_llama_cpp_reports_the_context_of_its_slots() -> None:
     assert llama_cpp.parse(Answers(texts.llama_cpp())).context_tokens == 4096
+
+
+@pytest.mark.parametrize(
+    ("parse", "value", "found"),
+    [
+        (bytes_of, 2.0**50, 2**50),
+        (bytes_of, 2.0**50 + 1, Absent.INCONSISTENT),
+        (bytes_of, 0.0, 0),
+        (bytes_of, -1.0, Absent.INCONSISTENT),
+        (count_of, 1e15, 10**15),
+        (count_of, 1e15 + 1, Absent.INCONSISTENT),
+        (count_of, 0.0, 0),
+        (count_of, -1.0, Absent.INCONSISTENT),
+        (ratio_of, 1.0, 1.0),
+        (ratio_of, 1.0001, Absent.INCONSISTENT),
+        (ratio_of, 0.0, 0.0),
+        (ratio_of, -0.0001, Absent.INCONSISTENT),
+    ],
+)
+def test_impossible_figure_is_inconsistent(
+    parse: Callable[[float | None], object], value: float, found: object
+) -> None:
+    """Above MAX_BYTES, 1 PiB, and MAX_COUNT the engine is broken. Sums with such a figure would be wrong, too."""
+    assert parse(value) == found
+    assert parse(None) is Absent.NOT_AVAILABLE
