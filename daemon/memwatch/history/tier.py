@@ -86,7 +86,12 @@ class Tier:
         return (self.slot_of(self.end) + 1) * self.spec.step_seconds if len(self) else -inf
 
     def slot_of(self, time: float) -> int:
-        return floor(time / self.spec.step_seconds)
+        """Return the number of the last slot that begins at `time` or before."""
+        step = self.spec.step_seconds
+        slot = floor(time / step)  # of a rounded quotient: 13 × 10.1 / 10.1 is less than 13
+        if (slot + 1) * step <= time:
+            return slot + 1
+        return slot - 1 if slot * step > time else slot
 
     def time_of(self, number: int) -> float:
         return self._times[number % self.rows]

@@ -175,13 +175,11 @@ class History:
 
 def rolls_at(coarser: Tier) -> float:
     """Return when the slot of the next row ends."""
-    return coarser.next_slot + coarser.spec.step_seconds if len(coarser) else -inf
+    return (coarser.slot_of(coarser.end) + 2) * coarser.spec.step_seconds if len(coarser) else -inf
 
 
 def roll_up(finer: Tier, coarser: Tier) -> None:
     """Add the rows of the coarser tier whose slots have ended."""
-    if not len(finer) or finer.end < rolls_at(coarser):
-        return
     now = coarser.slot_of(finer.end)
     first = finer.number_at(coarser.next_slot) if len(coarser) else finer.first
     while first < finer.added and (slot := coarser.slot_of(finer.time_of(first))) < now:
