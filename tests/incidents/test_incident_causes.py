@@ -136,6 +136,19 @@ def test_peak_before_a_kill_is_looked_for_in_fifteen_seconds(ago: float, is_seen
     assert (rise.peak.used == 60 * GIB) is is_seen
 
 
+@pytest.mark.parametrize(("late", "is_seen"), [(0.049, True), (0.05, True), (0.051, False)])
+def test_reading_of_the_tick_that_noticed_the_end_counts(late: float, is_seen: bool) -> None:
+    """It is taken some milliseconds after the end: its use, and the sizes of its processes."""
+    readings = [reading(-9.0, 20 * GIB, p10=GIB), reading(late, 40 * GIB, p10=21 * GIB)]
+
+    rise = find_rise(readings, 0.0)
+    found = find_cause(readings, 0.0, SIZE)
+
+    assert rise is not None
+    assert rise.taken == (20 * GIB if is_seen else 0)
+    assert culprit(found) == (10 if is_seen else None)
+
+
 @pytest.mark.parametrize(("seconds", "taken"), [(130.0, 20 * GIB), (131.0, 10 * GIB)])
 def test_rise_is_looked_for_in_the_last_two_minutes(seconds: float, taken: int) -> None:
     readings = [reading(0.0, 20 * GIB), reading(100.0, 30 * GIB), reading(seconds, 40 * GIB)]

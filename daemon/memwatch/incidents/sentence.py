@@ -131,7 +131,7 @@ def _name(candidates: Sequence[Suspect], before: str) -> str:
 
 
 def capitalized(text: str) -> str:
-    return text if not text or not text.startswith(("undecided", "memory ", "the ")) else text[0].upper() + text[1:]
+    return text[0].upper() + text[1:] if text.startswith(("undecided", "memory ", "the ")) else text
 
 
 def list_evidence(label: str, finding: Finding, deaths: Sequence[Death]) -> Iterator[str]:

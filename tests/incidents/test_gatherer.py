@@ -1,0 +1,221 @@
+"""Limits of the gatherer: incidents at once, kept events, times of writing, and the growth of the last hour."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.events import MARK, Event
+from memwatch.incidents.gatherer import Gatherer
+from memwatch.incidents.records import Incident, Suspect
+from memwatch.incidents.triggers import Observation
+from memwatch.kill_log import ProcessEnd, ServiceKill
+from memwatch.model import Process
+from memwatch.snapshot import Level, Pressure, Snapshot
+from support.fakes import GIB
+from support.sample_snapshots import calm_workstation
+
+UNIX = 1_700_000_000.0
+LEAK = Suspect("leaky", 7, None, None, 20 * GIB, UNIX - 3000, 25 * GIB)
+
+
+def machine(at: float, critical: Iterable[str] = (), processes: tuple[Process, ...] = ()) -> Snapshot:
+    """Return a machine with these targets at the critical level. Its interval is so long that no pause is a gap."""
+    pressure = tuple(Pressure(one, Level.CRITICAL, Level.CRITICAL, 0.99) for one in critical)
+    base = replace(calm_workstation(), interval_seconds=3600.0, unix=UNIX + at, monotonic=at)
+    return replace(base, pressure=pressure, processes=processes)
+
+
+def tick(gatherer: Gatherer, at: float, *critical: str, kills: Iterable[ServiceKill] = ()) -> list[Incident]:
+    return gatherer.add(Observation(at, machine(at, critical), service_kills=tuple(kills)))
+
+
+def kill_in(unit: str) -> ServiceKill:
+    """Return a kill at the limit of a unit."""
+    return ServiceKill(1, UNIX, "runtime_oom", f"{unit} was killed", place=f"/system.slice/{unit}")
+
+
+@pytest.mark.parametrize(("targets", "count"), [(3, 3), (4, 4), (5, 4), (9, 4)])
+def test_four_targets_at_once_have_an_incident_each(targets: int, count: int) -> None:
+    gatherer = Gatherer()
+
+    found = tick(gatherer, 0.0, *(f"gpu{number}" for number in range(targets)))
+
+    assert [one.target for one in found] == [f"gpu{number}" for number in range(count)]
+    assert tick(gatherer, 1.0, *(f"gpu{number}" for number in range(targets))) == []
+
+
+@pytest.mark.parametrize(("kills", "count"), [(15, 15), (16, 16), (17, 16)])
+def test_sixteen_control_groups_with_a_kill_have_an_incident_each(kills: int, count: int) -> None:
+    gatherer = Gatherer()
+
+    found = tick(gatherer, 0.0, kills=(kill_in(f"app{number}.service") for number in range(kills)))
+
+    assert len(found) == len(gatherer.open) == count
+
+
+def test_kill_begins_an_incident_beside_four_targets() -> None:
+    gatherer = Gatherer()
+    targets = [f"gpu{number}" for number in range(4)]
+    tick(gatherer, 0.0, *targets)
+
+    found = tick(gatherer, 1.0, *targets, kills=[kill_in("app.service")])
+
+    assert [one.kind for one in found] == ["kill"]
+
+
+def test_target_without_an_incident_gets_one_when_another_is_over() -> None:
+    gatherer = Gatherer()
+    tick(gatherer, 0.0, "gpu0", "gpu1", "gpu2", "gpu3", "gpu4")
+    assert [one.ended is None for one in tick(gatherer, 60.0, "gpu4")] == [False] * 4
+
+    assert [one.target for one in tick(gatherer, 61.0, "gpu4")] == ["gpu4"]
+
+
+def add_events(gatherer: Gatherer, events: Sequence[Event]) -> None:
+    gatherer.add(Observation(0.0, machine(0.0), events=tuple(events)))
+
+
+@pytest.mark.parametrize(("count", "kept"), [(99, 99), (100, 100), (101, 100), (300, 100)])
+def test_incident_has_the_last_hundred_events_before_it(count: int, kept: int) -> None:
+    gatherer = Gatherer()
+    add_events(gatherer, [Event(number, UNIX, "level", "a change") for number in range(1, count + 1)])
+
+    tick(gatherer, 1.0, "ram")
+
+    assert [one.seq for one in gatherer.open["ram"].events] == list(range(count - kept + 1, count + 1))
+
+
+@pytest.mark.parametrize(("count", "kept"), [(49, 49), (50, 50), (51, 50), (300, 50)])
+def test_incident_has_the_last_fifty_marks_before_it_beside_other_events(count: int, kept: int) -> None:
+    """Marks of a busy program displace no other event."""
+    gatherer = Gatherer()
+    marks = [Event(number, UNIX, MARK, f"step {number}") for number in range(2, count + 2)]
+    add_events(gatherer, [Event(1, UNIX, "level", "a change"), *marks])
+
+    tick(gatherer, 1.0, "ram")
+
+    assert [one.seq for one in gatherer.open["ram"].events] == [1, *range(count - kept + 2, count + 2)]
+
+
+def test_lasting_incident_is_written_after_10_s_then_20_s_then_40_s() -> None:
+    """A time that has just passed counts, so that the record on disk is never older than that."""
+    gatherer = Gatherer()
+    times = [0.0, 9.75, 10.0, 29.75, 30.0, 30.25, 69.75, 70.0, 149.75, 150.0]
+
+    assert [at for at in times if tick(gatherer, at, "ram")] == [0.0, 10.0, 30.0, 70.0, 150.0]
+
+
+@pytest.mark.parametrize(("seconds", "is_over"), [(59.75, False), (60.0, True)])
+def test_incident_is_over_a_minute_after_the_last_critical_tick(seconds: float, is_over: bool) -> None:
+    gatherer = Gatherer()
+    tick(gatherer, 0.0, "ram")
+    tick(gatherer, 5.0, "ram")
+
+    tick(gatherer, 5.0 + seconds)
+
+    assert (not gatherer.open) is is_over
+
+
+@pytest.mark.parametrize(("seconds", "is_over"), [(1799.75, False), (1800.0, True)])
+def test_critical_incident_is_over_after_half_an_hour(seconds: float, is_over: bool) -> None:
+    gatherer = Gatherer()
+    tick(gatherer, 0.0, "ram")
+
+    tick(gatherer, seconds, "ram")
+
+    assert (not gatherer.open) is is_over
+    tick(gatherer, seconds + 0.125, "ram")
+    assert (not gatherer.open) is is_over
+
+
+@pytest.mark.parametrize(("target", "pids"), [("ram", {7}), ("gpu0.vram", set())])
+def test_only_an_incident_of_system_ram_has_the_growth_of_the_last_hour(target: str, pids: set[int]) -> None:
+    """The growth is that in System RAM: of a GPU it explains nothing."""
+    gatherer = Gatherer(lambda _: [LEAK])
+
+    tick(gatherer, 0.0, target)
+
+    assert gatherer.open[target].long.keys() == pids
+
+
+@pytest.mark.parametrize(("target", "cause"), [("ram", "leaky"), ("gpu0.vram", None)])
+def test_growth_until_the_daemon_stops_counts_for_system_ram(target: str, cause: str | None) -> None:
+    """A process that grew since the last record is found, too."""
+    grown = list[Suspect]()
+    gatherer = Gatherer(lambda _: grown)
+    tick(gatherer, 0.0, target)
+    grown.append(LEAK)
+
+    (found,) = gatherer.close_all(Observation(1.0, machine(1.0, [target])), "stopped")
+
+    assert (found.cause.who if found.cause else None) == cause
+
+
+KILLED = tuple(Process(pid, UNIX - 100, f"p{pid}", GIB, GIB, "rss") for pid in range(100, 160))
+
+
+def end_all(gatherer: Gatherer, count: int) -> None:
+    """List processes, and end some of them by SIGKILL a second later."""
+    gatherer.add(Observation(0.0, machine(0.0, processes=KILLED)))
+    ends = tuple(ProcessEnd(one.pid, UNIX + 1.0, signal.SIGKILL) for one in KILLED[:count])
+    gatherer.add(Observation(1.0, machine(1.0), ends=ends))
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(3.75, 0), (4.0, 1)])
+def test_kill_waits_four_seconds_for_the_line_that_explains_it(seconds: float, count: int) -> None:
+    gatherer = Gatherer()
+    end_all(gatherer, 1)
+
+    tick(gatherer, 1.0 + seconds)
+
+    assert len(gatherer.take_quiet_kills()) == count
+
+
+@pytest.mark.parametrize(("killed", "told"), [(49, 49), (50, 50), (51, 50)])
+def test_fifty_kills_wait_at_once(killed: int, told: int) -> None:
+    """Of more, as at the end of a large job, the last ones are reported."""
+    gatherer = Gatherer()
+    end_all(gatherer, killed)
+
+    tick(gatherer, 5.0)
+
+    found = gatherer.take_quiet_kills()
+    assert len(found) == told
+    assert f"(PID {99 + killed})" in found[-1]
+
+
+@pytest.mark.parametrize(("more", "is_noted"), [(-1, False), (0, True), (1, True)])
+@pytest.mark.parametrize("level", [Level.MEDIUM, Level.HIGH])
+def test_kill_of_a_process_from_256_mib_on_is_noted(more: int, is_noted: bool, level: Level) -> None:
+    """While memory is short it is an incident, else an event."""
+    gatherer = Gatherer()
+    size = (256 << 20) + more
+    victim = Process(100, UNIX - 100, "p100", size, size, "rss")
+    pressure = (Pressure("ram", level, level, 0.9),)
+    listed = replace(machine(0.0, processes=(victim,)), pressure=pressure)
+    gatherer.add(Observation(0.0, listed))
+    gatherer.add(Observation(1.0, machine(1.0), ends=(ProcessEnd(100, UNIX + 1.0, signal.SIGKILL),)))
+
+    incidents, events = tick(gatherer, 5.0), gatherer.take_quiet_kills()
+
+    is_incident = is_noted and level is Level.HIGH
+    assert [one.kind for one in incidents] == ["kill"] * is_incident
+    assert len(events) == int(is_noted and not is_incident)
+
+
+@pytest.mark.parametrize(("ago", "size"), [(4.75, 3 * GIB), (5.0, 3 * GIB), (5.25, GIB)])
+def test_victim_has_its_largest_size_of_the_last_five_seconds(ago: float, size: int) -> None:
+    """A process that ends gives its memory back page by page, while it is still listed."""
+    gatherer = Gatherer()
+    for at, held in ((10.0 - ago, 3 * GIB), (10.0, GIB)):
+        one = Process(100, UNIX - 100, "p100", held, held, "rss")
+        gatherer.add(Observation(at, machine(at, ["ram"], processes=(one,))))
+    kill = ServiceKill(1, UNIX + 11.0, "earlyoom", "killed p100", pid=100, name="p100")
+
+    (found,) = tick(gatherer, 11.0, "ram", kills=[kill])
+
+    assert [one.held_bytes for one in found.victims] == [size]
