@@ -1,0 +1,132 @@
+"""Incidents between runs, growth over the last hour, and announced kills, as the loop hands them on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.clock import Moment
+from memwatch.events import EventLog
+from memwatch.findings import Findings
+from memwatch.history.disk.last_run import UncleanShutdown
+from memwatch.incidents.log import pack
+from memwatch.incidents.records import Incident
+from memwatch.incidents.store import IncidentStore
+from memwatch.kill_log import ServiceKill
+from memwatch.model import Process
+from memwatch.monitor.incident_observer import IncidentObserver
+from memwatch.pressure.oom_kills import NO_KILLS
+from memwatch.processes.growth import GrowthTracker
+from memwatch.processes.leaks import LeakRules
+from support.fakes import GIB, FakeClock
+from support.sample_incident import INCIDENT
+from support.sample_snapshots import critical_gb10
+
+BOOTTIME, UNIX = 10_000.0, 1_700_000_000.0
+ENDED = replace(INCIDENT, id="20231114T200000Z")
+CUT_OFF = replace(INCIDENT, id="20231114T210000Z", ended=None)
+WORDS = UncleanShutdown(2000.0, True, (), None)
+
+
+def process(pid: int, size: int, age: float = 90_000.0) -> Process:
+    return Process(pid, UNIX - age, f"p{pid}", size, size, "rss", unit=None, container=None)
+
+
+def observe(growth: GrowthTracker, kills: Sequence[ServiceKill] = ()) -> Incident:
+    """Return the incident of a tick at the critical level. Use of System RAM has not changed before it."""
+    observer = IncidentObserver(EventLog(), growth)
+    for one in kills:
+        observer.announce(one)
+    snapshot = replace(critical_gb10(), unix=UNIX, processes=(process(1, GIB),))
+    observer.on_tick(Moment(BOOTTIME, BOOTTIME, UNIX), snapshot, NO_KILLS, Findings())
+    (found,) = observer.log.recent()
+    return found
+
+
+def grow(*readings: tuple[float, Sequence[Process]]) -> GrowthTracker:
+    """Return a tracker of readings of processes, each with its seconds before the tick."""
+    growth = GrowthTracker()
+    for ago, processes in readings:
+        growth.add(BOOTTIME - ago, processes, LeakRules())
+    return growth
+
+
+@pytest.mark.parametrize(("age", "is_cause"), [(3599.0, True), (3600.0, True), (3601.0, False), (36_000.0, False)])
+def test_process_that_started_within_the_last_hour_grew_by_all_it_holds(age: float, is_cause: bool) -> None:
+    """The daemon has seen both for ten minutes only. The older one may have held its memory since yesterday."""
+    one = process(7, 40 * GIB, age)
+
+    found = observe(grow((600.0, [one]), (0.0, [one])))
+
+    assert (found.cause.pid if found.cause else None) == (7 if is_cause else None)
+
+
+@pytest.mark.parametrize(("ago", "is_cause"), [(25.0, True), (26.0, False)])
+def test_growth_of_a_process_counts_until_25_s_after_it_was_listed_last(ago: float, is_cause: bool) -> None:
+    """A victim may be gone when its kill is noticed."""
+    other = process(8, GIB)
+    growth = grow((1000.0, [process(7, GIB), other]), (ago, [process(7, 40 * GIB), other]), (0.0, [other]))
+
+    found = observe(growth)
+
+    assert (found.cause.pid if found.cause else None) == (7 if is_cause else None)
+
+
+@pytest.mark.parametrize(("count", "lost"), [(15, 0), (16, 0), (17, 1)])
+def test_last_sixteen_kills_that_are_announced_between_two_ticks_are_kept(count: int, lost: int) -> None:
+    names = [f"app{number}" for number in range(count)]
+    kills = [
+        ServiceKill(0, UNIX, "oomd_prekill", "killed", pid=100 + number, name=name)
+        for number, name in enumerate(names)
+    ]
+
+    assert [one.who for one in observe(GrowthTracker(), kills).victims] == names[lost:]
+
+
+def restart(folder: Path, kept: Sequence[Incident], words: UncleanShutdown | None) -> dict[str, Incident]:
+    """Return the incidents by id after a start with these on disk, as the next start finds them."""
+    clock = FakeClock()
+    store = IncidentStore(folder, clock, "boot-1", 1 << 16)
+    store.start()
+    for one in kept:
+        store.put(one.id, pack(one))
+    store.stop(10.0)
+    observer = IncidentObserver(EventLog(), GrowthTracker())
+    observer.use_store(IncidentStore(folder, clock, "boot-2", 1 << 16), words, ())
+    observer.stop(10.0)
+    again = IncidentStore(folder, clock, "boot-3", 1 << 16)
+    found = {one.id: one for one in again.load()}
+    again.stop(10.0)
+    assert {one.id for one in observer.log.heads()} == found.keys()
+    return found
+
+
+def test_start_after_an_unclean_end_closes_the_incident_that_lasted(tmp_path: Path) -> None:
+    """The one that had ended stays as it was."""
+    found = restart(tmp_path, [ENDED, CUT_OFF], WORDS)
+
+    closed = found.pop(CUT_OFF.id)
+    assert found == {ENDED.id: ENDED}
+    assert (closed.kind, closed.ended) == ("unclean_end", 2000.0)
+
+
+def test_start_after_a_clean_end_closes_the_incident_that_lasted(tmp_path: Path) -> None:
+    """A last tick that hung: the record was not finished."""
+    found = restart(tmp_path, [ENDED, CUT_OFF], None)
+
+    closed = found.pop(CUT_OFF.id)
+    assert found == {ENDED.id: ENDED}
+    assert (closed.kind, closed.ended) == ("kill", 1001.0)
+
+
+@pytest.mark.parametrize(("words", "count"), [(WORDS, 1), (None, 0)])
+def test_unclean_end_without_a_lasting_incident_is_one(
+    words: UncleanShutdown | None, count: int, tmp_path: Path
+) -> None:
+    found = restart(tmp_path, [ENDED], words)
+
+    assert found.pop(ENDED.id) == ENDED
+    assert [one.kind for one in found.values()] == ["unclean_end"] * count
