@@ -313,3 +313,49 @@ def test_fall_of_less_than_a_thousandth_a_second_is_rest(lost: int, is_told: boo
 
     assert found is not None
     assert ("falling" in found.sentence) is is_told
+
+
+def with_gpu(unix: float, ram: int | None, gpu: int | None) -> Tick:
+    """Return a tick with this much of two pools available, None for an unknown figure."""
+    pools = (
+        PoolTick("ram", "System RAM", 128 * GIB, available=ram),
+        PoolTick("gpu0", "gpu0 VRAM", 24 * GIB, available=gpu),
+    )
+    return msgspec.structs.replace(tick(unix), pools=pools)
+
+
+def test_fall_is_that_of_the_pool_with_the_least_left() -> None:
+    """A GPU that is filled beside it falls faster, and a GPU that is freed rises."""
+    for change in (-2 * GIB, 0, 2 * GIB):
+        ticks = [with_gpu(1000.0 + second, (10 - second) * GIB, 20 * GIB + second * change) for second in range(3)]
+
+        found = tell_last_words(ticks)
+
+        assert found is not None
+        assert found.falling_bytes_per_second == GIB
+        assert "8.0 GiB left in System RAM" in found.sentence
+
+
+def test_ticks_without_the_figure_of_the_pool_do_not_count() -> None:
+    """Its collector failed for some seconds: the fall is that between the known figures."""
+    left = (None, 10 * GIB, None, 4 * GIB)
+    ticks = [with_gpu(1000.0 + 3 * second, ram, 20 * GIB) for second, ram in enumerate(left)]
+
+    found = tell_last_words(ticks)
+
+    assert found is not None
+    assert found.falling_bytes_per_second == GIB
+
+
+@pytest.mark.parametrize(
+    ("offset", "shown"),
+    [(0.0, None), (1.75, None), (2.0, 2.0), (2.25, 2.25), (-1.75, None), (-2.0, -2.0), (-2.25, -2.25)],
+)
+def test_difference_of_clocks_from_two_seconds_on_is_shown(offset: float, shown: float | None) -> None:
+    """A smaller one may be the time that the tick took to arrive."""
+    one = Neighbour("b", "http://b", 0.0)
+    assert one.known_clock_offset_seconds is None
+
+    one.on_tick(msgspec.json.encode(tick(5000.0 + offset)), 1.0, 5000.0)
+
+    assert one.known_clock_offset_seconds == shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,6 +130,49 @@ def test_invalid_tick_is_rejected_with_a_reason(change: dict[str, Any], why: str
         decode_tick(json.dumps(plain(**change)).encode())
 
     assert str(caught.value) == why
+
+
+HOLDER, POOL = {"name": "a", "bytes": 1}, {"id": "a", "label": "A", "size": 1}
+EVENT, RAISED = {"unix": 1, "kind": "level", "text": "a"}, {"target": "a", "level": "high", "reasons": ["b"] * 3}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "more"),
+    [
+        ("holders", [HOLDER] * 5, [HOLDER] * 6),
+        ("events", [EVENT] * 3, [EVENT] * 4),
+        ("pools", [POOL] * 16, [POOL] * 17),
+        ("levels", [RAISED] * 16, [RAISED] * 17),
+        ("levels", [RAISED], [RAISED | {"reasons": ["b"] * 4}]),
+        ("sees", dict.fromkeys(map(str, range(30)), "up"), dict.fromkeys(map(str, range(31)), "up")),
+        ("sees", {"x" * 64: "up"}, {"x" * 65: "up"}),
+        ("host", "x" * 64, "x" * 65),
+        ("sentence", "x" * 160, "x" * 161),
+        ("interval", 3600, 3600.001),
+        ("headroom", (1 << 60) - 1, 1 << 60),
+        ("unix", 1e11, 1.1e11),
+    ],
+)
+def test_largest_value_of_a_field_is_accepted_and_a_larger_one_rejected(field: str, value: Any, more: Any) -> None:
+    """MAX_SEEN: a machine may follow 30 others, and each of them is in its ticks."""
+    base = plain(levels=[], pools=[], holders=[])
+
+    found = decode_tick(json.dumps(base | {field: value}).encode())
+
+    assert json.loads(msgspec.json.encode(found))[field] == value
+    with pytest.raises(TickError, match="data that is not a tick"):
+        decode_tick(json.dumps(base | {field: more}).encode())
+
+
+@pytest.mark.parametrize(("count", "sent", "left_out"), [(15, 15, False), (16, 16, False), (17, 16, True)])
+def test_tick_says_if_pools_are_left_out(count: int, sent: int, left_out: bool) -> None:
+    snapshot = demo()
+    (ram,) = snapshot.pools
+    others = (replace(ram, id=f"pool{number}") for number in range(1, count))
+
+    tick = build_tick(replace(snapshot, pools=(ram, *others)), "run1")
+
+    assert (len(tick.pools), tick.left_out) == (sent, left_out)
 
 
 def test_fields_of_a_later_version_of_the_schema_are_ignored() -> None:
