@@ -66,3 +66,13 @@ def test_reading_at_the_begin_of_a_slot_is_in_the_row_of_that_slot(step: float) 
     assert list(rows.times) == [number * step for number in range(99)]
     assert list(rows.minimum) == [2.0 * number for number in range(99)]
     assert list(rows.maximum) == [2.0 * number + 1.0 for number in range(99)]
+
+
+@pytest.mark.parametrize(("end", "rows"), [(19.5, 1), (20.0, 2), (20.5, 2)])
+def test_row_of_a_slot_is_there_with_the_reading_at_its_end(end: float, rows: int) -> None:
+    history = History((TierSpec(0.5, 100.0), TierSpec(10.0, 1000.0)))
+
+    for number in range(round(end / 0.5) + 1):
+        history.add(number * 0.5, {USED: 1.0})
+
+    assert len(history.tiers[1]) == rows
