@@ -46,7 +46,10 @@ def _record(found: Struct) -> dict[str, Any]:
 
 
 def as_csv(_interval: float, _peaks: Sequence[Peak], samples: Rows) -> str:
-    """Render CSV. Unknown values are empty. A stage that a spreadsheet would run as a formula gets a quote."""
+    """Render CSV. Unknown values are empty. A stage that a spreadsheet would run as a formula gets a quote.
+
+    Python before 3.13 writes a carriage return without quotes, and readers begin a row there.
+    """
     names = Sample.__struct_fields__
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
@@ -54,6 +57,7 @@ def as_csv(_interval: float, _peaks: Sequence[Peak], samples: Rows) -> str:
     for stage, sample in samples:
         figures = [getattr(sample, name) for name in names]
         safe = f"'{stage}" if stage[:1] in "=+-@\t\r" and stage else stage
+        safe = safe.replace("\r", "\n")
         writer.writerow([safe, *("" if isinstance(figure, Absent) else figure for figure in figures)])
     return output.getvalue()
 
