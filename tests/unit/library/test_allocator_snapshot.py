@@ -47,6 +47,18 @@ def test_names_in_a_snapshot_are_made_printable() -> None:
     assert summarize(found).sites[0].location == "\\u001b[2Jevil.py:1 a\\u000ab"
 
 
+@pytest.mark.parametrize("broken", [{"filename": None}, {"name": 7}, {"line": "12"}, {"line": None}])
+def test_frame_with_a_damaged_field_is_left_out_of_the_stack(broken: dict[str, object]) -> None:
+    """The other frames of the stack are shown; a block with no other frame has no stack."""
+    damaged = {**frame(12, "load"), **broken}
+    blocks = [block(8, [damaged, frame(80, "main")]), block(4, [damaged])]
+
+    summary = summarize({"segments": [{"total_size": 12, "blocks": blocks}]})
+
+    assert [one.stack for one in summary.sites] == [("/home/user/train.py:80 main",)]
+    assert summary.unrecorded_bytes == 4
+
+
 @pytest.mark.parametrize(
     ("found", "words"),
     [

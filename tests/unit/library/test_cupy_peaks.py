@@ -90,6 +90,19 @@ def test_stages_of_a_profiler_have_exact_peaks(cupy: CountingCupy) -> None:
     assert all({"allocated_bytes", "reserved_bytes"} <= set(found[name].exact) for name in ("encode", "decode"))
 
 
+def test_reserved_peak_outlasts_released_blocks(cupy: CountingCupy) -> None:
+    with memwatch.MemoryProfiler(3600) as profiler:
+        profiler.stage("step")
+        cupy.malloc(300 * MIB).free()
+        cupy.free_all_blocks()
+        cupy.malloc(50 * MIB).free()
+        cupy.free_all_blocks()
+
+    found = {one.stage: one for one in profiler.report().peaks}["step"]
+    assert (found.allocated_bytes, found.reserved_bytes) == (400 * MIB, 400 * MIB)
+    assert "reserved_bytes" in found.exact
+
+
 def test_thread_without_a_hook_makes_the_peak_sampled(cupy: CountingCupy) -> None:
     """It may allocate unseen. Threads of this library do not count."""
     ready, end = threading.Event(), threading.Event()

@@ -199,6 +199,24 @@ def test_container_has_the_gpus_it_was_given(tmp_path: Path) -> None:
     assert found("cuda:0", NVIDIA, program(outside=True, NVIDIA_VISIBLE_DEVICES="3")) == "gpu0"
 
 
+@pytest.mark.parametrize(
+    ("given", "share", "owner"),
+    [(FIRST_MIG, "gpu0.mig2", "gpu0"), (SECOND_MIG, "gpu1.mig2", "gpu1")],
+)
+def test_mig_instance_of_a_container_belongs_to_its_own_gpu(
+    tmp_path: Path, given: str, share: str, owner: str
+) -> None:
+    """Two GPUs are divided, and the container has an instance of one."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/.dockerenv").touch()
+    divided = (gpu(0, instances={2: FIRST_MIG}), gpu(1, instances={2: SECOND_MIG}))
+
+    target = find_target("cuda:0", divided, program(tmp_path, outside=True, NVIDIA_VISIBLE_DEVICES=given))
+
+    assert target is not None
+    assert (target.id, target.device.id) == (share, owner)
+
+
 def test_device_files_of_a_container_decide(tmp_path: Path) -> None:
     """With CDI the variable is "void"."""
     (tmp_path / "root/dev").mkdir(parents=True)

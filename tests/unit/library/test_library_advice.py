@@ -157,6 +157,16 @@ def test_workers_are_limited_by_available_memory() -> None:
     assert "3.0 GiB of System RAM are available" in found["num_workers"].reason
 
 
+@pytest.mark.parametrize(
+    ("available", "workers", "batches"),
+    [(8 * GIB - 1, "7", "1"), (8 * GIB, "8", "2"), (8 * GIB + 1, "8", "2"), (9 * GIB, "8", "2")],
+)
+def test_workers_keep_a_second_batch_from_8_gib_on(available: int, workers: str, batches: str) -> None:
+    found = by_name(machine("nvidia", Architecture.DISCRETE, ram=with_available(available)))
+
+    assert (found["num_workers"].value, found["prefetch_factor"].value) == (workers, batches)
+
+
 def test_without_memory_for_a_worker_there_are_no_settings_of_workers() -> None:
     """PyTorch refuses persistent_workers and prefetch_factor with num_workers=0."""
     found = by_name(machine("nvidia", Architecture.DISCRETE, ram=with_available(GIB // 2)))

@@ -8,6 +8,7 @@ import pickle
 import pickletools
 import random
 import struct
+import sys
 import time
 import tracemalloc
 from contextlib import suppress
@@ -16,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from memwatch.library import pickle_reader, pickle_window
+from memwatch.library.allocator_snapshot import MAX_BLOCKS
 from memwatch.library.pickle_reader import BY_NAME, CAN_RUN_CODE, PickleReader, PickleRefusedError
+from support.torch_snapshot import block
 
 FRAME = {"filename": "train.py", "line": 12, "name": "forward"}
 PLAIN = {
@@ -134,6 +137,31 @@ def test_limits_on_operations_containers_values_and_text(monkeypatch: pytest.Mon
     assert "5,000 operations" in refused(b"N" * 9000 + b".")
     assert "5,000 operations" in refused(b"N\x94" + b"j\0\0\0\0" * 9000 + b".")
     assert "its texts have more than" in refused((b"\x8c\xc8" + b"x" * 200) * 100 + b".")
+
+
+def test_snapshot_with_the_most_blocks_is_within_the_limits() -> None:
+    """250,000 blocks that share their stacks, as PyTorch writes them."""
+    frames = [FRAME] * 8
+    count = 1000
+    segment = {"total_size": 1 << 40, "blocks": [block((1 << 32) + number, frames) for number in range(count)]}
+    data = pickle.dumps([segment])
+    reader = PickleReader(io.BytesIO(data))
+    reader.read()
+    operations = sum(1 for _ in pickletools.genops(data))
+
+    most = MAX_BLOCKS / count
+    assert reader._values * most <= pickle_reader.MAX_VALUES
+    assert reader._containers * most <= pickle_reader.MAX_CONTAINERS
+    assert operations * most <= pickle_reader.MAX_OPERATIONS
+
+
+def test_values_within_the_limits_take_at_most_200_mib() -> None:
+    """The largest integers and empty dicts, with a reference to each, and all texts."""
+    value = sys.getsizeof(1 << 8 * pickle_reader.MAX_INTEGER_BYTES - 1) + struct.calcsize("P")
+    container = sys.getsizeof({}) + struct.calcsize("P")
+    texts = pickle_reader.MAX_ALL_TEXT_BYTES
+
+    assert pickle_reader.MAX_VALUES * value + pickle_reader.MAX_CONTAINERS * container + texts <= 200 << 20
 
 
 def test_window_moves_over_a_file_that_is_larger(monkeypatch: pytest.MonkeyPatch) -> None:

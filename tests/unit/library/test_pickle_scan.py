@@ -69,6 +69,20 @@ def test_blocks_are_shown_if_the_history_is_too_long(monkeypatch: pytest.MonkeyP
         assert (summary.blocks, summary.out_of_memory) == (4, None)
 
 
+@pytest.mark.parametrize(
+    "head",
+    [b"\x8c\x04", b"X\x04\0\0\0", b"\x8d\x04" + bytes(7), b"C\x04", b"B\x04\0\0\0", b"\x8b\x04\0\0\0"],
+    ids=["SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES", "LONG4"],
+)
+def test_scan_passes_over_every_operation_with_a_length(head: bytes) -> None:
+    """Its content looks like the end of the pickle, and what follows is still checked."""
+    data = pickle.dumps(with_history(["alloc", "oom"])).removesuffix(b".") + head + b"...."
+
+    assert summary_of(data + b"N.").out_of_memory == 1
+    with pytest.raises(PickleRefusedError, match=f"the operation REDUCE at byte {len(data):,}"):
+        summary_of(data + b"R.")
+
+
 def test_code_in_the_history_is_refused() -> None:
     data = pickle.dumps(with_history(["alloc"]))
     with pytest.raises(PickleRefusedError, match=r"the operation REDUCE at byte .* which can run code"):

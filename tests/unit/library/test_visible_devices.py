@@ -110,3 +110,12 @@ def test_name_of_a_framework_is_parsed(wanted: object, kind: str, number: int | 
     found = parse_name(wanted)
 
     assert found == DeviceName(found.text, kind, number)
+
+
+@pytest.mark.parametrize(("entry", "expected"), [("GPU-", []), ("GPU-4", [0]), (f"GPU-{'4' * 16}", [0])])
+def test_rocr_uuid_has_1_to_16_digits(entry: str, expected: list[int]) -> None:
+    """Any longer entry is invalid, even if a UUID begins with it."""
+    uuid = f"GPU-{'4' * 17}"
+
+    assert select_rocr(entry, [uuid]) == expected
+    assert select_rocr(uuid, [uuid]) == []
