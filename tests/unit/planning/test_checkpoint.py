@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from memwatch.planning import gguf as gguf_format
 from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.sizes import InvalidInputError
 from scripts.published_models import MODELS
@@ -123,6 +124,39 @@ def test_truncated_and_overlong_headers_are_rejected(tmp_path: Path) -> None:
     safetensors(path, TWO, cut=3)
     with pytest.raises(InvalidInputError, match="its tensors take 58 bytes, but the file has 55"):
         read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("length", "is_described"), [((1 << 20) - 1, True), (1 << 20, True), ((1 << 20) + 1, False)]
+)
+def test_damaged_header_of_up_to_1_mib_is_described(length: int, is_described: bool, tmp_path: Path) -> None:
+    """It is parsed again, which takes ten times the time and memory. A larger one is only refused."""
+    path = safetensors(tmp_path / "model.safetensors", {}, b'{"a": null}'.ljust(length))
+
+    with pytest.raises(InvalidInputError) as rejected:
+        read_checkpoint(path)
+
+    assert ("the tensor 'a' has no readable dtype" in str(rejected.value)) is is_described
+    assert ("is not readable JSON" in str(rejected.value)) is not is_described
+
+
+@pytest.mark.parametrize(
+    ("most", "words"), [(6, ""), (5, ""), (4, "more than 4 strings in all"), (2, "3 strings; at most 2")]
+)
+def test_strings_of_all_arrays_of_a_gguf_count_together(
+    most: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three tokens and two merges."""
+    monkeypatch.setattr(gguf_format, "MAX_TEXTS", most)
+    path = gguf(tmp_path / "model.gguf", {**LLAMA_KEYS, "tokenizer.ggml.merges": ["a b", "b c"]}, {}, 0)
+
+    if words:
+        with pytest.raises(InvalidInputError, match=words):
+            read_checkpoint(path)
+    else:
+        shape = read_checkpoint(path).transformer
+        assert shape is not None
+        assert shape.vocab_size == 3
 
 
 def test_index_may_not_point_outside_its_folder(tmp_path: Path) -> None:

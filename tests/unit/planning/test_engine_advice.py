@@ -9,7 +9,7 @@ from memwatch.alerts.engine_rules import describe_full, is_full
 from memwatch.alerts.rules import AlertRules, evaluate_rules
 from memwatch.engines.records import Engine
 from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
-from memwatch.planning.engine_advice import advise
+from memwatch.planning.engine_advice import advise, find_pool
 from memwatch.snapshot import Machine, SelfUsage, Snapshot
 
 GIB = 1 << 30
@@ -105,3 +105,12 @@ def test_cache_is_full_only_while_requests_wait(changed: dict[str, object], full
 def test_alert_without_a_known_pool_states_the_problem_only() -> None:
     engine = vllm(requests_waiting=4, kv_cache_ratio=0.98, held_bytes={"gone": GIB})
     assert describe_full(engine, spark()).endswith("is 98% full")
+
+
+@pytest.mark.parametrize(("total", "is_known"), [(0, False), (1, True)])
+def test_fraction_of_a_total_of_0_is_no_advice(total: int, is_known: bool) -> None:
+    """A driver that fails may report a size of 0."""
+    snapshot = spark(available=0, total=total)
+
+    assert (find_pool(vllm(), snapshot) is not None) is is_known
+    assert total or advise(vllm(), snapshot) is None

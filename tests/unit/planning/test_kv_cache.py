@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memwatch.planning.checkpoint import read_checkpoint
+from memwatch.planning.gguf_shape import parse_shape
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.request import Use, compute_checkpoint_need
@@ -60,6 +62,19 @@ def test_hybrid_models_cache_only_in_attention_layers(name: str, full: int, widt
 
     assert cache_of(CONFIGS[name], LONG) == full * width * 2 * LONG + state
     assert 0 < state < GIB // 8
+
+
+def test_state_of_jamba_has_twice_the_hidden_size_unless_given() -> None:
+    """As in transformers' own class: a file need not repeat it."""
+    given = {
+        expand: parse_config({**CONFIGS["Jamba v0.1"], "mamba_expand": expand}, "").transformer
+        for expand in (None, 1, 2, 4)
+    }
+    states = {expand: shape.state_bytes for expand, shape in given.items()}
+
+    assert states[None] == states[2] == 2 * 4096 * (16 + 4) * 4
+    assert (states[1], states[4]) == (states[2] // 2, states[2] * 2)
+    assert given[None].parameters == given[2].parameters
 
 
 def test_state_is_kept_for_each_sequence() -> None:
@@ -143,6 +158,24 @@ def test_gguf_and_config_agree_on_the_cache(name: str, tmp_path: Path) -> None:
 
     for tokens in (8192, LONG):
         assert compute_kv_cache(shape, tokens, 1, 2) == pytest.approx(cache_of(CONFIGS[name], tokens), rel=0.02)
+
+
+LENGTHS = re.compile(r"attention\.(?:key|value)_length")
+OLD_MLA = {"key_length": 192, "value_length": 128}
+NEW_MLA = {"key_length": 576, "value_length": 512, "key_length_mla": 192, "value_length_mla": 128}
+
+
+@pytest.mark.parametrize("lengths", [OLD_MLA, NEW_MLA], ids=["a head", "the latent vector"])
+def test_gguf_with_latent_attention_has_the_matrices_of_its_config(lengths: dict[str, int]) -> None:
+    """Older files have a head's length as that of a key. Newer ones have it beside the latent vector's."""
+    named = {f"deepseek2.attention.{name}": value for name, value in lengths.items()}
+    kept = {name: value for name, value in GGUF_KEYS["DeepSeek V3"].items() if not LENGTHS.search(name)}
+    shape = parse_shape({**kept, **named, "deepseek2.vocab_size": 129_280})
+    written = parse_config(CONFIGS["DeepSeek V3"], "").transformer
+
+    assert (shape.head_dim, shape.v_head_dim) == (192, 128)
+    assert shape.attention_matrices == written.attention_matrices
+    assert shape.matrix_parameters == written.matrix_parameters
 
 
 def test_gguf_with_a_flag_for_each_layer_is_read(tmp_path: Path) -> None:

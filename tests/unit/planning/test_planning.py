@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -19,7 +20,13 @@ from memwatch.planning.inference import (
 )
 from memwatch.planning.number_formats import bits_per_weight
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
-from memwatch.planning.training import TrainingPlan, estimate_training_memory, layer_bytes, lora_parameters
+from memwatch.planning.training import (
+    TrainingPlan,
+    compute_step,
+    estimate_training_memory,
+    layer_bytes,
+    lora_parameters,
+)
 from memwatch.planning.transformer import Transformer
 from scripts.published_models import MODELS, Published, rows
 from scripts.published_sources import SOURCES
@@ -38,6 +45,27 @@ def test_parameters_equal_those_of_the_published_files(model: Published) -> None
 
     assert shape.parameters == pytest.approx(model.parameters, rel=0 if exact else 0.001)
     assert compute_weights(shape, 2) == 2 * shape.parameters
+
+
+def test_gemma_3_without_numbers_has_the_layers_of_gemma_2_2b() -> None:
+    """The defaults of transformers' Gemma3TextConfig; the context is that of Gemma 3."""
+    found = parse_config({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "")
+    older = next(parse_config(model.config, "").transformer for model in MODELS if model.name == "Gemma 2 2B")
+    names = ("hidden_size", "intermediate_size", "n_layers", "n_heads", "n_kv_heads", "head_dim", "sliding_window")
+
+    assert [getattr(found.transformer, name) for name in names] == [getattr(older, name) for name in names]
+    assert (found.context, found.transformer.vocab_size) == (131_072, 262_208)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "gemma4_text"])
+def test_layers_of_gemma_have_norms_before_and_after_both_blocks(family: str) -> None:
+    """Those of Gemma 3 and 4 also have norms of queries and keys."""
+    text = {**next(model.config for model in MODELS if model.name == "Gemma 2 2B"), "model_type": family}
+    shape = parse_config(text, "").transformer
+    heads = 0 if family == "gemma2" else 2 * shape.head_dim
+
+    norms = shape.other_parameters - shape.vocab_size * shape.hidden_size - shape.hidden_size
+    assert norms == shape.n_layers * (4 * shape.hidden_size + heads)
 
 
 def test_table_has_at_least_forty_published_models() -> None:
@@ -114,6 +142,39 @@ def test_training_agrees_with_peaks_measured_on_a_gpu(name: str) -> None:
     assert found.device_bytes / MIB == pytest.approx(measured, rel=0.11)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "moments", "width"),
+    [("adamw", 2, 4), ("adamw_8bit", 2, 1), ("lion", 1, 4), ("momentum", 1, 4), ("adafactor", 0, 4), ("sgd", 0, 4)],
+)
+@pytest.mark.parametrize("master_weights", [True, False])
+def test_optimizer_keeps_its_moments(optimizer: str, moments: int, width: int, master_weights: bool) -> None:
+    """In 32 bits, 8-bit AdamW in 8. Without copies moments have the weights' 16 bits. Rows and columns are few."""
+    found = estimate_training_memory(MISTRAL, TrainingPlan(optimizer=optimizer, master_weights=master_weights))
+    each = moments * (width if master_weights else min(width, 2)) + 4 * master_weights
+    few = 0.1 if optimizer == "adafactor" else 0
+
+    assert found.optimizer_bytes == pytest.approx((each + few) * MISTRAL.parameters, abs=1)
+
+
+def test_update_of_adafactor_has_the_measured_bytes() -> None:
+    """8.3 for each number of the largest matrix, here the table of embeddings, with PyTorch 2.11 on an H100."""
+    plan, table = TrainingPlan(seq_len=1, optimizer="adafactor"), SMALL.vocab_size * SMALL.hidden_size
+
+    assert compute_step(SMALL, plan) / table == pytest.approx(8.3, rel=0.05)
+    assert compute_step(SMALL, replace(plan, optimizer="adamw")) < table / 100
+
+
+@pytest.mark.parametrize(
+    ("dtype_bytes", "rank", "each"), [(4, 0, 4), (2, 0, 2), (4, 16, 4), (2, 16, 2), (1, 16, 2), (0.5, 16, 2)]
+)
+def test_gradients_have_the_type_of_the_trained_weights(dtype_bytes: float, rank: int, each: int) -> None:
+    """Adapters of quantized weights have 16 bits."""
+    found = estimate_training_memory(MISTRAL, TrainingPlan(dtype_bytes=dtype_bytes, lora_rank=rank))
+
+    assert found.gradients_bytes == each * found.trained_parameters
+    assert found.trained_parameters == (lora_parameters(MISTRAL, rank) if rank else MISTRAL.parameters)
+
+
 def test_checkpointing_lora_offload_and_swapping_reduce_gpu_memory() -> None:
     """Each reduces its own part, and device plus System RAM still add up to the total."""
     plain = estimate_training_memory(MISTRAL)
@@ -173,6 +234,27 @@ def test_impossible_numbers_are_rejected_by_name(changed: dict[str, Any], words:
 
     assert words in str(rejected.value)
     assert "for example" in str(rejected.value) or "give head_dim" in str(rejected.value)
+
+
+def test_examples_of_rejected_numbers_are_one_model() -> None:
+    """Each message proposes a value, and all of them together are Mistral 7B, with 8 experts Mixtral 8x7B."""
+    names = ("hidden_size", "intermediate_size", "n_layers", "vocab_size", "n_heads", "n_kv_heads", "head_dim")
+    proposed = {name: _example_of(name) for name in (*names, "n_experts", "norms_per_layer")}
+    mixtral = Transformer(**proposed)  # type: ignore[arg-type]
+    mistral = replace(mixtral, n_experts=1)
+
+    assert {mistral.parameters, mixtral.parameters} == {
+        model.parameters for model in MODELS if model.name in ("Mistral 7B v0.1", "Mixtral 8x7B")
+    }
+    assert mistral.norms_per_layer == 2
+
+
+def _example_of(name: str) -> int:
+    with pytest.raises(InvalidInputError) as rejected:
+        replace(MISTRAL, **{name: -1})
+    found = re.search(rf"{name} is -1, .*; for example (\d+)", str(rejected.value))
+    assert found, rejected.value
+    return int(found[1])
 
 
 @pytest.mark.parametrize("text", ["20 potatoes", "", "-5GiB", "0", "GiB", "1e9", "9" * 400 + "GiB", True])
