@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.pressure.forecast import Trend
+from memwatch.pressure.forecast import FAR, FAST, NEAR, NO_FALL, Fall, Horizon, Point, Slope, Trend
 from support.fakes import GIB
 
 SIZE = 64 * GIB
@@ -29,3 +29,65 @@ def test_gap_without_a_reading_ends_the_trend(gap: float, is_known: bool) -> Non
     assert fall(8).forecast(SIZE) is not None
     assert (trend.forecast(SIZE) is not None) is is_known
     assert [slope.points[0].at for slope in (trend.near, trend.far)] == [0.0 if is_known else 8 + gap] * 2
+
+
+PACE = 1024
+STEP_SECONDS = 0.0625
+
+
+def line(seconds: float, available: int, pace: int = PACE) -> tuple[Point, ...]:
+    """Return the readings of a steady fall that ends at time 0 with `available` bytes."""
+    times = [-step * STEP_SECONDS for step in range(int(seconds / STEP_SECONDS), -1, -1)]
+    return tuple(Point(at, available - int(at * pace)) for at in times)
+
+
+def slope(horizon: Horizon, points: tuple[Point, ...], fall: Fall = NO_FALL) -> Slope:
+    return Slope(horizon, points, fall, points[0].available)
+
+
+@pytest.mark.parametrize(
+    ("fast_pace", "expected"),
+    [(PACE, PACE), (PACE * 5 // 4 - 1, PACE), (PACE * 5 // 4, PACE * 5 // 4), (4 * PACE, 4 * PACE)],
+)
+def test_fall_that_became_a_quarter_faster_is_forecast_by_its_last_seconds(fast_pace: int, expected: int) -> None:
+    """A smaller difference is noise: the longer time span has seen more of the same fall."""
+    points = line(4, 10_000)
+    fast, near = slope(FAST, points, Fall(fast_pace, 3.0)), slope(NEAR, points, Fall(PACE, 20.0))
+
+    forecast = Trend(fast, near).forecast(100_000)
+
+    assert forecast is not None
+    assert forecast.seconds == 10_000 / expected
+    assert forecast.fell_seconds == (20.0 if expected == PACE else 3.0)
+
+
+@pytest.mark.parametrize(("lost", "is_known"), [(0, False), (63, False), (64, True), (65, True)])
+def test_fall_has_stopped_below_a_quarter_of_its_pace(lost: int, is_known: bool) -> None:
+    """A quarter of a second at a quarter of 1,024 bytes per second are 64 bytes."""
+    near = slope(NEAR, line(4, 10_000), Fall(PACE, 20.0))
+    latest = tuple(Point(at, 10_000 + change) for at, change in ((-0.25, lost), (-0.125, lost // 2), (0.0, 0)))
+
+    assert (Trend(slope(FAST, latest), near).forecast(100_000) is not None) is is_known
+    assert Trend(slope(FAST, latest[1:]), near).forecast(100_000) is not None  # two readings show no end
+
+
+@pytest.mark.parametrize(
+    ("available", "size", "is_stated"),
+    [
+        (60 * PACE - 1, 120 * PACE, False),
+        (60 * PACE, 120 * PACE, True),
+        (60 * PACE + 1, 120 * PACE, True),
+        (30 * PACE, 300 * PACE - 1, False),
+        (30 * PACE, 300 * PACE, True),
+        (30 * PACE, 300 * PACE + 1, True),
+    ],
+)
+def test_forecast_below_a_minute_is_stated_from_90_percent_on(available: int, size: int, is_stated: bool) -> None:
+    """A fall of five minutes: most loads of models stop before."""
+    trend = Trend(near=slope(NEAR, line(20, available)), far=Slope(FAR, (), Fall(PACE, 300.0)))
+
+    forecast = trend.forecast(size)
+
+    assert forecast is not None
+    assert forecast.seconds == available / PACE
+    assert forecast.is_stated is is_stated

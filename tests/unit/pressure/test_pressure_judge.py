@@ -10,11 +10,24 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from memwatch.kernel_log import OomKill
-from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind, Thresholds
+from memwatch.model import (
+    Absent,
+    Architecture,
+    Bytes,
+    Device,
+    Pool,
+    PoolKind,
+    Quality,
+    Share,
+    ShareKind,
+    Thresholds,
+)
+from memwatch.pressure.forecast import Forecast
 from memwatch.pressure.inputs import PressureInputs, Target, build_targets
-from memwatch.pressure.judge import JudgeState, judge
+from memwatch.pressure.judge import JudgeState, is_near_the_end, judge
 from memwatch.pressure.oom_kills import NewKills
 from memwatch.pressure.rules import PressureRules, TargetRules
+from memwatch.pressure.signals import full_in
 from memwatch.snapshot import Kernel, Level, Swap
 from support.pressure_verdicts import GIB, MIB, RULES, psi, ram, run, signals
 
@@ -100,6 +113,95 @@ def test_full_swap_at_rest_is_no_shortage(pages: int, level: Level) -> None:
         return PressureInputs(at, (ram(6 * GIB - 1),), swap=swap, kernel=kernel)
 
     assert run(evidence, 15)[-1].level is level
+
+
+@pytest.mark.parametrize(
+    ("available", "swapped", "is_short"),
+    [
+        (6 * GIB - 1, 9 * GIB + 1, True),
+        (6 * GIB, 9 * GIB + 1, False),
+        (6 * GIB - 1, 9 * GIB, False),
+        (3 * GIB, 0, False),
+        (30 * GIB, 10 * GIB, False),
+    ],
+)
+def test_swap_is_short_only_with_less_than_a_tenth_of_both(available: int, swapped: int, is_short: bool) -> None:
+    """Of 60 GiB of memory and of 10 GiB of swap. Full swap with free memory is old data."""
+    inputs = PressureInputs(0.0, (ram(available, 60 * GIB),), swap=Swap(10 * GIB, swapped))
+
+    assert ("swap" in signals(run(lambda _: inputs, 1)[0])) is is_short
+
+
+@pytest.mark.parametrize(
+    ("locked", "is_named"),
+    [(6 * GIB - 1, False), (6 * GIB, True), (6 * GIB + 1, True), (Absent.NOT_AVAILABLE, False)],
+)
+def test_locked_memory_is_named_from_a_tenth_of_the_size_on(locked: Bytes, is_named: bool) -> None:
+    inputs = PressureInputs(0.0, (ram(3 * GIB, 60 * GIB),), kernel=Kernel(mlocked_bytes=locked))
+    (used,) = [one.text for one in run(lambda _: inputs, 1)[0].reasons if one.signal == "util"]
+
+    assert used == "95.0% used" + "; 6.0 GiB of it locked (mlock)" * is_named
+
+
+@pytest.mark.parametrize(
+    ("ratio", "fell", "is_near"),
+    [
+        (0.85, 5.9, True),
+        (0.849, 5.9, False),
+        (0.849, 6.0, True),
+        (0.78, 6.0, True),
+        (0.779, 6.0, False),
+        (0.78, 5.9, False),
+        (0.3, 20.0, False),
+    ],
+)
+def test_end_of_a_long_fall_is_near_at_less_use(ratio: float, fell: float, is_near: bool) -> None:
+    """A fall of 6 s is no single allocation, so 78 % in use are enough."""
+    forecast = Forecast(3.0, fell, is_stated=False, is_lasting=True)
+
+    assert is_near_the_end(forecast, ram(8 * GIB), ratio) is is_near
+
+
+@pytest.mark.parametrize(
+    ("available", "is_host", "is_near"),
+    [(512 * MIB - 1, True, True), (512 * MIB, True, False), (512 * MIB - 1, False, False)],
+)
+def test_end_is_near_at_any_use_with_few_bytes_of_the_host(available: int, is_host: bool, is_near: bool) -> None:
+    target = Target("one", "system_ram", GIB, available, is_host=is_host)
+
+    assert is_near_the_end(Forecast(1.0, 5.0, is_stated=False, is_lasting=True), target, 0.5) is is_near
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fell", "is_near"),
+    [(3.59, 20.0, True), (3.6, 20.0, False), (2.59, 4.0, True), (2.6, 4.0, False)],
+)
+def test_end_is_near_in_less_time_than_the_fall_will_last(seconds: float, fell: float, is_near: bool) -> None:
+    """Less than 3.6 s, and less than 0.65 times as long as it has been falling."""
+    forecast = Forecast(seconds, fell, is_stated=False, is_lasting=True)
+
+    assert is_near_the_end(forecast, ram(2 * GIB), 0.97) is is_near
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.2, "1 s"),
+        (9.4, "9 s"),
+        (9.6, "10 s"),
+        (19.4, "19 s"),
+        (22.4, "20 s"),
+        (22.6, "25 s"),
+        (119.0, "2 min"),
+        (134.0, "2 min"),
+        (136.0, "2 min 30 s"),
+        (590.0, "10 min"),
+        (629.0, "10 min"),
+        (631.0, "11 min"),
+    ],
+)
+def test_forecast_is_rounded_to_its_accuracy(seconds: float, words: str) -> None:
+    assert full_in(seconds) == f"full in about {words} at the current rate"
 
 
 def test_oom_kill_is_critical_for_a_minute() -> None:
@@ -252,6 +354,16 @@ def test_auto_resident_is_the_steady_minimum() -> None:
     assert verdicts[500].level is Level.HIGH
     assert verdicts[-1].ratio == pytest.approx(0.25)
     assert verdicts[-1].level is Level.LOW
+
+
+def test_auto_resident_counts_after_600_seconds_of_sparse_readings() -> None:
+    """A reading every 30 s, the least that a time slot needs."""
+    rules = PressureRules(by_target={"ram": TargetRules(resident_bytes="auto")})
+
+    verdicts = run(lambda at: PressureInputs(at, (ram(8 * GIB, 100 * GIB),)), 630, rules, step=30.0)
+
+    assert [round(one.ratio, 2) for one in verdicts] == [0.92] * 20 + [0.0]
+    assert [one.resident_bytes for one in verdicts] == [0] * 20 + [92 * GIB]
 
 
 def test_full_carve_out_is_not_judged_if_the_gpu_has_more() -> None:
