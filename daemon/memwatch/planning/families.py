@@ -50,13 +50,13 @@ GEMMA3_DEFAULTS = {
     "sliding_window": 4096,
 }
 GEMMA3 = Family(windowed=True, pattern=6, tied=True, qk_norm=True, norms=4, defaults=GEMMA3_DEFAULTS)
-GEMMA3N = Family(windowed=True, pattern=5, tied=True, qk_norm=True, norms=4, defaults={
+GEMMA3N = Family(windowed=True, tied=True, qk_norm=True, norms=4, defaults={
     "vocab_size": 262_400, "vocab_size_per_layer_input": 262_144, "hidden_size": 2048,
     "hidden_size_per_layer_input": 256, "intermediate_size": 16_384, "num_hidden_layers": 35,
     "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "sliding_window": 512,
     "num_kv_shared_layers": 15, "max_position_embeddings": 32_768,
 }, details=layer_kinds.gemma3n_layers)  # fmt: skip
-GEMMA4 = Family(windowed=True, pattern=6, tied=True, qk_norm=True, norms=4, details=layer_kinds.gemma4_layers)
+GEMMA4 = Family(windowed=True, tied=True, qk_norm=True, norms=4, details=layer_kinds.gemma4_layers)
 DEEPSEEK = Family(details=layer_kinds.latent_layers)
 LLAMA4 = Family(details=layer_kinds.llama4_layers)
 MISTRAL = Family(windowed=True)

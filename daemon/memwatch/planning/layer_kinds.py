@@ -124,7 +124,7 @@ def gemma3n_layers(text: Json) -> Fields:
     """The last layers read the cache of earlier ones. Per-layer embeddings, AltUp and LAuReL are parameters."""
     layers, hidden = count_layers(text), number(text, "hidden_size")
     shared, small = number(text, "num_kv_shared_layers"), number(text, "hidden_size_per_layer_input")
-    types = layer_types(text) or ["" if (one + 1) % 5 else "full_attention" for one in range(min(layers, 1 << 16))]
+    types = layer_types(text) or _list_types(layers, 5)
     streams, rank = number(text, "altup_num_inputs") or 4, number(text, "laurel_rank") or 64
     tables = small * layers * (number(text, "vocab_size_per_layer_input") + hidden) + small
     each = 2 * hidden * (small + rank) + 2 * hidden + hidden * (streams + 1) + streams**3 + streams**2
@@ -135,16 +135,21 @@ def gemma3n_layers(text: Json) -> Fields:
     }
 
 
+def _list_types(layers: int, period: int) -> list[str]:
+    """Return the types of layers of which every n-th looks back on all tokens."""
+    return ["" if (one + 1) % period else "full_attention" for one in range(min(layers, 1 << 16))]
+
+
 def gemma4_layers(text: Json) -> Fields:
     """Layers that look back on all tokens have larger heads, and one matrix for keys and values in some sizes."""
     layers, shared = count_layers(text), number(text, "num_kv_shared_layers")
-    types = layer_types(text)[: layers - shared]
+    types = layer_types(text) or [*_list_types(layers - 1, 6), "full_attention"]
     heads = number(text, "num_global_key_value_heads", "num_key_value_heads")
     small = number(text, "hidden_size_per_layer_input")
     tables = small * layers * (number(text, "vocab_size_per_layer_input") + 3 * number(text, "hidden_size"))
     return {
         "shared_kv_layers": shared,
-        "full_layers": types.count("full_attention"),
+        "full_layers": types[: layers - shared].count("full_attention"),
         "full_kv_width": heads * number(text, "global_head_dim", "head_dim"),
         "extra_parameters": tables,
     }

@@ -43,12 +43,12 @@ def test_callbacks_are_called_from_their_threshold_on(used: int, names: list[str
     assert calls_at([used]) == [(name, used) for name in names]
 
 
-@pytest.mark.parametrize(("fallen", "is_called"), [(899, False), (851, False), (849, True), (0, True)])
+@pytest.mark.parametrize(("fallen", "is_called"), [(851, False), (850, False), (849, True), (0, True)])
 def test_warning_is_repeated_after_usage_fell_by_5_percent(fallen: int, is_called: bool) -> None:
     assert calls_at([900, fallen, 900]) == [("warn", 900)] * (1 + is_called)
 
 
-@pytest.mark.parametrize(("fallen", "is_called"), [(951, False), (949, True)])
+@pytest.mark.parametrize(("fallen", "is_called"), [(951, False), (950, False), (949, True)])
 def test_limit_is_repeated_after_usage_fell_by_5_percent(fallen: int, is_called: bool) -> None:
     """It is armed apart from the warning, which usage has not fallen below."""
     assert calls_at([1000, fallen, 1000]) == [("warn", 1000)] + [("limit", 1000)] * (1 + is_called)

@@ -159,6 +159,19 @@ def test_strings_of_all_arrays_of_a_gguf_count_together(
         assert shape.vocab_size == 3
 
 
+@pytest.mark.parametrize("strings", [1, 2])
+def test_gguf_may_end_with_an_empty_string(strings: int, tmp_path: Path) -> None:
+    """Its length takes the last 8 bytes of the file."""
+    path, name = tmp_path / "model.gguf", b"n" * (16 - 8 * strings)
+    head = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, len(name)) + name + struct.pack("<IIQ", 9, 8, strings)
+    path.write_bytes(head + bytes(8 * strings))
+
+    assert gguf_format.read_head(path).keys == {name.decode(): strings}
+    path.write_bytes(head + bytes(8 * strings - 1))
+    with pytest.raises(InvalidInputError, match="the header is truncated"):
+        gguf_format.read_head(path)
+
+
 def test_index_may_not_point_outside_its_folder(tmp_path: Path) -> None:
     """Only files beside it are read."""
     path = tmp_path / "model.safetensors.index.json"

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from memwatch.alerts.engine_rules import describe_full, is_full
 from memwatch.alerts.rules import AlertRules, evaluate_rules
 from memwatch.engines.records import Engine
-from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.planning.engine_advice import advise, find_pool
 from memwatch.snapshot import Machine, SelfUsage, Snapshot
 
@@ -114,3 +114,29 @@ def test_fraction_of_a_total_of_0_is_no_advice(total: int, is_known: bool) -> No
 
     assert (find_pool(vllm(), snapshot) is not None) is is_known
     assert total or advise(vllm(), snapshot) is None
+
+
+@pytest.mark.parametrize("elsewhere", [0, Absent.NOT_AVAILABLE])
+def test_place_of_which_an_engine_holds_nothing_does_not_count(elsewhere: Bytes) -> None:
+    engine = vllm(held_bytes={"gpu1": elsewhere, "cuda0": 108 * GIB})
+
+    assert advise(engine, spark()) == advise(vllm(), spark())
+
+
+@pytest.mark.parametrize(("place", "total"), [("gpu0", 24), ("gpu1", 80), ("dmem0", 24), ("dmem1", 80)])
+def test_fraction_is_of_the_total_of_the_engines_own_gpu(place: str, total: int) -> None:
+    """It holds VRAM, or a share that lies within it and that the GPU does not list."""
+    base, pools, shares, devices = spark(), list[Pool](), list[Share](), list[Device]()
+    for name, size in (("0", 24), ("1", 80)):
+        vram = replace(spark(total=size).pools[0], id=f"gpu{name}", kind=PoolKind.VRAM)
+        pools.append(vram)
+        shares.append(replace(base.shares[0], id=f"dmem{name}", within=vram.id, device=vram.id))
+        devices.append(
+            replace(base.devices[0], id=vram.id, architecture=Architecture.DISCRETE, allocates_from=(vram.id,))
+        )
+    snapshot = replace(base, pools=tuple(pools), shares=tuple(shares), devices=tuple(devices))
+
+    found = find_pool(vllm(held_bytes={place: GIB}), snapshot)
+
+    assert found is not None
+    assert (found[0].id, found[1]) == (f"gpu{place[-1]}", total * GIB)

@@ -77,6 +77,19 @@ def test_state_of_jamba_has_twice_the_hidden_size_unless_given() -> None:
     assert given[None].parameters == given[2].parameters
 
 
+@pytest.mark.parametrize(
+    ("key", "default", "other"),
+    [("attn_layer_period", 8, 4), ("expert_layer_period", 2, 4), ("mamba_dt_rank", 256, 128)],
+)
+def test_key_that_a_jamba_lacks_has_the_default_of_its_class(key: str, default: int, other: int) -> None:
+    """The rank is a sixteenth of the hidden size."""
+    lacking, plain, changed = (
+        parse_config({**CONFIGS["Jamba v0.1"], key: value}, "").transformer for value in (None, default, other)
+    )
+
+    assert lacking == plain != changed
+
+
 def test_state_is_kept_for_each_sequence() -> None:
     shape = parse_config(CONFIGS["Jamba v0.1"], "").transformer
 
@@ -90,6 +103,20 @@ def test_layers_that_share_a_cache_are_counted_once() -> None:
     assert (
         cache_of({"model_type": "gemma3n", "text_config": text}, 32_768) == 2048 * 2 * (4 * 32_768 + 16 * 512) // 2
     )
+
+
+@pytest.mark.parametrize(("layers", "shared", "full"), [(30, 0, 5), (35, 0, 6), (35, 20, 2), (48, 0, 8)])
+def test_gemma_4_without_types_of_layers_has_those_of_its_class(layers: int, shared: int, full: int) -> None:
+    """Every sixth layer and the last look back on all tokens, with larger heads."""
+    found = config(
+        "gemma4_text", 2304, 9216, layers, 262_144, 8, 4, head_dim=256, global_head_dim=512, sliding_window=512,
+        num_kv_shared_layers=shared,
+    )  # fmt: skip
+    kinds = ["sliding_attention" if (at + 1) % 6 and at + 1 < layers else "full_attention" for at in range(layers)]
+    bytes_of_layer = 2 * 4 * 256 * 2
+
+    assert cache_of(found, 32_768) == cache_of({**found, "layer_types": kinds}, 32_768)
+    assert cache_of(found, 32_768) == bytes_of_layer * (2 * full * 32_768 + (layers - shared - full) * 512)
 
 
 def test_nemotron_h_counts_its_layers_by_letter() -> None:

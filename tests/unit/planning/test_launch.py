@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from memwatch.planning.answer import FitAnswer, answer_model
 from memwatch.planning.checkpoint import Checkpoint, describe_config
 from memwatch.planning.device_totals import reported_total
-from memwatch.planning.engines import sglang
+from memwatch.planning.engines import sglang, vllm
 from memwatch.planning.engines.placement import Launch, place
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.launch import ENGINES, select_engines
@@ -150,6 +150,21 @@ def test_vllm_takes_a_fraction_for_what_it_rounds_beyond_the_plan() -> None:
     assert option(launch, "--gpu-memory-utilization") == pytest.approx(
         (sum(parts.values()) + beyond) / total, abs=0.001
     )
+
+
+@pytest.mark.parametrize(("missing", "fraction"), [(-1, 0.5), (0, 0.5), (1, 0.499)])
+def test_vllm_rounds_its_fraction_down_only_beyond_the_room(missing: int, fraction: float) -> None:
+    """At its start that fraction of the total must be free."""
+    snapshot, checkpoint, use = machine("h100x8-mig"), model("Llama 3 8B"), Use()
+    plan = place("model", checkpoint, use, snapshot, ask(snapshot, checkpoint, "").fit)
+    half, cache = total_of(snapshot) // 2, vllm.count_cache(plan)
+    assert cache is not None
+    others = half - cache - plan.part("weights") - 1000
+    parts = {"weights": plan.part("weights"), "kv_cache": plan.part("kv_cache"), "activations": others}
+
+    launch = vllm.build(replace(plan, parts=parts, room=half - missing), "")
+
+    assert option(launch, "--gpu-memory-utilization") == fraction
 
 
 def test_vllm_sizes_the_cache_of_a_hybrid_model_by_its_fraction() -> None:

@@ -175,6 +175,22 @@ def test_gradients_have_the_type_of_the_trained_weights(dtype_bytes: float, rank
     assert found.trained_parameters == (lora_parameters(MISTRAL, rank) if rank else MISTRAL.parameters)
 
 
+def test_weights_of_32_bits_need_no_copy() -> None:
+    found = estimate_training_memory(MISTRAL, TrainingPlan(dtype_bytes=4))
+
+    assert found.optimizer_bytes == 8 * MISTRAL.parameters
+
+
+@pytest.mark.parametrize("swapped", [31, 32, 33])
+def test_all_layers_may_be_swapped_but_no_more(swapped: int) -> None:
+    plan = TrainingPlan(swapped_blocks=swapped)
+    if swapped > 32:
+        with pytest.raises(InvalidInputError, match="swapped_blocks is 33, but the model has 32 layers"):
+            estimate_training_memory(MISTRAL, plan)
+    else:
+        assert estimate_training_memory(MISTRAL, plan).ram_bytes == 2 * MISTRAL.matrix_parameters * swapped // 32
+
+
 def test_checkpointing_lora_offload_and_swapping_reduce_gpu_memory() -> None:
     """Each reduces its own part, and device plus System RAM still add up to the total."""
     plain = estimate_training_memory(MISTRAL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.pressure.forecast import FAR, FAST, NEAR, NO_FALL, Fall, Horizon, Point, Slope, Trend
+from memwatch.pressure.forecast import FAR, FAST, NEAR, NO_FALL, Fall, Horizon, Point, Slope, Trend, slower_pace
 from support.fakes import GIB
 
 SIZE = 64 * GIB
@@ -90,4 +90,79 @@ def test_forecast_below_a_minute_is_stated_from_90_percent_on(available: int, si
 
     assert forecast is not None
     assert forecast.seconds == available / PACE
+    assert forecast.is_stated is is_stated
+
+
+@pytest.mark.parametrize(("far_pace", "is_known"), [(2 * PACE - 1, True), (2 * PACE, True), (2 * PACE + 1, False)])
+def test_slow_fall_counts_while_the_last_seconds_fall_half_as_fast(far_pace: int, is_known: bool) -> None:
+    """After a fall stops, its slope over five minutes stays negative for a while."""
+    points = line(20, 10_000)
+    trend = Trend(near=slope(NEAR, points), far=Slope(FAR, (), Fall(far_pace, 300.0)))
+
+    assert slower_pace(points, NEAR) == PACE
+    assert (trend.forecast(100_000) is not None) is is_known
+
+
+@pytest.mark.parametrize(("first", "is_known"), [(-0.3, False), (-0.31, True)])
+def test_end_of_a_fall_shows_in_the_readings_of_two_steps(first: float, is_known: bool) -> None:
+    """Of 0.15 s each. Two readings are too few."""
+    near = slope(NEAR, line(4, 10_000), Fall(PACE, 20.0))
+    flat = tuple(Point(at, 10_000) for at in (first, -0.15, 0.0))
+
+    assert (Trend(slope(FAST, flat), near).forecast(100_000) is not None) is is_known
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_stated", "is_lasting"), [(1, False, False), (2, False, True), (3, True, True)]
+)
+def test_fall_lasts_from_its_second_step_and_is_stated_from_its_third(
+    steps: int, is_stated: bool, is_lasting: bool
+) -> None:
+    """Steps of 1.2 s. A single large allocation is one."""
+    falling = line(steps * 1.2, 1000)
+    flat = tuple(Point(falling[0].at - 5 + at, falling[0].available) for at in range(5))
+
+    forecast = Trend(near=slope(NEAR, (*flat, *falling), Fall(PACE, 4.0))).forecast(100_000)
+
+    assert forecast is not None
+    assert (forecast.is_stated, forecast.is_lasting) == (is_stated, is_lasting)
+
+
+def test_fall_that_has_paused_has_no_forecast() -> None:
+    """No step of it falls now."""
+    points = (*line(4, 10_000), Point(1.2, 10_000), Point(2.4, 10_000))
+
+    assert Trend(near=slope(NEAR, points, Fall(PACE, 6.0))).forecast(100_000) is None
+
+
+@pytest.mark.parametrize(
+    ("available", "fell", "far_seconds", "is_stated"),
+    [
+        (65 * PACE, 15.0, 100.0, True),
+        (65 * PACE + 1, 15.0, 100.0, False),
+        (65 * PACE, 14.9, 100.0, False),
+        (65 * PACE, 15.0, 99.0, False),
+        (65 * PACE, 100.0, 0.0, True),
+    ],
+)
+def test_fall_lasts_for_two_thirds_of_the_time_so_far(
+    available: int, fell: float, far_seconds: float, is_stated: bool
+) -> None:
+    """0.65 of it. One of 15 s may have begun before the readings that show it."""
+    near = slope(NEAR, line(4, available), Fall(PACE, fell))
+
+    forecast = Trend(near=near, far=Slope(FAR, (), Fall(0.0, far_seconds))).forecast(1 << 20)
+
+    assert forecast is not None
+    assert forecast.is_stated is is_stated
+
+
+@pytest.mark.parametrize(("available", "is_stated"), [(600 * PACE, True), (600 * PACE + 1, False)])
+def test_leak_lasts_for_six_times_the_time_so_far(available: int, is_stated: bool) -> None:
+    """It has been steady for minutes."""
+    trend = Trend(near=slope(NEAR, line(20, available)), far=Slope(FAR, (), Fall(PACE, 100.0)))
+
+    forecast = trend.forecast(1 << 21)
+
+    assert forecast is not None
     assert forecast.is_stated is is_stated

@@ -26,6 +26,7 @@ from memwatch.pressure.forecast import Forecast
 from memwatch.pressure.inputs import PressureInputs, Target, build_targets
 from memwatch.pressure.judge import JudgeState, is_near_the_end, judge
 from memwatch.pressure.oom_kills import NewKills
+from memwatch.pressure.resident import Resident
 from memwatch.pressure.rules import PressureRules, TargetRules
 from memwatch.pressure.signals import full_in
 from memwatch.snapshot import Kernel, Level, Swap
@@ -103,7 +104,9 @@ def test_low_swap_and_low_memory_are_critical() -> None:
     assert "swap" in signals(verdict)
 
 
-@pytest.mark.parametrize(("pages", "level"), [(0, Level.HIGH), (5, Level.HIGH), (200, Level.CRITICAL)])
+@pytest.mark.parametrize(
+    ("pages", "level"), [(0, Level.HIGH), (9, Level.HIGH), (10, Level.CRITICAL), (200, Level.CRITICAL)]
+)
 def test_full_swap_at_rest_is_no_shortage(pages: int, level: Level) -> None:
     """Swap fills up over weeks. It is critical while pages move between it and memory."""
     swap = Swap(10 * GIB, int(9.1 * GIB))
@@ -354,6 +357,17 @@ def test_auto_resident_is_the_steady_minimum() -> None:
     assert verdicts[500].level is Level.HIGH
     assert verdicts[-1].ratio == pytest.approx(0.25)
     assert verdicts[-1].level is Level.LOW
+
+
+def test_auto_resident_counts_from_the_change_of_the_setting_on() -> None:
+    """Readings from before it do not count."""
+    target, before, after = ram(8 * GIB, 100 * GIB), Resident(), Resident()
+    for second in range(0, 661, 30):
+        before = before.with_use(float(second), target, None)
+        after = after.with_use(float(second), target, "auto")
+
+    assert before.with_use(690.0, target, "auto").resident_bytes("auto") == 0
+    assert after.with_use(690.0, target, "auto").resident_bytes("auto") == 92 * GIB
 
 
 def test_auto_resident_counts_after_600_seconds_of_sparse_readings() -> None:
