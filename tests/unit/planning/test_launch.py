@@ -2,68 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from memwatch.planning.answer import FitAnswer, answer_model
-from memwatch.planning.checkpoint import Checkpoint, describe_config
 from memwatch.planning.device_totals import reported_total
-from memwatch.planning.engines import sglang, vllm
-from memwatch.planning.engines.placement import Launch, place
-from memwatch.planning.huggingface import parse_config
 from memwatch.planning.launch import ENGINES, select_engines
 from memwatch.planning.request import Use, compute_checkpoint_need
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
-from memwatch.snapshot import Snapshot
-from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
-from scripts.published_models import MODELS
+from support.launch_lines import FOLDER, ask, line, machine, model, option, total_of
 
 GIB = 1 << 30
-CONFIGS = {model.name: model.config for model in MODELS}
 DEMOS = ("dgx-spark", "gh200", "h100x8-mig", "jetson-orin", "macbook", "rtx4090", "strix-halo")
-FOLDER = "/models/it's a model"
 GGUF, SAFETENSORS = {"llama.cpp", "ollama"}, {"vllm", "sglang", "tensorrt-llm", "transformers"}
-
-
-@cache
-def machine(name: str) -> Snapshot:
-    return next(read_frames(path_of(name)))
-
-
-def model(name: str, gguf: bool = False) -> Checkpoint:
-    found = describe_config(parse_config(CONFIGS[name], name))
-    return replace(found, name=FOLDER + ".gguf", source="GGUF") if gguf else replace(found, name=FOLDER)
-
-
-def ask(snapshot: Snapshot, checkpoint: Checkpoint, engine: str = "all", **use: Any) -> FitAnswer:
-    return answer_model(checkpoint, Use(**use), snapshot, select_engines(engine))
-
-
-def line(snapshot: Snapshot, checkpoint: Checkpoint, engine: str, **use: Any) -> Launch:
-    answer = ask(snapshot, checkpoint, engine, **use)
-    assert answer.launches.refused == {}
-    return answer.launches.lines[0]
-
-
-def option(launch: Launch, name: str) -> float:
-    found = re.search(rf"{re.escape(name)}[ =:]+([0-9.]+)", launch.command)
-    assert found, f"{name} is not in {launch.command}"
-    return float(found[1])
-
-
-def total_of(snapshot: Snapshot) -> int:
-    total = reported_total(snapshot.devices[0], snapshot)
-    assert isinstance(total, int)
-    return total
 
 
 @pytest.mark.parametrize(
@@ -136,48 +92,6 @@ def test_vllm_has_the_blocks_of_its_groups_of_layers(what: str, page: int, layer
     whole = (blocks + 1) * layers * page
 
     assert whole <= option(launch, "--kv-cache-memory-bytes") <= 1.005 * whole
-
-
-def test_vllm_takes_a_fraction_for_what_it_rounds_beyond_the_plan() -> None:
-    """gpt-oss-20b for 64 short sequences: whole blocks and windows of a step are 3.7 % of this GPU."""
-    snapshot, use = machine("h100x8-mig"), Use(context=2048, batch_size=64)
-    launch = line(snapshot, model("gpt-oss-20b"), "vllm", context=use.context, batch_size=use.batch_size)
-    parts = compute_checkpoint_need(model("gpt-oss-20b"), use).parts
-    beyond = option(launch, "--kv-cache-memory-bytes") - parts["kv_cache"]
-    total = total_of(snapshot)
-
-    assert beyond > 0.03 * total
-    assert option(launch, "--gpu-memory-utilization") == pytest.approx(
-        (sum(parts.values()) + beyond) / total, abs=0.001
-    )
-
-
-@pytest.mark.parametrize(("missing", "fraction"), [(-1, 0.5), (0, 0.5), (1, 0.499)])
-def test_vllm_rounds_its_fraction_down_only_beyond_the_room(missing: int, fraction: float) -> None:
-    """At its start that fraction of the total must be free."""
-    snapshot, checkpoint, use = machine("h100x8-mig"), model("Llama 3 8B"), Use()
-    plan = place("model", checkpoint, use, snapshot, ask(snapshot, checkpoint, "").fit)
-    half, cache = total_of(snapshot) // 2, vllm.count_cache(plan)
-    assert cache is not None
-    others = half - cache - plan.part("weights") - 1000
-    parts = {"weights": plan.part("weights"), "kv_cache": plan.part("kv_cache"), "activations": others}
-
-    launch = vllm.build(replace(plan, parts=parts, room=half - missing), "")
-
-    assert option(launch, "--gpu-memory-utilization") == fraction
-
-
-def test_vllm_sizes_the_cache_of_a_hybrid_model_by_its_fraction() -> None:
-    """State-space layers have pages of their own size, so that the bytes of the cache are not known."""
-    snapshot, checkpoint = machine("h100x8-mig"), model("Jamba v0.1")
-    launch = line(snapshot, checkpoint, "vllm")
-    gpus = int(option(launch, "-parallel-size"))
-    need = sum(compute_checkpoint_need(checkpoint, Use(), gpus).parts.values())
-    reasons = {one.flag.split()[0]: one.reason for one in launch.flags}
-
-    assert "--kv-cache-memory-bytes" not in reasons
-    assert "for weights, activations and cache" in reasons["--gpu-memory-utilization"]
-    assert option(launch, "--gpu-memory-utilization") == pytest.approx(need / total_of(snapshot), abs=0.001)
 
 
 def test_cache_that_vllm_rounds_beyond_the_room_is_refused() -> None:
@@ -405,23 +319,6 @@ def test_sglang_has_memory_for_all_tokens_of_windowed_layers_if_it_fits() -> Non
     assert small.notes == ()
     assert option(small, "--mem-fraction-static") * 24 * GIB > 13_761_264_768 + 2 * 8 * 64 * 2 * 24 * 8192
     assert "for other families this memory holds fewer tokens" in large.notes[0]
-
-
-@pytest.mark.parametrize(("missing", "is_whole"), [(-1, True), (0, True), (1, False)])
-def test_sglang_keeps_all_tokens_while_they_just_fit(missing: int, is_whole: bool) -> None:
-    """Room for a cache in which windowed layers keep all tokens, and a byte more or less."""
-    snapshot, checkpoint, use = machine("rtx4090"), model("gpt-oss-20b"), Use()
-    plan = place("model", checkpoint, use, snapshot, ask(snapshot, checkpoint, "").fit)
-    tokens = 8192 + 64  # whole pages and one more
-    whole = plan.cache_of(replace(plan.shape, sliding_window=0), tokens)
-    room = plan.need - plan.part("kv_cache") + whole - missing
-
-    launch = sglang.build(replace(plan, room=room), "")
-
-    assert (launch.notes == ()) is is_whole
-    free = room - plan.part("runtime")
-    cache = option(launch, "--mem-fraction-static") * free - plan.part("weights")
-    assert (cache > whole - 0.001 * free) is is_whole
 
 
 def test_files_beside_a_config_are_its_folder() -> None:
