@@ -22,6 +22,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
+from support.lanes import Lane
 from support.mutation_runner import CAUGHT, OPTIONS, SURVIVED, TIMEOUT, Outcome, WarmTests
 from support.mutations import PACKAGES, RULES, TABLE, Mutation, draw, list_mutations, list_row
 from support.paths import ROOT
@@ -57,7 +58,7 @@ TESTS = (
     "tests/incidents",
     *(f"tests/unit/{name}" for name in (*PACKAGES, *BESIDE) if (ROOT / f"tests/unit/{name}").is_dir()),
 )
-MARKS = "not long and not alone"
+MARKS = Lane.PURE.value
 # Limit of the CPU time: this many seconds, and this many times those of the recorded run.
 MIN_CPU_SECONDS, CPU_FACTOR = 30, 4
 
@@ -113,7 +114,9 @@ def record() -> None:
     options = ["-q", "-n", "2", "-m", MARKS, "-p", "no:cacheprovider", "-p", "support.related_tests"]
     paths = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     environ = {**os.environ, VARIABLE: str(OUT), "PYTHONPATH": paths}
-    subprocess.run([sys.executable, "-m", "pytest", *options, *TESTS], cwd=ROOT, env=environ, check=False)
+    done = subprocess.run([sys.executable, "-m", "pytest", *options, *TESTS], cwd=ROOT, env=environ, check=False)
+    if done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise SystemExit(f"the tests were not recorded: pytest ended with {done.returncode}")
 
 
 def load_results() -> dict[str, Outcome]:

@@ -2,7 +2,7 @@
 
 A daemon that answers an API request has imported 600 modules, 0.5 s of CPU time; a forked one has them at once. It
 runs the same entry point with its own arguments, environment, session and files. Tests of the start, tests marked
-`alone` or `long`, runs that measure coverage, and programs other than pytest start the installed program.
+`measure` or `long`, runs that measure coverage, and programs other than pytest start the installed program.
 
 This module is also the program of the server: one for each test process, started at its first use.
 """
