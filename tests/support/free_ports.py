@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import socket
@@ -46,8 +47,9 @@ def free_port() -> int:
 
 @cache
 def _ports() -> FreePorts:
-    locks = Path(tempfile.gettempdir()) / f"memwatch-test-ports-{os.getuid()}"
-    return FreePorts(locks.open("ab"), range(FIRST, _first_of_connections()))
+    locks = (Path(tempfile.gettempdir()) / f"memwatch-test-ports-{os.getuid()}").open("ab")
+    atexit.register(locks.close)
+    return FreePorts(locks, range(FIRST, _first_of_connections()))
 
 
 def _first_of_connections() -> int:
