@@ -316,7 +316,7 @@ lock: $(VENV)/.test
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python deploy/package/lock.py
 
 tools:
-	@[ "$(TOOLS)" = none ] || sh tests/tools/need.sh chromium prometheus prometheus-alertmanager victoria-metrics kubernetes-client openssl systemd iproute2 \
+	@[ "$(TOOLS)" = none ] || sh tests/tools/need.sh chromium chromium-headless-shell prometheus prometheus-alertmanager victoria-metrics kubernetes-client openssl systemd iproute2 \
 		procps gcc libc6-dev pocl-opencl-icd tinyproxy-bin
 
 release-tools:

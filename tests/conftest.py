@@ -20,7 +20,7 @@ from support.budget import summarize as summarize_measures
 from support.exclusive_lock import taking_turns
 from support.fork_server import installed_programs
 from support.lanes import ALONE, Lane, assign_lane, count_workers, lane_of, running
-from support.needed_programs import NOT_RUN, leave_out, summarize
+from support.needed_programs import NOT_RUN, leave_out, path_of, summarize
 from support.purity import NotPureError, guarded
 from support.scheduling import Scheduling
 
@@ -176,6 +176,22 @@ def chromium() -> Iterator[SharedBrowser]:
         shared.close()
 
 
+@pytest.fixture(scope="session")
+def _whole_chromium(chromium: SharedBrowser) -> Iterator[SharedBrowser]:
+    from scripts import screenshots
+
+    shared = chromium.beside(path_of("chromium"), screenshots.QUIET)
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def whole_browser(_whole_chromium: SharedBrowser) -> Iterator[SharedBrowser]:
+    """Return a Chromium with what a browser without windows lacks: notifications and installed pages."""
+    with _whole_chromium.in_use():
+        yield _whole_chromium
+
+
 @pytest.fixture
 def browser(chromium: SharedBrowser) -> Iterator[SharedBrowser]:
     """Return the Chromium of this worker. Its contexts are closed at the end of the test."""
@@ -191,6 +207,6 @@ def _page_of_this_file(chromium: SharedBrowser) -> Iterator[Page]:
 
 @pytest.fixture
 def visited_page(browser: SharedBrowser, _page_of_this_file: Page) -> Iterator[Page]:
-    """Return a warm page for a test that only looks: a visit takes 0.4 s of CPU time, in a new context 1.8 s."""
+    """Return a warm page for a test that only looks: a new context takes half as much CPU time again."""
     with browser.reset(_page_of_this_file) as page:
         yield page

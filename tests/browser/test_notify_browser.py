@@ -47,10 +47,10 @@ def turn_critical(site: Site, page: Page) -> None:
     expect(page.get_by_role("status")).to_contain_text("OK")
 
 
-def test_page_neither_asks_nor_notifies_without_a_click(browser: SharedBrowser) -> None:
+def test_page_neither_asks_nor_notifies_without_a_click(whole_browser: SharedBrowser) -> None:
     """Not even with a permission already granted."""
     site = Site(calm_workstation())
-    with served(site) as address, visiting(browser, address) as (_, page):
+    with served(site) as address, visiting(whole_browser, address) as (_, page):
         wait_for_ticks(page)
         expect(page.locator("#notify")).to_have_attribute("aria-pressed", "false")
         turn_critical(site, page)
@@ -58,10 +58,10 @@ def test_page_neither_asks_nor_notifies_without_a_click(browser: SharedBrowser) 
         assert page.evaluate("[window.asked, window.shown]") == [0, []]
 
 
-def test_click_enables_one_notification_for_each_critical_level(browser: SharedBrowser) -> None:
+def test_click_enables_one_notification_for_each_critical_level(whole_browser: SharedBrowser) -> None:
     """The setting is kept across pages. A second click disables it."""
     site = Site(calm_workstation())
-    with served(site) as address, visiting(browser, address) as (_, page):
+    with served(site) as address, visiting(whole_browser, address) as (_, page):
         page.locator("#notify").click()
         expect(page.locator("#notify")).to_have_attribute("aria-pressed", "true")
         page.goto(f"{address}/about")

@@ -146,9 +146,9 @@ def test_paper_is_light(browser: SharedBrowser, address: str, chosen: str) -> No
         assert faults(page, "color-contrast") == []
 
 
-def test_page_can_be_installed_on_a_home_screen(browser: SharedBrowser, address: str) -> None:
+def test_page_can_be_installed_on_a_home_screen(whole_browser: SharedBrowser, address: str) -> None:
     """Chromium reads the manifest without errors; its icons exist and it starts with the overview."""
-    with visiting(browser) as context:
+    with visiting(whole_browser) as context:
         page = opened(context, f"{address}/processes")
         tools = context.new_cdp_session(page)
         found = tools.send("Page.getAppManifest")

@@ -19,15 +19,15 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from memwatch_web.pages.template_environment import LINKS, PATHS
 from memwatchd.settings.schema import DEMOS
 from support.daemon_process import RunningDaemon, running_daemon
+from support.needed_programs import path_of
 from support.neighbours import neighbours, wait_for_state
 from support.paths import ROOT
 from support.sample_site import Site, served
 from support.sample_snapshots import SAMPLES
 
-NEEDED_PROGRAMS = ("chromium",)
+NEEDED_PROGRAMS = ("chromium-headless-shell",)
 
 FOLDER = ROOT / "out" / "screenshots"
-CHROMIUM = "/usr/bin/chromium"
 QUIET = (
     "--no-sandbox",
     "--disable-gpu",
@@ -50,7 +50,7 @@ SETTLED_MS = 900
 @contextmanager
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        browser = playwright.chromium.launch(executable_path=path_of(NEEDED_PROGRAMS[0]), args=list(QUIET))
         try:
             yield browser
         finally:

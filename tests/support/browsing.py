@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,6 +41,11 @@ class SharedBrowser:
         self._browser = browser
         self._loop = asyncio.get_running_loop()
         asyncio._set_running_loop(None)
+
+    def beside(self, program: str | None, arguments: Sequence[str]) -> SharedBrowser:
+        """Return another browser of the same Playwright."""
+        asyncio._set_running_loop(self._loop)
+        return SharedBrowser(self._browser.browser_type.launch(executable_path=program, args=arguments))
 
     def new_context(self, **options: Any) -> BrowserContext:
         context = self._browser.new_context(**{"viewport": DESKTOP, **options})

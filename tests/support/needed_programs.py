@@ -18,8 +18,12 @@ from support.paths import ROOT
 
 TESTS = ROOT / "tests"
 HELPERS = ("support", "simulators", "scripts", "bench", "faults", "hardware")
-# Names under which distributions install a program.
-OTHER_NAMES = {"chromium": ("chromium", "chromium-browser", "google-chrome")}
+# Names under which distributions install a program. Chromium without windows takes a third of the CPU time; any
+# other one can stand in for it.
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+OTHER_NAMES = {"chromium": CHROMIUM, "chromium-headless-shell": ("chromium-headless-shell", *CHROMIUM)}
+# By fixture.
+BROWSERS = {"browser": "chromium-headless-shell", "whole_browser": "chromium"}
 # Files that a program needs, or that are all there is to it.
 FILES = {"cc": "usr/include/stdio.h", "pocl": "etc/OpenCL/vendors/pocl*.icd"}
 WITHOUT_A_COMMAND = frozenset({"pocl"})
@@ -29,7 +33,12 @@ NOT_RUN = pytest.StashKey[Counter[str]]()
 def is_here(program: str) -> bool:
     if program in FILES and not any(Path("/").glob(FILES[program])):
         return False
-    return program in WITHOUT_A_COMMAND or any(map(shutil.which, OTHER_NAMES.get(program, (program,))))
+    return program in WITHOUT_A_COMMAND or path_of(program) is not None
+
+
+def path_of(program: str) -> str | None:
+    """Return the path of a program by the first of its names that is installed, None if none is."""
+    return next(filter(None, map(shutil.which, OTHER_NAMES.get(program, (program,)))), None)
 
 
 @cache
@@ -75,7 +84,8 @@ def tree_of(file: Path) -> ast.Module:
 
 def missing_for(item: pytest.Item) -> list[str]:
     """Return the programs that a test needs and this machine lacks."""
-    needed = programs_of(item.path) | ({"chromium"} if "browser" in getattr(item, "fixturenames", ()) else set())
+    fixtures = BROWSERS.keys() & getattr(item, "fixturenames", ())
+    needed = programs_of(item.path) | {BROWSERS[name] for name in fixtures}
     return sorted(program for program in needed if not is_here(program))
 
 
