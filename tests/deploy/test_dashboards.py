@@ -48,6 +48,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield running
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("board", "panel", "expression"), QUERIES)
 def test_every_dashboard_query_returns_data(
     fleet: Fleet, board: str, panel: dict[str, Any], expression: str
@@ -84,6 +85,7 @@ def judge_again(fleet: Fleet, *arguments: Any) -> Any:
     return judge(fleet, *arguments)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MACHINES)
 def test_panels_of_a_machine_are_empty_only_for_the_reason_they_give(fleet: Fleet, name: str) -> None:
     """A panel with a condition has data if and only if the machine meets it. Every other panel has data."""
@@ -95,6 +97,7 @@ def test_panels_of_a_machine_are_empty_only_for_the_reason_they_give(fleet: Flee
     assert counts["data"] + counts["empty"] == len(shown)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job", ["memwatchd", *OTHERS, *DEMOS])
 def test_panels_of_a_fleet_are_empty_only_for_the_reason_they_give(fleet: Fleet, job: str) -> None:
     """The same for the fleet dashboard, with the machines of one job."""
@@ -105,6 +108,7 @@ def test_panels_of_a_fleet_are_empty_only_for_the_reason_they_give(fleet: Fleet,
     assert counts["data"] > counts["empty"]
 
 
+@pytest.mark.long
 def test_broken_panels_are_reported(fleet: Fleet) -> None:
     """The two tests above can fail: a misspelled metric, a syntax error, a false condition."""
     machine = fleet.machines["rtx4090"]
@@ -125,6 +129,7 @@ def test_broken_panels_are_reported(fleet: Fleet) -> None:
     assert list(wrong) == ["misspelled", "syntax", "met", "not met"]
 
 
+@pytest.mark.long
 def test_each_condition_of_a_panel_is_met_here_and_also_not_met(fleet: Fleet) -> None:
     """Without a machine of either kind a condition would not be tested."""
     met = {
@@ -148,6 +153,7 @@ def test_panels_with_a_text_for_no_data_have_a_condition() -> None:
     assert {condition_of(panel["description"]) for panel in shown} == {*ALL, None}
 
 
+@pytest.mark.long
 def test_table_columns_are_returned_labels(fleet: Fleet) -> None:
     """A column is a label or the value of the result. A label that no series has gives an empty column."""
     for board in BOARDS:
@@ -170,6 +176,7 @@ def test_table_columns_are_returned_labels(fleet: Fleet) -> None:
             assert wanted <= labels, f"{board}, {panel['title']}"
 
 
+@pytest.mark.long
 def test_dashboard_variables_list_the_machines(fleet: Fleet) -> None:
     """Evaluate label_values() and query_result() of the variables as Grafana does: jobs, and machines by name."""
     hosts = {(one.sightings[-1].snapshot["host"], one.instance) for one in fleet.machines.values()}
@@ -201,6 +208,7 @@ def choice(pattern: re.Pattern[str], labels: dict[str, str]) -> tuple[str, str]:
     return name, value
 
 
+@pytest.mark.long
 def test_annotations_mark_what_happened(fleet: Fleet) -> None:
     """Each annotation has a mark: of the alert and the OOM kills of one machine, and of no restart."""
     marks = {
@@ -222,6 +230,7 @@ def test_annotations_mark_what_happened(fleet: Fleet) -> None:
     assert marks["memwatch-fleet", "OOM kill"][0]["hostname"] == "spark-1a2b"
 
 
+@pytest.mark.long
 def test_incident_annotations_link_to_the_page_of_the_incident(fleet: Fleet) -> None:
     """Of the machine without memory, and of the one that has lost a GPU; each link is opened."""
     full, lost = fleet.machines["gb10"].instance, fleet.machines["8x-h100"].instance
@@ -243,6 +252,7 @@ def link_of(text: str, labels: dict[str, str]) -> str:
     return str(re.findall(r'href="([^"]+)"', filled)[0])
 
 
+@pytest.mark.long
 def test_incidents_have_a_few_series_at_a_time(fleet: Fleet) -> None:
     """Each id is a label, so only those of now are exported."""
     now = fleet.server.ask("/api/v1/query", query="count by (instance) (memwatch_incident_info)")

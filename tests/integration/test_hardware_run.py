@@ -164,7 +164,7 @@ def card_up_to_a_limit(machine: Machine) -> Machine:
     ("machine", "lie", "wrong"),
     [
         (RTX, card_up_to_a_limit, ("VRAM", "headroom")),
-        (GB10, processes_up_to_a_limit, ("CUDA Pool ⊂ System RAM", "process")),
+        pytest.param(GB10, processes_up_to_a_limit, ("CUDA Pool ⊂ System RAM", "process"), marks=pytest.mark.long),
     ],
     ids=["card", "gb10"],
 )

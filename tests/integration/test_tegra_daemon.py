@@ -70,6 +70,10 @@ def collector_in(snapshot: Any, name: str) -> Any:
     return next(one for one in snapshot["collectors"] if one["name"] == name)
 
 
+# Of eight seconds each.
+RARE_FAILURES = ("die", "garbage", "cut", "long", "silent")
+
+
 def ticks_during(
     daemon: RunningDaemon, jetson: Tegrastats, what: str, seconds: float
 ) -> tuple[dict[int, Any], float]:
@@ -86,7 +90,9 @@ def ticks_during(
     return ticks, min(max(0.0, seconds - watch.seconds), seconds / 2)
 
 
-@pytest.mark.parametrize("what", ["kill", "die", "hang", "garbage", "cut", "long", "silent"])
+@pytest.mark.parametrize(
+    "what", ["kill", "hang", *(pytest.param(one, marks=pytest.mark.long) for one in RARE_FAILURES)]
+)
 def test_failing_tegrastats_delays_no_tick(what: str, tmp_path: Path) -> None:
     """Only its own figures become stale: System RAM and the CUDA Pool stay current. It recovers without help."""
     with jetson_daemon(tmp_path) as (daemon, jetson):

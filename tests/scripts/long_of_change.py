@@ -28,7 +28,10 @@ CONCERNED = {
     r"daemon/memwatch/client/mqtt": ("tests/integration/client/test_mqtt.py",),
     r"daemon/memwatch/report/": ("tests/integration/test_report.py",),
     r"(deploy|systemd)/|pyproject.toml": ("tests/deploy/test_deb.py", "tests/deploy/test_package.py"),
-    r"tests/hardware/": ("tests/integration/test_hardware_run.py",),
+    r"deploy/(grafana|prometheus)/|web/memwatch_web/metrics/": ("tests/deploy/test_dashboards.py",),
+    r"(README|CONTRIBUTING).md|docs/|daemon/memwatch/client/": ("tests/integration/test_docs_blocks.py",),
+    r"daemon/memwatch/(collectors|drivers)/.*tegra": ("tests/integration/test_tegra_daemon.py",),
+    r"tests/(hardware|simulators)/": ("tests/integration/test_hardware_run.py",),
 }
 TEST_FILE = re.compile(r"tests/.*/test_\w+\.py")
 
