@@ -157,3 +157,12 @@ def test_failed_test_explains_itself(suite: SmallSuite) -> None:
     assert re.search(r"^load [\d.]+, PSI ", section, re.MULTILINE)
     assert re.search(r"^tmp_path: /.*test_wrong0$", section, re.MULTILINE)
     assert "run it alone: .venv/bin/python -m pytest tests/test_wrong.py::test_wrong\n" in section
+
+
+def test_run_without_tests_is_told_from_a_failure(suite: SmallSuite) -> None:
+    """Changed files may have no long tests."""
+    suite.write("tests/test_sound.py", "def test_sound():\n    pass\n")
+    suite.commit()
+    suite.git("tag", "base")
+
+    assert run(suite, "-k", "nothing").exit_code == pytest.ExitCode.NO_TESTS_COLLECTED

@@ -7,10 +7,12 @@ all of them.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterable
 
+import pytest
+
+from scripts.process_lane import FOLDER, Lane
 from support.change_base import Repository, find_base
 from support.paths import ROOT
 
@@ -43,9 +45,10 @@ def main(arguments: list[str]) -> int:
     print(f"compared with the {base}: {' '.join(tests) or 'no long tests are concerned'}", flush=True)
     if not tests:
         return 0
-    command = [sys.executable, "-m", "pytest", "-n", "auto", "--max-worker-restart=0", "-m", "long", *tests]
-    code = subprocess.run([*command, *arguments], cwd=ROOT, check=False).returncode
-    return 0 if code == 5 else code  # changed files have no long tests
+    # With a second look, as tests of the other lane that start processes.
+    options = ("-n", "auto", "--max-worker-restart=0", "-m", "long")
+    code = Lane(ROOT, FOLDER / "long").run([*options, *tests, *arguments]).exit_code
+    return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code  # changed files have no long tests
 
 
 def concerned(changed: Iterable[str]) -> list[str]:

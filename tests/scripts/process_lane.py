@@ -50,9 +50,11 @@ class Report(Struct):
 class Lane:
     """One run of the lane in the checkout `root`."""
 
-    def __init__(self, root: Path, wait_for_quiet: Callable[[], None] = wait_for_quiet_host) -> None:
+    def __init__(
+        self, root: Path, folder: Path = FOLDER, wait_for_quiet: Callable[[], None] = wait_for_quiet_host
+    ) -> None:
         self._root = root
-        self._folder = root / FOLDER
+        self._folder = root / folder
         self._wait_for_quiet = wait_for_quiet
         self._folder.mkdir(parents=True, exist_ok=True)
 
