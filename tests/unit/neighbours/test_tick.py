@@ -51,6 +51,31 @@ def test_tick_has_pools_headroom_and_holders() -> None:
     assert tick.run == "run1"
 
 
+@pytest.mark.parametrize(("on_gpu", "sent"), [(2, 2), (3, 3), (4, 3), (8, 3)])
+def test_at_most_three_of_five_holders_are_those_of_the_gpu(on_gpu: int, sent: int) -> None:
+    """The others are the largest, which may have no memory there."""
+    snapshot = demo("rtx4090")
+    pool = snapshot.devices[0].allocates_from[0]
+
+    def process(pid: int, footprint: int, held: int) -> Process:
+        places = {pool: held} if held else {}
+        return Process(
+            pid=pid,
+            start_time=1.0,
+            name="gpu" if held else "java",
+            rss_bytes=GIB,
+            footprint_bytes=footprint,
+            footprint_basis="rss + vram",
+            device_bytes=places,
+        )
+
+    large = [process(pid, 90 * GIB, 0) for pid in range(1, 9)]
+    users = [process(pid, 8 * GIB, 7 * GIB) for pid in range(11, 11 + on_gpu)]
+    tick = decode_tick(encode_tick(build_tick(replace(snapshot, processes=(*large, *users)), "run1")))
+
+    assert [one.name for one in tick.holders] == ["java"] * (5 - sent) + ["gpu"] * sent
+
+
 def test_holders_of_the_gpu_are_sent_beside_larger_processes() -> None:
     """Each with its memory there: the rest of a footprint is in System RAM."""
     snapshot = demo("rtx4090")

@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 from memwatch.kernel_log import KernelLog, OomKill
 from memwatch.pressure.oom_kills import (
     GRACE_SECONDS,
-    RECLAIM_USED,
-    SHORT_SECONDS,
-    SHORT_USED,
     NewKills,
     OomKillCount,
     RamShortage,
@@ -87,12 +84,12 @@ def reclaiming(total: int) -> Kernel:
     return Kernel(oom_kills_total=0, allocstall_total=total, pgscan_direct_total=0)
 
 
-@pytest.mark.parametrize(("used", "is_short"), [(SHORT_USED, True), (SHORT_USED - 0.001, False), (None, False)])
+@pytest.mark.parametrize(("used", "is_short"), [(0.80, True), (0.799, False), (None, False)])
 def test_full_ram_is_short(used: float | None, is_short: bool) -> None:
     assert RamShortage().with_reading(10.0, used, None).was_short(10.0) is is_short
 
 
-@pytest.mark.parametrize(("age", "is_short"), [(SHORT_SECONDS, True), (SHORT_SECONDS + 0.1, False)])
+@pytest.mark.parametrize(("age", "is_short"), [(5.0, True), (5.1, False)])
 def test_shortage_counts_for_some_seconds(age: float, is_short: bool) -> None:
     """A kill makes room before the next reading."""
     shortage = RamShortage().with_reading(10.0, 0.99, None).with_reading(11.0, 0.2, None)
@@ -104,10 +101,10 @@ def test_shortage_counts_for_some_seconds(age: float, is_short: bool) -> None:
 @pytest.mark.parametrize(
     ("used", "rise", "is_short"),
     [
-        (RECLAIM_USED, 1, True),
-        (RECLAIM_USED - 0.001, 1, False),
-        (RECLAIM_USED, 0, False),
-        (RECLAIM_USED, -5, False),
+        (0.50, 1, True),
+        (0.499, 1, False),
+        (0.50, 0, False),
+        (0.50, -5, False),
     ],
 )
 def test_reclaim_of_the_machine_is_a_shortage_from_half_full_on(
