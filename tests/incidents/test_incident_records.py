@@ -300,6 +300,40 @@ def test_counter_alone_is_no_incident_while_memory_is_left() -> None:
     assert play(script) == []
 
 
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_report_of_a_service_manager_about_a_counted_kill_begins_no_incident(is_counted: bool) -> None:
+    """The kernel's log is not read. A report without a count, as before Linux 4.13, is all that is known."""
+    held = Actor(610, "immich", ((0, 0.03), (600, 0.03)), unit="immich.service")
+    report = (20.5, "init.scope", "immich.service: A process of this unit has been killed by the OOM killer.")
+    counted = (20.0,) if is_counted else ()
+    script = Scenario(
+        "unit",
+        "own",
+        64.0,
+        (held, *DESKTOP),
+        NONE,
+        logs=(report,),
+        oom_kills=counted,
+        kernel_log_is_read=False,
+    )
+
+    assert len(play(script)) == int(not is_counted)
+
+
+def test_container_at_its_limit_fills_nothing_else() -> None:
+    """Without a growing process only the kill is told: System RAM, which has room, is another subject."""
+    held = Actor(610, "immich", ((0, 0.03), (600, 0.03)), container="1f6b2c3d4e5f")
+    kill = group_kill(610, "immich", kib(0.03), "/system.slice/docker-1f6b2c3d4e5f.scope", 20.0)
+    script = Scenario("limit", "own", 64.0, (held, *DESKTOP), NONE, kernel=kill, oom_kills=(20.0,))
+
+    (found,) = play(script)
+
+    assert found.sentence == (
+        "The kernel killed immich (PID 610, container 1f6b2c3d4e5f) with 30.7 MiB at the limit of "
+        "docker-1f6b2c3d4e5f.scope."
+    )
+
+
 def test_full_machine_is_one_incident_and_closes_after_half_an_hour() -> None:
     """A level that stays critical begins no second incident."""
     script = next(one for one in SCENARIOS if "full by design" in one.name)

@@ -8,7 +8,7 @@ from support.alert_machine import AlertMachine, quick_config, wait_for_deliverie
 from support.daemon_process import RunningDaemon, running_daemon
 from support.webhook_receiver import receiving
 
-EVENT = "OOM killer: killed 1 process; System RAM was not short, so probably at the limit of a cgroup"
+EVENT = "OOM killer: killed 1 process, of the machine or at the limit of a cgroup: no log says which"
 
 
 def ram_of(daemon: RunningDaemon) -> tuple[str, list[str]]:

@@ -195,7 +195,7 @@ RULES = (
     Rule("device.lost", "critical", "a GPU is lost or needs a reset", evaluate_devices, "GPULost"),
     Rule(
         "kernel.oom_kill",
-        "critical",
+        "warning",
         "the OOM killer killed a process",
         evaluate_events("oom_kill", "kernel"),
         "MemoryOOMKill",

@@ -80,6 +80,7 @@ class Gatherer:
         self._pending: deque[Pending] = deque(maxlen=MAX_PENDING)
         self._explained: deque[tuple[float, Death]] = deque(maxlen=MAX_PENDING)
         self._told: set[str] = set()
+        self._own_killed_at: float = float("-inf")
         self._quiet_kills: list[str] = []
         self._ids: deque[str] = deque(maxlen=20)
 
@@ -128,6 +129,8 @@ class Gatherer:
         gap = find_gap(before, self._monotonic, seen)
         if gap:
             yield Trigger("wedge", find_ram(snapshot), gap_seconds=gap)
+        if seen.group_kills:
+            self._own_killed_at = seen.boottime
         if seen.kills.named or seen.kills.unnamed:
             yield from self._kernel_kills(seen)
         for kill in seen.service_kills:
@@ -148,10 +151,14 @@ class Gatherer:
                 yield Trigger("kill", OWN_CGROUP, death)
             else:
                 yield Trigger("kill", find_ram(snapshot), death, cgroup=kill.cgroup)
-        # A kill at the limit of a cgroup that no log names is an event: there is nothing more to tell about it.
-        if seen.kills.unnamed_of_machine or (seen.kills.unnamed and seen.group_kills):
-            count = killer.from_count(seen.kills.unnamed, snapshot.unix, seen.group_kills)
+        if not seen.kills.unnamed:
+            return
+        is_own = seen.boottime - self._own_killed_at <= GRACE_SECONDS
+        count = killer.from_count(seen.kills.unnamed, snapshot.unix, is_own)
+        if seen.kills.unnamed_of_machine or is_own:
             yield Trigger("kill", find_ram(snapshot), count)
+        else:  # an event; so is the line of a service manager about it
+            self._explained.append((seen.boottime, count))
 
     def _service_kill(self, kill: ServiceKill, seen: Observation) -> Iterator[Trigger]:
         holding = self._find(kill.pid) if kill.pid is not None else self._find_member(kill.place)

@@ -76,12 +76,12 @@ def from_kernel(kill: OomKill, unix: float, holding: Holding | None, limit_bytes
     )
 
 
-def from_count(number: int, unix: float, group_count: int) -> Death:
+def from_count(number: int, unix: float, is_own: bool) -> Death:
     """Build a death from the kernel's counter, if its log is not readable or does not name the victim.
 
-    `group_count`: kills at the limit of the own cgroup; without any, System RAM was short.
+    `is_own`: at the limit of the own cgroup.
     """
-    kind: KillerKind = "cgroup_oom" if group_count else "kernel_oom"
+    kind: KillerKind = "cgroup_oom" if is_own else "kernel_oom"
     processes = "1 process" if number == 1 else f"{number} processes"
     text = f"/proc/vmstat: the OOM killer killed {processes}; its log does not name them"
     who = "a process" if number == 1 else processes

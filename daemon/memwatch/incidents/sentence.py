@@ -45,8 +45,10 @@ def write_sentence(
     """
     if kind == "gpu_lost":
         return f"{detail}."
-    parts = [describe_cause(label, finding, mark)]
     in_cgroup = death is not None and bool(death.cgroup)
+    # Without a cause it is not known what filled the cgroup, and nothing filled the target.
+    of_cgroup = kind == "kill" and in_cgroup and finding.cause is None
+    parts = [] if of_cgroup else [describe_cause(label, finding, mark)]
     if lowest is not None and not in_cgroup and (finding.rise is None or finding.rise.taken or finding.cause):
         parts.append(f"{size(lowest)} of {label} {'was' if lowest < 1 else 'were'} left")
     if kind == "unclean_end" or detail:
@@ -104,8 +106,6 @@ def describe_death(
     who = f"{describe_owner(victim)}{held}"
     if death.killer.kind == "program":
         text = f"{who} reported that an allocation failed"
-    elif death.killer.kind == "unknown" and death.source == "count":
-        text = f"the kernel killed {who}, for the machine or at the limit of a cgroup: its log does not say"
     else:
         text = f"{WORDS[death.killer.kind]} killed {who}{_at_limit(death)}"
     others = len(victims) - 1

@@ -228,9 +228,10 @@ class Monitor:
         words = history_writer.unclean_shutdown
         if words is not None and words.samples and not words.machine_restarted:
             # An OOM kill since the last sample may have been memwatchd itself: the first tick reports it.
-            # Whether System RAM was short then is known from that sample.
+            # The last reading before that kill is then the one of this sample.
             last = words.samples[-1].figures
-            shortage = RamShortage().with_reading(self._clock.monotonic(), last.get(RAM_RATIO), None)
+            ratio = last.get(RAM_RATIO, Absent.NOT_AVAILABLE)
+            shortage = RamShortage().with_reading(float("-inf"), ratio, None)
             self._oom_kills = OomKillCount(_count(last.get(OOM_KILLS)), shortage=shortage)
 
     def age_seconds(self) -> float | None:
@@ -264,7 +265,7 @@ class Monitor:
 
         Levels and forecasts start over as well: its first figures are no change from its last ones.
         """
-        self._judge_state = JudgeState()
+        self._judge_state, self._oom_kills = JudgeState(), OomKillCount()
         self.incidents.restart()
         self.events.add(self._clock.wall(), "replay", "recording restarted")
 

@@ -193,16 +193,14 @@ class EventWriter:
     def _record_kills(self, now: Snapshot, kills: NewKills, first: bool) -> None:
         for kill in kills.named[:MAX_KILLS]:
             self._record(now.unix, "oom_kill", kill.text)
-        others = kills.unnamed + len(kills.named[MAX_KILLS:])
+        gone = " while memwatchd was not running (possibly memwatchd itself)" if first else ""
+        others = len(kills.named[MAX_KILLS:])
         if others:
-            killed = wording.count(others, "more process" if kills.named else "process")
-            if first:
-                end = " while memwatchd was not running (possibly memwatchd itself)"
-            elif kills.unnamed and not kills.ram_was_short:
-                end = "; System RAM was not short, so probably at the limit of a cgroup"
-            else:
-                end = ""
-            self._record(now.unix, "oom_kill", f"OOM killer: killed {killed}{end}")
+            self._record(now.unix, "oom_kill", f"OOM killer: killed {wording.count(others, 'more process')}")
+        if kills.unnamed:
+            killed = wording.count(kills.unnamed, "more process" if kills.named else "process")
+            scope = "" if kills.ram_was_short else ", of the machine or at the limit of a cgroup: no log says which"
+            self._record(now.unix, "oom_kill", f"OOM killer: killed {killed}{gone}{scope}")
 
     def _record_drivers(self, now: Snapshot, first: bool) -> None:
         """Report new driver errors. An error that repeats is reported once a minute with its count."""

@@ -113,12 +113,10 @@ def collect_inputs(
     )
 
 
-def ram_used_ratio(pools: Iterable[Pool]) -> float | None:
-    """Return the fraction of System RAM that is not available, None if that is unknown."""
+def ram_used_ratio(pools: Iterable[Pool]) -> float | Absent:
+    """Return the fraction of System RAM that is judged as used: reserved huge pages are not."""
     ram = find_system_ram(pools)
-    if ram is None or isinstance(ram.available_bytes, Absent) or isinstance(ram.size_bytes, Absent):
-        return None
-    return 1.0 - ram.available_bytes / ram.size_bytes if ram.size_bytes else None
+    return Absent.NOT_AVAILABLE if ram is None else ram.judged_ratio
 
 
 def sum_evicted(findings: Findings) -> float | Absent:

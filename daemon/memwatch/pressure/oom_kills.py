@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import NamedTuple
+
 from msgspec import Struct
-from msgspec.structs import replace
 
 from memwatch.kernel_log import KernelLog, OomKill
 from memwatch.model import Absent
@@ -11,11 +13,14 @@ from memwatch.snapshot import Kernel
 
 # Both are read once a second, and the kernel counts a kill before it logs the victim.
 GRACE_SECONDS = 2.5
-# A kill whose cause is not known is the machine's if System RAM was short at most this long before.
+# A kill that no log names is the machine's if System RAM was short at most this long before it was counted, or at
+# the reading before that: a machine that runs out of memory may stand still for longer.
 SHORT_SECONDS = 5.0
 # Fraction of System RAM in use that is a shortage, and that is one while tasks have to free memory themselves. A
 # kill makes room, and a fast program fills a third of the machine between two readings.
 SHORT_USED, RECLAIM_USED = 0.80, 0.50
+# Allocations in that time that had to free memory. Machines with a full page cache have one now and then.
+MIN_RECLAIMS = 5
 
 
 class NewKills(Struct, frozen=True):
@@ -43,47 +48,66 @@ class NewKills(Struct, frozen=True):
 NO_KILLS = NewKills()
 
 
+class RamReading(NamedTuple):
+    """Use and count of allocations that had to free memory, at a monotonic time."""
+
+    at: float
+    used_ratio: float | Absent
+    reclaims: int | Absent
+
+
 class RamShortage(Struct, frozen=True):
-    """When System RAM was short: monotonic times at which it was `SHORT_USED` or `RECLAIM_USED` full, and at which
-    tasks had to free memory themselves. The kernel does not count there what a cgroup at its limit frees.
-    """
+    """Readings of System RAM since `SHORT_SECONDS` before the latest one, and the last one before them."""
 
-    full_at: float = float("-inf")
-    half_full_at: float = float("-inf")
-    reclaimed_at: float = float("-inf")
-    kernel: Kernel | None = None
+    readings: tuple[RamReading, ...] = ()
 
-    def with_reading(self, now: float, used_ratio: float | None, kernel: Kernel | None) -> RamShortage:
-        """Add a reading. `used_ratio`: fraction of System RAM that is not available."""
-        used = 0.0 if used_ratio is None else used_ratio
-        return RamShortage(
-            now if used >= SHORT_USED else self.full_at,
-            now if used >= RECLAIM_USED else self.half_full_at,
-            now if _has_reclaimed(self.kernel, kernel) else self.reclaimed_at,
-            self.kernel if kernel is None else kernel,
-        )
+    def with_reading(self, at: float, used_ratio: float | Absent, kernel: Kernel | None) -> RamShortage:
+        """Add a reading at the monotonic time `at`. `used_ratio`: fraction of System RAM that is judged as used."""
+        reclaims = Absent.NOT_AVAILABLE if kernel is None else kernel.allocstall_total
+        if isinstance(reclaims, Absent) and self.readings:
+            reclaims = self.readings[-1].reclaims
+        readings = (*self.readings, RamReading(at, used_ratio, reclaims))
+        first = sum([one.at < at - SHORT_SECONDS for one in readings[:-1]])
+        return RamShortage(readings[max(0, first - 1) :])
 
-    def was_short(self, now: float) -> bool:
-        since = now - SHORT_SECONDS
-        return self.full_at >= since or min(self.half_full_at, self.reclaimed_at) >= since
+    @property
+    def was_short(self) -> bool:
+        """Check the readings. Where use is not known, what tasks had to free decides alone.
+
+        The kernel does not count there what a cgroup at its limit frees.
+        """
+        used = [one.used_ratio for one in self.readings if not isinstance(one.used_ratio, Absent)]
+        most = max(used, default=1.0 if self.readings else 0.0)
+        if used and most >= SHORT_USED:
+            return True
+        known = [one.reclaims for one in self.readings if not isinstance(one.reclaims, Absent)]
+        rise = sum([max(0, after - before) for before, after in pairwise(known)])
+        return most >= RECLAIM_USED and rise >= MIN_RECLAIMS
 
 
 class OomKillCount(Struct, frozen=True):
-    """Counted and named kills so far. `owed`: kills that were counted but not named, the first one at `since`."""
+    """Counted and named kills so far. `owed`: kills that were counted but not named, the first one at `since`;
+    `owed_while_short`: System RAM was short when one of them was counted.
+    """
 
     counted: int | Absent = Absent.NOT_AVAILABLE
     number: int | None = None
     owed: int = 0
     since: float = 0.0
+    owed_while_short: bool = False
     shortage: RamShortage = RamShortage()
 
 
 def count_new_kills(
-    before: OomKillCount, kernel: Kernel | None, log: KernelLog | None, now: float, used_ratio: float | None = None
+    before: OomKillCount,
+    kernel: Kernel | None,
+    log: KernelLog | None,
+    now: float,
+    used_ratio: float | Absent = Absent.NOT_AVAILABLE,
 ) -> tuple[OomKillCount, NewKills]:
     """Return the new kills at `now` (monotonic). If the log is read, unnamed kills wait `GRACE_SECONDS` for it.
 
-    `used_ratio`: fraction of System RAM that is not available, None if unknown.
+    `used_ratio`: fraction of System RAM that is judged as used.
     """
     counted, risen = _read_count(kernel), 0
     if not isinstance(counted, Absent) and not isinstance(before.counted, Absent):
@@ -94,24 +118,14 @@ def count_new_kills(
     named = tuple(kill for kill in kills if known is not None and kill.number > known)
     owed = before.owed + risen - len(named)
     shortage = before.shortage.with_reading(now, used_ratio, kernel)
-    found = NewKills(named, ram_was_short=shortage.was_short(now))
+    was_short = (before.owed_while_short and before.owed > 0) or ((risen > 0 or bool(named)) and shortage.was_short)
     since = before.since if before.owed else now
     if log and owed and now - since < GRACE_SECONDS:
-        return OomKillCount(counted, latest, owed, since, shortage), found
+        after = OomKillCount(counted, latest, owed, since, was_short, shortage)
+        return after, NewKills(named, 0, was_short)
     after = OomKillCount(counted, latest if log else before.number, shortage=shortage)
-    return after, replace(found, unnamed=max(0, owed))
+    return after, NewKills(named, max(0, owed), was_short)
 
 
 def _read_count(kernel: Kernel | None) -> int | Absent:
     return Absent.NOT_AVAILABLE if kernel is None else kernel.oom_kills_total
-
-
-def _has_reclaimed(before: Kernel | None, now: Kernel | None) -> bool:
-    """Check that tasks of the machine freed memory between two readings."""
-    if before is None or now is None or before is now:
-        return False
-    pairs = (
-        (before.allocstall_total, now.allocstall_total),
-        (before.pgscan_direct_total, now.pgscan_direct_total),
-    )
-    return any(isinstance(old, int) and isinstance(new, int) and new > old for old, new in pairs)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.kernel_log import KernelLog, OomKill
+from memwatch.model import Absent
 from memwatch.pressure.oom_kills import (
     GRACE_SECONDS,
     NewKills,
@@ -80,50 +81,82 @@ def test_no_kill_is_reported_twice(steps: list[tuple[int, int]]) -> None:
     assert sum(other for _, other in found) <= counted
 
 
-def reclaiming(total: int) -> Kernel:
-    return Kernel(oom_kills_total=0, allocstall_total=total, pgscan_direct_total=0)
+def shortage_of(*readings: tuple[float, float | Absent, int | None]) -> RamShortage:
+    """Return the state after readings of time, use, and allocations that had to free memory."""
+    found = RamShortage()
+    for at, used, reclaims in readings:
+        kernel = None if reclaims is None else Kernel(allocstall_total=reclaims)
+        found = found.with_reading(at, used, kernel)
+    return found
 
 
-@pytest.mark.parametrize(("used", "is_short"), [(0.80, True), (0.799, False), (None, False)])
-def test_full_ram_is_short(used: float | None, is_short: bool) -> None:
-    assert RamShortage().with_reading(10.0, used, None).was_short(10.0) is is_short
+UNKNOWN = Absent.NOT_AVAILABLE
 
 
-@pytest.mark.parametrize(("age", "is_short"), [(5.0, True), (5.1, False)])
-def test_shortage_counts_for_some_seconds(age: float, is_short: bool) -> None:
+@pytest.mark.parametrize(("used", "is_short"), [(0.80, True), (0.799, False), (UNKNOWN, False)])
+def test_full_ram_is_short(used: float | Absent, is_short: bool) -> None:
+    assert shortage_of((10.0, used, 0)).was_short is is_short
+
+
+@pytest.mark.parametrize(("seconds", "is_short"), [(1, True), (5, True), (6, True), (7, False), (60, False)])
+def test_shortage_counts_for_five_seconds_and_the_reading_before(seconds: int, is_short: bool) -> None:
     """A kill makes room before the next reading."""
-    shortage = RamShortage().with_reading(10.0, 0.99, None).with_reading(11.0, 0.2, None)
+    after = [(10.0 + second, 0.2, 0) for second in range(1, seconds + 1)]
 
-    assert shortage.was_short(10.0 + age) is is_short
+    assert shortage_of((10.0, 0.99, 0), *after).was_short is is_short
 
 
-@pytest.mark.parametrize("counter", ["allocstall_total", "pgscan_direct_total"])
+@pytest.mark.parametrize("pause", [0.1, 1.0, 7.5, 60.0])
+def test_last_reading_before_a_standstill_counts(pause: float) -> None:
+    """A machine that runs out of memory may stand still for longer than five seconds."""
+    assert shortage_of((0.0, 0.3, 0), (1.0, 0.81, 0), (1.0 + pause, 0.2, 0)).was_short
+    assert shortage_of((0.0, 0.3, 0), (1.0, 0.62, 0), (1.0 + pause, 0.2, 90_000)).was_short
+
+
 @pytest.mark.parametrize(
     ("used", "rise", "is_short"),
     [
-        (0.50, 1, True),
-        (0.499, 1, False),
-        (0.50, 0, False),
-        (0.50, -5, False),
+        (0.50, 5, True),
+        (0.499, 5, False),
+        (0.50, 4, False),
+        (0.50, -500, False),
+        (UNKNOWN, 5, True),
+        (UNKNOWN, 4, False),
     ],
 )
 def test_reclaim_of_the_machine_is_a_shortage_from_half_full_on(
-    counter: str, used: float, rise: int, is_short: bool
+    used: float | Absent, rise: int, is_short: bool
 ) -> None:
     """The kernel does not count there what a cgroup at its limit frees. A counter that falls says nothing."""
-    before, after = Kernel(**{counter: 7}), Kernel(**{counter: 7 + rise})
-    shortage = RamShortage().with_reading(1.0, used, before).with_reading(2.0, used, after)
+    assert shortage_of((1.0, used, 700), (2.0, used, 700 + rise)).was_short is is_short
 
-    assert shortage.was_short(2.0) is is_short
+
+def test_reclaim_is_added_up_over_the_seconds_before() -> None:
+    assert shortage_of(*((float(at), 0.6, at) for at in range(6))).was_short
+    assert not shortage_of(*((float(at), 0.6, at // 3) for at in range(60))).was_short
 
 
 def test_counters_that_come_later_are_no_reclaim() -> None:
     """Total since boot, read for the first time, or not counted by this kernel."""
-    shortage = RamShortage()
-    for at, kernel in enumerate((None, reclaiming(500), None, reclaiming(500), Kernel())):
-        shortage = shortage.with_reading(at, 0.6, kernel)
+    assert not shortage_of((1.0, 0.6, None), (2.0, 0.6, 500), (3.0, 0.6, None), (4.0, 0.6, 500)).was_short
 
-    assert not shortage.was_short(5.0)
+
+def kills_at(*ticks: tuple[float, float, int], log: KernelLog | None = None) -> list[NewKills]:
+    """Return the new kills of ticks of time, use, and counted kills."""
+    state, found = OomKillCount(), []
+    for at, used, counted in ticks:
+        state, new = count_new_kills(state, Kernel(counted), log, at, used)
+        found.append(new)
+    return found
+
+
+def test_kill_without_a_name_is_judged_when_it_is_counted() -> None:
+    """While a log is read, its name is awaited for some seconds, in which the machine changes."""
+    calm_later = kills_at((0.0, 0.3, 0), (1.0, 0.96, 0), (4.0, 0.2, 1), (5.0, 0.2, 1), (7.0, 0.2, 1), log=log_of(0))
+    full_later = kills_at((0.0, 0.3, 0), (1.0, 0.3, 1), (2.0, 0.9, 1), (4.0, 0.9, 1), log=log_of(0))
+
+    assert [new.unnamed_of_machine for new in calm_later] == [0, 0, 0, 0, 1]
+    assert [(new.unnamed, new.unnamed_of_machine) for new in full_later] == [(0, 0)] * 3 + [(1, 0)]
 
 
 @given(
