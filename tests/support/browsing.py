@@ -19,13 +19,16 @@ DESKTOP: ViewportSize = {"width": 1280, "height": 800}
 TELL_VIOLATIONS = (
     "addEventListener('securitypolicyviolation', (e) => console.error(e.violatedDirective, e.blockedURI))"
 )
-# Adds up layout shifts without those that follow an input.
-WATCH_SHIFTS = (
-    "window.moved = 0;"
-    "new PerformanceObserver((list) => {"
-    "  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.moved += entry.value;"
-    "}).observe({ type: 'layout-shift', buffered: true });"
-)
+# Adds up layout shifts without those that follow an input, and those within the foot of a page: a script adds its
+# buttons, and nothing stands below it.
+WATCH_SHIFTS = """
+window.moved = 0;
+const isInFoot = ({ node }) => node && (node.closest ? node : node.parentElement)?.closest("footer");
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries())
+    if (!entry.hadRecentInput && !entry.sources.every(isInFoot)) window.moved += entry.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
 TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
