@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.alert_machine import quick_config
+from support.budget import within
 from support.collapse import Collapse, CollapsingMachine
 from support.daemon_process import WITHOUT_COVERAGE, running_daemon
 from support.webhook_receiver import receiving
@@ -37,4 +38,6 @@ def test_collapse_is_received_within_fifty_milliseconds(tmp_path: Path) -> None:
             seconds[slope] = machine.seconds_to_receiver(site, collapse)
             machine.recover(site, 0.1)
 
-    assert all(0 < one <= MAX_SECONDS for one in seconds.values()), seconds
+    assert min(seconds.values()) > 0
+    for slope, one in seconds.items():
+        within(f"alert of a collapse at {slope:g} GiB/s", one, MAX_SECONDS, "s")
