@@ -106,7 +106,8 @@ test-process: $(VENV)/.test tools
 		$(or $(TEST_ARGS),$(PROCESS)) || { $(NONE_IN_THIS_LANE); }
 
 test-measure: $(VENV)/.test tools
-	$(BIN)/python -m pytest -m measure $(or $(TEST_ARGS),$(MEASURED))
+	PYTHONPATH=tests $(BIN)/python -m scripts.process_lane --folder out/ci/measure -m measure \
+		$(or $(TEST_ARGS),$(MEASURED)) || { $(NONE_IN_THIS_LANE); }
 
 test-stress: $(VENV)/.test tools
 	@PYTHONPATH=tests $(BIN)/python -m scripts.stress $(STRESS_ARGS)

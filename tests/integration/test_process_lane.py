@@ -93,19 +93,28 @@ def test_test_that_always_fails_fails_the_lane(suite: SmallSuite, capfd: pytest.
     assert capfd.readouterr().out.endswith("second look: 2 of 6 used\n")
 
 
-def test_changed_test_gets_no_second_look(suite: SmallSuite) -> None:
-    suite.write("tests/test_once.py", ONCE.replace("[1, 2]", "[1, 2, 3]"))
+@pytest.mark.parametrize(
+    ("failures", "code", "passes"),
+    [("0", 0, 10 * [True]), ("0, 4", 1, [True, True, True, False])],
+    ids=["disturbed once", "fails alone as well"],
+)
+def test_changed_test_has_to_pass_ten_times_alone(
+    suite: SmallSuite, failures: str, code: int, passes: list[bool]
+) -> None:
+    always = ONCE.replace('runs(f"disturbed{n}") > 0', f'runs(f"disturbed{{n}}") not in ({failures},)')
+    suite.write("tests/test_once.py", always.replace("[1, 2]", "[1, 2, 3]"))
     suite.commit()
     suite.git("tag", "base")
-    suite.write("tests/test_once.py", ONCE)
+    suite.write("tests/test_once.py", always)
 
     report = run(suite)
-    assert (report.exit_code, report.used) == (1, 0)
-    assert report.looks[0].reason == "no second look for new tests: its body changed"
-    assert report.looks[0].attempts == []
+    (look,) = report.looks
+    assert (report.exit_code, report.used) == (code, 1)
+    assert look.reason == f"alone, {sum(passes)} of {len(passes)} runs passed (its body changed)"
+    assert [attempt.passed for attempt in look.attempts] == passes
 
 
-def test_changed_fixture_of_another_file_prevents_a_second_look(suite: SmallSuite) -> None:
+def test_changed_fixture_of_another_file_counts_as_a_change(suite: SmallSuite) -> None:
     fixture = "import pytest\n\n@pytest.fixture(autouse=True)\ndef inner():\n    return 1\n"
     suite.write("tests/conftest.py", fixture)
     suite.write("tests/test_wrong.py", WRONG)
@@ -114,7 +123,7 @@ def test_changed_fixture_of_another_file_prevents_a_second_look(suite: SmallSuit
     suite.write("tests/conftest.py", fixture.replace("return 1", "return 2"))
 
     (look,) = run(suite).looks
-    assert look.reason == "no second look for new tests: its fixture inner in tests/conftest.py changed"
+    assert look.reason == "alone, 0 of 1 runs passed (its fixture inner in tests/conftest.py changed)"
 
 
 def test_green_run_prints_its_unused_budget(suite: SmallSuite, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,19 +1,20 @@
-"""Run the tests of the process lane, and failed ones again alone: python -m scripts.process_lane PYTEST_ARGS…
+"""Run tests, and failed ones again alone: python -m scripts.process_lane [--folder out/ci/NAME] PYTEST_ARGS…
 
 A test that fails beside others and passes twice alone was disturbed: the run passes, and its end prints an entry
-for tests/disturbed.toml. Everything else fails: a test that fails alone twice, one whose body or fixture has
-changed since the base, more than 3 files or 6 functions, a crashed worker, and an error of pytest or of a
-collection. out/ci has the records of the run and the second looks as JSON.
+for tests/disturbed.toml. One whose body or fixture has changed since the base has to pass ten times of ten.
+Everything else fails: a test that fails alone, more than 3 files or 6 functions, a crashed worker, and an error of
+pytest or of a collection. The folder has the records of the run and the second looks as JSON.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,6 @@ from msgspec import Struct
 
 from support import disturbed, second_look
 from support.change_base import Base, Repository, changed_files, find_base
-from support.function_changes import Versions
 from support.host_load import describe_load
 from support.run_records import Run, read_records, run_of
 from support.second_look import FAILED, PASSED_ALONE, Attempt, Look, Suspect
@@ -78,17 +78,18 @@ class Lane:
         return [sys.executable, "-m", "pytest", f"--test-records={records}", *arguments]
 
     def _judge(self, first: Run, base: Base) -> Report:
-        suspects = second_look.suspects_of(first)
+        files = changed_files(Repository(self._root), base) if first.failures else {}
+        suspects = second_look.suspects_of(first, files)
         reason = second_look.whole_run_reason(first, suspects)
         if reason:
             refused = [_refused(suspect, reason) for suspect in suspects]
             return Report(first.exit_code or 1, reason, str(base), refused)
-        return self._second_looks(suspects, base, changed_files(Repository(self._root), base))
+        return self._second_looks(suspects, base)
 
-    def _second_looks(self, suspects: Sequence[Suspect], base: Base, files: Mapping[str, Versions]) -> Report:
+    def _second_looks(self, suspects: Sequence[Suspect], base: Base) -> Report:
         report = Report(0, "", str(base), [])
         for suspect in suspects:
-            refusal = second_look.refusal(suspect, files)
+            refusal = second_look.refusal(suspect)
             report.used += not refusal
             report.looks.append(_refused(suspect, refusal) if refusal else self._second_look(suspect))
         report.exit_code = int(any(look.verdict == FAILED for look in report.looks))
@@ -96,7 +97,7 @@ class Lane:
 
     def _second_look(self, suspect: Suspect) -> Look:
         attempts: list[Attempt] = []
-        while not second_look.verdict_of(attempts):
+        while not second_look.verdict_of(attempts, suspect.change):
             self._wait_for_quiet()
             attempts.append(self._attempt(suspect))
         return second_look.look_of(suspect, attempts)
@@ -158,7 +159,10 @@ def _environment() -> dict[str, str]:
 
 def main() -> None:
     """Exit with 0 if all tests passed, here or alone, and else as pytest did or with 1."""
-    sys.exit(Lane(Path.cwd()).run(sys.argv[1:]).exit_code)
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    options, arguments = parser.parse_known_args()
+    sys.exit(Lane(Path.cwd(), options.folder).run(arguments).exit_code)
 
 
 if __name__ == "__main__":

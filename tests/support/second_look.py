@@ -1,4 +1,4 @@
-"""Second look: rules by which a failed test of the process lane is run again alone, and what is printed."""
+"""Second look: rules by which a failed test is run again alone, and what is printed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from support.run_records import Failure, Run
 
 MAX_FILES = 3
 MAX_FUNCTIONS = 6
-MAX_ATTEMPTS = 3
+# Passes alone that are enough, and failures that are too many.
 NEEDED = 2
+# A new or changed test has no past that speaks for it: it passes each of these runs alone.
+NEEDED_OF_CHANGED = 10
 PASSED_ALONE, FAILED = "PASSED ALONE", "FAILED"
 WITHOUT_SECOND_LOOK = {"crash": "the worker crashed", "collection": "the file cannot be collected"}
 NO_TESTS = 5
 
 
 class Suspect(Struct, frozen=True):
-    """Test function that failed, with the first failure of each of its parameters."""
+    """Test function that failed, with the first failure of each of its parameters.
+
+    `change`: part of it that this change concerns, such as "its body changed"; empty for an old test.
+    """
 
     function: Function
     failures: list[Failure]
+    change: str = ""
 
     @property
     def name(self) -> str:
@@ -53,12 +59,17 @@ class Look(Struct, frozen=True):
     attempts: list[Attempt] = []
 
 
-def suspects_of(run: Run) -> list[Suspect]:
-    """Return the failed functions. Parameters of one function count as one."""
+def suspects_of(run: Run, files: Mapping[str, Versions] | None = None) -> list[Suspect]:
+    """Return the failed functions. Parameters of one function count as one. `files`: those of the change."""
     failures: dict[Function, list[Failure]] = {}
     for failure in run.failures:
         failures.setdefault(function_of(failure.test), []).append(failure)
-    return [Suspect(function, found) for function, found in failures.items()]
+    return [Suspect(function, found, _change_of(found, files or {})) for function, found in failures.items()]
+
+
+def _change_of(failures: Iterable[Failure], files: Mapping[str, Versions]) -> str:
+    changes = (first_change(failure.test, failure.fixtures, files) for failure in failures)
+    return next(filter(None, changes), "")
 
 
 def whole_run_reason(run: Run, suspects: Sequence[Suspect]) -> str:
@@ -80,30 +91,29 @@ def is_over_budget(suspects: Sequence[Suspect]) -> bool:
     return len(files) > MAX_FILES or len(suspects) > MAX_FUNCTIONS
 
 
-def refusal(suspect: Suspect, files: Mapping[str, Versions]) -> str:
-    """Return the reason why a function gets no second look: a crash, or a change. Empty if it gets one."""
-    for failure in suspect.failures:
-        if failure.phase in WITHOUT_SECOND_LOOK:
-            return WITHOUT_SECOND_LOOK[failure.phase]
-        change = first_change(failure.test, failure.fixtures, files)
-        if change:
-            return f"no second look for new tests: {change}"
-    return ""
+def refusal(suspect: Suspect) -> str:
+    """Return the reason why a function gets no second look. Empty if it gets one."""
+    phases = (failure.phase for failure in suspect.failures)
+    return next((WITHOUT_SECOND_LOOK[phase] for phase in phases if phase in WITHOUT_SECOND_LOOK), "")
 
 
-def verdict_of(attempts: Sequence[Attempt]) -> str:
-    """Return the verdict: two passes or two failures decide; empty before."""
+def verdict_of(attempts: Sequence[Attempt], change: str = "") -> str:
+    """Return the verdict; empty while more attempts are needed.
+
+    Two passes or two failures decide. A changed test fails by one failure, and has to pass ten times.
+    """
     passes = sum(attempt.passed for attempt in attempts)
-    if passes >= NEEDED:
-        return PASSED_ALONE
-    return FAILED if len(attempts) - passes >= NEEDED else ""
+    failures = len(attempts) - passes
+    if failures >= (1 if change else NEEDED):
+        return FAILED
+    return PASSED_ALONE if passes >= (NEEDED_OF_CHANGED if change else NEEDED) else ""
 
 
 def look_of(suspect: Suspect, attempts: Sequence[Attempt]) -> Look:
     """Return the result of these attempts."""
     passes = sum(attempt.passed for attempt in attempts)
-    reason = f"alone, {passes} of {len(attempts)} runs passed"
-    return Look(suspect.name, verdict_of(attempts), reason, suspect.failures, list(attempts))
+    reason = f"alone, {passes} of {len(attempts)} runs passed" + (f" ({suspect.change})" if suspect.change else "")
+    return Look(suspect.name, verdict_of(attempts, suspect.change), reason, suspect.failures, list(attempts))
 
 
 def is_passed_alone(suspect: Suspect, run: Run) -> bool:

@@ -97,20 +97,28 @@ def test_green_run_has_no_reason_to_fail() -> None:
 def test_crash_and_collection_error_get_no_second_look(phase: str) -> None:
     (suspect,) = suspects_of(Run(1, [failure("tests/0.py::test_x", phase)]))
 
-    assert refusal(suspect, {}) != ""
+    assert refusal(suspect) != ""
 
 
 @pytest.mark.parametrize("phase", ["setup", "call", "teardown"])
 def test_failed_phase_of_an_old_test_gets_a_second_look(phase: str) -> None:
-    (suspect,) = suspects_of(Run(1, [failure("tests/0.py::test_x", phase)]))
+    changed = {"tests/1.py": Versions("", "def test_x(): pass")}
+    (suspect,) = suspects_of(Run(1, [failure("tests/0.py::test_x", phase)]), changed)
 
-    assert refusal(suspect, {"tests/1.py": Versions("", "def test_x(): pass")}) == ""
+    assert refusal(suspect) == ""
+    assert suspect.change == ""
 
 
-def test_new_test_gets_no_second_look() -> None:
-    (suspect,) = suspects_of(run("tests/0.py::test_x[1]"))
+def test_new_test_has_to_pass_ten_times() -> None:
+    """Two passes would say little of a test that has never been seen."""
+    changed = {"tests/0.py": Versions("", "def test_x(n): pass")}
+    (suspect,) = suspects_of(run("tests/0.py::test_x[1]"), changed)
 
-    assert "its body changed" in refusal(suspect, {"tests/0.py": Versions("", "def test_x(n): pass")})
+    assert suspect.change == "its body changed"
+    assert verdict_of(attempts(9 * "p"), suspect.change) == ""
+    assert look_of(suspect, attempts(10 * "p")).verdict == PASSED_ALONE
+    assert look_of(suspect, attempts("ppf")).verdict == FAILED
+    assert look_of(suspect, attempts("ppf")).reason == "alone, 2 of 3 runs passed (its body changed)"
 
 
 def test_run_alone_passes_only_if_each_parameter_passed() -> None:
