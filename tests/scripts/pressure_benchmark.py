@@ -10,6 +10,7 @@ from support.paths import ROOT
 from support.trace_file import Trace
 from support.trace_score import (
     BINS,
+    DEFAULT,
     FOLDER,
     OURS,
     Result,
@@ -57,7 +58,7 @@ def rules_table(result: Result) -> Iterator[str]:
         total = total_of(scores, result.traces)
         lead = "–" if total.median_lead is None else f"{total.median_lead:.1f} s"
         daily = f"{total.criticals_per_day + total.highs_per_day:.1f}"
-        strong = f"**{name}**" if name == OURS else name
+        strong = f"**{name}**" if name in (OURS, DEFAULT) else name
         yield (
             f"| {strong} | {total.in_time} of {total.wedges} | {lead} | {total.false_criticals} | "
             f"{total.false_highs} | {daily} | {total.flips} |"
@@ -123,14 +124,17 @@ def cell_of(score: Score, trace: Trace) -> str:
 
 def problems(result: Result) -> list[str]:
     """Return the wedges that were not called in time, and the false alarms."""
-    found = []
-    for score, trace in zip(result.scores[OURS], result.traces, strict=True):
+    return [problem for name in (OURS, DEFAULT) for problem in _problems(name, result)]
+
+
+def _problems(name: str, result: Result) -> Iterator[str]:
+    for score, trace in zip(result.scores[name], result.traces, strict=True):
+        where = f"{name}: {trace}"
         if trace.header.half == "wedge" and (score.lead is None or score.lead < needed_lead(trace)):
-            found.append(f"{trace}: critical {score.lead} s before the end")
-        found += [f"{trace}: not {due}" for due in score.missed]
+            yield f"{where}: critical {score.lead} s before the end"
+        yield from (f"{where}: not {due}" for due in score.missed)
         if score.false_criticals or score.false_highs:
-            found.append(f"{trace}: {score.false_criticals} false criticals, {score.false_highs} false highs")
-    return found
+            yield f"{where}: {score.false_criticals} false criticals, {score.false_highs} false highs"
 
 
 if __name__ == "__main__":

@@ -26,10 +26,14 @@ KERNEL_COLUMNS = tuple(name for name in Kernel.__struct_fields__)
 
 
 class Machine:
-    """The readings of a trace as collectors report them. Call `findings` with rising times."""
+    """The readings of a trace as collectors report them. Call `findings` with rising times.
 
-    def __init__(self, trace: Trace) -> None:
+    `has_log`: the daemon may read the kernel log. The default installation may not.
+    """
+
+    def __init__(self, trace: Trace, has_log: bool = True) -> None:
         self._trace = trace
+        self._has_log = has_log
         self._size = trace.size - read_size(trace.header.huge_pages_bytes)
         self._log = KernelLogTracker()
         self._errors: dict[str, DriverError] = {}
@@ -46,11 +50,12 @@ class Machine:
         for line in trace.log_between(self._log_read, at):
             self._read_log(line)
         self._log_read = at
-        log = replace(self._log.log, driver_errors=(*self._log.log.driver_errors, *self._errors.values()))
+        logged = replace(self._log.log, driver_errors=(*self._log.log.driver_errors, *self._errors.values()))
+        log = logged if self._has_log else None
         return Findings(
             pools=self._pools(at),
             shares=self._shares(at),
-            devices=with_logged(self._devices(), log),
+            devices=with_logged(self._devices(), log) if log else self._devices(),
             psi=self._psi(at),
             swap=Swap(read_size(trace.header.swap_bytes), int(trace.value("swap_used_bytes", at))),
             kernel=self._counters(at),
@@ -123,9 +128,9 @@ class Machine:
         return self._kernel[1]
 
 
-def replay(trace: Trace) -> Iterator[tuple[float, Pressure]]:
+def replay(trace: Trace, has_log: bool = True) -> Iterator[tuple[float, Pressure]]:
     """Yield the verdicts on System RAM, at the pace that the sampling loop would have."""
-    machine, state, pacing, kills = Machine(trace), JudgeState(), Pacing(), OomKillCount()
+    machine, state, pacing, kills = Machine(trace, has_log), JudgeState(), Pacing(), OomKillCount()
     rules, last = rules_of(trace), trace.header.seconds if trace.header.ends is None else trace.header.ends
     at, before = 0.0, 0
     has_slept = trace.header.suspended is None

@@ -17,6 +17,7 @@ from support.trace_rivals import RIVALS, Levels, levels_of
 
 FOLDER = ROOT / "tests" / "traces"
 OURS = "memwatchd"
+DEFAULT = "memwatchd, without the kernel log"
 DAY_SECONDS = 86_400.0
 # A warning is in time this long before the end, or a third of the collapse before it if that is less.
 LEAD_SECONDS = 3.0
@@ -84,6 +85,10 @@ def score_levels(found: Levels, trace: Trace) -> Score:
     )
 
 
+def score_verdicts(verdicts: Iterable[tuple[float, Pressure]], trace: Trace) -> Score:
+    return score_levels([(at, verdict.level) for at, verdict in verdicts], trace)
+
+
 def _count_beginnings(found: Levels, level: Level) -> int:
     said = [False, *(one >= level for _, one in found)]
     return sum(now and not before for before, now in pairwise(said))
@@ -119,7 +124,7 @@ def _full_at(trace: Trace) -> float | None:
 
 
 class Result(Struct, frozen=True):
-    """Scores of every rule on every trace, and the forecasts of memwatchd."""
+    """Scores of every rule on every trace, and the forecasts of memwatchd, which need no log."""
 
     traces: Sequence[Trace]
     scores: Mapping[str, Sequence[Score]]
@@ -127,12 +132,13 @@ class Result(Struct, frozen=True):
 
 
 def run_all(traces: Sequence[Trace]) -> Result:
-    ours, statements = [], []
+    scores: dict[str, list[Score]] = {OURS: [], DEFAULT: []}
+    statements = []
     for trace in traces:
         verdicts = list(replay(trace))
-        ours.append(score_levels([(at, verdict.level) for at, verdict in verdicts], trace))
+        scores[OURS].append(score_verdicts(verdicts, trace))
+        scores[DEFAULT].append(score_verdicts(replay(trace, has_log=False), trace))
         statements += forecasts(verdicts, trace)
-    scores = {OURS: ours}
     for name, rule in RIVALS.items():
         scores[name] = [score_levels(levels_of(rule, trace), trace) for trace in traces]
     return Result(traces, scores, statements)
