@@ -14,6 +14,7 @@ from memwatch.collectors import list_collectors, psutil_host, psutil_processes
 from memwatch.collectors.base import Host
 from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.model import Absent
+from memwatch.snapshot import Swap
 
 RUN_ALL = """
 import sys
@@ -73,7 +74,7 @@ def test_psutil_host_reports_ram_and_swap() -> None:
     assert pool.size_bytes == psutil.virtual_memory().total
     assert pool.available_bytes == pytest.approx(psutil.virtual_memory().available, rel=0.01)
     assert pool.unattributed_bytes is Absent.NOT_SUPPORTED
-    assert swap is not None
+    assert isinstance(swap, Swap)
     assert swap.size_bytes == psutil.swap_memory().total
 
 

@@ -27,6 +27,7 @@ CONCERNED = {
         "tests/integration/test_receivers_reload.py",
     ),
     r"daemon/memwatch/pressure/": ("tests/unit/pressure", "tests/integration/test_collapse.py"),
+    r"daemon/memwatch/(collectors|linux)/meminfo": ("tests/unit/collectors/test_meminfo_fields.py",),
     r"daemon/memwatch/client/mqtt": ("tests/integration/client/test_mqtt.py",),
     r"daemon/memwatch/report/": ("tests/integration/test_report.py",),
     r"(deploy|systemd)/|pyproject.toml": ("tests/deploy/test_deb.py", "tests/deploy/test_package.py"),

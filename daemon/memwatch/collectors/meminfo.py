@@ -13,14 +13,16 @@ from msgspec.structs import replace
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
 from memwatch.linux.files import KeptFile, ParseError, Roots, kept_file, read_once
+from memwatch.linux.huge_pages import read_unused_huge_pages
 from memwatch.linux.lxcfs import LXCFS, is_container_limited
+from memwatch.linux.meminfo_checks import ANONYMOUS, COUNTED, FILE_PAGES, Checked, check
 from memwatch.model import Absent, Bytes, Content, Pool, PoolKind, Quality
 from memwatch.snapshot import Swap, ZfsCache
 
 _KERNEL = ("SUnreclaim", "KernelStack", "PageTables", "SecPageTables", "Percpu", "Zswap")
-_CACHE = ("Active(file)", "Inactive(file)", "KReclaimable", "SReclaimable")
+_CACHE = ("KReclaimable", "SReclaimable", *FILE_PAGES, *ANONYMOUS, *COUNTED)
 _HUGE = ("HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "Hugepagesize", "Hugetlb")
-_TOTALS = ("MemTotal", "MemFree", "MemAvailable", "AnonPages", "Shmem", "SwapTotal", "SwapFree", "Zswapped")
+_TOTALS = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "Zswapped")
 WANTED = frozenset(_TOTALS + _CACHE + _KERNEL + _HUGE)
 
 # Number of ticks between two checks for a ZFS module that was loaded after the daemon started.
@@ -28,8 +30,8 @@ ARC_RETRY_TICKS = 60
 
 # Without these lines the pool is not shown by use.
 NEEDED_BY_USE = frozenset({"AnonPages", "Shmem", "SUnreclaim"})
-# No machine has an exbibyte of memory.
-MAX_KIB = 1 << 50
+# Lines of which the pool by use is made: one that is wrong makes the others say too much or too little.
+_BY_USE = NEEDED_BY_USE.union(_KERNEL, ("Hugetlb", "KReclaimable"))
 
 _NUMBER = re.compile(rb"( *\d{1,19} ?)(?:kB)?")
 _MAX_COLUMN_WIDTH = 20
@@ -121,41 +123,62 @@ def parse_low_watermark(zoneinfo: bytes, page_size: int) -> int:
     return sum(map(int, _LOW_WATERMARK.findall(zoneinfo))) * page_size >> 10
 
 
-def compute_available(kib: Mapping[str, int], low_watermark_kib: int | None) -> AvailableMemory:
-    """Return MemAvailable, or on kernels before 3.14 the same sum.
+def compute_available(
+    kib: Mapping[str, int], low_watermark_kib: int | None, file_pages_excess: int = 0
+) -> AvailableMemory:
+    """Return MemAvailable; on kernels before 3.14, and where the reading refutes it, the same sum.
 
     The sum is that of Linux commit 34e431b0: half of the page cache and of reclaimable slab, but at most the low
-    watermark, is considered in use. If the watermark is unknown too, nothing is subtracted.
+    watermark, is considered in use. If the watermark is unknown too, nothing is subtracted. Without the lists of
+    file pages, all that is cached counts as the page cache, except shared memory.
     """
     if "MemAvailable" in kib:
         return AvailableMemory(kib["MemAvailable"], "meminfo:MemAvailable", Quality.MEASURED)
+    has_lists = all(key in kib for key in FILE_PAGES)
     try:
-        cache = kib["Active(file)"] + kib["Inactive(file)"]
-        slab, free = kib["SReclaimable"], kib["MemFree"]
+        if has_lists:
+            cache = sum([kib[key] for key in FILE_PAGES]) - file_pages_excess
+        else:
+            cache = max(0, kib["Cached"] + kib["Buffers"] - kib["Shmem"])
+        free = kib["MemFree"]
     except KeyError as missing:
         raise ParseError(f"meminfo has neither MemAvailable nor {missing.args[0]}") from None
-    low = low_watermark_kib or 0
+    slab, low = kib.get("SReclaimable", 0), low_watermark_kib or 0
     usable = free - low + cache - min(cache // 2, low) + slab - min(slab // 2, low)
-    source = "meminfo:MemFree+Active(file)+Inactive(file)+SReclaimable"
+    source = (
+        f"meminfo:MemFree+{'Active(file)+Inactive(file)' if has_lists else 'Cached+Buffers-Shmem'}+SReclaimable"
+    )
+    if file_pages_excess:
+        source += " less file pages that are in no cache"
     if low_watermark_kib is not None:
         source += " less zoneinfo:low"
     return AvailableMemory(max(0, usable), source, Quality.ESTIMATED)
 
 
-def build_pool(kib: Mapping[str, int], low_watermark_kib: int | None = None, arc: ArcStats | None = None) -> Pool:
-    huge = _huge_pages(kib)
-    _refuse_nonsense(kib, huge)
-    available_memory = compute_available(kib, low_watermark_kib)
+def build_pool(lines: Mapping[str, int], low_watermark_kib: int | None = None, arc: ArcStats | None = None) -> Pool:
+    """Return System RAM. Raises ParseError if nothing is left of MemTotal, or of what is available."""
+    return _build_pool(check(lines), low_watermark_kib, arc)
+
+
+def _build_pool(
+    checked: Checked,
+    low_watermark_kib: int | None,
+    arc: ArcStats | None,
+    unused_huge_pages: Bytes = Absent.NOT_AVAILABLE,
+) -> Pool:
+    kib = checked.kib
+    size, huge = _size(checked), _huge_pages(kib)
+    available_memory = compute_available(kib, low_watermark_kib, checked.file_pages_excess)
     source, quality = available_memory.source, available_memory.quality
-    size, free = kib["MemTotal"] << 10, kib["MemFree"] << 10
     available = min(size, available_memory.kib << 10)
     if arc and arc.reclaimable_bytes and arc.size_bytes <= size:  # else it is not this machine's
         # The two files are not read at the same instant, so their sum may briefly exceed the size.
         available = min(size, available + arc.reclaimable_bytes)
         source, quality = f"{source} + arcstats:size-c_min", Quality.ESTIMATED
-    contents, unattributed, overlap = _contents(kib, (size, available, huge), available_memory.kib << 10)
-    page = kib.get("Hugepagesize", 0) << 10
-    left = max(0, kib.get("HugePages_Free", 0) - kib.get("HugePages_Rsvd", 0)) * page
+    contents, unattributed, overlap = _contents(checked, (size, available, huge), available_memory.kib << 10)
+    if not has_other_huge_pages(kib):
+        free_pages = max(0, kib.get("HugePages_Free", 0) - kib.get("HugePages_Rsvd", 0))
+        unused_huge_pages = free_pages * kib.get("Hugepagesize", 0) << 10
     return Pool(
         id="ram",
         kind=PoolKind.SYSTEM_RAM,
@@ -165,21 +188,27 @@ def build_pool(kib: Mapping[str, int], low_watermark_kib: int | None = None, arc
         available_bytes=available,
         source=source,
         quality=quality,
-        free_bytes=free,
+        free_bytes=kib["MemFree"] << 10 if "MemFree" in kib else Absent.INCONSISTENT,
         unattributed_bytes=unattributed,
         overlap=overlap,
         set_aside_bytes=huge,
-        set_aside_free_bytes=min(huge, left),
+        set_aside_free_bytes=unused_huge_pages
+        if isinstance(unused_huge_pages, Absent)
+        else min(huge, unused_huge_pages),
         contents=contents,
     )
 
 
-def build_swap(kib: Mapping[str, int]) -> Swap | None:
+def build_swap(lines: Mapping[str, int]) -> Swap | Absent | None:
+    """Return the swap; None on kernels without it, `INCONSISTENT` if its lines contradict each other."""
+    return _build_swap(check(lines))
+
+
+def _build_swap(checked: Checked) -> Swap | Absent | None:
+    kib = checked.kib
     if "SwapTotal" not in kib or "SwapFree" not in kib:
-        return None
+        return Absent.INCONSISTENT if checked.refuted.keys() & {"SwapTotal", "SwapFree"} else None
     size, free = kib["SwapTotal"] << 10, kib["SwapFree"] << 10
-    if free > size:
-        raise ParseError(f"meminfo: SwapFree {free >> 10} kB is more than SwapTotal {size >> 10} kB")
     stored, memory = kib.get("Zswapped"), kib.get("Zswap")
     return Swap(
         size_bytes=size,
@@ -189,39 +218,49 @@ def build_swap(kib: Mapping[str, int]) -> Swap | None:
     )
 
 
-def _refuse_nonsense(kib: Mapping[str, int], huge: int) -> None:
-    size = kib.get("MemTotal", 0)
-    if (most := max(kib.values(), default=0)) > MAX_KIB:
-        raise ParseError(f"meminfo: {most} kB is more than any machine has")
-    if size == 0 or "MemFree" not in kib:
-        raise ParseError("meminfo has no MemTotal above 0 or no MemFree")
-    for key in ("MemFree", "MemAvailable"):
-        if kib.get(key, 0) > size:
-            raise ParseError(f"meminfo: {key} {kib[key]} kB is more than MemTotal {size} kB")
-    if huge >> 10 > size:
-        raise ParseError(f"meminfo: huge pages of {huge >> 10} kB are more than MemTotal {size} kB")
+def _size(checked: Checked) -> int:
+    """Return MemTotal in bytes."""
+    size = checked.kib.get("MemTotal", 0)
+    if size == 0:
+        raise ParseError(f"meminfo: {checked.refuted.get('MemTotal', 'no MemTotal above 0')}")
+    if "MemFree" not in checked.kib and "MemFree" not in checked.refuted:
+        raise ParseError("meminfo has no MemFree")
+    return size << 10
+
+
+def has_other_huge_pages(kib: Mapping[str, int]) -> bool:
+    """Check if there are huge pages of more than the default size: Hugetlb counts all, the other lines do not."""
+    return kib.get("Hugetlb", 0) > _of_default_size(kib)
+
+
+def _of_default_size(kib: Mapping[str, int]) -> int:
+    return kib.get("HugePages_Total", 0) * kib.get("Hugepagesize", 0)
 
 
 def _huge_pages(kib: Mapping[str, int]) -> int:
     """Return the huge page pools in bytes; before Linux 4.16 only the pool of the default size is known."""
     if "Hugetlb" in kib:
         return kib["Hugetlb"] << 10
-    return kib.get("HugePages_Total", 0) * kib.get("Hugepagesize", 0) << 10
+    of_default_size = _of_default_size(kib)
+    return of_default_size << 10 if of_default_size <= kib["MemTotal"] else 0
 
 
 def _contents(
-    kib: Mapping[str, int], sizes: tuple[int, int, int], without_arc: int
+    checked: Checked, sizes: tuple[int, int, int], without_arc: int
 ) -> tuple[tuple[Content, ...], Bytes, bool]:
     """Return the pool by use, its unattributed part, and True if the known parts exceed the used memory.
 
     `sizes`: the pool, its available memory, and huge pages. `without_arc`: available memory without ZFS's cache.
     Parts that contradict the sum are not shown at all: a trimmed figure would have no source.
     """
+    kib = checked.kib
+    if checked.refuted and not checked.refuted.keys().isdisjoint(_BY_USE | {"MemFree"}):
+        return (), Absent.INCONSISTENT, False
     if not kib.keys() >= NEEDED_BY_USE:
         return (), Absent.NOT_SUPPORTED, False
     size, available, huge = sizes
     anonymous, shared = kib["AnonPages"] << 10, kib["Shmem"] << 10
-    kernel = _kernel(kib) + _kept_back(kib, without_arc)
+    kernel = _kernel(kib) + _kept_back(kib, without_arc + (checked.file_pages_excess << 10))
     unattributed = size - available - anonymous - shared - huge - kernel
     if unattributed < 0:
         return (), 0, True
@@ -262,38 +301,52 @@ class Collector(BaseCollector):
         self._file = kept_file(roots.procfs / "meminfo")
         self._meminfo = Meminfo()
         self._is_of_container = is_container_limited(roots)
+        self._sysfs = roots.sysfs
+        self._zoneinfo, self._page_size = roots.procfs / "zoneinfo", page_size
         self._low_watermark_kib: int | None = None
-        has_available = "MemAvailable" in parse_layout(self._file.read()).keys
-        zoneinfo = None if has_available else read_once(roots.procfs / "zoneinfo")
-        if zoneinfo is not None:
-            self._low_watermark_kib = parse_low_watermark(zoneinfo, page_size)
+        self._reserves_are_unread = True
         self._arc_path = roots.procfs / "spl/kstat/zfs/arcstats"
         self._arcstats: KeptFile | None = None
         self._ticks = 0
-        self._last: Mapping[str, int] = {}
+        self._last = Checked({}, {})
 
     @classmethod
     def create(cls, host: Host) -> Collector:
         return cls(host.roots, host.page_size)
 
     def collect(self) -> Findings:
-        kib = self._last = self._meminfo.parse(self._file.read())
+        checked = self._last = check(self._meminfo.parse(self._file.read()))
         # Containers of LXC see the ARC of the host, which is no part of their limit.
         arc = None if self._is_of_container else self._read_arc()
-        pool = build_pool(kib, self._low_watermark_kib, arc)
+        unused: Bytes = Absent.NOT_AVAILABLE
+        if has_other_huge_pages(checked.kib):
+            unused = read_unused_huge_pages(self._sysfs)
+        pool = _build_pool(checked, self._low_watermark(checked), arc, unused)
         if self._is_of_container:
             pool = replace(pool, source=LXCFS + pool.source.removeprefix("meminfo:"))
-        swap = build_swap(kib)
         cache = None if arc is None else ZfsCache(arc.size_bytes, arc.floor_bytes)
-        return Findings(pools=(pool,), swap=swap, zfs_cache=cache)
+        refuted = len(checked.refuted)
+        return Findings(pools=(pool,), swap=_build_swap(checked), zfs_cache=cache, rejected=refuted)
+
+    def _available_kib(self, checked: Checked) -> int:
+        return compute_available(checked.kib, self._low_watermark_kib, checked.file_pages_excess).kib
+
+    def _low_watermark(self, checked: Checked) -> int | None:
+        """Read the kernel's reserves, once, where MemAvailable has to be estimated."""
+        if self._reserves_are_unread and "MemAvailable" not in checked.kib:
+            self._reserves_are_unread = False
+            zoneinfo = read_once(self._zoneinfo)
+            if zoneinfo is not None:
+                self._low_watermark_kib = parse_low_watermark(zoneinfo, self._page_size)
+        return self._low_watermark_kib
 
     def moved_bytes(self) -> int:
         """Return the fall of MemAvailable since the last result. Takes 25 µs; a whole tick takes 900 µs."""
         data = self._file.read()
-        found, before = _AVAILABLE.search(data), self._last.get("MemAvailable")
+        found, before = _AVAILABLE.search(data), self._last.kib.get("MemAvailable")
         if found is None or before is None:  # a kernel before 3.14, or an invalid meminfo
-            before = compute_available(self._last, self._low_watermark_kib).kib
-            return before - compute_available(self._meminfo.parse(data), self._low_watermark_kib).kib << 10
+            latest = check(self._meminfo.parse(data))
+            return self._available_kib(self._last) - self._available_kib(latest) << 10
         return before - int(found[1]) << 10
 
     def close(self) -> None:

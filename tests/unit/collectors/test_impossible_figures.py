@@ -20,7 +20,6 @@ from support.fakes import GIB
     "read",
     [
         lambda: build_pool({"MemTotal": 1 << 60, "MemFree": 1, "MemAvailable": 1}),
-        lambda: build_pool({"MemTotal": 9, "MemFree": 1, "MemAvailable": 1, "SwapTotal": 1 << 60}),
         lambda: parse_node(0, b"Node 0 MemTotal: 9999999999999999 kB\nNode 0 MemFree: 1 kB\n", b""),
         lambda: parse_mm_stat(b"1 0 18446744073709551614\n"),
         lambda: plausible_memory(GpuMemory(2, (1 << 64) - 2, 0, 0, 0)),

@@ -12,6 +12,7 @@ from memwatch.collectors.psi import Collector as Psi
 from memwatch.collectors.vmstat import Collector as Vmstat
 from memwatch.linux.files import Roots
 from memwatch.model import find_system_ram
+from memwatch.snapshot import Swap
 from support.trace_file import TraceError, load_trace, parse_trace
 from support.trace_replay import Machine
 from support.trace_score import FOLDER
@@ -133,8 +134,8 @@ def test_replayed_readings_are_what_collectors_read_from_proc(tmp_path: Path) ->
     assert theirs is not None
     for name in ("size_bytes", "available_bytes", "free_bytes"):
         assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=1024)
-    assert replayed.swap is not None
-    assert read[0].swap is not None
+    assert isinstance(replayed.swap, Swap)
+    assert isinstance(read[0].swap, Swap)
     assert replayed.swap.used_bytes == pytest.approx(read[0].swap.used_bytes, abs=2048)
     assert replayed.psi is not None
     assert read[1].psi is not None

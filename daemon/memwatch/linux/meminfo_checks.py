@@ -1,0 +1,89 @@
+"""Lines of /proc/meminfo that the same reading refutes. Each is left out by itself: the others stay in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+# No machine has an exbibyte of memory.
+MAX_KIB = 1 << 50
+# Kernel counters are kept per CPU and lag a little behind each other.
+MIN_EXCESS_KIB, MIN_EXCESS_RATIO = 65_536, 0.02
+# The kernel keeps a part of free memory for itself, which no administrator sets to a quarter of the machine.
+MAX_RESERVE_RATIO = 0.25
+
+FILE_PAGES = ("Active(file)", "Inactive(file)")
+ANONYMOUS = ("Active(anon)", "Inactive(anon)")
+# A page on these lists is counted in one of these lines. Shared memory is cached, and on the anonymous lists.
+COUNTED = ("Cached", "Buffers", "SwapCached", "AnonPages", "Shmem")
+# Lines that are no part of the machine's memory, or are no size.
+BESIDE = frozenset(
+    {"SwapTotal", "SwapFree", "Zswapped", "HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "Hugepagesize"}
+)
+
+
+class Checked(NamedTuple):
+    """Lines in KiB without those that cannot be true, and a sentence for each of these by its name.
+
+    `file_pages_excess`: KiB of file pages on the kernel's lists that are in no cache.
+    """
+
+    kib: Mapping[str, int]
+    refuted: Mapping[str, str]
+    file_pages_excess: int = 0
+
+
+def check(kib: Mapping[str, int]) -> Checked:
+    """Return the lines that agree with each other. A correct reading is returned as it is."""
+    refuted = {} if _is_plain(kib) else dict(_refuted(kib))
+    rest = kib if not refuted else {key: value for key, value in kib.items() if key not in refuted}
+    excess = _file_pages_excess(rest)
+    if excess:
+        refuted["MemAvailable"] = f"file pages on the kernel's lists exceed its caches by {excess} kB"
+    elif _is_less_than_free(rest):
+        refuted["MemAvailable"] = (
+            f"MemAvailable {rest['MemAvailable']} kB is less than MemFree {rest['MemFree']} kB"
+        )
+    else:
+        return Checked(rest, refuted)
+    return Checked({key: value for key, value in kib.items() if key not in refuted}, refuted, excess)
+
+
+def _is_plain(kib: Mapping[str, int]) -> bool:
+    """Check in one pass what holds on most machines: nothing exceeds the memory or the swap."""
+    size, swap = kib.get("MemTotal", 0), kib.get("SwapTotal", 0)
+    return max(kib.values(), default=0) <= size <= MAX_KIB and kib.get("SwapFree", 0) <= swap
+
+
+def _refuted(kib: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    size, swap = kib.get("MemTotal", 0), kib.get("SwapTotal", 0)
+    for key, value in kib.items():
+        if value > MAX_KIB:
+            yield key, f"{key} {value} kB is more than any machine has"
+        elif key not in BESIDE and 0 < size < value and size <= MAX_KIB:
+            yield key, f"{key} {value} kB is more than MemTotal {size} kB"
+    if kib.get("SwapFree", 0) > swap:
+        yield "SwapFree", f"SwapFree {kib['SwapFree']} kB is more than SwapTotal {swap} kB"
+
+
+def _is_less_than_free(kib: Mapping[str, int]) -> bool:
+    """Check if free memory exceeds what is available by more than the kernel may keep."""
+    available, free = kib.get("MemAvailable"), kib.get("MemFree", 0)
+    return available is not None and free - available > MAX_RESERVE_RATIO * kib.get("MemTotal", 0)
+
+
+def _file_pages_excess(kib: Mapping[str, int]) -> int:
+    """Return the KiB by which lists of file pages exceed the caches; 0 if that is little, or a line is missing.
+
+    Their counters leak in some kernels (oracle/oracle-linux#218), and MemAvailable contains them. Anonymous pages
+    that a program gave back with MADV_FREE are on the lists of file pages as well: they are no excess.
+    """
+    try:
+        cached, buffers, swap_cached, anonymous, shared = [kib[key] for key in COUNTED]
+        files = sum([kib[key] for key in FILE_PAGES])
+        given_back = anonymous + shared + swap_cached - sum([kib[key] for key in ANONYMOUS])
+    except KeyError:  # kernels before 2.6.28, and imitations of /proc
+        return 0
+    excess = files - max(0, cached + buffers - shared) - max(0, given_back)
+    is_known = cached > 0 and "MemTotal" in kib
+    return excess if is_known and excess > max(MIN_EXCESS_KIB, MIN_EXCESS_RATIO * kib["MemTotal"]) else 0

@@ -1,0 +1,238 @@
+"""Test that a line of /proc/meminfo that is odd costs only what depends on it, and that others refute it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from memwatch.collectors.meminfo import Collector, Meminfo, build_pool, build_swap
+from memwatch.linux.files import ParseError, Roots
+from memwatch.linux.meminfo_checks import ANONYMOUS, FILE_PAGES, check
+from memwatch.model import Absent, Quality
+from memwatch.snapshot import Swap
+from support.fakes import GIB
+from support.paths import MACHINES
+
+# Oracle Linux with UEK 6.12 some hours before MemAvailable exceeds MemTotal (oracle/oracle-linux#218), in KiB.
+LEAKED_FILE_PAGES = """\
+MemTotal:       131072000 kB
+MemFree:          2097152 kB
+MemAvailable:    81788928 kB
+Buffers:                0 kB
+Cached:           6291456 kB
+SwapCached:             0 kB
+Active(anon):    62914560 kB
+Inactive(anon):  55574528 kB
+Active(file):           0 kB
+Inactive(file):  81788928 kB
+SwapTotal:              0 kB
+SwapFree:               0 kB
+AnonPages:      117440512 kB
+Shmem:            1048576 kB
+KReclaimable:     1048576 kB
+SReclaimable:     1048576 kB
+SUnreclaim:       2097152 kB
+KernelStack:         6000 kB
+PageTables:         12000 kB
+Percpu:             14600 kB
+"""
+# Reserves of 64 GiB of Linux: 1 GiB below the low watermarks.
+ZONEINFO = "Node 0, zone   Normal\n  pages free     524288\n        min      65536\n        low      262144\n"
+
+
+def lines_of(text: str, **changed: int) -> dict[str, int]:
+    return Meminfo().parse(text.encode()) | changed
+
+
+def test_file_pages_beyond_the_caches_do_not_count_as_available() -> None:
+    """78 GiB of file pages beside 6 GiB of cache: the machine is 94 % full, not 38 %."""
+    pool = build_pool(lines_of(LEAKED_FILE_PAGES))
+
+    assert pool.available_bytes == (2 + 5 + 1) * GIB
+    assert pool.judged_ratio == pytest.approx(0.936)
+    assert pool.quality is Quality.ESTIMATED
+    assert pool.source.endswith("less file pages that are in no cache")
+    assert sum(part.size_bytes for part in pool.contents) == pool.size_bytes
+
+
+def test_available_above_the_total_is_estimated() -> None:
+    """The same machine later: MemAvailable exceeds MemTotal, and System RAM is still shown."""
+    later = lines_of(LEAKED_FILE_PAGES) | {"MemAvailable": 139_264_000, "Inactive(file)": 139_264_000}
+    pool = build_pool(later)
+
+    assert (pool.available_bytes, pool.quality) == (8 * GIB, Quality.ESTIMATED)
+
+
+def test_pages_given_back_are_available() -> None:
+    """A program gave back 40 GiB with MADV_FREE: on the lists of file pages, and still counted as anonymous."""
+    kib, given_back = lines_of(LEAKED_FILE_PAGES), 40 << 20
+    kib |= {"Inactive(file)": given_back + (5 << 20), "Inactive(anon)": 55_574_528 - given_back}
+    kib["MemAvailable"] = 48 << 20
+
+    assert build_pool(kib).available_bytes == 48 * GIB
+    assert check(kib).refuted == {}
+
+
+@pytest.mark.parametrize(("excess", "is_refuted"), [(2_621_440, False), (2_621_441, True)])
+def test_counters_may_lag_by_two_percent(excess: int, is_refuted: bool) -> None:
+    kib = lines_of(LEAKED_FILE_PAGES) | {"Inactive(file)": (5 << 20) + excess, "MemAvailable": 6 << 20}
+
+    assert ("MemAvailable" in check(kib).refuted) is is_refuted
+
+
+@pytest.mark.parametrize(("free", "is_refuted"), [(32_768_000, False), (32_768_001, True)])
+def test_kernel_keeps_less_than_a_quarter_of_free_memory(free: int, is_refuted: bool) -> None:
+    kib = lines_of(LEAKED_FILE_PAGES) | {"MemFree": free, "MemAvailable": 0, "Inactive(file)": 0}
+
+    assert ("MemAvailable" in check(kib).refuted) is is_refuted
+
+
+def test_estimate_subtracts_the_reserves_of_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text(LEAKED_FILE_PAGES)
+    (tmp_path / "zoneinfo").write_text(ZONEINFO)
+    collector = Collector(Roots(procfs=tmp_path), 4096)
+    found = collector.collect()
+    collector.close()
+
+    # 1 GiB below the watermarks, 1 of the cache and half of the slab are kept.
+    assert found.pools[0].available_bytes == int((2 - 1 + 5 - 1 + 1 - 0.5) * GIB)
+    assert found.pools[0].source.endswith("less zoneinfo:low")
+    assert found.rejected == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [("SwapFree", 8_388_999), ("SwapFree", 9_007_199_246_535_028), ("SwapTotal", 9_007_199_246_672_720)],
+)
+def test_odd_swap_leaves_system_ram_as_it_is(line: str, value: int) -> None:
+    """lxcfs prints such lines in containers without a limit for swap (lxc/lxcfs#56, #170, #412)."""
+    kib = lines_of(LEAKED_FILE_PAGES) | {"SwapTotal": 8_388_604, "SwapFree": 8_388_604}
+
+    assert build_swap(kib | {line: value}) is Absent.INCONSISTENT
+    assert build_pool(kib | {line: value}) == build_pool(kib)
+
+
+def write_huge_pages(sysfs: Path, **counts: tuple[int, int]) -> None:
+    for size, (free, reserved) in counts.items():
+        folder = sysfs / "kernel/mm/hugepages" / f"hugepages-{size}"
+        folder.mkdir(parents=True)
+        (folder / "free_hugepages").write_text(f"{free}\n")
+        (folder / "resv_hugepages").write_text(f"{reserved}\n")
+
+
+def huge_pages_host(folder: Path) -> Collector:
+    """Return the collector of a machine with 4,096 pages of 2 MiB in use, and 28 of 1 GiB."""
+    (folder / "proc").mkdir()
+    pages = (
+        "HugePages_Total: 4096\nHugePages_Free: 0\nHugePages_Rsvd: 0\nHugepagesize: 2048 kB\nHugetlb: 37748736 kB\n"
+    )
+    (folder / "proc/meminfo").write_text(
+        "MemTotal: 67108864 kB\nMemFree: 6291456 kB\nMemAvailable: 12582912 kB\n" + pages
+    )
+    return Collector(Roots(procfs=folder / "proc", sysfs=folder / "sys"), 4096)
+
+
+def test_unused_huge_pages_of_every_size_are_counted(tmp_path: Path) -> None:
+    """Meminfo counts the pages of the default size only (htop-dev/htop#447, collectd/collectd#2914)."""
+    write_huge_pages(tmp_path / "sys", **{"2048kB": (0, 0), "1048576kB": (22, 2)})
+    collector = huge_pages_host(tmp_path)
+    pool = collector.collect().pools[0]
+    collector.close()
+
+    assert (pool.set_aside_bytes, pool.set_aside_free_bytes) == (36 * GIB, 20 * GIB)
+
+
+@pytest.mark.parametrize("broken", ["", "no number\n"])
+def test_unused_huge_pages_are_unknown_without_their_counts(tmp_path: Path, broken: str) -> None:
+    """Not 0: that is the figure of the default size, and says nothing of the other pages."""
+    if broken:
+        write_huge_pages(tmp_path / "sys", **{"2048kB": (0, 0), "1048576kB": (22, 2)})
+        (tmp_path / "sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages").write_text(broken)
+    collector = huge_pages_host(tmp_path)
+    pool = collector.collect().pools[0]
+    collector.close()
+
+    assert (pool.set_aside_bytes, pool.set_aside_free_bytes) == (36 * GIB, Absent.NOT_AVAILABLE)
+
+
+# Figures that may change with a line. MemTotal is the size of everything.
+CACHES = ("Cached", "Buffers", "SwapCached", "AnonPages", "Shmem", *FILE_PAGES, *ANONYMOUS)
+BY_USE = frozenset({"contents", "unattributed_bytes", "overlap"})
+AVAILABLE = frozenset({"available_bytes", "used_bytes", "quality", "source", *BY_USE})
+HUGE = frozenset({"set_aside_bytes", "set_aside_free_bytes", *BY_USE})
+DEPENDENT: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(CACHES, AVAILABLE),
+    "MemAvailable": AVAILABLE,
+    "MemFree": AVAILABLE | {"free_bytes"},
+    "SReclaimable": AVAILABLE,
+    **dict.fromkeys(("KReclaimable", "SUnreclaim", "KernelStack", "PageTables", "SecPageTables", "Percpu"), BY_USE),
+    "Zswap": BY_USE | {"swap.zswap_memory_bytes"},
+    "Zswapped": frozenset({"swap.zswap_stored_bytes"}),
+    **dict.fromkeys(("HugePages_Total", "Hugepagesize", "Hugetlb"), HUGE),
+    **dict.fromkeys(("HugePages_Free", "HugePages_Rsvd"), frozenset({"set_aside_free_bytes"})),
+    **dict.fromkeys(("SwapTotal", "SwapFree"), frozenset({"swap"})),
+}
+# Without these there is no pool: nothing would be known of what is available.
+NEEDED = frozenset({"MemTotal", "MemFree"})
+CORRUPTIONS: Mapping[str, Callable[[bytes, int], bytes]] = {
+    "zero": lambda line, value: line.replace(b"%d" % value, b"0", 1),
+    "doubled": lambda line, value: line.replace(b"%d" % value, b"%d" % (2 * value), 1),
+    "wrapped": lambda line, value: line.replace(b"%d" % value, b"%d" % ((1 << 64) - 1 - value), 1),
+    "wrapped in KiB": lambda line, value: line.replace(b"%d" % value, b"%d" % ((1 << 54) - 1 - value), 1),
+    "missing": lambda *_: b"",
+    "repeated": lambda line, _: line + line,
+    "no number": lambda line, value: line.replace(b"%d" % value, b"none", 1),
+    "negative": lambda line, value: line.replace(b"%d" % value, b"-%d" % value, 1),
+}
+MACHINE_FILES = sorted(MACHINES.glob("*/proc/meminfo"))
+# Every run of the tests has time for a few.
+FEW = ("old-kernel", "kvm-hugepages", "gb10", "headless-server", "wsl2")
+
+
+def figures(data: bytes) -> dict[str, Any]:
+    """Return every figure of the pool and of swap by name; without a pool, only those of swap."""
+    kib = Meminfo().parse(data)
+    swap = build_swap(kib)
+    found: dict[str, Any] = {}
+    if isinstance(swap, Swap):
+        found |= {f"swap.{name}": getattr(swap, name) for name in Swap.__struct_fields__}
+    else:
+        found["swap"] = swap
+    try:
+        pool = build_pool(kib)
+    except ParseError:
+        return found | {"pool": None}
+    return found | {name: getattr(pool, name) for name in type(pool).__struct_fields__}
+
+
+def marked(path: Path) -> ParameterSet:
+    name = path.parts[-3]
+    return pytest.param(path, id=name, marks=() if name in FEW else pytest.mark.long)
+
+
+@pytest.mark.parametrize("path", [marked(path) for path in MACHINE_FILES])
+def test_corrupted_line_changes_only_what_depends_on_it(path: Path) -> None:
+    """Every line of every machine, each in eight ways. Swap that contradicts itself is absent as a whole."""
+    data = path.read_bytes()
+    sound, count = figures(data), 0
+    for line in data.splitlines(keepends=True):
+        key, _, rest = line.partition(b":")
+        name, value = key.decode(), int(rest.split()[0])
+        for kind, corrupt in CORRUPTIONS.items():
+            found = figures(data.replace(line, corrupt(line, value), 1))
+            count += 1
+            if name == "MemTotal":
+                continue
+            assert "pool" not in found or name in NEEDED, f"{name} {kind}: no System RAM"
+            changed = {one for one in sound.keys() & found.keys() if sound[one] != found[one]}
+            allowed = DEPENDENT.get(name, frozenset())
+            assert {one for one in changed if not is_allowed(one, allowed)} == set(), f"{name} {kind}"
+    assert count > 100
+
+
+def is_allowed(figure: str, allowed: frozenset[str]) -> bool:
+    return figure in allowed or (figure.startswith("swap") and "swap" in allowed)
