@@ -37,6 +37,7 @@ class ActivityPoint(Struct, frozen=True):
 class Activity(Struct, frozen=True):
     """Changes over the window. Rates are per second and 0 where the kernel does not count.
 
+    `scanned_pages` and `freed_pages`: pages that direct reclaim looked at, and those of them that it freed.
     `swapped_pages`: pages read from and written to swap; None if not counted. `free_fall_bytes` and
     `device_growth_bytes`: how much less is free than at the highest point, and how much more devices hold.
     `evicted_ratio`: fraction of time in which GPU queues were evicted, above 1 if several were. `errors`: errors of
@@ -45,6 +46,7 @@ class Activity(Struct, frozen=True):
 
     allocstalls: float = 0.0
     scanned_pages: float = 0.0
+    freed_pages: float = 0.0
     refaults: float = 0.0
     compact_stalls: float = 0.0
     compact_fails: float = 0.0
@@ -60,6 +62,7 @@ AT_REST = Activity()
 COUNTERS = (
     "allocstall_total",
     "pgscan_direct_total",
+    "pgsteal_direct_total",
     "workingset_refault_file_total",
     "compact_stall_total",
     "compact_fail_total",
@@ -88,10 +91,11 @@ def compute_activity(points: tuple[ActivityPoint, ...], now: ActivityPoint) -> A
     first, last = points[0], points[-1]
     # A window that has just begun would turn one event into a high rate.
     seconds = max(WINDOW_SECONDS, last.at - first.at)
-    allocstalls, scanned, refaults, stalls, fails, *swapped = _rates(first.kernel, last.kernel, seconds)
+    allocstalls, scanned, freed, refaults, stalls, fails, *swapped = _rates(first.kernel, last.kernel, seconds)
     return Activity(
         allocstalls,
         scanned,
+        freed,
         refaults,
         stalls,
         fails,

@@ -36,10 +36,12 @@ from memwatch.pressure.signals import (
 )
 from memwatch.snapshot import Level, MemoryPsi, Pressure, Reason
 
-# A forecast is critical on the second consecutive tick that makes it: less than 3.6 s to full, and less than 0.65
-# times as long as it has been falling. A collapse at a steady rate is then critical a third of its time before the
-# end. A load that stops at 90 % of a board with 8 GB is not, nor is a KV cache of 50 GiB that is allocated in 5 s.
-CRITICAL_SECONDS = 3.6
+# A forecast is critical on the second consecutive tick that makes it: less than 3.3 s until the machine is lost,
+# and less than 0.65 times as long as it has been falling. A collapse at a steady rate is then critical a third of
+# its time before the end. A load that stops at 90 % of a board with 8 GB is not, nor is a KV cache of 50 GiB that
+# is allocated in 5 s. GB10 machines are lost with 2.5 of 121.7 GiB available (vllm-project/vllm#54200); small
+# boards use their last hundred MiB.
+CRITICAL_SECONDS, LOST_RATIO, LOST_NOTHING_BYTES = 3.3, 0.022, 4096 * MIB
 CRITICAL_USED, CRITICAL_BYTES = 0.85, 512 * MIB
 # Locked memory is named from this fraction of the size on.
 LOCKED_RATIO = 0.10
@@ -179,7 +181,9 @@ def is_near_the_end(forecast: Forecast, target: Target, ratio: float) -> bool:
     """Check that a fall will soon end in nothing available. `ratio` excludes resident memory."""
     is_long = forecast.fell_seconds >= LONG_SECONDS and ratio >= LONG_USED
     is_small = target.is_host and target.available_bytes < CRITICAL_BYTES
-    is_soon = forecast.seconds < min(CRITICAL_SECONDS, LASTS_RATIO * forecast.fell_seconds)
+    lost = LOST_RATIO * max(0, target.size_bytes - LOST_NOTHING_BYTES)
+    seconds_left = forecast.seconds * (1.0 - lost / max(1, target.available_bytes))
+    is_soon = seconds_left < min(CRITICAL_SECONDS, LASTS_RATIO * forecast.fell_seconds)
     return is_soon and (ratio >= CRITICAL_USED or is_long or is_small)
 
 

@@ -32,6 +32,8 @@ MIN_SWAPPED_PAGES = 10.0
 # Direct reclaim: allocations per second that had to free memory themselves. Machines with a full page cache have a
 # few now and then; a livelock has hundreds, and reads again what it has just dropped.
 MIN_ALLOCSTALLS, LIVELOCK_ALLOCSTALLS, LIVELOCK_REFAULTS = 1.0, 20.0, 100.0
+# Pages that direct reclaim looks at per second, and the fraction of them that it frees, if it finds nothing.
+VAIN_PAGES, VAIN_FREED = 1000.0, 0.05
 # Failed compactions per second. Serving DGX Sparks have 1 to 2 all day (sparkring#173).
 MIN_COMPACT_FAILS, MIN_COMPACT_SOME = 5.0, 0.02
 # Growth of device memory in the window that makes failing compaction matter, as a fraction of the size.
@@ -80,6 +82,8 @@ def find_signals(
         yield from _swap(target, inputs, changes.activity)
         yield from _psi_signals(target, changes, inputs.cgroup_pressure)
         yield from _livelock(changes)
+        if isinstance(inputs.psi, Absent):
+            yield from _vain_reclaim(changes.activity)
         yield from _evicted(changes.activity)
         yield from _kills(inputs)
         yield from _fragmentation(target, inputs, changes)
@@ -142,6 +146,18 @@ def _livelock(changes: TickChanges) -> Iterator[Signal]:
             f"and {activity.refaults:,.0f} pages of files per second were read again"
         )
         yield Signal("livelock", Level.CRITICAL, text)
+
+
+def _vain_reclaim(activity: Activity) -> Iterator[Signal]:
+    """Reclaim that finds nothing on kernels without PSI, such as those of JetPack: tasks stall on it."""
+    scanned, freed = activity.scanned_pages, activity.freed_pages
+    if activity.allocstalls < LIVELOCK_ALLOCSTALLS or scanned < VAIN_PAGES or freed > VAIN_FREED * scanned:
+        return
+    text = (
+        f"reclaim finds nothing: {activity.allocstalls:,.0f} allocations per second had to free memory, "
+        f"and {freed / scanned * 100:.0f}% of the pages they looked at were freed"
+    )
+    yield Signal("livelock", Level.HIGH, text)
 
 
 def _evicted(activity: Activity) -> Iterator[Signal]:

@@ -14,7 +14,15 @@ from memwatch.alerts.rules import RULES, URGENT, URGENT_SECONDS, AlertRules
 from memwatch.model import Thresholds
 from memwatch.pressure import oom_kills, signals
 from memwatch.pressure.forecast import LASTS_RATIO
-from memwatch.pressure.judge import CRITICAL_BYTES, CRITICAL_SECONDS, CRITICAL_USED, LONG_SECONDS, LONG_USED
+from memwatch.pressure.judge import (
+    CRITICAL_BYTES,
+    CRITICAL_SECONDS,
+    CRITICAL_USED,
+    LONG_SECONDS,
+    LONG_USED,
+    LOST_NOTHING_BYTES,
+    LOST_RATIO,
+)
 from memwatch.pressure.resident import AUTO_RESIDENT_SECONDS
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level
@@ -89,8 +97,10 @@ def signal_rows() -> Iterator[tuple[str, str, str]]:
         "livelock",
         f"all tasks waited {percent(signals.FULL_CRITICAL)} of the last {window}, {signals.LIVELOCK_ALLOCSTALLS:g} "
         f"allocations per second had to free memory, and {signals.LIVELOCK_REFAULTS:g} pages of files per second "
-        "were read again, at any use",
-        "critical",
+        "were read again, at any use; without PSI: so many allocations had to free memory, and of "
+        f"{signals.VAIN_PAGES:,.0f} pages per second that they looked at {percent(signals.VAIN_FREED)} or less "
+        "were freed",
+        "critical; high",
     )
     yield (
         "evicted",
@@ -100,7 +110,8 @@ def signal_rows() -> Iterator[tuple[str, str, str]]:
     )
     yield (
         "ttf",
-        f"the forecast says full within {span(signals.TTF_MEDIUM_SECONDS)}; within {span(CRITICAL_SECONDS)} and "
+        f"the forecast says full within {span(signals.TTF_MEDIUM_SECONDS)}; within {span(CRITICAL_SECONDS)} "
+        f"of {percent(LOST_RATIO)} left (of what exceeds {LOST_NOTHING_BYTES >> 30} GiB), and "
         f"{LASTS_RATIO:g} times as long as memory has been falling, with {percent(CRITICAL_USED)} used, "
         f"{percent(LONG_USED)} after {span(LONG_SECONDS)}, or less than {CRITICAL_BYTES >> 20} MiB of System RAM "
         "left. Never critical for a GPU's own memory",

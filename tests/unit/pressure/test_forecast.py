@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.pressure.forecast import FAR, FAST, NEAR, NO_FALL, Fall, Horizon, Point, Slope, Trend, slower_pace
+from memwatch.pressure.forecast import (
+    FAR,
+    FAST,
+    NEAR,
+    NO_FALL,
+    Fall,
+    Horizon,
+    Past,
+    Point,
+    Slope,
+    Trend,
+    slower_pace,
+)
 from support.fakes import GIB
 
 SIZE = 64 * GIB
@@ -74,16 +86,19 @@ def test_fall_has_stopped_below_a_quarter_of_its_pace(lost: int, is_known: bool)
 @pytest.mark.parametrize(
     ("available", "size", "is_stated"),
     [
-        (60 * PACE - 1, 120 * PACE, False),
-        (60 * PACE, 120 * PACE, True),
-        (60 * PACE + 1, 120 * PACE, True),
         (30 * PACE, 300 * PACE - 1, False),
         (30 * PACE, 300 * PACE, True),
-        (30 * PACE, 300 * PACE + 1, True),
+        (60 * PACE - 1, 300 * PACE, False),
+        (60 * PACE, 300 * PACE, True),
+        (60 * PACE, 300 * PACE - 1, False),
+        (300 * PACE - 1, 1500 * PACE, True),
+        (300 * PACE, 1500 * PACE, False),
+        (300 * PACE, 2000 * PACE, True),
+        (300 * PACE, 2000 * PACE - 1, False),
     ],
 )
-def test_forecast_below_a_minute_is_stated_from_90_percent_on(available: int, size: int, is_stated: bool) -> None:
-    """A fall of five minutes: most loads of models stop before."""
+def test_forecast_is_stated_from_a_use_on(available: int, size: int, is_stated: bool) -> None:
+    """90 % used below a minute, 80 % below five, 85 % above: most loads, builds and caches stop before."""
     trend = Trend(near=slope(NEAR, line(20, available)), far=Slope(FAR, (), Fall(PACE, 300.0)))
 
     forecast = trend.forecast(size)
@@ -162,7 +177,54 @@ def test_leak_lasts_for_six_times_the_time_so_far(available: int, is_stated: boo
     """It has been steady for minutes."""
     trend = Trend(near=slope(NEAR, line(20, available)), far=Slope(FAR, (), Fall(PACE, 100.0)))
 
-    forecast = trend.forecast(1 << 21)
+    forecast = trend.forecast(1 << 23)
 
     assert forecast is not None
     assert forecast.is_stated is is_stated
+
+
+def drive(trend: Trend, size: int, *points: tuple[float, int]) -> Trend:
+    """Return the trend after lines from point to point (time, available bytes), at ten readings a second."""
+    (before, available), *rest = points
+    for at, level in rest:
+        steps = round((at - before) * 10)
+        for step in range(1, steps + 1):
+            part = step / steps
+            left = round(available + part * (level - available))
+            trend = trend.with_point(before + part * (at - before), left, size)
+        before, available = at, level
+    return trend
+
+
+@pytest.mark.parametrize(("lowest", "is_stated"), [(1499, False), (1500, False), (1501, True)])
+def test_fall_to_where_memory_came_back_is_not_forecast(lowest: int, is_stated: bool) -> None:
+    """A save that copies memory every few minutes: 85 % used again is no news. 10,000 units are all there is."""
+    trend = drive(Trend(), 10_000, (0, 2500), (60, lowest), (70, 2500), (140, 2500), (300, 1500))
+    forecast = trend.forecast(10_000)
+
+    assert forecast is not None
+    assert forecast.is_stated is is_stated
+
+
+def test_memory_that_came_back_an_hour_ago_is_forgotten() -> None:
+    past = Past().with_point(0.0, 100, 1000).with_point(10.0, 200, 1000)
+
+    assert past.has_been(100, 3610.0)
+    assert not past.has_been(99, 3610.0)
+    assert not past.has_been(100, 3610.1)
+    assert not Past().has_been(0, 0.0)
+
+
+@pytest.mark.parametrize(("risen", "is_known"), [(129, False), (130, True)])
+def test_memory_came_back_from_three_percent_on(risen: int, is_known: bool) -> None:
+    past = Past().with_point(0.0, 100, 1000).with_point(1.0, risen, 1000)
+
+    assert past.has_been(100, 2.0) is is_known
+
+
+def test_least_of_several_falls_counts() -> None:
+    past = Past()
+    for at, available in enumerate((100, 200, 50, 150, 120, 300)):
+        past = past.with_point(float(at), available, 1000)
+
+    assert (past.came_back, past.at) == (50, 3.0)

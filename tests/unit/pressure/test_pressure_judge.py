@@ -177,13 +177,23 @@ def test_end_is_near_at_any_use_with_few_bytes_of_the_host(available: int, is_ho
 
 @pytest.mark.parametrize(
     ("seconds", "fell", "is_near"),
-    [(3.59, 20.0, True), (3.6, 20.0, False), (2.59, 4.0, True), (2.6, 4.0, False)],
+    [(3.29, 20.0, True), (3.3, 20.0, False), (2.59, 4.0, True), (2.6, 4.0, False)],
 )
 def test_end_is_near_in_less_time_than_the_fall_will_last(seconds: float, fell: float, is_near: bool) -> None:
-    """Less than 3.6 s, and less than 0.65 times as long as it has been falling."""
+    """Less than 3.3 s, and less than 0.65 times as long as it has been falling. A small board uses all of it."""
+    target = Target("ram", "system_ram", 4 * GIB, GIB, is_host=True)
     forecast = Forecast(seconds, fell, is_stated=False, is_lasting=True)
 
-    assert is_near_the_end(forecast, ram(2 * GIB), 0.97) is is_near
+    assert is_near_the_end(forecast, target, 0.97) is is_near
+
+
+@pytest.mark.parametrize(("seconds", "is_near"), [(4.19, True), (4.21, False)])
+def test_large_machine_is_lost_before_nothing_is_left(seconds: float, is_near: bool) -> None:
+    """2.2 % of 104 GiB, less 4: of 10.27 GiB the last 2.2 are lost, so 3.3 s are left of 4.2."""
+    target = Target("ram", "system_ram", 104 * GIB, round(2.2 * GIB / (1 - 3.3 / 4.2)), is_host=True)
+    forecast = Forecast(seconds, 20.0, is_stated=False, is_lasting=True)
+
+    assert is_near_the_end(forecast, target, 0.90) is is_near
 
 
 @pytest.mark.parametrize(
