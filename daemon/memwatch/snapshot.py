@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct, field
 
@@ -33,6 +33,11 @@ from memwatch.owners import KernelHeld, Owner
 CollectorState = Literal["ok", "starting", "failing", "stalled", "unavailable"]
 
 
+# Values in JSON, labels and the configuration, in the order of the levels.
+LevelWord = Literal["low", "medium", "high", "critical"]
+LevelOrUnknown = Literal[LevelWord, "unknown"]
+
+
 class Level(IntEnum):
     """Pressure level of a pool or a limit."""
 
@@ -42,8 +47,17 @@ class Level(IntEnum):
     CRITICAL = 3
 
     @property
-    def word(self) -> str:
-        return self.name.lower()
+    def word(self) -> LevelWord:
+        """Return the value of programs; `label` is for people."""
+        return LEVEL_WORDS[self]
+
+    @property
+    def label(self) -> str:
+        """Return the word for people: "OK" for `low`, which beside "System RAM" reads as "RAM is low"."""
+        return "OK" if self is Level.LOW else self.word
+
+
+LEVEL_WORDS: tuple[LevelWord, ...] = get_args(LevelWord)
 
 
 class Reason(Struct, frozen=True):

@@ -310,7 +310,7 @@ def replay_identity(player: Player) -> Identity:
 def render_status(snapshot: Snapshot) -> str:
     """Return one line for `systemctl status`."""
     levels = ", ".join(
-        f"{snapshot.labels[one.target]} {one.level.word} ({one.ratio:.0%})" for one in snapshot.pressure
+        f"{snapshot.labels[one.target]} {one.level.label} ({one.ratio:.0%})" for one in snapshot.pressure
     )
     return levels or "no data"
 

@@ -26,15 +26,16 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 from conditions import Condition
+from memwatch.snapshot import Level
 
 DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
+# The words for people, by the value of memwatch_pressure_level.
+LEVEL_LABELS = tuple(level.label for level in Level)
 LEVELS = ValueMap(
     options={
         str(number): ValueMappingResult(text=text, color=color, index=number)
-        for number, (text, color) in enumerate(
-            (("low", GREEN), ("medium", YELLOW), ("high", ORANGE), ("critical", RED))
-        )
+        for number, (text, color) in enumerate(zip(LEVEL_LABELS, (GREEN, YELLOW, ORANGE, RED), strict=True))
     }
 )
 UP = ValueMap(

@@ -1,4 +1,4 @@
-"""Write deploy/grafana/dashboards/*.json with Grafana's builders (pip install grafana-foundation-sdk).
+"""Write deploy/grafana/dashboards/*.json with Grafana's builders (pip install grafana-foundation-sdk memwatch).
 
 Run `python deploy/grafana/build.py` after a change in this folder; a test compares the result.
 """

@@ -14,6 +14,7 @@ from grafana_foundation_sdk.models.common import HeatmapCalculationMode
 from board import (
     DATASOURCE,
     INCIDENT_LINK,
+    LEVEL_LABELS,
     LEVELS,
     ORANGE,
     RED,
@@ -38,7 +39,6 @@ J = '{job=~"$job"}'
 SHARED = '{job=~"$job",target!~"gpu[0-9]+([.]mig[0-9]+)?"}'
 LEVEL = f"max by (job, instance) (memwatch_pressure_level{SHARED})"
 NAMES = f"max by (job, instance, hostname) (memwatch_machine_info{J})"
-WORDS = ("low", "medium", "high", "critical")
 
 
 def named(expression: str) -> str:
@@ -131,7 +131,7 @@ def worst(built: dashboard.Dashboard) -> None:
     text = "From the rules in deploy/prometheus/rules."
     built.with_panel(rows("Firing", text, alerts, names, 8, FIRING, ("severity",)))
     built.with_panel(heat())
-    by_level = {word: f"count({LEVEL} == {number}) or vector(0)" for number, word in enumerate(WORDS)}
+    by_level = {word: f"count({LEVEL} == {number}) or vector(0)" for number, word in enumerate(LEVEL_LABELS)}
     built.with_panel(
         stacked(lines("Machines by level", "Each machine once, by its worst pool or limit.", by_level, "none"))
     )

@@ -8,6 +8,7 @@ from grafana_foundation_sdk.builders.dashboard import Row
 from board import (
     GREEN,
     INCIDENT_LINK,
+    LEVEL_LABELS,
     LEVELS,
     ORANGE,
     RED,
@@ -210,7 +211,7 @@ def peaks(built: dashboard.Dashboard) -> None:
     built.with_panel(dashed(lines("Lowest headroom", text, queries, only=GPU), "at the scrape$"))
     passed = f'rate(memwatch_pressure_seconds_total{M[:-1]},level!="low"}}{window})'
     queries = {"{{level}}": f"max by (level) ({passed})"}
-    text = "Fraction of the time at each level above low, of the target with the most."
+    text = "Fraction of the time at each level above OK, of the target with the most."
     panel = lines("Time at each level", text, queries, "percentunit").max(1)
     built.with_panel(colored(panel, {"medium": YELLOW, "high": ORANGE, "critical": RED}))
 
@@ -218,7 +219,7 @@ def peaks(built: dashboard.Dashboard) -> None:
 def pressure(built: dashboard.Dashboard) -> None:
     built.with_row(Row("Pressure"))
     levels = {"{{target}}": f"memwatch_pressure_level{M}"}
-    built.with_panel(states("Level", "low, medium, high, critical", levels, LEVELS))
+    built.with_panel(states("Level", ", ".join(LEVEL_LABELS), levels, LEVELS))
     ratio = {"{{target}}": f"memwatch_pressure_ratio{M}"}
     text = "Usage determines the level; other signals raise it."
     built.with_panel(lines("Usage for the pressure level", text, ratio, "percentunit").max(1))

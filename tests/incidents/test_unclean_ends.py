@@ -57,7 +57,7 @@ def on_gpu(holder: Holder, place: str) -> Holder:
     ("level", "restarted", "crash", "kind", "text"),
     [
         (3, True, (), "unknown", "a freeze and a loss of power look the same"),
-        (0, True, (), "power", "System RAM was under low pressure"),
+        (0, True, (), "power", "System RAM was OK"),
         (3, True, ("dmesg-efi-1: Kernel panic - not syncing: x",), "unknown", "Kernel panic - not syncing: x"),
         (3, False, (), "unknown", "memwatchd crashed or was killed"),
     ],

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from memwatch.helper.codec import DecodeError, from_line, to_line
 from memwatch.model import Absent, Bytes, Device, Process, Words
-from memwatch.snapshot import Level, Snapshot
+from memwatch.snapshot import Level, LevelWord, Snapshot
 
 MAX_TICKS = 2000
 HOLDERS = 10
@@ -43,7 +43,7 @@ class TargetPressure(Struct, frozen=True):
     reasons: tuple[str, ...]
 
     @property
-    def word(self) -> str:
+    def word(self) -> LevelWord:
         return Level(self.level).word
 
 

@@ -55,16 +55,15 @@ def explain_end(words: UncleanShutdown, crash: Sequence[str]) -> tuple[Killer, s
         return Killer("unknown", f"crash record of the kernel: {'; '.join(crash)}"), "then the kernel crashed"
     worst = words.last.worst if words.last is not None else None
     if worst is not None and worst.level < Level.HIGH:
-        evidence = (
-            f"a new boot without a shutdown, no crash record, and {worst.label} was under {worst.word} pressure"
-        )
+        level = Level(worst.level).label
+        evidence = f"a new boot without a shutdown, no crash record, and {worst.label} was {level}"
         return Killer("power", evidence), "then the machine lost power or was reset, with memory left"
     evidence = f"a new boot without a shutdown and no crash record: {FREEZE}"
     return Killer("unknown", evidence), "then the machine stopped, by a freeze or a reset"
 
 
 def build_unclean(words: UncleanShutdown, crash: Sequence[str], boot_id: str = "") -> Incident | None:
-    """Build the incident of an unclean end from its last words. None if memwatchd alone ended, at low pressure."""
+    """Build the incident of an unclean end from its last words. None if only memwatchd ended, with memory left."""
     worst = words.last.worst if words.last is not None else None
     if not words.machine_restarted and (worst is None or worst.level < Level.HIGH):
         return None

@@ -13,9 +13,10 @@ from memwatch.neighbours.book import MachineView
 from memwatch.neighbours.found import FoundMachine
 from memwatch.neighbours.last_words import LastWords
 from memwatch.neighbours.tick import Tick
+from memwatch.snapshot import LEVEL_WORDS, LevelOrUnknown
 
 MachineState = NeighbourState | Literal["found"]
-LEVELS = ("critical", "high", "medium", "unknown", "low")
+LEVELS: tuple[LevelOrUnknown, ...] = (*reversed(LEVEL_WORDS[1:]), "unknown", LEVEL_WORDS[0])
 MISSING: tuple[MachineState, ...] = ("silent", "unreachable", "refused", "stopped", "starting")
 
 

@@ -15,7 +15,7 @@ from memwatch.model import Absent, Bytes, Device
 from memwatch.planning.fit import find_holders
 from memwatch.printable import printable
 from memwatch.render.summary import build_sentence, by_footprint, compute_headroom, find_worst
-from memwatch.snapshot import Level, Snapshot
+from memwatch.snapshot import Level, LevelOrUnknown, Snapshot
 
 SCHEMA = 1
 MAX_BYTES = 1024
@@ -45,7 +45,6 @@ Figure = Annotated[int, Meta(ge=0, lt=1 << 60)]
 Instant = Annotated[float, Meta(ge=0, le=1e11)]
 Name = Annotated[str, Meta(max_length=NAME_LENGTH)]
 Text = Annotated[str, Meta(max_length=TEXT_LENGTH)]
-LevelWord = Literal["low", "medium", "high", "critical", "unknown"]
 SeenAs = Literal["starting", "up", "late", "stopped", "silent", "told", "unreachable", "refused"]
 
 
@@ -61,14 +60,14 @@ class PoolTick(Struct, frozen=True, omit_defaults=True):
     size: Figure
     used: Figure | None = None
     available: Figure | None = None
-    level: LevelWord = "unknown"
+    level: LevelOrUnknown = "unknown"
 
 
 class ReasonsTick(Struct, frozen=True):
-    """The level of a pool or a limit above low, with its reasons."""
+    """The level of a pool or a limit above OK, with its reasons."""
 
     target: Name
-    level: LevelWord
+    level: LevelOrUnknown
     reasons: Annotated[tuple[Text, ...], Meta(max_length=MAX_REASONS)]
 
 
@@ -104,7 +103,7 @@ class Tick(Struct, frozen=True, omit_defaults=True):
     host: Name
     unix: Instant
     interval: Annotated[float, Meta(gt=0, le=3600)]
-    level: LevelWord
+    level: LevelOrUnknown
     sentence: Text
     pools: Annotated[tuple[PoolTick, ...], Meta(max_length=MAX_POOLS)] = ()
     levels: Annotated[tuple[ReasonsTick, ...], Meta(max_length=MAX_POOLS)] = ()
@@ -147,7 +146,7 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
         host=_cut(snapshot.host, NAME_LENGTH),
         unix=round(snapshot.unix, 3),
         interval=snapshot.interval_seconds,
-        level=_word(worst.level) if worst else "unknown",
+        level=worst.level.word if worst else "unknown",
         sentence=_cut(build_sentence(snapshot, worst), TEXT_LENGTH),
         pools=tuple(
             PoolTick(
@@ -156,7 +155,7 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
                 pool.size_bytes,
                 _figure(pool.used_bytes),
                 _figure(pool.available_bytes),
-                _word(levels[pool.id]) if pool.id in levels else "unknown",
+                levels[pool.id].word if pool.id in levels else "unknown",
             )
             for pool in ranked
             if isinstance(pool.size_bytes, int)
@@ -247,7 +246,7 @@ def _raised(snapshot: Snapshot) -> Iterable[ReasonsTick]:
     raised = [verdict for verdict in snapshot.pressure if verdict.level > Level.LOW]
     for verdict in sorted(raised, key=lambda one: -one.level)[:MAX_POOLS]:
         texts = tuple(_cut(reason.text, TEXT_LENGTH) for reason in verdict.reasons[:MAX_REASONS])
-        yield ReasonsTick(_cut(verdict.target, NAME_LENGTH), _word(verdict.level), texts)
+        yield ReasonsTick(_cut(verdict.target, NAME_LENGTH), verdict.level.word, texts)
 
 
 def _holders(snapshot: Snapshot, device: Device | None) -> Iterable[HolderTick]:
@@ -266,10 +265,6 @@ def _holders(snapshot: Snapshot, device: Device | None) -> Iterable[HolderTick]:
 def _select(events: Iterable[Event]) -> tuple[EventTick, ...]:
     sent = [event for event in events if event.kind in SENT_EVENTS][:MAX_EVENTS]
     return tuple(EventTick(round(one.unix, 3), one.kind, _cut(one.text, TEXT_LENGTH)) for one in sent)
-
-
-def _word(level: Level) -> LevelWord:
-    return level.word  # type: ignore[return-value]
 
 
 def _figure(figure: Bytes) -> int | None:

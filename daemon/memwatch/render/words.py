@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 
 from memwatch import units
@@ -16,8 +16,7 @@ DASH = "—"
 SIMULATED = "Simulated data: replayed from a recording, not measured on this machine."
 # For a carve-out.
 NOT_JUDGED = "no pressure level (the GPU also uses system RAM)"
-# "low" beside "System RAM" reads as "RAM is low". The API keeps `low`.
-LEVEL_WORDS = {"low": "OK"}
+LEVEL_LABELS: Mapping[str, str] = {level.word: level.label for level in Level}
 # A reason that is over, as `pressure.judge.add_age` writes it.
 PAST = re.compile(r"(?P<age>\d+) s ago: (?P<text>.*); clears in (?P<left>\d+) s")
 DAY_SECONDS = 86_400
@@ -315,8 +314,8 @@ def is_recovering(verdict: Pressure) -> bool:
 
 
 def level(word: str) -> str:
-    """Return the word shown for a level: "OK" for `low`, else the level itself."""
-    return LEVEL_WORDS.get(word, word)
+    """Return the word for people of a level, or of "unknown", as the API gives it."""
+    return LEVEL_LABELS.get(word, word)
 
 
 def waited(part: float, window: str, who: str = "tasks") -> str:

@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Reason = Literal["not_supported", "not_permitted", "not_available", "not_read", "stale", "inconsistent"]
-LevelWord = Literal["low", "medium", "high", "critical"]
 
 
 class Answer(BaseModel):

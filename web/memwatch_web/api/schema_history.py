@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from memwatch_web.api.schema_base import Answer, Figures, LevelWord, Reason
+from memwatch.snapshot import LevelWord
+from memwatch_web.api.schema_base import Answer, Figures, Reason
 
 
 class Series(Answer):

@@ -6,9 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from memwatch.snapshot import LevelOrUnknown
 from memwatch_web.api.schema_base import Answer, Figures
-
-LevelOrUnknown = Literal["low", "medium", "high", "critical", "unknown"]
 
 
 class MachinePool(Figures):
@@ -21,7 +20,7 @@ class MachinePool(Figures):
 
 
 class MachineLevel(Answer):
-    """A pool or a limit above low, with the reasons."""
+    """A pool or a limit above OK, with the reasons."""
 
     target: str
     level: LevelOrUnknown

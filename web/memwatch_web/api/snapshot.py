@@ -12,7 +12,7 @@ from starlette.responses import Response
 from memwatch.monitor.loop import Monitor
 from memwatch.render import json as as_json
 from memwatch.render.json import answer_bytes, to_bytes
-from memwatch.snapshot import Snapshot
+from memwatch.snapshot import LevelWord, Snapshot
 from memwatch_web.api.parameters import HEADER
 from memwatch_web.api.services import Services
 from memwatch_web.api.views import compact_stream
@@ -44,7 +44,7 @@ class JsonStream:
         self._cache = cache
         self._wanted = wanted
         self._seen = self._resumed_from(last_id)
-        self._levels: dict[str, str] = {}
+        self._levels: dict[str, LevelWord] = {}
 
     def chunk(self, snapshot: Snapshot) -> bytes:
         parts = [

@@ -21,7 +21,7 @@ def pressure_families(snapshot: Snapshot, levels: LevelTimes | None) -> Iterator
     def rows(figure: Callable[[Pressure], Value]) -> list[Row]:
         return [((one.target, devices.get(one.target, "")), figure(one)) for one in judged]
 
-    text = "Pressure level of a target: 0 low, 1 medium, 2 high, 3 critical."
+    text = "Pressure level of a target: 0 OK (low), 1 medium, 2 high, 3 critical."
     yield gauge("pressure_level", text, rows(lambda one: int(one.level)), TARGET)
     yield gauge(
         "pressure",

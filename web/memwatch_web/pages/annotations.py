@@ -94,7 +94,7 @@ def find_restarts(buckets: Iterable[Bucket]) -> list[float]:
 
 
 def find_level_spans(buckets: Sequence[Bucket], step: float) -> list[LevelSpan]:
-    """Return the runs of each level above low. A bucket has the highest level within it."""
+    """Return the runs of each level above OK. A bucket has the highest level within it."""
     runs: list[LevelSpan] = []
     for number, bucket in enumerate(buckets):
         if not bucket.maximum:

@@ -11,9 +11,10 @@ from msgspec import Struct, field
 from memwatch.client.terminal.trend import Trend
 from memwatch.model import Absent, Bytes
 from memwatch.render import words as wording
+from memwatch.snapshot import LEVEL_WORDS
 
 Json = dict[str, Any]
-LEVELS = ("low", "medium", "high", "critical")
+LEVELS: Sequence[str] = LEVEL_WORDS
 MARKS = {"low": "●", "medium": "◆", "high": "△", "critical": "▲"}
 CLEARS = re.compile(r"clears in [^;,]+|clears once [^;,]+")
 STYLES = {"low": "ok", "medium": "medium", "high": "high", "critical": "critical"}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from memwatch.snapshot import LEVEL_WORDS
+
 Json = dict[str, Any]
-LEVELS = ("medium", "high", "critical")
+LEVELS = LEVEL_WORDS[1:]
 
 
 class Mark(NamedTuple):

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from memwatch.history.notable_ticks import Tick
 from memwatch.history.tier import RowBlock
+from memwatch.snapshot import Level
 
 LAST_SECONDS = 120.0
 # Ticks that are kept in memory, of some 4 kB each.
@@ -44,7 +45,7 @@ class UncleanShutdown(Struct, frozen=True):
         if not self.samples:
             return f"unclean shutdown: {cause}; no sample since the start at {when}"
         worst = self.last.worst if self.last else None
-        pressure = f", {worst.label} {worst.word} ({worst.ratio:.1%} used)" if worst else ""
+        pressure = f", {worst.label} {Level(worst.level).label} ({worst.ratio:.1%} used)" if worst else ""
         return f"unclean shutdown: {cause}; last sample {when}{pressure}"
 
 

@@ -40,7 +40,7 @@ from memwatch.history.notable_ticks import NotableTick, NotableTicks, build_tick
 from memwatch.history.tiers import History
 from memwatch.snapshot import Level, Snapshot
 
-# Time between writes of rows at low pressure; half of it at medium. A rise to medium or more is written at once.
+# Time between writes of rows while all levels are OK; half of it at medium. A rise of the level is written at once.
 # Each write is at least a block of 4 KiB: every 30 s these are 12 MB a day, a fifth of them filled.
 FLUSH_SECONDS = 60.0
 # The first rows are written soon after the start. They have the number of kills so far: if the kernel kills the
@@ -175,7 +175,7 @@ class HistoryWriter:
             self._worst = _WorstTick(snapshot, boottime, rank)
 
     def _note_level(self, level: Level) -> None:
-        """Have rows written at once when pressure rises from low, and when it rises to high."""
+        """Have rows written at once when the level rises from OK, and when it rises to high."""
         if level > self._level and (self._level is Level.LOW or self._level < Level.HIGH <= level):
             self._flush_now = True
             self._changed.notify_all()
