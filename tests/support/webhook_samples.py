@@ -38,6 +38,7 @@ def notice(number: int = 1, firing: bool = True, target: str = "ram", rule: str 
         firing=firing,
         rule=rule,
         started_unix=1_795_256_500.0,
+        level_now=Level.CRITICAL if firing else Level.LOW,
     )
 
 

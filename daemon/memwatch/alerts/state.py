@@ -32,7 +32,8 @@ class Notification(Struct, frozen=True):
     """A notification. `id` stays the same in every delivery attempt.
 
     `rule`: the rule that fired; `event`: the same, or its resolved event. `started_unix`: start of firing.
-    `repeated`: a reminder of an alert that is still firing. `level`: None for rules without levels.
+    `repeated`: a reminder of an alert that is still firing. `level`: that of the alert, `level_now`: that of the
+    target, which may have come down while the alert still fires. None for rules without levels, and if unknown.
     """
 
     id: str
@@ -48,6 +49,14 @@ class Notification(Struct, frozen=True):
     started_unix: float = 0.0
     repeated: bool = False
     fact: bool = False
+    level_now: Level | None = None
+
+    @property
+    def has_eased(self) -> bool:
+        """Return True if the alert fires although its target has come down to a lower level."""
+        if not self.firing or self.level is None or self.level_now is None:
+            return False
+        return self.level_now < self.level
 
     @property
     def alert(self) -> str:
@@ -215,13 +224,14 @@ def build_notification(
 ) -> Notification:
     firing = state.firing or condition.fact
     previous = state.before if firing else LEVELS.get(condition.rule, state.before)
+    level = level_of(condition) if firing else condition.level
     return Notification(
         id=notice_id,
         event=condition.rule if firing else resolved_event(condition.rule),
         unix=unix,
         target=condition.target,
-        level=condition.level,
-        previous=None if condition.level is None else previous,
+        level=level,
+        previous=None if level is None else previous,
         reasons=state.reasons if firing else condition.reasons,
         firing=firing,
         rule=condition.rule,
@@ -229,7 +239,14 @@ def build_notification(
         started_unix=state.started_unix,
         repeated=repeated,
         fact=condition.fact,
+        level_now=condition.level,
     )
+
+
+def level_of(condition: Condition) -> Level | None:
+    """Return the level of a firing alert: at least that of its rule, also after its target has come down."""
+    own, now = LEVELS.get(condition.rule), condition.level
+    return max(own, now) if own is not None and now is not None else own if now is None else now
 
 
 def active_alerts(states: Mapping[Key, AlertState], silences: Iterable[Silence]) -> list[tuple[Key, AlertState]]:

@@ -171,7 +171,7 @@ class EventWriter:
             old = self._levels.get(pressure.target, Level.LOW)
             if pressure.level != old:
                 self._levels[pressure.target] = pressure.level
-                change = f"{wording.level(old.word)} → {wording.level(pressure.level.word)}"
+                change = f"{old.label} → {pressure.level.label}"
                 culprit = self._culprit(pressure, now) if pressure.level > max(old, Level.MEDIUM) else ""
                 text = f"{now.labels[pressure.target]}: {change} ({_why(pressure)}{culprit})"
                 self._record(now.unix, "level", text, pressure.target)
@@ -235,13 +235,14 @@ class EventWriter:
 
 def _alert_sentence(notification: Notification, label: str) -> str:
     word = "still firing" if notification.repeated else "firing" if notification.firing else "resolved"
-    if notification.level is not None:
-        level = wording.level(notification.level.word)
+    level, now = notification.level, notification.level_now
+    if level is not None:
+        eased = "" if now is None or (notification.firing and now == level) else f" (now {now.label})"
         if not notification.firing:
             rule = "critical" if notification.rule == CRITICAL else notification.rule
-            return f"alert {word}: {label} {rule} (now {level})"
+            return f"alert {word}: {label} {rule}{eased}"
         rule = "" if notification.rule == CRITICAL else f" ({notification.rule})"
-        return f"alert {word}: {label} {level}{rule}"
+        return f"alert {word}: {label} {level.label}{rule}{eased}"
     why = "; ".join(reason.text for reason in notification.reasons) or notification.target
     return f"alert {word}: {notification.rule} ({why})"
 

@@ -15,20 +15,26 @@ _WORDS = {rule.name: rule.words for rule in RULES}
 
 
 def build_title(notification: Notification, snapshot: Snapshot) -> str:
-    """Render the title, one line: "spark-1: memory is critical (System RAM)"."""
+    """Render the title, one line: "spark-1: memory is critical (System RAM)".
+
+    Of an alert that only still fires: "spark-1: memory was critical, now OK (System RAM)".
+    """
     where = snapshot.labels.get(notification.target, notification.target)
     words = _WORDS.get(notification.rule, "test notification")
+    if notification.has_eased and notification.level_now is not None:
+        words = f"{words.replace(' is ', ' was ', 1)}, now {notification.level_now.label}"
     state = "" if notification.firing else "resolved: "
     again = "still firing: " if notification.repeated else ""
     return _clean(f"{snapshot.host}: {state}{again}{words} ({where})")
 
 
 def build_text(notification: Notification, snapshot: Snapshot, sender: Sender | None) -> str:
-    """Render the text, one line each: reasons, usage, largest processes.
+    """Render the text, one line each: reasons of the alert's level, usage now, largest processes.
 
     With a `sender` also its labels, and the links to its dashboard and to the runbook.
     """
-    lines = [reason.text for reason in notification.reasons[:MAX_REASONS]]
+    then = f"was {notification.level.label}: " if notification.has_eased and notification.level is not None else ""
+    lines = [f"{then}{reason.text}" for reason in notification.reasons[:MAX_REASONS]]
     lines += [_figures(notification, snapshot), _holders(snapshot), *(_labels(sender) if sender else ())]
     lines = [_clean(line) for line in lines if line]
     runbook = sender.runbook_url(notification.rule, notification.target) if sender else None

@@ -13,7 +13,7 @@ from memwatch.alerts.state import Notification
 from memwatch.model import Absent, Pool, Process, Share, Words
 from memwatch.notify.sender import Sender
 from memwatch.render.json import SCHEMA, Json, known, rfc3339, to_bytes
-from memwatch.snapshot import Snapshot
+from memwatch.snapshot import Level, LevelWord, Snapshot
 
 # Standard Webhooks recommends that senders keep bodies small: "less than 20kb".
 MAX_BODY_BYTES = 20_000
@@ -165,8 +165,9 @@ def body_json(notification: Notification, snapshot: Snapshot, sender: Sender, le
         "severity": notification.severity,
         "started": rfc3339(notification.started_unix) if notification.started_unix else None,
         "repeated": notification.repeated,
-        "level": notification.level.word if notification.level is not None else None,
-        "previous": notification.previous.word if notification.previous is not None else None,
+        "level": _word(notification.level),
+        "level_now": _word(notification.level_now),
+        "previous": _word(notification.previous),
         "reasons": [
             {"signal": why.signal, "text": cut(why.text, length)} for why in notification.reasons[:MAX_REASONS]
         ],
@@ -177,6 +178,10 @@ def body_json(notification: Notification, snapshot: Snapshot, sender: Sender, le
         "runbook_url": sender.runbook_url(notification.rule, notification.target),
         "incident_url": sender.incident_url,
     }
+
+
+def _word(level: Level | None) -> LevelWord | None:
+    return None if level is None else level.word
 
 
 def values_json(notification: Notification, snapshot: Snapshot, length: int) -> Json:

@@ -12,6 +12,8 @@ from memwatch import units
 from memwatch.alerts.engine_rules import FULL_RATIO, PENDING_SECONDS
 from memwatch.alerts.rules import RULES, URGENT, URGENT_SECONDS, AlertRules
 from memwatch.model import Thresholds
+from memwatch.notify.sender import Sender
+from memwatch.notify.webhook_payload import TEXT_LENGTHS, body_json
 from memwatch.pressure import oom_kills, signals
 from memwatch.pressure.forecast import LASTS_RATIO
 from memwatch.pressure.judge import (
@@ -27,6 +29,8 @@ from memwatch.pressure.resident import AUTO_RESIDENT_SECONDS
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level
 from scripts.reference.markdown import code, codes, page, table
+from support.sample_snapshots import critical_gb10
+from support.webhook_samples import notice
 
 PROMETHEUS = Path(__file__).parents[3] / "deploy" / "prometheus" / "rules" / "alerts.yml"
 
@@ -41,6 +45,35 @@ memwatchd evaluates these rules itself and notifies the receivers that subscribe
 [Alerts](../howto/alerts.md). The key `events` of a receiver lists rules by name. The times are keys of
 [`[alerts]`](configuration.md#alerts).
 """
+
+BODY_INTRO = """
+A webhook posts one JSON object per notification. A field whose value is not known is null, and `absent` beside a
+figure says why. [A receiver](../howto/alerts.md#write-a-webhook-receiver) checks the signature.
+"""
+BODY_FIELDS = {
+    "schema": "1",
+    "id": "`webhook-id`: the same in every attempt to deliver it",
+    "event": "the rule that fired, or `pressure.resolved` and the like",
+    "time": "time of the notification",
+    "unix": "the same in Unix seconds",
+    "host": "host name of the machine",
+    "target": "id of the pool, share, device, collector, engine or neighbour",
+    "rule": "the alert rule, also of a resolved alert",
+    "severity": "`critical`, `warning` or `info`",
+    "started": "time when the alert began to fire",
+    "repeated": "true for a reminder of an alert that is still firing",
+    "level": "`low`, `medium`, `high` or `critical`. Of a firing alert its own level: at least that of its rule, "
+    "also while it only still fires. Of a resolved one the level that is left. Null for rules without levels",
+    "level_now": "the level of the target now, which may be lower than that of the alert",
+    "previous": "the level before: of the target before the alert fired, of the alert before it resolved",
+    "reasons": "`signal` and `text` of each reason for `level`",
+    "values": "figures of the target now, in bytes; `ratio` is the fraction that is judged",
+    "top": "the five processes with the largest footprints, with `unit` and `container`",
+    "labels": "`labels` of the [configuration](configuration.md#labels)",
+    "dashboard_url": "the overview; null if other machines cannot reach it and `url` under `[web]` is not set",
+    "runbook_url": "the section of the runbooks, likewise",
+    "incident_url": "the [incident](../howto/incidents.md) of the target, likewise",
+}
 
 PROMETHEUS_INTRO = """
 For Prometheus, [`alerts.yml`](../../deploy/prometheus/rules/alerts.yml) has these rules; each has a
@@ -205,6 +238,13 @@ def alerts_part() -> str:
     return "## Alert rules\n\n" + ALERTS_INTRO.strip() + "\n\n" + body + "\n\n" + urgent
 
 
+def body_part() -> str:
+    """Return the table of the fields of a webhook."""
+    fields = body_json(notice(), critical_gb10(), Sender(), TEXT_LENGTHS[0])
+    rows = [(code(name), BODY_FIELDS[name]) for name in fields]
+    return "## Body of a webhook\n\n" + BODY_INTRO.strip() + "\n\n" + table(("field", "content"), rows)
+
+
 def prometheus_part() -> str:
     """Return the table of the alert rules for Prometheus."""
     groups = yaml.safe_load(PROMETHEUS.read_text())["groups"]
@@ -224,4 +264,4 @@ def prometheus_part() -> str:
 
 def render() -> str:
     """Return the page."""
-    return page("Signals and alert rules", INTRO, signals_part(), alerts_part(), prometheus_part())
+    return page("Signals and alert rules", INTRO, signals_part(), alerts_part(), body_part(), prometheus_part())

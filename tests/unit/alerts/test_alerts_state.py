@@ -7,11 +7,22 @@ from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.alerts.rules import EVENTS, AlertRules, Condition, evaluate_rules, is_urgent, possible_targets
+from memwatch.alerts.rules import EVENTS, LEVELS, AlertRules, Condition, evaluate_rules, is_urgent, possible_targets
 from memwatch.alerts.silences import Silence, in_force
-from memwatch.alerts.state import AlertState, Key, Notification, Transition, active_alerts, advance_fact, step
+from memwatch.alerts.state import (
+    AlertState,
+    Key,
+    Notification,
+    Transition,
+    active_alerts,
+    advance_fact,
+    build_notification,
+    step,
+)
 from memwatch.events import Event
 from memwatch.model import Absent, Architecture, Device
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
@@ -20,6 +31,8 @@ from support.sample_snapshots import calm_workstation
 from support.settings_sample import settings_from
 
 RULES = AlertRules(pending_seconds=5, resolve_seconds=60, keep_firing_seconds=0, again_seconds=0, repeat_seconds=0)
+
+LEVEL_RULES = tuple(LEVELS)
 
 
 def snapshot_of(
@@ -75,6 +88,7 @@ def test_critical_for_five_seconds_fires_once_and_resolves_once() -> None:
     firing, resolved = (notification for _, notification in sent)
     assert (firing.previous, firing.level, firing.firing) == (Level.HIGH, Level.CRITICAL, True)
     assert (resolved.previous, resolved.level, resolved.firing) == (Level.CRITICAL, Level.MEDIUM, False)
+    assert (firing.level_now, resolved.level_now) == (Level.CRITICAL, Level.MEDIUM)
     assert firing.id != resolved.id
 
 
@@ -206,6 +220,38 @@ def test_lower_levels_are_alerts_if_enabled(rule: str, level: Level) -> None:
 
     assert timeline(sent) == [(5, rule), (170, "pressure.resolved")]
     assert [notification.previous for _, notification in sent] == [Level.LOW, level]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([*Level, None]), st.integers(1, 30)), min_size=1, max_size=6),
+    st.integers(0, 90),
+    st.sampled_from(LEVEL_RULES),
+)
+def test_message_of_a_firing_alert_never_has_a_lower_level_than_its_rule(
+    runs: list[tuple[Level | None, int]], silent: int, rule: str
+) -> None:
+    """Also one that was held, repeated, or sent after a silence; the level now is a field beside it."""
+    levels = [level for level, seconds in runs for _ in range(seconds)]
+    silences = [Silence("sil_1", 100.0 + silent, 100.0, 100.0 + silent, target="ram")]
+    rules = replace(RULES, events=frozenset({rule}), resolve_seconds=10, keep_firing_seconds=20, repeat_seconds=7)
+
+    for second, one in notices_from([snapshot_of(level) for level in levels], rules, silences=silences):
+        assert one.level_now == levels[second]
+        if one.firing:
+            assert one.level is not None
+            assert one.level >= LEVELS[rule]
+            assert one.has_eased == (one.level_now is not None and one.level > one.level_now)
+        else:
+            assert one.level == one.level_now
+
+
+def test_firing_alert_whose_source_is_silent_keeps_the_level_of_its_rule() -> None:
+    """As a receiver gets it that is added while there is no reading."""
+    state = AlertState(firing=True, notified=True, reasons=(Reason("util", "96.2% used"),))
+
+    one = build_notification(state, Condition("pressure.critical", "ram", True), 100.0, "msg_1")
+
+    assert (one.level, one.level_now, one.has_eased) == (Level.CRITICAL, None, False)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from standardwebhooks.webhooks import Webhook
 
 from memwatch.model import Absent, Process
 from memwatch.notify.alertmanager import alert_json
+from memwatch.notify.message_text import build_text, build_title
 from memwatch.notify.sender import Sender
 from memwatch.notify.webhook_payload import MAX_BODY_BYTES, build_body, parse_endpoint, parse_secret, sign
-from memwatch.snapshot import Reason
+from memwatch.snapshot import Level, Reason
 from memwatchd.settings.labels import MAX_LABELS, MAX_VALUE_LENGTH
 from support.sample_snapshots import calm_workstation, container_with_limit, critical_gb10
 from support.waiting import wait_until
@@ -32,13 +33,13 @@ def test_body_has_alert_target_and_largest_processes() -> None:
 
     assert list(body) == [
         "schema", "id", "event", "time", "unix", "host", "target", "rule", "severity", "started", "repeated",
-        "level", "previous", "reasons", "values", "top", "labels", "dashboard_url", "runbook_url",
+        "level", "level_now", "previous", "reasons", "values", "top", "labels", "dashboard_url", "runbook_url",
         "incident_url",
     ]  # fmt: skip
     assert (body["schema"], body["id"], body["event"]) == (1, "msg_1", "pressure.critical")
     assert (body["time"], body["unix"]) == ("2026-11-21T10:22:33.250Z", 1_795_256_553.25)
     assert (body["host"], body["target"]) == ("spark-1", "ram")
-    assert (body["level"], body["previous"]) == ("critical", "high")
+    assert (body["level"], body["level_now"], body["previous"]) == ("critical", "critical", "high")
     assert body["reasons"] == [{"signal": "util", "text": "96.2% used"}]
     assert body["values"]["size_bytes"] == snapshot.pools[0].size_bytes
     assert body["values"]["ratio"] == snapshot.pools[0].judged_ratio
@@ -52,6 +53,22 @@ def test_body_has_alert_target_and_largest_processes() -> None:
     assert body["runbook_url"] == "https://spark/memory/runbooks#memorycritical"
     assert body["incident_url"] is None
     assert body["labels"] == {"cluster": "west"}
+
+
+def test_message_about_an_alert_that_only_still_fires_says_so() -> None:
+    """Its level is the alert's, as its event says; the level now is another field."""
+    held = replace(notice(), level_now=Level.LOW, repeated=True)
+    snapshot = calm_workstation()
+
+    body = json.loads(build_body(held, snapshot, Sender()))
+    alert = alert_json(held, snapshot, Sender())
+
+    assert (body["event"], body["level"], body["level_now"]) == ("pressure.critical", "critical", "low")
+    title = "workbench: still firing: memory was critical, now OK (System RAM)"
+    assert (build_title(held, snapshot), alert["annotations"]["summary"]) == (title, title)
+    first, figures, *_ = build_text(held, snapshot, None).splitlines()
+    assert first == "was critical: 96.2% used"
+    assert figures.startswith("System RAM: 39.6% used")
 
 
 def test_messages_link_to_the_incident_of_the_alert() -> None:
