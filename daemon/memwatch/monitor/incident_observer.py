@@ -82,6 +82,11 @@ class IncidentObserver:
         """Return the findings without the followed processes that ended since the processes were read."""
         return findings if self.ends is None else self._ended.drop(findings, self.ends.ended)
 
+    @property
+    def ended_pids(self) -> frozenset[int]:
+        """Return the followed processes that ended and that the newest list of processes still has."""
+        return frozenset(self.ends.ended) if self.ends is not None else frozenset()
+
     def on_tick(self, now: Moment, snapshot: Snapshot, kills: NewKills, findings: Findings) -> None:
         with self._turn:
             if not self._is_stopped:

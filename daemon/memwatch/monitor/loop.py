@@ -184,9 +184,9 @@ class Monitor:
             snapshot = replace(snapshot, not_returned=returns.current)
         self._event_writer.on_tick(self.latest, snapshot, kills)
         self._event_writer.on_returns(snapshot, returns)
-        self._event_writer.on_leak_suspects(
-            now.wall, self.growth.add(now.boottime, snapshot.processes, rules.leaks)
-        )
+        ended = self.incidents.ended_pids | {kill.pid for kill in kills.named}
+        suspects = self.growth.add(now.boottime, snapshot.processes, rules.leaks, ended)
+        self._event_writer.on_leak_suspects(now.wall, suspects)
         self._update_alerts(now, snapshot, rules.alerts)
         try:
             self.between_scrapes.on_tick(snapshot)

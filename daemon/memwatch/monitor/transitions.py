@@ -19,7 +19,7 @@ from memwatch.kernel_log import KNOWN, DriverError
 from memwatch.model import Absent, holds_discrete_memory
 from memwatch.neighbour_status import NeighbourState
 from memwatch.pressure.oom_kills import NO_KILLS, NewKills
-from memwatch.processes.growth import GrowthTracker, ProcessKey, key_of
+from memwatch.processes.growth import SHORT_SECONDS, GrowthTracker, ProcessKey, key_of
 from memwatch.processes.leaks import LeakSuspect
 from memwatch.processes.unreturned import ReturnChanges
 from memwatch.render import words as wording
@@ -33,7 +33,9 @@ _STATE = attrgetter("name", "state")
 MAX_KILLS = 5
 REPEAT_SECONDS = 60.0
 # The process that grew most is named with a level: over this time, from this size on.
+# One that was killed since its size was last read is named as well.
 GROWTH_SECONDS, MIN_GROWN_BYTES, MAX_GROWN = 120.0, 256 << 20, 5
+GONE_SECONDS = SHORT_SECONDS
 OF_GPUS = frozenset({"vram", "hbm", "carveout", "mig_instance"})
 MISSING = ("silent", "unreachable", "refused", "stopped")
 # Orphans that were reported: more than a machine has.
@@ -181,7 +183,7 @@ class EventWriter:
         if self._growth is None:
             return ""
         since = self._growth.boottime - GROWTH_SECONDS
-        for one in self._growth.since(since, now.unix - GROWTH_SECONDS)[:MAX_GROWN]:
+        for one in self._growth.since(since, now.unix - GROWTH_SECONDS, GONE_SECONDS)[:MAX_GROWN]:
             is_of_gpu = pressure.target in one.process.device_bytes
             is_in_ram = pressure.kind not in OF_GPUS and not holds_discrete_memory(
                 one.process, now.pools, now.shares

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -138,7 +138,9 @@ class GrowthTracker:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tracks: dict[ProcessKey, ProcessTrack] = {}
+        self._processes: Sequence[Process] = ()
         self._listed: frozenset[ProcessKey] = frozenset()
+        self._ended: frozenset[ProcessKey] = frozenset()
         self._suspects: dict[ProcessKey, LeakSuspect] = {}
         self._added_at = -inf
 
@@ -147,17 +149,36 @@ class GrowthTracker:
         """Return the boot time of the last `add` that took effect."""
         return self._added_at
 
-    def add(self, boottime: float, processes: Sequence[Process], rules: LeakRules) -> list[LeakSuspect]:
-        """Add the sizes of processes, at most every ten seconds. Return the new suspects."""
+    def add(
+        self, boottime: float, processes: Sequence[Process], rules: LeakRules, ended: Collection[int] = ()
+    ) -> list[LeakSuspect]:
+        """Add the sizes of processes, at most every ten seconds. Return the new suspects.
+
+        `ended`: PIDs of processes that have ended since they were listed. They are listed no more from now on, even
+        while a driver still lists their memory.
+        """
+        self._update_listed(processes, ended)
         if boottime - self._added_at < SHORT_SECONDS or not processes:
             return []
         self._added_at = boottime
         leak_step = rules.window_seconds / (LEAK_READINGS - 2)
         with self._lock:
             to_judge = [process for process in processes if self._note(boottime, process, leak_step)]
-            self._listed = frozenset(map(key_of, processes))
             self._forget(len(processes))
             return self._judge(to_judge, rules)
+
+    def _update_listed(self, processes: Sequence[Process], ended: Collection[int]) -> None:
+        """Take each new list at once: a name that is ten seconds old may be that of a process that was killed."""
+        is_new = bool(processes) and processes is not self._processes
+        if not is_new and not ended:
+            return
+        with self._lock:
+            if is_new:
+                self._processes, listed = processes, frozenset(map(key_of, processes))
+                self._ended &= listed
+                self._listed = listed - self._ended
+            gone = frozenset(key for key in self._listed if key.pid in ended)
+            self._ended, self._listed = self._ended | gone, self._listed - gone
 
     def growth_by_window(self, process: Process) -> dict[str, Bytes]:
         """Return a process's growth by window in seconds ("60"). Absent if it was not observed that long."""

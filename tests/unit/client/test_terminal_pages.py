@@ -307,12 +307,26 @@ def test_hostile_names_take_their_cells() -> None:
 def test_growth_that_is_large_is_marked() -> None:
     snapshot = sent(critical_gb10())
     process = snapshot["processes"][0]
-    grown = {"pid": process["pid"], "name": "train.py", "grown_bytes": 37 * GIB, "windows": {"60": 6 * GIB}}
+    grown = {**process, "name": "train.py", "grown_bytes": 37 * GIB, "windows": {"60": 6 * GIB}}
     frame = draw(snapshot, 132, 43, growth={process["pid"]: grown})
 
     assert "+37.0G" in text_of(frame)
     assert f"↑ train.py {process['pid']} +102M/s" in text_of(frame)
     assert any(span.style == "bold high" and "+37.0G" in span.text for line in frame.lines for span in line)
+
+
+@pytest.mark.parametrize("is_listed", [False, True], ids=["gone", "killed, and still listed by a driver"])
+def test_process_that_has_ended_since_growth_was_read_is_not_named(is_listed: bool) -> None:
+    """The answer about growth is up to five seconds older than the snapshot."""
+    snapshot = sent(critical_gb10())
+    process = snapshot["processes"][0]
+    grown = {**process, "grown_bytes": 37 * GIB, "windows": {"60": 6 * GIB}}
+    if is_listed:
+        snapshot["kernel_log"] = {"kills": [{"pid": process["pid"], "name": process["name"]}]}
+    else:
+        del snapshot["processes"][0]
+
+    assert "↑" not in text_of(draw(snapshot, 132, 43, growth={process["pid"]: grown}))
 
 
 def test_events_are_newest_first_in_the_colour_of_their_level() -> None:

@@ -75,6 +75,17 @@ def labels_of(snapshot: Json) -> dict[str, str]:
     return names
 
 
+def living_of(snapshot: Json) -> dict[int, float | None]:
+    """Return the start times by PID of the listed processes, without those that the OOM killer has killed.
+
+    A driver may list the memory of a process some seconds longer than the process lives.
+    """
+    killed = {(one["pid"], one["name"]) for one in (snapshot["kernel_log"] or {}).get("kills", ())}
+    return {
+        one["pid"]: one["start_time"] for one in snapshot["processes"] if (one["pid"], one["name"]) not in killed
+    }
+
+
 def share_label(share: Json) -> str:
     if share["kind"] == "mig_instance" and share["device"] and "GPU" not in share["label"]:
         return f"GPU {share['device'].removeprefix('gpu')} · {mig_label(share)}"

@@ -27,7 +27,7 @@ from memwatch.client.terminal.memory_map import (
     parts_of,
     segments,
 )
-from memwatch.client.terminal.moment import LEVELS, STYLES
+from memwatch.client.terminal.moment import LEVELS, STYLES, living_of
 from memwatch.client.terminal.processes import add_table
 from memwatch.client.terminal.sizes import pair, short
 from memwatch.client.terminal.style import Line, Span, cells, clip, line_cells
@@ -137,8 +137,13 @@ def _stalls(view: View) -> tuple[str, str]:
 
 
 def _grower(view: View) -> tuple[str, str]:
-    """Return the process with the most growth in the last minute."""
-    grown = [(one["windows"].get("60") or 0, one) for one in view.moment.growth.values()]
+    """Return the process with the most growth in the last minute, unless it has ended since."""
+    living = living_of(view.moment.snapshot)
+    grown = [
+        (one["windows"].get("60") or 0, one)
+        for one in view.moment.growth.values()
+        if living.get(one["pid"], 0.0) == one["start_time"]
+    ]
     most, process = max(grown, key=lambda pair: pair[0], default=(0, None))
     if process is None or most < 64 << 20:
         return "", ""

@@ -1,0 +1,50 @@
+"""Which processes count as listed between two readings of sizes, ten seconds apart."""
+
+from __future__ import annotations
+
+from memwatch.model import Process
+from memwatch.processes.growth import GrowthTracker
+from memwatch.processes.leaks import LeakRules
+
+GIB = 1 << 30
+
+
+def process(pid: int, size: int = GIB, start: float = 50.0) -> Process:
+    return Process(pid, start, f"p{pid}", size, size, "rss")
+
+
+def listed(growth: GrowthTracker, gone_seconds: float = 0.0) -> set[int]:
+    return {one.process.pid for one in growth.since(0.0, 0.0, gone_seconds)}
+
+
+def test_new_list_counts_before_sizes_are_read_again() -> None:
+    growth = GrowthTracker()
+    growth.add(100.0, (process(1), process(2)), LeakRules())
+
+    growth.add(101.0, (process(1),), LeakRules())
+
+    assert listed(growth) == {1}
+    assert listed(growth, gone_seconds=25.0) == {1, 2}
+
+
+def test_ended_process_is_not_listed_although_a_driver_still_lists_it() -> None:
+    """Its start time tells it from a later process with its PID."""
+    growth, both = GrowthTracker(), (process(1), process(2))
+    growth.add(100.0, both, LeakRules())
+
+    growth.add(101.0, both, LeakRules(), ended={2})
+    at_once = listed(growth)
+    growth.add(102.0, (process(1), process(2)), LeakRules())
+    later = listed(growth)
+    growth.add(111.0, (process(1), process(2, start=105.0)), LeakRules())
+
+    assert (at_once, later, listed(growth)) == ({1}, {1}, {1, 2})
+
+
+def test_list_that_could_not_be_read_ends_no_process() -> None:
+    growth = GrowthTracker()
+    growth.add(100.0, (process(1),), LeakRules())
+
+    growth.add(101.0, (), LeakRules())
+
+    assert listed(growth) == {1}
