@@ -29,6 +29,7 @@ from memwatch.model import (
 )
 from memwatch.neighbour_status import NeighbourStatus
 from memwatch.owners import KernelHeld, Owner
+from memwatch.silences import Silence
 
 CollectorState = Literal["ok", "starting", "failing", "stalled", "unavailable"]
 
@@ -355,6 +356,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     claims: tuple[AllocatorReport, ...] = ()
     not_returned: tuple[NotReturned, ...] = ()
     leases: tuple[Lease, ...] = ()
+    silences: tuple[Silence, ...] = ()
     neighbours: tuple[NeighbourStatus, ...] = ()
 
     def __post_init__(self) -> None:

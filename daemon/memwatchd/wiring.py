@@ -30,6 +30,7 @@ from memwatch.notify.outbox.outbox import Outbox
 from memwatch.notify.receiver import Receiver, Subscription
 from memwatch.notify.sender import Sender
 from memwatch.options import InvalidValueError
+from memwatch.render.silence_words import notice_lines, notices_of
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.metrics.families import Exporter
@@ -312,7 +313,7 @@ def render_status(snapshot: Snapshot) -> str:
     levels = ", ".join(
         f"{snapshot.labels[one.target]} {one.level.label} ({one.ratio:.0%})" for one in snapshot.pressure
     )
-    return levels or "no data"
+    return "; ".join((levels or "no data", *notice_lines(notices_of(snapshot), snapshot.unix)))
 
 
 def describe_exposure(web: Web) -> str | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from msgspec.structs import replace
 from playwright.sync_api import BrowserContext, Page, expect
 
+from memwatch.silences import Silence
 from memwatch.snapshot import Level
 from support.browsing import SharedBrowser
 from support.live_page import wait_for_ticks
@@ -56,6 +59,27 @@ def test_page_neither_asks_nor_notifies_without_a_click(whole_browser: SharedBro
         turn_critical(site, page)
 
         assert page.evaluate("[window.asked, window.shown]") == [0, []]
+
+
+def test_silenced_level_is_notified_when_the_silence_ends(whole_browser: SharedBrowser) -> None:
+    """The page says that no one is notified. The level lasts longer than the silence."""
+    site = Site(calm_workstation())
+    calm = site.snapshot
+    critical = replace(calm, pressure=(replace(calm.pressure[0], level=Level.CRITICAL, ratio=0.97),))
+    with served(site) as address, visiting(whole_browser, address) as (_, page):
+        page.locator("#notify").click()
+        site.snapshot = replace(critical, silences=(Silence("sil_1", time.time() + 600, time.time(), 0.0),))
+        expect(page.get_by_role("status")).to_have_text("System RAM is critical: 97.0% used")
+        expect(page).to_have_title(
+            re.compile(r"critical 97\.0% · .* · silenced until \d\d:\d\d: no one is notified")
+        )
+        assert page.evaluate("window.shown") == []
+
+        site.snapshot = critical
+        page.wait_for_function("() => window.shown.length > 0")
+        assert page.evaluate("window.shown") == [
+            ["critical 97.0% · workbench", "System RAM is critical: 97.0% used"]
+        ]
 
 
 def test_click_enables_one_notification_for_each_critical_level(whole_browser: SharedBrowser) -> None:

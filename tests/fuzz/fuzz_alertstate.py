@@ -13,9 +13,9 @@ from memwatch.alerts.persistence import (
     encode_alert_states,
     encode_silences,
 )
-from memwatch.alerts.silences import MAX_SECONDS, by_wall_clock
 from memwatch.clock import Moment
 from memwatch.render.json import rfc3339
+from memwatch.silences import MAX_SECONDS, by_wall_clock
 
 NOW = Moment(monotonic=1000.0, boottime=1060.0, wall=1.7e9)
 BOOT = "5b4e1c1e"

@@ -123,7 +123,7 @@ PAGES = (
     Route("GET",    "/devices",                     page("devices"),              "text/html"),
     Route("GET",    "/alerts",                      page("alerts"),               "text/html"),
     Route("POST",   "/alerts",                      silence_form.silence,         "text/html",
-          "operator", "adds a silence"),
+          "operator", "adds or ends a silence"),
     Route("GET",    "/about",                       page("about"),                "text/html"),
     Route("GET",    "/fit",                         fit_page.fit,                 "text/html"),
     Route("POST",   "/fit",                         fit_page.fit_config,          "text/html"),

@@ -1,1 +1,1 @@
-"""Alert rules, their state machine, and silences. Pure functions, no I/O."""
+"""Alert rules and their state machine. Pure functions, no I/O."""

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from msgspec.structs import asdict
 
 from memwatch.alerts.rules import EVENTS
-from memwatch.alerts.silences import MAX_SECONDS, MAX_SILENCES, Silence, in_force
 from memwatch.alerts.state import AlertState, Key
 from memwatch.clock import Moment
 from memwatch.printable import printable
+from memwatch.silences import MAX_SECONDS, MAX_SILENCES, Silence, in_force
 from memwatch.snapshot import UNKNOWN_BOOT, Level, Reason
 
 log: logging.Logger = logging.getLogger(__name__)

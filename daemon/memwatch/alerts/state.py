@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.alerts.rules import CRITICAL, LEVELS, SEVERITY, AlertRules, Condition, Severity
-from memwatch.alerts.silences import Silence, is_silenced
+from memwatch.silences import Silence, is_silenced
 from memwatch.snapshot import Level, Reason
 from memwatch.units import duration
 

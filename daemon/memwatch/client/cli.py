@@ -35,10 +35,10 @@ ABOUT = """Shows memory usage of hosts and GPUs from memwatchd: pools, their con
 memory."""
 
 CONNECTION = """The daemon address is --url, else MEMWATCH_URL, else the socket file
-/run/memwatchd/memwatchd.sock if this user can open it, else http://127.0.0.1:6360. Changes, such as release,
-need the socket file (sudo, or the group memwatchd), root, or a login. If no daemon runs on this machine,
+/run/memwatchd/memwatchd.sock if this user can open it, else http://127.0.0.1:6360. Changes (release,
+silence) need the socket file (sudo, or the group memwatchd), root, or a login. If no daemon runs on this machine,
 commands read the machine directly and report that on stderr, except with --url. alerts, events, growth,
-history, incidents, last-words, machines, owners, record and release always need a daemon, and so do remote
+history, incidents, last-words, machines, owners, record, release and silence always need a daemon, and so do remote
 machines. If the daemon requires a login, set its token in MEMWATCH_TOKEN or use its Unix socket."""
 
 GROUPS = (
@@ -46,7 +46,7 @@ GROUPS = (
     ("devices, backends, machines", "GPUs, compute backends, neighbours"),
     ("owners, growth, history, engines", "who holds memory, who grows"),
     ("incidents, events, last-words", "what happened; before a crash"),
-    ("alerts, check", "exit code for Nagios, cron, Slurm"),
+    ("alerts, silence, check", "alerts, mute them, exit code by level"),
     ("fit, advise", "does a model fit; recommended settings"),
     ("wait, run, autopsy", "start when it fits; peaks; blocks"),
     ("doctor, record, release", "missing data; recording; free the GPUs"),
@@ -72,6 +72,7 @@ EXAMPLES = (
     ("memwatch wait --free 20GiB --lease 2m -- python train.py", "reserve it until the program has it"),
     ("memwatch --url http://gpu7:6360 devices", "the GPUs of another machine"),
     ("memwatch record box.memwatch --for 10m --redact", "record for a bug report, with names hidden"),
+    ("memwatch silence all --for 8h --comment 'new GPUs'", "mute all notifications; --end ID ends it"),
     ("memwatch release --for 60s", "release the GPUs, to reset one or change its MIG mode"),
 )
 
@@ -258,6 +259,7 @@ memwatch.deferred = {
         "node_features": ("node-features",),
         "reports": ("alerts", "growth", "owners", "last-words"),
         "run": ("run",),
+        "silence": ("silence",),
         "wait": ("wait",),
         "watch": ("top", "watch"),
     }.items()

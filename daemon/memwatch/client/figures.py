@@ -6,6 +6,8 @@ from typing import Any
 
 from memwatch.model import Absent, Bytes, Vitals
 from memwatch.render import words as wording
+from memwatch.render.silence_words import build_notices, notice_lines
+from memwatch.silences import Silence
 from memwatch.snapshot import Level, Pressure, Reason
 
 Json = dict[str, Any]
@@ -50,6 +52,24 @@ def decode_pressure(record: Json) -> Pressure:
         reasons=tuple(Reason(reason["signal"], reason["text"]) for reason in record["reasons"]),
         seconds_to_full=Absent(record["absent"][left]) if record[left] is None else float(record[left]),
     )
+
+
+def decode_silence(record: Json) -> Silence:
+    """Return a silence. The daemon does not report its end in boot time."""
+    names = [name for name in Silence.__struct_fields__ if name != "until_boottime"]
+    return Silence(until_boottime=0.0, **{name: record[name] for name in names})
+
+
+def silence_lines(snapshot: Json) -> list[str]:
+    """Return a line about each silence in force, and the command that ends it. Older daemons report none."""
+    found = map(decode_silence, snapshot.get("silences", ()))
+    return notice_lines(build_notices(found, place_labels(snapshot)), snapshot["unix"])
+
+
+def place_labels(snapshot: Json) -> dict[str, str]:
+    """Return the name of each pool, share and device by its id."""
+    places = {one["id"]: one["label"] for one in (*snapshot["pools"], *snapshot["shares"])}
+    return {**places, **{device["id"]: device["name"] for device in snapshot["devices"]}}
 
 
 def state_of(device: Json) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -11,12 +12,13 @@ import click
 
 from memwatch.client.address import Address
 from memwatch.client.context import Number, build_context, check_shape, common, seconds_within
-from memwatch.client.figures import least_footprint
+from memwatch.client.figures import decode_silence, least_footprint
 from memwatch.client.http import DaemonResponse, ask
 from memwatch.client.tables import columns
 from memwatch.client.times import clock, stamp, when
 from memwatch.model import NAMELESS, Absent
 from memwatch.render import words as wording
+from memwatch.render.silence_words import build_notices, notice_lines
 
 Json = dict[str, Any]
 GROUPS = ("process", "container", "pod", "job", "unit", "user")
@@ -174,10 +176,17 @@ def growth_lines(found: Json) -> Iterator[str]:
 @click.command(short_help="Firing and pending alerts.")
 @common
 def alerts(url: Address | None, as_json: bool) -> int:
-    """List firing and pending alerts, with their reasons."""
+    """List firing and pending alerts, with their reasons, and the silences in force."""
     context = build_context(url, as_json)
     answer = ask(context.address, "/api/v1/alerts")
-    return context.show(answer.json, lambda: alert_lines(answer.json, answer.unix), answer.is_simulated)
+
+    def lines() -> Iterator[str]:
+        yield from alert_lines(answer.json, answer.unix)
+        found = ask(context.address, "/api/v1/silences")
+        notices = build_notices(map(decode_silence, found.json), {})
+        yield from notice_lines(notices, found.unix or time.time())
+
+    return context.show(answer.json, lines, answer.is_simulated)
 
 
 def alert_lines(found: list[Json], now: float | None) -> Iterator[str]:

@@ -13,6 +13,7 @@ from memwatch.client.figures import (
     decode_vitals,
     figure,
     least_footprint,
+    silence_lines,
     size,
     state_of,
 )
@@ -40,6 +41,7 @@ def render_lines(
     `processes`: number of the largest ones that are listed.
     """
     yield from verdict_lines(snapshot)
+    yield from ((Span(f"  {line}", "bold"),) for line in silence_lines(snapshot))
     yield from _plain(tree.head_lines(snapshot, age_seconds))
     yield ()
     yield from _place_lines(snapshot, _columns(snapshot, width, has_colour))

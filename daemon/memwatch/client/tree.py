@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.client.figures import Json, certain_headroom, decode_pressure, decode_vitals, figure, size, state_of
+from memwatch.client.figures import (
+    Json,
+    certain_headroom,
+    decode_pressure,
+    decode_vitals,
+    figure,
+    silence_lines,
+    size,
+    state_of,
+)
 from memwatch.client.terminal.memory_map import DEVICE_SHARES as DEVICE_KINDS
 from memwatch.client.terminal.moment import labels_of, share_label
 from memwatch.client.times import when
@@ -40,6 +49,7 @@ def render_lines(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
     labels = labels_of(snapshot)
     for pressure in snapshot["pressure"]:
         yield wording.verdict(labels[pressure["target"]], decode_pressure(pressure)) + "."
+    yield from silence_lines(snapshot)
     yield from head_lines(snapshot, age_seconds)
     yield ""
     branches = [

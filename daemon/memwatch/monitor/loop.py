@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 from msgspec.structs import replace
 
 from memwatch.alerts.rules import EVENT_KINDS, NEIGHBOUR_SILENT, AlertRules, evaluate_rules
-from memwatch.alerts.silences import Silence, in_force
 from memwatch.alerts.state import AlertState, Key, Notification, new_notification_id, step
 from memwatch.clock import Clock, Moment
 from memwatch.events import Event, EventLog
@@ -47,6 +46,7 @@ from memwatch.processes.allocator_reports import AllocatorReports
 from memwatch.processes.growth import GrowthTracker
 from memwatch.processes.unreturned import ReturnTracker
 from memwatch.runtime.failure_log import FailureLog
+from memwatch.silences import Silence, in_force
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Snapshot
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -87,7 +87,6 @@ class Monitor:
         self.between_scrapes: BetweenScrapes = BetweenScrapes()
         self.reports: AllocatorReports = reports or AllocatorReports()
         self.alert_states: Mapping[Key, AlertState] = {}
-        self.silences: tuple[Silence, ...] = ()
         self.listeners: list[Listener] = []
         self.neighbours: Callable[[Collection[str]], tuple[NeighbourStatus, ...]] = _no_neighbours
         self.rules: MonitorRules = rules
@@ -119,6 +118,14 @@ class Monitor:
     @property
     def latest(self) -> Snapshot | None:
         return self.publisher.latest
+
+    @property
+    def silences(self) -> tuple[Silence, ...]:
+        return self.publisher.silences
+
+    def use_silences(self, silences: tuple[Silence, ...]) -> None:
+        """Mute these alerts from now on. Thread-safe."""
+        self.publisher.use_silences(silences, self.moment())
 
     @property
     def simulated(self) -> bool:
@@ -197,7 +204,7 @@ class Monitor:
         finally:
             # Publish the snapshot even if there is not enough memory to record it.
             self.self_usage.tick_duration_seconds = self._clock.monotonic() - now.monotonic
-            snapshot = self.publisher.publish(snapshot)
+            snapshot = self.publisher.publish(snapshot, now)
             self._notify_listeners(snapshot)
         self._pacing.on_tick(now.monotonic, self._clock.monotonic() - now.monotonic)
         return snapshot

@@ -1,4 +1,4 @@
-"""The latest snapshot, with the leases in force, and whether its command lines are hidden."""
+"""The latest snapshot, with the leases and silences in force, and whether its command lines are hidden."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import threading
 
 from msgspec.structs import replace
 
+from memwatch.clock import Moment
 from memwatch.leases import Lease
+from memwatch.silences import Silence, current
 from memwatch.snapshot import Snapshot
 
 
 class Publisher:
-    """Holder of the latest snapshot. Thread-safe: a tick, a reload and a lease may come at the same time."""
+    """Holder of the latest snapshot. Thread-safe: a tick, a reload, a lease and a silence may come at once."""
 
     def __init__(self) -> None:
         self.latest: Snapshot | None = None
         self.hides_commands: bool = False
+        self.silences: tuple[Silence, ...] = ()
         self._leases: tuple[Lease, ...] = ()
         self._lock = threading.Lock()
 
-    def publish(self, snapshot: Snapshot) -> Snapshot:
-        """Publish a snapshot with the leases. Return it without command lines if they are hidden."""
+    def publish(self, snapshot: Snapshot, now: Moment) -> Snapshot:
+        """Publish a snapshot with leases and silences. Return it without command lines if they are hidden."""
         with self._lock:
-            if self._leases:
-                snapshot = replace(snapshot, leases=self._leases)
+            if self._leases or self.silences:
+                snapshot = replace(snapshot, leases=self._leases, silences=current(self.silences, now))
             self.latest = without_commands(snapshot) if self.hides_commands else snapshot
             return self.latest
 
@@ -33,6 +36,13 @@ class Publisher:
             self._leases = leases
             if self.latest is not None:
                 self.latest = replace(self.latest, leases=leases)
+
+    def use_silences(self, silences: tuple[Silence, ...], now: Moment) -> None:
+        """Publish the latest snapshot again with these silences, so that the next client sees them."""
+        with self._lock:
+            self.silences = silences
+            if self.latest is not None:
+                self.latest = replace(self.latest, silences=current(silences, now))
 
     def hide_commands(self, hides: bool) -> None:
         """Hide command lines from now on, also those of the latest snapshot, or publish them again."""

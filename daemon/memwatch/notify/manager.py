@@ -19,7 +19,6 @@ from memwatch.alerts.persistence import (
     encode_silences,
 )
 from memwatch.alerts.rules import Condition
-from memwatch.alerts.silences import MAX_SILENCES, Silence, by_wall_clock, in_force
 from memwatch.alerts.state import (
     AlertState,
     Key,
@@ -36,6 +35,7 @@ from memwatch.notify.sender import Sender
 from memwatch.notify.webhook_payload import cut
 from memwatch.printable import printable
 from memwatch.runtime.worker import ThreadState
+from memwatch.silences import MAX_SILENCES, Silence, current, in_force
 from memwatch.snapshot import Reason, Snapshot
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -164,8 +164,7 @@ class NotificationManager:
 
     def silences(self) -> tuple[Silence, ...]:
         """Return the silences in force, with times by the current wall clock."""
-        moment = self._monitor.moment()
-        return tuple(by_wall_clock(one, moment) for one in in_force(self._monitor.silences, moment.boottime))
+        return current(self._monitor.silences, self._monitor.moment())
 
     def silence(
         self, seconds: float, event: str | None, target: str | None, comment: str, made_by: str = ""
@@ -291,7 +290,7 @@ class NotificationManager:
         return replace(self.sender(), incident=found) if found else self.sender()
 
     def _use_silences(self, silences: tuple[Silence, ...]) -> None:
-        self._monitor.silences = silences
+        self._monitor.use_silences(silences)
         encoded = encode_silences(silences, self._monitor.identity.boot_id, self._unread_silences)
         if self.outbox.values.get(SILENCES) != encoded:
             self.outbox.put((), {SILENCES: encoded})

@@ -10,14 +10,14 @@ from msgspec.structs import asdict
 
 from memwatch.alerts.naming import runbook_anchor
 from memwatch.alerts.rules import EVENTS, LEVELS, RULES, SEVERITY, evaluate_rules, possible_targets
-from memwatch.alerts.silences import Silence, in_force, is_silenced
 from memwatch.alerts.state import AlertState
 from memwatch.events import Event
 from memwatch.monitor.loop import Monitor
 from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.delivery_log import Delivery
 from memwatch.notify.sender import Sender
-from memwatch.render.json import Json, rfc3339
+from memwatch.render.json import Json, rfc3339, silence_json
+from memwatch.silences import Silence, in_force, is_silenced
 from memwatch.snapshot import Reason, Snapshot
 
 LATEST_EVENTS = 20
@@ -279,18 +279,8 @@ def build_note(silence: Silence, snapshot: Snapshot | None) -> str | None:
     return f"no target {silence.target!r} at present{of_event}; present targets: {those}{more}"
 
 
-def silence_json(silence: Silence, snapshot: Snapshot | None) -> Json:
-    return {
-        "id": silence.id,
-        "event": silence.event,
-        "target": silence.target,
-        "until": rfc3339(silence.until_unix),
-        "until_unix": silence.until_unix,
-        "created_unix": silence.created_unix,
-        "comment": silence.comment,
-        "made_by": silence.made_by,
-        "note": build_note(silence, snapshot),
-    }
+def noted_silence_json(silence: Silence, snapshot: Snapshot | None) -> Json:
+    return {**silence_json(silence), "note": build_note(silence, snapshot)}
 
 
 def receiver_json(row: ReceiverRow) -> Json:

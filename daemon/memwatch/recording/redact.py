@@ -25,6 +25,7 @@ HIDDEN = {
     "command": "command",
     "cgroup": "cgroup",
     "made_by": "client",
+    "comment": "comment",
     "model": "model",
     "url": "url",
 }

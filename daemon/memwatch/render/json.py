@@ -23,6 +23,7 @@ from memwatch.owners import OwnerKind, OwnerTotal, build_totals
 from memwatch.processes.growth import ProcessGrowth
 from memwatch.processes.leaks import LeakSuspect
 from memwatch.processes.pss import Pss
+from memwatch.silences import Silence
 from memwatch.snapshot import Level, Node, Snapshot
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         claims=[record_json(claim) for claim in snapshot.claims],
         not_returned=[record_json(one) for one in snapshot.not_returned],
         leases=leases_json(snapshot.leases),
+        silences=[silence_json(one) for one in snapshot.silences],
         self=self_usage,
     )
 
@@ -141,6 +143,19 @@ def lease_json(lease: Lease) -> Json:
         "held_bytes": lease.held_bytes,
         "arrived_bytes": lease.arrived_bytes,
         "until": rfc3339(lease.until_unix),
+    }
+
+
+def silence_json(silence: Silence) -> Json:
+    return {
+        "id": silence.id,
+        "event": silence.event,
+        "target": silence.target,
+        "until": rfc3339(silence.until_unix),
+        "until_unix": silence.until_unix,
+        "created_unix": silence.created_unix,
+        "comment": silence.comment,
+        "made_by": silence.made_by,
     }
 
 

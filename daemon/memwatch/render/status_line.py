@@ -15,6 +15,7 @@ from memwatch.events import Event
 from memwatch.model import Absent, Bytes, Device, PoolKind, Process, ShareKind
 from memwatch.processes.growth import ProcessGrowth
 from memwatch.render import words
+from memwatch.render.silence_words import find_notice
 from memwatch.render.summary import compute_headroom, find_cuda_free, find_worst, name_unknown
 from memwatch.snapshot import Level, Pressure, Reason, Snapshot
 
@@ -63,6 +64,7 @@ class StatusLine(Struct, frozen=True):
     """`level` is the word of the API, or "unknown". `since_unix` is None if no event of the change is kept.
 
     `headline` is the most urgent figure: time left, use, or "Recovering". `details`: the other reasons.
+    `is_silenced`: a silence mutes alerts about the level.
     """
 
     level: str
@@ -76,6 +78,7 @@ class StatusLine(Struct, frozen=True):
     room: Room | None
     cuda_free: int | None
     grower: Grower | None
+    is_silenced: bool = False
 
 
 def build_status_line(
@@ -96,6 +99,7 @@ def build_status_line(
         room=find_room(snapshot),
         cuda_free=find_cuda_free(snapshot),
         grower=find_grower(grown),
+        is_silenced=find_notice(snapshot, worst) is not None,
     )
 
 

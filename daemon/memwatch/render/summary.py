@@ -10,6 +10,7 @@ from msgspec import Struct
 from memwatch.model import Absent, Bytes, Pool, PoolKind, Process, Share, ShareKind
 from memwatch.pressure.rules import PressureRules
 from memwatch.render import words as wording
+from memwatch.render.silence_words import SilenceNotice, find_notice, until_utc
 from memwatch.snapshot import Level, Pressure, Snapshot
 
 
@@ -64,13 +65,15 @@ def _known(figure: Bytes) -> int:
 def build_latest(snapshot: Snapshot, rules: PressureRules) -> Mapping[str, Any]:
     """Return the part of a sample that the page's script needs: title, verdict, chart values, time."""
     worst = find_worst(snapshot)
+    notice = find_notice(snapshot, worst)
     thresholds = rules.thresholds_for(worst.target) if worst else rules.thresholds
     return {
         "seq": snapshot.seq,
         "unix": snapshot.unix,
         "interval_seconds": snapshot.interval_seconds,
         "level": worst.level.word if worst else "unknown",
-        "title": build_title(snapshot, worst),
+        "title": build_title(snapshot, worst, notice),
+        "silence": _until(notice, snapshot.unix) if notice else None,
         "verdict": build_sentence(snapshot, worst),
         "thresholds": {level: getattr(thresholds, level) for level in ("medium", "high", "critical")},
         "targets": [
@@ -85,12 +88,17 @@ def build_latest(snapshot: Snapshot, rules: PressureRules) -> Mapping[str, Any]:
     }
 
 
-def build_title(snapshot: Snapshot, worst: Pressure | None) -> str:
-    """Return the title of a browser tab: "critical 96.4% · spark-1"."""
-    if worst is None:
-        return snapshot.host
-    word = "" if worst.level is Level.LOW else f"{worst.level.word} "
-    return f"{word}{wording.ratio(worst.ratio)} · {snapshot.host}"
+def _until(notice: SilenceNotice, now: float) -> Mapping[str, Any]:
+    """Return the end of a silence, and its words in the title: the script replaces them by local time."""
+    return {"until_unix": notice.until_unix, "words": until_utc(notice.until_unix, now)}
+
+
+def build_title(snapshot: Snapshot, worst: Pressure | None, notice: SilenceNotice | None = None) -> str:
+    """Return the title of a browser tab: "critical 96.4% · spark-1", and the silence of its level."""
+    word = "" if worst is None or worst.level is Level.LOW else f"{worst.level.word} "
+    parts = [f"{word}{wording.ratio(worst.ratio)}"] if worst else []
+    parts += [snapshot.host, *([notice.text(until_utc(notice.until_unix, snapshot.unix))] if notice else [])]
+    return " · ".join(parts)
 
 
 def has_figures(pool: Pool) -> bool:

@@ -36,6 +36,7 @@ COMMANDS = (
     ["fit", "1GiB"],
     ["advise"],
     ["release"],
+    ["silence", "--list"],
     ["watch", "--count", "1"],
     ["watch", "--count", "1", "--csv"],
     ["run", "--", "true"],
@@ -95,6 +96,8 @@ def hostile_body() -> dict[str, Any]:
 
 
 REASONS = [{"signal": HOSTILE, "text": HOSTILE}]
+SILENCE = {"id": HOSTILE, "event": HOSTILE, "until_unix": 1.0, "created_unix": 0.0}
+SILENCE |= {"comment": HOSTILE, "made_by": HOSTILE}
 PROCESS = {"pid": 1, "name": HOSTILE, "user": HOSTILE, "footprint_bytes": 1, "grown_bytes": 1, "to_bytes": 1}
 # Answers of commands whose fields are not those of a snapshot.
 ANSWERS: dict[str, Any] = {
@@ -102,7 +105,9 @@ ANSWERS: dict[str, Any] = {
     "alerts": [
         {"target": HOSTILE, "rule": HOSTILE, "severity": HOSTILE, "state": HOSTILE, "since_unix": 1.0}
         | {"silenced": False, "reasons": REASONS}
+        | SILENCE  # the list of silences follows
     ],
+    "silence": [{**SILENCE, "target": HOSTILE, "note": HOSTILE}],
     "owners": {
         "by": HOSTILE,
         "note": HOSTILE,

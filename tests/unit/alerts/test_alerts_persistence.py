@@ -20,9 +20,9 @@ from memwatch.alerts.persistence import (
     encode_alert_states,
     encode_silences,
 )
-from memwatch.alerts.silences import MAX_SECONDS, Silence, by_wall_clock
 from memwatch.alerts.state import AlertState, Key
 from memwatch.clock import Moment
+from memwatch.silences import MAX_SECONDS, Silence, by_wall_clock
 from memwatch.snapshot import Level, Reason
 
 STOPPED = Moment(monotonic=1000.0, boottime=1500.0, wall=1e9)

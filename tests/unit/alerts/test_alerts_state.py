@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from memwatch.alerts.rules import EVENTS, LEVELS, AlertRules, Condition, evaluate_rules, is_urgent, possible_targets
-from memwatch.alerts.silences import Silence, in_force
 from memwatch.alerts.state import (
     AlertState,
     Key,
@@ -25,6 +24,7 @@ from memwatch.alerts.state import (
 )
 from memwatch.events import Event
 from memwatch.model import Absent, Architecture, Device
+from memwatch.silences import Silence, in_force
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
 from memwatchd.wiring import build_rules
 from support.sample_snapshots import calm_workstation

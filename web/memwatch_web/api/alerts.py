@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.alerts.rules import EVENTS
-from memwatch.alerts.silences import MAX_SECONDS, MAX_SILENCES, MIN_SECONDS
 from memwatch.notify.manager import SilenceLimitError
+from memwatch.silences import MAX_SECONDS, MAX_SILENCES, MIN_SECONDS
 from memwatch_web.api.services import Services
 from memwatch_web.api.views import silences
 from memwatch_web.asgi.caller import caller_of

@@ -309,6 +309,19 @@ class Engine(Figures):
     advice: str | None = Field(description="A lower limit for the server while memory is short.")
 
 
+class SilenceInForce(Answer):
+    """A silence: notifications of matching alerts are muted until it ends."""
+
+    id: str
+    event: str | None = Field(description="Muted event; null: all.")
+    target: str | None = Field(description="Muted target; null: all.")
+    until: str
+    until_unix: float
+    created_unix: float
+    comment: str
+    made_by: str = Field(description="User of this machine, user or token of the login, or client certificate.")
+
+
 class Snapshot(Figures):
     """All data of the latest tick."""
 
@@ -343,6 +356,7 @@ class Snapshot(Figures):
     claims: list[AllocatorReport]
     not_returned: list[NotReturned]
     leases: list[Lease]
+    silences: list[SilenceInForce]
     engines: list[Engine]
     self_: SelfUsage = Field(alias="self")
 

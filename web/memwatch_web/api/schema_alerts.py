@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from memwatch_web.api.schema import PressureReason
+from memwatch_web.api.schema import PressureReason, SilenceInForce
 from memwatch_web.api.schema_base import Answer
 
 
@@ -26,17 +26,9 @@ class Alert(Answer):
     reasons: list[PressureReason]
 
 
-class Silence(Answer):
-    """A silence: notifications of matching alerts are muted until it ends."""
+class Silence(SilenceInForce):
+    """A silence in the list of silences."""
 
-    id: str
-    event: str | None = Field(description="Muted event; null: all.")
-    target: str | None = Field(description="Muted target; null: all.")
-    until: str
-    until_unix: float
-    created_unix: float
-    comment: str
-    made_by: str = Field(description="User of this machine, user or token of the login, or client certificate.")
     note: str | None = Field(description="If the target does not exist now: the existing ones.")
 
 

@@ -10,7 +10,6 @@ from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memwatch.alerts.silences import Silence
 from memwatch.events import Event, EventLog
 from memwatch.monitor.loop import Monitor
 from memwatch.neighbours.book import NeighbourBook
@@ -20,6 +19,7 @@ from memwatch.notify.manager import NotificationManager
 from memwatch.printable import printable
 from memwatch.render.json import JSON_TYPE, answer_bytes
 from memwatch.render.words import duration
+from memwatch.silences import Silence
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.inquiries import Inquiries
 from memwatch_web.asgi.bounded_thread import QueueFullError

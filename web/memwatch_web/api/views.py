@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from memwatch.monitor.loop import Monitor
 from memwatch.neighbours.tick import encode_tick
-from memwatch.notify.status import alert_json, alert_rows, receiver_json, receiver_rows, silence_json
+from memwatch.notify.status import alert_json, alert_rows, noted_silence_json, receiver_json, receiver_rows
 from memwatch.render import json as as_json
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.services import Services
@@ -75,7 +75,7 @@ async def receivers(services: Services) -> Response:
 async def silences(services: Services) -> Response:
     """Return the silences."""
     latest = services.monitor.latest
-    return services.json([silence_json(one, latest) for one in services.alerting.silences()])
+    return services.json([noted_silence_json(one, latest) for one in services.alerting.silences()])
 
 
 async def leases(services: Services) -> Response:

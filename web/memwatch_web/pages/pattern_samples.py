@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.alerts.silences import Silence
 from memwatch.allocators import AllocatorReport
 from memwatch.events import Event
 from memwatch.leases import Lease
@@ -28,6 +27,7 @@ from memwatch.model import (
 from memwatch.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow, RuleRow
 from memwatch.owners import Owner
 from memwatch.processes.leaks import LeakSuspect
+from memwatch.silences import Silence
 from memwatch.snapshot import (
     CollectorState,
     CollectorStatus,

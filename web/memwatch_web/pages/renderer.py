@@ -19,6 +19,7 @@ from memwatch.processes.growth import GrowthTracker
 from memwatch.render.engine_view import engine_of
 from memwatch.render.json import to_bytes
 from memwatch.render.memory_map import build_limit_maps, build_maps
+from memwatch.render.silence_words import build_notices, notices_of, target_labels
 from memwatch.render.status_line import GROWTH_SECONDS, StatusLine, build_status_line
 from memwatch.render.summary import build_latest, find_cuda_free, find_worst
 from memwatch.snapshot import Pressure, Snapshot
@@ -218,6 +219,7 @@ class Pages:
             ],
             "absences": tuple(Absent),
             "silence_spans": SILENCE_SPANS,
+            "silence_notices": build_notices(exhibits.SILENCES, {}),
         }
         return self._render("patterns.html", context)
 
@@ -243,7 +245,8 @@ class Pages:
             "entries": build_entries(snapshot) if name == "devices" else (),
             "alerting": self._alerting() if name == "alerts" else None,
             "silence_spans": SILENCE_SPANS,
-            "targets": {**snapshot.labels, **{device.id: device.name for device in snapshot.devices}},
+            "notices": notices_of(snapshot),
+            "targets": target_labels(snapshot),
             "past": None,
         }
         return context | self._overview(snapshot, rules) if name == "overview" else context

@@ -1,4 +1,4 @@
-"""POST /alerts: create a silence from the form, also without JavaScript."""
+"""POST /alerts: create a silence from the form, or end one, also without JavaScript."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from memwatch.alerts.rules import EVENTS
-from memwatch.alerts.silences import MAX_SECONDS, MAX_SILENCES
 from memwatch.notify.manager import SilenceLimitError
+from memwatch.silences import MAX_SECONDS, MAX_SILENCES
+from memwatch_web.api.alerts import end as end_silence
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
@@ -64,7 +65,11 @@ def _hours(fields: Mapping[str, str]) -> float:
 
 
 async def silence(services: Services, request: Request) -> Response:
-    """Create the silence and redirect to the page."""
+    """Create the silence, or end the one that `end` in the query names, and redirect to the page."""
+    ended = request.query_params.get("end")
+    if ended is not None:
+        await end_silence(services, request, ended)
+        return RedirectResponse("alerts#silences", status_code=303)
     try:
         wish = parse_silence_form(await request.body())
         services.silence(wish.seconds, wish.event, wish.target, wish.reason, caller_of(request.scope))

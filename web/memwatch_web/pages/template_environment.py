@@ -14,6 +14,7 @@ from memwatch.model import Absent
 from memwatch.printable import printable
 from memwatch.render import words as wording
 from memwatch.render.engine_view import describe_engine, list_parts
+from memwatch.render.silence_words import until_utc
 from memwatch.render.summary import has_figures
 from memwatch_web.pages.charts import DASHES
 from memwatch_web.pages.markup import glue_units
@@ -122,6 +123,7 @@ def create_environment() -> Environment:
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
     environment.filters |= {"glue_units": glue_units, "describe_engine": describe_engine, "list_parts": list_parts}
     environment.filters["title_of"] = title_of
+    environment.filters["until_utc"] = until_utc
     # For texts that quote a request or the settings; names are printable since they were read.
     environment.filters["printable"] = printable
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}

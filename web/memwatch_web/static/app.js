@@ -26,15 +26,18 @@
   let titles = null;
   let stale = null;
 
+  // The end of a silence counts as a change: a critical level may be notified then.
   function announceLevel(before, after) {
-    if (before.level === after.level) return;
+    if (before.level === after.level && (!before.silence || after.silence)) return;
     if (chart) chart.loadedAt = -Infinity; // with the new level
     announcement.textContent = after.verdict;
     document.dispatchEvent(new CustomEvent("memwatch:level", { detail: after }));
   }
 
   function showTitle() {
-    document.title = (stale ? "stale · " : "") + subject + latest.title;
+    const { title, silence } = latest;
+    const local = silence ? title.replace(silence.words, Times.minutes(silence.until_unix)) : title;
+    document.title = (stale ? "stale · " : "") + subject + local;
     icon.href = `${up}static/icon-${stale ? "stale" : latest.level}.svg`;
   }
 
@@ -279,8 +282,8 @@
   });
 
   document.addEventListener("memwatch:level", (event) => {
-    const { level, verdict, title } = event.detail;
-    if (level !== "critical" || !isWanted()) return;
+    const { level, verdict, title, silence } = event.detail;
+    if (level !== "critical" || silence || !isWanted()) return;
     try {
       // One tag for each machine: several open pages show one notification.
       new Notification(title, { body: verdict, tag: `memwatch ${location.host}`, icon: `${document.documentElement.dataset.up}static/icon-critical.svg` });

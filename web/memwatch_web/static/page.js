@@ -6,19 +6,24 @@
 
 const Times = (() => {
   const day = (date, year) => date.toLocaleDateString([], { day: "numeric", month: "short", year });
-  const clock = (date) => date.toLocaleTimeString([], { hourCycle: "h23" });
+  const MINUTES = { hour: "2-digit", minute: "2-digit" };
+  const clock = (date, parts) => date.toLocaleTimeString([], { hourCycle: "h23", ...parts });
 
   // With the date if it is not today, and the year if it is not this one.
-  function localise(root) {
+  function words(date, parts) {
     const now = new Date();
-    const today = now.toDateString();
+    const year = date.getFullYear() === now.getFullYear() ? undefined : "numeric";
+    return date.toDateString() === now.toDateString() ? clock(date, parts) : `${day(date, year)}, ${clock(date, parts)}`;
+  }
+
+  function localise(root) {
     for (const time of root.querySelectorAll("time")) {
-      const date = new Date(time.dateTime);
       time.title = time.dateTime;
-      const year = date.getFullYear() === now.getFullYear() ? undefined : "numeric";
-      time.textContent = date.toDateString() === today ? clock(date) : `${day(date, year)}, ${clock(date)}`;
+      time.textContent = words(new Date(time.dateTime), "minutes" in time.dataset ? MINUTES : {});
     }
   }
+
+  const minutes = (unix) => words(new Date(unix * 1000), MINUTES);
 
   function zone() {
     const parts = new Intl.DateTimeFormat([], { timeZoneName: "short" }).formatToParts();
@@ -27,7 +32,7 @@ const Times = (() => {
 
   localise(document);
   document.getElementById("zone").textContent = `Times in ${zone()}`;
-  return { localise };
+  return { localise, minutes };
 })();
 
 // Keyboard shortcuts. They can be disabled in this browser, as WCAG 2.1.4 requires for keys without a modifier.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from memwatch.client.figures import decode_pressure
+from memwatch.client.figures import decode_pressure, silence_lines
 from memwatch.client.terminal.moment import (
     MARKS,
     STYLES,
@@ -20,7 +20,7 @@ from memwatch.client.terminal.moment import (
     worst_of,
 )
 from memwatch.client.terminal.state import PAGES, Region, State
-from memwatch.client.terminal.style import Line, Span, cells, clip_line, line_cells, spread
+from memwatch.client.terminal.style import Line, Span, cells, clip_line, line_cells, spread, wrapped
 from memwatch.render import words as wording
 
 MIN_WIDTH, MIN_HEIGHT = 40, 10
@@ -178,11 +178,13 @@ def _keys(view: View) -> Sequence[tuple[str, str]]:
 
 
 def notice_lines(view: View) -> list[Line]:
-    """Return lines about missing data, such as a lost connection, and about an OOM kill that just happened."""
+    """Return lines about missing data, such as a lost connection, an OOM kill that just happened, and silences."""
     worst = worst_of(view.moment.snapshot)
     kills = [one["text"] for one in worst["reasons"] if one["signal"] == "oom_kill"] if worst else []
     found = [Span(f" {text}", "bold critical") for text in kills]
     found += [Span(f" {text}", "bold high") for text in (view.moment.error,) if text]
+    for text in silence_lines(view.moment.snapshot):
+        found += [Span(f" {part}", "bold medium") for part in wrapped(text, view.width - 2)]
     found += [Span(f" {view.moment.note}", "muted")] if view.moment.note else []
     return [(span,) for span in found]
 

@@ -178,6 +178,7 @@ def past_snapshot(
         "devices": [_past_device(device) for device in latest["devices"]],
         "processes": [_past_process(one) for one in tick["processes"]] if tick else [],
         "claims": [],
+        "silences": [],
     }
 
 

@@ -40,6 +40,11 @@ def in_force(silences: Iterable[Silence], boottime: float) -> tuple[Silence, ...
     return tuple(silence for silence in silences if boottime < silence.until_boottime)
 
 
+def current(silences: Iterable[Silence], moment: Moment) -> tuple[Silence, ...]:
+    """Return the silences in force, with times by the wall clock of this moment."""
+    return tuple(by_wall_clock(one, moment) for one in in_force(silences, moment.boottime))
+
+
 def is_silenced(silences: Iterable[Silence], event: str, target: str) -> bool:
     """Return True if one of these silences, all in force, mutes the alert."""
     return any(silence.covers(event, target) for silence in silences)
