@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,13 @@ class Engine(Struct, frozen=True):
         answer = get(self.port, path + ("?" + urllib.parse.urlencode(parameters) if parameters else ""))
         assert answer.status == 200, f"{path} {parameters}: {answer.text}"
         return answer.json
+
+    def post(self, path: str, body: Any) -> None:
+        request = urllib.request.Request(
+            f"http://{self.address}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=MAX_WAIT_SECONDS) as answer:
+            assert answer.status == 200
 
     def query(self, expression: str) -> list[Any]:
         return list(self.ask("/api/v1/query", query=expression)["data"]["result"])

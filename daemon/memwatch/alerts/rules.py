@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from memwatch.alerts.engine_rules import PENDING_SECONDS, describe_full, is_full
 from memwatch.events import Event
-from memwatch.model import STALLED, Absent
+from memwatch.model import STALLED, Absent, PoolKind
 from memwatch.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.snapshot import Level, Pressure, Reason, Snapshot
 
@@ -19,6 +19,8 @@ URGENT = frozenset({"floor", "oom_kill", "livelock"})
 URGENT_SECONDS = 15.0
 CRITICAL = "pressure.critical"
 NEIGHBOUR_SILENT = "neighbour.silent"
+# The rule about kills, its kind of event, and the target of kills at limits of cgroups and of unknown scope.
+KILLS, OOM_KILL, KERNEL = "kernel.oom_kill", "oom_kill", "kernel"
 
 
 class AlertRules(Struct, frozen=True):
@@ -165,10 +167,24 @@ def evaluate_events(kind: str, target: str) -> Evaluate:
     """Build a rule for one-off events. It yields a condition at every tick so that the alert's timers run."""
 
     def ask(name: str, _: Snapshot, events: Sequence[Event], __: AlertRules) -> Iterator[Condition]:
-        why = tuple(Reason(kind, event.text) for event in events if event.kind == kind)
-        yield Condition(name, target, bool(why), reasons=why, fact=True)
+        yield build_fact(name, target, [event for event in events if event.kind == kind])
 
     return ask
+
+
+def evaluate_kills(name: str, snapshot: Snapshot, events: Sequence[Event], _: AlertRules) -> Iterator[Condition]:
+    """Kills for lack of System RAM are an alert of System RAM, so that they are one incident with its level."""
+    kills = [event for event in events if event.kind == OOM_KILL]
+    for pool in snapshot.pools:
+        if pool.kind is PoolKind.SYSTEM_RAM:
+            yield build_fact(name, pool.id, [event for event in kills if event.target == pool.id])
+            kills = [event for event in kills if event.target != pool.id]
+    yield build_fact(name, KERNEL, kills)
+
+
+def build_fact(name: str, target: str, events: Sequence[Event]) -> Condition:
+    why = tuple(Reason(event.kind, event.text) for event in events)
+    return Condition(name, target, bool(why), reasons=why, fact=True)
 
 
 RULES = (
@@ -194,10 +210,10 @@ RULES = (
     Rule("engine.kv_full", "warning", "a model server's KV cache is full", evaluate_engines, "EngineKVCacheFull"),
     Rule("device.lost", "critical", "a GPU is lost or needs a reset", evaluate_devices, "GPULost"),
     Rule(
-        "kernel.oom_kill",
+        KILLS,
         "warning",
         "the OOM killer killed a process",
-        evaluate_events("oom_kill", "kernel"),
+        evaluate_kills,
         "MemoryOOMKill",
     ),
     Rule(
@@ -219,7 +235,7 @@ RULES = (
 SEVERITY = {rule.name: rule.severity for rule in RULES}
 EVENTS = tuple(rule.name for rule in RULES)
 LEVELS = {CRITICAL: Level.CRITICAL, "pressure.high": Level.HIGH, "pressure.medium": Level.MEDIUM}
-EVENT_KINDS = frozenset({"oom_kill", "driver", "unclean"})
+EVENT_KINDS = frozenset({OOM_KILL, "driver", "unclean"})
 
 
 def possible_targets(snapshot: Snapshot, events: Iterable[str] = EVENTS) -> tuple[str, ...]:

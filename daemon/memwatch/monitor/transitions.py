@@ -16,7 +16,7 @@ from memwatch.drivers.error_words import describe_kind
 from memwatch.events import LEASE, EventLog
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.kernel_log import KNOWN, DriverError
-from memwatch.model import Absent, holds_discrete_memory
+from memwatch.model import Absent, PoolKind, holds_discrete_memory
 from memwatch.neighbour_status import NeighbourState
 from memwatch.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.processes.growth import SHORT_SECONDS, GrowthTracker, ProcessKey, key_of
@@ -193,8 +193,9 @@ class EventWriter:
         return ""
 
     def _record_kills(self, now: Snapshot, kills: NewKills, first: bool) -> None:
+        ram = next((pool.id for pool in now.pools if pool.kind is PoolKind.SYSTEM_RAM), None)
         for kill in kills.named[:MAX_KILLS]:
-            self._record(now.unix, "oom_kill", kill.text)
+            self._record(now.unix, "oom_kill", kill.text, ram if kill in kills.of_machine else None)
         gone = " while memwatchd was not running (possibly memwatchd itself)" if first else ""
         others = len(kills.named[MAX_KILLS:])
         if others:
@@ -202,7 +203,8 @@ class EventWriter:
         if kills.unnamed:
             killed = wording.count(kills.unnamed, "more process" if kills.named else "process")
             scope = "" if kills.ram_was_short else ", of the machine or at the limit of a cgroup: no log says which"
-            self._record(now.unix, "oom_kill", f"OOM killer: killed {killed}{gone}{scope}")
+            target = ram if kills.unnamed_of_machine else None
+            self._record(now.unix, "oom_kill", f"OOM killer: killed {killed}{gone}{scope}", target)
 
     def _record_drivers(self, now: Snapshot, first: bool) -> None:
         """Report new driver errors. An error that repeats is reported once a minute with its count."""

@@ -6,10 +6,11 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from memwatch.alerts.inhibition import INHIBITORS, is_inhibited
 from memwatch.alerts.persistence import (
     Entry,
     StateDecodeError,
@@ -42,6 +43,8 @@ log: logging.Logger = logging.getLogger(__name__)
 
 ALERT_STATES, SILENCES = "watches", "silences"
 TEST_RULE = "test"
+# Events are grouped for a shorter time.
+ENDED_SECONDS = 3600.0
 # Fraction of the shutdown time given to receivers; the rest is for the disk.
 RECEIVERS_PART = 0.75
 
@@ -71,6 +74,10 @@ class NotificationManager:
         # Saved entries that this version cannot read.
         self._unread_states: list[Entry] = []
         self._unread_silences: list[Entry] = []
+        # Firing alerts that a receiver does not get because it got a stronger one, by receiver and key.
+        self._inhibited: set[tuple[str, str]] = set()
+        # The last end of each alert that may inhibit an event, for an hour.
+        self._ended: dict[Key, Notification] = {}
         self._written: tuple[Mapping[Key, AlertState], float, bytes] | None = None
 
     def restore(self) -> None:
@@ -127,6 +134,7 @@ class NotificationManager:
     def drop(self, name: str) -> None:
         """Drop the notifications queued for a receiver."""
         lost = self.outbox.forget(name)
+        self._inhibited = {entry for entry in self._inhibited if entry[0] != name}
         level = logging.WARNING if lost else logging.INFO
         log.log(level, "receiver removed or changed: %s; notifications dropped: %d", name, lost)
 
@@ -209,10 +217,15 @@ class NotificationManager:
 
     def _queue_notifications(self, snapshot: Snapshot, notifications: tuple[Notification, ...]) -> None:
         new = list(self._new)
-        new_messages = self._find_missed(snapshot, notifications, new) if new else []
+        held = {name for name, _ in self._inhibited}
+        missing = [*new, *(one for one in self.receivers if one.name in held and one not in new)]
+        active = self._active_keys() if notifications or missing else ()
+        new_messages = []
         for notification in notifications:
-            wanting = [one for one in self.receivers if one.subscription.wants(notification)]
+            wanting = [one for one in self.receivers if self._gets(one, notification, active)]
             new_messages += self._build_messages(notification, snapshot, wanting)
+        new_messages += self._find_missed(snapshot, notifications, missing, active) if missing else []
+        self._note_ends(notifications, snapshot.unix)
         state = self._encode_states(snapshot)
         if new_messages or self.outbox.values.get(ALERT_STATES) != state:
             self.outbox.put(new_messages, {ALERT_STATES: state}, urgent=bool(new_messages))
@@ -220,6 +233,12 @@ class NotificationManager:
             self._new.popleft()
         if new and self._is_silence_pending():
             self._new.extend(new)
+
+    def _note_ends(self, notifications: Sequence[Notification], unix: float) -> None:
+        new = {(one.rule, one.target): one for one in notifications if is_end(one) and one.rule in INHIBITORS}
+        if new:
+            kept = {key: end for key, end in self._ended.items() if unix - end.unix < ENDED_SECONDS}
+            self._ended = kept | new
 
     def _encode_states(self, snapshot: Snapshot) -> bytes:
         """Serialize the alerts. The bytes are cached until an alert changes or the machine was suspended."""
@@ -231,9 +250,14 @@ class NotificationManager:
         return self._written[2]
 
     def _find_missed(
-        self, snapshot: Snapshot, notifications: Sequence[Notification], new: Sequence[Receiver]
+        self,
+        snapshot: Snapshot,
+        notifications: Sequence[Notification],
+        new: Sequence[Receiver],
+        active: Collection[Key],
     ) -> list[tuple[ReceiverQueue, NewMessage]]:
-        """Build notifications of firing alerts for receivers that are new or subscribe to more than before.
+        """Build notifications of firing alerts for receivers that are new or subscribe to more than before, and of
+        those that a stronger alert inhibited until now, unless they are clearing.
 
         Alerts that a receiver got from an earlier run of the daemon are recorded in its box and left out.
         """
@@ -245,16 +269,44 @@ class NotificationManager:
             notification = build_notification(
                 alert_state, Condition(rule, target, True, level=level), snapshot.unix, new_notification_id()
             )
+            is_clearing, key = alert_state.since is not None, alert_key(notification)
             wanting = [
                 one
                 for one in new
-                if one.subscription.wants(notification) and not one.tracks(alert_key(notification))
+                if not one.tracks(key)
+                and not (is_clearing and (one.name, key) in self._inhibited)
+                and self._gets(one, notification, active)
             ]
             if notification.alert not in fresh:
                 new_messages += self._build_messages(
                     notification, snapshot, [one for one in wanting if one in self.receivers]
                 )
         return new_messages
+
+    def _active_keys(self) -> Collection[Key]:
+        return {key for key, _ in active_alerts(self._monitor.alert_states, self._silences_at_tick())}
+
+    def _gets(self, receiver: Receiver, notification: Notification, active: Collection[Key]) -> bool:
+        """Return True if a receiver gets a notification: of several alerts about one incident the strongest.
+
+        An alert that it does not get is remembered until it resolves, or is no longer inhibited.
+        """
+        wanted = receiver.subscription
+        if not wanted.wants(notification):
+            return False
+        entry = receiver.name, alert_key(notification)
+        if is_end(notification):
+            is_unknown = entry in self._inhibited
+            self._inhibited.discard(entry)
+            return not is_unknown
+        if notification.fact:  # it may be older: facts soon after a notification are grouped
+            active = {*active, *(key for key, end in self._ended.items() if was_active(end, notification))}
+        if not is_inhibited(notification.rule, notification.target, active, wanted.covers):
+            self._inhibited.discard(entry)
+            return True
+        if not (notification.fact or receiver.tracks(entry[1])):
+            self._inhibited.add(entry)
+        return False
 
     def _is_silence_pending(self) -> bool:
         """Return True while a silence mutes alerts that new receivers have not been sent."""
@@ -299,6 +351,15 @@ class NotificationManager:
 def alert_key(notification: Notification) -> str:
     """Return the key of the notification's alert in the outbox."""
     return cut(notification.alert, 300)
+
+
+def is_end(notification: Notification) -> bool:
+    return not (notification.firing or notification.fact)
+
+
+def was_active(end: Notification, fact: Notification) -> bool:
+    """Return True if the alert that ended was firing when the latest event of a fact happened."""
+    return end.started_unix <= fact.started_unix <= end.unix
 
 
 def kind_of(notification: Notification) -> Kind:

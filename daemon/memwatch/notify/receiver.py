@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from memwatch.alerts.rules import CRITICAL, EVENTS
+from memwatch.alerts.rules import CRITICAL, EVENTS, KERNEL, KILLS
 from memwatch.alerts.state import Notification
 from memwatch.clock import Clock, SystemClock
 from memwatch.notify.channel import Channel, Reminder
@@ -52,7 +52,9 @@ class Subscription(Struct, frozen=True):
         return self.covers(notification.rule, notification.target)
 
     def covers(self, rule: str, target: str) -> bool:
-        return rule in self.events and (not self.targets or target in self.targets)
+        """Check a rule and a target. `kernel` selects all kills, also those for lack of System RAM."""
+        is_selected = not self.targets or target in self.targets or (rule == KILLS and KERNEL in self.targets)
+        return rule in self.events and is_selected
 
     def still_wants(self, alert: str) -> bool:
         """Return True if a message from an earlier run still matches, by the key of its alert."""

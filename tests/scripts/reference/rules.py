@@ -212,7 +212,7 @@ def alert_conditions() -> dict[str, tuple[str, str]]:
             "model server",
             f"requests wait and its KV cache is {FULL_RATIO:.0%} full, for {span(PENDING_SECONDS)}",
         ),
-        "kernel.oom_kill": ("`kernel`", "at once, as a one-off event"),
+        "kernel.oom_kill": ("`kernel`; `ram` for lack of System RAM", "at once, as a one-off event"),
         "driver.error": ("`driver`", "at once, as a one-off event"),
         "daemon.unclean_restart": ("`memwatchd`", "at the next start, as a one-off event"),
         "neighbour.silent": (

@@ -368,7 +368,7 @@ def test_targets_are_known_without_an_alert() -> None:
     snapshot = snapshot_of(Level.LOW)
 
     assert possible_targets(snapshot, ("pressure.high",)) == ("ram",)
-    assert possible_targets(snapshot, ("kernel.oom_kill",)) == ("kernel",)
+    assert possible_targets(snapshot, ("kernel.oom_kill",)) == ("ram", "kernel")
     assert possible_targets(snapshot)[0] == "ram"
     assert set(possible_targets(snapshot)) == {
         target for event in EVENTS for target in possible_targets(snapshot, (event,))

@@ -1,0 +1,220 @@
+"""One incident, one notification: stronger alerts inhibit weaker ones for receivers of both, by a virtual clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import pytest
+
+from memwatch.alerts.rules import AlertRules
+from memwatch.collectors.base import CollectorEntry
+from memwatch.findings import Findings
+from memwatch.kernel_log import KernelLog, OomKill
+from memwatch.monitor.identity import Identity
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.rules import MonitorRules
+from memwatch.monitor.sampler import Sampler
+from memwatch.notify.manager import NotificationManager
+from memwatch.notify.outbox.outbox import Outbox
+from memwatch.notify.receiver import Receiver, Subscription
+from memwatch.silences import Silence
+from memwatch.snapshot import Kernel
+from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.webhook_samples import webhook_channel
+
+CALM, HIGH, CRITICAL = 16 * GIB, 54 * GIB, 62 * GIB
+PRESSURE = frozenset({"pressure.medium", "pressure.high", "pressure.critical", "pressure.forecast"})
+ALL = PRESSURE | {"kernel.oom_kill"}
+
+
+class Got(NamedTuple):
+    """A delivered message: its event, its target, and its severity."""
+
+    event: str
+    target: str
+    severity: str
+
+
+class Bench:
+    """A monitor with notifications, whose receivers accept every message at once."""
+
+    def __init__(self, *subscriptions: Subscription) -> None:
+        self._clock, self._memory = FakeClock(), FakeCollector("meminfo")
+        self._kills: tuple[OomKill, ...] = ()
+        self._counted = 3
+        sampler = Sampler([CollectorEntry("meminfo", lambda: self._memory, False)], self._clock)
+        rules = MonitorRules(alerts=AlertRules(events=frozenset().union(*(one.events for one in subscriptions))))
+        self.monitor = Monitor(sampler, self._clock, rules, Identity("spark-1", "boot-1"))
+        self.manager = self.restart(subscriptions)
+        self.got: list[list[Got]] = [[] for _ in subscriptions]
+
+    def restart(self, subscriptions: Sequence[Subscription], outbox: Outbox | None = None) -> NotificationManager:
+        """Use these receivers from now on, as after a restart. Their queues are those of `outbox`."""
+        self.outbox = outbox or Outbox(None)
+        channel = webhook_channel("http://127.0.0.1:1/")
+        receivers = [
+            Receiver(str(number), channel, self.outbox.queue(str(number)), one)
+            for number, one in enumerate(subscriptions)
+        ]
+        self.manager = NotificationManager(self.monitor, self.outbox, receivers)
+        self.monitor.listeners[:] = [self.manager.on_tick]
+        return self.manager
+
+    def run(self, used: int, seconds: int = 1, kill: OomKill | None = None) -> None:
+        """Tick once a second. `kill`: a kill before the first tick."""
+        if kill is not None:
+            self._kills, self._counted = (*self._kills, kill), self._counted + 1
+        for _ in range(seconds):
+            self._memory.findings = Findings(
+                pools=(ram(used),),
+                kernel=Kernel(oom_kills_total=self._counted),
+                kernel_log=KernelLog(kills=self._kills),
+            )
+            self.monitor.tick()
+            self._deliver()
+            self._clock.now += 1.0
+
+    def silence(self, event: str, seconds: float) -> None:
+        now = self.monitor.moment()
+        made = Silence("sil_1", now.wall + seconds, now.wall, now.boottime + seconds, event)
+        self.monitor.use_silences((made,))
+
+    def _deliver(self) -> None:
+        for receiver, got in zip(self.manager.receivers, self.got, strict=True):
+            queue = receiver.queue.queue
+            while message := queue.first_due(float("inf")):
+                body = json.loads(message.body)
+                got.append(Got(body["event"], body["target"], body["severity"]))
+                queue.mark_delivered(message)
+
+
+def kill(number: int, scope: Literal["machine", "cgroup"] = "machine") -> OomKill:
+    cgroup = "/docker/1f6b" if scope == "cgroup" else ""
+    return OomKill(number, 4000 + number, "train", 8 * GIB, scope, cgroup=cgroup)
+
+
+def events(got: Sequence[Got]) -> list[str]:
+    return [one.event for one in got]
+
+
+def test_kill_of_the_machine_gives_one_notification_and_its_end() -> None:
+    """Without an earlier level: the kill makes room, and the machine looks healthy one second later."""
+    bench = Bench(Subscription(ALL))
+    bench.run(CALM, 5)
+    bench.run(CALM, 400, kill(1))
+
+    assert bench.got[0] == [
+        Got("pressure.critical", "ram", "critical"),
+        Got("pressure.resolved", "ram", "critical"),
+    ]
+
+
+def test_kill_while_memory_is_critical_gives_no_second_notification() -> None:
+    bench = Bench(Subscription(frozenset({"pressure.critical", "kernel.oom_kill"})))
+    bench.run(CALM, 5)
+    bench.run(CRITICAL, 30)
+    bench.run(CRITICAL, 5, kill(1))
+    bench.run(CRITICAL, 5, kill(2))
+    bench.run(CALM, 400)
+
+    assert events(bench.got[0]) == ["pressure.critical", "pressure.resolved"]
+
+
+def test_receiver_of_kills_alone_gets_them() -> None:
+    """By event, and by target: `kernel` selects all kills, as it did before, and `ram` those of the machine."""
+    only = frozenset({"kernel.oom_kill"})
+    targets = (frozenset[str](), frozenset({"kernel"}), frozenset({"ram"}), frozenset({"gpu0"}))
+    bench = Bench(Subscription(ALL), *(Subscription(only, one) for one in targets))
+    bench.run(CALM, 5)
+    bench.run(CALM, 10, kill(1))
+    bench.run(CALM, 400, kill(2, "cgroup"))
+
+    machine, cgroup = (Got("kernel.oom_kill", target, "warning") for target in ("ram", "kernel"))
+    assert bench.got[1:] == [[machine, cgroup], [machine, cgroup], [machine], []]
+    assert bench.got[0] == [
+        Got("pressure.critical", "ram", "critical"),
+        cgroup,
+        Got("pressure.resolved", "ram", "critical"),
+    ]
+
+
+def test_kill_at_a_limit_is_notified_while_memory_is_critical() -> None:
+    """It is about the cgroup: an alert about System RAM says nothing of it."""
+    bench = Bench(Subscription(ALL))
+    bench.run(CALM, 5)
+    bench.run(CRITICAL, 30)
+    bench.run(CRITICAL, 5, kill(1, "cgroup"))
+
+    assert bench.got[0][-1] == Got("kernel.oom_kill", "kernel", "warning")
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_kills_at_a_limit_once_a_minute_for_an_hour_are_never_critical(is_logged: bool) -> None:
+    """Nor do they raise a level. The warnings are grouped."""
+    bench = Bench(Subscription(ALL))
+    bench.run(CALM, 5)
+    for number in range(60):
+        if is_logged:
+            bench.run(CALM, 60, kill(number + 1, "cgroup"))
+        else:
+            bench._counted += 1
+            bench.run(CALM, 60)
+
+    assert {one.severity for one in bench.got[0]} == {"warning"}
+    assert set(events(bench.got[0])) == {"kernel.oom_kill"}
+    assert len(bench.got[0]) <= 3600 / AlertRules().again_seconds
+
+
+def test_critical_leaves_out_what_high_would_say() -> None:
+    """The memory fills in one second, and is free again in one."""
+    bench = Bench(Subscription(PRESSURE), Subscription(frozenset({"pressure.high"})))
+    bench.run(CALM, 5)
+    bench.run(CRITICAL, 60)
+    bench.run(CALM, 600)
+
+    assert events(bench.got[0]) == ["pressure.critical", "pressure.resolved"]
+    assert events(bench.got[1]) == ["pressure.high", "pressure.resolved"]
+
+
+def test_high_that_stays_after_critical_is_notified() -> None:
+    """Nothing that was due is lost: also not when critical is silenced, or its receiver no longer gets it."""
+    both = Subscription(frozenset({"pressure.high", "pressure.critical"}))
+    bench = Bench(both)
+    bench.run(CALM, 5)
+    bench.run(CRITICAL, 60)
+    bench.run(HIGH, 900)
+    bench.run(CALM, 600)
+
+    assert events(bench.got[0]) == ["pressure.critical", "pressure.resolved", "pressure.high", "pressure.resolved"]
+
+
+def test_high_is_notified_while_critical_is_silenced() -> None:
+    bench = Bench(Subscription(frozenset({"pressure.high", "pressure.critical"})))
+    bench.silence("pressure.critical", 3600.0)
+    bench.run(CRITICAL, 60)
+
+    assert events(bench.got[0]) == ["pressure.high"]
+
+
+def test_high_before_critical_is_a_weaker_alert_that_came_first() -> None:
+    """Both resolve: what was sent ends."""
+    bench = Bench(Subscription(frozenset({"pressure.high", "pressure.critical"})))
+    bench.run(HIGH, 60)
+    bench.run(CRITICAL, 60)
+    bench.run(CALM, 600)
+
+    assert events(bench.got[0])[:2] == ["pressure.high", "pressure.critical"]
+    assert events(bench.got[0])[2:] == ["pressure.resolved", "pressure.resolved"]
+
+
+def test_alert_that_was_left_out_has_no_end_after_a_restart() -> None:
+    subscriptions = (Subscription(frozenset({"pressure.high", "pressure.critical"})),)
+    bench = Bench(*subscriptions)
+    bench.run(CRITICAL, 60)
+    bench.restart(subscriptions, bench.outbox)
+    bench.run(CRITICAL, 60)
+    bench.run(CALM, 600)
+
+    assert events(bench.got[0]) == ["pressure.critical", "pressure.resolved"]
