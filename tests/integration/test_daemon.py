@@ -21,6 +21,7 @@ from support.daemon_process import (
     RunningDaemon,
     clean_environment,
     descriptors,
+    get,
     running_daemon,
 )
 from support.waiting import MAX_WAIT_SECONDS
@@ -231,6 +232,24 @@ def test_systemd_is_notified_of_every_tick(tmp_path: Path) -> None:
 
     assert messages.count("READY=1") == 1
     assert sum(text.startswith("WATCHDOG=1\nSTATUS=System RAM ") for text in messages) >= 2
+
+
+def test_systemd_is_notified_of_a_silence(tmp_path: Path) -> None:
+    """With the next tick, and of its end."""
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        manager.settimeout(MAX_WAIT_SECONDS)
+        with running_daemon(tmp_path, "--interval", "200ms", environ={"NOTIFY_SOCKET": path}) as daemon:
+            (made,) = get(daemon.port, "/api/v1/silences?seconds=3600", method="POST").json
+            while "silenced" not in (status := manager.recv(4096).decode()):
+                pass
+            get(daemon.port, f"/api/v1/silences/{made['id']}", method="DELETE")
+            while "silenced" in manager.recv(4096).decode():
+                pass
+
+    assert status.startswith("WATCHDOG=1\nSTATUS=System RAM ")
+    assert status.endswith(f": no one is notified (end it: memwatch silence --end {made['id']})")
 
 
 def test_long_interval_extends_the_watchdog(tmp_path: Path) -> None:

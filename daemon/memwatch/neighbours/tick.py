@@ -14,8 +14,9 @@ from memwatch.events import Event
 from memwatch.model import Absent, Bytes, Device
 from memwatch.planning.fit import find_holders
 from memwatch.printable import printable
+from memwatch.render.silence_words import find_notice, until_utc
 from memwatch.render.summary import build_sentence, by_footprint, compute_headroom, find_worst
-from memwatch.snapshot import Level, LevelOrUnknown, Snapshot
+from memwatch.snapshot import Level, LevelOrUnknown, Pressure, Snapshot
 
 SCHEMA = 1
 MAX_BYTES = 1024
@@ -147,7 +148,7 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
         unix=round(snapshot.unix, 3),
         interval=snapshot.interval_seconds,
         level=worst.level.word if worst else "unknown",
-        sentence=_cut(build_sentence(snapshot, worst), TEXT_LENGTH),
+        sentence=describe_state(snapshot, worst),
         pools=tuple(
             PoolTick(
                 _cut(pool.id, NAME_LENGTH),
@@ -170,6 +171,14 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
         simulated=snapshot.simulated,
         left_out=len(snapshot.pools) > MAX_POOLS,
     )
+
+
+def describe_state(snapshot: Snapshot, worst: Pressure | None) -> str:
+    """Return the state of the machine, with the silence of its level. The silence's author is a user: not sent."""
+    authorless = tuple(replace(one, made_by="") for one in snapshot.silences)
+    notice = find_notice(replace(snapshot, silences=authorless), worst) if authorless else None
+    silenced = _cut(f"; {notice.text(until_utc(notice.until_unix, snapshot.unix))}", TEXT_LENGTH) if notice else ""
+    return _cut(build_sentence(snapshot, worst), TEXT_LENGTH - len(silenced)) + silenced
 
 
 def find_headroom(snapshot: Snapshot) -> tuple[int | None, str, Device | None]:

@@ -15,7 +15,8 @@ from memwatch.backends.devices import compute_capacity
 from memwatch.events import Event
 from memwatch.model import Process
 from memwatch.neighbours.tick import MAX_BYTES, TickError, build_tick, decode_tick, encode_tick
-from memwatch.snapshot import Snapshot
+from memwatch.silences import Silence
+from memwatch.snapshot import Reason, Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from memwatchd.settings.schema import DEMOS
@@ -49,6 +50,26 @@ def test_tick_has_pools_headroom_and_holders() -> None:
     assert tick.headroom == snapshot.devices[0].headroom_bytes
     assert [holder.name for holder in tick.holders][:1] == ["VLLM::EngineCor"]
     assert tick.run == "run1"
+
+
+def test_tick_names_the_silence_of_the_level_without_its_author() -> None:
+    """Its end is kept if the sentence has to be cut."""
+    snapshot = replace(demo(), unix=1_795_780_800.0)
+    made = Silence("sil_1", snapshot.unix + 3600, snapshot.unix, 0.0, target="ram", made_by="ada (uid 1000)")
+    long = Silence("sil_2", snapshot.unix + 3600, snapshot.unix, 0.0, target="ram", event="pressure.critical")
+    loud = replace(snapshot.pressure[0], reasons=(Reason("psi", "x" * 200),))
+
+    short_one = build_tick(replace(snapshot, silences=(made,)), "run1").sentence
+    cut_one = build_tick(replace(snapshot, silences=(long,), pressure=(loud,)), "run1").sentence
+
+    assert short_one == (
+        f"{build_tick(snapshot, 'run1').sentence}; System RAM is silenced until 13:00 UTC: no one is notified of it"
+    )
+    assert cut_one.endswith(
+        "xx…; pressure.critical alerts of System RAM are silenced until 13:00 UTC: no one is notified of them"
+    )
+    assert len(cut_one) == 160
+    assert decode_tick(encode_tick(build_tick(replace(snapshot, silences=(long,)), "run1"))).host == snapshot.host
 
 
 @pytest.mark.parametrize(("on_gpu", "sent"), [(2, 2), (3, 3), (4, 3), (8, 3)])
