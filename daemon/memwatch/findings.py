@@ -17,6 +17,7 @@ from memwatch.drivers.tegra.records import NvMapReading, TegraReading, Tegrastat
 from memwatch.engines.records import Engine
 from memwatch.kernel_log import KernelLog
 from memwatch.kill_log import ServiceKill
+from memwatch.linux.cgroup_kills import CgroupKills
 from memwatch.linux.dmem import DmemReading
 from memwatch.model import STALLED, Absent, Device, Pool, Process, Share, Vitals
 from memwatch.owners import KernelHeld, Owner
@@ -54,6 +55,7 @@ class Findings(Struct, frozen=True):
     kernel_log: KernelLog | None = None
     service_kills: tuple[ServiceKill, ...] | None = None
     cgroup_oom_kills_total: int | None = None
+    cgroup_kills: CgroupKills | None = None
     pci_gpus: Mapping[str, int] | None = None
     nvml: NvmlReading | None = None
     tegra: TegraReading | None = None

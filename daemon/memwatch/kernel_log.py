@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -32,6 +33,15 @@ OTHERS: Mapping[str, str] = {
     "gpu_reset": "a reset of the GPU",
 }
 KNOWN = ABOUT_MEMORY.keys() | OTHERS.keys()
+
+
+_LONG_ID = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
+
+
+def shorten_cgroup(place: str) -> str:
+    """Return the last part of a cgroup path, and twelve digits of a container's id."""
+    last = place.rstrip("/").rsplit("/", 1)[-1] if place.startswith("/") else place
+    return _LONG_ID.sub(r"\1", last) or "/"
 
 
 def describe_kind(kind: str) -> str:

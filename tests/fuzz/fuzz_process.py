@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from fuzz.oracle import are_in_input, are_valid
 from memwatch.collectors import cgroup
+from memwatch.linux import cgroup_mounts
 from memwatch.linux import process_files as files
 from memwatch.linux.cgroup_mounts import find_own_cgroup
 from memwatch.linux.cgroups import owner_folders, parse_cgroup, parse_mountinfo, parse_owners
@@ -40,7 +41,7 @@ def figures(data: bytes) -> None:
     with suppress(ParseError):
         are_in_input(files.parse_boot_time(data), data)
     with suppress(ParseError):
-        are_in_input([one for one in (cgroup.parse_limit(data),) if one is not None], data)
+        are_in_input([one for one in (cgroup_mounts.parse_limit(data),) if one is not None], data)
     are_in_input(cgroup.parse_stat(data), data)
     are_in_input([one for one in (files.parse_uid(data), files.parse_swap(data)) if one is not None], data)
 

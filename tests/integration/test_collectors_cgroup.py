@@ -19,10 +19,9 @@ from memwatch.collectors.cgroup import (
     compute_period,
     compute_used,
     limiting_cgroup,
-    parse_limit,
     parse_size,
 )
-from memwatch.linux.cgroup_mounts import V1, V2, CgroupVersion, find_own_cgroup
+from memwatch.linux.cgroup_mounts import V1, V2, CgroupVersion, find_own_cgroup, parse_limit
 from memwatch.linux.cgroups import OwnerNames, parse_cgroup, parse_mountinfo, parse_owners
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.model import Absent

@@ -14,7 +14,15 @@ from msgspec import Struct
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
-from memwatch.linux.cgroup_mounts import V1, V2, CgroupVersion, charges_gpu, find_own_cgroup, parse_figure
+from memwatch.linux.cgroup_mounts import (
+    V1,
+    V2,
+    CgroupVersion,
+    charges_gpu,
+    find_own_cgroup,
+    parse_figure,
+    parse_limit,
+)
 from memwatch.linux.cgroups import in_container
 from memwatch.linux.files import KeptFile, ParseError, Roots, SourceUnavailable, is_shortage, kept_file
 from memwatch.model import Absent, Share, ShareKind
@@ -38,14 +46,6 @@ class CgroupLimit(Struct, frozen=True):
     used_bytes: int
     oom_kills: int | None = None
     charges_gpu: bool = False
-
-
-def parse_limit(data: bytes) -> int | None:
-    """Parse a limit in bytes; None for `max`. Version 1 writes 2^63 less a page instead, which exceeds any RAM."""
-    text = data.strip()
-    if text == b"max":
-        return None
-    return parse_figure(data)
 
 
 def parse_size(meminfo: bytes) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
-from memwatch.linux.cgroup_mounts import find_unified_tree
+from memwatch.linux.cgroup_mounts import find_unified_tree, list_children
 from memwatch.linux.files import Roots, kept_file, read_once
 from memwatch.linux.psi_trigger import parse_waiting
 from memwatch.printable import printable
@@ -103,7 +102,7 @@ def waiting_groups(root: Path) -> Iterator[tuple[str, float]]:
     """Yield the stall time of every group, outer groups first, at most `MAX_GROUPS`."""
     folders, read = [root], 0
     for folder in folders:
-        for child in list_children(folder):
+        for child, _ in list_children(folder, MAX_GROUPS):
             waited = parse_waiting(read_once(child / "memory.pressure") or b"")
             if waited is not None:
                 folders.append(child)
@@ -111,12 +110,3 @@ def waiting_groups(root: Path) -> Iterator[tuple[str, float]]:
             read += 1
             if read >= MAX_GROUPS:
                 return
-
-
-def list_children(folder: Path) -> list[Path]:
-    """List child groups; none if the group was removed in the meantime."""
-    try:
-        with os.scandir(folder) as entries:
-            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []

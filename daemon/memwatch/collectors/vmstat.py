@@ -8,49 +8,17 @@ from itertools import chain
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots, kept_file
+from memwatch.linux.vmstat_counter import ALLOCSTALL, OOM_KILL, Counter
 from memwatch.model import Absent
 from memwatch.snapshot import Kernel
-
-MAX_DIGITS = 20
-
-
-class Counter:
-    """One line of vmstat, which has about 180 lines: searched first at its last position."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = self._line = b"\n" + key + b" "
-        self._at = -1
-        self.was_found: bool = False
-        self.value: int | Absent = Absent.NOT_SUPPORTED
-
-    def place(self) -> tuple[bytes, int]:
-        """Return the line's text and position. At position 0 an empty text, which every file has, if missing."""
-        return (self._line, self._at) if self._at >= 0 else (b"", 0)
-
-    def search(self, data: bytes) -> None:
-        """Find the line and parse the number after the key up to the end of the line."""
-        key, at = self._key, max(0, self._at)
-        if not data.startswith(key, at):
-            at = data.find(key)
-        start = at + len(key)
-        end = data.find(b"\n", start)
-        digits = data[start:end]
-        if at < 0 or end < 0 or not digits.isdigit() or len(digits) > MAX_DIGITS:
-            self._at, self.value = -1, Absent.NOT_SUPPORTED
-        else:
-            self._line, self._at, self.value = data[at : end + 1], at, int(digits)
-            self.was_found = True
-
 
 # By field of Kernel; several lines are added. `oom_kill` exists since Linux 4.13, compaction if it is compiled in,
 # `allocstall` by zone since 4.10, `pgscan_direct` without zone since 4.8, and `workingset_refault_file` since 5.9.
 LINES: Mapping[str, Sequence[bytes]] = {
-    "oom_kills_total": (b"oom_kill",),
+    "oom_kills_total": (OOM_KILL,),
     "compact_fail_total": (b"compact_fail",),
     "compact_stall_total": (b"compact_stall",),
-    "allocstall_total": tuple(
-        b"allocstall_" + zone for zone in (b"dma", b"dma32", b"normal", b"highmem", b"movable", b"device")
-    ),
+    "allocstall_total": ALLOCSTALL,
     "pgscan_direct_total": (b"pgscan_direct",),
     "pgsteal_direct_total": (b"pgsteal_direct",),
     "workingset_refault_file_total": (b"workingset_refault_file",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
@@ -12,10 +11,9 @@ from memwatch import units
 from memwatch.incidents.cause import BROAD_UNITS
 from memwatch.incidents.readings import Holding
 from memwatch.incidents.records import Killer, KillerKind, Suspect, Victim
-from memwatch.kernel_log import OomKill, OomTask
+from memwatch.kernel_log import OomKill, OomTask, shorten_cgroup
 from memwatch.kill_log import KillSource, ProcessEnd, ServiceKill
 
-_LONG_ID = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
 # The service that is named before its line.
 SERVICES: dict[KillSource, tuple[KillerKind, str]] = {
     "systemd_oomd": ("systemd_oomd", "systemd-oomd"),
@@ -91,7 +89,7 @@ def from_count(number: int, unix: float, is_own: bool) -> Death:
 def from_service(kill: ServiceKill, holding: Holding | None) -> Death:
     kind, name = SERVICES[kill.source]
     unit, container = (holding.unit, holding.container) if holding else owner_in(kill.place)
-    who = kill.name or shorten(kill.place)
+    who = kill.name or shorten_cgroup(kill.place)
     held = holding.size if holding else None
     victim = Victim(who, kill.pid, unit, container, held, kill.unix, kind)
     medium = "prekill message" if kill.source == "oomd_prekill" else "log"
@@ -102,12 +100,6 @@ def from_service(kill: ServiceKill, holding: Holding | None) -> Death:
         place=kill.place,
         holding=holding,
     )
-
-
-def shorten(place: str) -> str:
-    """Return the last part of a cgroup path, and twelve digits of a container's id."""
-    last = place.rstrip("/").rsplit("/", 1)[-1] if place.startswith("/") else place
-    return _LONG_ID.sub(r"\1", last)
 
 
 def from_end(end: ProcessEnd, holding: Holding) -> Death:

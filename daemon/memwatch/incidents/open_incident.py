@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct, field
 
 from memwatch.events import Event
-from memwatch.incidents.killer import Death, explains, is_member, shorten
+from memwatch.incidents.killer import Death, explains, is_member
 from memwatch.incidents.readings import Frame, Holding
 from memwatch.incidents.records import IncidentKind, Suspect
 from memwatch.incidents.triggers import is_routine
+from memwatch.kernel_log import shorten_cgroup
 from memwatch.kill_log import ProcessEnd
 from memwatch.units import duration
 
@@ -141,6 +142,6 @@ def is_same_end(one: Death, other: Death) -> bool:
             held = part.holding or Holding(victim.who, victim.unit, victim.container, 0, None)
             if (victim.pid is not None and explains(whole, victim.pid, held)) or is_member(held, place):
                 return True
-            if victim.pid is None and shorten(place).rsplit("/", 1)[-1] == victim.who.rsplit("/", 1)[-1]:
+            if victim.pid is None and shorten_cgroup(place).rsplit("/", 1)[-1] == victim.who.rsplit("/", 1)[-1]:
                 return True
     return False

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from memwatch import units
 from memwatch.incidents.cause import Finding, Rise
-from memwatch.incidents.killer import WORDS, Death, shorten
+from memwatch.incidents.killer import WORDS, Death
 from memwatch.incidents.records import IncidentKind, Suspect, Victim
+from memwatch.kernel_log import shorten_cgroup
 from memwatch.units import size
 
 # Changes of other memory that are worth a sentence.
@@ -122,7 +123,7 @@ def describe_death(
 def _at_limit(death: Death) -> str:
     if death.killer.kind != "cgroup_oom":
         return ""
-    return f" at the limit of {shorten(death.cgroup)}" if death.cgroup else " at the limit of its cgroup"
+    return f" at the limit of {shorten_cgroup(death.cgroup)}" if death.cgroup else " at the limit of its cgroup"
 
 
 def _name(candidates: Sequence[Suspect], before: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
@@ -70,6 +72,14 @@ def parse_figure(data: bytes) -> int:
     return int(text)
 
 
+def parse_limit(data: bytes) -> int | None:
+    """Parse a limit in bytes; None for `max`. Version 1 writes 2^63 less a page instead, which exceeds any RAM."""
+    text = data.strip()
+    if text == b"max":
+        return None
+    return parse_figure(data)
+
+
 def charges_gpu(memory_stat: bytes | None) -> bool:
     """Return True if the kernel charges GPU memory to cgroups: memory.stat has a `gpu` line then."""
     return _GPU_LINE.search(memory_stat or b"") is not None
@@ -126,6 +136,16 @@ def find_unified_tree(roots: Roots, missing: str = "") -> UnifiedTree:
     if found is None:
         raise SourceUnavailable(f"self/mountinfo: no cgroup2 is mounted{missing}")
     return UnifiedTree(under(roots, found.point), found.root)
+
+
+def list_children(folder: Path, most: int) -> list[tuple[Path, int]]:
+    """List child groups with their inodes, at most that many; none if the group was removed in the meantime."""
+    try:
+        with os.scandir(folder) as entries:
+            groups = (entry for entry in entries if entry.is_dir(follow_symlinks=False))
+            return [(Path(entry.path), entry.inode()) for entry in islice(groups, max(0, most))]
+    except OSError:
+        return []
 
 
 class CgroupUsage:

@@ -177,8 +177,14 @@ class Monitor:
         findings, statuses = self._sampler.gather()
         findings = self.incidents.without_ended(findings)
         self._oom_kills, kills = count_new_kills(
-            self._oom_kills, findings.kernel, findings.kernel_log, now.monotonic, ram_used_ratio(findings.pools)
+            self._oom_kills,
+            findings.kernel,
+            findings.kernel_log,
+            now.monotonic,
+            ram_used_ratio(findings.pools),
+            findings.cgroup_kills,
         )
+        self._pacing.is_waiting = self._oom_kills.owed > 0
         claims = self.reports.current(now.monotonic)
         evidence = collect_inputs(findings, now.monotonic, rules.pressure, resumed, kills, claims)
         pressure, self._judge_state = judge(evidence, self._judge_state, rules.pressure)

@@ -30,12 +30,14 @@ class Pacing:
     """Pace of a loop and its latest inputs. Not thread-safe.
 
     `ticked_at`: start of the last tick in monotonic seconds; None during a tick and after a failed one.
+    `is_waiting`: a kill was counted, and its scope comes soon.
     """
 
     def __init__(self) -> None:
         self.pace: Pace = Pace()
         self.ticked_at: float | None = None
         self.is_restless: bool = False
+        self.is_waiting: bool = False
         self._soonest = MIN_SECONDS
         self._max_age = 0.0
         self._ram: tuple[FallRate, Remaining] | None = None
@@ -86,6 +88,7 @@ class Pacing:
 
     def interval(self, usual: float) -> float:
         """Return the seconds until memory must be read again. A fall shortens them."""
+        usual = min(FAST_SECONDS, usual) if self.is_waiting else usual
         return min(self.pace.interval(usual), max(self._soonest, self._seconds_to_margin))
 
     def is_still(self, now: float, usual: float, moved_bytes: Callable[[], float]) -> bool:

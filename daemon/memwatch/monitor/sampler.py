@@ -15,6 +15,7 @@ from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, look_for
 from memwatch.linux.wakeups import Watch
+from memwatch.model import Absent
 from memwatch.monitor.collector_runner import SIGNS_SECONDS, CollectorRunner
 from memwatch.snapshot import CollectorStatus
 
@@ -23,6 +24,8 @@ from memwatch.snapshot import CollectorStatus
 EARLY_SECONDS = 0.05
 # They count what the kernel reports by an event: OOM kills and errors of drivers.
 EVENT_COLLECTORS = frozenset({"kmsg", "vmstat", "cgroup"})
+# It finds the cgroup of a kill that was counted.
+KILL_COLLECTOR = "cgroup_kills"
 
 # The two parts of a collector's current result.
 FINDINGS, STATUS = itemgetter(0), itemgetter(1)
@@ -68,6 +71,7 @@ class Sampler:
         self._spacing, self._gathered_at = math.inf, -math.inf  # seconds between the last two ticks
         self._signs_at = -math.inf
         self._is_fast = False
+        self._kills: int | Absent = Absent.NOT_AVAILABLE
         # One for each thread: a kill would wake 15 threads otherwise, of which one has something to do.
         self._changed = {runner: threading.Event() for runner in self._slow}
         self._threads = [
@@ -101,7 +105,18 @@ class Sampler:
             self._wake(runner for runner in on_tick if not runner.on_tick)
         now = self._clock.monotonic()
         results = [runner.current(now) for runner in self.runners]
-        return self._composer.compose(tuple(map(FINDINGS, results))), tuple(map(STATUS, results))
+        found = self._composer.compose(tuple(map(FINDINGS, results)))
+        self._explain_kills(found)
+        return found, tuple(map(STATUS, results))
+
+    def _explain_kills(self, found: Findings) -> None:
+        """Run the collector that finds the cgroups of kills now if a kill was counted."""
+        before, self._kills = self._kills, found.kernel.oom_kills_total if found.kernel else self._kills
+        if self._kills != before and not isinstance(before, Absent):
+            explaining = [runner for runner in self._slow if runner.entry.name == KILL_COLLECTOR]
+            for runner in explaining:
+                runner.hurry()
+            self._wake(explaining)
 
     def _check_signs(self, now: float) -> None:
         if now - self._signs_at < SIGNS_SECONDS:

@@ -16,6 +16,7 @@ from memwatch.drivers.error_words import describe_kind
 from memwatch.events import LEASE, EventLog
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.kernel_log import KNOWN, DriverError
+from memwatch.linux.cgroup_kills import MAX_GROUPS, NOT_RAM
 from memwatch.model import Absent, PoolKind, holds_discrete_memory
 from memwatch.neighbour_status import NeighbourState
 from memwatch.pressure.oom_kills import NO_KILLS, NewKills
@@ -202,9 +203,14 @@ class EventWriter:
             self._record(now.unix, "oom_kill", f"OOM killer: killed {wording.count(others, 'more process')}")
         if kills.unnamed:
             killed = wording.count(kills.unnamed, "more process" if kills.named else "process")
-            scope = "" if kills.ram_was_short else ", of the machine or at the limit of a cgroup: no log says which"
             target = ram if kills.unnamed_of_machine else None
-            self._record(now.unix, "oom_kill", f"OOM killer: killed {killed}{gone}{scope}", target)
+            self._record(now.unix, "oom_kill", f"OOM killer: killed {killed}{gone}{_describe_scope(kills)}", target)
+        for one in kills.of_cgroups[:MAX_KILLS]:
+            self._record(now.unix, "oom_kill", one.text, one.cgroup or None)
+        others = sum(one.count for one in kills.of_cgroups[MAX_KILLS:])
+        if others:
+            killed = wording.count(others, "more process")
+            self._record(now.unix, "oom_kill", f"OOM killer: killed {killed} at the limits of cgroups; {NOT_RAM}")
 
     def _record_drivers(self, now: Snapshot, first: bool) -> None:
         """Report new driver errors. An error that repeats is reported once a minute with its count."""
@@ -235,6 +241,14 @@ class EventWriter:
     def _record(self, unix: float, kind: str, text: str, target: str | None = None) -> None:
         self._events.add(unix, kind, text, target)
         log.log(self.log_level, "%s", text)
+
+
+def _describe_scope(kills: NewKills) -> str:
+    """Return why the scope of kills without a name is not known, as the end of a sentence."""
+    if kills.ram_was_short:
+        return ""
+    left_out = "" if kills.is_whole else f" (only {MAX_GROUPS:,} cgroups were read)"
+    return f", of the machine or at a cgroup's limit: no log and no counter shows which{left_out}"
 
 
 def _alert_sentence(notification: Notification, label: str) -> str:

@@ -1,18 +1,24 @@
-"""New OOM kills, and whether System RAM was short: the kernel counts kills in /proc/vmstat and logs the victims."""
+"""New OOM kills: the kernel counts all in /proc/vmstat, counts them in each cgroup, and logs the victims."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.kernel_log import KernelLog, OomKill
+from memwatch.linux.cgroup_kills import CgroupKill, CgroupKills
 from memwatch.model import Absent
 from memwatch.snapshot import Kernel
 
 # Both are read once a second, and the kernel counts a kill before it logs the victim.
 GRACE_SECONDS = 2.5
+# The counters of cgroups are read after a kill was counted, which takes some milliseconds. While System RAM is
+# short, the kill is the machine's if they do not come: critical is late by one tick at most.
+SCAN_SECONDS = 0.9
 # A kill that no log names is the machine's if System RAM was short at most this long before it was counted, or at
 # the reading before that: a machine that runs out of memory may stand still for longer.
 SHORT_SECONDS = 5.0
@@ -24,15 +30,19 @@ MIN_RECLAIMS = 5
 
 
 class NewKills(Struct, frozen=True):
-    """OOM kills since the previous tick: those named in the kernel log, and the number of other counted ones.
+    """OOM kills since the previous tick: those that the kernel log names, those without a name that counters of
+    cgroups explain, and the number of other counted ones.
 
     `ram_was_short`: System RAM was short in the seconds before. The count in /proc/vmstat includes kills at the
-    limit of any cgroup, so a kill without a name says nothing about System RAM by itself.
+    limit of any cgroup, so a kill that neither explains says nothing about System RAM by itself. `is_whole`: the
+    counters of all cgroups were read.
     """
 
     named: tuple[OomKill, ...] = ()
     unnamed: int = 0
     ram_was_short: bool = False
+    of_cgroups: tuple[CgroupKill, ...] = ()
+    is_whole: bool = True
 
     @property
     def of_machine(self) -> tuple[OomKill, ...]:
@@ -86,8 +96,11 @@ class RamShortage(Struct, frozen=True):
 
 
 class OomKillCount(Struct, frozen=True):
-    """Counted and named kills so far. `owed`: kills that were counted but not named, the first one at `since`;
+    """Counted and named kills so far. `owed`: kills that were counted but not explained, the first one at `since`;
     `owed_while_short`: System RAM was short when one of them was counted.
+
+    `scanned`: kills at limits of cgroups so far, of which `unclaimed`, the last at `scanned_at`, explain none yet.
+    `logged`: kills at limits that the log named before the counters of their cgroups were read.
     """
 
     counted: int | Absent = Absent.NOT_AVAILABLE
@@ -96,6 +109,10 @@ class OomKillCount(Struct, frozen=True):
     since: float = 0.0
     owed_while_short: bool = False
     shortage: RamShortage = RamShortage()
+    scanned: int = 0
+    scanned_at: float = 0.0
+    unclaimed: tuple[CgroupKill, ...] = ()
+    logged: int = 0
 
 
 def count_new_kills(
@@ -104,8 +121,9 @@ def count_new_kills(
     log: KernelLog | None,
     now: float,
     used_ratio: float | Absent = Absent.NOT_AVAILABLE,
+    scan: CgroupKills | None = None,
 ) -> tuple[OomKillCount, NewKills]:
-    """Return the new kills at `now` (monotonic). If the log is read, unnamed kills wait `GRACE_SECONDS` for it.
+    """Return the new kills at `now` (monotonic). Kills without a name wait for the log and for a scan of cgroups.
 
     `used_ratio`: fraction of System RAM that is judged as used.
     """
@@ -116,15 +134,66 @@ def count_new_kills(
     latest = kills[-1].number if kills else 0
     known = latest if before.number is None and log else before.number
     named = tuple(kill for kill in kills if known is not None and kill.number > known)
+    before = with_scan(before, scan, sum([kill.scope == "cgroup" for kill in named]), now)
     owed = before.owed + risen - len(named)
     shortage = before.shortage.with_reading(now, used_ratio, kernel)
     was_short = (before.owed_while_short and before.owed > 0) or ((risen > 0 or bool(named)) and shortage.was_short)
     since = before.since if before.owed else now
-    if log and owed and now - since < GRACE_SECONDS:
-        after = OomKillCount(counted, latest, owed, since, was_short, shortage)
-        return after, NewKills(named, 0, was_short)
-    after = OomKillCount(counted, latest if log else before.number, shortage=shortage)
-    return after, NewKills(named, max(0, owed), was_short)
+    is_whole = scan is None or scan.is_whole
+    after = replace(before, counted=counted, shortage=shortage, number=latest if log else before.number)
+    if _has_to_wait(log, scan, owed, counted, now - since, was_short):
+        after = replace(after, owed=owed, since=since, owed_while_short=was_short)
+        return after, NewKills(named, 0, was_short, is_whole=is_whole)
+    of_cgroups, owed, unclaimed = claim(before.unclaimed, owed)
+    after = replace(after, owed=0, since=0.0, owed_while_short=False, unclaimed=unclaimed)
+    return after, NewKills(named, max(0, owed), was_short, of_cgroups, is_whole)
+
+
+def _has_to_wait(
+    log: KernelLog | None,
+    scan: CgroupKills | None,
+    owed: int,
+    counted: int | Absent,
+    waited: float,
+    was_short: bool,
+) -> bool:
+    """Check for kills whose name, or whose cgroup, may still come. A negative `owed` waits for its count."""
+    if log and owed and waited < GRACE_SECONDS:
+        return True
+    is_scanned = scan is None or isinstance(counted, Absent) or scan.counted >= counted
+    return owed > 0 and not is_scanned and waited < (SCAN_SECONDS if was_short else GRACE_SECONDS)
+
+
+def with_scan(before: OomKillCount, scan: CgroupKills | None, logged: int, now: float) -> OomKillCount:
+    """Add the kills at limits of cgroups since the last scan, without those that the log named.
+
+    `logged`: number of those that it named since the last tick.
+    """
+    if scan is None:
+        return before if not before.unclaimed else replace(before, unclaimed=(), logged=0)
+    known = before.scanned if scan.number >= before.scanned else 0
+    new = tuple(kill for kill in scan.kills if kill.number > known)
+    if not (new or logged or before.unclaimed or before.logged):
+        return before
+    since = now if new or logged else before.scanned_at
+    is_counted = not isinstance(before.counted, Absent) and before.counted >= scan.counted
+    if not before.owed and is_counted and now - since >= GRACE_SECONDS:
+        return replace(before, unclaimed=(), logged=0)
+    _, left, unclaimed = claim((*before.unclaimed, *new), before.logged + logged)
+    return replace(before, scanned=scan.number, scanned_at=since, unclaimed=unclaimed, logged=left)
+
+
+def claim(kills: Sequence[CgroupKill], wanted: int) -> tuple[tuple[CgroupKill, ...], int, tuple[CgroupKill, ...]]:
+    """Take `wanted` kills. Return those taken, the number that is missing, and the rest."""
+    taken, rest = [], []
+    for kill in kills:
+        count = min(kill.count, max(0, wanted))
+        wanted -= count
+        if count:
+            taken.append(replace(kill, count=count))
+        if count < kill.count:
+            rest.append(replace(kill, count=kill.count - count))
+    return tuple(taken), wanted, tuple(rest)
 
 
 def _read_count(kernel: Kernel | None) -> int | Absent:

@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 from memwatch.collectors import buddyinfo, cgroup, drm, machine, meminfo, numa, psi, vmstat, zram
 from memwatch.drivers.drm import cards
 from memwatch.drivers.drm.fdinfo import parse_fdinfo
+from memwatch.linux import cgroup_mounts
 from memwatch.linux import process_files as process_files
 from memwatch.linux.cgroup_mounts import find_own_cgroup
 from memwatch.linux.cgroups import owner_folders, parse_cgroup, parse_mountinfo, parse_owners
@@ -45,7 +46,10 @@ PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
         lambda data: find_own_cgroup(data, b"3 1 0:2 / /sys/fs/cgroup rw - cgroup2 x rw\n", Roots()),
         ("proc/self/cgroup",),
     ),
-    "limit": (cgroup.parse_limit, ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")),
+    "limit": (
+        cgroup_mounts.parse_limit,
+        ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"),
+    ),
     "memory.stat": (cgroup.parse_stat, ("sys/fs/cgroup/memory.stat", "sys/fs/cgroup/memory/memory.stat")),
     "stat": (process_files.parse_stat, ("proc/1/stat", "proc/2/stat")),
     "boot time": (process_files.parse_boot_time, ("proc/stat",)),

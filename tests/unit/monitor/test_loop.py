@@ -100,7 +100,7 @@ def test_oom_kill_is_one_event() -> None:
         clock.now += 1.0
 
     assert [event.text for event in monitor.events.since(0) if event.kind == "oom_kill"] == [
-        "OOM killer: killed 2 processes, of the machine or at the limit of a cgroup: no log says which"
+        "OOM killer: killed 2 processes, of the machine or at a cgroup's limit: no log and no counter shows which"
     ]
 
 
@@ -165,7 +165,7 @@ def test_killed_process_is_named_once() -> None:
 
     assert [event.text for event in monitor.events.since(0) if event.kind == "oom_kill"] == [
         "OOM killer: killed train (4242), 64.0 MiB",
-        "OOM killer: killed 1 process, of the machine or at the limit of a cgroup: no log says which",
+        "OOM killer: killed 1 process, of the machine or at a cgroup's limit: no log and no counter shows which",
     ]
 
 

@@ -13,7 +13,7 @@ from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.model import Absent, Quality, Share, ShareKind
 from memwatch.monitor.sampler import Sampler
-from memwatch.snapshot import CollectorStatus
+from memwatch.snapshot import CollectorStatus, Kernel
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
@@ -335,6 +335,23 @@ def test_event_during_a_run_is_read_by_the_next_one() -> None:
     sampler.stop()
 
     assert counting.calls == 3
+
+
+def test_counted_kill_runs_the_collector_that_finds_its_cgroup() -> None:
+    """At once, ten seconds before it is due. The kills since the boot are none."""
+    counting, finding = FakeCollector("vmstat"), FakeCollector("cgroup_kills", period_seconds=600.0, may_block=True)
+    sampler = Sampler(enlist(counting, finding), SystemClock())
+    sampler.start()
+    sampler.wait_for_first(5.0)
+    calls = []
+    for kills in (3, 3, 4):
+        counting.findings = Findings(kernel=Kernel(oom_kills_total=kills))
+        sampler.gather()
+        calls.append(finding.calls)
+    wait_until(lambda: finding.calls == 2)
+    sampler.stop()
+
+    assert calls[:2] == [1, 1]
 
 
 @pytest.mark.process

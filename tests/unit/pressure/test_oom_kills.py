@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.kernel_log import KernelLog, OomKill
+from memwatch.linux.cgroup_kills import CgroupKill, CgroupKills
 from memwatch.model import Absent
 from memwatch.pressure.oom_kills import (
     GRACE_SECONDS,
@@ -177,3 +178,115 @@ def test_no_kill_is_the_machines_while_half_of_it_is_available(ticks: list[tuple
 
     assert [new.unnamed_of_machine for new in found] == [0] * len(found)
     assert sum(new.unnamed for new in found) == counted - ticks[0][1]
+
+
+def scan_of(counted: int, *kills: CgroupKill) -> CgroupKills:
+    return CgroupKills(counted, sum(kill.count for kill in kills), kills)
+
+
+JOB = CgroupKill(1, 1, "/job", 32 << 20)
+Tick = tuple[float, float, int, CgroupKills]
+
+
+def scanned(*ticks: Tick, log: KernelLog | None = None) -> list[NewKills]:
+    """Return the new kills of ticks of time, use, counted kills, and the last scan of cgroups."""
+    state, found = OomKillCount(), []
+    for at, used, counted, scan in ticks:
+        state, new = count_new_kills(state, Kernel(counted), log, at, used, scan)
+        found.append(new)
+    return found
+
+
+def scopes(kills: list[NewKills]) -> list[tuple[int, int, int]]:
+    """Return the number of kills by scope: cgroup, unknown, and those of them that count as the machine's."""
+    return [(sum(one.count for one in new.of_cgroups), new.unnamed, new.unnamed_of_machine) for new in kills]
+
+
+@pytest.mark.parametrize("used", [0.2, 0.99])
+def test_kill_that_a_cgroup_explains_is_not_the_machines(used: float) -> None:
+    """However full System RAM is: the kernel counted it at the limit of the cgroup."""
+    found = scanned((0.0, used, 0, scan_of(0)), (1.0, used, 1, scan_of(0)), (1.1, used, 1, scan_of(1, JOB)))
+
+    assert scopes(found) == [(0, 0, 0), (0, 0, 0), (1, 0, 0)]
+    assert found[-1].of_cgroups == (JOB,)
+
+
+def test_kill_that_is_scanned_first_is_explained_when_it_is_counted() -> None:
+    """A scan comes every ten seconds as well, and /proc/vmstat is read once a second."""
+    early = scan_of(1, JOB)
+    found = scanned(
+        (0.0, 0.2, 0, scan_of(0)), *[(1.0 + tick, 0.2, 0, early) for tick in range(9)], (11.0, 0.2, 1, early)
+    )
+
+    assert scopes(found)[-1] == (1, 0, 0)
+
+
+@pytest.mark.parametrize("used", [0.2, 0.99])
+def test_kills_that_no_cgroup_explains_are_judged_by_system_ram(used: float) -> None:
+    after = scan_of(3, JOB)
+    found = scanned(
+        (0.0, used, 0, scan_of(0)), (1.0, used, 3, scan_of(0)), (1.1, used, 3, after), (2.0, used, 3, after)
+    )
+
+    assert scopes(found) == [(0, 0, 0), (0, 0, 0), (1, 2, 2 if used > 0.8 else 0), (0, 0, 0)]
+
+
+@pytest.mark.parametrize(("used", "seconds"), [(0.99, 1.0), (0.2, GRACE_SECONDS)])
+def test_scan_that_does_not_come_is_awaited_less_while_ram_is_short(used: float, seconds: float) -> None:
+    """A machine that runs out of memory may not run the thread of the scan."""
+    old = scan_of(0)
+    ticks: list[Tick] = [(0.0, used, 0, old), *[(1.0 + tick / 10, used, 1, old) for tick in range(30)]]
+
+    found = scopes(scanned(*ticks))
+
+    (at,) = [ticks[number][0] for number, (_, unknown, _) in enumerate(found) if unknown]
+    assert at - 1.0 == pytest.approx(seconds, abs=0.11)
+
+
+def test_kill_that_the_log_names_is_not_one_of_its_cgroup_again() -> None:
+    """Whichever comes first. A further kill of the same cgroup without a line is explained."""
+    line = KernelLog((OomKill(1, 77, "x", 0, "cgroup", "/job"),))
+    again = CgroupKill(2, 1, "/job")
+    for first, second in ((scan_of(0), scan_of(1, JOB)), (scan_of(1, JOB), scan_of(1, JOB))):
+        state, found = OomKillCount(), []
+        for at, counted, log, scan in (
+            (0.0, 0, KernelLog(), scan_of(0)),
+            (1.0, 1, line, first),
+            (2.0, 1, line, second),
+            (60.0, 2, line, scan_of(2, JOB, again)),
+            (63.0, 2, line, scan_of(2, JOB, again)),
+        ):
+            state, new = count_new_kills(state, Kernel(counted), log, at, 0.2, scan)
+            found.append((len(new.named), sum(one.count for one in new.of_cgroups), new.unnamed))
+
+        assert found == [(0, 0, 0), (1, 0, 0), (0, 0, 0), (0, 0, 0), (0, 1, 0)]
+
+
+def test_collector_that_starts_again_counts_from_0() -> None:
+    found = scanned(
+        (0.0, 0.2, 0, scan_of(0)),
+        (1.0, 0.2, 5, scan_of(5, CgroupKill(5, 5, "/job"))),
+        (2.0, 0.2, 5, scan_of(5)),
+        (3.0, 0.2, 6, scan_of(6, JOB)),
+    )
+
+    assert scopes(found) == [(0, 0, 0), (5, 0, 0), (0, 0, 0), (1, 0, 0)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), max_size=40))
+def test_each_counted_kill_has_one_scope(steps: list[tuple[int, int, bool]]) -> None:
+    """For any order of kills at limits, other kills, and scans: none is lost, and none is explained twice."""
+    counted, kills, scan, at = 0, list[CgroupKill](), scan_of(0), 0.0
+    ticks: list[Tick] = [(at, 0.2, counted, scan)]
+    for at_limits, others, is_scanned in steps:
+        counted, at = counted + at_limits + others, at + 1.0
+        if at_limits:
+            kills.append(CgroupKill(sum(one.count for one in kills) + at_limits, at_limits, "/job"))
+        scan = scan_of(counted, *kills) if is_scanned else scan
+        ticks.append((at, 0.2, counted, scan))
+    ticks += [(at + after, 0.2, counted, scan_of(counted, *kills)) for after in range(1, 5)]
+
+    found = scopes(scanned(*ticks))
+
+    assert sum(cgroup + unknown for cgroup, unknown, _ in found) == counted
+    assert sum(cgroup for cgroup, _, _ in found) <= sum(one.count for one in kills)
