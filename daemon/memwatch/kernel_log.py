@@ -39,9 +39,12 @@ _LONG_ID = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
 
 
 def shorten_cgroup(place: str) -> str:
-    """Return the last part of a cgroup path, and twelve digits of a container's id."""
+    """Return the last part of a cgroup path, with twelve digits of a container's id.
+
+    `/` has a limit only in a container, whose own cgroup it is.
+    """
     last = place.rstrip("/").rsplit("/", 1)[-1] if place.startswith("/") else place
-    return _LONG_ID.sub(r"\1", last) or "/"
+    return _LONG_ID.sub(r"\1", last) or "this container"
 
 
 def describe_kind(kind: str) -> str:

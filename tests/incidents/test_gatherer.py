@@ -57,6 +57,18 @@ def test_sixteen_control_groups_with_a_kill_have_an_incident_each(kills: int, co
     assert len(found) == len(gatherer.open) == count
 
 
+def test_kill_of_the_machine_begins_an_incident_beside_those_of_cgroups() -> None:
+    """Any user can cause kills in cgroups."""
+    gatherer = Gatherer()
+    tick(gatherer, 0.0, kills=(kill_in(f"app{number}.service") for number in range(30)))
+
+    found = tick(
+        gatherer, 1.0, kills=[ServiceKill(31, UNIX, "earlyoom", "sending SIGKILL", pid=31, name="python3")]
+    )
+
+    assert [one.target for one in found] == ["ram"]
+
+
 def test_kill_begins_an_incident_beside_four_targets() -> None:
     gatherer = Gatherer()
     targets = [f"gpu{number}" for number in range(4)]

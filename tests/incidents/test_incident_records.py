@@ -15,9 +15,11 @@ from memwatch.incidents.markdown import render
 from memwatch.incidents.open_incident import OpenIncident
 from memwatch.incidents.records import Incident
 from memwatch.incidents.store import FILE, IncidentStore
+from memwatch.linux.cgroup_kills import CgroupKill
 from memwatch.linux.kmsg_parser import KernelLogTracker
+from memwatch.model import Quality, Share, ShareKind
 from support.incident_player import Actor, Player, Scenario, Truth
-from support.incident_scenarios import DESKTOP, SCENARIOS, global_kill, group_kill, kib
+from support.incident_scenarios import DESKTOP, ID, SCENARIOS, global_kill, group_kill, kib
 from support.sample_incident import GIB, INCIDENT
 
 NONE = Truth("", None)
@@ -329,8 +331,102 @@ def test_container_at_its_limit_fills_nothing_else() -> None:
     (found,) = play(script)
 
     assert found.sentence == (
-        "The kernel killed immich (PID 610, container 1f6b2c3d4e5f) with 30.7 MiB at the limit of "
-        "docker-1f6b2c3d4e5f.scope."
+        "docker-1f6b2c3d4e5f.scope reached its limit; the kernel killed immich (PID 610, container 1f6b2c3d4e5f) "
+        "with 30.7 MiB in it; System RAM was not involved."
+    )
+    assert (found.target, found.label) == ("/system.slice/docker-1f6b2c3d4e5f.scope", "docker-1f6b2c3d4e5f.scope")
+
+
+GROUP = f"/system.slice/docker-{ID}.scope"
+AT_LIMIT = CgroupKill(1, 1, GROUP, 32 << 20)
+
+
+@pytest.mark.parametrize("was_seen", [True, False])
+def test_kill_that_counters_explain_is_an_incident_of_the_cgroup(was_seen: bool) -> None:
+    """Without the kernel's log. The victim is named if the end of a process of the cgroup was seen."""
+    held = Actor(610, "immich", ((0, 0.03), (20, 0.03)), container=ID[:12])
+    script = Scenario(
+        "limit",
+        "own",
+        64.0,
+        (held, *DESKTOP),
+        NONE,
+        oom_kills=(20.0,),
+        cgroup_kills=((20.0, AT_LIMIT),),
+        ends=((20.5, 610, 9),) if was_seen else (),
+        kernel_log_is_read=False,
+    )
+
+    (found,) = play(script)
+
+    victim = (
+        f"immich (PID 610, container {ID[:12]}) with 30.7 MiB" if was_seen else f"a process (container {ID[:12]})"
+    )
+    assert found.sentence == (
+        f"docker-{ID[:12]}.scope reached its limit of 32.0 MiB; the kernel killed {victim} in it; "
+        "System RAM was not involved."
+    )
+    assert (found.kind, found.target, found.label) == ("kill", GROUP, f"docker-{ID[:12]}.scope")
+    assert (found.size_bytes, found.killer and found.killer.kind) == (32 << 20, "cgroup_oom")
+    assert (found.lowest_available_bytes, found.came_back_bytes, found.samples) == (None, None, ())
+
+
+def test_cause_inside_a_cgroup_is_named_and_no_memory_of_others() -> None:
+    """The rest of the machine changes by gigabytes meanwhile."""
+    trainer = Actor(880, "python", ((0, 1.0), (10, 1.0), (40, 7.9)), container=ID[:12])
+    other = Actor(7000, "qemu", ((0, 8.0), (30, 20.0), (45, 20.0)), unit="qemu.service")
+    kill = CgroupKill(1, 1, GROUP, 8 << 30)
+    script = Scenario(
+        "limit",
+        "own",
+        64.0,
+        (trainer, other),
+        NONE,
+        oom_kills=(40.5,),
+        cgroup_kills=((40.5, kill),),
+        ends=((40.5, 880, 9),),
+        kernel_log_is_read=False,
+    )
+
+    (found,) = play(script)
+
+    assert found.cause is not None
+    assert found.cause.pid == 880
+    assert found.sentence.startswith(f"docker-{ID[:12]}.scope reached its limit of 8.0 GiB; python (PID 880")
+    assert not any("qemu" in text or "came back" in text for text in (found.sentence, *found.evidence))
+
+
+def test_kill_in_the_container_of_memwatchd_is_about_its_limit() -> None:
+    """Its share has the limit and is the target, as for its level."""
+    share = Share(
+        "cgroup", ShareKind.CGROUP, "Container limit", "ram", 1 << 20, "test", Quality.MEASURED, limit_bytes=1 << 30
+    )
+    kill = CgroupKill(1, 1, "/", 1 << 30, is_own=True)
+    script = Scenario(
+        "own", "own", 64.0, DESKTOP, NONE, oom_kills=(20.0,), cgroup_kills=((20.0, kill),), kernel_log_is_read=False
+    )
+
+    (found,) = play(replace(script, shares=(share,)))
+
+    assert (found.target, found.label, found.size_bytes) == ("cgroup", "Container limit", 1 << 30)
+    assert found.sentence.startswith("This container reached its limit of 1.0 GiB; ")
+
+
+def test_cgroup_that_an_old_kernel_does_not_name_is_not_system_ram() -> None:
+    """Its log has no oom_memcg. The machine's memory rises meanwhile, which is another subject."""
+    lines = (
+        (20.0, "Memory cgroup out of memory: Kill process 310 (python3) score 970 or sacrifice child"),
+        (20.0, "Killed process 310 (python3) total-vm:213084kB, anon-rss:64000kB, file-rss:5120kB, shmem-rss:0kB"),
+    )
+    qemu = Actor(7000, "qemu", ((0, 8.0), (19, 20.0), (600, 20.0)), unit="qemu.service")
+    script = Scenario("old", "own", 64.0, (qemu, *DESKTOP), NONE, kernel=lines, oom_kills=(20.0,))
+
+    (found,) = play(script)
+
+    assert found.target == "cgroups"
+    assert found.cause is None
+    assert found.sentence == (
+        "The kernel killed python3 (PID 310) with 62.5 MiB at the limit of its cgroup; System RAM was not involved."
     )
 
 

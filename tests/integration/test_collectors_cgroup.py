@@ -294,6 +294,20 @@ def test_oom_kills_at_the_limit_are_counted(version: CgroupVersion, tmp_path: Pa
     assert after == CgroupLimit(tmp_path, GIB, 4096, 3)
 
 
+@pytest.mark.parametrize(("hits", "kills"), [(1, 1), (0, 0)], ids=["at its limit", "of the machine"])
+def test_only_kills_at_the_limit_are_those_of_the_container(hits: int, kills: int, tmp_path: Path) -> None:
+    """`oom_kill` also counts a kill of the machine in the container."""
+    roots = copied(tmp_path, "container-v2")
+    events = roots.sysfs / "fs/cgroup/memory.events"
+    events.write_text("oom 3\noom_kill 2\n")
+    with closing(Collector(roots)) as collector:
+        before = collector.collect().cgroup_oom_kills_total
+        events.write_text(f"oom {3 + hits}\noom_kill 3\n")
+        after = [collector.collect().cgroup_oom_kills_total for _ in range(2)]
+
+    assert (before, after) == (0, [kills, kills])
+
+
 def test_move_to_another_cgroup_is_followed(tmp_path: Path) -> None:
     """The files of the new cgroup stay open, and those of the old one are closed."""
     roots = copied(tmp_path, "container-nested")

@@ -16,6 +16,7 @@ from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.incidents.records import Incident
 from memwatch.kill_log import ProcessEnd
+from memwatch.linux.cgroup_kills import CgroupKill, CgroupKills
 from memwatch.linux.kill_lines import KillLineTracker
 from memwatch.linux.kmsg_parser import KernelLogTracker
 from memwatch.model import Absent, Content, Device, Pool, PoolKind, Process, Quality, Share, ShareKind
@@ -86,7 +87,8 @@ class Scenario(Struct, frozen=True):
     """A scripted incident. Times are seconds from its start, sizes GiB.
 
     `other`: memory of no actor. `unattributed`: its part that no process is listed with. `kernel`, `logs`: log
-    lines. `ends`: ends that the kernel reports. `oom_kills`: times at which its counter rises.
+    lines. `ends`: ends that the kernel reports. `oom_kills`: times at which its counter rises, `cgroup_kills`:
+    those at which the counters of a cgroup do.
     """
 
     name: str
@@ -104,6 +106,8 @@ class Scenario(Struct, frozen=True):
     marks: tuple[tuple[float, str], ...] = ()
     ends: tuple[tuple[float, int, int | None], ...] = ()
     oom_kills: tuple[float, ...] = ()
+    cgroup_kills: tuple[tuple[float, CgroupKill], ...] = ()
+    shares: tuple[Share, ...] = ()
     vram: float = 0.0
     unified: bool = False
     lost_gpu: float | None = None
@@ -193,13 +197,22 @@ class Player:
             processes=self._processes,
             kernel=Kernel(oom_kills_total=sum(at <= second for at in script.oom_kills)),
             kernel_log=self._kernel.log if script.kernel_log_is_read else None,
+            shares=script.shares,
             service_kills=self._services.kills,
+            cgroup_kills=self._scan(second),
         )
         if script.stalls:
             ratio = interpolate(script.stalls, second)
             line = PsiLine(ratio, ratio, ratio, second)
             found = replace(found, psi=MemoryPsi(line, PsiLine(ratio / 2, 0.0, 0.0, second / 2)))
         return self._with_gpu(found, second)
+
+    def _scan(self, second: float) -> CgroupKills | None:
+        """Return the counters of cgroups, which are read a tick after the kill was counted."""
+        counted = sum(at + self.script.step <= second for at in self.script.oom_kills)
+        found = tuple(kill for at, kill in self.script.cgroup_kills if at + self.script.step <= second)
+        number = found[-1].number if found else 0
+        return CgroupKills(counted, number, found) if self.script.cgroup_kills else None
 
     def _ram(self, second: float, size: int, used: int) -> Pool:
         unattributed = int(interpolate(self.script.unattributed, second) * GIB) if self.script.unattributed else 0

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
+from memwatch.linux.cgroup_kills import Counts, counts_reader
 from memwatch.linux.cgroup_mounts import (
     V1,
     V2,
@@ -146,6 +147,29 @@ def open_files(version: CgroupVersion, folder: Path) -> GroupFiles | None:
         return None
 
 
+class LimitKills:
+    """Counter of the OOM kills at the limit of a group. `oom_kill` includes those of the machine in it."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._seen: int | None = None
+        self._before = Counts()
+        self._total = 0
+
+    def count(self, group: CgroupLimit | None, version: CgroupVersion) -> int | None:
+        """Return the kills since the start, None if they are not counted. Reads only after a kill."""
+        if group is None or group.oom_kills is None:
+            return None
+        is_new, self._folder = group.folder != self._folder, group.folder
+        if is_new or group.oom_kills != self._seen:
+            counts = counts_reader(version)(group.folder)
+            if counts is None:
+                return self._total
+            rise, self._before, self._seen = counts.since(self._before), counts, group.oom_kills
+            self._total += rise.kills if rise.hits and not is_new else 0
+        return self._total
+
+
 class Options(SwitchableOptions, frozen=True, kw_only=True):
     scope: Annotated[
         Scope,
@@ -177,6 +201,7 @@ class Collector(BaseCollector):
         self._size = 0
         self._groups: list[GroupFiles] = []
         self._used: tuple[float, int] | None = None
+        self._kills = LimitKills()
         try:
             self._rescan(self._own.read())
         except BaseException:
@@ -209,7 +234,7 @@ class Collector(BaseCollector):
         )
         growth = self._growth((group or groups[-1]).used_bytes)
         self.period_seconds = compute_period(group, time.thread_time() - started, growth)
-        return Findings(shares=(share,), cgroup_oom_kills_total=group.oom_kills if group else None)
+        return Findings(shares=(share,), cgroup_oom_kills_total=self._kills.count(group, self._version))
 
     def close(self) -> None:
         self._own.close()

@@ -28,19 +28,22 @@ NO_EVENTS: frozenset[str] = frozenset({"started", "test", "reloaded"})
 
 def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[str] = ()) -> Incident:
     """Return the incident as it is known now. `now`: boot time at which it is over, None while it lasts."""
-    readings = FrameReader(one.target).read_all(one.frames)
+    readings = FrameReader(one.place or one.target).read_all(one.frames)
     deaths = [death for _, death in one.deaths]
     death = choose_killer(deaths)
     finding = _find(one, readings)
     victims = mark_victims(deaths, finding.cause)
     lowest = min((r for r in readings if r.boottime >= one.boottime - BEFORE_SECONDS), key=_available, default=None)
+    if one.is_of_cgroup:  # what other processes hold is no matter of the cgroup
+        lowest = None
     came_back = None if now is None or lowest is None else max(0, readings[-1].available - lowest.available)
     first = None if death is None else next(v for v in victims if v.unix == death.victim.unix)
     left = None if lowest is None else lowest.available
     mark = find_mark(one, finding)
     detail = one.describe()
     sentence = write_sentence(one.kind, one.label, finding, death, victims, left, detail, mark, one.labels)
-    evidence = [*list_evidence(one.label, finding, deaths), *one.notes, *notes]
+    shown = replace(finding, rise=None) if one.is_of_cgroup else finding
+    evidence = [*list_evidence(one.label, shown, deaths), *one.notes, *notes]
     if one.kind == "gpu_lost":
         evidence += _list_driver_lines(one)
     elif came_back is not None:
@@ -58,13 +61,13 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
         killer=None if death is None else death.killer,
         victim=first,
         victims=victims,
-        size_bytes=one.size_bytes,
+        size_bytes=one.size_bytes or (None if one.is_of_cgroup else 0),
         lowest_available_bytes=left,
         came_back_bytes=came_back,
         evidence=tuple(evidence[:MAX_EVIDENCE]),
         timeline=tuple(list_entries(one, readings, deaths)),
-        samples=sample(readings, finding),
-        gpu_holders=list_gpu_holders(readings),
+        samples=() if one.is_of_cgroup else sample(readings, finding),
+        gpu_holders=() if one.is_of_cgroup else list_gpu_holders(readings),
         boot_id=one.boot_id,
     )
 
@@ -74,7 +77,7 @@ def _available(reading: Reading) -> int:
 
 
 def _find(one: OpenIncident, readings: Sequence[Reading]) -> Finding:
-    if not readings or one.kind == "gpu_lost":
+    if not readings or one.kind == "gpu_lost" or (one.is_of_cgroup and not one.cgroup):
         return Finding()
     observed = {task.pid: Observed(task.name, task.rss_bytes) for _, death in one.deaths for task in death.tasks}
     observed |= {

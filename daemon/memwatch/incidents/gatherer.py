@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.events import Event
 from memwatch.incidents import killer
@@ -39,7 +40,9 @@ from memwatch.incidents.triggers import (
     is_critical,
     is_routine,
 )
+from memwatch.kernel_log import shorten_cgroup
 from memwatch.kill_log import ProcessEnd, ServiceKill
+from memwatch.linux.cgroup_kills import CgroupKill
 from memwatch.model import Absent, Device, Process
 from memwatch.snapshot import Snapshot
 
@@ -53,6 +56,8 @@ TEARDOWN_SECONDS = 5.0
 MIN_KILLED_BYTES = 256 << 20
 # The share of the cgroup that limits the daemon.
 OWN_CGROUP = "cgroup"
+# Cgroups at their limits that are not named: old kernels log none, and of one second sixteen are kept.
+OTHER_CGROUPS = "cgroups"
 MAX_OPEN, MAX_EVENTS, MAX_ROUTINE, MAX_PENDING = 4, 100, 50, 50
 # With kills: a rollout with a limit that is too low kills in each of its control groups.
 MAX_OPEN_KILLS = 16
@@ -131,12 +136,12 @@ class Gatherer:
             yield Trigger("wedge", find_ram(snapshot), gap_seconds=gap)
         if seen.group_kills:
             self._own_killed_at = seen.boottime
-        if seen.kills.named or seen.kills.unnamed:
+        for end in seen.ends:  # before the kills in cgroups, which name no victim
+            self._note_end(end, seen)
+        if seen.kills.named or seen.kills.of_cgroups or seen.kills.unnamed:
             yield from self._kernel_kills(seen)
         for kill in seen.service_kills:
             yield from self._service_kill(kill, seen)
-        for end in seen.ends:
-            self._note_end(end, seen)
         for event, text, pid in find_program_errors(seen.events) if seen.events else ():
             place = find_place(pid, frame) or find_ram(snapshot)
             death = killer.from_program(pid, text, event.unix, self._find(pid, place))
@@ -150,15 +155,31 @@ class Gatherer:
             if kill.scope == "cgroup" and own is not None:
                 yield Trigger("kill", OWN_CGROUP, death)
             else:
-                yield Trigger("kill", find_ram(snapshot), death, cgroup=kill.cgroup)
+                target = find_ram(snapshot) if kill.scope != "cgroup" else kill.cgroup or OTHER_CGROUPS
+                yield Trigger("kill", target, death, cgroup=kill.cgroup)
+        for group in seen.kills.of_cgroups:
+            yield from self._group_kill(group, seen)
         if not seen.kills.unnamed:
             return
         is_own = seen.boottime - self._own_killed_at <= GRACE_SECONDS
         count = killer.from_count(seen.kills.unnamed, snapshot.unix, is_own)
         if seen.kills.unnamed_of_machine or is_own:
-            yield Trigger("kill", find_ram(snapshot), count)
+            target = OWN_CGROUP if is_own and not seen.kills.unnamed_of_machine else find_ram(snapshot)
+            yield Trigger("kill", target, count)
         else:  # an event; so is the line of a service manager about it
             self._explained.append((seen.boottime, count))
+
+    def _group_kill(self, kill: CgroupKill, seen: Observation) -> Iterator[Trigger]:
+        """Yield the kills at the limit of a cgroup. Processes in it that just ended by SIGKILL are the victims."""
+        is_own = kill.is_own and any(share.id == OWN_CGROUP for share in seen.snapshot.shares)
+        target, cgroup = (OWN_CGROUP, "") if is_own else (kill.cgroup or OTHER_CGROUPS, kill.cgroup)
+        ended = [one.death for one in self._pending if one.holding and killer.is_member(one.holding, kill.cgroup)]
+        known = [death.victim for death in ended if death.source == "end"][: kill.count]
+        for victim in known:
+            yield Trigger("kill", target, killer.from_cgroup(kill, seen.snapshot.unix, victim), cgroup=cgroup)
+        if len(known) < kill.count:
+            rest = replace(kill, count=kill.count - len(known))
+            yield Trigger("kill", target, killer.from_cgroup(rest, seen.snapshot.unix), cgroup=cgroup)
 
     def _service_kill(self, kill: ServiceKill, seen: Observation) -> Iterator[Trigger]:
         holding = self._find(kill.pid) if kill.pid is not None else self._find_member(kill.place)
@@ -170,7 +191,7 @@ class Gatherer:
             self._pending.append(Pending(seen.boottime, death, holding))
             return
         cgroup = kill.place if kill.source == "runtime_oom" else ""
-        yield Trigger("kill", find_ram(seen.snapshot), death, cgroup=cgroup)
+        yield Trigger("kill", cgroup or find_ram(seen.snapshot), death, cgroup=cgroup)
 
     def _note_end(self, end: ProcessEnd, seen: Observation) -> None:
         """Note the end of a watched process. One by SIGKILL waits for the line that explains it."""
@@ -251,17 +272,22 @@ class Gatherer:
 
     def _begin(self, key: str, trigger: Trigger, seen: Observation) -> OpenIncident | None:
         snapshot = seen.snapshot
-        if len(self.open) >= (MAX_OPEN if trigger.death is None else MAX_OPEN_KILLS):
+        is_cgroup = bool(trigger.cgroup) or trigger.target == OTHER_CGROUPS
+        # Kills in cgroups, which any user can cause, take no slot of the machine.
+        alike = sum(one.is_of_cgroup == is_cgroup for one in self.open.values())
+        if alike >= (MAX_OPEN if trigger.death is None else MAX_OPEN_KILLS):
             return None
         size = next((pool.size_bytes for pool in snapshot.pools if pool.id == trigger.target), None)
         if size is None:
             limits = [share.limit_bytes for share in snapshot.shares if share.id == trigger.target]
+            limits.append((trigger.death and trigger.death.limit_bytes) or 0)
             size = next((limit for limit in limits if not isinstance(limit, Absent)), 0)
+        label = shorten_cgroup(trigger.target) if is_cgroup else trigger.target
         one = OpenIncident(
             id=self._new_id(snapshot.unix),
             kind=trigger.kind,
             target=trigger.target,
-            label=snapshot.labels.get(trigger.target, trigger.target),
+            label=snapshot.labels.get(trigger.target, label),
             size_bytes=size,
             began=snapshot.unix,
             boottime=seen.boottime,
@@ -270,6 +296,7 @@ class Gatherer:
             boot_id=snapshot.boot_id,
             labels=snapshot.labels,
             cgroup=trigger.cgroup,
+            place=find_ram(snapshot) if is_cgroup else trigger.target,
             written_at=seen.boottime,
             frames=self._ring.frames(),
             events=sorted((*self._events, *self._routine), key=lambda event: event.seq),

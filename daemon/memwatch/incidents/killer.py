@@ -13,6 +13,7 @@ from memwatch.incidents.readings import Holding
 from memwatch.incidents.records import Killer, KillerKind, Suspect, Victim
 from memwatch.kernel_log import OomKill, OomTask, shorten_cgroup
 from memwatch.kill_log import KillSource, ProcessEnd, ServiceKill
+from memwatch.linux.cgroup_kills import CgroupKill
 
 # The service that is named before its line.
 SERVICES: dict[KillSource, tuple[KillerKind, str]] = {
@@ -43,9 +44,9 @@ WORDS: dict[KillerKind, str] = {
 class Death(Struct, frozen=True):
     """A victim, the killer, and the cgroup at whose limit it was killed, if any.
 
-    `source`: `kernel`, `count`, `end`, `program`, or the service. `place`: the cgroup, unit, pod or container that
-    was killed, if the line names no process. `tasks`: the largest processes at that time.
-    `holding`: the victim as it was listed last.
+    `source`: `kernel`, `cgroup`, `count`, `end`, `program`, or the service. `place`: the cgroup, unit, pod or
+    container that was killed, if the line names no process. `tasks`: the largest processes at that time.
+    `holding`: the victim as it was listed last. `limit_bytes`: limit of the cgroup, None if it is not known.
     """
 
     victim: Victim
@@ -55,6 +56,12 @@ class Death(Struct, frozen=True):
     place: str = ""
     tasks: tuple[OomTask, ...] = ()
     holding: Holding | None = None
+    limit_bytes: int | None = None
+
+    @property
+    def is_of_limit(self) -> bool:
+        """Return True if the kernel itself reports that a limit was reached. A runtime reports any OOM kill."""
+        return self.killer.kind == "cgroup_oom" and self.source in ("kernel", "cgroup")
 
 
 def from_kernel(kill: OomKill, unix: float, holding: Holding | None, limit_bytes: int | None = None) -> Death:
@@ -71,6 +78,7 @@ def from_kernel(kill: OomKill, unix: float, holding: Holding | None, limit_bytes
         "kernel",
         tasks=kill.tasks,
         holding=holding,
+        limit_bytes=limit_bytes,
     )
 
 
@@ -84,6 +92,21 @@ def from_count(number: int, unix: float, is_own: bool) -> Death:
     text = f"/proc/vmstat: the OOM killer killed {processes}; its log does not name them"
     who = "a process" if number == 1 else processes
     return Death(Victim(who, None, None, None, None, unix, kind), Killer(kind, text), source="count")
+
+
+def from_cgroup(kill: CgroupKill, unix: float, known: Victim | None = None) -> Death:
+    """Build a death from the counters of a cgroup at its limit. `known`: a process in it that ended by SIGKILL."""
+    unit, container = owner_in(kill.cgroup)
+    victim = known or Victim(kill.victims, None, unit, container, None, unix, "cgroup_oom")
+    text = f"{kill.text} (counters of {kill.cgroup or 'the cgroups'})"
+    return Death(
+        replace(victim, killer="cgroup_oom"),
+        Killer("cgroup_oom", text),
+        kill.cgroup,
+        "cgroup",
+        place=kill.cgroup,
+        limit_bytes=kill.limit_bytes,
+    )
 
 
 def from_service(kill: ServiceKill, holding: Holding | None) -> Death:

@@ -32,8 +32,10 @@ SAME_END_SECONDS = 15.0
 class OpenIncident(Struct):
     """State of an incident.
 
-    `bad_at`: boot time of the last trigger, or of the last tick at a critical level. `labels`: those of pools and
-    shares, by id. `long`: growth over the last hour by PID, the most that was seen.
+    `place`: the pool or share whose figures are read. For an incident about a cgroup that is System RAM, of which
+    only the processes in the cgroup count. `bad_at`: boot time of the last trigger, or of the last tick at a
+    critical level. `labels`: those of pools and shares, by id. `long`: growth over the last hour by PID, the most
+    that was seen.
     """
 
     id: str
@@ -48,6 +50,7 @@ class OpenIncident(Struct):
     boot_id: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     cgroup: str = ""
+    place: str = ""
     detail: str = ""
     gap_count: int = 0
     longest_gap_seconds: float = 0.0
@@ -59,6 +62,11 @@ class OpenIncident(Struct):
     ends: list[tuple[ProcessEnd, Holding]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     long: dict[int | None, Suspect] = field(default_factory=dict)
+
+    @property
+    def is_of_cgroup(self) -> bool:
+        """Return True for an incident about a cgroup, whose memory is known only as that of its processes."""
+        return self.place not in ("", self.target)
 
     def add_frame(self, frame: Frame) -> None:
         """Add a frame. Of too many, every second of the older half is dropped."""

@@ -9,6 +9,7 @@ from memwatch.incidents.cause import Finding, Rise
 from memwatch.incidents.killer import WORDS, Death
 from memwatch.incidents.records import IncidentKind, Suspect, Victim
 from memwatch.kernel_log import shorten_cgroup
+from memwatch.linux.cgroup_kills import NOT_RAM
 from memwatch.units import size
 
 # Changes of other memory that are worth a sentence.
@@ -46,17 +47,27 @@ def write_sentence(
     """
     if kind == "gpu_lost":
         return f"{detail}."
-    in_cgroup = death is not None and bool(death.cgroup)
+    in_cgroup = death is not None and (bool(death.cgroup) or death.is_of_limit)
     # Without a cause it is not known what filled the cgroup, and nothing filled the target.
     of_cgroup = kind == "kill" and in_cgroup and finding.cause is None
-    parts = [] if of_cgroup else [describe_cause(label, finding, mark)]
+    parts = [describe_limit(death)] if death is not None else []
+    parts += [] if of_cgroup else [describe_cause(label, finding, mark)]
     if lowest is not None and not in_cgroup and (finding.rise is None or finding.rise.taken or finding.cause):
         parts.append(f"{size(lowest)} of {label} {'was' if lowest < 1 else 'were'} left")
     if kind == "unclean_end" or detail:
         parts.append(detail)
     if death is not None:
         parts.append(describe_death(death, victims, finding.cause.pid if finding.cause else None, labels))
+        parts.append(NOT_RAM if death.is_of_limit else "")
     return capitalized("; ".join(part for part in parts if part)) + "."
+
+
+def describe_limit(death: Death) -> str:
+    """Return the limit that the kernel enforced: "docker-1f6b2c3d4e5f.scope reached its limit of 32.0 MiB"."""
+    if not death.is_of_limit or not death.cgroup:
+        return ""
+    limit = "" if death.limit_bytes is None else f" of {size(death.limit_bytes)}"
+    return f"{shorten_cgroup(death.cgroup)} reached its limit{limit}"
 
 
 def describe_cause(label: str, finding: Finding, mark: str = "") -> str:
@@ -123,6 +134,8 @@ def describe_death(
 def _at_limit(death: Death) -> str:
     if death.killer.kind != "cgroup_oom":
         return ""
+    if death.is_of_limit and death.cgroup:
+        return " in it"
     return f" at the limit of {shorten_cgroup(death.cgroup)}" if death.cgroup else " at the limit of its cgroup"
 
 
@@ -132,7 +145,7 @@ def _name(candidates: Sequence[Suspect], before: str) -> str:
 
 
 def capitalized(text: str) -> str:
-    return text[0].upper() + text[1:] if text.startswith(("undecided", "memory ", "the ")) else text
+    return text[0].upper() + text[1:] if text.startswith(("undecided", "memory ", "the ", "this ")) else text
 
 
 def list_evidence(label: str, finding: Finding, deaths: Sequence[Death]) -> Iterator[str]:

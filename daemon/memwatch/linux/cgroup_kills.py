@@ -63,8 +63,9 @@ class CgroupKill(Struct, frozen=True):
             return f"Other cgroups reached their limits; the kernel killed {self.victims} in them; {NOT_RAM}"
         limit = "" if self.limit_bytes is None else f" of {units.size(self.limit_bytes)}"
         name = shorten_cgroup(self.cgroup)
-        who = f"A cgroup in {name}" if self.is_inside else name
-        return f"{who} reached its limit{limit}; the kernel killed {self.victims} in it; {NOT_RAM}"
+        who = f"a cgroup in {name}" if self.is_inside else name
+        text = f"{who} reached its limit{limit}; the kernel killed {self.victims} in it; {NOT_RAM}"
+        return text if who == name and self.cgroup != "/" else text[0].upper() + text[1:]
 
     @property
     def victims(self) -> str:
@@ -119,7 +120,7 @@ class KillTree:
     def __init__(self, version: CgroupVersion, folder: Path, has_local_events: bool = False) -> None:
         """`has_local_events`: version 2 is mounted with `memory_localevents`: no count includes groups below."""
         self.is_whole: bool = True
-        self._read: Callable[[Path], Counts | None] = read_v2 if version is V2 else read_v1
+        self._read = counts_reader(version)
         self._folder = folder
         self._is_nested = version is V2 and not has_local_events and counts_groups_below(folder)
         self._root: Node | None = None
@@ -186,6 +187,10 @@ class KillTree:
                 yield Change(child, path, rise if is_known else Counts(), is_known)
         node.children = seen
         self.is_whole &= node.is_whole
+
+
+def counts_reader(version: CgroupVersion) -> Callable[[Path], Counts | None]:
+    return read_v2 if version is V2 else read_v1
 
 
 def counts_groups_below(folder: Path) -> bool:
