@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from memwatch import units
+from memwatch.model import Absent, Bytes
 
 # Allocations that a driver could not make. NVIDIA's driver also logs them when an allocation succeeds at the second
 # attempt: one at each of three starts of vLLM that worked (vllm#56824).
@@ -52,6 +53,9 @@ def describe_kind(kind: str) -> str:
     return ABOUT_MEMORY.get(kind) or OTHERS.get(kind) or kind.replace("xid_", "XID ")
 
 
+KillScope = Literal["machine", "nodes", "cgroup", "unknown"]
+
+
 class OomTask(Struct, frozen=True):
     """A process in the table that the kernel logs before a kill."""
 
@@ -63,27 +67,30 @@ class OomTask(Struct, frozen=True):
 class OomKill(Struct, frozen=True):
     """A process killed by the kernel's OOM killer. `number` counts kills since memwatchd started.
 
-    `scope`: where memory ran out: the machine, the allowed NUMA nodes, or the limit of `cgroup`. `tasks`: the
-    largest processes at that time.
+    `scope`: where memory ran out: the machine, the NUMA nodes `nodes`, or the limit of `cgroup`; unknown if the
+    line with the cause was lost. `tasks`: the largest processes at that time.
     """
 
     number: int
     pid: int
     name: str
-    anonymous_bytes: int
-    scope: Literal["machine", "nodes", "cgroup"]
+    anonymous_bytes: Bytes
+    scope: KillScope
     cgroup: str = ""
     tasks: tuple[OomTask, ...] = ()
+    nodes: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
         """Format as an event: "OOM killer: killed python3 (123), 63.8 MiB"."""
         why = {
             "machine": "",
+            "unknown": " (the line with the cause is missing)",
             "nodes": " (its NUMA nodes were out of memory)",
             "cgroup": f" (limit of {self.cgroup or 'its cgroup'} reached)",
         }
-        return f"OOM killer: killed {self.name} ({self.pid}), {units.size(self.anonymous_bytes)}{why[self.scope]}"
+        held = "" if isinstance(self.anonymous_bytes, Absent) else f", {units.size(self.anonymous_bytes)}"
+        return f"OOM killer: killed {self.name} ({self.pid}){held}{why[self.scope]}"
 
 
 class DriverError(Struct, frozen=True):

@@ -16,6 +16,7 @@ from memwatch.collectors import kmsg
 from memwatch.kernel_log import KernelLog
 from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.kmsg_parser import KernelLogTracker, parse_record
+from memwatch.model import Absent
 from support.daemon_process import quiet_machine, running_daemon
 from support.kmsg_samples import (
     AMD_EVICT,
@@ -68,9 +69,23 @@ def found_by(collector: kmsg.Collector) -> KernelLog:
         (NODES_KILL, "OOM killer: killed solver (77), 1.0 MiB (its NUMA nodes were out of memory)"),
         (OLD_KILL, "OOM killer: killed python3 (310), 62.5 MiB (limit of its cgroup reached)"),
         (MEMCG_KILL[1:], "OOM killer: killed train, v2 (4242), 63.8 MiB (limit of its cgroup reached)"),
-        (OLD_KILL[1:], "OOM killer: killed python3 (310), 62.5 MiB"),
+        (OLD_KILL[1:], "OOM killer: killed python3 (310), 62.5 MiB (the line with the cause is missing)"),
+        (
+            ("Out of memory: Kill process 310 (python3) score 970 or sacrifice child", OLD_KILL[1]),
+            "OOM killer: killed python3 (310), 62.5 MiB",
+        ),
+        (GLOBAL_KILL[1:], "OOM killer: killed (sd) pam) (991), 2.0 GiB"),
     ],
-    ids=["limit", "machine", "nodes", "Linux 4.9", "limit without its cause", "no cause at all"],
+    ids=[
+        "limit",
+        "machine",
+        "nodes",
+        "Linux 4.9",
+        "limit without its cause",
+        "no cause at all",
+        "machine, Linux 4.9",
+        "machine without its cause",
+    ],
 )
 def test_oom_kill_has_victim_and_cause(lines: tuple[str, ...], text: str) -> None:
     """Name, process id, size, and the limit or nodes that ran out."""
@@ -79,9 +94,73 @@ def test_oom_kill_has_victim_and_cause(lines: tuple[str, ...], text: str) -> Non
     assert kill.text == text
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (MEMCG_KILL[0], ("train, v2", 4242, "cgroup", "/job", ())),
+        (GLOBAL_KILL[0], ("(sd) pam)", 991, "machine", "", ())),
+        (NODES_KILL[0], ("solver", 77, "nodes", "", (1,))),
+        (
+            "oom-kill:constraint=CONSTRAINT_MEMORY_POLICY,nodemask=0-1,4,cpuset=a,nodemask=7,mems_allowed=0-7,"
+            "global_oom,task_memcg=/,task=a,pid=5,uid=0",
+            ("a", 5, "nodes", "", (0, 1, 4)),
+        ),
+        (
+            "oom-kill:constraint=CONSTRAINT_CPUSET,nodemask=(null),cpuset=x,mems_allowed=9,"
+            "mems_allowed=0-4294967295,global_oom,task_memcg=/,task=a,pid=5,uid=0",
+            ("a", 5, "nodes", "", ()),
+        ),
+    ],
+)
+def test_line_of_the_cause_alone_is_a_kill(line: str, expected: tuple[object, ...]) -> None:
+    """Linux 6.6 of Anolis logs nothing else at a limit. It has no size, and is not counted twice."""
+    tracker = KernelLogTracker()
+    tracker.read(line.encode(), 100.0)
+    tracker.end_wait(100.9)
+    early = tracker.log.kills
+    tracker.end_wait(101.0)
+    tracker.end_wait(102.0)
+
+    (kill,) = tracker.log.kills
+    assert early == ()
+    assert (kill.name, kill.pid, kill.scope, kill.cgroup, kill.nodes) == expected
+    assert kill.anonymous_bytes is Absent.NOT_AVAILABLE
+    assert "iB" not in kill.text
+
+
+def test_victim_that_is_logged_late_is_no_second_kill() -> None:
+    """Its line has the size. A clock that is set back ends the wait as well."""
+    tracker = KernelLogTracker()
+    tracker.read(MEMCG_KILL[0].encode(), 100.0)
+    tracker.end_wait(50.0)
+    tracker.read(MEMCG_KILL[1].encode(), 100.0)
+
+    (kill,) = tracker.log.kills
+    assert kill.text == "OOM killer: killed train, v2 (4242), 63.8 MiB (limit of /job reached)"
+
+
+def test_causes_without_victims_are_kills_in_order() -> None:
+    tracker = KernelLogTracker()
+    for line in (MEMCG_KILL[0], NODES_KILL[0], GLOBAL_KILL[0], GLOBAL_KILL[1]):
+        tracker.read(line.encode(), 100.0)
+
+    assert [(kill.number, kill.pid) for kill in tracker.log.kills] == [(1, 4242), (2, 77), (3, 991)]
+
+
+def test_processes_that_are_killed_with_their_group_have_its_name() -> None:
+    """With memory.oom.group one cause is followed by several victims."""
+    rest = MEMCG_KILL[1].replace("4242", "4243")
+    kills = read(*MEMCG_KILL, "Tasks in /job are going to be killed due to memory.oom.group set", rest).kills
+
+    assert [(kill.pid, kill.scope, kill.cgroup) for kill in kills] == [
+        (4242, "cgroup", "/job"),
+        (4243, "cgroup", "/job"),
+    ]
+
+
 def test_cause_of_another_process_is_not_used() -> None:
     """A cause belongs to the process it names."""
-    kill = read(MEMCG_KILL[0], GLOBAL_KILL[1]).kills[0]
+    kill = read(MEMCG_KILL[0], GLOBAL_KILL[1]).kills[1]
 
     assert (kill.pid, kill.scope, kill.cgroup) == (991, "machine", "")
 

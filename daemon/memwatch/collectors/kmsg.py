@@ -57,6 +57,7 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         self._read_new()
+        self._tracker.end_wait(self._wall_clock())
         return Findings(kernel_log=self._tracker.log)
 
     def read_event(self, happened: int) -> Wake:

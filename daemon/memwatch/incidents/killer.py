@@ -69,7 +69,8 @@ def from_kernel(kill: OomKill, unix: float, holding: Holding | None, limit_bytes
     kind: KillerKind = "cgroup_oom" if kill.scope == "cgroup" else "kernel_oom"
     limit = "" if limit_bytes is None else f"; the limit was {units.size(limit_bytes)}"
     unit, container = (holding.unit, holding.container) if holding else owner_in(kill.cgroup)
-    held = max(kill.anonymous_bytes, holding.size if holding else 0)
+    sizes = [one for one in (kill.anonymous_bytes, holding.size if holding else None) if isinstance(one, int)]
+    held = max(sizes, default=None)
     victim = Victim(kill.name, kill.pid, unit, container, held, unix, kind)
     return Death(
         victim,

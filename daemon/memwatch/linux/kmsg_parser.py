@@ -8,12 +8,14 @@ from __future__ import annotations
 import mmap
 import re
 from collections import deque
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.kernel_log import DriverError, KernelLog, OomKill, OomTask
+from memwatch.kernel_log import DriverError, KernelLog, KillScope, OomKill, OomTask
+from memwatch.model import Absent
 from memwatch.printable import decode
 
 MAX_KILLS = 16
@@ -24,7 +26,9 @@ MAX_ERRORS = 256
 MAX_TEXT_LENGTH = 200
 
 # Prefilter: only lines that match are parsed, a few of 100,000.
-_WORTH = re.compile(rb"NVRM|amdgpu|\[TTM\]|oom-kill:|[Kk]ill(?:ed)? process|Tasks state|^\[ *\d{1,10}\] ")
+_WORTH = re.compile(
+    rb"NVRM|amdgpu|\[TTM\]|oom-kill:|[Kk]ill(?:ed)? process|Tasks state|^Tasks in /|^\[ *\d{1,10}\] "
+)
 
 # mm/oom_kill.c. Since Linux 5.0 a line `oom-kill:` has the cause, before it "Kill process … or sacrifice child".
 # Names of programs and cgroups may contain anything except a newline, so the text after them marks their end.
@@ -34,7 +38,14 @@ _CAUSE_END = re.compile(rb",pid=(\d{1,10}),uid=\d{1,10}$")
 _VICTIM = re.compile(rb"Killed process (\d{1,10}),? \(")
 _VICTIM_END = re.compile(rb"\),? (?:UID \d{1,10},? )?total-vm:\d{1,15}kB, anon-rss:(\d{1,15})kB")
 _BY_LIMIT = b"Memory cgroup out of memory: "
-_OLD_CAUSE = re.compile(rb"Memory cgroup out of memory: Kill process (\d{1,10}) \(")
+_OLD_CAUSE = re.compile(rb"(Memory cgroup o|O)ut of memory(?: \([^)]{1,40}\))?: Kill process (\d{1,10}) \(")
+_OF_MACHINE = re.compile(rb"Out of memory(?: \([^)]{1,40}\))?: $")
+# The other processes of a group with memory.oom.group follow, each with a line of its victim.
+_GROUP = re.compile(rb"^Tasks in (/.*) are going to be killed due to memory\.oom\.group set$")
+_NODES = re.compile(rb"(\d{1,4})(?:-(\d{1,4}))?")
+# A line with a cause is followed by that of its victim within a millisecond. Some kernels write none.
+ALONE_SECONDS = 1.0
+MAX_NODE = 1023
 
 # mm/oom_kill.c, dump_tasks(): `[   3921]  1000  3921  9876543  5580123 … 0 vllm`. The columns after `rss` differ by
 # version; the last one before the name is oom_score_adj.
@@ -109,20 +120,49 @@ class OomCause(Struct, frozen=True):
     """Cause of an imminent OOM kill of process `pid`."""
 
     pid: int
-    scope: Literal["machine", "nodes", "cgroup"]
+    scope: KillScope
     cgroup: str = ""
+    name: str = ""
+    nodes: tuple[int, ...] = ()
+
+
+# Names of the constraints in the kernel, include/linux/oom.h.
+SCOPES: Mapping[bytes, KillScope] = {
+    b"NONE": "machine",
+    b"CPUSET": "nodes",
+    b"MEMORY_POLICY": "nodes",
+    b"MEMCG": "cgroup",
+}
 
 
 def parse_oom_cause(text: bytes) -> OomCause | None:
+    """Parse the line before a kill. Since Linux 5.0 it has all but the size of the victim."""
     found, end = _CAUSE.search(text), _CAUSE_END.search(text)
     task = text.rfind(b",task=", found.end() - 1, end.start()) if found and end else -1
     if found and end and task >= 0:
-        constraint, pid = found[1], int(end[1])
-        if constraint == b"MEMCG":
-            return OomCause(pid, "cgroup", words(_parse_cgroup(text[found.end() - 1 : task])))
-        return OomCause(pid, "machine" if constraint == b"NONE" else "nodes")
+        scope, place = SCOPES.get(found[1], "unknown"), text[found.end() - 1 : task]
+        cgroup = words(_parse_cgroup(place)) if scope == "cgroup" else ""
+        nodes = _parse_nodes(place, found[1]) if scope == "nodes" else ()
+        return OomCause(int(end[1]), scope, cgroup, words(text[task + 6 : end.start()]), nodes)
     old = _OLD_CAUSE.search(text)
-    return OomCause(int(old[1]), "cgroup") if old else None
+    return OomCause(int(old[2]), "cgroup" if old[1].startswith(b"M") else "machine") if old else None
+
+
+def _parse_nodes(text: bytes, constraint: bytes) -> tuple[int, ...]:
+    """Return the allowed NUMA nodes, such as `0-1,4`: those of the policy, or those of the cpuset.
+
+    The cpuset's name comes between the two lists, and may contain anything.
+    """
+    key = b",mems_allowed=" if constraint == b"CPUSET" else b",nodemask="
+    at = text.rfind(key) if constraint == b"CPUSET" else text.find(key)
+    nodes: list[int] = []
+    for part in text[at + len(key) :].split(b",") if at >= 0 else ():
+        found = _NODES.fullmatch(part)
+        if found is None:
+            break
+        first, last = int(found[1]), int(found[2] or found[1])
+        nodes += range(first, min(last, MAX_NODE) + 1)
+    return tuple(dict.fromkeys(nodes[: MAX_NODE + 1]))
 
 
 def _parse_cgroup(text: bytes) -> bytes:
@@ -139,8 +179,16 @@ def parse_victim(text: bytes, cause: OomCause | None, number: int) -> OomKill | 
         return None
     pid, name = int(found[1]), text[found.end() : ends[-1].start()]
     if cause is None or cause.pid != pid:
-        cause = OomCause(pid, "cgroup" if text.endswith(_BY_LIMIT, 0, found.start()) else "machine")
-    return OomKill(number, pid, words(name), int(ends[-1][1]) << 10, cause.scope, cause.cgroup)
+        cause = OomCause(pid, _scope_before(text[: found.start()]))
+    held = int(ends[-1][1]) << 10
+    return OomKill(number, pid, words(name), held, cause.scope, cause.cgroup, nodes=cause.nodes)
+
+
+def _scope_before(text: bytes) -> KillScope:
+    """Return the scope by the words before a victim. Before Linux 5.3 there are none."""
+    if text.endswith(_BY_LIMIT):
+        return "cgroup"
+    return "machine" if _OF_MACHINE.search(text) else "unknown"
 
 
 def parse_task(text: bytes, page_size: int = mmap.PAGESIZE) -> OomTask | None:
@@ -163,6 +211,8 @@ class KernelLogTracker:
         self._kills: deque[OomKill] = deque(maxlen=MAX_KILLS)
         self._errors: dict[DriverMessage, DriverError] = {}
         self._cause: OomCause | None = None
+        self._alone: tuple[OomCause, float] | None = None
+        self._group = ""
         self._fault: DriverMessage | None = None
         self._killed = 0
         self._tasks: list[OomTask] | None = None
@@ -176,18 +226,52 @@ class KernelLogTracker:
             return
         cause = parse_oom_cause(text)
         victim = parse_victim(text, self._cause, self._killed + 1)
-        complaint = parse_driver_message(text)
+        complaint, group = parse_driver_message(text), _GROUP.match(text)
         if cause:
-            self._cause = cause
+            self._add_alone()
+            self._cause, self._group = cause, ""
+            self._alone = (cause, unix) if cause.name else None
         elif victim:
-            self._killed += 1
-            self._kills.append(replace(victim, tasks=tuple(self._tasks or ())))
-            self._tasks = None
-            self.log = replace(self.log, kills=tuple(self._kills))
+            self._add_victim(victim)
+        elif group:
+            self._group = words(group[1])
         elif complaint:
             self._note(complaint, words(text), unix)
         elif self._fault:
             self._name_faulting_process(text)
+
+    def end_wait(self, unix: float) -> None:
+        """Add a kill of which only the cause was logged, some time ago."""
+        if self._alone is not None and not 0.0 <= unix - self._alone[1] < ALONE_SECONDS:
+            self._add_alone()
+
+    def _add_alone(self) -> None:
+        if self._alone is not None:
+            cause, self._alone = self._alone[0], None
+            size = Absent.NOT_AVAILABLE
+            self._add(
+                OomKill(self._killed + 1, cause.pid, cause.name, size, cause.scope, cause.cgroup, nodes=cause.nodes)
+            )
+
+    def _add_victim(self, victim: OomKill) -> None:
+        """Add a victim, or the size of one that was added by its cause. Others may be killed with its group."""
+        last = self._kills[-1] if self._kills else None
+        if self._alone is None and last and last.pid == victim.pid and isinstance(last.anonymous_bytes, Absent):
+            self._kills[-1] = replace(last, anonymous_bytes=victim.anonymous_bytes)
+            self.log = replace(self.log, kills=tuple(self._kills))
+            return
+        if self._alone is not None and self._alone[0].pid != victim.pid:
+            self._add_alone()
+        self._alone = None
+        if self._group and victim.scope == "cgroup" and not victim.cgroup:
+            victim = replace(victim, cgroup=self._group)
+        self._add(replace(victim, number=self._killed + 1))
+
+    def _add(self, kill: OomKill) -> None:
+        self._killed += 1
+        self._kills.append(replace(kill, tasks=tuple(self._tasks or ())))
+        self._tasks = None
+        self.log = replace(self.log, kills=tuple(self._kills))
 
     def count_lost(self, messages: int) -> None:
         self.log = replace(self.log, lost_total=self.log.lost_total + messages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from memwatch.accounting.driver_errors import VENDORS, unassigned_errors
 from memwatch.allocators import AllocatorReport
@@ -62,6 +62,7 @@ class DriverErrors(Struct, frozen=True):
 
 class PressureInputs(Struct, frozen=True):
     """Inputs of one tick. `at`: monotonic seconds; `kills`: OOM kills since the previous tick;
+    `node_pools`: the pools other than System RAM that are NUMA nodes, by node;
     `cgroup_oom_kills_total`: OOM kills at the limit of memwatchd's own cgroup; `free_bytes`: free System RAM;
     `device_bytes`: System RAM held by devices; `evicted_seconds`: total time that GPU queues were evicted;
     `failed_allocations`: total of allocations that programs report as failed.
@@ -75,6 +76,7 @@ class PressureInputs(Struct, frozen=True):
     fragmented_nodes: tuple[int, ...] = ()
     driver_errors: tuple[DriverErrors, ...] | None = None
     kills: NewKills = NO_KILLS
+    node_pools: Mapping[int, str] = field(default_factory=dict)
     cgroup_oom_kills_total: int | None = None
     cgroup_pressure: CgroupPressure | None = None
     resumed: bool = False
@@ -104,6 +106,7 @@ def collect_inputs(
         fragmented_nodes=fragmented_nodes(findings.nodes, findings.devices),
         driver_errors=driver_errors(findings),
         kills=kills,
+        node_pools=find_node_pools(findings.pools, findings.nodes) if kills.named else {},
         cgroup_oom_kills_total=findings.cgroup_oom_kills_total,
         resumed=resumed,
         free_bytes=Absent.NOT_AVAILABLE if ram is None else ram.free_bytes,
@@ -111,6 +114,13 @@ def collect_inputs(
         evicted_seconds=sum_evicted(findings),
         failed_allocations=sum([claim.ooms for claim in claims if isinstance(claim.ooms, int)]),
     )
+
+
+def find_node_pools(pools: Iterable[Pool], nodes: Iterable[Node]) -> Mapping[int, str]:
+    """Return the pools that are read from the files of a NUMA node: those of GPUs."""
+    by_source = {pool.source: pool.id for pool in pools if pool.kind in _OWN_MEMORY}
+    sources = {node.id: f"sysfs:node{node.id}/meminfo" for node in nodes}
+    return {number: by_source[source] for number, source in sources.items() if source in by_source}
 
 
 def ram_used_ratio(pools: Iterable[Pool]) -> float | Absent:

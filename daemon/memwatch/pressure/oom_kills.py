@@ -47,7 +47,7 @@ class NewKills(Struct, frozen=True):
     @property
     def of_machine(self) -> tuple[OomKill, ...]:
         """Return the named kills for lack of System RAM. The memory of some NUMA nodes is not all of it."""
-        wanted = ("machine", "nodes") if self.ram_was_short else ("machine",)
+        wanted = ("machine", "nodes", "unknown") if self.ram_was_short else ("machine",)
         return tuple(kill for kill in self.named if kill.scope in wanted)
 
     @property

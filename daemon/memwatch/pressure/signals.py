@@ -85,8 +85,8 @@ def find_signals(
         if isinstance(inputs.psi, Absent):
             yield from _vain_reclaim(changes.activity)
         yield from _evicted(changes.activity)
-        yield from _kills(inputs)
         yield from _fragmentation(target, inputs, changes)
+    yield from _kills(target, inputs)
     if target.kind == "cgroup" and changes.cgroup_oom_kills > 0:
         text = "OOM killer: killed a process at this limit"
         yield Signal("oom_kill", Level.CRITICAL, text, EVENT_HOLD_SECONDS)
@@ -197,12 +197,17 @@ def _swap(target: Target, inputs: PressureInputs, activity: Activity) -> Iterato
         yield Signal("swap", Level.CRITICAL, "less than 10% of swap and of memory is left")
 
 
-def _kills(inputs: PressureInputs) -> Iterator[Signal]:
-    """A kill at a cgroup's limit says nothing about System RAM: it is an event."""
-    if inputs.kills.unnamed_of_machine:
+def _kills(target: Target, inputs: PressureInputs) -> Iterator[Signal]:
+    """A kill at a cgroup's limit says nothing about System RAM: it is an event.
+
+    One for lack of memory of NUMA nodes concerns the pools of these nodes: memory of a GPU may be one.
+    """
+    if target.is_ram and inputs.kills.unnamed_of_machine:
         yield Signal("oom_kill", Level.CRITICAL, "OOM killer: killed a process", EVENT_HOLD_SECONDS)
-    for kill in inputs.kills.of_machine:
-        yield Signal("oom_kill", Level.CRITICAL, kill.text, EVENT_HOLD_SECONDS)
+    for kill in inputs.kills.of_machine if target.is_ram else inputs.kills.named:
+        pools = {inputs.node_pools.get(node) for node in kill.nodes}
+        if target.id in pools or (target.is_ram and (not pools or None in pools)):
+            yield Signal("oom_kill", Level.CRITICAL, kill.text, EVENT_HOLD_SECONDS)
 
 
 def _fragmentation(target: Target, inputs: PressureInputs, changes: TickChanges) -> Iterator[Signal]:

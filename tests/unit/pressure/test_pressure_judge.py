@@ -23,13 +23,13 @@ from memwatch.model import (
     Thresholds,
 )
 from memwatch.pressure.forecast import Forecast
-from memwatch.pressure.inputs import PressureInputs, Target, build_targets
+from memwatch.pressure.inputs import PressureInputs, Target, build_targets, find_node_pools
 from memwatch.pressure.judge import JudgeState, is_near_the_end, judge
 from memwatch.pressure.oom_kills import NewKills
 from memwatch.pressure.resident import Resident
 from memwatch.pressure.rules import PressureRules, TargetRules
 from memwatch.pressure.signals import full_in
-from memwatch.snapshot import Kernel, Level, Swap
+from memwatch.snapshot import Kernel, Level, Node, Swap
 from support.pressure_verdicts import GIB, MIB, RULES, psi, ram, run, signals
 
 
@@ -236,6 +236,40 @@ def test_oom_kill_that_nothing_shows_to_be_the_machines_raises_no_level(used_gib
     kill = run(lambda at: PressureInputs(at, (left,), kills=NewKills(unnamed=int(at == 5))), 10)
 
     assert [(one.level, one.reasons) for one in kill] == [(one.level, one.reasons) for one in calm]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "was_short", "critical"),
+    [
+        ((1,), True, ["gpu0.hbm"]),
+        ((1,), False, ["gpu0.hbm"]),
+        ((0,), False, []),
+        ((0,), True, ["ram"]),
+        ((0, 1), True, ["ram", "gpu0.hbm"]),
+        ((), True, ["ram"]),
+        ((), False, []),
+    ],
+)
+def test_kill_for_lack_of_memory_of_nodes_concerns_their_pools(
+    nodes: tuple[int, ...], was_short: bool, critical: list[str]
+) -> None:
+    """GH200: node 1 is the memory of the GPU. Node 0 is a part of System RAM, which counts if it was short."""
+    kill = OomKill(1, 77, "solver", MIB, "nodes", nodes=nodes)
+    targets = ram(50 * GIB), Target("gpu0.hbm", "hbm", 96 * GIB, 90 * GIB)
+    kills = NewKills((kill,), ram_was_short=was_short)
+
+    verdicts, _ = judge(PressureInputs(1.0, targets, kills=kills, node_pools={1: "gpu0.hbm"}), JudgeState(), RULES)
+
+    assert [one.target for one in verdicts if one.level is Level.CRITICAL] == critical
+
+
+def test_pools_of_nodes_are_those_of_gpus() -> None:
+    source = "sysfs:node1/meminfo"
+    hbm = Pool("gpu0", PoolKind.HBM, "HBM0", GIB, 0, GIB, source, Quality.DERIVED)
+    other = Pool("ram", PoolKind.SYSTEM_RAM, "System RAM", GIB, 0, GIB, "meminfo", Quality.MEASURED)
+
+    assert find_node_pools((other, hbm), (Node(0), Node(1))) == {1: "gpu0"}
+    assert find_node_pools((other, hbm), (Node(0),)) == {}
 
 
 def test_oom_kill_at_a_cgroup_limit_is_no_level_of_the_machine() -> None:

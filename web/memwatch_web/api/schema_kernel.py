@@ -83,14 +83,15 @@ class OomTask(Answer):
     rss_bytes: int
 
 
-class OomKill(Answer):
+class OomKill(Figures):
     number: int = Field(description="Sequence number since memwatchd started.")
     pid: int
     name: str
-    anonymous_bytes: int
-    scope: Literal["machine", "nodes", "cgroup"] = Field(description="Where memory ran out.")
+    anonymous_bytes: int | None = Field(description="Null if the kernel logged only the cause of the kill.")
+    scope: Literal["machine", "nodes", "cgroup", "unknown"] = Field(description="Where memory ran out.")
     cgroup: str = Field(description="Cgroup whose limit was reached, as named by the kernel; may be empty.")
     tasks: list[OomTask] = Field(description="Largest processes at that time, from the table in the kernel log.")
+    nodes: list[int] = Field(description="NUMA nodes that were out of memory, if it was not the whole machine.")
 
 
 class DriverError(Answer):
