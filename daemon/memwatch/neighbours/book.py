@@ -1,4 +1,4 @@
-"""All followed machines: their states at a tick, and which machine notifies about a silent one. Thread-safe."""
+"""All followed machines: their states at a tick, and when this machine notifies about a silent one. Thread-safe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memwatch.neighbours.neighbour import Failure, Neighbour
 from memwatch.neighbours.tick import Tick
 
 MAX_NEIGHBOURS = 30
-# The first machine by name notifies. The others wait this long for it.
+# The word of another machine, true or not, delays the notification about a silent one by this time at most.
 HOLD_SECONDS = 30.0
 # Longer without a pass of the reading thread, and silence says nothing about the neighbours.
 STALE_READER_SECONDS = 3.0
@@ -143,20 +143,21 @@ class NeighbourBook:
             (other.name, tick, tick.sees[run]) for other in alive if (tick := other.last) and run in tick.sees
         ]
         receiver = next((name for name, _, seen in others if seen == "up"), None)
+        is_held_out = age - one.silent_after_seconds >= HOLD_SECONDS
+        is_first = receiver is None and self._is_first(others)
+        notifies = state == "silent" and (notified or is_held_out or is_first)
         if state == "silent" and receiver is not None:
             state = "unreachable"
-            text = f"{receiver} still receives it: check the network between this machine and {one.name}; {text}"
-        notifies = state == "silent" and (notified or self._is_due(others, age - one.silent_after_seconds))
+            network = f"check the network between this machine and {one.name}"
+            text = f"{receiver} reports that it still receives it: {network}; {text}"
         last_unix = one.last.unix if one.last else Absent.NOT_AVAILABLE
         late = age > one.late_after_seconds
-        return NeighbourStatus(one.name, state, text, age, last_unix, run, notifies, notified, late)
+        return NeighbourStatus(one.name, state, text, age, last_unix, run, notifies, late)
 
-    def _is_due(self, others: Sequence[tuple[str, Tick, str]], silent_seconds: float) -> bool:
-        """Return True if this machine is the first by name, or the first has not notified in time."""
-        if any(seen == "told" for _, _, seen in others):
-            return False
+    def _is_first(self, others: Sequence[tuple[str, Tick, str]]) -> bool:
+        """Return True if no machine that follows the neighbour as well comes before this one by name."""
         first = min([(tick.host, tick.run) for _, tick, _ in others], default=None)
-        return first is None or (self._host, self.run) < first or silent_seconds >= HOLD_SECONDS
+        return first is None or (self._host, self.run) < first
 
     def _view(self, status: NeighbourStatus, one: Neighbour) -> MachineView:
         words = None if status.state == "up" else one.last_words()

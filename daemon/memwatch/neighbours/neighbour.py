@@ -22,6 +22,8 @@ SILENT_SECONDS, SILENT_INTERVALS = 10.0, 5.0
 # After a power failure machines start minutes apart.
 FIRST_SECONDS = 300.0
 STOPPED_SECONDS = 2.0
+# A machine that was stopped in order for longer than a day may have been forgotten, or never came back.
+MAX_STOPPED_SECONDS = 86_400.0
 LATE_SECONDS, LATE_INTERVALS = 3.0, 2.0
 # Smaller differences of clocks are delays of the network and of rendering.
 MIN_CLOCK_OFFSET_SECONDS = 2.0
@@ -87,7 +89,7 @@ class Neighbour:
         kind = self.failure.kind if self.failure else None
         if kind == "refused":
             return "refused"
-        if kind == "ended" and age > STOPPED_SECONDS:
+        if kind == "ended" and STOPPED_SECONDS < age <= MAX_STOPPED_SECONDS:
             return "stopped"
         if age > self.silent_after_seconds:
             return "silent"
@@ -104,6 +106,9 @@ class Neighbour:
             return f"memwatchd was stopped at {words.clock(self.last.unix)}"
         if state == "starting":
             return f"no answer yet{why}"
+        if self.failure and self.failure.kind == "ended" and self.last:
+            when = words.clock(self.last.unix)
+            return f"memwatchd was stopped at {when}, and has not come back for {words.elapsed(now - self.last_at)}"
         found = self.last_words()
         if found is None:
             return f"no answer for {words.elapsed(now - self.last_at)}{why}"

@@ -46,7 +46,7 @@ Figure = Annotated[int, Meta(ge=0, lt=1 << 60)]
 Instant = Annotated[float, Meta(ge=0, le=1e11)]
 Name = Annotated[str, Meta(max_length=NAME_LENGTH)]
 Text = Annotated[str, Meta(max_length=TEXT_LENGTH)]
-SeenAs = Literal["starting", "up", "late", "stopped", "silent", "told", "unreachable", "refused"]
+SeenAs = Literal["starting", "up", "late", "stopped", "silent", "unreachable", "refused"]
 
 
 class TickError(ValueError):

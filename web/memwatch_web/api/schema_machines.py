@@ -67,7 +67,7 @@ class ListedMachine(Figures):
     url: str | None = Field(description="Null for this machine.")
     state: Literal["starting", "up", "stopped", "silent", "unreachable", "refused", "found"] = Field(
         description="found: by mDNS, and not joined; stopped: memwatchd there ended in order; "
-        "unreachable: another machine still receives it; "
+        "unreachable: another machine reports that it still receives it; "
         "refused: it answers without a usable stream."
     )
     text: str
