@@ -20,7 +20,7 @@ NEEDED_PROGRAMS = ("git",)
 
 MAX_README_BYTES = 11_264
 MAX_PAGE_BYTES = 6_656
-MIN_PAGES, MAX_PAGES = 18, 48
+MIN_PAGES, MAX_PAGES = 18, 50
 MAX_SUBJECT = 72
 
 TEXT_SUFFIXES = frozenset({".py", ".md", ".html", ".js", ".css", ".c", ".h", ".sh", ".txt", ".cfg"}) | frozenset(

@@ -46,6 +46,10 @@ class Command(Struct, frozen=True):
     def has(self, *names: str) -> bool:
         return any(one in names for one in self.argv)
 
+    def has_option(self, name: str) -> bool:
+        """Return True if an option is given, as `--option VALUE` or `--option=VALUE`."""
+        return any(one.partition("=")[0] == name for one in self.argv)
+
     def option(self, *names: str) -> str:
         """Return the value of the last of these options, written as two arguments or with `=`; empty without."""
         found = ""

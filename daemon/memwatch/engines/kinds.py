@@ -11,44 +11,35 @@ from memwatch.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tg
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
 from memwatch.engines.records import EngineReading
+from memwatch.engines.requests import Frequency, Request
 
 
 class EngineKind(Struct, frozen=True):
-    """`paths` are asked in each round, `rare_paths` once a minute; `A|B` is B if A has no answer.
-
-    `port`: the default one. `port_options`: options that set it.
-    """
+    """`requests` in the order of sending. `port`: the default one. `port_options`: options that set it."""
 
     name: str
     title: str
     port: int
-    paths: tuple[str, ...]
-    rare_paths: tuple[str, ...]
+    requests: tuple[Request, ...]
     matches: Callable[[Command], bool]
     parse: Callable[[Answers], EngineReading]
     port_options: tuple[str, ...] = ("--port",)
 
+    def requests_of(self, asked: Frequency) -> tuple[Request, ...]:
+        return tuple(one for one in self.requests if one.asked == asked)
+
 
 KINDS = (
-    EngineKind("vllm", "vLLM", vllm.PORT, vllm.PATHS, vllm.RARE_PATHS, vllm.matches, vllm.parse),
-    EngineKind("sglang", "SGLang", sglang.PORT, sglang.PATHS, sglang.RARE_PATHS, sglang.matches, sglang.parse),
-    EngineKind(
-        "llama.cpp",
-        "llama.cpp",
-        llama_cpp.PORT,
-        llama_cpp.PATHS,
-        llama_cpp.RARE_PATHS,
-        llama_cpp.matches,
-        llama_cpp.parse,
-    ),
-    EngineKind("ollama", "Ollama", ollama.PORT, ollama.PATHS, ollama.RARE_PATHS, ollama.matches, ollama.parse),
-    EngineKind("tgi", "TGI", tgi.PORT, tgi.PATHS, tgi.RARE_PATHS, tgi.matches, tgi.parse, ("--port", "-p")),
+    EngineKind("vllm", "vLLM", vllm.PORT, vllm.REQUESTS, vllm.matches, vllm.parse),
+    EngineKind("sglang", "SGLang", sglang.PORT, sglang.REQUESTS, sglang.matches, sglang.parse),
+    EngineKind("llama.cpp", "llama.cpp", llama_cpp.PORT, llama_cpp.REQUESTS, llama_cpp.matches, llama_cpp.parse),
+    EngineKind("ollama", "Ollama", ollama.PORT, ollama.REQUESTS, ollama.matches, ollama.parse),
+    EngineKind("tgi", "TGI", tgi.PORT, tgi.REQUESTS, tgi.matches, tgi.parse, ("--port", "-p")),
     EngineKind(
         "tensorrt-llm",
         "TensorRT-LLM",
         tensorrt_llm.SERVE_PORT,
-        tensorrt_llm.SERVE_PATHS,
-        tensorrt_llm.SERVE_RARE_PATHS,
+        tensorrt_llm.SERVE_REQUESTS,
         tensorrt_llm.matches_serve,
         tensorrt_llm.parse_serve,
     ),
@@ -56,21 +47,12 @@ KINDS = (
         "triton",
         "Triton",
         tensorrt_llm.TRITON_PORT,
-        tensorrt_llm.TRITON_PATHS,
-        tensorrt_llm.TRITON_RARE_PATHS,
+        tensorrt_llm.TRITON_REQUESTS,
         tensorrt_llm.matches_triton,
         tensorrt_llm.parse_triton,
         ("--metrics-port",),
     ),
-    EngineKind(
-        "openai",
-        "OpenAI-compatible server",
-        openai.PORT,
-        openai.PATHS,
-        openai.RARE_PATHS,
-        openai.matches,
-        openai.parse,
-    ),
+    EngineKind("openai", "OpenAI-compatible server", openai.PORT, openai.REQUESTS, openai.matches, openai.parse),
 )
 KIND_BY_NAME = {kind.name: kind for kind in KINDS}
 # Every command line of an engine has one of these. The search takes 1 µs for a short command line; splitting it and

@@ -1,10 +1,14 @@
-"""llama.cpp's server. Facts of tools/server/README.md at b4000 to b9000; /metrics needs `--metrics`.
+"""llama.cpp's server. Facts of tools/server/README.md at b4000 to b10700; /metrics needs `--metrics`.
 
-Asked are only the paths that neither wake a sleeping server nor reset its timer: /props, /metrics and /models, not
-/slots. Since the middle of 2025 it no longer reports how much of the cache is used.
+With `--sleep-idle-seconds` (since PR #18228, December 2025) it unloads an idle model. /props has that state, and is
+no activity itself. /metrics was one until PR #27376 (19 August 2026): issues #20227 and #23096. Since the middle of
+2025 it no longer reports how much of the cache is used.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,13 +16,24 @@ from msgspec.structs import replace
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
 from memwatch.engines.records import Cache, Counters, EngineReading
+from memwatch.engines.requests import Request
 from memwatch.engines.text import bytes_of, count_of, name_of, ratio_of
 from memwatch.model import Absent, Quality
 
 PORT = 8080
-PATHS = ("/props", "/metrics")
-RARE_PATHS = ("/models",)
+# A build of the week before PR #18228 was merged; one of the month after PR #18777, which calls /models harmless; and
+# one of six days after PR #27376. Smaller numbers than MIN_BUILD count the commits of a shallow clone.
+MIN_BUILD, LAST_SLEEPLESS_BUILD, MODELS_BUILD, METRICS_BUILD = 1000, 7389, 7898, 10621
+BUILD = re.compile(r"\bb(\d{1,9})\b|\bbuild (\d{1,9})\b")
+IDLE = "--sleep-idle-seconds"
 NO_METRICS = "Start it with --metrics for requests and tokens."
+KEPT_AWAKE = (
+    f"Requests and tokens are not asked for: in this version /metrics counts as activity, and {IDLE} is set."
+)
+MAYBE_KEPT_AWAKE = (
+    "Requests and tokens are not asked for: in this version /metrics keeps a server awake that is started with "
+    f"{IDLE}, and its command line is not known."
+)
 ASLEEP = "It sleeps: weights and KV cache are unloaded until the next request."
 UNKNOWN_CELLS = "Its command line may not be read, so the size of its KV cache is not known."
 # Slots when `--parallel` is not given; all of them share one cache then (b7000 and later).
@@ -53,8 +68,64 @@ class List(Struct, frozen=True):
     data: list[Listed] = []
 
 
+def build_number(build_info: str) -> int | None:
+    """Return the number of "b9760-6ee0f6579" or "0.3.0 (build 10621, …)", None for others and shallow clones."""
+    found = BUILD.search(build_info)
+    number = int(found[1] or found[2]) if found else 0
+    return number if number >= MIN_BUILD else None
+
+
+def never_sleeps(command: Command) -> bool:
+    """Return True if the command line is known, and sets no idle time. There is no variable for it."""
+    return bool(command.argv) and (not command.has_option(IDLE) or command.option(IDLE).startswith("-"))
+
+
+def allows_models(answers: Answers) -> bool:
+    """Ask an old build that may sleep only once: its answer does not change."""
+    return _allows(answers, MODELS_BUILD, "/models" not in answers.bodies)
+
+
+def allows_metrics(answers: Answers) -> bool:
+    return _allows(answers, METRICS_BUILD, False)
+
+
+def _allows(answers: Answers, harmless_build: int, otherwise: bool) -> bool:
+    """Return True if a request cannot wake this server. Without /props, only the command line proves that."""
+    props = answers.json("/props", Props)
+    if props is None or props.is_sleeping:
+        return props is None and never_sleeps(answers.command)
+    build = build_number(props.build_info)
+    if otherwise or never_sleeps(answers.command) or build is None:
+        return otherwise or never_sleeps(answers.command)
+    return build >= harmless_build or (build <= LAST_SLEEPLESS_BUILD and props.is_sleeping is None)
+
+
+REQUESTS = (
+    Request("/props", "every 5 s", "None in any version: it neither loads the model nor counts as activity."),
+    Request(
+        "/metrics",
+        "every 5 s",
+        f"Up to b{LAST_SLEEPLESS_BUILD} none: no server sleeps. Then it loads a sleeping model and counts as "
+        f"activity, so that a server with `{IDLE}` never sleeps. None again after 19 August 2026 "
+        f"(b{METRICS_BUILD} for certain). Asked only of these builds, and of servers whose command line has no "
+        f"`{IDLE}`; never while it sleeps.",
+        allows_metrics,
+    ),
+    Request(
+        "/models",
+        "once a minute",
+        f"Builds before January 2026 (b{MODELS_BUILD} for certain) load a sleeping model; they are asked once. "
+        "Not asked while it sleeps.",
+        allows_models,
+    ),
+    Request("/slots", "never", "It loads a sleeping model and counts as activity."),
+)
+
+
 def matches(command: Command) -> bool:
-    return command.script == "llama-server"
+    """`llama serve` is the same server, in the one program of all tools (b9230 and later)."""
+    is_part = command.script == "llama" and command.subcommand in ("serve", "server")
+    return is_part or command.script == "llama-server"
 
 
 def parse(answers: Answers) -> EngineReading:
@@ -77,7 +148,7 @@ def parse(answers: Answers) -> EngineReading:
             metrics.total("llamacpp:prompt_tokens_total"), metrics.total("llamacpp:tokens_predicted_total")
         ),
         sleeping=Absent.NOT_SUPPORTED if props.is_sleeping is None else props.is_sleeping,
-        notes=tuple(_notes(running, cells, props)),
+        notes=tuple(_notes(answers, running, cells, props)),
     )
     if found.kv_cache_ratio is Absent.NOT_AVAILABLE and running is not None:
         found = replace(found, kv_cache_ratio=Absent.NOT_SUPPORTED)
@@ -110,7 +181,17 @@ def _asleep(found: EngineReading) -> EngineReading:
     )
 
 
-def _notes(running: float | None, cells: Cache | None, props: Props) -> list[str]:
-    notes = [NO_METRICS] if running is None else []
-    notes += [UNKNOWN_CELLS] if cells is None and props.default_generation_settings.n_ctx else []
-    return [*notes, ASLEEP] if props.is_sleeping else notes
+def _notes(answers: Answers, running: float | None, cells: Cache | None, props: Props) -> Iterator[str]:
+    if props.is_sleeping:
+        yield ASLEEP
+        return
+    if running is None:
+        yield _missing_metrics(answers)
+    if cells is None and props.default_generation_settings.n_ctx:
+        yield UNKNOWN_CELLS
+
+
+def _missing_metrics(answers: Answers) -> str:
+    if allows_metrics(answers):
+        return NO_METRICS
+    return KEPT_AWAKE if answers.command.argv else MAYBE_KEPT_AWAKE

@@ -11,13 +11,17 @@ from msgspec import Struct
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
 from memwatch.engines.records import Cache, EngineReading
+from memwatch.engines.requests import Request
 from memwatch.engines.text import count_of, name_of
 from memwatch.model import Absent
 from memwatch.units import size
 
 PORT = 11434
-PATHS = ("/api/ps",)
-RARE_PATHS = ("/api/version",)
+REQUESTS = (
+    Request("/api/ps", "every 5 s", "None: it lists loaded models, and restarts no `keep_alive`."),
+    Request("/api/version", "once a minute", "None."),
+    Request("/api/generate", "never", "It loads a model, and so do `/api/chat`, `/api/embed` and `/v1/…`."),
+)
 NO = Absent.NOT_SUPPORTED
 MAX_MODELS = 16
 

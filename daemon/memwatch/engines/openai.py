@@ -5,12 +5,18 @@ from __future__ import annotations
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
 from memwatch.engines.records import EngineReading
+from memwatch.engines.requests import Request
 from memwatch.engines.text import count_of, name_of
 from memwatch.model import Absent
 
 PORT = 8000
-PATHS: tuple[str, ...] = ()
-RARE_PATHS = ("/v1/models",)
+REQUESTS = (
+    Request(
+        "/v1/models",
+        "once a minute",
+        "None: a list of names, also from servers that load a model with its first request.",
+    ),
+)
 MODULES = frozenset({"llama_cpp.server", "mlx_lm.server", "mlc_llm.serve", "aphrodite.endpoints.openai.api_server"})
 SCRIPTS = frozenset(
     {"mlx_lm.server", "lmdeploy", "koboldcpp", "mlc_llm", "aphrodite", "llamafile", "mistralrs-server"}

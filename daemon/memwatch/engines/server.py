@@ -14,6 +14,7 @@ from memwatch.engines.command import Command
 from memwatch.engines.kinds import EngineKind
 from memwatch.engines.rates import Rates, compute_rates
 from memwatch.engines.records import Counters, Engine, EngineReading, ModelQuery, ModelSizes
+from memwatch.engines.requests import Request
 from memwatch.model import Absent, Bytes, Quality
 from memwatch.printable import printable
 from memwatch.runtime.http_get import GetError, get
@@ -79,7 +80,7 @@ class EngineServer:
         if now - self._silent_at < SILENT_SECONDS and self._failure is not None:
             return describe_failure(engine, self._failure)
         self._failure = None
-        self._request(now)
+        self._request(now, command, inner)
         if not self._bodies:
             self._silent_at, self._before = now, None
             self._failure = self._failure or GetError("no answer")
@@ -89,34 +90,41 @@ class EngineServer:
         rates = compute_rates(before[1], reading.counters, now - before[0]) if before else Rates()
         return build_engine(engine, reading, rates, self._size(reading))
 
-    def _request(self, now: float) -> None:
-        """Ask the paths of this round. After the first that times out, the others are not asked.
+    def _request(self, now: float, command: Command, inner: Command) -> None:
+        """Send the requests of this round. After the first that times out, the others are not sent.
 
         A busy server may take too long for a rare path only: the figures of the round stay, and earlier answers.
         """
-        for path in self.kind.paths:
-            self._bodies.pop(path, None)
-        if not self._ask_all(self.kind.paths):
+        frequent, rare = self.kind.requests_of("every 5 s"), self.kind.requests_of("once a minute")
+        for one in frequent:
+            self._bodies.pop(one.path, None)
+        answers = Answers(self._bodies, command, inner)
+        if not self._ask_all(frequent, answers):
             self._bodies.clear()
             return
         if now - self._rare_at < RARE_SECONDS:
             return
-        has_figures = any(path in self._bodies for path in self.kind.paths)
-        if not self._ask_all(self.kind.rare_paths) and not has_figures:
+        has_figures = any(one.path in self._bodies for one in frequent)
+        if not self._ask_all(rare, answers) and not has_figures:
             self._bodies.clear()
         if self._bodies:
             self._rare_at = now
 
-    def _ask_all(self, paths: Sequence[str]) -> bool:
-        """Return False if a path has no answer at all. A refusal replaces an earlier answer."""
-        for path in paths:
-            body = self._first(path)
+    def _ask_all(self, requests: Sequence[Request], answers: Answers) -> bool:
+        """Return False if a path has no answer at all. A refusal replaces an earlier answer.
+
+        A request that would change the server is not sent; an earlier answer to it stays.
+        """
+        for one in requests:
+            if not one.allows(answers):
+                continue
+            body = self._first(one.path)
             if body is not None:
-                self._bodies[path] = body
+                self._bodies[one.path] = body
             elif self._failure is not None and not self._failure.status:
                 return False
             else:
-                self._bodies.pop(path, None)
+                self._bodies.pop(one.path, None)
         return True
 
     def _first(self, path: str) -> bytes | None:

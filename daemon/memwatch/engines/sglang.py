@@ -11,13 +11,22 @@ from msgspec import Struct
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
 from memwatch.engines.records import Counters, EngineReading
+from memwatch.engines.requests import Request
 from memwatch.engines.text import bytes_of, count_of, name_of, ratio_of
 from memwatch.model import Quality
 
 PORT = 30000
-PATHS = ("/metrics",)
-RARE_PATHS = ("/server_info|/get_server_info",)
-INFO = RARE_PATHS[0]
+INFO = "/server_info|/get_server_info"
+REQUESTS = (
+    Request("/metrics", "every 5 s", "None: the HTTP server answers, without a scheduler."),
+    Request(
+        INFO,
+        "once a minute",
+        "Each scheduler answers between two steps, also with its memory released. With `--sleep-on-idle` that "
+        "wakes an idle CPU core for a moment.",
+    ),
+    Request("/health", "never", "It may generate a token, as `/health_generate` does."),
+)
 GIB = 1 << 30
 NO_METRICS = "Start it with --enable-metrics for requests and tokens."
 

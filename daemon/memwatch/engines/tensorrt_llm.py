@@ -9,12 +9,22 @@ from __future__ import annotations
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
 from memwatch.engines.records import Cache, Counters, EngineReading
+from memwatch.engines.requests import Request
 from memwatch.engines.text import Exposition, count_of, label, name_of, ratio_of
 from memwatch.model import Absent
 
 SERVE_PORT, TRITON_PORT = 8000, 8002
-SERVE_PATHS, SERVE_RARE_PATHS = ("/prometheus/metrics",), ("/version", "/v1/models")
-TRITON_PATHS, TRITON_RARE_PATHS = ("/metrics",), ()
+SERVE_METRICS = "/prometheus/metrics"
+SERVE_REQUESTS = (
+    Request(SERVE_METRICS, "every 5 s", "None: the HTTP server answers."),
+    Request("/version", "once a minute", "None."),
+    Request("/v1/models", "once a minute", "None."),
+    Request("/metrics", "never", "Each answer takes its statistics from a queue: another reader misses them."),
+)
+TRITON_REQUESTS = (
+    Request("/metrics", "every 5 s", "None: the port of metrics loads no model."),
+    Request("/v2/repository/index", "never", "It reads the repository of models, which may be remote."),
+)
 BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 REQUESTS = "nv_trt_llm_request_metrics"
 NO_TOKENS = "It reports no count of tokens."
@@ -29,7 +39,7 @@ def matches_triton(command: Command) -> bool:
 
 
 def parse_serve(answers: Answers) -> EngineReading:
-    metrics, model, command = answers.metrics(SERVE_PATHS[0]), answers.model(), answers.command
+    metrics, model, command = answers.metrics(SERVE_METRICS), answers.model(), answers.command
     return EngineReading(
         version=name_of(answers.version()),
         model=name_of(model.id),

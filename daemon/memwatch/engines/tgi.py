@@ -10,12 +10,16 @@ from msgspec import Struct
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
 from memwatch.engines.records import Cache, Counters, EngineReading
+from memwatch.engines.requests import Request
 from memwatch.engines.text import count_of, name_of
 from memwatch.model import Absent
 
 PORT = 3000
-PATHS = ("/metrics",)
-RARE_PATHS = ("/info",)
+REQUESTS = (
+    Request("/metrics", "every 5 s", "None: the router answers. It never unloads its model."),
+    Request("/info", "once a minute", "None: the router answers."),
+    Request("/health", "never", "It generates a token unless the last request succeeded."),
+)
 
 
 class Info(Struct, frozen=True):

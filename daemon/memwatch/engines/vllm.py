@@ -10,12 +10,18 @@ from msgspec.structs import replace
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
 from memwatch.engines.records import Cache, Counters, EngineReading
+from memwatch.engines.requests import Request
 from memwatch.engines.text import Exposition, bytes_of, count_of, label, name_of, number_in, ratio_of
 from memwatch.model import Absent
 
 PORT = 8000
-PATHS = ("/metrics",)
-RARE_PATHS = ("/version", "/v1/models")
+NO_CORE = "None, at any level of sleep: the API server answers, without its engine."
+REQUESTS = (
+    Request("/metrics", "every 5 s", NO_CORE),
+    Request("/version", "once a minute", NO_CORE),
+    Request("/v1/models", "once a minute", NO_CORE),
+    Request("/is_sleeping", "never", "It asks the engine core; `/metrics` has the same, without it."),
+)
 CONFIG = "vllm:cache_config_info"
 SLEEP = "vllm:engine_sleep_state"
 OFFLOADED = "It sleeps: its weights are in System RAM, and its KV cache is released."

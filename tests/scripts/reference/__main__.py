@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from scripts import otel_collector
-from scripts.reference import commands, configuration, http_api, incident_samples, library, metrics, rules, runbooks
+from scripts.reference import (
+    commands,
+    configuration,
+    engine_requests,
+    http_api,
+    incident_samples,
+    library,
+    metrics,
+    rules,
+    runbooks,
+)
 
 FOLDER = Path(__file__).parents[3] / "docs" / "reference"
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -16,6 +26,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "memwatchd.md": commands.daemon_page,
     "memwatch.md": commands.client_page,
     "rules.md": rules.render,
+    "engine-requests.md": engine_requests.render,
     "incident-samples.md": incident_samples.render,
     "library.md": library.render,
 }

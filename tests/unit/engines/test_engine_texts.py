@@ -9,7 +9,7 @@ import pytest
 from memwatch.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
-from memwatch.engines.kinds import KINDS, find_kind, may_start_engine
+from memwatch.engines.kinds import KINDS, EngineKind, find_kind, may_start_engine
 from memwatch.engines.rates import Rates, compute_rates
 from memwatch.engines.records import Cache, Counters
 from memwatch.engines.text import Exposition, bytes_of, count_of, label, ratio_of
@@ -228,9 +228,8 @@ def test_other_programs_are_no_engine(argv: tuple[str, ...]) -> None:
         "count",
     ),
 )
-def test_unusable_answer_gives_no_figure(kind: object, body: bytes) -> None:
-    paths = {one for path in (*kind.paths, *kind.rare_paths) for one in (path, *path.split("|"))}  # type: ignore[attr-defined]
-    found = kind.parse(Answers(dict.fromkeys(paths, body)))  # type: ignore[attr-defined]
+def test_unusable_answer_gives_no_figure(kind: EngineKind, body: bytes) -> None:
+    found = kind.parse(Answers({one.path: body for one in kind.requests}))
     for name in ("kv_cache_ratio", "weights_bytes", "kv_cache_bytes", "requests_running", "context_tokens"):
         value = getattr(found, name)
         assert isinstance(value, Absent) or value == 0, name
