@@ -11,6 +11,7 @@ from memwatch.client.address import Address
 from memwatch.client.context import build_context, check_shape, common
 from memwatch.client.tables import columns
 from memwatch.render import words as wording
+from memwatch.render.engine_view import describe_use
 
 Json = dict[str, Any]
 NONE = "No model server runs here."
@@ -47,7 +48,8 @@ def engine_lines(found: list[Json]) -> Iterator[str]:
 
 
 def _row(one: Json) -> tuple[str, ...]:
-    part = "" if one["kv_cache_ratio"] is None else f" ({wording.ratio(one['kv_cache_ratio'])})"
+    ratio, mean = one["kv_cache_ratio"], one.get("kv_cache_mean_ratio")
+    part = "" if ratio is None else f" ({describe_use(ratio, mean, wording.ratio)})"
     used = _size(one["kv_cache_used_bytes"]) + part if one["kv_cache_used_bytes"] is not None else part.strip(" ()")
     running, waiting = one["requests_running"], one["requests_waiting"]
     requests = wording.DASH if running is None else f"{running} running, {_count(waiting)} waiting"

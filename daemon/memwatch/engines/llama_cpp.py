@@ -21,8 +21,8 @@ from memwatch.engines.text import bytes_of, count_of, name_of, ratio_of
 from memwatch.model import Absent, Quality
 
 PORT = 8080
-# A build of the week before PR #18228 was merged; one of the month after PR #18777, which calls /models harmless; and
-# one of six days after PR #27376. Smaller numbers than MIN_BUILD count the commits of a shallow clone.
+# A build of the week before PR #18228 was merged; one of the month after PR #18777, which calls /models harmless;
+# and one of six days after PR #27376. Smaller numbers than MIN_BUILD count the commits of a shallow clone.
 MIN_BUILD, LAST_SLEEPLESS_BUILD, MODELS_BUILD, METRICS_BUILD = 1000, 7389, 7898, 10621
 BUILD = re.compile(r"\bb(\d{1,9})\b|\bbuild (\d{1,9})\b")
 IDLE = "--sleep-idle-seconds"
@@ -131,8 +131,8 @@ def matches(command: Command) -> bool:
 def parse(answers: Answers) -> EngineReading:
     metrics, props = answers.metrics(), answers.json("/props", Props) or Props()
     listed = next(iter((answers.json("/models", List) or List()).data), Listed())
-    running = metrics.total("llamacpp:requests_processing")
-    cells = find_cells(props, answers.command)
+    running = metrics.one("llamacpp:requests_processing")
+    cells, used = find_cells(props, answers.command), ratio_of(metrics.one("llamacpp:kv_cache_usage_ratio"))
     found = EngineReading(
         version=name_of(props.build_info),
         model=name_of(props.model_alias or listed.id.rpartition("/")[2] or props.model_path.rpartition("/")[2]),
@@ -140,12 +140,13 @@ def parse(answers: Answers) -> EngineReading:
         quantization=name_of(listed.meta.ftype.removeprefix("(guessed) ") if listed.meta else ""),
         context_tokens=count_of(props.default_generation_settings.n_ctx or None),
         weights_bytes=bytes_of(listed.meta.size if listed.meta else None),
-        kv_cache_ratio=ratio_of(metrics.total("llamacpp:kv_cache_usage_ratio")),
+        kv_cache_ratio=used,
+        kv_cache_mean_ratio=used,
         cache=cells,
         requests_running=count_of(running),
-        requests_waiting=count_of(metrics.total("llamacpp:requests_deferred")),
+        requests_waiting=count_of(metrics.one("llamacpp:requests_deferred")),
         counters=Counters(
-            metrics.total("llamacpp:prompt_tokens_total"), metrics.total("llamacpp:tokens_predicted_total")
+            metrics.one("llamacpp:prompt_tokens_total"), metrics.one("llamacpp:tokens_predicted_total")
         ),
         sleeping=Absent.NOT_SUPPORTED if props.is_sleeping is None else props.is_sleeping,
         notes=tuple(_notes(answers, running, cells, props)),

@@ -21,9 +21,10 @@ NO = Absent.NOT_SUPPORTED
 class Engine(Struct, frozen=True):
     """One model server. `weights_bytes` and `kv_cache_bytes` are parts of the memory of its processes.
 
-    `kv_cache_bytes` is reserved, `kv_cache_used_bytes` of it hold tokens. `kv_cache_ratio` is that fraction, also
-    where the bytes are unknown. `footprint_bytes` is the memory of all `pids`, `held_bytes` what they hold in each
-    pool or share. `remainder_bytes` is the footprint without weights and cache: graphs, workspace, fragmentation.
+    `kv_cache_bytes` is reserved, `kv_cache_used_bytes` of it hold tokens. `kv_cache_ratio` is the used fraction of
+    the fullest replica or rank, also where the bytes are unknown; `kv_cache_mean_ratio` is the mean of all.
+    `footprint_bytes` is the memory of all `pids`, `held_bytes` what they hold in each pool or share.
+    `remainder_bytes` is the footprint without weights and cache: graphs, workspace, fragmentation.
 
     `requests_running` and `requests_waiting` are counts now; the tokens are totals since the engine started, and
     the rates are those of the last interval. `gpu_fraction`: the fraction of a GPU that it was allowed to use.
@@ -45,6 +46,7 @@ class Engine(Struct, frozen=True):
     kv_cache_bytes: Bytes = Absent.NOT_AVAILABLE
     kv_cache_used_bytes: Bytes = Absent.NOT_AVAILABLE
     kv_cache_ratio: float | Absent = Absent.NOT_AVAILABLE
+    kv_cache_mean_ratio: float | Absent = Absent.NOT_AVAILABLE
     footprint_bytes: Bytes = Absent.NOT_AVAILABLE
     remainder_bytes: Bytes = Absent.NOT_AVAILABLE
     held_bytes: Mapping[str, Bytes] = field(default_factory=dict)
@@ -82,6 +84,7 @@ FIGURES = (
     "kv_cache_bytes",
     "kv_cache_used_bytes",
     "kv_cache_ratio",
+    "kv_cache_mean_ratio",
     "footprint_bytes",
     "remainder_bytes",
     "requests_running",
@@ -98,8 +101,9 @@ FIGURES = (
 class Cache(Struct, frozen=True):
     """Capacity of a KV cache in tokens, from which a model's configuration gives its bytes.
 
-    `blocks` of `block_tokens` on each GPU, for the layout `blocks`. For `cells`, `tokens` in each of `sequences`.
-    `parallel`: GPUs among which the KV heads are divided. `replicas`: whole copies of the model.
+    Layout `blocks`: the sum of `blocks` of `block_tokens` over all replicas, as many on each GPU of one. Layout
+    `cells`: `tokens` in each of `sequences`. `parallel`: GPUs among which the KV heads are divided. `replicas`:
+    copies of the model, without its experts if `splits_experts`.
     """
 
     layout: Layout
@@ -111,6 +115,7 @@ class Cache(Struct, frozen=True):
     value_dtype: str = "auto"
     parallel: int = 1
     replicas: int = 1
+    splits_experts: bool = False
 
 
 class ModelQuery(Struct, frozen=True):
@@ -152,6 +157,7 @@ class EngineReading(Struct, frozen=True):
     weights_bytes: Bytes = Absent.NOT_AVAILABLE
     kv_cache_bytes: Bytes = Absent.NOT_AVAILABLE
     kv_cache_ratio: float | Absent = Absent.NOT_AVAILABLE
+    kv_cache_mean_ratio: float | Absent = Absent.NOT_AVAILABLE
     cache: Cache | None = None
     requests_running: int | Absent = Absent.NOT_AVAILABLE
     requests_waiting: int | Absent = Absent.NOT_AVAILABLE

@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
+from memwatch.engines.identity import EVERY_LABEL, SGLANG_POOL, SGLANG_REPLICA
 from memwatch.engines.records import Counters, EngineReading
 from memwatch.engines.requests import Request
-from memwatch.engines.text import bytes_of, count_of, name_of, ratio_of
+from memwatch.engines.text import Exposition, bytes_of, count_of, name_of, ratio_of, worst_and_mean
 from memwatch.model import Quality
 
 PORT = 30000
@@ -50,6 +51,9 @@ class Info(Struct, frozen=True):
     context_length: int | None = None
     tp_size: int = 1
     pp_size: int = 1
+    dp_size: int = 1
+    nnodes: int = 1
+    enable_dp_attention: bool = False
     mem_fraction_static: float | None = None
     internal_states: list[State] = []
 
@@ -61,24 +65,26 @@ def matches(command: Command) -> bool:
 
 def parse(answers: Answers) -> EngineReading:
     metrics, info = answers.metrics(), answers.json(INFO, Info) or Info()
-    running = metrics.per_rank("sglang:num_running_reqs", "dp_rank")
-    usage, gpus = [state.memory_usage for state in info.internal_states], max(1, info.tp_size * info.pp_size)
+    running = metrics.total("sglang:num_running_reqs", SGLANG_REPLICA)
+    usage, gpus = [state.memory_usage for state in info.internal_states], count_gpus(info)
+    worst, mean = worst_and_mean(find_cache_use(metrics))
     return EngineReading(
         version=name_of(info.version),
         model=name_of(info.served_model_name or info.model_path or answers.command.option("--model-path")),
         model_path=info.model_path,
         quantization=name_of(info.quantization),
-        context_tokens=count_of(info.context_length or metrics.mean("sglang:context_len")),
-        weights_bytes=bytes_of(sum_gib([one.weight for one in usage], gpus)),
-        kv_cache_bytes=bytes_of(sum_gib([one.kvcache for one in usage], gpus)),
-        kv_cache_ratio=ratio_of(metrics.mean("sglang:token_usage")),
+        context_tokens=count_of(info.context_length or metrics.one("sglang:context_len")),
+        weights_bytes=bytes_of(find_bytes([one.weight for one in usage], gpus)),
+        kv_cache_bytes=bytes_of(find_bytes([one.kvcache for one in usage], gpus)),
+        kv_cache_ratio=worst,
+        kv_cache_mean_ratio=mean,
         requests_running=count_of(running),
-        requests_waiting=count_of(metrics.per_rank("sglang:num_queue_reqs", "dp_rank")),
+        requests_waiting=count_of(metrics.total("sglang:num_queue_reqs", SGLANG_REPLICA)),
         counters=Counters(
-            metrics.total("sglang:prompt_tokens_total"),
-            metrics.total("sglang:generation_tokens_total"),
-            metrics.total("sglang:time_to_first_token_seconds_sum"),
-            metrics.total("sglang:time_to_first_token_seconds_count"),
+            metrics.total("sglang:prompt_tokens_total", EVERY_LABEL),
+            metrics.total("sglang:generation_tokens_total", EVERY_LABEL),
+            metrics.total("sglang:time_to_first_token_seconds_sum", EVERY_LABEL),
+            metrics.total("sglang:time_to_first_token_seconds_count", EVERY_LABEL),
         ),
         gpu_fraction=ratio_of(info.mem_fraction_static),
         quality=Quality.MEASURED if gpus == 1 else Quality.DERIVED,
@@ -86,7 +92,33 @@ def parse(answers: Answers) -> EngineReading:
     )
 
 
-def sum_gib(sizes: list[float | None], gpus: int) -> float | None:
-    """Return the bytes on all GPUs: each of them has the same part."""
+def count_gpus(info: Info) -> int:
+    """Return the GPUs of the server on this machine.
+
+    Replicas have GPUs of their own, unless they share those of tensor parallelism (`--enable-dp-attention`). Expert
+    parallelism is always inside. With `--nnodes`, the processes here are those of a part of the GPUs.
+    """
+    replicas = 1 if info.enable_dp_attention else max(info.dp_size, len(info.internal_states))
+    return max(1, info.tp_size * info.pp_size * replicas // max(1, info.nnodes))
+
+
+def find_bytes(sizes: list[float | None], gpus: int) -> float | None:
+    """Return the bytes on all GPUs, of the GiB on the first one of each replica: all have the same part."""
     known = [size for size in sizes if size is not None]
-    return sum(known) * gpus * GIB if known and len(known) == len(sizes) else None
+    return sum(known) / len(known) * gpus * GIB if known and len(known) == len(sizes) else None
+
+
+def find_cache_use(metrics: Exposition) -> dict[tuple[str, ...], float]:
+    """Return the used fraction of the KV cache of each rank.
+
+    `token_usage` is that of the fullest pool. For models with state-space layers that may be the pool of their
+    states, and the pools of attention count. A rank whose pools are not known makes all unknown.
+    """
+    states = metrics.by("sglang:mamba_usage", SGLANG_POOL)
+    attention = [metrics.by(f"sglang:{name}", SGLANG_POOL) for name in ("full_token_usage", "swa_token_usage")]
+    found = metrics.by("sglang:token_usage", SGLANG_POOL)
+    for pool in [pool for pool, used in found.items() if 0 < used <= states.get(pool, 0.0)]:
+        if pool not in attention[0]:
+            return {}
+        found[pool] = max(one[pool] for one in attention if pool in one)
+    return found

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
+from memwatch.engines.identity import EVERY_LABEL, TRITON_MODEL, TRTLLM_ENGINE
 from memwatch.engines.records import Cache, Counters, EngineReading
 from memwatch.engines.requests import Request
-from memwatch.engines.text import Exposition, count_of, label, name_of, ratio_of
+from memwatch.engines.text import Exposition, count_of, label, name_of, worst_and_mean
 from memwatch.model import Absent
 
 SERVE_PORT, TRITON_PORT = 8000, 8002
@@ -40,21 +41,23 @@ def matches_triton(command: Command) -> bool:
 
 def parse_serve(answers: Answers) -> EngineReading:
     metrics, model, command = answers.metrics(SERVE_METRICS), answers.model(), answers.command
+    worst, mean = worst_and_mean(metrics.by("trtllm_kv_cache_utilization", TRTLLM_ENGINE))
     return EngineReading(
         version=name_of(answers.version()),
         model=name_of(model.id),
         model_path=command.word_after("serve") or command.word_after("trtllm-serve") or model.id,
-        kv_cache_ratio=ratio_of(metrics.mean("trtllm_kv_cache_utilization")),
+        kv_cache_ratio=worst,
+        kv_cache_mean_ratio=mean,
         cache=_cache(
-            metrics.total("trtllm_kv_cache_max_blocks"),
-            metrics.mean("trtllm_kv_cache_tokens_per_block"),
+            metrics.total("trtllm_kv_cache_max_blocks", TRTLLM_ENGINE),
+            metrics.one("trtllm_kv_cache_tokens_per_block"),
             command.number("--tp_size") or 1,
         ),
-        requests_running=count_of(metrics.total("trtllm_num_requests_running")),
-        requests_waiting=count_of(metrics.total("trtllm_num_requests_waiting")),
+        requests_running=count_of(metrics.total("trtllm_num_requests_running", TRTLLM_ENGINE)),
+        requests_waiting=count_of(metrics.total("trtllm_num_requests_waiting", TRTLLM_ENGINE)),
         counters=Counters(
-            first_token_seconds=metrics.total("trtllm_time_to_first_token_seconds_sum"),
-            first_tokens=metrics.total("trtllm_time_to_first_token_seconds_count"),
+            first_token_seconds=metrics.total("trtllm_time_to_first_token_seconds_sum", EVERY_LABEL),
+            first_tokens=metrics.total("trtllm_time_to_first_token_seconds_count", EVERY_LABEL),
         ),
         rate=Absent.NOT_SUPPORTED,
         sleeping=Absent.NOT_SUPPORTED,
@@ -64,13 +67,15 @@ def parse_serve(answers: Answers) -> EngineReading:
 
 def parse_triton(answers: Answers) -> EngineReading:
     metrics = answers.metrics()
-    first = next(iter(metrics.labels(BLOCKS)), b"")
+    models = [label(one, "model") or "" for one in metrics.infos(BLOCKS, TRITON_MODEL)]
+    worst, mean = worst_and_mean(metrics.by(BLOCKS, TRITON_MODEL, kv_cache_block_type="fraction"))
     return EngineReading(
-        model=name_of(label(first, "model")),
-        kv_cache_ratio=ratio_of(_block(metrics, "fraction")),
-        cache=_cache(_block(metrics, "max"), _block(metrics, "tokens_per"), 1),
-        requests_running=count_of(metrics.value(REQUESTS, request_type="active")),
-        requests_waiting=count_of(metrics.value(REQUESTS, request_type="waiting")),
+        model=name_of(", ".join(models)),
+        kv_cache_ratio=worst,
+        kv_cache_mean_ratio=mean,
+        cache=_cache(_block(metrics, "max"), _block(metrics, "tokens_per"), 1) if len(models) == 1 else None,
+        requests_running=count_of(metrics.total(REQUESTS, TRITON_MODEL, request_type="active")),
+        requests_waiting=count_of(metrics.total(REQUESTS, TRITON_MODEL, request_type="waiting")),
         rate=Absent.NOT_SUPPORTED,
         sleeping=Absent.NOT_SUPPORTED,
         notes=(NO_TOKENS,),
@@ -78,7 +83,7 @@ def parse_triton(answers: Answers) -> EngineReading:
 
 
 def _block(metrics: Exposition, kind: str) -> float | None:
-    return metrics.value(BLOCKS, kv_cache_block_type=kind)
+    return metrics.one(BLOCKS, kv_cache_block_type=kind)
 
 
 def _cache(blocks: float | None, tokens: float | None, parallel: int) -> Cache | None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
+from memwatch.engines.identity import EVERY_LABEL, Identity
 from memwatch.engines.records import MAX_BYTES, MAX_COUNT
 from memwatch.model import Absent, Bytes, Words
 from memwatch.printable import printable
 
 # Ranks of one server that report the same metric: some hundreds at most.
-MAX_SAMPLES = 512
+MAX_SAMPLES = 4096
+PROCESS = re.compile(rb',?\s*pid="[^"]*"')
 MAX_NAME_CHARACTERS = 200
 T = TypeVar("T")
 
@@ -31,7 +33,7 @@ class Exposition:
     def samples(self, name: str) -> Iterator[tuple[bytes, float]]:
         """Yield labels and value of each sample. Values that are no finite number of at least 0 are left out."""
         start, end = b"\n" + name.encode(), 0
-        for _ in range(MAX_SAMPLES):
+        while True:
             at = self._data.find(start, end)
             if at < 0:
                 return
@@ -41,42 +43,55 @@ class Exposition:
             if value is not None:
                 yield line.rpartition(b"}")[0], value
 
-    def total(self, *names: str) -> float | None:
-        """Return the sum of the first name that has samples, None if none has."""
-        for name in names:
-            values = [value for _, value in self.samples(name)]
-            if values:
-                return sum(values)
-        return None
+    def by(self, names: str | Sequence[str], identity: Identity, **wanted: str) -> dict[tuple[str, ...], float]:
+        """Return the largest value of each thing, for the first name that has samples.
 
-    def mean(self, *names: str) -> float | None:
-        for name in names:
-            values = [value for _, value in self.samples(name)]
-            if values:
-                return sum(values) / len(values)
-        return None
+        `wanted`: labels that all samples must have. More than MAX_SAMPLES would be a part, and give nothing.
+        """
+        for name in [names] if isinstance(names, str) else names:
+            found: dict[tuple[str, ...], float] = {}
+            for count, (labels, value) in enumerate(self.samples(name)):
+                if count >= MAX_SAMPLES:
+                    return {}
+                if all(label(labels, key) == text for key, text in wanted.items()):
+                    key = identify(labels, identity)
+                    found[key] = max(value, found.get(key, 0.0))
+            if found:
+                return found
+        return {}
 
-    def per_rank(self, name: str, rank: str) -> float | None:
-        """Return the sum over the values of one label. Ranks that share it report the same figure."""
-        largest: dict[str, float] = {}
-        for labels, value in self.samples(name):
-            key = label(labels, rank) or ""
-            largest[key] = max(value, largest.get(key, 0.0))
-        return sum(largest.values()) if largest else None
+    def total(self, name: str, identity: Identity, **wanted: str) -> float | None:
+        """Return the sum over all things, None without samples."""
+        found = self.by(name, identity, **wanted)
+        return sum(found.values()) if found else None
 
-    def value(self, name: str, **wanted: str) -> float | None:
-        """Return the first sample with these labels."""
-        for labels, value in self.samples(name):
-            if all(label(labels, key) == text for key, text in wanted.items()):
-                return value
-        return None
+    def one(self, name: str, **wanted: str) -> float | None:
+        """Return the figure of the whole server."""
+        return self.total(name, (), **wanted)
 
-    def labels(self, name: str) -> list[bytes]:
-        return [labels for labels, _ in self.samples(name)]
+    def infos(self, name: str, identity: Identity) -> list[bytes]:
+        """Return the labels of the first sample of each thing."""
+        first: dict[tuple[str, ...], bytes] = {}
+        for labels, _ in self.samples(name):
+            first.setdefault(identify(labels, identity), labels)
+        return list(first.values())
 
     def _line_end(self, start: int) -> int:
         end = self._data.find(b"\n", start)
         return len(self._data) if end < 0 else end
+
+
+def identify(labels: bytes, identity: Identity) -> tuple[str, ...]:
+    """Return the values of the labels that tell a thing from others. Without a label it is empty."""
+    if identity == EVERY_LABEL:
+        return (PROCESS.sub(b"", labels).decode("utf-8", "replace"),)
+    return tuple(label(labels, name) or "" for name in identity)
+
+
+def worst_and_mean(pools: Mapping[tuple[str, ...], float]) -> tuple[float | Absent, float | Absent]:
+    """Return the used fraction of the fullest pool, and the mean. An impossible one makes both inconsistent."""
+    worst = ratio_of(max(pools.values(), default=None))
+    return worst, worst if isinstance(worst, Absent) else sum(pools.values()) / len(pools)
 
 
 def parse_value(line: bytes) -> float | None:

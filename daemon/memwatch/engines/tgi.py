@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
+from memwatch.engines.identity import EVERY_LABEL
 from memwatch.engines.records import Cache, Counters, EngineReading
 from memwatch.engines.requests import Request
 from memwatch.engines.text import count_of, name_of
@@ -34,7 +35,7 @@ def matches(command: Command) -> bool:
 
 def parse(answers: Answers) -> EngineReading:
     metrics, info = answers.metrics(), answers.json("/info", Info) or Info()
-    room = metrics.total("tgi_batch_max_total_tokens")
+    room = metrics.one("tgi_batch_max_total_tokens")
     return EngineReading(
         version=name_of(info.version),
         model=name_of(info.model_id),
@@ -42,10 +43,11 @@ def parse(answers: Answers) -> EngineReading:
         context_tokens=count_of(info.max_total_tokens),
         kv_cache_ratio=Absent.NOT_SUPPORTED,
         cache=Cache("blocks", blocks=int(room), block_tokens=1) if room and room < 1e12 else None,
-        requests_running=count_of(metrics.total("tgi_batch_current_size")),
-        requests_waiting=count_of(metrics.total("tgi_queue_size")),
+        requests_running=count_of(metrics.one("tgi_batch_current_size")),
+        requests_waiting=count_of(metrics.one("tgi_queue_size")),
         counters=Counters(
-            metrics.total("tgi_request_input_length_sum"), metrics.total("tgi_request_generated_tokens_sum")
+            metrics.total("tgi_request_input_length_sum", EVERY_LABEL),
+            metrics.total("tgi_request_generated_tokens_sum", EVERY_LABEL),
         ),
         sleeping=Absent.NOT_SUPPORTED,
     )

@@ -5,13 +5,16 @@ It reports blocks of its cache and not their bytes, and nothing of its weights: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
+from memwatch.engines.identity import EVERY_LABEL, VLLM_CORE
 from memwatch.engines.records import Cache, Counters, EngineReading
 from memwatch.engines.requests import Request
-from memwatch.engines.text import Exposition, bytes_of, count_of, label, name_of, number_in, ratio_of
+from memwatch.engines.text import Exposition, bytes_of, count_of, label, name_of, number_in, worst_and_mean
 from memwatch.model import Absent
 
 PORT = 8000
@@ -22,6 +25,7 @@ REQUESTS = (
     Request("/v1/models", "once a minute", NO_CORE),
     Request("/is_sleeping", "never", "It asks the engine core; `/metrics` has the same, without it."),
 )
+USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 CONFIG = "vllm:cache_config_info"
 SLEEP = "vllm:engine_sleep_state"
 OFFLOADED = "It sleeps: its weights are in System RAM, and its KV cache is released."
@@ -36,21 +40,23 @@ def matches(command: Command) -> bool:
 def parse(answers: Answers) -> EngineReading:
     metrics, model, command = answers.metrics(), answers.model(), answers.command
     started = command.word_after("serve") or command.option("--model")
-    info = next(iter(metrics.labels(CONFIG)), b"")
+    info = next(iter(metrics.infos(CONFIG, VLLM_CORE)), b"")
+    worst, mean = worst_and_mean(metrics.by(USE, VLLM_CORE))
     found = EngineReading(
         version=name_of(answers.version()),
         model=name_of(model.id or started),
         model_path=model.root or started,
         quantization=name_of(command.option("--quantization", "-q")),
         context_tokens=count_of(model.max_model_len),
-        kv_cache_ratio=ratio_of(metrics.mean("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")),
-        requests_running=count_of(metrics.total("vllm:num_requests_running")),
-        requests_waiting=count_of(metrics.total("vllm:num_requests_waiting")),
+        kv_cache_ratio=worst,
+        kv_cache_mean_ratio=mean,
+        requests_running=count_of(metrics.total("vllm:num_requests_running", VLLM_CORE)),
+        requests_waiting=count_of(metrics.total("vllm:num_requests_waiting", VLLM_CORE)),
         counters=Counters(
-            metrics.total("vllm:prompt_tokens_total"),
-            metrics.total("vllm:generation_tokens_total"),
-            metrics.total("vllm:time_to_first_token_seconds_sum"),
-            metrics.total("vllm:time_to_first_token_seconds_count"),
+            metrics.total("vllm:prompt_tokens_total", EVERY_LABEL),
+            metrics.total("vllm:generation_tokens_total", EVERY_LABEL),
+            metrics.total("vllm:time_to_first_token_seconds_sum", EVERY_LABEL),
+            metrics.total("vllm:time_to_first_token_seconds_count", EVERY_LABEL),
         ),
         gpu_fraction=parse_fraction(label(info, "gpu_memory_utilization")),
     )
@@ -59,30 +65,35 @@ def parse(answers: Answers) -> EngineReading:
 
 def with_cache(found: EngineReading, metrics: Exposition, command: Command) -> EngineReading:
     """Add the capacity of the cache. Replicas (data parallel) have one sample each."""
-    infos = metrics.labels(CONFIG)
+    infos = metrics.infos(CONFIG, VLLM_CORE)
     if not infos:
         return found
-    replicas, parallel = len(infos), command.number("--tensor-parallel-size", "-tp") or 1
-    told = number_in(label(infos[0], "kv_cache_memory_bytes"))
-    if told:
+    parallel, told = command.number("--tensor-parallel-size", "-tp") or 1, _numbers(infos, "kv_cache_memory_bytes")
+    if all(told):
         stages = command.number("--pipeline-parallel-size", "-pp") or 1
-        return replace(found, kv_cache_bytes=bytes_of(told * parallel * stages * replicas))
-    blocks, tokens = number_in(label(infos[0], "num_gpu_blocks")), number_in(label(infos[0], "block_size"))
-    if not blocks or not tokens:
+        return replace(found, kv_cache_bytes=bytes_of(sum(told) * parallel * stages))
+    blocks, tokens = _numbers(infos, "num_gpu_blocks"), _numbers(infos, "block_size")
+    if not all(blocks) or not all(tokens) or len(set(tokens)) > 1:
         return found
     dtype = label(infos[0], "cache_dtype") or "auto"
-    cache = Cache("blocks", blocks, tokens, 0, 1, dtype, dtype, parallel, replicas)
+    splits = command.has("--enable-expert-parallel", "-ep")
+    cache = Cache("blocks", sum(blocks), tokens[0], 0, 1, dtype, dtype, parallel, len(infos), splits)
     return replace(found, cache=cache)
+
+
+def _numbers(infos: Sequence[bytes], name: str) -> list[int]:
+    """Return a label of each replica, 0 where it is no number."""
+    return [number_in(label(info, name)) or 0 for info in infos]
 
 
 def with_sleep(found: EngineReading, metrics: Exposition) -> EngineReading:
     """Level 1 moves the weights to System RAM, level 2 drops them; both release the cache."""
-    awake = metrics.value(SLEEP, sleep_state="awake")
+    awake = metrics.one(SLEEP, sleep_state="awake")
     if awake is None:
         return found
     if awake:
         return replace(found, sleeping=False)
-    note = OFFLOADED if metrics.value(SLEEP, sleep_state="weights_offloaded") else DISCARDED
+    note = OFFLOADED if metrics.one(SLEEP, sleep_state="weights_offloaded") else DISCARDED
     weights = Absent.NOT_AVAILABLE if note == OFFLOADED else 0
     return replace(
         found,

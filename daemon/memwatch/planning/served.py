@@ -47,13 +47,20 @@ def size_cache(checkpoint: Checkpoint, weights: Bytes, cache: Cache | None) -> M
     shape = checkpoint.transformer
     if cache is None:
         return ModelSizes(weights)
+    if cache.replicas > 1:
+        weights = Absent.NOT_AVAILABLE if cache.splits_experts else multiply(weights, cache.replicas)
     if shape is None:
         return ModelSizes(weights, note=f"The model's shape is not known: {checkpoint.note or 'no config.json'}.")
     if shape.linear_layers:
         return ModelSizes(weights, note="The pages of its state-space layers have a size of their own.")
     quality = Quality.ESTIMATED if shape.sliding_window else Quality.DERIVED
     found = _block_bytes(shape, cache) if cache.layout == "blocks" else _cell_bytes(shape, cache)
-    return ModelSizes(weights, found * cache.replicas, quality)
+    return ModelSizes(weights, found, quality)
+
+
+def multiply(weights: Bytes, replicas: int) -> Bytes:
+    """Return the weights of all replicas: each has its own."""
+    return weights if isinstance(weights, Absent) else weights * replicas
 
 
 def _block_bytes(shape: Transformer, cache: Cache) -> int:

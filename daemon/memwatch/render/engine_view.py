@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -64,9 +64,17 @@ def _words(engine: Engine) -> Iterator[str]:
     if not isinstance(engine.tokens_per_second, Absent):
         yield f"{engine.tokens_per_second:.0f} tok/s"
     if not isinstance(engine.kv_cache_ratio, Absent):
-        yield f"KV {engine.kv_cache_ratio:.0%}"
+        yield f"KV {describe_use(engine.kv_cache_ratio, engine.kv_cache_mean_ratio)}"
     if not isinstance(engine.requests_waiting, Absent) and engine.requests_waiting:
         yield f"{engine.requests_waiting} waiting"
+
+
+def describe_use(worst: float, mean: float | Absent | None, form: Callable[[float], str] = "{:.0%}".format) -> str:
+    """Return the used fraction of the fullest cache, and the mean of all where that is another figure."""
+    shown = form(worst)
+    if mean is None or isinstance(mean, Absent) or form(mean) == shown:
+        return shown
+    return f"{shown}, mean {form(mean)}"
 
 
 def list_parts(engine: Engine) -> tuple[EnginePart, ...]:

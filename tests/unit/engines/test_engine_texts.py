@@ -44,9 +44,10 @@ def test_vllm_with_two_replicas_sums_their_requests_and_caches() -> None:
     two = texts.vllm_metrics() + texts.vllm_metrics(used=0.5).replace(b'engine="0"', b'engine="1"')
     found = vllm.parse(Answers({"/metrics": two}))
     assert found.requests_running == 6
-    assert found.kv_cache_ratio == pytest.approx(0.31)
+    assert found.kv_cache_ratio == 0.5
+    assert found.kv_cache_mean_ratio == pytest.approx(0.31)
     assert found.cache is not None
-    assert found.cache.replicas == 2
+    assert (found.cache.replicas, found.cache.blocks) == (2, 2 * 19660)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_answers_of_another_engine_are_not_mixed_up() -> None:
 
 def test_sample_with_a_longer_name_is_not_taken() -> None:
     text = Exposition(b'a_total_created{x="1"} 5\na_total{x="b\\"}c"} 3 1700000000\na_totality 9\n')
-    assert text.total("a_total") == 3
+    assert text.one("a_total") == 3
     assert label(b'{y="2",x="1"', "x") == "1"
 
 

@@ -49,12 +49,21 @@ def test_blocks_of_a_plain_model_have_the_bytes_of_its_tokens(tmp_path: Path) ->
         (blocks(key_dtype="fp8", value_dtype="fp8"), 0.5),
         (blocks(parallel=8), 1.0),
         (blocks(parallel=16), 2.0),  # KV heads are copied
-        (blocks(replicas=2), 2.0),
+        (blocks(replicas=2), 1.0),  # their blocks are counted together
     ],
 )
 def test_cache_depends_on_its_format_and_on_its_gpus(tmp_path: Path, cache: Cache, factor: float) -> None:
     found = size_model(ModelQuery(model(tmp_path / "q", QWEN3_32B), cache))
     assert found.kv_cache_bytes == 16_000 * TOKEN * factor
+
+
+@pytest.mark.parametrize(("splits", "weights"), [(False, 131e9), (True, Absent.NOT_AVAILABLE)])
+def test_replicas_have_weights_of_their_own_without_shared_experts(
+    tmp_path: Path, splits: bool, weights: float | Absent
+) -> None:
+    found = size_model(ModelQuery(model(tmp_path / "q", QWEN3_32B), blocks(replicas=2, splits_experts=splits)))
+    expected: object = weights if isinstance(weights, Absent) else pytest.approx(weights, rel=0.01)
+    assert found.weights_bytes == expected
 
 
 def test_blocks_of_windowed_and_full_layers_belong_to_one_group(tmp_path: Path) -> None:

@@ -289,7 +289,10 @@ class Engine(Figures):
     weights_bytes: int | None
     kv_cache_bytes: int | None = Field(description="Reserved for the KV cache.")
     kv_cache_used_bytes: int | None = Field(description="Part of it that holds tokens.")
-    kv_cache_ratio: float | None = Field(description="Used fraction of the KV cache, 0 to 1.")
+    kv_cache_ratio: float | None = Field(
+        description="Used fraction of the KV cache, 0 to 1: that of the fullest replica or rank."
+    )
+    kv_cache_mean_ratio: float | None = Field(description="Mean used fraction of all replicas and ranks, 0 to 1.")
     footprint_bytes: int | None = Field(description="Memory of all its processes.")
     remainder_bytes: int | None = Field(
         description="Memory without weights and KV cache: graphs, workspace, fragmentation."
