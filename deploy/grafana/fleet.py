@@ -52,7 +52,7 @@ def fleet() -> dashboard.Dashboard:
     built.with_variable(variable("job", "Job", "label_values(memwatch_build_info, job)", several=True))
     needed = dashboard.TextBoxVariable("need").label("Fits (GiB)").default_value("20")
     built.with_variable(needed)
-    kills = named(f"increase(memwatch_kernel_oom_kills_total{J}[$__rate_interval])")
+    kills = named(f"sum without (scope) (increase(memwatch_kernel_oom_kills_total{J}[$__rate_interval]))")
     built.annotation(Annotation("OOM kill", kills, "purple", "{{hostname}}", ("hostname",)))
     incidents = named(f"memwatch_incident_info{J}")
     built.annotation(Annotation("Incident", incidents, "orange", INCIDENT_LINK, ("hostname", "kind")))
@@ -179,7 +179,7 @@ def trouble(built: dashboard.Dashboard) -> None:
     text = "Used memory without a known owner. Growth is a leak in a driver or the kernel."
     by_name = {"{{hostname}}": named(unattributed)}
     built.with_panel(lines("Unattributed, top 10", text, by_name, only=UNATTRIBUTED))
-    kills = f"topk(10, increase(memwatch_kernel_oom_kills_total{J}[$__rate_interval]))"
+    kills = f"topk(10, sum without (scope) (increase(memwatch_kernel_oom_kills_total{J}[$__rate_interval])))"
     text = "Processes killed by the OOM killer; the 10 machines with the most."
     built.with_panel(lines("OOM kills", text, {"{{hostname}}": named(kills)}, "none", only=OOM_COUNTER))
     waits = f'topk(10, memwatch_psi_stall_ratio{J[:-1]},kind="full",window="60s"}})'

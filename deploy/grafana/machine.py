@@ -77,10 +77,11 @@ def machine() -> dashboard.Dashboard:
 
 def annotations() -> list[Annotation]:
     """Events that metrics have. memwatchd counts its alerts with and without rules in Prometheus."""
+    kills = f"sum without (scope) (increase(memwatch_kernel_oom_kills_total{M}[$__rate_interval]))"
     restarts = f"changes(process_start_time_seconds{M}[$__rate_interval])"
     return [
         Annotation("Alert", f"memwatch_alerts_firing{M}", RED, "{{rule}} ({{severity}})", ("rule", "severity")),
-        Annotation("OOM kill", f"increase(memwatch_kernel_oom_kills_total{M}[$__rate_interval])", "purple"),
+        Annotation("OOM kill", kills, "purple"),
         Annotation("Incident", f"memwatch_incident_info{M}", ORANGE, INCIDENT_LINK, ("kind", "target")),
         Annotation("memwatchd restarted", restarts, "blue"),
     ]
@@ -104,7 +105,7 @@ def now(built: dashboard.Dashboard) -> None:
     full = {"{{target}}": f"memwatch_time_to_full_seconds{M}"}
     steps = ((None, RED), (900, ORANGE), (3600, GREEN))
     built.with_panel(figure("Time to full", "Forecast at the current rate.", full, "s", TREND, steps))
-    kills = {"OOM kills": f"increase(memwatch_kernel_oom_kills_total{M}[$__range])"}
+    kills = {"OOM kills": f"sum without (scope) (increase(memwatch_kernel_oom_kills_total{M}[$__range]))"}
     text = "Processes killed by the OOM killer in the selected time range."
     built.with_panel(figure("OOM kills", text, kills, "none", OOM_COUNTER, ((None, GREEN), (0.5, RED))))
 

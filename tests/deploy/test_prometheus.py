@@ -234,11 +234,11 @@ def test_counters_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
             with running_daemon(tmp_path, *machine.arguments) as daemon:
                 target = {"targets": [f"127.0.0.1:{daemon.port}"], "labels": {"instance": "a"}}
                 targets.write_text(json.dumps([target]))
-                server.wait_for(f'memwatch_kernel_oom_kills_total{{instance="a"}} == {kills}')
+                server.wait_for(f'sum without (scope) (memwatch_kernel_oom_kills_total{{instance="a"}}) == {kills}')
 
         watch(5)
         watch(6)
 
-        changed = server.query("changes(memwatch_kernel_oom_kills_total[1m])")
-        resets = server.query("resets(memwatch_kernel_oom_kills_total[1m])")
+        changed = server.query("sum(changes(memwatch_kernel_oom_kills_total[1m]))")
+        resets = server.query("sum(resets(memwatch_kernel_oom_kills_total[1m]))")
     assert [float(one["value"][1]) for one in (*changed, *resets)] == [1, 0]

@@ -8,12 +8,15 @@ import signal
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.alerts.state import Notification
 from memwatch.events import Event
 from memwatch.helper.codec import DecodeError
 from memwatch.history.disk.record_codec import EVENTS, unpack_events
 from memwatch.history.disk.ring_file import blocks_for
+from memwatch.kernel_log import KernelLog, OomKill
+from memwatch.snapshot import Kernel
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import running_daemon
 from support.fakes import GIB
@@ -222,3 +225,28 @@ def test_kill_during_an_alert_keeps_events_and_alert_id(tmp_path: Path) -> None:
     # The delivery is on disk within a second. If the daemon is killed earlier, it sends the alert again.
     received = [json.loads(one.body) for one in site.deliveries]
     assert len({one["id"] for one in received if one["event"] == "pressure.critical"}) == 1
+
+
+def test_counts_of_kills_by_scope_continue_after_a_restart_and_not_after_a_reboot(tmp_path: Path) -> None:
+    """Kills that were those of a cgroup do not become unknown: Prometheus would count them again."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    line = OomKill(1, 77, "x", 0, "cgroup", "/job")
+    for counted, kills in ((2, ()), (3, (line,)), (3, (line,))):
+        first.memory.findings = replace(
+            first.memory.findings, kernel=Kernel(oom_kills_total=counted), kernel_log=KernelLog(kills)
+        )
+        first.tick(GIB)
+    first.keeper.stop(30.0)
+    second = machine.start()
+    second.memory.findings = replace(second.memory.findings, kernel=Kernel(oom_kills_total=4))
+    second.tick(GIB)
+    second.keeper.stop(30.0)
+    machine.reboot()
+    third = machine.start()
+    third.memory.findings = replace(third.memory.findings, kernel=Kernel(oom_kills_total=2))
+    third.tick(GIB)
+    third.keeper.stop(30.0)
+
+    scopes = [one.monitor.between_scrapes.kills.scopes for one in (first, second, third)]
+    assert [(one["cgroup"], one["unknown"]) for one in scopes] == [(1, 2), (1, 3), (0, 2)]

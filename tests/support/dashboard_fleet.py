@@ -253,5 +253,5 @@ def fill(server: Engine, began: float, spark: MutableMachine) -> None:
         time.sleep(0.25)
     spark.use(0.97)
     spark.set_oom_kills(3)
-    server.wait_for('memwatch_kernel_oom_kills_total{job="memwatchd"} == 3')
+    server.wait_for('memwatch_kernel_oom_kills_total{job="memwatchd",scope="unknown"} == 3')
     server.wait_for('ALERTS{alertname="MemoryCritical",alertstate="firing",job="memwatchd"}', 40)

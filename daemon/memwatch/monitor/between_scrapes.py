@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from memwatch.collectors import COLLECTORS
 from memwatch.model import Absent
+from memwatch.pressure.oom_kills import SCOPES, NewKills
 from memwatch.runtime.histogram import Histogram
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Snapshot
 
@@ -136,6 +137,39 @@ class LevelTimes:
         return {target: times.until(now) for target, times in self._targets.items() if times.level is not None}
 
 
+class KillCounts:
+    """OOM kills by scope since boot. Those before memwatchd started are of unknown scope, unless restored."""
+
+    def __init__(self) -> None:
+        self.scopes: Mapping[str, int] = {}
+        self._restored: Mapping[str, int] = {}
+
+    def restore(self, scopes: Mapping[str, int]) -> None:
+        """Continue from the counts of an earlier run since the same boot."""
+        self._restored = scopes
+
+    def add(self, kills: NewKills, total: int | Absent) -> None:
+        """Add the new kills. `total`: all kills since boot, with these; not known before Linux 4.13."""
+        new = kills.by_scope
+        if isinstance(total, Absent) or (self.scopes and not any(new.values())):
+            return
+        before = self.scopes
+        if not before:
+            known = sum(self._restored.values())
+            is_of_this_boot = known + sum(new.values()) <= total
+            before = dict(self._restored) if is_of_this_boot else {}
+            before["unknown"] = max(0, total - sum(before.values()) - sum(new.values()))
+        self.scopes = {scope: before.get(scope, 0) + new.get(scope, 0) for scope in SCOPES}
+
+    def figures(self) -> Mapping[str, float]:
+        """Return the series of the history from which a later run continues. None without a kill of known scope."""
+        return {series_of(scope): count for scope, count in self.scopes.items() if count and scope != "unknown"}
+
+
+def series_of(scope: str) -> str:
+    return f"kernel.oom_kills_{scope}_total"
+
+
 class CollectorRuns:
     """Durations of the successful runs of each collector with a thread."""
 
@@ -164,6 +198,7 @@ class BetweenScrapes:
         self.levels: LevelTimes = LevelTimes()
         self.ticks: Histogram = Histogram(TICK_BOUNDS)
         self.runs: CollectorRuns = CollectorRuns()
+        self.kills: KillCounts = KillCounts()
 
     def on_tick(self, snapshot: Snapshot) -> None:
         self.recent.add(snapshot)

@@ -25,7 +25,7 @@ from memwatch.history.series import OOM_KILLS, RAM_RATIO, collect_figures
 from memwatch.history.tiers import History
 from memwatch.linux.wakeups import Sleep, Wake
 from memwatch.model import Absent
-from memwatch.monitor.between_scrapes import BetweenScrapes
+from memwatch.monitor.between_scrapes import BetweenScrapes, series_of
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.lease_arrival import ProcessReader
@@ -203,6 +203,7 @@ class Monitor:
         self._update_alerts(now, snapshot, rules.alerts)
         try:
             self.between_scrapes.on_tick(snapshot)
+            self.between_scrapes.kills.add(kills, snapshot.kernel.oom_kills_total)
             self._record(now, snapshot)
             if self.leases:
                 self.leases.follow(now, snapshot)
@@ -238,6 +239,7 @@ class Monitor:
             self._clock.wall(), history_writer.unclean_shutdown, history_writer.files.ring_set.complaints
         )
         self.history_writer = history_writer
+        self.between_scrapes.kills.restore(self._restore_kills())
         words = history_writer.unclean_shutdown
         if words is not None and words.samples and not words.machine_restarted:
             # An OOM kill since the last sample may have been memwatchd itself: the first tick reports it.
@@ -246,6 +248,11 @@ class Monitor:
             ratio = last.get(RAM_RATIO, Absent.NOT_AVAILABLE)
             shortage = RamShortage().with_reading(float("-inf"), ratio, None)
             self._oom_kills = OomKillCount(_count(last.get(OOM_KILLS)), shortage=shortage)
+
+    def _restore_kills(self) -> Mapping[str, int]:
+        """Return the last counts of kills by scope since this boot. Rows of earlier boots have negative times."""
+        rows = {scope: self.history.since(series_of(scope), 0.0) for scope in ("machine", "cgroup")}
+        return {scope: int(found[-1][1]) for scope, found in rows.items() if found}
 
     def age_seconds(self) -> float | None:
         """Return the age of the latest snapshot in real time, also during replay; None before the first."""
@@ -387,7 +394,7 @@ class Monitor:
             self._history_rules = self.rules
             self.history = self.history.resized(self.rules.tier_specs)
             self.holders.resize(self.rules.tier_specs[1:])
-        figures = collect_figures(snapshot)
+        figures = {**collect_figures(snapshot), **self.between_scrapes.kills.figures()}
         self._interval.add(snapshot, figures)
         worst = self._interval.worst or snapshot
         if now.monotonic - self._interval.began >= SAME_INTERVAL * self.rules.interval_seconds:

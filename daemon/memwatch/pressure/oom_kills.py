@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ SCAN_SECONDS = 0.9
 # A kill that no log names is the machine's if System RAM was short at most this long before it was counted, or at
 # the reading before that: a machine that runs out of memory may stand still for longer.
 SHORT_SECONDS = 5.0
+SCOPES = ("machine", "cgroup", "unknown")
 # Fraction of System RAM in use that is a shortage, and that is one while tasks have to free memory themselves. A
 # kill makes room, and a fast program fills a third of the machine between two readings.
 SHORT_USED, RECLAIM_USED = 0.80, 0.50
@@ -49,6 +51,14 @@ class NewKills(Struct, frozen=True):
         """Return the named kills for lack of System RAM. The memory of some NUMA nodes is not all of it."""
         wanted = ("machine", "nodes", "unknown") if self.ram_was_short else ("machine",)
         return tuple(kill for kill in self.named if kill.scope in wanted)
+
+    @property
+    def by_scope(self) -> Mapping[str, int]:
+        """Return the number of kills by the scope that the kernel reports."""
+        counts: Counter[str] = Counter(kill.scope if kill.scope in SCOPES else "unknown" for kill in self.named)
+        counts["cgroup"] += sum(kill.count for kill in self.of_cgroups)
+        counts["unknown"] += self.unnamed
+        return counts
 
     @property
     def unnamed_of_machine(self) -> int:

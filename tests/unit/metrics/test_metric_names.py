@@ -58,7 +58,7 @@ NAMES = {
     "history_sync_duration_seconds": set(),
     "history_writes_total": set(),
     "history_written_bytes_total": set(),
-    "kernel_oom_kills_total": set(),
+    "kernel_oom_kills_total": {"scope"},
     "largest_free_block_bytes": {"node"},
     "log_lines_dropped_total": set(),
     "machine_info": {"hostname", "model", "architecture", "kernel", "memory"},

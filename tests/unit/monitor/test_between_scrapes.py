@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from msgspec.structs import replace
 
+from memwatch.kernel_log import OomKill
+from memwatch.linux.cgroup_kills import CgroupKill
 from memwatch.model import Absent
 from memwatch.monitor.between_scrapes import (
     MAX_GONE_TARGETS,
     BetweenScrapes,
+    KillCounts,
     LevelTimes,
     RecentExtremes,
 )
+from memwatch.pressure.oom_kills import NewKills
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Snapshot
 from support.fakes import GIB, ram
 from support.sample_snapshots import critical_gb10
@@ -128,3 +133,40 @@ def test_each_run_of_a_collector_with_a_thread_counts_once() -> None:
     assert list(between.runs.durations) == ["nvml"]
     assert between.runs.durations["nvml"].cumulative() == [0, 3, 3, 3]
     assert between.ticks.cumulative()[-1] == 4
+
+
+MACHINE = OomKill(1, 77, "x", 0, "machine")
+AT_LIMIT = OomKill(2, 78, "x", 0, "cgroup", "/job")
+OF_NODES = OomKill(3, 79, "x", 0, "nodes")
+
+
+def test_kills_are_counted_by_scope_and_add_up_to_those_since_boot() -> None:
+    """Those before the start are of unknown scope; so are those of some NUMA nodes."""
+    found = KillCounts()
+    found.add(NewKills(), Absent.NOT_SUPPORTED)
+    unknown = dict(found.scopes)
+    found.add(NewKills(), 7)
+    start = dict(found.scopes)
+    found.add(NewKills((MACHINE, AT_LIMIT, OF_NODES), 2, of_cgroups=(CgroupKill(3, 3, "/job"),)), 15)
+    found.add(NewKills(), 15)
+
+    assert [unknown, start] == [{}, {"machine": 0, "cgroup": 0, "unknown": 7}]
+    assert found.scopes == {"machine": 1, "cgroup": 4, "unknown": 10}
+
+
+def test_kills_while_memwatchd_did_not_run_are_in_its_first_tick() -> None:
+    found = KillCounts()
+    found.add(NewKills(unnamed=2), 7)
+
+    assert found.scopes == {"machine": 0, "cgroup": 0, "unknown": 7}
+
+
+@pytest.mark.parametrize(("total", "unknown", "cgroup"), [(9, 4, 5), (5, 0, 5), (3, 3, 0)])
+def test_counts_of_an_earlier_run_continue(total: int, unknown: int, cgroup: int) -> None:
+    """More kills than the kernel has counted are those of another boot."""
+    found = KillCounts()
+    found.restore({"cgroup": 5})
+    found.add(NewKills(), total)
+
+    assert found.scopes == {"machine": 0, "cgroup": cgroup, "unknown": unknown}
+    assert found.figures() == ({"kernel.oom_kills_cgroup_total": 5} if cgroup else {})

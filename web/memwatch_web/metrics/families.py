@@ -112,7 +112,7 @@ class Exporter(Collector):
         yield from collector_families(snapshot)
         yield from history_families(self._files())
         yield from daemon_families(self._process())
-        yield from kernel_families(snapshot)
+        yield from kernel_families(snapshot, between.kills if between else None)
         yield from device_families(snapshot)
         yield from ghost_families(snapshot)
         yield from engine_families(snapshot)

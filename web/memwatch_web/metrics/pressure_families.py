@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import Metric
 
 from memwatch.model import Absent
-from memwatch.monitor.between_scrapes import LevelTimes, TargetTimes
+from memwatch.monitor.between_scrapes import KillCounts, LevelTimes, TargetTimes
+from memwatch.pressure.oom_kills import SCOPES
 from memwatch.snapshot import Level, Pressure, PsiLine, Snapshot
 from memwatch_web.metrics.places import find_devices
 from memwatch_web.metrics.samples import Row, Value, counter, gauge
@@ -55,7 +56,7 @@ def level_families(times: Mapping[str, TargetTimes], devices: Mapping[str, str])
     yield counter("pressure_changes", "Total changes of the level of a target.", changes, TARGET)
 
 
-def kernel_families(snapshot: Snapshot) -> Iterator[Metric]:
+def kernel_families(snapshot: Snapshot, counts: KillCounts | None) -> Iterator[Metric]:
     yield from psi_families(snapshot)
     nodes = [((str(node.id),), node.largest_free_block_bytes) for node in snapshot.nodes]
     text = "Largest free block of physical memory on a NUMA node in bytes; falls with fragmentation."
@@ -64,8 +65,14 @@ def kernel_families(snapshot: Snapshot) -> Iterator[Metric]:
     text = "Free memory of a NUMA node in blocks of at least 4 MiB, in bytes."
     yield gauge("free_large_blocks_bytes", text, large, ("node",))
     yield from tegrastats_families(snapshot)
-    kills = [((), snapshot.kernel.oom_kills_total)]
-    yield counter("kernel_oom_kills", "Total processes killed by the kernel OOM killer since boot.", kills)
+    scopes = counts.scopes if counts and counts.scopes else {"unknown": snapshot.kernel.oom_kills_total}
+    text = (
+        "Total processes killed by the kernel OOM killer since boot: for lack of System RAM (machine), at the "
+        "limit of a cgroup, or unknown."
+    )
+    kills = [((scope,), scopes.get(scope, 0)) for scope in SCOPES]
+    is_known = not isinstance(snapshot.kernel.oom_kills_total, Absent)
+    yield counter("kernel_oom_kills", text, kills if is_known else [], ("scope",))
 
 
 def tegrastats_families(snapshot: Snapshot) -> Iterator[Metric]:

@@ -26,6 +26,8 @@ POOL_WORDS = {
 LEFT = (".available_bytes", ".free_bytes", ".headroom_bytes", ".headroom_certain_bytes")
 FIXED_LABELS = {
     "kernel.oom_kills_total": "OOM kills",
+    "kernel.oom_kills_machine_total": "OOM kills for lack of System RAM",
+    "kernel.oom_kills_cgroup_total": "OOM kills at limits of cgroups",
     "swap.used_bytes": "used",
     "psi.some.ratio_10s": "some",
     "psi.full.ratio_10s": "full",
