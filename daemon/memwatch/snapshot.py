@@ -230,6 +230,10 @@ class Tegrastats(Struct, frozen=True):
         refuse_negative(self, ("largest_free_blocks", "largest_free_block_bytes"), "tegrastats")
 
 
+# System RAM is short from this fraction of use on. Below it, stalls and kills without a name may be of a cgroup.
+SHORT_USED = 0.80
+
+
 class Kernel(Struct, frozen=True):
     """Counters since boot, with the names of /proc/vmstat, and memory that the kernel cannot reclaim.
 

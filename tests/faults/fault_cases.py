@@ -292,7 +292,7 @@ CASES = (
     case(
         36,
         "a cgroup throttled at its limit on an idle machine",
-        "high, named, never critical",
+        "medium, named",
         "unit/pressure/test_benchmark::stalls_of_a_cgroup_limit_are_named_as_such",
         "unit/collectors/test_collectors_cgroup_pressure::innermost_waiting_cgroup_is_named",
     ),

@@ -13,11 +13,10 @@ from memwatch.linux.cgroup_mounts import find_unified_tree, list_children
 from memwatch.linux.files import Roots, kept_file, read_once
 from memwatch.linux.psi_trigger import parse_waiting
 from memwatch.printable import printable
-from memwatch.snapshot import CgroupPressure
+from memwatch.snapshot import SHORT_USED, CgroupPressure
 
-# The machine is searched only above this stall ratio and below this use: 500 cgroups take 15 ms.
+# The machine is searched only above this stall ratio and while it is not short: 500 cgroups take 15 ms.
 MIN_WAITING_RATIO = 0.03
-MAX_USED_RATIO = 0.60
 MAX_GROUPS = 500
 # Intervals between two checks for stalls, and between two searches.
 CALM_SECONDS, SEARCH_SECONDS = 5.0, 1.0
@@ -95,7 +94,7 @@ class Collector(BaseCollector):
         before, self._waited = self._waited, (now, waited)
         if before is None or waited - before[1] < MIN_WAITING_RATIO * (now - before[0]):
             return False
-        return parse_used(read_once(self._meminfo) or b"") < MAX_USED_RATIO
+        return parse_used(read_once(self._meminfo) or b"") < SHORT_USED
 
 
 def waiting_groups(root: Path) -> Iterator[tuple[str, float]]:

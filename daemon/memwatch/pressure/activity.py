@@ -34,6 +34,11 @@ class ActivityPoint(Struct, frozen=True):
     errors: Mapping[ErrorKey, int] = field(default_factory=dict)
 
 
+# Direct reclaim of the machine: allocations per second that had to free memory. Each scans 32 pages or more.
+MIN_ALLOCSTALLS = 1.0
+MIN_SCANNED_PAGES = 32 * MIN_ALLOCSTALLS
+
+
 class Activity(Struct, frozen=True):
     """Changes over the window. Rates are per second and 0 where the kernel does not count.
 
@@ -56,6 +61,16 @@ class Activity(Struct, frozen=True):
     evicted_ratio: float = 0.0
     failed_allocations: int = 0
     errors: Mapping[ErrorKey, int] = field(default_factory=dict)
+    is_reclaim_counted: bool = False
+
+    @property
+    def is_reclaiming(self) -> bool:
+        """Return True if tasks free memory of the machine themselves, or if the kernel does not count that.
+
+        A cgroup at its own limit is not counted there.
+        """
+        is_busy = self.allocstalls >= MIN_ALLOCSTALLS or self.scanned_pages >= MIN_SCANNED_PAGES
+        return is_busy or not self.is_reclaim_counted
 
 
 AT_REST = Activity()
@@ -86,8 +101,9 @@ def with_activity_point(points: tuple[ActivityPoint, ...], point: ActivityPoint)
 def compute_activity(points: tuple[ActivityPoint, ...], now: ActivityPoint) -> Activity:
     """Return the changes since the first point. Counters that decreased count as unchanged."""
     is_swap_counted = not isinstance(now.kernel.pswpin_total, Absent)
+    is_reclaim_counted = not isinstance(now.kernel.allocstall_total, Absent)
     if not points or now.at <= points[0].at:
-        return Activity(swapped_pages=0.0) if is_swap_counted else AT_REST
+        return Activity(swapped_pages=0.0 if is_swap_counted else None, is_reclaim_counted=is_reclaim_counted)
     first, last = points[0], points[-1]
     # A window that has just begun would turn one event into a high rate.
     seconds = max(WINDOW_SECONDS, last.at - first.at)
@@ -105,6 +121,7 @@ def compute_activity(points: tuple[ActivityPoint, ...], now: ActivityPoint) -> A
         _rise_seconds(first.evicted_seconds, now.evicted_seconds) / seconds,
         count_rise(first.failed_allocations, now.failed_allocations),
         count_new_errors(first.errors, now.errors),
+        is_reclaim_counted,
     )
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from memwatch.kernel_log import KernelLog, OomKill
 from memwatch.linux.cgroup_kills import CgroupKill, CgroupKills
 from memwatch.model import Absent
-from memwatch.snapshot import Kernel
+from memwatch.snapshot import SHORT_USED, Kernel
 
 # Both are read once a second, and the kernel counts a kill before it logs the victim.
 GRACE_SECONDS = 2.5
@@ -24,9 +24,9 @@ SCAN_SECONDS = 0.9
 # the reading before that: a machine that runs out of memory may stand still for longer.
 SHORT_SECONDS = 5.0
 SCOPES = ("machine", "cgroup", "unknown")
-# Fraction of System RAM in use that is a shortage, and that is one while tasks have to free memory themselves. A
-# kill makes room, and a fast program fills a third of the machine between two readings.
-SHORT_USED, RECLAIM_USED = 0.80, 0.50
+# Fraction of System RAM in use that is a shortage while tasks have to free memory themselves. A kill makes room,
+# and a fast program fills a third of the machine between two readings.
+RECLAIM_USED = 0.50
 # Allocations in that time that had to free memory. Machines with a full page cache have one now and then.
 MIN_RECLAIMS = 5
 

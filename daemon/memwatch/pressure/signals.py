@@ -10,9 +10,9 @@ from memwatch import units
 from memwatch.drivers.error_words import describe_kind
 from memwatch.kernel_log import FAILED_ALLOCATIONS
 from memwatch.model import Absent
-from memwatch.pressure.activity import AT_REST, Activity
+from memwatch.pressure.activity import AT_REST, MIN_ALLOCSTALLS, Activity
 from memwatch.pressure.inputs import DriverErrors, PressureInputs, Target
-from memwatch.snapshot import CgroupPressure, Level
+from memwatch.snapshot import SHORT_USED, CgroupPressure, Level
 
 MIB = 1 << 20
 # An event holds its level for this time; other signals hold theirs for `clear_after_seconds`.
@@ -20,18 +20,18 @@ EVENT_HOLD_SECONDS = 60.0
 PSI_WINDOW_SECONDS = 10.0
 # Least available memory, in bytes and as a fraction of the size; the smaller of the two applies.
 FLOORS = ((Level.CRITICAL, 256 * MIB, 0.10), (Level.HIGH, 512 * MIB, 0.20))
-# PSI thresholds: fractions of the window in which some, or all, tasks stalled; least usage for `psi_full`, and for
-# stalls of some tasks to be more than medium. A machine with 73 % available had `some` at 43 % (syncloud#769).
+# PSI thresholds: fractions of the window in which some, or all, tasks stalled; least usage for `psi_full`. Stalls
+# of some tasks need a shortage to be more than medium: a machine with 73 % available had 43 % (syncloud#769). So do
+# those of all tasks, unless the machine reclaims: a cgroup at its limit had 25 to 36 % at 20 % use.
 SOME_MEDIUM, SOME_HIGH = 0.05, 0.20
 FULL_HIGH, FULL_CRITICAL, FULL_USED = 0.05, 0.20, 0.60
-SOME_USED = 0.80
 TTF_MEDIUM_SECONDS = 1800.0
 SWAP_LEFT, SWAP_USED = 0.10, 0.90
 # Pages per second read from or written to swap from which a machine without free swap is running out.
 MIN_SWAPPED_PAGES = 10.0
 # Direct reclaim: allocations per second that had to free memory themselves. Machines with a full page cache have a
 # few now and then; a livelock has hundreds, and reads again what it has just dropped.
-MIN_ALLOCSTALLS, LIVELOCK_ALLOCSTALLS, LIVELOCK_REFAULTS = 1.0, 20.0, 100.0
+LIVELOCK_ALLOCSTALLS, LIVELOCK_REFAULTS = 20.0, 100.0
 # Pages that direct reclaim looks at per second, and the fraction of them that it frees, if it finds nothing.
 VAIN_PAGES, VAIN_FREED = 1000.0, 0.05
 # Failed compactions per second. Serving DGX Sparks have 1 to 2 all day (sparkring#173).
@@ -106,12 +106,13 @@ def _psi_signals(target: Target, changes: TickChanges, throttled: CgroupPressure
     if stalled is None:
         return
     some, full, used = stalled.some, stalled.full, target.used_ratio
+    is_of_machine = used >= SHORT_USED or changes.activity.is_reclaiming
     stall = f"some tasks stalled on memory for {some * 100:.0f}% of the last {PSI_WINDOW_SECONDS:.0f} s"
-    if full >= FULL_CRITICAL and used >= FULL_USED:
+    if full >= FULL_CRITICAL and used >= FULL_USED and is_of_machine:
         yield Signal("psi_full", Level.CRITICAL, _all_stalled(full))
-    if full >= FULL_HIGH or (some >= SOME_HIGH and used >= SOME_USED):
+    if (full >= FULL_HIGH and is_of_machine) or (some >= SOME_HIGH and used >= SHORT_USED):
         yield Signal("psi", Level.HIGH, stall + _explain(used, changes, throttled))
-    elif some >= SOME_MEDIUM:
+    elif some >= SOME_MEDIUM or full >= FULL_HIGH:
         yield Signal("psi", Level.MEDIUM, stall + _explain(used, changes, throttled))
 
 
@@ -121,13 +122,13 @@ def _all_stalled(full: float) -> str:
 
 def _explain(used: float, changes: TickChanges, throttled: CgroupPressure | None) -> str:
     """Return the cause of stalls on a machine with available memory, as the end of a sentence."""
-    if used >= SOME_USED:
+    if used >= SHORT_USED:
         return ""
     if throttled:
         return f", although memory is available: cgroup {throttled.cgroup} is slowed by its memory limit"
     if changes.activity.refaults >= LIVELOCK_REFAULTS:
         return ", although memory is available: pages of files are read again soon after they were dropped"
-    if used < FULL_USED and changes.activity.allocstalls < MIN_ALLOCSTALLS:
+    if not changes.activity.is_reclaiming:
         return ", although memory is available: a cgroup is slowed by its memory limit"
     return ""
 

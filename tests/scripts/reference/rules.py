@@ -27,7 +27,7 @@ from memwatch.pressure.judge import (
 )
 from memwatch.pressure.resident import AUTO_RESIDENT_SECONDS
 from memwatch.pressure.rules import PressureRules
-from memwatch.snapshot import Level
+from memwatch.snapshot import SHORT_USED, Level
 from scripts.reference.markdown import code, codes, page, table
 from support.sample_snapshots import critical_gb10
 from support.webhook_samples import notice
@@ -116,14 +116,14 @@ def signal_rows() -> Iterator[tuple[str, str, str]]:
     yield (
         "psi",
         f"some task waited for memory {percent(signals.SOME_MEDIUM)} of the last {window}; all tasks waited "
-        f"{percent(signals.FULL_HIGH)}, or some {percent(signals.SOME_HIGH)} with "
-        f"{percent(signals.SOME_USED)} used",
+        f"{percent(signals.FULL_HIGH)}, or some {percent(signals.SOME_HIGH)}, with {percent(SHORT_USED)} used. For "
+        "the stalls of all tasks direct reclaim of the machine is enough",
         "medium; high",
     )
     yield (
         "psi_full",
         f"all tasks waited {percent(signals.FULL_CRITICAL)} of the last {window}, and "
-        f"{percent(signals.FULL_USED)} is used",
+        f"{percent(signals.FULL_USED)} is used: {percent(SHORT_USED)} without direct reclaim of the machine",
         "critical",
     )
     yield (
@@ -159,7 +159,7 @@ def signal_rows() -> Iterator[tuple[str, str, str]]:
     yield (
         "oom_kill",
         "the kernel killed a process for lack of System RAM, or at the limit that memwatchd is in. A kill that no "
-        f"log names counts if {percent(oom_kills.SHORT_USED)} of System RAM were used in the "
+        f"log names counts if {percent(SHORT_USED)} of System RAM were used in the "
         f"{oom_kills.SHORT_SECONDS:g} s before, or {percent(oom_kills.RECLAIM_USED)} while tasks freed memory",
         "critical",
     )

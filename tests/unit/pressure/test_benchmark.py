@@ -144,10 +144,10 @@ def test_livelock_is_critical_with_memory_available() -> None:
 
 
 def test_stalls_of_a_cgroup_limit_are_named_as_such() -> None:
-    """System-wide stalls with 80 % available: high, and the reason names the cgroup."""
+    """System-wide stalls with 80 % available: medium, and the reason names the cgroup."""
     verdict = last("healthy-cgroup-at-memory-high")
 
-    assert (verdict.level, verdict.base_level) == (Level.HIGH, Level.LOW)
+    assert (verdict.level, verdict.base_level) == (Level.MEDIUM, Level.LOW)
     assert "cgroup /work.slice is slowed by its memory limit" in verdict.reasons[0].text
 
 

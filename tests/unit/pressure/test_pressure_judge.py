@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from memwatch.kernel_log import OomKill
 from memwatch.model import (
@@ -29,7 +29,7 @@ from memwatch.pressure.oom_kills import NewKills
 from memwatch.pressure.resident import Resident
 from memwatch.pressure.rules import PressureRules, TargetRules
 from memwatch.pressure.signals import full_in
-from memwatch.snapshot import Kernel, Level, Node, Swap
+from memwatch.snapshot import CgroupPressure, Kernel, Level, Node, Swap
 from support.pressure_verdicts import GIB, MIB, RULES, psi, ram, run, signals
 
 
@@ -62,28 +62,60 @@ def test_small_machine_is_judged_by_available_bytes(available: int, level: Level
     assert ("floor" in signals(verdict)) == (level is not Level.MEDIUM)
 
 
+RECLAIMING, NOT_COUNTED = Kernel(allocstall_total=40), Kernel()
+
+
 @pytest.mark.parametrize(
-    ("some", "full", "used", "level"),
+    ("some", "full", "used", "kernel", "level"),
     [
-        (0.04, 0.0, 0.3, Level.LOW),
-        (0.06, 0.0, 0.3, Level.MEDIUM),
-        (0.25, 0.0, 0.3, Level.MEDIUM),
-        (0.25, 0.0, 0.82, Level.HIGH),
-        (0.10, 0.06, 0.3, Level.HIGH),
-        (0.30, 0.25, 0.3, Level.HIGH),
-        (0.30, 0.25, 0.7, Level.CRITICAL),
+        (0.04, 0.0, 0.3, RECLAIMING, Level.LOW),
+        (0.06, 0.0, 0.3, RECLAIMING, Level.MEDIUM),
+        (0.25, 0.0, 0.3, RECLAIMING, Level.MEDIUM),
+        (0.25, 0.0, 0.82, RECLAIMING, Level.HIGH),
+        (0.10, 0.06, 0.3, RECLAIMING, Level.HIGH),
+        (0.30, 0.25, 0.3, RECLAIMING, Level.HIGH),
+        (0.30, 0.25, 0.7, RECLAIMING, Level.CRITICAL),
+        (0.30, 0.25, 0.7, NOT_COUNTED, Level.CRITICAL),
+        (0.30, 0.25, 0.3, NOT_COUNTED, Level.HIGH),
+        (0.06, 0.06, 0.3, Kernel(pgscan_direct_total=1200, allocstall_total=0), Level.HIGH),
     ],
 )
-def test_stalls_raise_the_level(some: float, full: float, used: float, level: Level) -> None:
-    """By share of the last ten seconds; below 60 % use the cause is a cgroup limit, and it is never critical."""
+def test_stalls_raise_the_level(some: float, full: float, used: float, kernel: Kernel, level: Level) -> None:
+    """By share of the last ten seconds, while the machine reclaims, or where its kernel does not count that."""
     target = ram(int((1 - used) * 64 * GIB))
 
-    verdict = run(lambda at: PressureInputs(at, (target,), psi(at * some, at * full)), 15)[-1]
+    def evidence(at: float) -> PressureInputs:
+        rising = replace(kernel, **{name: times(value, at) for name, value in asdict(kernel).items()})
+        return PressureInputs(at, (target,), psi(at * some, at * full), kernel=rising)
+
+    verdict = run(evidence, 15)[-1]
 
     assert verdict.level is level
     assert verdict.corroborated == (level > Level.LOW)
-    if level is Level.HIGH and used < 0.6:
-        assert "a cgroup is slowed by its memory limit" in verdict.reasons[0].text
+
+
+def times(count: int | Absent, at: float) -> int | Absent:
+    return count if isinstance(count, Absent) else int(count * at)
+
+
+@pytest.mark.parametrize("where", [None, CgroupPressure("/docker/1f6b", 0.9)])
+@pytest.mark.parametrize("used", [0.2, 0.61, 0.79])
+@pytest.mark.parametrize("stalls", [0, 9], ids=["none", "rare"])
+def test_stalls_without_reclaim_of_the_machine_are_medium(
+    stalls: int, used: float, where: CgroupPressure | None
+) -> None:
+    """A cgroup at its limit stalls by itself, 25 to 36 % of the time at 20 % use: the reason says so."""
+    target = ram(int((1 - used) * 64 * GIB))
+
+    def evidence(at: float) -> PressureInputs:
+        kernel = Kernel(allocstall_total=int(stalls * at / 15), pgscan_direct_total=int(stalls * at))
+        return PressureInputs(at, (target,), psi(at, at), kernel=kernel, cgroup_pressure=where)
+
+    verdicts = run(evidence, 40)
+
+    assert {one.level for one in verdicts[1:]} == {Level.MEDIUM}
+    name = "cgroup /docker/1f6b" if where else "a cgroup"
+    assert f"although memory is available: {name} is slowed by its memory limit" in verdicts[-1].reasons[-1].text
 
 
 def test_short_stall_is_detected_before_the_kernel_average() -> None:
