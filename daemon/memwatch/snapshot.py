@@ -73,7 +73,8 @@ class Pressure(Struct, frozen=True):
 
     `base_level` follows from `ratio` and the thresholds alone. `level` adds hysteresis and every other signal; each
     one is in `reasons` (`util` is use). `kind` is the pool's or share's kind. `seconds_to_full` is a forecast,
-    absent without a trend. `size_bytes` is the judged size: less than the pool if a part is set aside or a budget
+    absent without a trend. `clears_in_seconds`: time until the level falls if all stays as it is, absent if it does
+    not fall then. `size_bytes` is the judged size: less than the pool if a part is set aside or a budget
     is set. `resident_bytes` of it are permanently resident; `ratio` excludes them and is judged by `thresholds`.
     """
 
@@ -88,6 +89,7 @@ class Pressure(Struct, frozen=True):
     available_bytes: Bytes = Absent.NOT_AVAILABLE
     resident_bytes: int = 0
     thresholds: Thresholds | Absent = Absent.NOT_AVAILABLE
+    clears_in_seconds: float | Absent = Absent.NOT_AVAILABLE
 
     @property
     def used_ratio(self) -> float:

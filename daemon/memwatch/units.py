@@ -4,6 +4,9 @@ from __future__ import annotations
 
 BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 GIB_POWER = 3
+UNITS_OF_TIME = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+# Upper end of a range of predictions and the step to which they are rounded, in seconds.
+FORECAST_STEPS, LONG_FORECAST_STEP = ((20, 1), (120, 5), (600, 30), (7200, 60)), 600
 
 
 def size(count: int) -> str:
@@ -39,7 +42,18 @@ def duration(seconds: float) -> str:
         return f"{seconds * 1e3:.{1 if seconds < 0.00995 else 0}f} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    return _pair(round(seconds), ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")))
+    return _pair(round(seconds), UNITS_OF_TIME)
+
+
+def forecast(seconds: float) -> str:
+    """Format a predicted duration with the digits that a prediction has: "7 s", "25 s", "3 min 30 s", "12 min"."""
+    step = next((step for below, step in FORECAST_STEPS if seconds < below), LONG_FORECAST_STEP)
+    return duration_of_whole(max(1, round(seconds / step) * step))
+
+
+def duration_of_whole(seconds: int) -> str:
+    """Format whole seconds, two units at most: "9 s", "3 min 20 s", "2 h 5 min"."""
+    return _pair(seconds, UNITS_OF_TIME) if seconds else "0 s"
 
 
 def _pair(seconds: int, units: tuple[tuple[int, str], ...]) -> str:

@@ -43,14 +43,14 @@ def decode_vitals(device: Json) -> Vitals:
 
 
 def decode_pressure(record: Json) -> Pressure:
-    left = "seconds_to_full"
     return Pressure(
         target=record["target"],
         level=Level[record["level"].upper()],
         base_level=Level[record["base_level"].upper()],
         ratio=record["ratio"],
         reasons=tuple(Reason(reason["signal"], reason["text"]) for reason in record["reasons"]),
-        seconds_to_full=Absent(record["absent"][left]) if record[left] is None else float(record[left]),
+        seconds_to_full=_seconds(record, "seconds_to_full"),
+        clears_in_seconds=_seconds(record, "clears_in_seconds"),
     )
 
 
@@ -70,6 +70,13 @@ def place_labels(snapshot: Json) -> dict[str, str]:
     """Return the name of each pool, share and device by its id."""
     places = {one["id"]: one["label"] for one in (*snapshot["pools"], *snapshot["shares"])}
     return {**places, **{device["id"]: device["name"] for device in snapshot["devices"]}}
+
+
+def _seconds(record: Json, name: str) -> float | Absent:
+    """Return a duration. Older daemons may not send it."""
+    if record.get(name) is not None:
+        return float(record[name])
+    return Absent(record["absent"].get(name, Absent.NOT_AVAILABLE.value))
 
 
 def state_of(device: Json) -> str:

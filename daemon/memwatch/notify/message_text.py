@@ -34,7 +34,8 @@ def build_text(notification: Notification, snapshot: Snapshot, sender: Sender | 
     With a `sender` also its labels, and the links to its dashboard and to the runbook.
     """
     then = f"was {notification.level.label}: " if notification.has_eased and notification.level is not None else ""
-    lines = [f"{then}{reason.text}" for reason in notification.reasons[:MAX_REASONS]]
+    ordered = sorted(notification.reasons, key=lambda one: one.signal != "ttf")  # the time left is first
+    lines = [f"{then}{reason.text}" for reason in ordered[:MAX_REASONS]]
     lines += [_figures(notification, snapshot), _holders(snapshot), *(_labels(sender) if sender else ())]
     lines = [_clean(line) for line in lines if line]
     runbook = sender.runbook_url(notification.rule, notification.target) if sender else None

@@ -71,10 +71,9 @@ def describe_use(ratio: float, target: Target, resident_bytes: int = 0) -> str:
 
 
 def describe_hold(state: LevelState, now: float, target: str, rules: PressureRules) -> str:
-    """Explain why a level stays although usage has fallen: "calm for 12 s, clears in 18 s"."""
+    """Explain why a level stays although usage has fallen: "calm for 12 s"."""
     since = state.calm_since.get(state.level)
     if since is None:
         line = (rules.thresholds_for(target).entry(state.level) - rules.clear_margin) * 100
         return f"{state.level.word} clears after {rules.clear_after_seconds:g} s below {line:.0f}%"
-    left = rules.clear_after_seconds - (now - since)
-    return f"calm for {now - since:.0f} s, {state.level.word} clears in {max(1, round(left))} s"
+    return f"calm for {now - since:.0f} s"

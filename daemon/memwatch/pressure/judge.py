@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -154,9 +154,10 @@ def judge_target(
     if used and target.is_ram:
         used = with_locked(used, inputs.kernel.mlocked_bytes, target)
     reasons = select_reasons(held, inputs.at)
+    level = max([level_state.level, *(level for level, _ in reasons)])
     verdict = Pressure(
         target=target.id,
-        level=max([level_state.level, *(level for level, _ in reasons)]),
+        level=level,
         base_level=base_level(ratio, rules.thresholds_for(target.id)),
         ratio=ratio,
         reasons=(*([used] if used else []), *(reason for _, reason in reasons)),
@@ -166,6 +167,7 @@ def judge_target(
         available_bytes=target.available_bytes,
         resident_bytes=resident_bytes,
         thresholds=rules.thresholds_for(target.id),
+        clears_in_seconds=clears_in(level, level_state, held.values(), inputs.at, rules),
     )
     return TargetState(level_state, target_state.trend, held, ends_soon, resident), verdict
 
@@ -212,9 +214,25 @@ def select_reasons(held: Mapping[str, HeldSignal], now: float) -> list[tuple[Lev
 
 
 def add_age(held: HeldSignal, now: float) -> str:
-    """Return the text of a signal, with its age and its end if it is over: "13 s ago: …; clears in 17 s"."""
-    text, age, left = held.signal.text, now - held.at, held.until - now
-    return text if age <= 0 else f"{max(1, round(age))} s ago: {text}; clears in {max(1, round(left))} s"
+    """Return the text of a signal, with its age if it is over: "13 s ago: …"."""
+    age = now - held.at
+    return held.signal.text if age <= 0 else f"{max(1, round(age))} s ago: {held.signal.text}"
+
+
+def clears_in(
+    level: Level, level_state: LevelState, held: Iterable[HeldSignal], now: float, rules: PressureRules
+) -> float | Absent:
+    """Return the time until the level falls if use and signals stay as they are: the last of its causes decides.
+
+    Absent while any of them is not over: use is not far enough below the threshold, or a signal is true now.
+    """
+    causes = [one for one in held if one.signal.level >= level]
+    since = level_state.calm_since.get(level)
+    is_of_use = level_state.level >= level
+    if level is Level.LOW or any(one.at >= now for one in causes) or (is_of_use and since is None):
+        return Absent.NOT_AVAILABLE
+    of_use = [since + rules.clear_after_seconds] if is_of_use and since is not None else []
+    return max(0.0, max([*of_use, *(one.until for one in causes)]) - now)
 
 
 def with_psi_point(points: tuple[PsiPoint, ...], at: float, psi: MemoryPsi | Absent) -> tuple[PsiPoint, ...]:

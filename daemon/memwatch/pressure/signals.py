@@ -181,10 +181,7 @@ def _trend(seconds: float | None) -> Iterator[Signal]:
 
 
 def full_in(seconds: float) -> str:
-    # Rounded to the accuracy of the forecast.
-    step = 1 if seconds < 20 else 5 if seconds < 120 else 30 if seconds < 600 else 60
-    about = max(1, round(seconds / step) * step)
-    return f"full in about {units.duration(about) if about > 9 else f'{about} s'} at the current rate"
+    return f"full in about {units.forecast(seconds)} at the current rate"
 
 
 def _swap(target: Target, inputs: PressureInputs, activity: Activity) -> Iterator[Signal]:

@@ -24,8 +24,8 @@ MANY_GPUS = 3
 # Growth is measured over this time; the tracker has a reading every ten seconds.
 GROWTH_SECONDS, MIN_GROWTH_SECONDS = 30.0, 5.0
 MIN_BYTES_PER_SECOND = 1 << 20
-# The end of a level that is held, as `pressure.hysteresis.describe_hold` writes it.
-HELD = re.compile(r"; (?:calm for \d+ s, )?\w+ clears (?P<way>in (?P<left>\d+) s|after [\d.]+ s below \d+%)")
+# Why a level is held, as `pressure.hysteresis.describe_hold` writes it.
+HELD = re.compile(r"; (?:calm for \d+ s|\w+ clears (?P<way>after [\d.]+ s below \d+%))")
 KILLED = re.compile(r"OOM killer: killed (?:(?P<name>.+) \(\d+\)|a process|\d+ process(?:es)?)")
 
 
@@ -92,7 +92,7 @@ def build_status_line(
         target=worst.target if worst else None,
         label=snapshot.labels.get(worst.target, worst.target) if worst else "",
         headline=build_headline(snapshot, worst),
-        details=(*(build_details(worst) if worst else ()), *filter(None, [name_unknown(snapshot)])),
+        details=(*(build_details(snapshot, worst) if worst else ()), *filter(None, [name_unknown(snapshot)])),
         recovering=recovering,
         since_unix=find_since(worst, events) if worst else None,
         uses=tuple(build_uses(snapshot, worst)),
@@ -104,19 +104,28 @@ def build_status_line(
 
 
 def build_headline(snapshot: Snapshot, worst: Pressure | None) -> str:
-    """Return the most urgent figure: "Full in ~17 s", "94.6% used", "3 of 8 GPUs critical", "Recovering"."""
+    """Return the most urgent figure: "Full in ~17 s", "94.6% used", "3 of 8 GPUs critical", "Recovering".
+
+    At the critical level that is the time left, if there is one.
+    """
     if worst is None:
         return "No memory data"
     if words.is_recovering(worst):
         return "Recovering"
     if worst.level is Level.LOW:
         return "OK"
+    many = describe_alike(snapshot, worst)
+    if many and not (worst.level is Level.CRITICAL and words.full(worst)):
+        return many
+    return words.full(worst).capitalize() or f"{words.ratio(worst.ratio)} used"
+
+
+def describe_alike(snapshot: Snapshot, worst: Pressure) -> str:
+    """Count the targets at the worst level, if there are many: "3 of 8 GPUs critical". Else empty."""
     alike = [one for one in snapshot.pressure if one.level is worst.level]
-    if len(alike) > 1 and len(snapshot.pressure) > MANY_GPUS:
-        return f"{len(alike)} of {count_targets(snapshot, alike)} {words.level(worst.level.word)}"
-    if not isinstance(worst.seconds_to_full, Absent):
-        return f"Full in ~{words.duration(max(1.0, float(round(worst.seconds_to_full))))}"
-    return f"{words.ratio(worst.ratio)} used"
+    if len(alike) < 2 or len(snapshot.pressure) <= MANY_GPUS:
+        return ""
+    return f"{len(alike)} of {count_targets(snapshot, alike)} {worst.level.label}"
 
 
 def count_targets(snapshot: Snapshot, alike: Sequence[Pressure]) -> str:
@@ -128,28 +137,30 @@ def count_targets(snapshot: Snapshot, alike: Sequence[Pressure]) -> str:
     return f"{len(snapshot.pressure)} pools and limits"
 
 
-def build_details(verdict: Pressure) -> tuple[str, ...]:
-    """Return the reasons beside use, kills first: "OOM kill 2 s ago: train.py; clears in 58 s"."""
-    ordered = sorted(verdict.reasons, key=lambda one: (one.signal != "oom_kill", one.signal == "util"))
-    found = [detail for reason in ordered if (detail := _detail(reason))]
-    if verdict.level is not Level.LOW and isinstance(verdict.seconds_to_full, Absent):
-        return tuple(found)
-    return tuple(text for text in found if not text.startswith("full in"))
+def build_details(snapshot: Snapshot, worst: Pressure) -> tuple[str, ...]:
+    """Return what the headline does not say: when the level clears, kills, other reasons."""
+    ordered = sorted(worst.reasons, key=lambda one: (one.signal != "oom_kill", one.signal == "util"))
+    is_filling = bool(words.full(worst)) or worst.level is Level.LOW
+    found = [_detail(reason) for reason in ordered if not (is_filling and reason.signal == "ttf")]
+    many = describe_alike(snapshot, worst) if worst.level is Level.CRITICAL and words.full(worst) else ""
+    return tuple(filter(None, [many, *words.countdown(worst), *found]))
 
 
 def _detail(reason: Reason) -> str:
     past, held = words.PAST.fullmatch(reason.text), HELD.search(reason.text)
     if past:
-        return f"{_in_the_past(past)}; clears in {past['left']} s"
+        return _in_the_past(reason.signal, past)
     if reason.signal == "util":
-        return f"{reason.text[: held.start()]}; clears {held['way']}" if held else ""
+        return "" if not held else reason.text[: held.start()] + (f"; clears {held['way']}" if held["way"] else "")
     return reason.text
 
 
-def _in_the_past(past: re.Match[str]) -> str:
+def _in_the_past(signal: str, past: re.Match[str]) -> str:
     killed = KILLED.match(past["text"])
     if killed:
         return f"OOM kill {past['age']} s ago" + (f": {killed['name']}" if killed["name"] else "")
+    if signal == "ttf":
+        return f"forecast {past['age']} s ago: {past['text']}"
     return f"{past['text']} ({past['age']} s ago)"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any
 
 from msgspec import Struct
@@ -22,8 +23,13 @@ class Headroom(Struct, frozen=True):
 
 
 def find_worst(snapshot: Snapshot) -> Pressure | None:
-    """Return the target with the highest level, then the highest use."""
-    return max(snapshot.pressure, key=lambda verdict: (verdict.level, verdict.ratio), default=None)
+    """Return the target with the highest level; at critical the first to be full; then the highest use."""
+
+    def rank(one: Pressure) -> tuple[Level, float, float]:
+        left = one.seconds_to_full if one.level is Level.CRITICAL else Absent.NOT_AVAILABLE
+        return one.level, -inf if isinstance(left, Absent) else -left, one.ratio
+
+    return max(snapshot.pressure, key=rank, default=None)
 
 
 def compute_headroom(snapshot: Snapshot) -> Headroom | None:
@@ -94,11 +100,20 @@ def _until(notice: SilenceNotice, now: float) -> Mapping[str, Any]:
 
 
 def build_title(snapshot: Snapshot, worst: Pressure | None, notice: SilenceNotice | None = None) -> str:
-    """Return the title of a browser tab: "critical 96.4% · spark-1", and the silence of its level."""
-    word = "" if worst is None or worst.level is Level.LOW else f"{worst.level.word} "
-    parts = [f"{word}{wording.ratio(worst.ratio)}"] if worst else []
+    """Return the title of a browser tab, with the silence of its level.
+
+    For example "high 84.1% · spark-1" and "critical, full in ~17 s · spark-1".
+    """
+    parts = [_level_title(worst)] if worst else []
     parts += [snapshot.host, *([notice.text(until_utc(notice.until_unix, snapshot.unix))] if notice else [])]
     return " · ".join(parts)
+
+
+def _level_title(worst: Pressure) -> str:
+    if worst.level is Level.CRITICAL and wording.full(worst):
+        return f"{worst.level.label}, {wording.full(worst)}"
+    word = "" if worst.level is Level.LOW else f"{worst.level.label} "
+    return f"{word}{wording.ratio(worst.ratio)}"
 
 
 def has_figures(pool: Pool) -> bool:

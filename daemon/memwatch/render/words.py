@@ -18,7 +18,7 @@ SIMULATED = "Simulated data: replayed from a recording, not measured on this mac
 NOT_JUDGED = "no pressure level (the GPU also uses system RAM)"
 LEVEL_LABELS: Mapping[str, str] = {level.word: level.label for level in Level}
 # A reason that is over, as `pressure.judge.add_age` writes it.
-PAST = re.compile(r"(?P<age>\d+) s ago: (?P<text>.*); clears in (?P<left>\d+) s")
+PAST = re.compile(r"(?P<age>\d+) s ago: (?P<text>.*)", re.DOTALL)
 DAY_SECONDS = 86_400
 # A smaller difference between the two bounds of a headroom is not worth a second figure: it is a percent of the
 # larger one, or what a process takes at its start.
@@ -259,7 +259,7 @@ def age(seconds: float | Absent) -> str:
 
 def elapsed(seconds: float) -> str:
     """Format a time since an event in whole seconds: "7 s", "3 min 20 s"."""
-    return f"{int(seconds)} s" if seconds < 60 else units.duration(int(seconds))
+    return units.duration_of_whole(int(seconds))
 
 
 def clock(unix: float) -> str:
@@ -292,11 +292,33 @@ def figure(value: float, unit: str) -> str:
 
 
 def reasons(pressure: Pressure) -> str:
-    """Join the reasons for a level: "96.4% used; full in about 40 s at the current rate"."""
-    texts = [reason.text for reason in pressure.reasons] or [f"{ratio(pressure.ratio)} used"]
-    if not isinstance(pressure.seconds_to_full, Absent) and all(r.signal != "ttf" for r in pressure.reasons):
-        texts.append(full_in(pressure.seconds_to_full))
-    return "; ".join(texts)
+    """Join the reasons for a level: "full in about 40 s at the current rate; 96.4% used".
+
+    At high levels the time left is first, since displays cut the end. The end of a level that is held is last.
+    """
+    left, found = pressure.seconds_to_full, pressure.reasons
+    deadline = [] if isinstance(left, Absent) else [full_in(left)]
+    texts = [one.text for one in found if not deadline or one.signal != "ttf"]
+    texts += [] if found else [f"{ratio(pressure.ratio)} used"]
+    ordered = deadline + texts if pressure.level >= Level.HIGH else texts + deadline
+    return "; ".join([*ordered, *countdown(pressure)])
+
+
+def full(pressure: Pressure) -> str:
+    """Return the time left at the current rate: "full in ~17 s". Empty if memory does not fill."""
+    left = pressure.seconds_to_full
+    return "" if isinstance(left, Absent) else f"full in ~{units.forecast(left)}"
+
+
+def countdown(pressure: Pressure) -> list[str]:
+    """Return when the level falls, if everything stays as it is: ["critical clears in 12 s"], or an empty list."""
+    left = pressure.clears_in_seconds
+    return [] if isinstance(left, Absent) else [f"{pressure.level.label} clears {clears_in(left)}"]
+
+
+def clears_in(seconds: float) -> str:
+    """Format the time until a level falls: "in 12 s"."""
+    return f"in {units.duration_of_whole(max(1, round(seconds)))}"
 
 
 def verdict(label: str, pressure: Pressure) -> str:
@@ -305,8 +327,10 @@ def verdict(label: str, pressure: Pressure) -> str:
 
 
 def is_recovering(verdict: Pressure) -> bool:
-    """Check that a high level is only held: use is below it, and every other reason is over."""
+    """Check that a high level is only held: use is below it, memory does not fill, other reasons are over."""
     if verdict.level < Level.HIGH or verdict.base_level >= verdict.level:
+        return False
+    if not isinstance(verdict.seconds_to_full, Absent):
         return False
     return bool(verdict.reasons) and all(
         one.signal == "util" or PAST.fullmatch(one.text) for one in verdict.reasons

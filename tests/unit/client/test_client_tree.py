@@ -124,7 +124,7 @@ def test_forecast_is_shown() -> None:
     snapshot = critical_gb10()
     soon = replace(snapshot.pressure[0], reasons=(), seconds_to_full=42.0)
 
-    assert "; full in about 40 s at the current rate." in text_of(replace(snapshot, pressure=(soon,)))
+    assert ": full in about 40 s at the current rate; 96.4% used." in text_of(replace(snapshot, pressure=(soon,)))
 
 
 def test_simulated_data_is_marked() -> None:

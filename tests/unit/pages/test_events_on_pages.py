@@ -64,5 +64,8 @@ def test_verdict_shows_forecast_and_resident_memory() -> None:
 
     text = text_of(Pages().page("overview", replace(calm, pressure=(verdict,))))
 
-    assert "System RAM is high: 82.0% used, excluding 40.0 GiB resident; full in about 40 s" in text
+    assert (
+        "System RAM is high: full in about 40 s at the current rate; 82.0% used, excluding 40.0 GiB resident"
+        in text
+    )
     assert "82.0% excluding resident memory" in text

@@ -281,7 +281,7 @@ def test_script_data_matches_the_page() -> None:
     tick = latest(Pages().fragment("overview", snapshot))
 
     assert (tick["unix"], tick["interval_seconds"], tick["level"]) == (UNIX, 1.0, "critical")
-    assert tick["title"] == "critical 96.4% · spark-1"
+    assert tick["title"] == "critical, full in ~40 s · spark-1"
     assert tick["targets"] == [
         {"id": "ram", "label": "System RAM", "level": "critical", "ratio": snapshot.pressure[0].ratio}
     ]

@@ -256,7 +256,8 @@ def test_oom_kill_is_critical_for_a_minute() -> None:
     critical = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.CRITICAL]
     assert (critical[0], critical[-1]) == (5, 64)
     assert verdicts[5].reasons[0].text == "OOM killer: killed a process"
-    assert verdicts[40].reasons[0].text == "35 s ago: OOM killer: killed a process; clears in 25 s"
+    assert verdicts[40].reasons[0].text == "35 s ago: OOM killer: killed a process"
+    assert (verdicts[5].clears_in_seconds, verdicts[40].clears_in_seconds) == (Absent.NOT_AVAILABLE, 25.0)
     assert verdicts[-1].level is Level.LOW
 
 

@@ -22,16 +22,21 @@ KILL = OomKill(1, 51210, "train.py", 37 * GIB, "machine").text
 MIB = 1 << 20
 
 
-def held_reason(text: str, age: float, left: float) -> Reason:
+def held_reason(text: str, age: float, signal: str = "oom_kill") -> Reason:
     """Return a reason as `judge` writes it for a signal that is over."""
-    signal = Signal("oom_kill", Level.CRITICAL, text)
-    return Reason("oom_kill", add_age(HeldSignal(signal, 100.0 - age, 100.0 + left), 100.0))
+    held = HeldSignal(Signal(signal, Level.CRITICAL, text), 100.0 - age, 130.0)
+    return Reason(signal, add_age(held, 100.0))
 
 
-def with_verdict(base: Level, level: Level, *reasons: Reason, ratio: float = 0.66) -> Snapshot:
-    snapshot = critical_gb10()
-    verdict = Pressure("ram", level, base, ratio, reasons, Absent.NOT_AVAILABLE, "system_ram")
-    return replace(snapshot, pressure=(verdict,))
+def with_verdict(
+    base: Level,
+    level: Level,
+    *reasons: Reason,
+    full: float | Absent = Absent.NOT_AVAILABLE,
+    clears: float | Absent = Absent.NOT_AVAILABLE,
+) -> Snapshot:
+    verdict = Pressure("ram", level, base, 0.66, reasons, full, "system_ram", clears_in_seconds=clears)
+    return replace(critical_gb10(), pressure=(verdict,))
 
 
 def test_critical_machine_shows_the_time_left() -> None:
@@ -49,29 +54,31 @@ def test_machine_at_ease_is_ok() -> None:
 
 
 def test_level_held_after_an_oom_kill_is_recovering() -> None:
-    """The victim and the end of the level are named; use alone would be OK."""
-    status = build_status_line(with_verdict(Level.LOW, Level.CRITICAL, held_reason(KILL, 2, 28)))
+    """The victim is named, and once when the level clears; use alone would be OK."""
+    status = build_status_line(with_verdict(Level.LOW, Level.CRITICAL, held_reason(KILL, 2), clears=28.4))
 
     assert (status.headline, status.recovering) == ("Recovering", True)
-    assert status.details == ("OOM kill 2 s ago: train.py; clears in 28 s",)
+    assert status.details == ("critical clears in 28 s", "OOM kill 2 s ago: train.py")
 
 
 def test_oom_kill_without_a_name_is_recovering() -> None:
     status = build_status_line(
-        with_verdict(Level.LOW, Level.CRITICAL, held_reason("OOM killer: killed a process", 56, 4))
+        with_verdict(Level.LOW, Level.CRITICAL, held_reason("OOM killer: killed a process", 56))
     )
 
-    assert status.details == ("OOM kill 56 s ago; clears in 4 s",)
+    assert status.details == ("OOM kill 56 s ago",)
 
 
-@pytest.mark.parametrize("calm", [{}, {Level.CRITICAL: 88.0}])
-def test_level_held_by_hysteresis_is_recovering(calm: dict[Level, float]) -> None:
+@pytest.mark.parametrize(
+    ("calm", "end"), [({}, "; clears after 30 s below 92%"), ({Level.CRITICAL: 88.0}, "")], ids=["near", "calm"]
+)
+def test_level_held_by_hysteresis_is_recovering(calm: dict[Level, float], end: str) -> None:
     """The text is that of `hysteresis.describe_hold`."""
     hold = describe_hold(LevelState(Level.CRITICAL, calm), 100.0, "ram", PressureRules())
     status = build_status_line(with_verdict(Level.MEDIUM, Level.CRITICAL, Reason("util", f"66.0% used; {hold}")))
 
     assert status.recovering
-    assert status.details == (f"66.0% used; clears {hold.partition('clears ')[2]}",)
+    assert status.details == (f"66.0% used{end}",)
 
 
 def test_signal_that_is_still_true_is_not_recovering() -> None:
@@ -85,10 +92,33 @@ def test_signal_that_is_still_true_is_not_recovering() -> None:
 
 def test_past_forecast_is_told_with_its_age() -> None:
     status = build_status_line(
-        with_verdict(Level.HIGH, Level.CRITICAL, held_reason("full in about 20 s at the current rate", 2, 28))
+        with_verdict(Level.HIGH, Level.CRITICAL, held_reason("full in about 20 s at the current rate", 2, "ttf"))
     )
 
-    assert status.details == ("full in about 20 s at the current rate (2 s ago); clears in 28 s",)
+    assert status.details == ("forecast 2 s ago: full in about 20 s at the current rate",)
+
+
+@pytest.mark.parametrize("seconds", [0.2, 7.04, 9.96])
+def test_held_level_of_memory_that_fills_again_is_not_recovering(seconds: float) -> None:
+    """The new forecast is the headline, without digits that it does not have; the old one is not repeated."""
+    old = held_reason("full in about 2 s at the current rate", 3, "ttf")
+    status = build_status_line(with_verdict(Level.HIGH, Level.CRITICAL, old, full=seconds))
+
+    assert (status.recovering, status.details) == (False, ())
+    assert status.headline == f"Full in ~{max(1, round(seconds))} s"
+
+
+def test_time_left_of_a_gpu_is_the_headline_of_many() -> None:
+    """The number of targets at the level, which is the headline otherwise, is the first detail."""
+    many = mig_server()
+    verdicts = [replace(many.pressure[0], level=Level.CRITICAL, base_level=Level.CRITICAL, ratio=0.99)] * 2
+    soon = replace(
+        many.pressure[1], level=Level.CRITICAL, base_level=Level.CRITICAL, ratio=0.96, seconds_to_full=12.0
+    )
+    status = build_status_line(replace(many, pressure=(*verdicts, soon, *many.pressure[3:])))
+
+    assert (status.target, status.headline) == (soon.target, "Full in ~12 s")
+    assert status.details[0] == "4 of 5 pools and limits critical"
 
 
 def test_since_is_the_time_of_the_last_level_event_of_the_target() -> None:

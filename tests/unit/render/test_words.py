@@ -146,13 +146,13 @@ def test_verdict_lists_its_reasons() -> None:
 
     text = wording.verdict("System RAM", pressure)
 
-    assert text == "System RAM is critical: 96.4% used; full in 40 s at the current rate"
+    assert text == "System RAM is critical: full in about 40 s at the current rate; 96.4% used"
 
 
 def test_time_to_full_is_added_if_no_reason_has_it() -> None:
     pressure = Pressure("ram", Level.HIGH, Level.HIGH, 0.87, seconds_to_full=150.0)
 
-    assert wording.reasons(pressure) == "87.0% used; full in about 2 min 30 s at the current rate"
+    assert wording.reasons(pressure) == "full in about 2 min 30 s at the current rate; 87.0% used"
 
 
 def test_low_level_is_shown_as_ok() -> None:

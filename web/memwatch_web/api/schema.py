@@ -233,6 +233,9 @@ class Pressure(Figures):
     seconds_to_full: float | None = Field(
         description="Time to full at the current rate; null without a trend, or if over budget."
     )
+    clears_in_seconds: float | None = Field(
+        description="Time until the level falls if use and signals stay as they are; null if it does not fall then."
+    )
     corroborated: bool = Field(description="True if any signal other than use supports the level.")
 
 

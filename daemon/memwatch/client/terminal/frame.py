@@ -13,10 +13,9 @@ from memwatch.client.terminal.moment import (
     STYLES,
     Json,
     Moment,
-    clearing,
-    deadline,
     labels_of,
     level_word,
+    outlook,
     worst_of,
 )
 from memwatch.client.terminal.state import PAGES, Region, State
@@ -83,9 +82,14 @@ def finish(view: View, body: Body) -> Frame:
 
 
 def header_of(view: View) -> Line:
-    """Return the first line: host, machine, worst level, time left and clock."""
+    """Return the first line: host, machine, worst level, time left and clock.
+
+    A narrow terminal cuts the machine, the host, the target and the clock, in this order, and never the time left.
+    """
     snapshot = view.moment.snapshot
-    right = (*_status(view), *_clock(view), Span(" "))
+    clock = (*_clock(view), Span(" "))
+    choices = ((*_status(view), *clock), (*_status(view, with_target=False), *clock), _status(view, False))
+    right = next((one for one in choices if line_cells(one) <= view.width), choices[-1])
     left = [
         Span(" "),
         Span(snapshot["host"], "bold"),
@@ -103,20 +107,16 @@ def _machine_words(snapshot: Json) -> list[str]:
     return [" · ".join(word for word in words if word) for words in ((name, kind), (name,))]
 
 
-def _status(view: View) -> Line:
+def _status(view: View, with_target: bool = True) -> Line:
     snapshot = view.moment.snapshot
     worst = worst_of(snapshot)
     if worst is None:
         return (Span("no memory data", "muted"),)
     level = worst["level"]
     found = [Span(f"{MARKS[level]} {level_word(level)}", _badge(level))]
-    many = len(snapshot["pressure"]) > 1
-    if many and level != "low":
+    if with_target and len(snapshot["pressure"]) > 1 and level != "low":
         found.append(Span(f" {labels_of(snapshot).get(worst['target'], worst['target'])}", "bold"))
-    words = deadline(worst) or clearing(worst)
-    if wording.is_recovering(decode_pressure(worst)):
-        words = f"recovering, {words}"
-    if words:
+    if words := outlook(decode_pressure(worst)):
         found.append(Span(f"  {words}", f"bold {STYLES[level]}" if level != "low" else "muted"))
     return tuple(found)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 from msgspec import Struct, field
@@ -11,12 +11,11 @@ from msgspec import Struct, field
 from memwatch.client.terminal.trend import Trend
 from memwatch.model import Absent, Bytes
 from memwatch.render import words as wording
-from memwatch.snapshot import LEVEL_WORDS
+from memwatch.snapshot import LEVEL_WORDS, Pressure
 
 Json = dict[str, Any]
 LEVELS: Sequence[str] = LEVEL_WORDS
 MARKS = {"low": "●", "medium": "◆", "high": "△", "critical": "▲"}
-CLEARS = re.compile(r"clears in [^;,]+|clears once [^;,]+")
 STYLES = {"low": "ok", "medium": "medium", "high": "high", "critical": "critical"}
 
 
@@ -63,8 +62,13 @@ class Moment(Struct, frozen=True):
 
 
 def worst_of(snapshot: Json) -> Json | None:
-    """Return the pressure record with the highest level, then the highest use."""
-    return max(snapshot["pressure"], key=lambda one: (LEVELS.index(one["level"]), one["ratio"]), default=None)
+    """Return the pressure record with the highest level; at critical the first to be full; then the highest use."""
+
+    def rank(one: Json) -> tuple[int, float, float]:
+        left = one.get("seconds_to_full") if one["level"] == LEVELS[-1] else None
+        return LEVELS.index(one["level"]), -inf if left is None else -left, one["ratio"]
+
+    return max(snapshot["pressure"], key=rank, default=None)
 
 
 def labels_of(snapshot: Json) -> dict[str, str]:
@@ -101,18 +105,9 @@ def level_word(level: str) -> str:
     return wording.level(level).upper()
 
 
-def deadline(pressure: Json) -> str:
-    """Return the time left at the current rate: "full in ~17 s". Empty if the pool does not fill."""
-    left = pressure.get("seconds_to_full")
-    if left is None:
-        return ""
-    return f"full in ~{wording.duration(round(left) if left >= 1 else left)}" if left else "full"
-
-
-def clearing(pressure: Json) -> str:
-    """Return when a level clears that is only kept: "clears in 12 s"."""
-    for reason in pressure["reasons"]:
-        found = CLEARS.search(reason["text"])
-        if found:
-            return found[0]
-    return "clearing" if pressure["base_level"] != pressure["level"] else ""
+def outlook(pressure: Pressure) -> str:
+    """Return the time left, or when a held level clears: "full in ~17 s", "recovering, clears in 12 s"."""
+    left = pressure.clears_in_seconds
+    held = ["recovering"] if wording.is_recovering(pressure) else []
+    held += [] if isinstance(left, Absent) else [f"clears {wording.clears_in(left)}"]
+    return wording.full(pressure) or ", ".join(held)

@@ -213,8 +213,9 @@ def _past_pressure(pressure: Json, value: Any, pools: list[Json], latest_availab
     left, counted = pool["available_bytes"] if pool is not None else None, pressure["available_bytes"]
     if left is not None and counted is not None and latest_available is not None:
         counted = left - (latest_available - counted)  # a budget is judged by its own rest
-    gone = {"ratio": ratio, "reasons": [], "seconds_to_full": None, "available_bytes": counted}
-    absent = {**pressure.get("absent", {}), "seconds_to_full": Absent.NOT_AVAILABLE.value}
+    unknown = ("seconds_to_full", "clears_in_seconds")
+    gone = {"ratio": ratio, "reasons": [], "available_bytes": counted, **dict.fromkeys(unknown)}
+    absent = {**pressure.get("absent", {}), **dict.fromkeys(unknown, Absent.NOT_AVAILABLE.value)}
     return {**pressure, "level": word, "base_level": word, **gone, "absent": absent}
 
 

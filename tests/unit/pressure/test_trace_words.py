@@ -1,0 +1,118 @@
+"""Words of the decisive seconds over all recorded runs: the time left is said first, and countdowns come true."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch import units
+from memwatch.client.terminal.frame import View, header_of
+from memwatch.client.terminal.moment import Moment
+from memwatch.client.terminal.state import State
+from memwatch.client.terminal.style import clip_line, plain
+from memwatch.model import Absent
+from memwatch.render import words
+from memwatch.render.json import snapshot_json, to_bytes
+from memwatch.render.status_line import build_status_line
+from memwatch.render.summary import build_sentence, build_title
+from memwatch.snapshot import Level, Pressure, Snapshot
+from support.sample_snapshots import calm_workstation
+from support.trace_file import load_trace
+from support.trace_replay import replay
+from support.trace_score import FOLDER
+
+# Traces of hours, at 10 Hz for a part of them.
+HOURS = ("ci-builder", "driver-errors", "spark-idle", "aurora-zram", "leak-256-mib")
+PATHS = [
+    pytest.param(path, id=path.stem, marks=pytest.mark.long if any(name in path.stem for name in HOURS) else ())
+    for path in sorted(FOLDER.glob("*.jsonl"))
+]
+COUNTDOWN = re.compile(r"clears in (\d+)")
+CALM = calm_workstation()
+EPSILON = 1e-6
+
+
+def is_true_now(verdict: Pressure) -> bool:
+    """Check that something holds the level now: a signal, or use above the line from which it clears."""
+    others = [one for one in verdict.reasons if one.signal != "util"]
+    use = [one.text for one in verdict.reasons if one.signal == "util"]
+    return any(not words.PAST.fullmatch(one.text) for one in others) or any("calm for" not in one for one in use)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_time_left_is_said_first_and_countdowns_come_true(path: Path) -> None:
+    """A countdown of a level ends when it said, or a cause of the level is true again before."""
+    before, end, shown_at = Level.LOW, None, -1.0
+    for at, verdict in replay(load_trace(path)):
+        left = verdict.clears_in_seconds
+        if end is not None and verdict.level < before:
+            assert at >= end - EPSILON, at
+        elif end is not None and isinstance(left, float) and verdict.level is before:
+            assert at + left == pytest.approx(end), at
+        elif end is not None:
+            assert is_true_now(verdict), (at, verdict)
+        assert not isinstance(left, float) or verdict.level > Level.LOW
+        if verdict.level > Level.LOW and at - shown_at >= 1.0:
+            check_words(verdict)
+            shown_at = at
+        before, end = verdict.level, at + left if isinstance(left, float) else None
+
+
+def test_level_that_falls_had_a_countdown() -> None:
+    """Else the test above could not fail."""
+    verdicts = [verdict for _, verdict in replay(load_trace(FOLDER / "healthy-compile-6-of-32-gb.jsonl"))]
+
+    ends = [one for one, after in pairwise(verdicts) if after.level < one.level]
+    assert [(one.level, one.clears_in_seconds) for one in ends] == [(Level.HIGH, 1.0)]
+    assert build_sentence(replace(CALM, pressure=(ends[0],)), ends[0]).endswith("; high clears in 1 s")
+
+
+def check_words(verdict: Pressure) -> None:
+    """Check the status line, the verdict, the title, and the first line of `memwatch top`."""
+    snapshot = replace(CALM, pressure=(verdict,))
+    status, sentence = build_status_line(snapshot), build_sentence(snapshot, verdict)
+    tops = [top_of(snapshot, width) for width in (40, 80)] if verdict.level is Level.CRITICAL else []
+    check_countdowns(verdict, ("; ".join((status.headline, *status.details)), sentence, *tops))
+    left = verdict.seconds_to_full
+    if verdict.level is Level.CRITICAL and not isinstance(left, Absent):
+        time_left = units.forecast(left)
+        assert status.headline == f"Full in ~{time_left}"
+        assert sentence.startswith(f"System RAM is critical: full in about {time_left} at the current rate")
+        assert all(f"full in ~{time_left} " in f"{one} " for one in (build_title(snapshot, verdict), *tops))
+
+
+def check_countdowns(verdict: Pressure, texts: tuple[str, ...]) -> None:
+    """Check that texts name the end of the level, if it has one, and no other time."""
+    left = verdict.clears_in_seconds
+    for text in texts:
+        found = [int(one) for one in COUNTDOWN.findall(text)]
+        assert len(found) <= 1, text
+        assert not found or isinstance(left, float), text
+        assert all(abs(one - float(left)) <= 0.5 or one == 1 for one in found), text  # type: ignore[arg-type]
+
+
+def top_of(snapshot: Snapshot, width: int) -> str:
+    sent = json.loads(to_bytes(snapshot_json(snapshot)))
+    view = View(Moment(sent), State(), width, 24, snapshot.unix, has_colour=False)
+    return plain(clip_line(header_of(view), width))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "1 s"),
+        (7.04, "7 s"),
+        (19.6, "20 s"),
+        (22.4, "20 s"),
+        (61, "1 min"),
+        (700, "12 min"),
+        (9000, "2 h 30 min"),
+    ],
+)
+def test_forecast_has_no_digits_that_it_does_not_have(seconds: float, text: str) -> None:
+    assert units.forecast(seconds) == text
