@@ -368,7 +368,8 @@ def test_kill_that_counters_explain_is_an_incident_of_the_cgroup(was_seen: bool)
     )
     assert (found.kind, found.target, found.label) == ("kill", GROUP, f"docker-{ID[:12]}.scope")
     assert (found.size_bytes, found.killer and found.killer.kind) == (32 << 20, "cgroup_oom")
-    assert (found.lowest_available_bytes, found.came_back_bytes, found.samples) == (None, None, ())
+    assert (found.lowest_available_bytes, found.samples) == (None, ())
+    assert found.came_back_bytes == found.victims[0].held_bytes
 
 
 def test_cause_inside_a_cgroup_is_named_and_no_memory_of_others() -> None:
@@ -393,7 +394,8 @@ def test_cause_inside_a_cgroup_is_named_and_no_memory_of_others() -> None:
     assert found.cause is not None
     assert found.cause.pid == 880
     assert found.sentence.startswith(f"docker-{ID[:12]}.scope reached its limit of 8.0 GiB; python (PID 880")
-    assert not any("qemu" in text or "came back" in text for text in (found.sentence, *found.evidence))
+    assert not any("qemu" in text for text in (found.sentence, *found.evidence))
+    assert [text for text in found.evidence if "came back" in text] == ["7.9 GiB of python came back"]
 
 
 def test_kill_in_the_container_of_memwatchd_is_about_its_limit() -> None:
@@ -450,6 +452,29 @@ def test_memory_that_came_back_is_measured() -> None:
     assert found.came_back_bytes == pytest.approx(24 * GIB, rel=0.01)
     assert found.ended is not None
     assert any("came back" in one for one in found.evidence)
+
+
+def test_memory_of_others_did_not_come_back_from_a_cgroup() -> None:
+    """1.8 GiB of other processes are freed while a helper of 0.1 GiB is killed at a container's limit."""
+    script = next(one for one in SCENARIOS if "its small helper is killed" in one.name)
+    others = ((0.0, 4.0), (script.kernel[0][0], 4.0), (script.kernel[0][0] + 3.0, 2.2))
+
+    (found,) = play(replace(script, other=others))
+
+    assert found.came_back_bytes == found.victims[0].held_bytes
+    assert [one for one in found.evidence if "came back" in one] == ["102.4 MiB of sh came back"]
+
+
+def test_return_from_a_cgroup_whose_victim_has_no_known_size_is_not_said() -> None:
+    """containerd names a container whose processes are hidden, and 1.8 GiB of others are freed."""
+    script = next(one for one in SCENARIOS if one.name.startswith("containerd reports a container at its limit"))
+    others = ((0.0, 4.0), (script.logs[0][0], 4.0), (script.logs[0][0] + 3.0, 2.2))
+
+    (found,) = play(replace(script, actors=DESKTOP, other=others, oom_kills=()))
+
+    assert (found.victims[0].held_bytes, found.came_back_bytes) == (None, None)
+    assert found.ended is not None
+    assert not [one for one in found.evidence if "came back" in one]
 
 
 def test_kernel_table_of_tasks_is_kept_with_the_kill() -> None:

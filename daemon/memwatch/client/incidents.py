@@ -79,7 +79,8 @@ def report_lines(found: Json) -> Iterator[str]:
     yield found["sentence"]
     lowest, back = found["lowest_available_bytes"], found["came_back_bytes"]
     if lowest is not None:
-        yield f"{found['label']}: {size(lowest)} available at the worst, {_known(back)} came back"
+        returned = "" if back is None else f", {size(back)} came back"
+        yield f"{found['label']}: {size(lowest)} available at the worst{returned}"
     yield from _suspect_lines(found)
     if found["killer"] is not None:
         yield f"Killer: {title_of(found['killer']['kind'])}"

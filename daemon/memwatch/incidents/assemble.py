@@ -12,11 +12,11 @@ from memwatch.incidents.cause import Finding, Members, Observed, find_cause
 from memwatch.incidents.killer import Death, choose_killer, is_member, mark_victims
 from memwatch.incidents.open_incident import OpenIncident
 from memwatch.incidents.readings import FrameReader, Holding, Reading
-from memwatch.incidents.records import Entry, Incident, Sample, Suspect
+from memwatch.incidents.records import Entry, Incident, Sample, Suspect, Victim
 from memwatch.incidents.sentence import list_evidence, write_sentence
 from memwatch.model import Absent
 
-MAX_ENTRIES, MAX_SAMPLES, MAX_HOLDERS, MAX_EVIDENCE = 200, 120, 6, 30
+MAX_ENTRIES, MAX_SAMPLES, MAX_HOLDERS, MAX_EVIDENCE, MAX_NAMED = 200, 120, 6, 30, 3
 # Ends and starts of smaller processes are not worth an entry.
 MIN_PROCESS_BYTES = 64 << 20
 BEFORE_SECONDS = 60.0
@@ -34,9 +34,9 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
     finding = _find(one, readings)
     victims = mark_victims(deaths, finding.cause)
     lowest = min((r for r in readings if r.boottime >= one.boottime - BEFORE_SECONDS), key=_available, default=None)
-    if one.is_of_cgroup:  # what other processes hold is no matter of the cgroup
+    came_back = None if now is None or lowest is None else _sum_returned(one, readings[-1], lowest, victims)
+    if one.is_of_cgroup:  # what other processes leave is no matter of the cgroup
         lowest = None
-    came_back = None if now is None or lowest is None else max(0, readings[-1].available - lowest.available)
     first = None if death is None else next(v for v in victims if v.unix == death.victim.unix)
     left = None if lowest is None else lowest.available
     mark = find_mark(one, finding)
@@ -47,7 +47,7 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
     if one.kind == "gpu_lost":
         evidence += _list_driver_lines(one)
     elif came_back is not None:
-        evidence.append(_describe_return(one, readings, came_back))
+        evidence.append(_describe_return(one, readings, victims, came_back))
     return Incident(
         id=one.id,
         kind=one.kind,
@@ -142,7 +142,24 @@ def find_mark(one: OpenIncident, finding: Finding) -> str:
     return ""
 
 
-def _describe_return(one: OpenIncident, readings: Sequence[Reading], came_back: int) -> str:
+def _sum_returned(one: OpenIncident, last: Reading, lowest: Reading, victims: Sequence[Victim]) -> int | None:
+    """Return the memory that came back. After a kill in a cgroup that is what its victims held, None if not known:
+
+    available memory of the machine moves by that of all other processes as well.
+    """
+    if not (one.cgroup or one.is_of_cgroup):
+        return max(0, last.available - lowest.available)
+    held = [victim.held_bytes for victim in victims if victim.held_bytes is not None]
+    return sum(held) if held and len(held) == len(victims) else None
+
+
+def _describe_return(
+    one: OpenIncident, readings: Sequence[Reading], victims: Sequence[Victim], came_back: int
+) -> str:
+    if one.cgroup:
+        names = ", ".join(victim.who for victim in victims[:MAX_NAMED])
+        more = f" and {len(victims) - MAX_NAMED} more" if len(victims) > MAX_NAMED else ""
+        return f"{units.size(came_back)} of {names}{more} came back"
     after = units.duration(max(0.05, readings[-1].unix - one.bad_unix))
     left = units.size(readings[-1].available)
     return f"{units.size(came_back)} of {one.label} came back; {left} were available {after} after the end"

@@ -100,8 +100,8 @@ class Incident(Struct, frozen=True):
     """An incident. `ended` is None while it lasts.
 
     `target` is the pool or share, with its `label`. `came_back_bytes`: how much more was available at its end than
-    at the worst moment; None while it lasts, and if the end was not observed. `evidence`: sentences. `gpu_holders`:
-    the holders in `samples` whose memory is mostly that of a GPU.
+    at the worst moment; after a kill in a cgroup, what its victims held. None while it lasts, and if not known.
+    `evidence`: sentences. `gpu_holders`: the holders in `samples` whose memory is mostly that of a GPU.
     """
 
     id: str

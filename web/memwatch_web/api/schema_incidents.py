@@ -77,7 +77,10 @@ class Incident(Answer):
     victims: list[IncidentVictim]
     size_bytes: int | None
     lowest_available_bytes: int | None
-    came_back_bytes: int | None = Field(description="Available at the end, less the lowest; null while it lasts.")
+    came_back_bytes: int | None = Field(
+        description="Available at the end, less the lowest; after a kill in a cgroup, what its victims held. "
+        "Null while it lasts, and if it is not known."
+    )
     evidence: list[str]
     timeline: list[IncidentEntry]
     samples: list[IncidentSample]
