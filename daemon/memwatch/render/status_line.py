@@ -24,8 +24,6 @@ MANY_GPUS = 3
 # Growth is measured over this time; the tracker has a reading every ten seconds.
 GROWTH_SECONDS, MIN_GROWTH_SECONDS = 30.0, 5.0
 MIN_BYTES_PER_SECOND = 1 << 20
-# Why a level is held, as `pressure.hysteresis.describe_hold` writes it.
-HELD = re.compile(r"; (?:calm for \d+ s|\w+ clears (?P<way>after [\d.]+ s below \d+%))")
 KILLED = re.compile(r"OOM killer: killed (?:(?P<name>.+) \(\d+\)|a process|\d+ process(?:es)?)")
 
 
@@ -139,7 +137,7 @@ def count_targets(snapshot: Snapshot, alike: Sequence[Pressure]) -> str:
 
 def build_details(snapshot: Snapshot, worst: Pressure) -> tuple[str, ...]:
     """Return what the headline does not say: when the level clears, kills, other reasons."""
-    ordered = sorted(worst.reasons, key=lambda one: (one.signal != "oom_kill", one.signal == "util"))
+    ordered = sorted(words.stated(worst), key=lambda one: (one.signal != "oom_kill", one.signal == "util"))
     is_filling = bool(words.full(worst)) or worst.level is Level.LOW
     found = [_detail(reason) for reason in ordered if not (is_filling and reason.signal == "ttf")]
     many = describe_alike(snapshot, worst) if worst.level is Level.CRITICAL and words.full(worst) else ""
@@ -147,7 +145,7 @@ def build_details(snapshot: Snapshot, worst: Pressure) -> tuple[str, ...]:
 
 
 def _detail(reason: Reason) -> str:
-    past, held = words.PAST.fullmatch(reason.text), HELD.search(reason.text)
+    past, held = words.PAST.fullmatch(reason.text), words.HELD.search(reason.text)
     if past:
         return _in_the_past(reason.signal, past)
     if reason.signal == "util":

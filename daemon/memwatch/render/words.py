@@ -10,7 +10,7 @@ from memwatch import units
 from memwatch.drivers.error_words import describe_kind
 from memwatch.model import Absent, Bytes, Process, Vitals
 from memwatch.pressure.signals import full_in
-from memwatch.snapshot import Level, Pressure
+from memwatch.snapshot import Level, Pressure, Reason
 
 DASH = "—"
 SIMULATED = "Simulated data: replayed from a recording, not measured on this machine."
@@ -19,6 +19,8 @@ NOT_JUDGED = "no pressure level (the GPU also uses system RAM)"
 LEVEL_LABELS: Mapping[str, str] = {level.word: level.label for level in Level}
 # A reason that is over, as `pressure.judge.add_age` writes it.
 PAST = re.compile(r"(?P<age>\d+) s ago: (?P<text>.*)", re.DOTALL)
+# Why a level is held, as `pressure.hysteresis.describe_hold` writes it.
+HELD = re.compile(r"; (?:calm for \d+ s|\w+ clears (?P<way>after [\d.]+ s below \d+%))")
 DAY_SECONDS = 86_400
 # A smaller difference between the two bounds of a headroom is not worth a second figure: it is a percent of the
 # larger one, or what a process takes at its start.
@@ -296,12 +298,21 @@ def reasons(pressure: Pressure) -> str:
 
     At high levels the time left is first, since displays cut the end. The end of a level that is held is last.
     """
-    left, found = pressure.seconds_to_full, pressure.reasons
+    left, found = pressure.seconds_to_full, stated(pressure)
     deadline = [] if isinstance(left, Absent) else [full_in(left)]
     texts = [one.text for one in found if not deadline or one.signal != "ttf"]
     texts += [] if found else [f"{ratio(pressure.ratio)} used"]
     ordered = deadline + texts if pressure.level >= Level.HIGH else texts + deadline
     return "; ".join([*ordered, *countdown(pressure)])
+
+
+def stated(pressure: Pressure) -> tuple[Reason, ...]:
+    """Return the reasons, without a forecast that is over if use explains the level: it has not come true."""
+    by_use = pressure.base_level >= pressure.level
+    by_use = by_use or any(one.signal == "util" and HELD.search(one.text) for one in pressure.reasons)
+    return tuple(
+        one for one in pressure.reasons if not (by_use and one.signal == "ttf" and PAST.fullmatch(one.text))
+    )
 
 
 def full(pressure: Pressure) -> str:

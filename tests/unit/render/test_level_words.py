@@ -55,6 +55,7 @@ def test_no_page_says_low(sample: str, name: str) -> None:
 
     shown = [page.text, *(text for name in SHOWN_ATTRIBUTES for text in page.values(name))]
     assert [text for text in shown if LOW.search(text.replace(FREE, ""))] == []
+    assert not re.search(r"\bOk\b", page.text)
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

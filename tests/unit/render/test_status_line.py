@@ -14,6 +14,7 @@ from memwatch.pressure.rules import PressureRules
 from memwatch.pressure.signals import Signal
 from memwatch.processes.growth import ProcessGrowth
 from memwatch.render.status_line import build_status_line, find_grower
+from memwatch.render.summary import build_sentence
 from memwatch.snapshot import Level, Pressure, Reason, Snapshot
 from support.sample_parts import GIB, vram
 from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server, unknown_figures
@@ -96,6 +97,20 @@ def test_past_forecast_is_told_with_its_age() -> None:
     )
 
     assert status.details == ("forecast 2 s ago: full in about 20 s at the current rate",)
+
+
+@pytest.mark.parametrize(
+    ("base", "use"),
+    [(Level.CRITICAL, "98.8% used"), (Level.MEDIUM, "66.0% used; calm for 8 s")],
+    ids=["full", "held"],
+)
+def test_forecast_that_is_over_is_not_repeated_if_use_explains_the_level(base: Level, use: str) -> None:
+    """It has not come true: memory is full and stays so, or came back."""
+    old = held_reason("full in about 5 s at the current rate", 4, "ttf")
+    snapshot = with_verdict(base, Level.CRITICAL, Reason("util", use), old)
+
+    assert "full in" not in build_sentence(snapshot, snapshot.pressure[0])
+    assert not [text for text in build_status_line(snapshot).details if "full in" in text]
 
 
 @pytest.mark.parametrize("seconds", [0.2, 7.04, 9.96])
