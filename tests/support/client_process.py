@@ -16,7 +16,7 @@ SCRIPT = [str(Path(sys.executable).with_name("memwatch"))]
 MODULE = [sys.executable, "-m", "memwatch.client"]
 QUERIES = ("status", "devices", "backends", "doctor", "events", "alerts", "growth", "owners")
 OTHERS = ("advise", "check", "fit", "history", "incidents", "last-words", "run", "top", "wait", "watch")
-COMMANDS = (*QUERIES, "release", *OTHERS)
+COMMANDS = (*QUERIES, "release", "silence", *OTHERS)
 
 
 def into_a_closed_pipe(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -76,7 +76,7 @@ def test_unresolvable_host_name_is_reported() -> None:
 
 
 # Required arguments.
-ARGUMENTS = {"fit": ("20GiB",), "wait": ("--free", "1GiB")}
+ARGUMENTS = {"fit": ("20GiB",), "silence": ("all",), "wait": ("--free", "1GiB")}
 
 
 # `run` continues without a daemon: the program matters more than its report. `check` has its own exit codes.
