@@ -43,7 +43,7 @@ def find_notice(snapshot: Snapshot, worst: Pressure | None) -> SilenceNotice | N
     """Return the notice of the widest silence that mutes alerts about the worst level, None without one."""
     target = worst.target if worst else ""
     muting = [one for one in snapshot.silences if one.target in (None, target) and _is_about_levels(one)]
-    return next(iter(build_notices(muting, target_labels(snapshot))), None)
+    return build_notices(muting, target_labels(snapshot))[0] if muting else None
 
 
 def target_labels(snapshot: Snapshot) -> dict[str, str]:
