@@ -22,3 +22,8 @@ INHIBITORS = frozenset(rule for rules in INHIBITED_BY.values() for rule in rules
 def is_inhibited(rule: str, target: str, active: Collection[Key], gets: Callable[[str, str], bool]) -> bool:
     """Return True if a stronger alert of the target is active that the same receiver gets."""
     return any((one, target) in active and gets(one, target) for one in INHIBITED_BY.get(rule, ()))
+
+
+def can_be_inhibited(rule: str, target: str, gets: Callable[[str, str], bool]) -> bool:
+    """Return True if a receiver also gets a stronger alert of the target, when there is one."""
+    return any(gets(one, target) for one in INHIBITED_BY.get(rule, ()))

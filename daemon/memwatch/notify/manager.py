@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from memwatch.alerts.inhibition import INHIBITORS, is_inhibited
+from memwatch.alerts.inhibition import INHIBITORS, can_be_inhibited, is_inhibited
 from memwatch.alerts.persistence import (
     Entry,
     StateDecodeError,
@@ -269,13 +269,11 @@ class NotificationManager:
             notification = build_notification(
                 alert_state, Condition(rule, target, True, level=level), snapshot.unix, new_notification_id()
             )
-            is_clearing, key = alert_state.since is not None, alert_key(notification)
+            is_clearing = alert_state.since is not None
             wanting = [
                 one
                 for one in new
-                if not one.tracks(key)
-                and not (is_clearing and (one.name, key) in self._inhibited)
-                and self._gets(one, notification, active)
+                if not one.tracks(alert_key(notification)) and self._gets(one, notification, active, is_clearing)
             ]
             if notification.alert not in fresh:
                 new_messages += self._build_messages(
@@ -286,25 +284,33 @@ class NotificationManager:
     def _active_keys(self) -> Collection[Key]:
         return {key for key, _ in active_alerts(self._monitor.alert_states, self._silences_at_tick())}
 
-    def _gets(self, receiver: Receiver, notification: Notification, active: Collection[Key]) -> bool:
+    def _gets(
+        self,
+        receiver: Receiver,
+        notification: Notification,
+        active: Collection[Key],
+        is_clearing: bool = False,
+    ) -> bool:
         """Return True if a receiver gets a notification: of several alerts about one incident the strongest.
 
-        An alert that it does not get is remembered until it resolves, or is no longer inhibited.
+        An alert that it does not get is remembered until it resolves, or is no longer inhibited. Its end is not
+        sent either, also after a restart. `is_clearing`: it was left out, and its end is near.
         """
-        wanted = receiver.subscription
+        wanted, rule, target = receiver.subscription, notification.rule, notification.target
         if not wanted.wants(notification):
             return False
-        entry = receiver.name, alert_key(notification)
+        entry, is_tracked = (receiver.name, alert_key(notification)), receiver.tracks(alert_key(notification))
+        has_stronger = can_be_inhibited(rule, target, wanted.covers)
         if is_end(notification):
-            is_unknown = entry in self._inhibited
             self._inhibited.discard(entry)
-            return not is_unknown
+            return is_tracked or not has_stronger
         if notification.fact:  # it may be older: facts soon after a notification are grouped
             active = {*active, *(key for key, end in self._ended.items() if was_active(end, notification))}
-        if not is_inhibited(notification.rule, notification.target, active, wanted.covers):
+        is_late = is_clearing and has_stronger
+        if not is_late and not is_inhibited(rule, target, active, wanted.covers):
             self._inhibited.discard(entry)
             return True
-        if not (notification.fact or receiver.tracks(entry[1])):
+        if not (notification.fact or is_tracked):
             self._inhibited.add(entry)
         return False
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from memwatch.alerts.rules import AlertRules
 from memwatch.collectors.base import CollectorEntry
@@ -18,6 +20,7 @@ from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.outbox import Outbox
+from memwatch.notify.outbox.queue import Kind
 from memwatch.notify.receiver import Receiver, Subscription
 from memwatch.silences import Silence
 from memwatch.snapshot import Kernel
@@ -25,6 +28,7 @@ from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.webhook_samples import webhook_channel
 
 CALM, HIGH, CRITICAL = 16 * GIB, 54 * GIB, 62 * GIB
+CRITICAL_RAM, HIGH_RAM = ("pressure.critical", "ram"), ("pressure.high", "ram")
 PRESSURE = frozenset({"pressure.medium", "pressure.high", "pressure.critical", "pressure.forecast"})
 ALL = PRESSURE | {"kernel.oom_kill"}
 
@@ -40,7 +44,8 @@ class Got(NamedTuple):
 class Bench:
     """A monitor with notifications, whose receivers accept every message at once."""
 
-    def __init__(self, *subscriptions: Subscription) -> None:
+    def __init__(self, *subscriptions: Subscription, step: float = 1.0) -> None:
+        self._step = step
         self._clock, self._memory = FakeClock(), FakeCollector("meminfo")
         self._kills: tuple[OomKill, ...] = ()
         self._counted = 3
@@ -49,6 +54,7 @@ class Bench:
         self.monitor = Monitor(sampler, self._clock, rules, Identity("spark-1", "boot-1"))
         self.manager = self.restart(subscriptions)
         self.got: list[list[Got]] = [[] for _ in subscriptions]
+        self.open: list[dict[tuple[str, str], bool]] = [{} for _ in subscriptions]
 
     def restart(self, subscriptions: Sequence[Subscription], outbox: Outbox | None = None) -> NotificationManager:
         """Use these receivers from now on, as after a restart. Their queues are those of `outbox`."""
@@ -62,11 +68,15 @@ class Bench:
         self.monitor.listeners[:] = [self.manager.on_tick]
         return self.manager
 
-    def run(self, used: int, seconds: int = 1, kill: OomKill | None = None) -> None:
-        """Tick once a second. `kill`: a kill before the first tick."""
+    def count_kill(self) -> None:
+        """Count a kill that no log names."""
+        self._counted += 1
+
+    def run(self, used: int, seconds: float = 1, kill: OomKill | None = None) -> None:
+        """Tick once in each step. `kill`: a kill before the first tick."""
         if kill is not None:
             self._kills, self._counted = (*self._kills, kill), self._counted + 1
-        for _ in range(seconds):
+        for _ in range(round(seconds / self._step)):
             self._memory.findings = Findings(
                 pools=(ram(used),),
                 kernel=Kernel(oom_kills_total=self._counted),
@@ -74,7 +84,11 @@ class Bench:
             )
             self.monitor.tick()
             self._deliver()
-            self._clock.now += 1.0
+            self._clock.now += self._step
+
+    def is_open(self, key: tuple[str, str], receiver: int = 0) -> bool:
+        """Return True if a receiver got this alert, and not its end. Fails if it got one of them twice."""
+        return self.open[receiver].get(key, False)
 
     def silence(self, event: str, seconds: float) -> None:
         now = self.monitor.moment()
@@ -82,12 +96,16 @@ class Bench:
         self.monitor.use_silences((made,))
 
     def _deliver(self) -> None:
-        for receiver, got in zip(self.manager.receivers, self.got, strict=True):
+        for receiver, got, opened in zip(self.manager.receivers, self.got, self.open, strict=True):
             queue = receiver.queue.queue
             while message := queue.first_due(float("inf")):
                 body = json.loads(message.body)
                 got.append(Got(body["event"], body["target"], body["severity"]))
                 queue.mark_delivered(message)
+                if message.kind in (Kind.FIRING, Kind.RESOLVED):
+                    rule, _, target = message.alert.partition(" ")
+                    assert opened.get((rule, target), False) is (message.kind is Kind.RESOLVED)
+                    opened[rule, target] = message.firing
 
 
 def kill(number: int, scope: Literal["machine", "cgroup"] = "machine") -> OomKill:
@@ -153,13 +171,13 @@ def test_kill_at_a_limit_is_notified_while_memory_is_critical() -> None:
 @pytest.mark.parametrize("is_logged", [True, False])
 def test_kills_at_a_limit_once_a_minute_for_an_hour_are_never_critical(is_logged: bool) -> None:
     """Nor do they raise a level. The warnings are grouped."""
-    bench = Bench(Subscription(ALL))
+    bench = Bench(Subscription(ALL), step=5.0)
     bench.run(CALM, 5)
     for number in range(60):
         if is_logged:
             bench.run(CALM, 60, kill(number + 1, "cgroup"))
         else:
-            bench._counted += 1
+            bench.count_kill()
             bench.run(CALM, 60)
 
     assert {one.severity for one in bench.got[0]} == {"warning"}
@@ -218,3 +236,52 @@ def test_alert_that_was_left_out_has_no_end_after_a_restart() -> None:
     bench.run(CALM, 600)
 
     assert events(bench.got[0]) == ["pressure.critical", "pressure.resolved"]
+
+
+def test_end_of_an_alert_that_was_left_out_is_not_sent_at_a_restart() -> None:
+    """High resolves at the first tick after the restart, at one of these times; critical has resolved before."""
+    subscriptions = (Subscription(frozenset({"pressure.high", "pressure.critical"})),)
+    for seconds in range(5, 150, 5):
+        bench = Bench(*subscriptions, step=5.0)
+        bench.run(CRITICAL, 120)
+        bench.run(HIGH, 60)
+        bench.run(CALM, seconds)
+        bench.restart(subscriptions, bench.outbox)
+        bench.run(CALM, 5)
+        assert bench.is_open(HIGH_RAM) is False
+
+
+PHASES = st.lists(
+    st.tuples(
+        st.sampled_from([CALM, HIGH, CRITICAL]), st.integers(1, 20), st.sampled_from(["", "machine", "cgroup"])
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=8, deadline=None)
+@given(PHASES, st.booleans())
+def test_no_alert_that_is_due_is_lost_and_each_one_ends_once(
+    phases: list[tuple[int, int, Literal["", "machine", "cgroup"]]], is_restarted: bool
+) -> None:
+    """A receiver knows of critical while it fires, and of high while it fires without it."""
+    subscriptions = (Subscription(ALL),)
+    bench = Bench(*subscriptions, step=5.0)
+    bench.run(CALM, 5)
+    for number, (used, ticks, scope) in enumerate(phases, 1):
+        bench.run(used, 5 * ticks, kill(number, scope) if scope else None)
+        if is_restarted:
+            bench.restart(subscriptions, bench.outbox)
+            bench.run(used, 5)
+        states = bench.monitor.alert_states
+        critical, high = states[CRITICAL_RAM], states[HIGH_RAM]
+        assert bench.is_open(CRITICAL_RAM) is critical.firing
+        assert bench.is_open(HIGH_RAM) or critical.firing or not high.firing or high.since is not None
+    bench.run(CALM, 900)
+
+    opened = [rule for rule, target in (CRITICAL_RAM, HIGH_RAM) if bench.is_open((rule, target))]
+    kills = [one.target for one in bench.got[0] if one.event == "kernel.oom_kill"]
+    assert opened == []
+    assert ("kernel" in kills) is any(scope == "cgroup" for _, _, scope in phases)
+    assert "ram" not in kills
