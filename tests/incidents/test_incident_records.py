@@ -322,6 +322,17 @@ def test_report_of_a_service_manager_about_a_counted_kill_begins_no_incident(is_
     assert len(play(script)) == int(not is_counted)
 
 
+def test_victim_whose_cause_is_missing_in_the_log_is_no_incident_while_memory_is_left() -> None:
+    """As on Linux 4.19: the line before it was overwritten, and it may have been at the limit of a cgroup."""
+    line = (
+        20.0,
+        "Killed process 911 (postgres) total-vm:213084kB, anon-rss:64000kB, file-rss:5120kB, shmem-rss:0kB",
+    )
+    script = Scenario("lost", "own", 64.0, DESKTOP, NONE, kernel=(line,), oom_kills=(20.0,))
+
+    assert play(script) == []
+
+
 def test_container_at_its_limit_fills_nothing_else() -> None:
     """Without a growing process only the kill is told: System RAM, which has room, is another subject."""
     held = Actor(610, "immich", ((0, 0.03), (600, 0.03)), container="1f6b2c3d4e5f")

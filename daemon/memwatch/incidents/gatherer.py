@@ -150,6 +150,8 @@ class Gatherer:
     def _kernel_kills(self, seen: Observation) -> Iterator[Trigger]:
         snapshot, own = seen.snapshot, _own_limit(seen)
         for kill in seen.kills.named:
+            if kill.scope == "unknown" and not seen.kills.ram_was_short:
+                continue  # an event
             death = killer.from_kernel(kill, snapshot.unix, self._find(kill.pid), own)
             death = killer.with_device_memory(death, self._find_device_memory(kill.pid))
             if kill.scope == "cgroup" and own is not None:

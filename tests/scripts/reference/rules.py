@@ -158,8 +158,8 @@ def signal_rows() -> Iterator[tuple[str, str, str]]:
     )
     yield (
         "oom_kill",
-        "the kernel killed a process for lack of System RAM, or at the limit that memwatchd is in. A kill that no "
-        f"log names counts if {percent(SHORT_USED)} of System RAM were used in the "
+        "the kernel killed a process for lack of System RAM, or at the limit that memwatchd is in. A kill of "
+        f"unknown scope counts if {percent(SHORT_USED)} of System RAM were used in the "
         f"{oom_kills.SHORT_SECONDS:g} s before, or {percent(oom_kills.RECLAIM_USED)} while tasks freed memory",
         "critical",
     )
