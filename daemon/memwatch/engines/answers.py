@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from memwatch.engines.command import Command
-from memwatch.engines.text import Exposition, T, parse_json
+from memwatch.engines.lenient import T, decode
+from memwatch.engines.text import Exposition
 
 
 class Model(Struct, frozen=True):
@@ -36,15 +37,19 @@ class Answers(Struct, frozen=True):
     inner: Command = Command()
 
     def json(self, path: str, kind: type[T]) -> T | None:
-        return parse_json(self.bodies.get(path), kind)
+        body = self.bodies.get(path)
+        return decode(body, kind)[0] if body else None
 
     def metrics(self, path: str = "/metrics") -> Exposition:
         return Exposition(self.bodies.get(path))
 
-    def model(self, path: str = "/v1/models") -> Model:
-        """Return the first model of an OpenAI-compatible list."""
+    def models(self, path: str = "/v1/models") -> list[Model]:
+        """Return an OpenAI-compatible list."""
         found = self.json(path, Models)
-        return found.data[0] if found and found.data else Model()
+        return found.data if found else []
+
+    def model(self, path: str = "/v1/models") -> Model:
+        return next(iter(self.models(path)), Model())
 
     def version(self, path: str = "/version") -> str:
         found = self.json(path, VersionAnswer)

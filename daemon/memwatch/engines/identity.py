@@ -11,11 +11,11 @@ Identity = tuple[str, ...]
 
 # One thing in the whole answer.
 SERVER: Identity = ()
-# vLLM: an engine core, with a KV cache of its own. Each replica (data parallel) is one.
+# vLLM: an engine core, with its own KV cache. Each replica (data parallel) is one.
 VLLM_CORE: Identity = ("model_name", "engine")
 # SGLang: the ranks of a replica run the same requests, and count the tokens of the same cache.
 SGLANG_REPLICA: Identity = ("model_name", "engine_type", "dp_rank")
-# A pool of one rank. With pipeline stages the ranks have pools of their own.
+# A pool of one rank. With pipeline stages the ranks have separate pools.
 SGLANG_POOL: Identity = ("model_name", "engine_type", "dp_rank", "pp_rank", "tp_rank", "moe_ep_rank")
 TRTLLM_ENGINE: Identity = ("model_name", "engine_type")
 TRITON_MODEL: Identity = ("model", "version")

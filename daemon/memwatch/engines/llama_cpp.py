@@ -24,6 +24,7 @@ PORT = 8080
 # A build of the week before PR #18228 was merged; one of the month after PR #18777, which calls /models harmless;
 # and one of six days after PR #27376. Smaller numbers than MIN_BUILD count the commits of a shallow clone.
 MIN_BUILD, LAST_SLEEPLESS_BUILD, MODELS_BUILD, METRICS_BUILD = 1000, 7389, 7898, 10621
+MAX_NAMES, MAX_TOKENS, MAX_SLOTS = 8, 10**9, 10**6
 BUILD = re.compile(r"\bb(\d{1,9})\b|\bbuild (\d{1,9})\b")
 IDLE = "--sleep-idle-seconds"
 NO_METRICS = "Start it with --metrics for requests and tokens."
@@ -41,12 +42,13 @@ KEYS, VALUES = ("--cache-type-k", "-ctk"), ("--cache-type-v", "-ctv")
 
 
 class Generation(Struct, frozen=True):
-    n_ctx: int = 0
+    n_ctx: int | None = None
 
 
 class Props(Struct, frozen=True):
     default_generation_settings: Generation = Generation()
-    total_slots: int = 1
+    total_slots: int | None = None
+    role: str = ""
     model_path: str = ""
     model_alias: str = ""
     build_info: str = ""
@@ -59,8 +61,13 @@ class Meta(Struct, frozen=True):
     ftype: str = ""
 
 
+class Status(Struct, frozen=True):
+    value: str = ""
+
+
 class Listed(Struct, frozen=True):
     id: str = ""
+    status: Status | None = None
     meta: Meta | None = None
 
 
@@ -81,8 +88,11 @@ def never_sleeps(command: Command) -> bool:
 
 
 def allows_models(answers: Answers) -> bool:
-    """Ask an old build that may sleep only once: its answer does not change."""
-    return _allows(answers, MODELS_BUILD, "/models" not in answers.bodies)
+    """Ask an old build that may sleep only once: its answer does not change. A router answers by itself."""
+    props = answers.json("/props", Props)
+    return (props is not None and is_router(props)) or _allows(
+        answers, MODELS_BUILD, "/models" not in answers.bodies
+    )
 
 
 def allows_metrics(answers: Answers) -> bool:
@@ -94,6 +104,8 @@ def _allows(answers: Answers, harmless_build: int, otherwise: bool) -> bool:
     props = answers.json("/props", Props)
     if props is None or props.is_sleeping:
         return props is None and never_sleeps(answers.command)
+    if is_router(props):  # it loads the model that is asked for, and has no figures itself
+        return False
     build = build_number(props.build_info)
     if otherwise or never_sleeps(answers.command) or build is None:
         return otherwise or never_sleeps(answers.command)
@@ -101,14 +113,16 @@ def _allows(answers: Answers, harmless_build: int, otherwise: bool) -> bool:
 
 
 REQUESTS = (
-    Request("/props", "every 5 s", "None in any version: it neither loads the model nor counts as activity."),
+    Request(
+        "/props", "every 5 s", "None in any version: it neither loads the model nor counts as activity.", form=Props
+    ),
     Request(
         "/metrics",
         "every 5 s",
         f"Up to b{LAST_SLEEPLESS_BUILD} none: no server sleeps. Then it loads a sleeping model and counts as "
         f"activity, so that a server with `{IDLE}` never sleeps. None again after 19 August 2026 "
         f"(b{METRICS_BUILD} for certain). Asked only of these builds, and of servers whose command line has no "
-        f"`{IDLE}`; never while it sleeps.",
+        f"`{IDLE}`; never while it sleeps, and never of a router, which may load a model for it.",
         allows_metrics,
     ),
     Request(
@@ -117,6 +131,7 @@ REQUESTS = (
         f"Builds before January 2026 (b{MODELS_BUILD} for certain) load a sleeping model; they are asked once. "
         "Not asked while it sleeps.",
         allows_models,
+        form=List,
     ),
     Request("/slots", "never", "It loads a sleeping model and counts as activity."),
 )
@@ -130,7 +145,10 @@ def matches(command: Command) -> bool:
 
 def parse(answers: Answers) -> EngineReading:
     metrics, props = answers.metrics(), answers.json("/props", Props) or Props()
-    listed = next(iter((answers.json("/models", List) or List()).data), Listed())
+    every = (answers.json("/models", List) or List()).data
+    if is_router(props):
+        return describe_router(props, every)
+    listed = next(iter(every), Listed())
     running = metrics.one("llamacpp:requests_processing")
     cells, used = find_cells(props, answers.command), ratio_of(metrics.one("llamacpp:kv_cache_usage_ratio"))
     found = EngineReading(
@@ -149,11 +167,42 @@ def parse(answers: Answers) -> EngineReading:
             metrics.one("llamacpp:prompt_tokens_total"), metrics.one("llamacpp:tokens_predicted_total")
         ),
         sleeping=Absent.NOT_SUPPORTED if props.is_sleeping is None else props.is_sleeping,
-        notes=tuple(_notes(answers, running, cells, props)),
+        notes=tuple(filter(None, _notes(answers, running, cells, props))),
     )
     if found.kv_cache_ratio is Absent.NOT_AVAILABLE and running is not None:
         found = replace(found, kv_cache_ratio=Absent.NOT_SUPPORTED)
     return _asleep(found) if props.is_sleeping else found
+
+
+def is_router(props: Props) -> bool:
+    """Return True for a server of several models, each in its own process. Its own model is a placeholder."""
+    return props.role == "router" or props.model_path == "none"
+
+
+def describe_router(props: Props, listed: list[Listed]) -> EngineReading:
+    """Return the names of loaded models. Their memory and their requests are those of other servers."""
+    no, states = Absent.NOT_SUPPORTED, [one.status.value if one.status else "" for one in listed]
+    loaded = [one.id for one, state in zip(listed, states, strict=True) if state == "loaded"]
+    asleep, note = states.count("sleeping"), "It is a router."
+    if listed and all(states):
+        names = ": " + ", ".join(loaded[:MAX_NAMES]) if loaded else ""
+        more = f" and {len(loaded) - MAX_NAMES} more" if len(loaded) > MAX_NAMES else ""
+        note = f"It is a router, {len(loaded)} of {len(listed)} models loaded{names}{more}."
+        note = f"{note[:-1]}; {asleep} asleep." if asleep else note
+    return EngineReading(
+        version=name_of(props.build_info),
+        model=no,
+        context_tokens=no,
+        weights_bytes=no,
+        kv_cache_bytes=no,
+        kv_cache_ratio=no,
+        kv_cache_mean_ratio=no,
+        requests_running=no,
+        requests_waiting=no,
+        rate=no,
+        sleeping=no,
+        notes=(note,),
+    )
 
 
 def find_cells(props: Props, command: Command) -> Cache | None:
@@ -163,7 +212,9 @@ def find_cells(props: Props, command: Command) -> Cache | None:
     is the same either way; for more the command line must be known.
     """
     context, slots = props.default_generation_settings.n_ctx, props.total_slots
-    if context <= 0 or slots <= 0 or (slots > 1 and not command.argv):
+    if not context or not slots or not 0 < context < MAX_TOKENS or not 0 < slots < MAX_SLOTS:
+        return None
+    if slots > 1 and not command.argv:
         return None
     is_divided = command.number("--parallel", "-np") is not None and not command.has("--kv-unified", "-kvu")
     key, value = command.option(*KEYS) or "f16", command.option(*VALUES) or "f16"
@@ -188,11 +239,11 @@ def _notes(answers: Answers, running: float | None, cells: Cache | None, props: 
         return
     if running is None:
         yield _missing_metrics(answers)
-    if cells is None and props.default_generation_settings.n_ctx:
+    if cells is None and (props.total_slots or 0) > 1 and not answers.command.argv:
         yield UNKNOWN_CELLS
 
 
 def _missing_metrics(answers: Answers) -> str:
     if allows_metrics(answers):
-        return NO_METRICS
+        return "" if "/metrics" in answers.bodies else NO_METRICS
     return KEPT_AWAKE if answers.command.argv else MAYBE_KEPT_AWAKE

@@ -6,34 +6,32 @@ runner (`ollama runner`, since 0.33 llama-server) has the model's file and the c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
-from memwatch.engines.answers import Answers
+from memwatch.engines.answers import Answers, VersionAnswer
 from memwatch.engines.command import Command
 from memwatch.engines.records import Cache, EngineReading
-from memwatch.engines.requests import Request
-from memwatch.engines.text import count_of, name_of
+from memwatch.engines.requests import NOT_UNDERSTOOD, Request
+from memwatch.engines.text import MAX_NAME_CHARACTERS, count_of, name_of
 from memwatch.model import Absent
+from memwatch.printable import printable
 from memwatch.units import size
 
 PORT = 11434
-REQUESTS = (
-    Request("/api/ps", "every 5 s", "None: it lists loaded models, and restarts no `keep_alive`."),
-    Request("/api/version", "once a minute", "None."),
-    Request("/api/generate", "never", "It loads a model, and so do `/api/chat`, `/api/embed` and `/v1/…`."),
-)
 NO = Absent.NOT_SUPPORTED
-MAX_MODELS = 16
+MAX_MODELS, MAX_TOKENS = 16, 10**9
 
 
 class Details(Struct, frozen=True):
-    quantization_level: str = ""
+    quantization_level: str | None = None
 
 
 class Loaded(Struct, frozen=True):
     name: str = ""
-    size: int = 0
-    size_vram: int = 0
+    size: int | None = None
+    size_vram: int | None = None
     context_length: int | None = None
     details: Details = Details()
 
@@ -42,37 +40,57 @@ class Ps(Struct, frozen=True):
     models: list[Loaded] | None = None
 
 
+REQUESTS = (
+    Request("/api/ps", "every 5 s", "None: it lists loaded models, and restarts no `keep_alive`.", form=Ps),
+    Request("/api/version", "once a minute", "None.", form=VersionAnswer),
+    Request("/api/generate", "never", "It loads a model, and so do `/api/chat`, `/api/embed` and `/v1/…`."),
+)
+
+
 def matches(command: Command) -> bool:
     return command.script == "ollama" and command.subcommand == "serve"
 
 
 def parse(answers: Answers) -> EngineReading:
-    found = answers.json("/api/ps", Ps)
-    models = (found.models or [])[:MAX_MODELS] if found else []
+    listed = (answers.json("/api/ps", Ps) or Ps()).models
+    models = listed or []
     only = models[0] if len(models) == 1 else Loaded()
-    is_empty = found is not None and not models
+    is_empty = listed == []
     return EngineReading(
         version=name_of(answers.version("/api/version")),
-        model=name_of(", ".join(one.name for one in models)),
+        model=name_of(", ".join(one.name for one in models[:MAX_MODELS])),
         model_path=answers.inner.option("--model", "-m") if len(models) == 1 else "",
         quantization=name_of(only.details.quantization_level),
         context_tokens=count_of(only.context_length or None),
         weights_bytes=0 if is_empty else Absent.NOT_AVAILABLE,
         kv_cache_bytes=0 if is_empty else Absent.NOT_AVAILABLE,
         kv_cache_ratio=NO,
+        kv_cache_mean_ratio=NO,
         cache=find_cells(only, answers.inner),
         requests_running=NO,
         requests_waiting=NO,
         rate=NO,
-        sleeping=is_empty,
-        notes=tuple(describe(one) for one in models) or ("No model is loaded.",),
+        sleeping=Absent.NOT_AVAILABLE if listed is None else is_empty,
+        notes=tuple(_notes(listed)),
     )
+
+
+def _notes(listed: list[Loaded] | None) -> Iterator[str]:
+    """Yield the plan for each model. No model is loaded only if the list is there, and empty."""
+    if listed is None:
+        yield f"/api/ps: {NOT_UNDERSTOOD}"
+    elif not listed:
+        yield "No model is loaded."
+    for one in (listed or [])[:MAX_MODELS]:
+        yield describe(one)
+    if listed and len(listed) > MAX_MODELS:
+        yield f"{len(listed) - MAX_MODELS} more models are loaded."
 
 
 def find_cells(model: Loaded, runner: Command) -> Cache | None:
     """Return the capacity of the cache: `-c` of the runner is that of all its sequences."""
     tokens = runner.number("-c", "--ctx-size") or model.context_length
-    if not tokens or not runner.argv:
+    if not tokens or not 0 < tokens < MAX_TOKENS or not runner.argv:
         return None
     sequences = runner.number("-np", "--parallel") or 1
     both = runner.option("--kv-cache-type")
@@ -82,7 +100,10 @@ def find_cells(model: Loaded, runner: Command) -> Cache | None:
 
 def describe(model: Loaded) -> str:
     """Return the plan of Ollama for a model, which is no measurement."""
+    name = model.name or "a model"
+    if model.size is None or model.size_vram is None:
+        return printable(f"Ollama reports no size for {name[:MAX_NAME_CHARACTERS]}.")
     if not 0 < model.size < 1 << 50 or not 0 <= model.size_vram <= model.size:
-        return "Ollama reports impossible sizes."
-    whole = f"Ollama plans {size(model.size)} for {name_of(model.name)}, weights and cache together"
+        return printable(f"Ollama reports impossible sizes for {name[:MAX_NAME_CHARACTERS]}.")
+    whole = f"Ollama plans {size(model.size)} for {name_of(name)}, weights and cache together"
     return f"{whole}." if model.size == model.size_vram else f"{whole}, {size(model.size_vram)} of it on GPUs."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch.engines.answers import Answers
+from memwatch.engines.answers import Answers, Model, Models
 from memwatch.engines.command import Command
 from memwatch.engines.records import EngineReading
 from memwatch.engines.requests import Request
@@ -15,6 +15,7 @@ REQUESTS = (
         "/v1/models",
         "once a minute",
         "None: a list of names, also from servers that load a model with its first request.",
+        form=Models,
     ),
 )
 MODULES = frozenset({"llama_cpp.server", "mlx_lm.server", "mlc_llm.serve", "aphrodite.endpoints.openai.api_server"})
@@ -22,19 +23,22 @@ SCRIPTS = frozenset(
     {"mlx_lm.server", "lmdeploy", "koboldcpp", "mlc_llm", "aphrodite", "llamafile", "mistralrs-server"}
 )
 NO = Absent.NOT_SUPPORTED
+NOT_LOADED = "It lists {count} models, and not which of them are loaded."
 NOTHING_MORE = "It reports its model only: the API has no figures of memory and load."
 
 
 def matches(command: Command) -> bool:
-    return command.module in MODULES or command.script in SCRIPTS
+    is_part = command.script == "mlx_lm" and command.subcommand == "server"
+    return is_part or command.module in MODULES or command.script in SCRIPTS
 
 
 def parse(answers: Answers) -> EngineReading:
-    model = answers.model()
+    listed, started = answers.models(), answers.command.option("--model")
+    model = listed[0] if len(listed) == 1 else Model()
     return EngineReading(
         version=NO,
-        model=name_of(model.id),
-        model_path=model.root or answers.command.option("--model"),
+        model=name_of(model.id or started),
+        model_path=model.root or started,
         context_tokens=count_of(model.max_model_len),
         kv_cache_bytes=NO,
         kv_cache_ratio=NO,
@@ -42,5 +46,5 @@ def parse(answers: Answers) -> EngineReading:
         requests_waiting=NO,
         rate=NO,
         sleeping=NO,
-        notes=(NOTHING_MORE,),
+        notes=(NOTHING_MORE,) if len(listed) < 2 else (NOT_LOADED.format(count=len(listed)), NOTHING_MORE),
     )

@@ -88,7 +88,14 @@ class EngineServer:
         reading = self.kind.parse(Answers(self._bodies, command, inner))
         before, self._before = self._before, (now, reading.counters)
         rates = compute_rates(before[1], reading.counters, now - before[0]) if before else Rates()
-        return build_engine(engine, reading, rates, self._size(reading))
+        found = build_engine(engine, reading, rates, self._size(reading))
+        return replace(found, notes=tuple(dict.fromkeys((*found.notes, *self._oddities()))))
+
+    def _oddities(self) -> Iterator[str]:
+        """Yield a note for each answer that was not understood."""
+        for one in self.kind.requests:
+            if one.path in self._bodies and (note := one.find_oddity(self._bodies[one.path])):
+                yield note
 
     def _request(self, now: float, command: Command, inner: Command) -> None:
         """Send the requests of this round. After the first that times out, the others are not sent.

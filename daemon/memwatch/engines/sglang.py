@@ -18,17 +18,7 @@ from memwatch.model import Quality
 
 PORT = 30000
 INFO = "/server_info|/get_server_info"
-REQUESTS = (
-    Request("/metrics", "every 5 s", "None: the HTTP server answers, without a scheduler."),
-    Request(
-        INFO,
-        "once a minute",
-        "Each scheduler answers between two steps, also with its memory released. With `--sleep-on-idle` that "
-        "wakes an idle CPU core for a moment.",
-    ),
-    Request("/health", "never", "It may generate a token, as `/health_generate` does."),
-)
-GIB = 1 << 30
+GIB, MAX_GPUS = 1 << 30, 4096
 NO_METRICS = "Start it with --enable-metrics for requests and tokens."
 
 
@@ -49,13 +39,26 @@ class Info(Struct, frozen=True):
     served_model_name: str | None = None
     quantization: str | None = None
     context_length: int | None = None
-    tp_size: int = 1
-    pp_size: int = 1
-    dp_size: int = 1
-    nnodes: int = 1
-    enable_dp_attention: bool = False
+    tp_size: int | None = None
+    pp_size: int | None = 1
+    dp_size: int | None = 1
+    nnodes: int | None = 1
+    enable_dp_attention: bool | None = False
     mem_fraction_static: float | None = None
     internal_states: list[State] = []
+
+
+REQUESTS = (
+    Request("/metrics", "every 5 s", "None: the HTTP server answers, without a scheduler."),
+    Request(
+        INFO,
+        "once a minute",
+        "Each scheduler answers between two steps, also with its memory released. With `--sleep-on-idle` that "
+        "wakes an idle CPU core for a moment.",
+        form=Info,
+    ),
+    Request("/health", "never", "It may generate a token, as `/health_generate` does."),
+)
 
 
 def matches(command: Command) -> bool:
@@ -88,24 +91,29 @@ def parse(answers: Answers) -> EngineReading:
         ),
         gpu_fraction=ratio_of(info.mem_fraction_static),
         quality=Quality.MEASURED if gpus == 1 else Quality.DERIVED,
-        notes=() if running is not None else (NO_METRICS,),
+        notes=() if "/metrics" in answers.bodies else (NO_METRICS,),
     )
 
 
-def count_gpus(info: Info) -> int:
-    """Return the GPUs of the server on this machine.
+def count_gpus(info: Info) -> int | None:
+    """Return the GPUs of the server on this machine, None if a factor is not known.
 
     Replicas have GPUs of their own, unless they share those of tensor parallelism (`--enable-dp-attention`). Expert
     parallelism is always inside. With `--nnodes`, the processes here are those of a part of the GPUs.
     """
-    replicas = 1 if info.enable_dp_attention else max(info.dp_size, len(info.internal_states))
-    return max(1, info.tp_size * info.pp_size * replicas // max(1, info.nnodes))
+    tensor, stages, copies, nodes = info.tp_size, info.pp_size, info.dp_size, info.nnodes
+    if tensor is None or stages is None or copies is None or nodes is None or info.enable_dp_attention is None:
+        return None
+    if not all(0 < one <= MAX_GPUS for one in (tensor, stages, copies, nodes)):
+        return None
+    replicas = 1 if info.enable_dp_attention else max(copies, len(info.internal_states))
+    return max(1, tensor * stages * replicas // nodes)
 
 
-def find_bytes(sizes: list[float | None], gpus: int) -> float | None:
+def find_bytes(sizes: list[float | None], gpus: int | None) -> float | None:
     """Return the bytes on all GPUs, of the GiB on the first one of each replica: all have the same part."""
     known = [size for size in sizes if size is not None]
-    return sum(known) / len(known) * gpus * GIB if known and len(known) == len(sizes) else None
+    return sum(known) / len(known) * gpus * GIB if gpus and known and len(known) == len(sizes) else None
 
 
 def find_cache_use(metrics: Exposition) -> dict[tuple[str, ...], float]:

@@ -6,7 +6,7 @@ would miss them.
 
 from __future__ import annotations
 
-from memwatch.engines.answers import Answers
+from memwatch.engines.answers import Answers, Models, VersionAnswer
 from memwatch.engines.command import Command
 from memwatch.engines.identity import EVERY_LABEL, TRITON_MODEL, TRTLLM_ENGINE
 from memwatch.engines.records import Cache, Counters, EngineReading
@@ -18,8 +18,8 @@ SERVE_PORT, TRITON_PORT = 8000, 8002
 SERVE_METRICS = "/prometheus/metrics"
 SERVE_REQUESTS = (
     Request(SERVE_METRICS, "every 5 s", "None: the HTTP server answers."),
-    Request("/version", "once a minute", "None."),
-    Request("/v1/models", "once a minute", "None."),
+    Request("/version", "once a minute", "None.", form=VersionAnswer),
+    Request("/v1/models", "once a minute", "None.", form=Models),
     Request("/metrics", "never", "Each answer takes its statistics from a queue: another reader misses them."),
 )
 TRITON_REQUESTS = (
@@ -32,7 +32,7 @@ NO_TOKENS = "It reports no count of tokens."
 
 
 def matches_serve(command: Command) -> bool:
-    return command.script == "trtllm-serve"
+    return command.script == "trtllm-serve" or command.module == "tensorrt_llm.commands.serve"
 
 
 def matches_triton(command: Command) -> bool:

@@ -1,13 +1,10 @@
-"""Parse what engines print: samples of a Prometheus text, and JSON of a known form."""
+"""Parse a Prometheus text as engines print it, and the figures in it."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
-
-import msgspec
 
 from memwatch.engines.identity import EVERY_LABEL, Identity
 from memwatch.engines.records import MAX_BYTES, MAX_COUNT
@@ -18,7 +15,10 @@ from memwatch.printable import printable
 MAX_SAMPLES = 4096
 PROCESS = re.compile(rb',?\s*pid="[^"]*"')
 MAX_NAME_CHARACTERS = 200
-T = TypeVar("T")
+
+
+# A line with a metric, its labels and a number.
+SAMPLE = re.compile(rb"^[a-zA-Z_:][\w:]*(?:\{[^\n]*\})?[ \t]+[-+]?(?:[0-9.]|inf|nan)", re.MULTILINE | re.IGNORECASE)
 
 
 class Exposition:
@@ -112,16 +112,6 @@ def label(labels: bytes, name: str) -> str | None:
     return found[1].decode("utf-8", "replace") if found else None
 
 
-def parse_json(data: bytes | None, kind: type[T]) -> T | None:
-    """Decode an answer; unknown fields are skipped. None if there is none or if it has another form."""
-    if not data:
-        return None
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
 def name_of(value: str | None) -> Words:
     return printable(value[:MAX_NAME_CHARACTERS]) if value else Absent.NOT_AVAILABLE
 
@@ -130,13 +120,13 @@ def count_of(value: float | None) -> int | Absent:
     """Return a count that an engine reports. A negative or absurd one is inconsistent."""
     if value is None:
         return Absent.NOT_AVAILABLE
-    return int(value) if math.isfinite(value) and 0 <= value <= MAX_COUNT else Absent.INCONSISTENT
+    return int(value) if 0 <= value <= MAX_COUNT else Absent.INCONSISTENT
 
 
 def bytes_of(value: float | None) -> Bytes:
     if value is None:
         return Absent.NOT_AVAILABLE
-    return int(value) if math.isfinite(value) and 0 <= value <= MAX_BYTES else Absent.INCONSISTENT
+    return int(value) if 0 <= value <= MAX_BYTES else Absent.INCONSISTENT
 
 
 def ratio_of(value: float | None) -> float | Absent:

@@ -16,17 +16,19 @@ from memwatch.engines.text import count_of, name_of
 from memwatch.model import Absent
 
 PORT = 3000
-REQUESTS = (
-    Request("/metrics", "every 5 s", "None: the router answers. It never unloads its model."),
-    Request("/info", "once a minute", "None: the router answers."),
-    Request("/health", "never", "It generates a token unless the last request succeeded."),
-)
 
 
 class Info(Struct, frozen=True):
     model_id: str = ""
     version: str = ""
     max_total_tokens: int | None = None
+
+
+REQUESTS = (
+    Request("/metrics", "every 5 s", "None: the router answers. It never unloads its model."),
+    Request("/info", "once a minute", "None: the router answers.", form=Info),
+    Request("/health", "never", "It generates a token unless the last request succeeded."),
+)
 
 
 def matches(command: Command) -> bool:

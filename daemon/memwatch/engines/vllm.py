@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from memwatch.engines.answers import Answers
+from memwatch.engines.answers import Answers, Models, VersionAnswer
 from memwatch.engines.command import Command
 from memwatch.engines.identity import EVERY_LABEL, VLLM_CORE
 from memwatch.engines.records import Cache, Counters, EngineReading
@@ -21,8 +21,8 @@ PORT = 8000
 NO_CORE = "None, at any level of sleep: the API server answers, without its engine."
 REQUESTS = (
     Request("/metrics", "every 5 s", NO_CORE),
-    Request("/version", "once a minute", NO_CORE),
-    Request("/v1/models", "once a minute", NO_CORE),
+    Request("/version", "once a minute", NO_CORE, form=VersionAnswer),
+    Request("/v1/models", "once a minute", NO_CORE, form=Models),
     Request("/is_sleeping", "never", "It asks the engine core; `/metrics` has the same, without it."),
 )
 USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
@@ -34,7 +34,8 @@ DISCARDED = "It sleeps: its weights and its KV cache are released."
 
 def matches(command: Command) -> bool:
     served = command.script == "vllm" and command.subcommand == "serve"
-    return served or command.module == "vllm.entrypoints.openai.api_server"
+    by_module = command.module == "vllm.entrypoints.cli.main" and command.word_after(command.module) == "serve"
+    return served or by_module or command.module == "vllm.entrypoints.openai.api_server"
 
 
 def parse(answers: Answers) -> EngineReading:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -105,7 +106,7 @@ def test_sizes_of_sglang_count_each_of_eight_gpus_once(count: int, info: dict[st
     assert cache == pytest.approx(24.1 * 8 * GIB, abs=2)
 
 
-def sglang_text(**usage: list[float]) -> bytes:
+def sglang_text(**usage: Sequence[float]) -> bytes:
     lines = [
         f'sglang:{name}{{engine_type="unified",model_name="m",tp_rank="{rank}",dp_rank="{rank}"}} {used}'
         for name, ranks in usage.items()

@@ -158,11 +158,15 @@ def test_other_servers_report_their_model_only() -> None:
     [
         (("/venv/bin/python", "/venv/bin/vllm", "serve", "m"), "vllm"),
         (("python3.12", "-m", "vllm.entrypoints.openai.api_server", "--model", "m"), "vllm"),
+        (("python3", "-m", "vllm.entrypoints.cli.main", "serve", "m"), "vllm"),
         (("python", "-m", "sglang.launch_server", "--model-path", "m"), "sglang"),
         (("/opt/llama.cpp/llama-server", "-m", "x.gguf"), "llama.cpp"),
+        (("/home/ana/.local/bin/llama", "serve", "-m", "x.gguf"), "llama.cpp"),
         (("/usr/local/bin/ollama", "serve"), "ollama"),
         (("text-generation-launcher", "--model-id", "m"), "tgi"),
         (("/usr/bin/python3", "/usr/local/bin/trtllm-serve", "m"), "tensorrt-llm"),
+        (("python3", "-m", "tensorrt_llm.commands.serve", "m"), "tensorrt-llm"),
+        (("/venv/bin/python3", "/venv/bin/mlx_lm", "server", "--model", "m"), "openai"),
         (("tritonserver", "--model-repository=/m"), "triton"),
         (("python", "-m", "llama_cpp.server", "--model", "x.gguf"), "openai"),
     ],
@@ -193,12 +197,23 @@ def test_other_command_lines_are_not_looked_at() -> None:
         ("vim", "vllm", "serve"),
         ("ollama", "run", "llama3"),
         ("vllm", "bench", "serve"),
+        ("python3", "-m", "vllm.entrypoints.cli.main", "bench", "serve"),
+        ("llama", "cli", "-m", "x.gguf"),
+        ("llama", "bench", "serve"),
         ("python", "train.py", "--model", "vllm"),
         ("tail", "-f", "llama-server"),
     ],
 )
 def test_other_programs_are_no_engine(argv: tuple[str, ...]) -> None:
     assert find_kind(Command(argv)) is None
+
+
+def test_list_of_several_models_names_none_as_loaded() -> None:
+    body = b'{"data": [{"id": "a"}, {"id": "b"}, {"id": "c"}]}'
+    found = openai.parse(Answers({"/v1/models": body}))
+    started = openai.parse(Answers({"/v1/models": body}, Command(("mlx_lm.server", "--model", "b"))))
+    assert (found.model, found.notes[0]) == (Absent.NOT_AVAILABLE, openai.NOT_LOADED.format(count=3))
+    assert started.model == "b"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
