@@ -40,6 +40,7 @@ class Findings(Struct, frozen=True):
     process_scan: ProcessScan | None = None
     missing_pids: frozenset[int] = frozenset()
     engines: tuple[Engine, ...] = ()
+    engines_not_followed: int = 0
     owners: tuple[Owner, ...] = ()
     kernel_held: tuple[KernelHeld, ...] = ()
     container_names: Mapping[str, str] | None = None

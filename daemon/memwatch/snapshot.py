@@ -344,6 +344,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | Absent = Absent.NOT_AVAILABLE
     engines: tuple[Engine, ...] = ()
+    engines_not_followed: int = 0
     owners: tuple[Owner, ...] = ()
     kernel_held: tuple[KernelHeld, ...] = ()
     container_names: Mapping[str, str] = field(default_factory=dict)

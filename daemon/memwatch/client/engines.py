@@ -30,10 +30,11 @@ def engines(url: Address | None, as_json: bool) -> int:
     answer = context.snapshot()
     with check_shape(context.address):
         found = answer.json["engines"]
-    return context.show(found, lambda: engine_lines(found), answer.is_simulated)
+        more = answer.json.get("engines_not_followed", 0)
+    return context.show(found, lambda: engine_lines(found, more), answer.is_simulated)
 
 
-def engine_lines(found: list[Json]) -> Iterator[str]:
+def engine_lines(found: list[Json], not_followed: int = 0) -> Iterator[str]:
     if not found:
         yield NONE
         return
@@ -45,6 +46,8 @@ def engine_lines(found: list[Json]) -> Iterator[str]:
         who = f", PID {one['pid']} of {one['user'] or wording.DASH}" if one["pid"] else ""
         yield f"      {where}{who}"
         yield from (f"      {note}" for note in (*one["notes"], *([one["advice"]] if one.get("advice") else ())))
+    if not_followed:
+        yield f"and {not_followed} more are not followed"
 
 
 def _row(one: Json) -> tuple[str, ...]:

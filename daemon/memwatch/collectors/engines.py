@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +32,7 @@ SEARCH_TURNS = 3
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 NO_SOCKET = "It does not listen on a TCP port yet."
 ELSEWHERE = "It listens in the network of a container. Name its address under [[engines]] to ask it."
+UNCOUNTED = "The memory of {count} more of its processes is not counted."
 NOT_LOOPBACK = "It listens on {host} only, and memwatchd asks on loopback. Name its address under [[engines]]."
 
 
@@ -124,7 +125,8 @@ class Collector(BaseCollector):
         engines += [
             self._ask_configured(one, server) for one, server in self._configured if server.address.url not in ports
         ]
-        return Findings(engines=with_unique_ids(engines))
+        not_followed = self._processes.not_followed if self._folder >= 0 else 0
+        return Findings(engines=with_unique_ids(engines), engines_not_followed=not_followed)
 
     def close(self) -> None:
         if self._folder >= 0:
@@ -155,7 +157,7 @@ class Collector(BaseCollector):
             process.pid,
             process.pids,
             self._passwd.name(process.uid),
-            notes=(found.note,) if found.note else (),
+            notes=tuple(_notes(found, process)),
         )
         return server.ask(blank, process.command, process.inner) if server else blank
 
@@ -226,6 +228,13 @@ class Collector(BaseCollector):
             cwd = ""
         found = find_model(name, root, find_home(root, process.uid), cwd)
         return str(found) if found else ""
+
+
+def _notes(found: Found, process: ServerProcess) -> Iterator[str]:
+    if found.note:
+        yield found.note
+    if process.uncounted:
+        yield UNCOUNTED.format(count=len(process.uncounted))
 
 
 def with_unique_ids(engines: Sequence[Engine]) -> tuple[Engine, ...]:

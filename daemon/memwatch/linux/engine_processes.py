@@ -33,6 +33,7 @@ class ServerProcess(Struct):
     command: Command
     inner: Command = Command()
     members: dict[int, int] = field(default_factory=dict)  # start ticks by PID
+    uncounted: set[int] = field(default_factory=set)  # processes beyond MAX_MEMBERS
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -54,13 +55,21 @@ class EngineProcesses:
         self._young: set[int] = set()
         self._servers: dict[int, ServerProcess] = {}
         self._server_of: dict[int, ServerProcess] = {}
+        self._beyond: set[int] = set()
         self._turn = 0
+
+    @property
+    def not_followed(self) -> int:
+        """Return the number of servers beyond MAX_ENGINES. One of them is followed when another has ended."""
+        return len(self._beyond)
 
     def find(self) -> list[ServerProcess]:
         """Return the servers. Their workers are checked only if processes started or once a minute."""
         ended = [server for server in self._servers.values() if not self._runs(server.pid, server.start_ticks)]
         for server in ended:
             self._drop(server)
+        if ended:
+            self._seen -= self._beyond
         if self._new.has_changed() or ended or self._young or self._turn % LISTED_TURNS == 0:
             self._drop_ended_members()
             self._scan()
@@ -70,6 +79,9 @@ class EngineProcesses:
     def _scan(self) -> None:
         present = {int(name) for name in os.listdir(self._folder) if name.isdecimal()}
         self._seen &= present
+        self._beyond &= present
+        for server in self._servers.values():
+            server.uncounted &= present
         again, self._young = self._young & present, set()
         # Parents before their children, unless the ids have wrapped around: the second look finds those.
         for pid in sorted(again | (present - self._seen))[:MAX_NEW]:
@@ -93,8 +105,12 @@ class EngineProcesses:
         if parent is not None and (kind is None or kind is not parent.kind or kind.name != "llama.cpp"):
             self._join(pid, stat.start_ticks, parent, command if kind or _is_runner(command) else Command())
             return True
-        if kind is None or len(self._servers) >= MAX_ENGINES:
+        if kind is None:
             return False
+        if len(self._servers) >= MAX_ENGINES:
+            self._beyond.add(pid)
+            return True
+        self._beyond.discard(pid)
         uid = parse_uid(read_at(self._folder, f"{pid}/status", STATUS_BYTES) or b"")
         self._servers[pid] = self._server_of[pid] = ServerProcess(pid, stat.start_ticks, uid, kind, command)
         return True
@@ -104,6 +120,8 @@ class EngineProcesses:
             server.members[pid] = start_ticks
             self._server_of[pid] = server
             server.inner = inner if inner.argv else server.inner
+        else:
+            server.uncounted.add(pid)
 
     def _drop(self, server: ServerProcess) -> None:
         """Drop a server. Its workers are looked at again: they may have another parent now."""

@@ -114,6 +114,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         processes=processes_json(snapshot),
         process_scan=_plain(snapshot.process_scan),
         engines=engines_json(snapshot),
+        engines_not_followed=snapshot.engines_not_followed,
         swap=_plain(snapshot.swap),
         zram=_plain(snapshot.zram),
         zfs_cache=_plain(snapshot.zfs_cache),

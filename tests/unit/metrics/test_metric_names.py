@@ -126,6 +126,7 @@ NAMES = {
     "engine_requests": {"engine", "state"},
     "engine_tokens_total": {"engine", "kind"},
     "engine_weights_bytes": {"engine"},
+    "engines_not_followed": set(),
     "failed_logins_total": set(),
     "time_to_full_seconds": {"target", "device"},
 }

@@ -97,3 +97,9 @@ def test_answers_match_the_schema(demo: str) -> None:
     SnapshotSchema.model_validate(snapshot_json(snapshot), strict=False)
     for engine in engines_json(snapshot):
         EngineSchema.model_validate(engine)
+
+
+@pytest.mark.parametrize(("count", "is_shown"), [(0, False), (4, True)])
+def test_servers_beyond_the_limit_are_counted_below_the_list(count: int, is_shown: bool) -> None:
+    page = Pages().page("overview", replace(frame(), engines_not_followed=count)).decode()
+    assert ("and 4 more are not followed" in page) is is_shown

@@ -364,6 +364,7 @@ class Snapshot(Figures):
     leases: list[Lease]
     silences: list[SilenceInForce]
     engines: list[Engine]
+    engines_not_followed: int = Field(description="Model servers beyond the limit of those that are followed.")
     self_: SelfUsage = Field(alias="self")
 
 

@@ -19,6 +19,8 @@ def engine_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield info(
         "engine", "Kind, version and model of each model server.", rows, ("engine", "kind", "version", "model")
     )
+    more = [((), snapshot.engines_not_followed)] if engines else []
+    yield gauge("engines_not_followed", "Model servers beyond the limit of those that are followed.", more, ())
     for name, text in (
         ("weights_bytes", "Weights of a model server in bytes, part of the memory of its processes."),
         ("kv_cache_bytes", "Memory in bytes that a model server reserved for its KV cache."),
