@@ -62,10 +62,14 @@ LEVEL_WORDS: tuple[LevelWord, ...] = get_args(LevelWord)
 
 
 class Reason(Struct, frozen=True):
-    """Reason for a level: the code of the signal (`util`, `psi`, …) and a sentence."""
+    """Reason for a level: the code of the signal (`util`, `psi`, …) and a sentence.
+
+    `level`: the level that it asks for, None where that is not known.
+    """
 
     signal: str
     text: str
+    level: Level | None = None
 
 
 class Pressure(Struct, frozen=True):

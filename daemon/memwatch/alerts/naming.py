@@ -16,7 +16,7 @@ GPU_MEMORY = re.compile(r"gpu[0-9]+([.]mig[0-9]+)?")
 _NAMES = {rule.name: rule.alert for rule in RULES}
 _RUNBOOKS = {rule.name: rule.runbook or rule.alert for rule in RULES}
 _TARGET_LABELS = {"collector.failing": "collector", "device.lost": "device", "engine.kv_full": "engine"}
-_TARGET_LABELS |= {"neighbour.silent": "neighbour"}
+_TARGET_LABELS |= {"collector.failed": "collector", "neighbour.silent": "neighbour"}
 
 
 def alert_name(rule: str, target: str) -> str:

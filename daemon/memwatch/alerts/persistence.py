@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
 from msgspec.structs import asdict
 
-from memwatch.alerts.rules import EVENTS
+from memwatch.alerts.rules import COLLECTOR_FAILED, EVENTS, FACTS
 from memwatch.alerts.state import AlertState, Key
 from memwatch.clock import Moment
 from memwatch.printable import printable
@@ -31,7 +32,7 @@ UNREAD = "unread"
 MAX_UNREAD = 100
 Entry = dict[str, Any]
 # The names of times in what is written, and their fields.
-TIMES = {"since": "since", "fired_at": "fired_at", "said_at": "notified_at"}
+TIMES = {"since": "since", "fired_at": "fired_at", "said_at": "notified_at", "ended_at": "ended_at"}
 
 
 class StateDecodeError(ValueError):
@@ -46,12 +47,14 @@ def encode_alert_states(
     Times count from boot, including suspend, so changes of the wall clock do not affect them.
     """
     asleep = moment.asleep_seconds
-    kept = [_state_json(key, state, asleep) for key, state in states.items() if is_worth_keeping(state)]
+    kept = [_state_json(key, state, asleep) for key, state in states.items() if is_worth_keeping(key, state)]
     return _encode({"boot_id": boot_id, "watches": kept}, unread)
 
 
-def is_worth_keeping(state: AlertState) -> bool:
-    return state.firing or state.notified or state.since is not None or state.notified_at is not None
+def is_worth_keeping(key: Key, state: AlertState) -> bool:
+    """Return True for an alert that is not at rest, and for the memory of a collector: see `evaluate_failed`."""
+    is_active = state.firing or state.notified or state.since is not None or state.notified_at is not None
+    return is_active or (key[0] == COLLECTOR_FAILED and state.before >= Level.HIGH)
 
 
 def decode_alert_states(
@@ -155,6 +158,14 @@ def _state_json(key: Key, state: AlertState, asleep: float) -> dict[str, Any]:
         "before": int(state.before),
         "started_unix": state.started_unix,
         "reasons": [[why.signal, why.text] for why in state.reasons],
+        "levels": [why.level for why in state.reasons],  # apart: earlier versions read pairs
+        "said": dict(state.said),
+        "news": [[why.signal, why.text] for why in state.news],
+        "news_levels": [why.level for why in state.news],
+        "returned": state.returned,
+        "source": state.source,
+        "wait": state.wait_seconds,
+        "left_out": state.left_out,
         **{name: None if time is None else time + asleep for name, time in times.items()},
     }
 
@@ -164,21 +175,35 @@ def _parse_state(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[
         raise ValueError("not a rule of this version")
     firing = bool(one["firing"])
     told = bool(one.get("told", False))
-    since, fired_at, said_at = (_monotonic(one.get(name), moment, same_boot) for name in TIMES)
+    since, fired_at, said_at, ended_at = (_monotonic(one.get(name), moment, same_boot) for name in TIMES)
+    if one["rule"] in FACTS and one.get("since") is not None and since is None:
+        since = moment.monotonic  # an event that waited when the machine restarted
     state = AlertState(
         firing=firing,
         since=since,
-        before=Level(one.get("before", Level.LOW)),
+        before=Level(one.get("before", Level.LOW)) if same_boot or firing else Level.LOW,
         fired_at=moment.monotonic if firing and fired_at is None else fired_at,
         notified_at=moment.monotonic if told and said_at is None else said_at,
         notified=told,
-        seen_at=moment.monotonic if firing else None,
+        seen_at=moment.monotonic if firing or since is not None else None,
         started_unix=_unix(one.get("started_unix", 0.0)),
-        reasons=tuple(
-            Reason(printable(str(signal)), printable(str(text))) for signal, text in one.get("reasons", ())
-        ),
+        reasons=_parse_reasons(one.get("reasons", ()), one.get("levels", ())),
+        said={printable(str(signal)): int(Level(level)) for signal, level in one.get("said", {}).items()},
+        news=_parse_reasons(one.get("news", ()), one.get("news_levels", ())),
+        ended_at=ended_at,
+        returned=bool(one.get("returned", False)),
+        source=printable(str(one.get("source", ""))),
+        wait_seconds=_number(one.get("wait", 0.0)),
+        left_out=min(MAX_ALERTS, max(0, int(one.get("left_out", 0)))),
     )
     return (str(one["rule"]), printable(str(one["target"]))), state
+
+
+def _parse_reasons(texts: Iterable[Sequence[object]], levels: Iterable[int | None]) -> tuple[Reason, ...]:
+    return tuple(
+        Reason(printable(str(signal)), printable(str(text)), None if level is None else Level(level))
+        for (signal, text), level in zip(texts, chain(levels, repeat(None)), strict=False)
+    )
 
 
 def _monotonic(boottime: float | None, moment: Moment, same_boot: bool) -> float | None:

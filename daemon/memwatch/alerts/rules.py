@@ -8,19 +8,32 @@ from typing import Literal
 from msgspec import Struct, field
 
 from memwatch.alerts.engine_rules import PENDING_SECONDS, describe_full, is_full
+from memwatch.alerts.sources import (
+    NOT_ANSWERING,
+    OF_MEMORY,
+    STOPPED,
+    levels_by_collector,
+    source_of,
+    source_of_device,
+)
 from memwatch.events import Event
 from memwatch.model import STALLED, Absent, PoolKind
 from memwatch.pressure.rules import FILLED_ON_PURPOSE
-from memwatch.snapshot import Level, Pressure, Reason, Snapshot
+from memwatch.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
 
 Severity = Literal["critical", "warning", "info"]
 
 URGENT = frozenset({"floor", "oom_kill", "livelock"})
 URGENT_SECONDS = 15.0
 CRITICAL = "pressure.critical"
+COLLECTOR_FAILED = "collector.failed"
 NEIGHBOUR_SILENT = "neighbour.silent"
 # The rule about kills, its kind of event, and the target of kills at limits of cgroups and of unknown scope.
 KILLS, OOM_KILL, KERNEL = "kernel.oom_kill", "oom_kill", "kernel"
+# Receivers that list no events get these.
+DEFAULT_EVENTS = (CRITICAL, COLLECTOR_FAILED)
+# Without readings for this time while memory was high, nothing would report that it is full.
+FAILED_SECONDS = 30.0
 
 
 class AlertRules(Struct, frozen=True):
@@ -44,7 +57,7 @@ class AlertRules(Struct, frozen=True):
     again_seconds: float = 300.0
     collector_pending_seconds: float = 60.0
     forecast_seconds: float = 300.0
-    events: frozenset[str] = frozenset({CRITICAL})
+    events: frozenset[str] = frozenset(DEFAULT_EVENTS)
     min_available_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def pending_for(self, verdict: Pressure) -> float:
@@ -68,7 +81,12 @@ class AlertRules(Struct, frozen=True):
 
 
 class Condition(Struct, frozen=True):
-    """Result of one rule for one target. `fact`: a one-off event that never resolves."""
+    """Result of one rule for one target. `fact`: a one-off event that never resolves.
+
+    `source`: the first word of the source of a true condition's figures. `kept`: the level to remember for a rule
+    without levels. `least`: the condition counts only if the remembered level is not lower. `unseen`: it is the
+    last known one, of a target without a reading now.
+    """
 
     rule: str
     target: str
@@ -78,6 +96,10 @@ class Condition(Struct, frozen=True):
     level: Level | None = None
     reasons: tuple[Reason, ...] = ()
     fact: bool = False
+    source: str = ""
+    kept: Level | None = None
+    least: Level = Level.LOW
+    unseen: bool = False
 
 
 Evaluate = Callable[[str, Snapshot, Sequence[Event], AlertRules], Iterator[Condition]]
@@ -87,6 +109,8 @@ class Rule(Struct, frozen=True):
     """An alert rule: its name for subscriptions, its severity and text, and the function that evaluates it.
 
     `alert`: its name in Alertmanager. `runbook`: the section of the runbooks, by default the one of that name.
+    `was`: its condition in the words of "critical before nvml stopped answering", "" without a source that can
+    stop. `fact`: its alerts are one-off events.
     """
 
     name: str
@@ -95,6 +119,8 @@ class Rule(Struct, frozen=True):
     evaluate: Evaluate
     alert: str
     runbook: str = ""
+    was: str = ""
+    fact: bool = False
 
 
 def evaluate_rules(snapshot: Snapshot, events: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
@@ -116,7 +142,9 @@ def evaluate_level(level: Level) -> Evaluate:
         for one in snapshot.pressure:
             urgent = is_urgent(one) and one.kind not in FILLED_ON_PURPOSE
             true = one.level >= level and not rules.has_enough_available(one)
-            yield Condition(name, one.target, true, rules.pending_for(one), urgent, one.level, one.reasons)
+            source = source_of(one.target, snapshot) if true else ""
+            wait = rules.pending_for(one)
+            yield Condition(name, one.target, true, wait, urgent, one.level, one.reasons, source=source)
 
     return evaluate
 
@@ -125,17 +153,40 @@ def evaluate_forecast(name: str, snapshot: Snapshot, _: Sequence[Event], rules: 
     for one in snapshot.pressure:
         seconds = one.seconds_to_full
         true = not isinstance(seconds, Absent) and seconds < rules.forecast_seconds
-        yield Condition(name, one.target, true, rules.pending_for(one), is_urgent(one), one.level, one.reasons)
+        source = source_of(one.target, snapshot) if true else ""
+        wait, urgent = rules.pending_for(one), is_urgent(one)
+        yield Condition(name, one.target, true, wait, urgent, one.level, one.reasons, source=source)
 
 
 def evaluate_collectors(
     name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules
 ) -> Iterator[Condition]:
     for status in snapshot.collectors:
-        if status.state in ("ok", "failing", "stalled"):
+        if status.state == "ok" or status.state in STOPPED:
             why = (Reason(status.state, f"{status.name} is {status.state}: {status.error}"),)
             wait = rules.collector_pending_seconds
             yield Condition(name, status.name, status.state != "ok", wait, reasons=why)
+
+
+def evaluate_failed(name: str, snapshot: Snapshot, _: Sequence[Event], __: AlertRules) -> Iterator[Condition]:
+    """Remember the level of the memory that each collector reads, for the time when it reads none."""
+    high = levels_by_collector(snapshot, Level.HIGH)
+    for status in snapshot.collectors:
+        if status.name not in OF_MEMORY:
+            continue
+        if status.state == "ok":
+            yield Condition(name, status.name, False, kept=high.get(status.name, Level.LOW))
+        elif status.state in NOT_ANSWERING:
+            why = (Reason(status.state, f"memory was high before {describe_failure(status)}"),)
+            yield Condition(
+                name, status.name, True, FAILED_SECONDS, reasons=why, source=status.name, least=Level.HIGH
+            )
+
+
+def describe_failure(status: CollectorStatus) -> str:
+    if status.state == "starting":
+        return f"{status.name} stopped answering; it has not since memwatchd started"
+    return f"{status.name} stopped answering: {status.error}"
 
 
 def evaluate_devices(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
@@ -144,7 +195,8 @@ def evaluate_devices(name: str, snapshot: Snapshot, _: Sequence[Event], rules: A
         if device.state == STALLED:
             continue
         why = (Reason("state", f"{device.name} is {device.state.replace('_', ' ')}"),)
-        yield Condition(name, device.id, device.state != "ok", rules.pending_seconds, reasons=why)
+        lost, source = device.state != "ok", source_of_device(device)
+        yield Condition(name, device.id, lost, rules.pending_seconds, reasons=why, source=source)
 
 
 def evaluate_engines(name: str, snapshot: Snapshot, _: Sequence[Event], __: AlertRules) -> Iterator[Condition]:
@@ -153,12 +205,14 @@ def evaluate_engines(name: str, snapshot: Snapshot, _: Sequence[Event], __: Aler
         full = is_full(engine)
         if not isinstance(full, Absent):
             why = (Reason("kv_full", describe_full(engine, snapshot)),)
-            yield Condition(name, engine.id, full, PENDING_SECONDS, reasons=why)
+            yield Condition(name, engine.id, full, PENDING_SECONDS, reasons=why, source="engines")
 
 
 def evaluate_neighbours(name: str, snapshot: Snapshot, _: Sequence[Event], __: AlertRules) -> Iterator[Condition]:
-    """Several machines see a silence; only one of them notifies."""
+    """Skip a neighbour of which this process has received nothing yet: its alert neither fires nor resolves."""
     for status in snapshot.neighbours:
+        if status.state == "starting":
+            continue
         why = (Reason("silent", f"{status.name}: {status.text}"),)
         yield Condition(name, status.name, status.notifies, urgent=True, reasons=why)
 
@@ -188,7 +242,14 @@ def build_fact(name: str, target: str, events: Sequence[Event]) -> Condition:
 
 
 RULES = (
-    Rule(CRITICAL, "critical", "memory is critical", evaluate_level(Level.CRITICAL), "MemoryCritical"),
+    Rule(
+        CRITICAL,
+        "critical",
+        "memory is critical",
+        evaluate_level(Level.CRITICAL),
+        "MemoryCritical",
+        was="critical",
+    ),
     Rule(
         "pressure.high",
         "warning",
@@ -196,6 +257,7 @@ RULES = (
         evaluate_level(Level.HIGH),
         "MemoryHigh",
         "MemoryHighForLong",
+        "high",
     ),
     Rule(
         "pressure.medium",
@@ -204,17 +266,41 @@ RULES = (
         evaluate_level(Level.MEDIUM),
         "MemoryMedium",
         "MemoryHighForLong",
+        "medium",
     ),
-    Rule("pressure.forecast", "warning", "memory will be full soon", evaluate_forecast, "MemoryFullSoon"),
+    Rule(
+        "pressure.forecast",
+        "warning",
+        "memory will be full soon",
+        evaluate_forecast,
+        "MemoryFullSoon",
+        was="full soon",
+    ),
+    Rule(
+        COLLECTOR_FAILED,
+        "warning",
+        "a collector failed while its memory was high",
+        evaluate_failed,
+        "MemwatchCollectorFailed",
+        "MemwatchCollectorDown",
+    ),
     Rule("collector.failing", "warning", "a collector has failed", evaluate_collectors, "MemwatchCollectorDown"),
-    Rule("engine.kv_full", "warning", "a model server's KV cache is full", evaluate_engines, "EngineKVCacheFull"),
-    Rule("device.lost", "critical", "a GPU is lost or needs a reset", evaluate_devices, "GPULost"),
+    Rule(
+        "engine.kv_full",
+        "warning",
+        "a model server's KV cache is full",
+        evaluate_engines,
+        "EngineKVCacheFull",
+        was="full",
+    ),
+    Rule("device.lost", "critical", "a GPU is lost or needs a reset", evaluate_devices, "GPULost", was="lost"),
     Rule(
         KILLS,
         "warning",
         "the OOM killer killed a process",
         evaluate_kills,
         "MemoryOOMKill",
+        fact=True,
     ),
     Rule(
         "driver.error",
@@ -222,6 +308,7 @@ RULES = (
         "a GPU driver reported an error",
         evaluate_events("driver", "driver"),
         "GPUMemoryErrors",
+        fact=True,
     ),
     Rule(
         "daemon.unclean_restart",
@@ -229,10 +316,13 @@ RULES = (
         "memwatchd ended unexpectedly",
         evaluate_events("unclean", "memwatchd"),
         "MemwatchRestarted",
+        fact=True,
     ),
     Rule(NEIGHBOUR_SILENT, "critical", "another machine is silent", evaluate_neighbours, "NeighbourSilent"),
 )
 SEVERITY = {rule.name: rule.severity for rule in RULES}
+FACTS = frozenset(rule.name for rule in RULES if rule.fact)
+WAS = {rule.name: rule.was for rule in RULES if rule.was}
 EVENTS = tuple(rule.name for rule in RULES)
 LEVELS = {CRITICAL: Level.CRITICAL, "pressure.high": Level.HIGH, "pressure.medium": Level.MEDIUM}
 EVENT_KINDS = frozenset({OOM_KILL, "driver", "unclean"})

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from msgspec.structs import replace
 
 from memwatch.alerts.rules import EVENT_KINDS, NEIGHBOUR_SILENT, AlertRules, evaluate_rules
+from memwatch.alerts.sources import collector_states
 from memwatch.alerts.state import AlertState, Key, Notification, new_notification_id, step
 from memwatch.clock import Clock, Moment
 from memwatch.events import Event, EventLog
@@ -304,7 +305,14 @@ class Monitor:
         conditions = evaluate_rules(snapshot, self._new_events(), rules)
         silences = in_force(self.silences, now.boottime)
         alert_states, notifications = step(
-            self.alert_states, conditions, now.monotonic, now.wall, rules, new_notification_id, silences
+            self.alert_states,
+            conditions,
+            now.monotonic,
+            now.wall,
+            rules,
+            new_notification_id,
+            silences,
+            collector_states(snapshot),
         )
         self.alert_states, self._pending_notifications, self._events_seen = (
             alert_states,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from memwatch import units
 from memwatch.accounting.driver_errors import find_device
+from memwatch.alerts.reasons import describe_news
 from memwatch.alerts.rules import CRITICAL
 from memwatch.alerts.state import Notification
 from memwatch.drivers.error_words import describe_kind
@@ -260,7 +261,7 @@ def _alert_sentence(notification: Notification, label: str) -> str:
             rule = "critical" if notification.rule == CRITICAL else notification.rule
             return f"alert {word}: {label} {rule}{eased}"
         rule = "" if notification.rule == CRITICAL else f" ({notification.rule})"
-        return f"alert {word}: {label} {level.label}{rule}{eased}"
+        return f"alert {word}: {label} {level.label}{rule}{eased}{describe_news(notification.new_reasons)}"
     why = "; ".join(reason.text for reason in notification.reasons) or notification.target
     return f"alert {word}: {notification.rule} ({why})"
 

@@ -332,14 +332,7 @@ class NotificationManager:
             channel = receiver.channel
             if channel.kind not in bodies:
                 bodies[channel.kind] = channel.body(notification, snapshot, self._sender_of(notification))
-            new_messages.append(
-                (
-                    receiver.queue,
-                    NewMessage(
-                        notification.id, alert_key(notification), kind_of(notification), bodies[channel.kind]
-                    ),
-                )
-            )
+            new_messages.append((receiver.queue, new_message(notification, bodies[channel.kind])))
         return new_messages
 
     def _sender_of(self, notification: Notification) -> Sender:
@@ -352,6 +345,11 @@ class NotificationManager:
         encoded = encode_silences(silences, self._monitor.identity.boot_id, self._unread_silences)
         if self.outbox.values.get(SILENCES) != encoded:
             self.outbox.put((), {SILENCES: encoded})
+
+
+def new_message(notification: Notification, body: bytes) -> NewMessage:
+    is_changed = bool(notification.new_reasons)
+    return NewMessage(notification.id, alert_key(notification), kind_of(notification), body, is_changed)
 
 
 def alert_key(notification: Notification) -> str:

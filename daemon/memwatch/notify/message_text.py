@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memwatch.alerts.reasons import describe_news
 from memwatch.alerts.rules import RULES
 from memwatch.alerts.state import Notification
 from memwatch.model import Absent
@@ -15,7 +16,7 @@ _WORDS = {rule.name: rule.words for rule in RULES}
 
 
 def build_title(notification: Notification, snapshot: Snapshot) -> str:
-    """Render the title, one line: "spark-1: memory is critical (System RAM)".
+    """Render the title, one line: "spark-1: memory is critical (System RAM)", with new reasons at the end.
 
     Of an alert that only still fires: "spark-1: memory was critical, now OK (System RAM)".
     """
@@ -25,7 +26,7 @@ def build_title(notification: Notification, snapshot: Snapshot) -> str:
         words = f"{words.replace(' is ', ' was ', 1)}, now {notification.level_now.label}"
     state = "" if notification.firing else "resolved: "
     again = "still firing: " if notification.repeated else ""
-    return _clean(f"{snapshot.host}: {state}{again}{words} ({where})")
+    return _clean(f"{snapshot.host}: {state}{again}{words} ({where}){describe_news(notification.new_reasons)}")
 
 
 def build_text(notification: Notification, snapshot: Snapshot, sender: Sender | None) -> str:

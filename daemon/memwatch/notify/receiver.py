@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from memwatch.alerts.rules import CRITICAL, EVENTS, KERNEL, KILLS
+from memwatch.alerts.rules import DEFAULT_EVENTS, EVENTS, KERNEL, KILLS, LEVELS
 from memwatch.alerts.state import Notification
 from memwatch.clock import Clock, SystemClock
 from memwatch.notify.channel import Channel, Reminder
@@ -44,12 +44,24 @@ class Subscription(Struct, frozen=True):
     `instead_of_prometheus`: Prometheus's shipped rules leave out what the receiver gets while it works.
     """
 
-    events: frozenset[str] = frozenset({CRITICAL})
+    events: frozenset[str] = frozenset(DEFAULT_EVENTS)
     targets: frozenset[str] = frozenset()
     instead_of_prometheus: bool = False
 
     def wants(self, notification: Notification) -> bool:
-        return self.covers(notification.rule, notification.target)
+        return self.covers(notification.rule, notification.target) and not self._gets_as_other(notification)
+
+    def _gets_as_other(self, notification: Notification) -> bool:
+        """Return True if all new reasons of an alert are of a higher level, whose own alert it gets as well."""
+        least, new = LEVELS.get(notification.rule), notification.new_reasons
+        rules = {level: rule for rule, level in LEVELS.items()}
+        return bool(new) and all(
+            one.level is not None
+            and least is not None
+            and one.level > least
+            and self.covers(rules[one.level], notification.target)
+            for one in new
+        )
 
     def covers(self, rule: str, target: str) -> bool:
         """Check a rule and a target. `kernel` selects all kills, also those for lack of System RAM."""

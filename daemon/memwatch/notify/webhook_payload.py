@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from memwatch.alerts.state import Notification
 from memwatch.model import Absent, Pool, Process, Share, Words
 from memwatch.notify.sender import Sender
 from memwatch.render.json import SCHEMA, Json, known, rfc3339, to_bytes
-from memwatch.snapshot import Level, LevelWord, Snapshot
+from memwatch.snapshot import Level, LevelWord, Reason, Snapshot
 
 # Standard Webhooks recommends that senders keep bodies small: "less than 20kb".
 MAX_BODY_BYTES = 20_000
@@ -168,9 +169,8 @@ def body_json(notification: Notification, snapshot: Snapshot, sender: Sender, le
         "level": _word(notification.level),
         "level_now": _word(notification.level_now),
         "previous": _word(notification.previous),
-        "reasons": [
-            {"signal": why.signal, "text": cut(why.text, length)} for why in notification.reasons[:MAX_REASONS]
-        ],
+        "reasons": reasons_json(notification.reasons, length),
+        "new_reasons": reasons_json(notification.new_reasons, length),
         "values": values_json(notification, snapshot, length),
         "top": [top_json(process, length) for process in select_top(snapshot.processes)],
         "labels": dict(sender.labels),
@@ -182,6 +182,10 @@ def body_json(notification: Notification, snapshot: Snapshot, sender: Sender, le
 
 def _word(level: Level | None) -> LevelWord | None:
     return None if level is None else level.word
+
+
+def reasons_json(reasons: Sequence[Reason], length: int) -> list[Json]:
+    return [{"signal": why.signal, "text": cut(why.text, length)} for why in reasons[:MAX_REASONS]]
 
 
 def values_json(notification: Notification, snapshot: Snapshot, length: int) -> Json:

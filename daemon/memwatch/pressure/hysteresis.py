@@ -58,7 +58,7 @@ def use_reason(
     text = describe_use(ratio, target, resident_bytes)
     if base_level(ratio, rules.thresholds_for(target.id)) < level:
         text += f"; {describe_hold(state, now, target.id, rules)}"
-    return Reason("util", text)
+    return Reason("util", text, level)
 
 
 def describe_use(ratio: float, target: Target, resident_bytes: int = 0) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from memwatch import units
 from memwatch.model import Absent, Bytes
@@ -176,7 +177,7 @@ def with_locked(used: Reason, locked: Bytes, target: Target) -> Reason:
     """Name memory that programs lock, if it is much: neither reclaim nor swap can free it."""
     if isinstance(locked, Absent) or locked < LOCKED_RATIO * target.size_bytes:
         return used
-    return Reason(used.signal, f"{used.text}; {units.size(locked)} of it locked (mlock)")
+    return replace(used, text=f"{used.text}; {units.size(locked)} of it locked (mlock)")
 
 
 def is_near_the_end(forecast: Forecast, target: Target, ratio: float) -> bool:
@@ -210,7 +211,7 @@ def select_reasons(held: Mapping[str, HeldSignal], now: float) -> list[tuple[Lev
     for one in sorted(held.values(), key=lambda one: one.signal.level):
         by_name[one.signal.name] = one
     ordered = sorted(by_name.values(), key=lambda one: -one.signal.level)
-    return [(one.signal.level, Reason(one.signal.name, add_age(one, now))) for one in ordered]
+    return [(one.signal.level, Reason(one.signal.name, add_age(one, now), one.signal.level)) for one in ordered]
 
 
 def add_age(held: HeldSignal, now: float) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar, cast
 
 from msgspec import defstruct
 
-from memwatch.alerts.rules import CRITICAL, AlertRules
+from memwatch.alerts.rules import DEFAULT_EVENTS, AlertRules
 from memwatch.notify.http_proxy import Proxy
 from memwatch.notify.sender import JOB
 from memwatch.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
@@ -64,7 +64,7 @@ class Alerts(Section, frozen=True, kw_only=True):
             again_seconds=self.again_after.total_seconds(),
             collector_pending_seconds=self.collector_pending_for.total_seconds(),
             forecast_seconds=self.forecast_within.total_seconds(),
-            events=frozenset({CRITICAL, *(event for one in self.receivers for event in one.events)}),
+            events=frozenset({*DEFAULT_EVENTS, *(event for one in self.receivers for event in one.events)}),
         )
 
     def __post_init__(self) -> None:

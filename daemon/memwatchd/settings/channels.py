@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from memwatch.alerts.rules import CRITICAL, EVENTS
+from memwatch.alerts.rules import DEFAULT_EVENTS, EVENTS
 from memwatch.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
 from memwatch.notify.apprise import AppriseChannel
 from memwatch.notify.channel import Channel, WebhookChannel, context_for
@@ -76,7 +76,7 @@ class ReceiverSection(Section, frozen=True, kw_only=True):
         Converter(parse_nonempty_tuple),
         Accepts(f"a list with any of {', '.join(EVENTS)}", '["pressure.critical"]'),
         ON_RELOAD,
-    ] = (CRITICAL,)
+    ] = DEFAULT_EVENTS
     targets: Annotated[
         tuple[str, ...], Converter(parse_tuple), Accepts("an id as in /api/v1/snapshot", '["ram"]')
     ] = ()

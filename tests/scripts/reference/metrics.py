@@ -58,7 +58,10 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Other machines": ("neighbour_",),
     "Collectors": ("collector_",),
     "History": ("history_",),
-    "Model servers": ("engine_", "engines_",),
+    "Model servers": (
+        "engine_",
+        "engines_",
+    ),
     "Alerts": ("alert_", "alerts_", "incident_", "notification", "outbox_"),
     "The daemon": (
         "snapshot_",

@@ -10,7 +10,7 @@ import yaml
 
 from memwatch import units
 from memwatch.alerts.engine_rules import FULL_RATIO, PENDING_SECONDS
-from memwatch.alerts.rules import RULES, URGENT, URGENT_SECONDS, AlertRules
+from memwatch.alerts.rules import FAILED_SECONDS, RULES, URGENT, URGENT_SECONDS, AlertRules
 from memwatch.model import Thresholds
 from memwatch.notify.sender import Sender
 from memwatch.notify.webhook_payload import TEXT_LENGTHS, body_json
@@ -206,6 +206,11 @@ def alert_conditions() -> dict[str, tuple[str, str]]:
         "pressure.high": (target, f"level {Level.HIGH.word} or worse, {levels}"),
         "pressure.medium": (target, f"level {Level.MEDIUM.word} or worse, {levels}"),
         "pressure.forecast": (target, forecast),
+        "collector.failed": (
+            "collector",
+            f"by default: memory that it reads was {Level.HIGH.word} or worse, and it has not answered for "
+            f"{span(FAILED_SECONDS)}",
+        ),
         "collector.failing": ("collector", f"it fails or is stalled, {collector}"),
         "device.lost": ("device", f"it is lost, missing or needs a reset, after {pending}"),
         "engine.kv_full": (
@@ -217,7 +222,7 @@ def alert_conditions() -> dict[str, tuple[str, str]]:
         "daemon.unclean_restart": ("`memwatchd`", "at the next start, as a one-off event"),
         "neighbour.silent": (
             "neighbour",
-            "no tick for 10 s or 5 of its intervals, and no other machine receives it",
+            "no tick for 10 s or 5 of its intervals; up to 30 s later if another machine reports on it",
         ),
     }
 
@@ -232,7 +237,8 @@ def alerts_part() -> str:
         f"full within {span(URGENT_SECONDS)}. It resolves {span(times.resolve_seconds)} after the "
         f"condition ended (`resolve_after`), and fires for {span(times.keep_firing_seconds)} at least "
         f"(`keep_firing_for`). While it fires, it is sent again every {span(times.repeat_seconds)} "
-        f"(`repeat_every`); one that returns is sent at most every {span(times.again_seconds)} (`again_after`)."
+        f"(`repeat_every`); one that returns is sent at most every {span(times.again_seconds)} (`again_after`). "
+        "[Laws of alerts](../explanation/alerts.md) has what else holds."
     )
     body = table(("rule", "severity", "target", "fires"), rows)
     return "## Alert rules\n\n" + ALERTS_INTRO.strip() + "\n\n" + body + "\n\n" + urgent

@@ -20,10 +20,12 @@ from memwatch.alerts.persistence import (
     encode_alert_states,
     encode_silences,
 )
-from memwatch.alerts.state import AlertState, Key
+from memwatch.alerts.rules import AlertRules, evaluate_rules
+from memwatch.alerts.state import AlertState, Key, step
 from memwatch.clock import Moment
 from memwatch.silences import MAX_SECONDS, Silence, by_wall_clock
 from memwatch.snapshot import Level, Reason
+from support.sample_snapshots import calm_workstation
 
 STOPPED = Moment(monotonic=1000.0, boottime=1500.0, wall=1e9)
 FIRING = AlertState(
@@ -34,9 +36,14 @@ FIRING = AlertState(
     notified=True,
     seen_at=999.0,
     started_unix=1e9 - 100,
-    reasons=(Reason("util", "96.2% used"),),
+    reasons=(Reason("util", "96.2% used", Level.CRITICAL), Reason("psi", "some tasks wait")),
+    said={"util": Level.CRITICAL},
+    news=(Reason("floor", "the last 200 MiB", Level.CRITICAL),),
+    ended_at=880.0,
+    returned=True,
+    source="meminfo",
 )
-PENDING = AlertState(since=998.0, before=Level.MEDIUM)
+PENDING = AlertState(since=998.0, before=Level.MEDIUM, source="nvml", wait_seconds=60.0)
 WATCHES: dict[Key, AlertState] = {("pressure.critical", "ram"): FIRING, ("pressure.critical", "gpu0.vram"): PENDING}
 
 
@@ -47,7 +54,7 @@ def test_alerts_resume_after_a_restart() -> None:
     found = decode_alert_states(encode_alert_states(WATCHES, STOPPED, "boot"), started, "boot")
 
     assert found[("pressure.critical", "ram")] == replace(FIRING, seen_at=1005.0)
-    assert found[("pressure.critical", "gpu0.vram")] == PENDING
+    assert found[("pressure.critical", "gpu0.vram")] == replace(PENDING, seen_at=1005.0)
 
 
 def test_wall_clock_is_ignored_and_suspend_counts_as_time() -> None:
@@ -69,6 +76,37 @@ def test_firing_alerts_survive_a_reboot() -> None:
     firing = found[("pressure.critical", "ram")]
     assert (firing.firing, firing.notified, firing.fired_at) == (True, True, 20.0)
     assert found[("pressure.critical", "gpu0.vram")].since is None
+
+
+def test_event_that_waits_is_sent_after_a_reboot() -> None:
+    """A power failure within five minutes after the notification of an earlier kill loses no later kill."""
+    kills: dict[Key, AlertState] = {
+        ("kernel.oom_kill", "kernel"): AlertState(
+            since=990.0, notified_at=900.0, reasons=(Reason("oom_kill", "killed python3"),), left_out=7
+        )
+    }
+    started = Moment(monotonic=20.0, boottime=20.0, wall=1e9 + 60)
+    states = decode_alert_states(encode_alert_states(kills, STOPPED, "boot"), started, "another boot")
+
+    conditions = evaluate_rules(calm_workstation(), (), AlertRules(events=frozenset({"kernel.oom_kill"})))
+    _, (found,) = step(states, conditions, 21.0, 1e9, AlertRules(), lambda: "msg_1")
+
+    assert [why.text for why in found.reasons] == ["7 earlier events are left out", "killed python3"]
+
+
+def test_high_memory_of_a_collector_is_remembered_within_a_boot() -> None:
+    """memwatchd is killed, and the driver hangs when it starts again. After a reboot the memory is empty."""
+    remembered: dict[Key, AlertState] = {
+        ("collector.failed", "nvml"): AlertState(before=Level.HIGH),
+        ("collector.failed", "meminfo"): AlertState(before=Level.MEDIUM),
+    }
+    data = encode_alert_states(remembered, STOPPED, "boot")
+    started = Moment(monotonic=1005.0, boottime=1505.0, wall=1e9 + 5)
+
+    assert decode_alert_states(data, started, "boot") == {
+        ("collector.failed", "nvml"): AlertState(before=Level.HIGH)
+    }
+    assert decode_alert_states(data, started, "another boot") == {("collector.failed", "nvml"): AlertState()}
 
 
 def test_calm_targets_are_not_written() -> None:

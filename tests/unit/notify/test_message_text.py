@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.alerts.rules import EVENTS
+from memwatch.alerts.state import Notification
 from memwatch.clock import SystemClock
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
@@ -19,7 +20,7 @@ from memwatch.notify.message_text import build_text, build_title
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.notify.receiver import Receiver, Subscription
 from memwatch.notify.sender import Sender
-from memwatch.snapshot import Reason
+from memwatch.snapshot import Level, Reason
 from support.sample_snapshots import critical_gb10, hostile_names, simulated
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
@@ -41,6 +42,36 @@ def alerting_to(**wanted: tuple[str, Subscription]) -> Iterator[NotificationMana
         yield made
     finally:
         made.close()
+
+
+def critical_news(*signals: str) -> Notification:
+    """Return a change of an alert about high, whose new reasons ask for critical."""
+    news = tuple(Reason(signal, f"{signal} is critical", Level.CRITICAL) for signal in signals)
+    return replace(notice(rule="pressure.high"), new_reasons=news)
+
+
+def test_new_reasons_are_in_the_title() -> None:
+    title = build_title(critical_news("util", "floor"), critical_gb10())
+
+    assert (
+        title == "spark-1: memory is high or critical (System RAM), now also: util is critical; floor is critical"
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "is_sent"),
+    [({"pressure.high"}, True), ({"pressure.high", "pressure.critical"}, False), ({"pressure.critical"}, False)],
+)
+def test_rise_that_has_its_own_alert_is_sent_once(events: set[str], is_sent: bool) -> None:
+    """A receiver of both levels gets the alert about critical, and no change of the one about high."""
+    assert Subscription(frozenset(events)).wants(critical_news("util")) is is_sent
+
+
+def test_new_reason_of_the_same_level_is_sent_to_receivers_of_both_levels() -> None:
+    wanted = Subscription(frozenset({"pressure.high", "pressure.critical"}))
+    news = Reason("fragmentation", "no free block", Level.HIGH)
+
+    assert wanted.wants(replace(critical_news("util"), new_reasons=(news,)))
 
 
 @pytest.mark.process

@@ -103,6 +103,28 @@ def test_repeated_notice_supersedes_an_undelivered_one() -> None:
     assert (outcomes, len(queue)) == ([Outcome.SUPERSEDED], 1)
 
 
+def test_new_reasons_of_an_undelivered_alert_are_sent_after_it() -> None:
+    """A receiver that fails for a while gets both: the second says what the first does not."""
+    queue, received = Queue(), []
+    queue.add(queued(1, True))
+
+    outcomes = queue.add(Message(2, "msg_2", "ram", Kind.FIRING, b"{}", changed=True))
+    while (entry := queue.first_due(now=1.0)) is not None:
+        received.append(entry.id)
+        queue.mark_delivered(entry)
+
+    assert (outcomes, received) == ([], ["msg_1", "msg_2"])
+
+
+def test_new_reasons_are_dropped_with_an_undelivered_alert_that_resolved() -> None:
+    queue = Queue()
+    queue.add(queued(1, True))
+    queue.add(Message(2, "msg_2", "ram", Kind.FIRING, b"{}", changed=True))
+
+    assert queue.add(queued(3, False)) == [Outcome.SUPERSEDED] * 3
+    assert len(queue) == 0
+
+
 class Listener:
     """Receiver of a queue; steps start and end its attempts."""
 

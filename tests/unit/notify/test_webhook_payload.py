@@ -16,7 +16,14 @@ from memwatch.model import Absent, Process
 from memwatch.notify.alertmanager import alert_json
 from memwatch.notify.message_text import build_text, build_title
 from memwatch.notify.sender import Sender
-from memwatch.notify.webhook_payload import MAX_BODY_BYTES, build_body, parse_endpoint, parse_secret, sign
+from memwatch.notify.webhook_payload import (
+    MAX_BODY_BYTES,
+    TEXT_LENGTHS,
+    build_body,
+    parse_endpoint,
+    parse_secret,
+    sign,
+)
 from memwatch.snapshot import Level, Reason
 from memwatchd.settings.labels import MAX_LABELS, MAX_VALUE_LENGTH
 from support.sample_snapshots import calm_workstation, container_with_limit, critical_gb10
@@ -33,7 +40,7 @@ def test_body_has_alert_target_and_largest_processes() -> None:
 
     assert list(body) == [
         "schema", "id", "event", "time", "unix", "host", "target", "rule", "severity", "started", "repeated",
-        "level", "level_now", "previous", "reasons", "values", "top", "labels", "dashboard_url", "runbook_url",
+        "level", "level_now", "previous", "reasons", "new_reasons", "values", "top", "labels", "dashboard_url", "runbook_url",
         "incident_url",
     ]  # fmt: skip
     assert (body["schema"], body["id"], body["event"]) == (1, "msg_1", "pressure.critical")
@@ -69,6 +76,17 @@ def test_message_about_an_alert_that_only_still_fires_says_so() -> None:
     first, figures, *_ = build_text(held, snapshot, None).splitlines()
     assert first == "was critical: 96.2% used"
     assert figures.startswith("System RAM: 39.6% used")
+
+
+def test_body_has_the_new_reasons_of_a_firing_alert() -> None:
+    """Empty for the first notification of an alert and for reminders."""
+    news = replace(notice(), new_reasons=(Reason("floor", "\x1b" * 1000, Level.CRITICAL),))
+
+    first, changed = (json.loads(build_body(one, critical_gb10(), Sender())) for one in (notice(), news))
+
+    assert (first["event"], first["new_reasons"]) == (changed["event"], [])
+    assert changed["new_reasons"][0]["signal"] == "floor"
+    assert len(changed["new_reasons"][0]["text"]) <= TEXT_LENGTHS[0]
 
 
 def test_messages_link_to_the_incident_of_the_alert() -> None:
@@ -113,7 +131,8 @@ def test_body_is_bounded_for_any_names(names: list[str], reasons: list[str]) -> 
         for pid, name in enumerate(long, start=1)
     )
     snapshot = replace(calm_workstation(), processes=processes)
-    alert = replace(notice(), reasons=tuple(Reason("util", reason * 10) for reason in reasons))
+    why = tuple(Reason("util", reason * 10) for reason in reasons)
+    alert = replace(notice(), reasons=why, new_reasons=why)
 
     labels = {f"{number:0{64}}": "\U0001f525" * MAX_VALUE_LENGTH for number in range(MAX_LABELS)}
     body = build_body(alert, snapshot, Sender("https://example.com/" + "x" * 1900, labels=labels))

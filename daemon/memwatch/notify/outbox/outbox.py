@@ -54,6 +54,7 @@ class NewMessage(Struct, frozen=True):
     alert: str
     kind: Kind
     body: bytes
+    changed: bool = False
 
 
 class ReceiverQueue:
@@ -196,6 +197,7 @@ class Outbox:
                     new_message.body,
                     due=now + backoff,
                     queued_at=now,
+                    changed=new_message.changed,
                 )
                 if queue.add(message):
                     full.append(queue.name)

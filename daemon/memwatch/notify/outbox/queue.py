@@ -39,7 +39,8 @@ ABOUT_ALERTS = frozenset({Kind.FIRING, Kind.RESOLVED})
 class Message(Struct, eq=False):
     """A notification for one receiver. `due`: monotonic seconds; `attempts`: number of failed ones.
 
-    `queued_at`: monotonic seconds; None for a message of an earlier run.
+    `queued_at`: monotonic seconds; None for a message of an earlier run. `changed`: it has reasons that no earlier
+    message about its alert has.
     `seq` orders messages and is their key on disk. Messages about one `alert` are delivered in order.
     """
 
@@ -52,6 +53,7 @@ class Message(Struct, eq=False):
     due: float = 0.0
     in_flight: bool = False
     queued_at: float | None = None
+    changed: bool = False
 
     @property
     def firing(self) -> bool:
@@ -229,7 +231,7 @@ class Queue:
 
     def _is_redundant(self, new: Message) -> bool:
         """Return True for a message that repeats the last one, or resolves an undelivered firing notification."""
-        if new.kind is Kind.FACT:
+        if new.kind is Kind.FACT or new.changed:
             return False
         if new.kind is Kind.TEST:
             return self._hasten_test(new.due)

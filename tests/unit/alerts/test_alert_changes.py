@@ -1,0 +1,281 @@
+"""Alerts that change while they fire, or whose source stops answering: new reasons, held ones, returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.alerts.rules import AlertRules, Condition, evaluate_rules
+from memwatch.alerts.sources import OF_MEMORY, STARTING_SECONDS, collectors_of, source_word
+from memwatch.alerts.state import CHANGE_SECONDS, AlertState, Key, Notification, step
+from memwatch.findings import stale_pool
+from memwatch.silences import Silence
+from memwatch.snapshot import CollectorState, CollectorStatus, Level, Pressure, Reason, Snapshot
+from support.generated.choices import RandomChoices
+from support.generated.machine import draw_machine, tick
+from support.sample_snapshots import calm_workstation
+
+RULES = AlertRules()
+KILL = Reason("oom_kill", "the kernel killed python3", Level.CRITICAL)
+USED = Reason("util", "97% used", Level.CRITICAL)
+OF_RAM: Key = ("pressure.critical", "ram")
+
+
+class Alerts:
+    """Alerts of one process, by conditions at seconds of a virtual clock."""
+
+    def __init__(self, rules: AlertRules = RULES) -> None:
+        self.rules = rules
+        self.states: Mapping[Key, AlertState] = {}
+        self.silences: tuple[Silence, ...] = ()
+        self.number = 0
+
+    def tick(
+        self, at: float, *conditions: Condition, collectors: Mapping[str, CollectorState] | None = None
+    ) -> list[Notification]:
+        self.number += 1
+        name = f"msg_{self.number}"
+        self.states, sent = step(
+            self.states, conditions, at, 1e9 + at, self.rules, lambda: name, self.silences, collectors or {}
+        )
+        return list(sent)
+
+    def see(self, at: float, snapshot: Snapshot) -> list[Notification]:
+        states = {one.name: one.state for one in snapshot.collectors}
+        return self.tick(at, *evaluate_rules(snapshot, (), self.rules), collectors=states)
+
+
+def critical(*reasons: Reason, wait: float = 0.0) -> Condition:
+    return Condition(*OF_RAM, True, wait, urgent=True, level=Level.CRITICAL, reasons=reasons, source="meminfo")
+
+
+def clear() -> Condition:
+    return Condition(*OF_RAM, False, level=Level.LOW)
+
+
+def test_real_critical_after_a_kill_is_notified_as_well() -> None:
+    """The alert of the kill is kept firing; the reason that comes later is new, and the key is the same."""
+    alerts = Alerts()
+    (first,) = alerts.tick(0.0, critical(KILL))
+    assert alerts.tick(10.0, critical(KILL)) == []
+
+    (second,) = alerts.tick(40.0, critical(USED, KILL))
+
+    assert (second.rule, second.target, second.alert) == (first.rule, first.target, first.alert)
+    assert (second.firing, second.repeated, second.new_reasons) == (True, False, (USED,))
+    assert second.started_unix == first.started_unix
+    assert alerts.tick(80.0, critical(USED, KILL)) == []
+
+
+def test_reason_that_gets_stronger_is_new_and_a_weaker_one_is_not() -> None:
+    """82 % beside a kill is told with it. It asks for critical only when it is 97 %."""
+    alerts = Alerts()
+    weak, waits = Reason("util", "82% used", Level.HIGH), Reason("psi", "some tasks wait", Level.MEDIUM)
+    alerts.tick(0.0, critical(weak, KILL))
+
+    assert alerts.tick(40.0, critical(weak, KILL, waits)) == []
+    (found,) = alerts.tick(80.0, critical(USED, KILL))
+    assert found.new_reasons == (USED,)
+
+
+def test_rise_to_critical_is_news_for_an_alert_about_high() -> None:
+    alerts = Alerts()
+    high = Condition("pressure.high", "ram", True, level=Level.HIGH, reasons=(Reason("util", "85%", Level.HIGH),))
+    alerts.tick(0.0, high)
+
+    (found,) = alerts.tick(60.0, replace(high, level=Level.CRITICAL, reasons=(USED,)))
+
+    assert (found.event, found.level, found.new_reasons) == ("pressure.high", Level.CRITICAL, (USED,))
+
+
+def test_reasons_of_one_collapse_are_notified_together() -> None:
+    """Five signals within seconds: one notification at once, and one with all others."""
+    alerts = Alerts()
+    signals = [Reason(name, f"{name} is critical", Level.CRITICAL) for name in ("ttf", "util", "floor", "psi_full")]
+    sent = []
+    for second in range(120):
+        sent += [(second, one) for one in alerts.tick(second, critical(*signals[: 1 + second // 2]))]
+
+    assert [second for second, _ in sent] == [0, CHANGE_SECONDS]
+    assert sent[1][1].new_reasons == tuple(signals[1:])
+
+
+def test_reason_that_comes_and_goes_is_notified_once() -> None:
+    alerts = Alerts()
+    alerts.tick(0.0, critical(KILL))
+    sent = []
+    for second in range(1, 3600):
+        reasons = (USED, KILL) if second % 100 < 50 else (KILL,)
+        sent += alerts.tick(second, critical(*reasons))
+
+    assert [one.new_reasons for one in sent] == [(USED,)]
+
+
+def test_new_reason_within_a_silence_is_notified_when_it_ends() -> None:
+    alerts = Alerts()
+    alerts.tick(0.0, critical(KILL))
+    alerts.silences = (Silence("sil", 0.0, 0.0, 1e9),)
+    assert alerts.tick(60.0, critical(USED)) == []
+    alerts.silences = ()
+
+    (found,) = alerts.tick(90.0, critical(KILL))
+
+    assert found.new_reasons == (USED,)
+
+
+def test_reminder_while_the_condition_is_over_leaves_a_new_reason_for_later() -> None:
+    """The reason came and went within the 30 s; the alert fires on, and is critical again after its reminder."""
+    alerts = Alerts(replace(RULES, repeat_seconds=40.0, resolve_seconds=600.0))
+    alerts.tick(0.0, critical(KILL))
+    alerts.tick(20.0, critical(USED, KILL))
+    for second in (25.0, 35.0):
+        assert alerts.tick(second, clear()) == []
+    (reminder,) = alerts.tick(41.0, clear())
+
+    (found,) = alerts.tick(75.0, critical(KILL))
+
+    assert (reminder.repeated, reminder.new_reasons) == (True, ())
+    assert found.new_reasons == (USED,)
+
+
+def ticks_of(alerts: Alerts, first: int, last: int, snapshot: Snapshot) -> Iterator[tuple[int, Notification]]:
+    for second in range(first, last):
+        yield from ((second, one) for one in alerts.see(second, snapshot))
+
+
+def machine(level: Level, state: CollectorState = "ok") -> Snapshot:
+    """Return a machine whose System RAM has this level, or is not read."""
+    calm = calm_workstation()
+    ram, error = replace(calm.pools[0], source="meminfo:MemAvailable"), None if state == "ok" else "no response"
+    verdict = Pressure("ram", level, level, 0.97, (Reason("util", "97% used", level),) if level else ())
+    return replace(
+        calm,
+        pools=(ram if state == "ok" else stale_pool(ram),),
+        pressure=(verdict,) if state == "ok" else (),
+        collectors=(CollectorStatus("meminfo", state, error=error),),
+    )
+
+
+def test_pending_alert_fires_when_its_source_stops_answering() -> None:
+    alerts = Alerts()
+    ticks = [*ticks_of(alerts, 0, 3, machine(Level.CRITICAL))]
+
+    ticks += ticks_of(alerts, 3, 20, machine(Level.CRITICAL, "stalled"))
+
+    ((second, found),) = ticks
+    assert (second, found.event, found.level) == (5, "pressure.critical", Level.CRITICAL)
+    assert [why.text for why in found.reasons] == ["97% used", "critical before meminfo stopped answering"]
+
+
+def test_pending_alert_waits_for_a_collector_that_starts() -> None:
+    """A restart meanwhile: the collector gets 30 s. One that does not answer then hangs."""
+    alerts = Alerts()
+    sent = [*ticks_of(alerts, 0, 3, machine(Level.CRITICAL))]
+
+    sent += ticks_of(alerts, 3, 100, machine(Level.CRITICAL, "starting"))
+
+    assert next((second, one.rule) for second, one in sent) == (2 + STARTING_SECONDS, "pressure.critical")
+
+
+def test_pending_alert_of_a_target_that_is_gone_does_not_fire() -> None:
+    """A container ends while its limit is reached. Its collector answers, and fails an hour later."""
+    alerts = Alerts()
+    gone = replace(machine(Level.LOW), pools=(), pressure=())
+    sent = [*ticks_of(alerts, 0, 3, machine(Level.CRITICAL)), *ticks_of(alerts, 3, 100, gone)]
+
+    sent += ticks_of(alerts, 3700, 3800, machine(Level.LOW, "failing"))
+
+    assert sent == []
+
+
+def test_firing_alert_does_not_resolve_while_its_source_does_not_answer() -> None:
+    """Two hours without a reading are no recovery, and the alert is repeated."""
+    alerts = Alerts(replace(RULES, repeat_seconds=3600.0, events=frozenset({"pressure.critical"})))
+    sent = [*ticks_of(alerts, 0, 10, machine(Level.CRITICAL))]
+
+    sent += ticks_of(alerts, 10, 7300, machine(Level.CRITICAL, "stalled"))
+
+    assert [(second, one.firing, one.repeated) for second, one in sent] == [
+        (5, True, False),
+        (3605, True, True),
+        (7205, True, True),
+    ]
+
+
+def test_alert_held_by_a_silence_is_sent_although_its_source_hangs_when_it_ends() -> None:
+    alerts = Alerts()
+    alerts.silences = (Silence("sil", 0.0, 0.0, 1e9),)
+    assert [*ticks_of(alerts, 0, 10, machine(Level.CRITICAL))] == []
+    alerts.silences = ()
+
+    sent = [*ticks_of(alerts, 10, 12, machine(Level.CRITICAL, "stalled"))]
+
+    assert [(second, one.event) for second, one in sent] == [(10, "pressure.critical")]
+
+
+@pytest.mark.parametrize(("level", "is_told"), [(Level.MEDIUM, False), (Level.HIGH, True), (Level.CRITICAL, True)])
+def test_collector_that_fails_while_its_memory_was_high_is_an_alert_by_default(level: Level, is_told: bool) -> None:
+    alerts = Alerts()
+    [*ticks_of(alerts, 0, 100, machine(level))]
+
+    sent = [*ticks_of(alerts, 100, 200, machine(level, "stalled"))]
+    sent += ticks_of(alerts, 200, 400, machine(Level.LOW))
+
+    found = [(second, one) for second, one in sent if one.rule == "collector.failed"]
+    assert [(second, one.event) for second, one in found] == (
+        [(130, "collector.failed"), (260, "collector.resolved")] if is_told else []
+    )
+    for _, one in found[:1]:
+        text = "memory was high before meminfo stopped answering: no response"
+        assert ([why.text for why in one.reasons], one.target, one.level) == ([text], "meminfo", None)
+
+
+def test_collector_that_never_answered_is_not_said_to_have_failed_while_memory_was_high() -> None:
+    alerts = Alerts()
+
+    assert [*ticks_of(alerts, 0, 200, machine(Level.HIGH, "failing"))] == []
+
+
+def test_alert_that_returns_soon_has_to_be_clear_for_longer() -> None:
+    """Memory is critical for a second every 200 s, and cannot wait: the alert fires twice, and then stays."""
+    alerts = Alerts(replace(RULES, events=frozenset({"pressure.critical"})))
+    fired = []
+    for second in range(4000):
+        sent = alerts.tick(second, critical(KILL) if second % 200 == 0 else clear())
+        fired += [second for one in sent if one.firing]
+
+    assert fired == [0, 200]
+
+
+def events_of(number: int, at: int) -> Condition:
+    reasons = tuple(Reason("oom_kill", f"kill {at} {one}") for one in range(number))
+    return Condition("kernel.oom_kill", "kernel", bool(number), reasons=reasons, fact=True)
+
+
+def test_events_that_a_notification_leaves_out_are_counted() -> None:
+    """A kill loop kills 30 programs while notifications wait."""
+    alerts = Alerts()
+    alerts.tick(0.0, events_of(1, 0))
+    for second in range(10, 20):
+        assert alerts.tick(second, events_of(3, second)) == []
+
+    (found,) = alerts.tick(300.0, events_of(0, 300))
+
+    assert found.reasons[0].text == "15 earlier events are left out"
+    assert [why.text for why in found.reasons[1:]] == [
+        f"kill {at} {one}" for at in range(15, 20) for one in range(3)
+    ]
+
+
+def test_every_figure_of_a_generated_machine_has_collectors_that_may_hide_it() -> None:
+    """The sources of pools and limits name collectors of `OF_MEMORY`."""
+    sources: set[str] = set()
+    for seed in range(60):
+        _, snapshot = tick(draw_machine(RandomChoices(seed)))
+        sources |= {source_word(pool.source) for pool in snapshot.pools}
+        sources |= {source_word(share.source) for share in snapshot.shares}
+
+    assert {source for source in sources if not OF_MEMORY.issuperset(collectors_of(source))} == set()
+    assert {"meminfo", "nvml", "sysfs", "fdinfo"} <= sources
