@@ -22,7 +22,7 @@ PYTHONS ?= 3.10 3.14
 # Time for each target of `make fuzz`, and the targets; empty means all.
 SECONDS ?= 600
 TARGETS ?=
-# Number of generated machines of `make machines`.
+# Number of generated machines of `make machines`, and of histories of `make alert-laws`.
 COUNT ?= 100000
 # The build for the CPU is enough: TORCH="torch==2.13.0+cpu", with PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS.
 TORCH ?= torch
@@ -35,7 +35,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine golden mutants screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines scale \
+.PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine golden mutants screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines alert-laws scale \
 	reference docs verify-types shipped-config test-image test-deploy test-neighbours build deb test-system test-incidents test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
@@ -70,6 +70,7 @@ help:
 	@echo "make faults       inject faults and write docs/quality/faults.md (10 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, 200 times: at most one tick may be lost"
 	@echo "make machines     check the laws of the accounting on generated machines (COUNT=1000000 MACHINES_ARGS='--processes 2')"
+	@echo "make alert-laws   check the laws of alerts on generated histories (COUNT=1000000 LAWS_ARGS='--processes 2')"
 	@echo "make mutants      change pure modules in 316 places, one at a time: a test has to fail (PART=3/10 for a part)"
 	@echo "make test-pythons run the tests on every installed Python, 3.10 to 3.14"
 	@echo "make test-pins    check that the pinned versions exist for each of these Pythons"
@@ -213,6 +214,9 @@ faults: $(VENV)/.test tools
 
 machines: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.machines --count $(COUNT) $(MACHINES_ARGS)
+
+alert-laws: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m scripts.alert_laws --count $(COUNT) $(LAWS_ARGS)
 
 crash: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.crash_loop $(CRASH_ARGS)

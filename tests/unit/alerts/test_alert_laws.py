@@ -1,0 +1,85 @@
+"""Test that the laws of alerts hold in generated histories: hung sources, liars, kill loops, restarts at any point.
+
+`make alert-laws` checks many more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.alerts.rules import AlertRules
+from memwatch.alerts.state import Notification
+from support.generated.alert_history import EVENTS, Act, Plan, Run, Step, Told, draw_plan
+from support.generated.alert_laws import check_history, complaints_about
+from support.generated.choices import RandomChoices, ReplayedChoices
+
+HISTORIES = 250
+
+
+def test_generated_histories_keep_every_law() -> None:
+    """Seeds from 0 on: `make alert-laws COUNT=250` shows a violation in small."""
+    for seed in range(HISTORIES):
+        check_history(draw_plan(RandomChoices(seed)))
+
+
+def test_recorded_choices_make_the_same_history() -> None:
+    """A violation can be repeated from its choices, or from its seed."""
+    choices = RandomChoices(7)
+
+    assert draw_plan(choices) == draw_plan(RandomChoices(7)) == draw_plan(ReplayedChoices(choices.taken))
+
+
+def plan_of(*acts: tuple[Act, int]) -> Plan:
+    """Return a history of changes with this many seconds after each."""
+    return Plan(AlertRules(events=EVENTS), tuple(Step(act, (1.0,) * seconds) for act, seconds in acts))
+
+
+class ForgetfulRun(Run):
+    """A daemon that does not send some notifications."""
+
+    def __init__(self, plan: Plan, is_lost: Callable[[Notification], bool]) -> None:
+        self._is_lost = is_lost
+        super().__init__(plan)
+
+    def tick(self, is_written: bool = True, is_sent: bool = True) -> Told:
+        told = super().tick(is_written, is_sent)
+        return replace(told, notifications=tuple(one for one in told.notifications if not self._is_lost(one)))
+
+
+class DeafRun(Run):
+    """A receiver to which nothing is sent."""
+
+    def deliver(self) -> None:
+        pass
+
+
+KILL, FLOOR, HANG = Act("ram", 0, 1), Act("ram", 3, 2), Act("hang")
+
+
+@pytest.mark.parametrize(
+    ("acts", "is_lost", "law"),
+    [
+        ([(KILL, 10), (FLOOR, 60)], lambda one: bool(one.new_reasons), "news: ('pressure.critical', 'ram')"),
+        ([(Act("ram", 3), 3), (HANG, 20)], lambda one: one.firing, "due: ('pressure.critical', 'ram')"),
+        ([(FLOOR, 5), (HANG, 60)], lambda one: one.rule == "collector.failed", "due: ('collector.failed'"),
+        ([(Act("die"), 60)], lambda one: one.rule == "neighbour.silent", "due: ('neighbour.silent', 'b')"),
+        ([(Act("kill"), 5)], lambda one: one.fact, "kills: a notification is due"),
+    ],
+    ids=["news", "pending", "collector", "neighbour", "kill"],
+)
+def test_daemon_that_loses_a_notification_breaks_a_law(
+    acts: list[tuple[Act, int]], is_lost: Callable[[Notification], bool], law: str
+) -> None:
+    plan = plan_of(*acts)
+
+    assert list(complaints_about(plan)) == []
+    assert law in next(complaints_about(plan, ForgetfulRun(plan, is_lost)))
+
+
+def test_receiver_that_gets_nothing_breaks_a_law() -> None:
+    plan = plan_of((KILL, 10))
+
+    assert "delivery: 2 notifications never arrive" in list(complaints_about(plan, DeafRun(plan)))[-1]
