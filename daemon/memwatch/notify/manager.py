@@ -19,7 +19,7 @@ from memwatch.alerts.persistence import (
     encode_alert_states,
     encode_silences,
 )
-from memwatch.alerts.rules import Condition
+from memwatch.alerts.rules import FACTS, Condition
 from memwatch.alerts.state import (
     AlertState,
     Key,
@@ -78,6 +78,8 @@ class NotificationManager:
         self._inhibited: set[tuple[str, str]] = set()
         # The last end of each alert that may inhibit an event, for an hour.
         self._ended: dict[Key, Notification] = {}
+        # Only memory and the disk have them: they are written at once.
+        self._waiting_events: Mapping[Key, int] = {}
         self._written: tuple[Mapping[Key, AlertState], float, bytes] | None = None
 
     def restore(self) -> None:
@@ -228,7 +230,10 @@ class NotificationManager:
         self._note_ends(notifications, snapshot.unix)
         state = self._encode_states(snapshot)
         if new_messages or self.outbox.values.get(ALERT_STATES) != state:
-            self.outbox.put(new_messages, {ALERT_STATES: state}, urgent=bool(new_messages))
+            waiting = waiting_events(self._monitor.alert_states)
+            is_urgent = bool(new_messages) or waiting != self._waiting_events
+            self._waiting_events = waiting
+            self.outbox.put(new_messages, {ALERT_STATES: state}, urgent=is_urgent)
         for _ in new:
             self._new.popleft()
         if new and self._is_silence_pending():
@@ -345,6 +350,12 @@ class NotificationManager:
         encoded = encode_silences(silences, self._monitor.identity.boot_id, self._unread_silences)
         if self.outbox.values.get(SILENCES) != encoded:
             self.outbox.put((), {SILENCES: encoded})
+
+
+def waiting_events(alert_states: Mapping[Key, AlertState]) -> Mapping[Key, int]:
+    """Return the number of one-off events that wait for the next notification of their alert."""
+    waiting = {key: state for key, state in alert_states.items() if key[0] in FACTS and state.pending}
+    return {key: len(state.reasons) + state.left_out for key, state in waiting.items()}
 
 
 def new_message(notification: Notification, body: bytes) -> NewMessage:

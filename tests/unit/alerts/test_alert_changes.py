@@ -130,6 +130,7 @@ def test_reminder_while_the_condition_is_over_leaves_a_new_reason_for_later() ->
     alerts = Alerts(replace(RULES, repeat_seconds=40.0, resolve_seconds=600.0))
     alerts.tick(0.0, critical(KILL))
     alerts.tick(20.0, critical(USED, KILL))
+    alerts.tick(22.0, critical(KILL))
     for second in (25.0, 35.0):
         assert alerts.tick(second, clear()) == []
     (reminder,) = alerts.tick(41.0, clear())

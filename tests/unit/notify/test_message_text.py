@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pytest
 from msgspec.structs import replace
 
 from memwatch.alerts.rules import EVENTS
-from memwatch.alerts.state import Notification
+from memwatch.alerts.state import AlertState, Notification
 from memwatch.clock import SystemClock
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
@@ -17,10 +17,11 @@ from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.notify.manager import NotificationManager, build_test_notification
 from memwatch.notify.message_text import build_text, build_title
-from memwatch.notify.outbox.outbox import Outbox
+from memwatch.notify.outbox.outbox import NewMessage, Outbox, ReceiverQueue
 from memwatch.notify.receiver import Receiver, Subscription
 from memwatch.notify.sender import Sender
 from memwatch.snapshot import Level, Reason
+from support.fakes import FakeClock
 from support.sample_snapshots import critical_gb10, hostile_names, simulated
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
@@ -72,6 +73,41 @@ def test_new_reason_of_the_same_level_is_sent_to_receivers_of_both_levels() -> N
     news = Reason("fragmentation", "no free block", Level.HIGH)
 
     assert wanted.wants(replace(critical_news("util"), new_reasons=(news,)))
+
+
+class RecordingOutbox(Outbox):
+    """An outbox without a disk that notes which changes are written at once."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.urgent: list[bool] = []
+
+    def put(
+        self,
+        new_messages: Sequence[tuple[ReceiverQueue, NewMessage]],
+        values: Mapping[str, bytes],
+        urgent: bool = True,
+    ) -> None:
+        self.urgent.append(urgent)
+        super().put(new_messages, values, urgent)
+
+
+def test_event_that_waits_for_its_notification_is_written_at_once() -> None:
+    """A crash within the second in which other changes are collected loses no kill."""
+    outbox, clock = RecordingOutbox(), FakeClock()
+    monitor = Monitor(Sampler([], clock), clock, MonitorRules(), Identity("host", "boot"))
+    manager = NotificationManager(monitor, outbox)
+    kill = AlertState(since=5.0, notified_at=1.0, reasons=(Reason("oom_kill", "killed python3"),))
+    for key, state in (
+        (("pressure.critical", "ram"), AlertState(since=4.0)),
+        (("kernel.oom_kill", "kernel"), kill),
+        (("pressure.critical", "gpu0"), AlertState(since=6.0)),
+        (("kernel.oom_kill", "kernel"), replace(kill, left_out=1)),
+    ):
+        monitor.alert_states = {**monitor.alert_states, key: state}
+        manager.on_tick(critical_gb10(), ())
+
+    assert outbox.urgent == [False, True, False, True]
 
 
 @pytest.mark.process

@@ -40,8 +40,8 @@ def test_body_has_alert_target_and_largest_processes() -> None:
 
     assert list(body) == [
         "schema", "id", "event", "time", "unix", "host", "target", "rule", "severity", "started", "repeated",
-        "level", "level_now", "previous", "reasons", "new_reasons", "values", "top", "labels", "dashboard_url", "runbook_url",
-        "incident_url",
+        "level", "level_now", "previous", "reasons", "new_reasons", "values", "top", "labels",
+        "dashboard_url", "runbook_url", "incident_url",
     ]  # fmt: skip
     assert (body["schema"], body["id"], body["event"]) == (1, "msg_1", "pressure.critical")
     assert (body["time"], body["unix"]) == ("2026-11-21T10:22:33.250Z", 1_795_256_553.25)
