@@ -43,6 +43,11 @@ FIRING = AlertState(
     returned=True,
     source="meminfo",
 )
+# Of one alert in the saved state.
+FIELDS = (
+    *("firing", "since", "before", "started_unix", "reasons", "rule", "told", "levels", "said", "news"),
+    *("news_levels", "ended_at", "returned", "source", "wait", "left_out"),
+)
 PENDING = AlertState(since=998.0, before=Level.MEDIUM, source="nvml", wait_seconds=60.0)
 WATCHES: dict[Key, AlertState] = {("pressure.critical", "ram"): FIRING, ("pressure.critical", "gpu0.vram"): PENDING}
 
@@ -225,7 +230,7 @@ def test_arbitrary_bytes_are_read_or_rejected(data: bytes) -> None:
         assert decode_silences(data, STOPPED, "boot") == ()
 
 
-@given(st.sampled_from(["firing", "since", "before", "started_unix", "reasons", "rule", "told"]), ANY_JSON)
+@given(st.sampled_from(FIELDS), ANY_JSON)
 def test_arbitrary_field_is_read_or_rejected(name: str, value: object) -> None:
     """With an arbitrary value in one field, the alerts are read, or rejected as a whole."""
     state = json.loads(encode_alert_states(WATCHES, STOPPED, "boot"))
