@@ -40,7 +40,7 @@ def vllm_metrics(
         f"vllm:num_requests_waiting{{{names}}} {waiting}.0",
         f'vllm:engine_sleep_state{{{names},sleep_state="awake"}} {awake}.0',
         f'vllm:engine_sleep_state{{{names},sleep_state="weights_offloaded"}} {offloaded}.0',
-        f'vllm:engine_sleep_state{{{names},sleep_state="discard_all"}} 0.0',
+        f'vllm:engine_sleep_state{{{names},sleep_state="discard_all"}} {int(not awake and not offloaded)}.0',
         f"vllm:kv_cache_usage_perc{{{names}}} {used}",
         f"vllm:prompt_tokens_total{{{names}}} {prompt}",
         f"vllm:prompt_tokens_created{{{names}}} 1.7e+09",

@@ -169,8 +169,8 @@ def parse(answers: Answers) -> EngineReading:
         sleeping=Absent.NOT_SUPPORTED if props.is_sleeping is None else props.is_sleeping,
         notes=tuple(filter(None, _notes(answers, running, cells, props))),
     )
-    if found.kv_cache_ratio is Absent.NOT_AVAILABLE and running is not None:
-        found = replace(found, kv_cache_ratio=Absent.NOT_SUPPORTED)
+    if used is Absent.NOT_AVAILABLE and "/metrics" in answers.bodies:
+        found = replace(found, kv_cache_ratio=Absent.NOT_SUPPORTED, kv_cache_mean_ratio=Absent.NOT_SUPPORTED)
     return _asleep(found) if props.is_sleeping else found
 
 

@@ -29,6 +29,7 @@ USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 CONFIG = "vllm:cache_config_info"
 SLEEP = "vllm:engine_sleep_state"
 OFFLOADED = "It sleeps: its weights are in System RAM, and its KV cache is released."
+RELEASED = "It sleeps: its KV cache is released."
 DISCARDED = "It sleeps: its weights and its KV cache are released."
 
 
@@ -94,8 +95,9 @@ def with_sleep(found: EngineReading, metrics: Exposition) -> EngineReading:
         return found
     if awake:
         return replace(found, sleeping=False)
-    note = OFFLOADED if metrics.one(SLEEP, sleep_state="weights_offloaded") else DISCARDED
-    weights = Absent.NOT_AVAILABLE if note == OFFLOADED else 0
+    note = OFFLOADED if metrics.one(SLEEP, sleep_state="weights_offloaded") else RELEASED
+    note = DISCARDED if metrics.one(SLEEP, sleep_state="discard_all") else note
+    weights = 0 if note == DISCARDED else Absent.NOT_AVAILABLE
     return replace(
         found,
         sleeping=True,
