@@ -211,8 +211,10 @@ def test_real_kill_at_the_limit_of_a_cgroup_names_its_program(tmp_path: Path) ->
             )
             hog = group.run(HOG, "40", "1024")
             assert hog.wait(60) == -9
-            if not reads_log:
-                assert killer_kind(wait_for_incident(daemon, kind="kill")) == "unknown"
+            if (
+                not reads_log
+            ):  # by the counters of the group, or by the end of its process while the machine reclaims
+                assert killer_kind(wait_for_incident(daemon, kind="kill")) in ("cgroup_oom", "unknown")
                 return
             listed = daemon.wait_for(
                 "/api/v1/incidents", lambda found: any(hog.pid in victim_pids(one) for one in found)
