@@ -11,6 +11,7 @@ from memwatch.linux.kmsg_parser import (
     may_matter,
     parse_record,
 )
+from memwatch.model import Absent
 
 # Maximum length of a kernel log record.
 MAX_BYTES = 8192
@@ -30,6 +31,7 @@ def check(data: bytes) -> None:
     assert len(log.kills) <= MAX_KILLS
     assert len(log.driver_errors) <= MAX_ERRORS
     for kill in log.kills:
-        assert {kill.pid, kill.anonymous_bytes >> 10} <= numbers_of(data)
+        figures = {kill.pid} if isinstance(kill.anonymous_bytes, Absent) else {kill.pid, kill.anonymous_bytes >> 10}
+        assert figures <= numbers_of(data)
         assert len(kill.name) <= MAX_TEXT_LENGTH * ESCAPED
     assert [kill.number for kill in log.kills] == sorted({kill.number for kill in log.kills})

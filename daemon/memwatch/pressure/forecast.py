@@ -60,7 +60,7 @@ LONG_FALL_SECONDS = 15.0
 SAME_PACE_RATIO = 1.25
 # Steps that are counted back; a stated forecast needs all of them.
 MAX_STEPS = 3
-# From this use on a forecast of less than so many seconds is stated: most loads of models, builds and caches stop
+# From this use on a forecast of less than these seconds is stated: most loads of models, builds and caches stop
 # before. On the traces, those that this leaves out came true in a quarter of all seconds.
 STATED_FROM = ((60.0, 0.90), (300.0, 0.80), (math.inf, 0.85))
 # Use that has been as high as this within an hour and fell again will do so again: a forecast of a minute or more

@@ -67,6 +67,7 @@ BODY_FIELDS = {
     "level_now": "the level of the target now, which may be lower than that of the alert",
     "previous": "the level before: of the target before the alert fired, of the alert before it resolved",
     "reasons": "`signal` and `text` of each reason for `level`",
+    "new_reasons": "those of them that no earlier notification of a firing alert had",
     "values": "figures of the target now, in bytes; `ratio` is the fraction that is judged",
     "top": "the five processes with the largest footprints, with `unit` and `container`",
     "labels": "`labels` of the [configuration](configuration.md#labels)",
@@ -130,7 +131,7 @@ def signal_rows() -> Iterator[tuple[str, str, str]]:
         "livelock",
         f"all tasks waited {percent(signals.FULL_CRITICAL)} of the last {window}, {signals.LIVELOCK_ALLOCSTALLS:g} "
         f"allocations per second had to free memory, and {signals.LIVELOCK_REFAULTS:g} pages of files per second "
-        "were read again, at any use; without PSI: so many allocations had to free memory, and of "
+        "were read again, at any use; without PSI: as many allocations had to free memory, and of "
         f"{signals.VAIN_PAGES:,.0f} pages per second that they looked at {percent(signals.VAIN_FREED)} or less "
         "were freed",
         "critical; high",

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from memwatch.alerts.persistence import decode_alert_states, encode_alert_states
 from memwatch.alerts.rules import NEIGHBOUR_SILENT, AlertRules, evaluate_rules
-from memwatch.alerts.silences import Silence, in_force
 from memwatch.alerts.sources import collector_states
 from memwatch.alerts.state import AlertState, Key, Notification, step
 from memwatch.clock import Moment
@@ -29,6 +28,7 @@ from memwatch.neighbours.neighbour import Failure
 from memwatch.neighbours.tick import SCHEMA, Tick
 from memwatch.notify.manager import new_message
 from memwatch.notify.outbox.queue import DeliveredState, Message, Queue
+from memwatch.silences import Silence, in_force
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
 from support.fakes import GIB, FakeClock
 from support.generated.choices import Choices

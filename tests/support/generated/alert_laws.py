@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from msgspec import Struct, field
 
 from memwatch.alerts.rules import FAILED_SECONDS, URGENT, AlertRules
-from memwatch.alerts.silences import Silence, is_silenced
 from memwatch.alerts.sources import STARTING_SECONDS
 from memwatch.alerts.state import CHANGE_SECONDS, GONE_SECONDS, PENDING_GONE_SECONDS, Key, Notification
 from memwatch.clock import Moment
 from memwatch.neighbours.book import HOLD_SECONDS
 from memwatch.neighbours.neighbour import FIRST_SECONDS, MAX_STOPPED_SECONDS, SILENT_SECONDS
+from memwatch.silences import Silence, is_silenced
 from memwatch.snapshot import Level, Pressure, Reason
 from support.generated.alert_history import (
     CLAIMS,
