@@ -354,7 +354,7 @@ def build_notification(
         started_unix=state.started_unix,
         repeated=repeated,
         fact=condition.fact,
-        level_now=condition.level,
+        level_now=None if condition.unseen else condition.level,
         new_reasons=new_reasons,
     )
 

@@ -68,8 +68,8 @@ def test_level_that_falls_had_a_countdown() -> None:
     verdicts = [verdict for _, verdict in replay(load_trace(FOLDER / "healthy-compile-6-of-32-gb.jsonl"))]
 
     ends = [one for one, after in pairwise(verdicts) if after.level < one.level]
-    assert [(one.level, one.clears_in_seconds) for one in ends] == [(Level.HIGH, 1.0)]
-    assert build_sentence(replace(CALM, pressure=(ends[0],)), ends[0]).endswith("; high clears in 1 s")
+    assert [(one.level, one.clears_in_seconds) for one in ends] == [(Level.MEDIUM, 1.0)]
+    assert build_sentence(replace(CALM, pressure=(ends[0],)), ends[0]).endswith("; medium clears in 1 s")
 
 
 def check_words(verdict: Pressure) -> None:

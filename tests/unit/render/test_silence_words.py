@@ -131,7 +131,7 @@ def test_title_has_the_silence_that_mutes_the_worst_level(
     shown = silenced(silence("sil_1", event, target))
     latest = build_latest(shown, PressureRules())
 
-    assert latest["title"].startswith("critical ")
+    assert latest["title"].startswith("critical, full in ~40 s · ")
     assert (" until 18:17 UTC: no one is notified" in latest["title"]) is is_named
     assert latest["silence"] == ({"until_unix": END, "words": "18:17 UTC"} if is_named else None)
     assert build_status_line(shown).is_silenced is is_named

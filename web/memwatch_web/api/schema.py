@@ -208,6 +208,7 @@ class ProcessScan(Answer):
 class PressureReason(Answer):
     signal: str
     text: str
+    level: LevelWord | None = Field(description="The level that the reason asks for; null if that is not known.")
 
 
 class Thresholds(Answer):
