@@ -208,7 +208,9 @@ class ProcessScan(Answer):
 class PressureReason(Answer):
     signal: str
     text: str
-    level: LevelWord | None = Field(description="The level that the reason asks for; null if that is not known.")
+    level: LevelWord | None = Field(
+        default=None, description="The level that the reason asks for; null or absent if that is not known."
+    )
 
 
 class Thresholds(Answer):
