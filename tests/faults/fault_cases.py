@@ -278,7 +278,7 @@ CASES = (
         34,
         "all memory of a virtual machine is allocated",
         "another process is killed; critical was recorded before, the kill after",
-        "integration/test_alerting::pressure_alert_precedes_the_oom_kill_alert",
+        "integration/test_alerting::kill_while_memory_is_critical_is_sent_to_receivers_of_kills_alone",
         "integration/test_hog::hog_is_critical_before_the_oom_kill",
         "system/vm::critical_first",
         "system/vm::survivor",
