@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from memwatch.alerts.rules import CRITICAL, KILLS
 from memwatch.alerts.state import Key
 
 # Rules whose alerts say less than another alert of the same target. A kill for lack of System RAM has the target of
 # System RAM, so that a kill at the limit of a cgroup is never left out because System RAM is critical.
-INHIBITED_BY = {
+INHIBITED_BY: Mapping[str, tuple[str, ...]] = {
     "pressure.medium": (CRITICAL, "pressure.high"),
     "pressure.high": (CRITICAL,),
     "pressure.forecast": (CRITICAL,),
     KILLS: (CRITICAL,),
 }
 # Rules whose alerts inhibit others.
-INHIBITORS = frozenset(rule for rules in INHIBITED_BY.values() for rule in rules)
+INHIBITORS: frozenset[str] = frozenset(rule for rules in INHIBITED_BY.values() for rule in rules)
 
 
 def is_inhibited(rule: str, target: str, active: Collection[Key], gets: Callable[[str, str], bool]) -> bool:
