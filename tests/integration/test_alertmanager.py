@@ -7,12 +7,14 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import bcrypt
 import pytest
 import yaml
+from msgspec import convert
 from msgspec.structs import replace
 
 from memwatch.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
@@ -110,7 +112,9 @@ def test_alert_and_resolve_reach_the_webhook_behind_alertmanager(tmp_path: Path)
     }
     assert firing["annotations"]["summary"].endswith("memory is critical (System RAM)")
     assert "used" in firing["annotations"]["description"]
-    assert firing["startsAt"] == resolved["startsAt"] < resolved["endsAt"]
+    started, ended = (convert(resolved[name], datetime) for name in ("startsAt", "endsAt"))
+    assert firing["startsAt"] == resolved["startsAt"]
+    assert started < ended
     assert (receiver["kind"], receiver["outcomes"]["delivered"], receiver["pending"]) == ("alertmanager", 2, 0)
 
 
