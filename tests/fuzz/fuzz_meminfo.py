@@ -17,13 +17,13 @@ from memwatch.snapshot import Swap
 
 def check(data: bytes) -> None:
     """Check both parts around `---`: the second must be parsed as if it were the first."""
-    lazy_app, _, back = data.partition(b"---\n")
-    whole(lazy_app)
-    parts(lazy_app)
+    front, _, back = data.partition(b"---\n")
+    whole(front)
+    parts(front)
     with suppress(ParseError):
         reader = meminfo.Meminfo()
         with suppress(ParseError):
-            reader.parse(lazy_app)
+            reader.parse(front)
         assert reader.parse(back) == meminfo.Meminfo().parse(back)
 
 

@@ -56,7 +56,7 @@ def home(data: bytes) -> None:
     assert place.container is None or len(place.container) > 0
     mounts = parse_mountinfo(data)
     assert len(mounts) <= data.count(b" - ")
-    lazy_app, _, back = data.partition(b"---\n")
+    front, _, back = data.partition(b"---\n")
     with suppress(SourceUnavailable, ParseError):
-        found = find_own_cgroup(lazy_app, back, Roots())
+        found = find_own_cgroup(front, back, Roots())
         assert found.folders

@@ -11,9 +11,9 @@ from memwatch.linux.files import ParseError
 
 def check(data: bytes) -> None:
     """Check both parts around `---`, read one after the other."""
-    lazy_app, _, back = data.partition(b"---\n")
+    front, _, back = data.partition(b"---\n")
     reader = vmstat.Vmstat(4096)
-    are_in_input(reader.parse(lazy_app), lazy_app)
+    are_in_input(reader.parse(front), front)
     are_in_input(reader.parse(back), back)
     with suppress(ParseError):
         are_in_input(meminfo.parse_arcstats(data), data)

@@ -139,8 +139,8 @@ def parse_mountinfo(data: bytes) -> tuple[Mount, ...]:
     """Parse mountinfo. The last result is cached: it rarely changes, and several callers need it per sample."""
     mounts = []
     for line in data.split(b"\n")[:-1]:
-        lazy_app, dash, back = line.partition(b" - ")
-        left, right = lazy_app.split(b" "), back.split(b" ")
+        front, dash, back = line.partition(b" - ")
+        left, right = front.split(b" "), back.split(b" ")
         if dash and len(left) >= 6 and len(right) >= 3:
             mounts.append(Mount(_path(left[3]), _path(left[4]), _path(right[0]), _path(right[2])))
     return tuple(mounts)

@@ -49,8 +49,8 @@ class Stat(NamedTuple):
 
 def parse_stat(data: bytes) -> Stat | None:
     """Parse stat. None for a kernel thread, which has no user memory. The name may contain blanks and brackets."""
-    lazy_app, closing, back = data.rpartition(b")")
-    pid, _, name = lazy_app.partition(b" (")
+    front, closing, back = data.rpartition(b")")
+    pid, _, name = front.partition(b" (")
     columns = back.split()
     try:
         if not closing or len(columns) < 22 or not data.endswith(b"\n"):

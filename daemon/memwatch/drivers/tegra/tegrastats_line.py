@@ -118,8 +118,8 @@ def _area(text: str) -> FieldValue:
 
 def _parse_area(text: str) -> Area:
     """Parse an area such as `IRAM 0/252kB(lfb 252kB)`. Used and total have the same unit."""
-    lazy_app, _, back = text.partition("(")
-    used, _, total = lazy_app.split()[1].partition("/")
+    front, _, back = text.partition("(")
+    used, _, total = front.split()[1].partition("/")
     unit = _SIZES[total[-2]]
     area = {"used_bytes": int(used) * unit, "total_bytes": int(total[:-2]) * unit}
     if area["used_bytes"] > area["total_bytes"]:
