@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from memwatch.clock import Clock
 from memwatch.collectors import list_collectors
 from memwatch.collectors.base import CollectorEntry, Host, ScanOptions
-from memwatch.engines.records import ModelQuery, ModelSizes
+from memwatch.collectors.model_sizes import read_model_sizes
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.incidents.store import IncidentStore
 from memwatch.linux.files import Roots
@@ -85,14 +85,7 @@ def build_host(settings: Settings) -> Host:
         settings.processes.command_lines and not settings.web.is_open,  # they may contain passwords
     )
     options = (scan, engine_addresses(settings.engines), *settings.collectors.options)
-    return Host(build_roots(settings), options, size_model=size_model)
-
-
-def size_model(query: ModelQuery) -> ModelSizes:
-    """Read the sizes of a model. The planner is imported only if a model server runs."""
-    from memwatch.planning import served
-
-    return served.size_model(query)
+    return Host(build_roots(settings), options, size_model=read_model_sizes)
 
 
 def build_rules(settings: Settings, player: Player | None = None) -> MonitorRules:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -13,7 +11,7 @@ import pytest
 
 from memwatch.collectors.base import Host
 from memwatch.collectors.engines import Collector, EngineAddress, EngineAddresses, Options
-from memwatch.engines.records import Engine, ModelQuery, ModelSizes
+from memwatch.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
 from memwatch.engines.server import MAX_ANSWER_BYTES, Address
 from memwatch.linux.files import SourceUnavailable
 from memwatch.model import Absent, Quality
@@ -23,7 +21,6 @@ from support.engine_host import EngineHost
 from support.engine_servers import Answer, EngineSite, Handler, engine_process, engine_site
 
 GIB = 1 << 30
-CACHE = "home/ana/.cache/huggingface/hub/models--Qwen--Qwen3-32B"
 VLLM = ("/venv/bin/python3", "/venv/bin/vllm", "serve", "Qwen/Qwen3-32B")
 
 
@@ -72,9 +69,7 @@ def test_server_is_found_by_its_process_and_asked_on_loopback(host: EngineHost, 
     assert {method for method, _ in vllm.requests} == {"GET"}
 
 
-def test_sizes_follow_from_the_files_of_the_model(host: EngineHost, tmp_path: Path) -> None:
-    model = tmp_path / "models/qwen"
-    model.mkdir(parents=True)
+def test_sizes_follow_from_the_files_of_the_model(host: EngineHost) -> None:
     host.add(500, ("vllm", "serve", "/models/qwen"))
     with engine_site(texts.vllm(root="/models/qwen", blocks="9830")) as site:
         host.listen(500, site.port)
@@ -85,48 +80,43 @@ def test_sizes_follow_from_the_files_of_the_model(host: EngineHost, tmp_path: Pa
     assert engine.quality is Quality.DERIVED
 
 
-def test_model_of_a_repository_is_looked_for_in_the_home_of_its_user(host: EngineHost, tmp_path: Path) -> None:
-    folder = tmp_path / CACHE
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs/main").write_text("a" * 40)
-    (folder / "snapshots" / ("a" * 40)).mkdir(parents=True)
-    host.add(500, VLLM)
-    with engine_site(texts.vllm()) as site:
-        host.listen(500, site.port)
-        assert ask(host).weights_bytes == 61 * GIB
-
-
-def test_model_whose_files_are_not_readable_has_no_sizes_and_a_reason(host: EngineHost, vllm: EngineSite) -> None:
-    host.add(500, VLLM)
+def test_query_names_the_model_and_the_process_that_serves_it(host: EngineHost, vllm: EngineSite) -> None:
+    host.add(500, VLLM, start=77)
     host.listen(500, vllm.port)
-    engine = ask(host)
+    asked: list[ModelQuery] = []
+
+    def refuse(query: ModelQuery) -> ModelSizes:
+        asked.append(query)
+        return ModelSizes(note="The files of its model (/models/\x1b[2J\u202e) are not readable here.")
+
+    (engine,) = Collector(host.roots, True, (), refuse, host.net).collect().engines
+    by = ServedBy(500, 77, str(host.proc), str(host.root))
+    assert [(one.name, one.by) for one in asked] == [("Qwen/Qwen3-32B", by)]
     assert engine.weights_bytes is Absent.NOT_AVAILABLE
-    assert engine.notes == ("The files of its model (Qwen/Qwen3-32B) are not readable here.",)
+    assert engine.notes == ("The files of its model (/models/\\u001b[2J\\u202e) are not readable here.",)
 
 
-def test_control_characters_in_the_path_of_a_model_are_escaped(host: EngineHost) -> None:
-    host.add(500, ("vllm", "serve", "/models/\x1b[2J\u202e"))
-    with engine_site(texts.vllm(root="/models/\x1b[2J\u202e")) as site:
-        host.listen(500, site.port)
-        notes = ask(host).notes
-    assert notes == ("The files of its model (/models/\\u001b[2J\\u202e) are not readable here.",)
+def test_server_that_reports_another_cache_each_time_gets_one_reading_a_minute(host: EngineHost) -> None:
+    blocks, asked, now = count(1000), [], [1000.0]
 
+    def size(query: ModelQuery) -> ModelSizes:
+        asked.append(query)
+        return sizes(query)
 
-@pytest.mark.parametrize("place", [f"{CACHE}/refs/main", "proc/500/root/etc/passwd"])
-def test_pipe_in_place_of_a_file_does_not_stop_the_collector(
-    host: EngineHost, vllm: EngineSite, tmp_path: Path, place: str
-) -> None:
-    """The files belong to the server's user or container. Opening a pipe waits for its writer."""
+    def metrics(handler: Handler) -> None:
+        handler.reply(200, texts.vllm_metrics(blocks=str(next(blocks))))
+
     host.add(500, VLLM)
-    host.listen(500, vllm.port)
-    (tmp_path / place).parent.mkdir(parents=True)
-    os.mkfifo(tmp_path / place)
-    found: list[Engine] = []
-    thread = threading.Thread(target=lambda: found.append(ask(host)), daemon=True)
-    thread.start()
-    thread.join(10)
-
-    assert [one.weights_bytes for one in found] == [Absent.NOT_AVAILABLE]
+    with engine_site(texts.vllm() | {"/metrics": metrics}) as site:
+        host.listen(500, site.port)
+        collector = Collector(host.roots, True, (), size, host.net, lambda: now[-1])
+        found: list[Engine] = []
+        for seconds in (0.0, 5.0, 61.0):
+            now.append(1000.0 + seconds)
+            found += collector.collect().engines
+    assert [one.cache and one.cache.blocks for one in asked] == [1000, 1002]
+    assert found[1].weights_bytes is Absent.NOT_AVAILABLE
+    assert "The files of its model are read once a minute." in found[1].notes
 
 
 def test_reason_of_a_refusal_stays_the_same(host: EngineHost) -> None:

@@ -23,6 +23,7 @@ class EngineHost:
         self._rows: dict[Path, list[str]] = {}
         self._inode = 9000
         self.net.mkdir(parents=True)
+        root.chmod(0o755)  # pytest's folders are those of one user
         (root / "etc").mkdir()
         (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nana:x:1000:1000::/home/ana:/bin/sh\n")
         self._write(self.net)
@@ -37,7 +38,10 @@ class EngineHost:
         (folder / "net").mkdir()
         columns = [pid, "(x)", "S", parent, pid, pid, 0, -1, 0x400100, *[0] * 10, 20, 0, start, 999, 5, *[0] * 28]
         (folder / "stat").write_text(" ".join(map(str, columns)) + "\n")
-        (folder / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        (folder / "status").write_text(
+            f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t{uid}\t{uid}\t{uid}\t{uid}\nGroups:\t\n"
+        )
+        (folder / "root").symlink_to(self.root)
         (folder / "cmdline").write_bytes(b"".join(os.fsencode(one) + b"\0" for one in argv))
         self._write(folder / "net")
         return folder

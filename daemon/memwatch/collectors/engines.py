@@ -14,13 +14,12 @@ from msgspec.structs import replace
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.engines.command import Command
 from memwatch.engines.kinds import KIND_BY_NAME
-from memwatch.engines.records import Engine
+from memwatch.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
 from memwatch.engines.server import Address, EngineServer, SizeModel
 from memwatch.findings import Findings
 from memwatch.linux.engine_processes import EngineProcesses, ServerProcess
 from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.listeners import Listener, read_listeners, read_socket_inodes
-from memwatch.linux.model_files import find_home, find_model
 from memwatch.linux.process_files import Passwd
 from memwatch.linux.tcp_peer import NET
 from memwatch.model import Absent
@@ -213,21 +212,15 @@ class Collector(BaseCollector):
         return next((one.address for one, _ in self._configured if one.address.url == address.url), address)
 
     def _server(self, kind: str, address: Address, process: ServerProcess | None = None) -> EngineServer:
-        def locate(name: str) -> str:
-            return self._find_model(name, process) if process else ""
+        by = process and ServedBy(
+            process.pid, process.start_ticks, str(self._roots.procfs), str(self._roots.rootfs)
+        )
+        read = self._size_model
 
-        return EngineServer(KIND_BY_NAME[kind], address, self._size_model, locate, self._monotonic)
+        def size(query: ModelQuery) -> ModelSizes:
+            return read(replace(query, by=by)) if read else ModelSizes()
 
-    def _find_model(self, name: str, process: ServerProcess) -> str:
-        """Return the files of a model. A container has its own root folder, which only root may enter."""
-        folder = self._roots.procfs / str(process.pid)
-        root = folder / "root" if os.access(folder / "root/.", os.R_OK) else self._roots.rootfs
-        try:
-            cwd = os.readlink(folder / "cwd")
-        except OSError:
-            cwd = ""
-        found = find_model(name, root, find_home(root, process.uid), cwd)
-        return str(found) if found else ""
+        return EngineServer(KIND_BY_NAME[kind], address, size, self._monotonic)
 
 
 def _notes(found: Found, process: ServerProcess) -> Iterator[str]:

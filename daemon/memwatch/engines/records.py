@@ -118,11 +118,22 @@ class Cache(Struct, frozen=True):
     splits_experts: bool = False
 
 
-class ModelQuery(Struct, frozen=True):
-    """A model on disk, and the cache whose bytes are wanted."""
+class ServedBy(Struct, frozen=True):
+    """The process of a server, whose rights and root folder decide which files are those of its model."""
 
-    path: str
+    pid: int
+    start_ticks: int
+    procfs: str = "/proc"
+    rootfs: str = "/"
+
+
+class ModelQuery(Struct, frozen=True):
+    """A model by its path or by the name of its repository, as a server reports it, and the cache whose bytes are
+    wanted. Without a process its files are not known."""
+
+    name: str
     cache: Cache | None = None
+    by: ServedBy | None = None
 
 
 class ModelSizes(Struct, frozen=True):

@@ -31,6 +31,8 @@ SILENT_SECONDS = 30.0
 NOT_ALLOWED = frozenset({401, 403})
 WANTS_KEY = "It wants an API key: name it under [[engines]] with its token."
 
+TOO_OFTEN = "The files of its model are read once a minute."
+
 SizeModel = Callable[[ModelQuery], ModelSizes]
 
 
@@ -50,24 +52,25 @@ class Address(Struct, frozen=True):
 
 
 class EngineServer:
-    """Asks one server. `locate`: returns the path of its model's files, empty if it is not readable."""
+    """Asks one server. `size_model`: reads the sizes of its model, None if they are not wanted."""
 
     def __init__(
         self,
         kind: EngineKind,
         address: Address,
         size_model: SizeModel | None,
-        locate: Callable[[str], str],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.kind = kind
         self.address = address
-        self._size_model, self._locate, self._monotonic = size_model, locate, monotonic
+        self._size_model, self._monotonic = size_model, monotonic
         self._bodies: dict[str, bytes] = {}
         self._rare_at = self._silent_at = float("-inf")
         self._failure: GetError | None = None
         self._before: tuple[float, Counters] | None = None
-        self._sizes: tuple[ModelQuery, ModelSizes] | None = None
+        self._sizes = ModelSizes()
+        self._sized: ModelQuery | None = None
+        self._sized_at = float("-inf")
         self._tls: ssl.SSLContext | None = None
 
     @property
@@ -88,7 +91,7 @@ class EngineServer:
         reading = self.kind.parse(Answers(self._bodies, command, inner))
         before, self._before = self._before, (now, reading.counters)
         rates = compute_rates(before[1], reading.counters, now - before[0]) if before else Rates()
-        found = build_engine(engine, reading, rates, self._size(reading))
+        found = build_engine(engine, reading, rates, self._size(reading, now))
         return replace(found, notes=tuple(dict.fromkeys((*found.notes, *self._oddities()))))
 
     def _oddities(self) -> Iterator[str]:
@@ -156,16 +159,20 @@ class EngineServer:
         except GetError as failure:
             return failure
 
-    def _size(self, reading: EngineReading) -> ModelSizes:
-        """Return the sizes that follow from the model's files, read once for each model and capacity."""
+    def _size(self, reading: EngineReading, now: float) -> ModelSizes:
+        """Return the sizes that follow from the model's files, read once for each model and capacity.
+
+        A server that reports another model at each answer gets one reading a minute.
+        """
         if self._size_model is None or not reading.model_path or not is_needed(reading):
             return ModelSizes()
         query = ModelQuery(reading.model_path, reading.cache)
-        if self._sizes is None or self._sizes[0] != query:
-            path = self._locate(reading.model_path)
-            missing = ModelSizes(note=f"The files of its model ({reading.model_path[:120]}) are not readable here.")
-            self._sizes = query, self._size_model(replace(query, path=path)) if path else missing
-        return self._sizes[1]
+        if query == self._sized:
+            return self._sizes
+        if now - self._sized_at < RARE_SECONDS:
+            return ModelSizes(note=TOO_OFTEN)
+        self._sizes, self._sized, self._sized_at = self._size_model(query), query, now
+        return self._sizes
 
 
 def is_needed(reading: EngineReading) -> bool:

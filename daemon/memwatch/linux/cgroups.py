@@ -45,12 +45,13 @@ class OwnerNames(Struct, frozen=True):
 
 
 class Mount(Struct, frozen=True):
-    """A line of mountinfo: `root` of the file system is mounted at `point`."""
+    """A line of mountinfo: `root` of the file system on `device` is mounted at `point`."""
 
     root: str
     point: str
     kind: str
     options: str
+    device: str
 
 
 def parse_cgroup(data: bytes) -> dict[str, str]:
@@ -142,7 +143,7 @@ def parse_mountinfo(data: bytes) -> tuple[Mount, ...]:
         front, dash, back = line.partition(b" - ")
         left, right = front.split(b" "), back.split(b" ")
         if dash and len(left) >= 6 and len(right) >= 3:
-            mounts.append(Mount(_path(left[3]), _path(left[4]), _path(right[0]), _path(right[2])))
+            mounts.append(Mount(_path(left[3]), _path(left[4]), _path(right[0]), _path(right[2]), _path(left[2])))
     return tuple(mounts)
 
 

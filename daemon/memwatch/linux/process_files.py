@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from memwatch.linux.capabilities import parse_effective
 from memwatch.linux.cgroups import OwnerNames, owner_folders, parse_cgroup, parse_owners
 from memwatch.linux.command_redaction import redact_arguments
 from memwatch.linux.files import ParseError
@@ -22,6 +23,8 @@ KERNEL_THREAD = 0x00200000
 _BOOT_TIME = re.compile(rb"^btime (\d{1,12})\n", re.MULTILINE)
 _UIDS = re.compile(rb"^Uid:\t\d+\t(\d{1,10})\t", re.MULTILINE)
 _REAL_UID = re.compile(rb"^Uid:\t(\d{1,10})\t", re.MULTILINE)
+_IDS = re.compile(rb"^(Uid|Gid):\t(\d{1,10})\t(\d{1,10})\t(\d{1,10})\t(\d{1,10})\n", re.MULTILINE)
+_GROUPS = re.compile(rb"^Groups:\t?([\d ]*)\n", re.MULTILINE)
 _SWAP = re.compile(rb"^VmSwap:[ \t]+(\d{1,19}) kB\n", re.MULTILINE)
 _CGROUP_BYTES = 16384
 # Enough for a stat line with the longest name and 20 digits in each of 50 columns.
@@ -111,6 +114,26 @@ def parse_real_uid(status: bytes) -> int | None:
     """Return the id of the user that started the process: a set-uid program has another effective one."""
     found = _REAL_UID.search(status)
     return int(found[1]) if found else None
+
+
+class Credentials(Struct, frozen=True):
+    """The rights of a process: its user, its groups, and the mask of its effective capabilities."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    capabilities: int
+
+
+def parse_credentials(status: bytes) -> Credentials:
+    """Parse the rights of a process in status. Raises ParseError for one whose user or group is not the same in all
+    respects: the user who starts a set-uid program writes its command line."""
+    ids = {name: set(map(int, four)) for name, *four in _IDS.findall(status)}
+    groups = _GROUPS.search(status)
+    if set(map(len, ids.values())) != {1} or len(ids) != 2 or groups is None:
+        raise ParseError("status: its user or group is not the same in all respects")
+    further = tuple(map(int, groups[1].split()))
+    return Credentials(ids[b"Uid"].pop(), ids[b"Gid"].pop(), further, parse_effective(status))
 
 
 def parse_swap(status: bytes) -> int | None:

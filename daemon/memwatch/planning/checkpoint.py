@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
@@ -12,9 +13,10 @@ from msgspec.structs import replace
 
 from memwatch.planning import diffusion, gguf, gguf_shape, safetensors
 from memwatch.planning.huggingface import Config, UnknownFamilyError, parse_config
+from memwatch.planning.model_file import ModelPath, list_files, read_small
 from memwatch.planning.number_formats import Scope, parse_format
 from memwatch.planning.pipeline import Pipeline
-from memwatch.planning.sizes import InvalidInputError, regular_size
+from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import Transformer
 from memwatch.runtime.file_remedies import remedy_to_read
 
@@ -46,7 +48,7 @@ class Checkpoint(Struct, frozen=True):
     pipeline: Pipeline | None = None
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
+def read_checkpoint(path: ModelPath) -> Checkpoint:
     """Read a model's size and shape. Raises InvalidInputError if it is missing, incomplete or of an unknown
     format."""
     try:
@@ -66,15 +68,16 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise InvalidInputError(f"{path}: is nested too deeply") from None
 
 
-def _read_folder(path: Path) -> Checkpoint:
+def _read_folder(path: ModelPath) -> Checkpoint:
     if (path / diffusion.MODEL_INDEX).exists():
         return _read_pipeline(path)
     if (path / INDEX).exists():
         return _read_index(path / INDEX)
-    shards = sorted(path.glob("*.safetensors"))
+    shards = list_files(path, "*.safetensors")
     if shards:
-        return _build_checkpoint(path, _config_beside(path / CONFIG), _sum_tensor_bytes(shards), "safetensors")
-    files = sorted(path.glob("*.gguf"))
+        weights = safetensors.sum_tensor_bytes(shards)
+        return _build_checkpoint(path, _config_beside(path / CONFIG), weights, "safetensors")
+    files = list_files(path, "*.gguf")
     if files and _are_parts(files):
         return read_gguf(files)
     if (path / CONFIG).exists():
@@ -86,24 +89,24 @@ def _read_folder(path: Path) -> Checkpoint:
     raise InvalidInputError(f"{path}: has no safetensors files, no GGUF files and no {CONFIG}")
 
 
-def _read_pipeline(path: Path) -> Checkpoint:
+def _read_pipeline(path: ModelPath) -> Checkpoint:
     return _build_pipeline(path, diffusion.read_folder(path), "diffusers")
 
 
-def _build_pipeline(path: Path, found: diffusion.Found, source: str) -> Checkpoint:
+def _build_pipeline(path: ModelPath, found: diffusion.Found, source: str) -> Checkpoint:
     note, size = found.problem, found.weights_bytes
     return Checkpoint(str(path), source, None, size, 0, 2.0, note, pipeline=found.pipeline)
 
 
-def _read_index(path: Path) -> Checkpoint:
+def _read_index(path: ModelPath) -> Checkpoint:
     # The index only lists the shards; sizes come from the shards' headers.
     names = _shard_names(path)
     if not names or len(names) > MAX_SHARDS:
         raise InvalidInputError(f"{path}: has no readable weight_map from tensors to files")
     for name in names:
-        if Path(name).name != name:
+        if PurePosixPath(name).name != name:
             raise InvalidInputError(f"{path}: names the file {name[:80]!r}, which is not in the same folder")
-    weights = _sum_tensor_bytes([path.parent / name for name in sorted(names)])
+    weights = safetensors.sum_tensor_bytes([path.parent / name for name in sorted(names)])
     return _build_checkpoint(path.parent, _config_beside(path.parent / CONFIG), weights, "safetensors")
 
 
@@ -111,20 +114,16 @@ class _Index(Struct):
     weight_map: dict[str, str] = {}
 
 
-def _shard_names(path: Path) -> set[str]:
+def _shard_names(path: ModelPath) -> set[str]:
     try:
-        found = msgspec.json.decode(_read_json(path, MAX_INDEX_BYTES), type=_Index)
+        found = msgspec.json.decode(read_small(path, MAX_INDEX_BYTES), type=_Index)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return set()
     names = set(found.weight_map.values())
     return names if all(name.endswith(".safetensors") for name in names) else set()
 
 
-def _sum_tensor_bytes(shards: list[Path]) -> int:
-    return sum(safetensors.read_tensor_bytes(shard) for shard in shards)
-
-
-def _read_file(path: Path) -> Checkpoint:
+def _read_file(path: ModelPath) -> Checkpoint:
     if path.suffix == ".gguf":
         return read_gguf([path])
     if path.suffix == ".safetensors":
@@ -140,14 +139,14 @@ def _read_file(path: Path) -> Checkpoint:
     raise InvalidInputError(f"{path}: is not a .safetensors or .gguf file, {INDEX} or {CONFIG}")
 
 
-def _are_parts(files: list[Path]) -> bool:
+def _are_parts(files: Sequence[ModelPath]) -> bool:
     """Return True for one file, or all parts of one model, named like name-00001-of-00003.gguf."""
     found = [PART.fullmatch(file.name) for file in files]
     kinds = {(match[1], int(match[2])) for match in found if match}
     return len(files) == 1 or (None not in found and len(kinds) == 1 and kinds.pop()[1] == len(files))
 
 
-def read_gguf(files: list[Path]) -> Checkpoint:
+def read_gguf(files: Sequence[ModelPath]) -> Checkpoint:
     """Read the parts of one model. Raises InvalidInputError and OSError."""
     # Only the first part has the metadata; each part has some of the tensors.
     heads = [gguf.read_head(file) for file in files]
@@ -163,7 +162,7 @@ def read_gguf(files: list[Path]) -> Checkpoint:
     return Checkpoint(str(files[0]), "GGUF", shape, weights, known, bytes_each, note)
 
 
-def _build_checkpoint(path: Path, config: Config | str | None, weights: int | None, source: str) -> Checkpoint:
+def _build_checkpoint(path: ModelPath, config: Config | str | None, weights: int | None, source: str) -> Checkpoint:
     if config is None or isinstance(config, str):
         return Checkpoint(str(path), source, None, weights, 0, 2.0, config or "")
     return replace(describe_config(config), name=str(path), source=source, weights_bytes=weights)
@@ -176,11 +175,11 @@ def describe_config(config: Config) -> Checkpoint:
     return Checkpoint(CONFIG, CONFIG, shape, None, context, form.bytes, scope=form.scope, problem=problem)
 
 
-def _config(path: Path) -> Config:
+def _config(path: ModelPath) -> Config:
     return parse_config(_object(path), str(path))
 
 
-def _config_beside(path: Path) -> Config | str | None:
+def _config_beside(path: ModelPath) -> Config | str | None:
     """Return the config of a folder whose tensors are known, or why its family is not."""
     try:
         return _config(path) if path.exists() else None
@@ -188,12 +187,5 @@ def _config_beside(path: Path) -> Config | str | None:
         return str(error).removeprefix(f"{path}: ").split(", and ")[0]
 
 
-def _object(path: Path) -> dict[str, Any]:
-    return safetensors.parse_object(_read_json(path, MAX_JSON_BYTES), str(path))
-
-
-def _read_json(path: Path, most: int) -> bytes:
-    if regular_size(path) > most:
-        raise InvalidInputError(f"{path}: is larger than {most} bytes, the most that is read")
-    with path.open("rb") as file:
-        return file.read(most)
+def _object(path: ModelPath) -> dict[str, Any]:
+    return safetensors.parse_object(read_small(path, MAX_JSON_BYTES), str(path))

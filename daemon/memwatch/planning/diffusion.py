@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import PurePosixPath
 
 from msgspec import Struct
 
 from memwatch.planning.layer_kinds import Json, number
+from memwatch.planning.model_file import ModelPath, list_files, read_small
 from memwatch.planning.pipeline import Pipeline
 from memwatch.planning.safetensors import checked_bytes, list_tensors, parse_object, read_header
-from memwatch.planning.sizes import InvalidInputError, regular_size
+from memwatch.planning.sizes import InvalidInputError
 
 MODEL_INDEX = "model_index.json"
 MAX_JSON_BYTES = 1 << 20
@@ -60,11 +61,11 @@ class Found(Struct, frozen=True):
     problem: str = ""
 
 
-def read_folder(path: Path) -> Found:
+def read_folder(path: ModelPath) -> Found:
     """Read a folder of diffusers. Raises InvalidInputError."""
     index = _object(path / MODEL_INDEX)
     names = [name for name, kind in index.items() if isinstance(kind, list) and not name.startswith("_")]
-    known = [name for name in names if Path(name).name == name and (path / name).is_dir()][:MAX_COMPONENTS]
+    known = [name for name in names if PurePosixPath(name).name == name and (path / name).is_dir()][:MAX_COMPONENTS]
     denoiser = next((name for name in DENOISERS if name in known), "")
     if not denoiser:
         raise InvalidInputError(f"{path}: {MODEL_INDEX} names no folder called unet or transformer")
@@ -100,9 +101,9 @@ def _build(denoiser: Part, encoders: Iterable[Part], vae: Part, shape: Mapping[s
     )
 
 
-def _read_component(path: Path) -> Part:
+def _read_component(path: ModelPath) -> Part:
     """Sum the tensors of one component. Of several variants the one in 16 bits, which pipelines are loaded in."""
-    files = sorted(path.glob("*.safetensors"))
+    files = list_files(path, "*.safetensors")
     small = [file for file in files if ".fp16" in file.name or ".bf16" in file.name]
     plain = [file for file in files if file not in small]
     tensors: dict[str, tuple[tuple[int, ...], int]] = {}
@@ -230,8 +231,5 @@ def _single_shape(tensors: Tensors) -> dict[str, object]:
     return {**_unet_shape(first[0], 1, max(1, 2 * first[0] // SDXL_HEAD)), "vae_32bit": True, "vae_tile": 1024}
 
 
-def _object(path: Path) -> Json:
-    if regular_size(path) > MAX_JSON_BYTES:
-        raise InvalidInputError(f"{path}: is larger than {MAX_JSON_BYTES} bytes, the most that is read")
-    with path.open("rb") as file:
-        return parse_object(file.read(MAX_JSON_BYTES), str(path))
+def _object(path: ModelPath) -> Json:
+    return parse_object(read_small(path, MAX_JSON_BYTES), str(path))

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import BinaryIO
 
 from msgspec import Struct
 
-from memwatch.planning.sizes import InvalidInputError, regular_size
+from memwatch.planning.model_file import ModelPath, open_regular
+from memwatch.planning.sizes import InvalidInputError
 from memwatch.printable import decode
 
 # Published files have up to 100 keys, 2,500 tensors, 550,000 strings.
@@ -128,10 +128,10 @@ class GgufReader:
         self._left -= count
 
 
-def read_head(path: Path) -> GgufHeader:
+def read_head(path: ModelPath) -> GgufHeader:
     """Read the header of a GGUF file. Raises InvalidInputError for any other file and for a truncated one."""
-    size = regular_size(path)
-    with path.open("rb") as file:
+    with open_regular(path) as (file, status):
+        size = status.st_size
         reader = GgufReader(file, size, str(path))
         if reader.take(4) != b"GGUF":
             raise InvalidInputError(f"{path}: is not a GGUF file: it does not begin with GGUF")

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from io import BufferedReader
 from typing import Any, TypeGuard
 
 from msgspec import MsgspecError, Struct, convert
 from msgspec.json import Decoder
 
-from memwatch.planning.sizes import InvalidInputError, regular_size
+from memwatch.planning.model_file import ModelPath, open_regular
+from memwatch.planning.sizes import InvalidInputError
 
 # The format allows 100 MB; 6 MB hold 50,000 tensors. A header with errors is described up to the second limit.
 MAX_HEADER_BYTES = 6 << 20
@@ -32,27 +33,40 @@ BITS = {
 Json = dict[str, Any]
 
 
-def read_tensor_bytes(path: Path) -> int:
-    """Return the bytes of all tensors of one file. Raises InvalidInputError if its header and its size do not
-    match."""
-    header, room = read_header(path)
-    return checked_bytes(header, room, str(path))
+def sum_tensor_bytes(paths: Iterable[ModelPath]) -> int:
+    """Return the bytes of all tensors of several files.
+
+    Raises InvalidInputError if a header does not match the size of its file, and if two names are the same file:
+    its tensors would count twice, and a folder may have thousands of names for one large header.
+    """
+    total, seen = 0, set[tuple[int, int]]()
+    for path in paths:
+        with open_regular(path) as (file, status):
+            if (status.st_dev, status.st_ino) in seen:
+                raise InvalidInputError(f"{path}: is another name of a file that is already counted")
+            seen.add((status.st_dev, status.st_ino))
+            header, room = _read_header(file, status.st_size, str(path))
+        total += checked_bytes(header, room, str(path))
+    return total
 
 
-def read_header(path: Path) -> tuple[Mapping[str, object], int]:
+def read_header(path: ModelPath) -> tuple[Mapping[str, object], int]:
     """Return the header of a file and the bytes after it. Raises InvalidInputError."""
-    size = regular_size(path)
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise InvalidInputError(
-                f"{path}: the header should have {length} bytes, but the file has {size}; is the file complete?"
-            )
-        if length > MAX_HEADER_BYTES:
-            raise InvalidInputError(
-                f"{path}: the header should have {length} bytes; at most {MAX_HEADER_BYTES} are read"
-            )
-        return parse_header(file.read(length), str(path)), size - 8 - length
+    with open_regular(path) as (file, status):
+        return _read_header(file, status.st_size, str(path))
+
+
+def _read_header(file: BufferedReader, size: int, name: str) -> tuple[Mapping[str, object], int]:
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > size - 8:
+        raise InvalidInputError(
+            f"{name}: the header should have {length} bytes, but the file has {size}; is the file complete?"
+        )
+    if length > MAX_HEADER_BYTES:
+        raise InvalidInputError(
+            f"{name}: the header should have {length} bytes; at most {MAX_HEADER_BYTES} are read"
+        )
+    return parse_header(file.read(length), name), size - 8 - length
 
 
 class Tensor(Struct, frozen=True, gc=False):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 from msgspec.structs import replace
 
-from memwatch.engines.records import Cache, ModelQuery, ModelSizes
+from memwatch.engines.records import Cache, ModelSizes
 from memwatch.model import Absent, Bytes, Quality
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint, read_gguf
 from memwatch.planning.inference import compute_kv_cache, compute_weights, layers_of_group
+from memwatch.planning.model_file import ModelPath
 from memwatch.planning.number_formats import bits_per_cached_number
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import Transformer
@@ -21,16 +21,15 @@ BLOB = "sha256-"
 STEP_TOKENS = 512
 
 
-def size_model(query: ModelQuery) -> ModelSizes:
+def size_model(path: ModelPath, cache: Cache | None = None) -> ModelSizes:
     """Read a model's files. Figures that do not follow from them are absent, with the reason as a note."""
-    path = Path(query.path)
     try:
         checkpoint = read_gguf([path]) if path.name.startswith(BLOB) else read_checkpoint(path)
         weights = size_weights(checkpoint)
     except (InvalidInputError, OSError) as error:
         return ModelSizes(note=str(error))
     try:
-        return size_cache(checkpoint, weights, query.cache)
+        return size_cache(checkpoint, weights, cache)
     except InvalidInputError as error:
         return ModelSizes(weights, note=str(error))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import stat
-from pathlib import Path
 
 SIZE = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,9})?)\s*(?:([KMGTPE])(i?)B?|B)?", re.ASCII | re.IGNORECASE)
 MAX_BYTES = 1 << 60
@@ -44,14 +42,6 @@ def check_dtype_bytes(value: object, name: str = "dtype_bytes") -> float:
             f"{name} is {quote(value)}, which is not from 0.125 to 16 bytes; for example 2 (bfloat16)"
         )
     return float(value)
-
-
-def regular_size(path: Path) -> int:
-    """Return the size of a regular file. Raises InvalidInputError for a pipe or device, whose opening may block."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise InvalidInputError(f"{path}: is not a regular file")
-    return status.st_size
 
 
 def quote(value: object) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.engines.records import Cache, ModelQuery
+from memwatch.engines.records import Cache
 from memwatch.model import Absent, Quality
 from memwatch.planning.served import size_model
 
@@ -37,7 +37,7 @@ def blocks(**further: Any) -> Cache:
 
 
 def test_blocks_of_a_plain_model_have_the_bytes_of_its_tokens(tmp_path: Path) -> None:
-    found = size_model(ModelQuery(model(tmp_path / "q", QWEN3_32B), blocks()))
+    found = size_model(Path(model(tmp_path / "q", QWEN3_32B)), blocks())
     assert found.kv_cache_bytes == 16_000 * TOKEN
     assert found.quality is Quality.DERIVED
     assert found.weights_bytes == pytest.approx(65.5e9, rel=0.01)  # the model card: 65.5 GB of files
@@ -53,7 +53,7 @@ def test_blocks_of_a_plain_model_have_the_bytes_of_its_tokens(tmp_path: Path) ->
     ],
 )
 def test_cache_depends_on_its_format_and_on_its_gpus(tmp_path: Path, cache: Cache, factor: float) -> None:
-    found = size_model(ModelQuery(model(tmp_path / "q", QWEN3_32B), cache))
+    found = size_model(Path(model(tmp_path / "q", QWEN3_32B)), cache)
     assert found.kv_cache_bytes == 16_000 * TOKEN * factor
 
 
@@ -61,39 +61,39 @@ def test_cache_depends_on_its_format_and_on_its_gpus(tmp_path: Path, cache: Cach
 def test_replicas_have_weights_of_their_own_without_shared_experts(
     tmp_path: Path, splits: bool, weights: float | Absent
 ) -> None:
-    found = size_model(ModelQuery(model(tmp_path / "q", QWEN3_32B), blocks(replicas=2, splits_experts=splits)))
+    found = size_model(Path(model(tmp_path / "q", QWEN3_32B)), blocks(replicas=2, splits_experts=splits))
     expected: object = weights if isinstance(weights, Absent) else pytest.approx(weights, rel=0.01)
     assert found.weights_bytes == expected
 
 
 def test_blocks_of_windowed_and_full_layers_belong_to_one_group(tmp_path: Path) -> None:
     """gpt-oss-20b: 12 layers of each kind share the blocks, so that one token takes 12 layers' bytes."""
-    found = size_model(ModelQuery(model(tmp_path / "g", GPT_OSS), blocks()))
+    found = size_model(Path(model(tmp_path / "g", GPT_OSS)), blocks())
     assert found.kv_cache_bytes == 16_000 * 12 * 2 * 8 * 64 * 2
     assert found.quality is Quality.ESTIMATED
 
 
 def test_cells_of_sequences_have_the_bytes_of_their_tokens(tmp_path: Path) -> None:
     cells = Cache("cells", tokens=4096, sequences=4, key_dtype="q8_0", value_dtype="f16")
-    found = size_model(ModelQuery(model(tmp_path / "q", QWEN3_32B), cells))
+    found = size_model(Path(model(tmp_path / "q", QWEN3_32B)), cells)
     assert found.kv_cache_bytes == 4 * 4096 * TOKEN * (8.5 + 16) // 32
 
 
 def test_unknown_family_has_no_cache_and_a_reason(tmp_path: Path) -> None:
-    found = size_model(ModelQuery(model(tmp_path / "x", QWEN3_32B, model_type="unheard_of"), blocks()))
+    found = size_model(Path(model(tmp_path / "x", QWEN3_32B, model_type="unheard_of")), blocks())
     assert found.kv_cache_bytes is Absent.NOT_AVAILABLE
     assert "unheard_of" in found.note
 
 
 def test_unknown_format_of_the_cache_gives_a_reason_and_keeps_the_weights(tmp_path: Path) -> None:
     cache = blocks(key_dtype="int3_odd", value_dtype="int3_odd")
-    found = size_model(ModelQuery(model(tmp_path / "q", QWEN3_32B), cache))
+    found = size_model(Path(model(tmp_path / "q", QWEN3_32B)), cache)
     assert isinstance(found.weights_bytes, int)
     assert found.kv_cache_bytes is Absent.NOT_AVAILABLE
     assert "int3_odd" in found.note
 
 
 def test_missing_folder_gives_a_reason() -> None:
-    found = size_model(ModelQuery("/nowhere/at/all", blocks()))
+    found = size_model(Path("/nowhere/at/all"), blocks())
     assert (found.weights_bytes, found.kv_cache_bytes) == (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
     assert "/nowhere/at/all" in found.note

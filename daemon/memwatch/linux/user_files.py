@@ -1,0 +1,181 @@
+"""Files that a process names, opened with no more rights than the process has.
+
+memwatchd may read more than the process: its own tokens, files of its groups, and everything where it is root. A
+path is therefore walked one component at a time from the root folder of the process, none through a link (openat(2)
+with O_NOFOLLOW, which every kernel has; openat2(2) needs Linux 5.6). Links are resolved in that root, so that none
+leads out of a container. Only regular files are opened, and without waiting: a FIFO may take the place of a file at
+any time. A file that is refused cannot be told from one that does not exist.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import PurePosixPath
+
+# As many links as the kernel follows (path_resolution(7)), and entries of a folder that are looked at.
+MAX_LINKS = 40
+MAX_NAMES = 8192
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class UserFiles:
+    """The files below one root folder, for a process of one user.
+
+    With a `uid`, a file must belong to that user or be readable by everyone, and so must each folder on the way.
+    Without one, this process has the rights of the user, and the kernel checks.
+    """
+
+    def __init__(self, root: int, uid: int | None) -> None:
+        """`root`: descriptor of the root folder. The caller closes it."""
+        self._root = root
+        self._uid = uid
+
+    def path(self, path: str) -> UserPath:
+        return UserPath(self, PurePosixPath("/", path))
+
+    def open(self, path: PurePosixPath) -> int:
+        """Return the descriptor of a regular file. Raises FileNotFoundError for anything else."""
+        try:
+            with self._walk(path) as (folder, name):
+                file = os.open(name or ".", _READ, dir_fd=folder)
+        except OSError:
+            raise _missing(path) from None
+        status = os.fstat(file)
+        if stat.S_ISREG(status.st_mode) and self._may(status, stat.S_IROTH):
+            return file
+        os.close(file)
+        raise _missing(path)
+
+    def names(self, path: PurePosixPath) -> list[str]:
+        """Return the first names in a folder. Raises OSError if it is none, or one that the user may not list."""
+        with self._walk(path) as (folder, name):
+            if name or not self._may(os.fstat(folder), stat.S_IROTH):
+                raise _missing(path)
+            listed = os.open(".", os.O_RDONLY | _FOLDER, dir_fd=folder)
+        try:
+            with os.scandir(listed) as entries:
+                return [entry.name for entry in islice(entries, MAX_NAMES)]
+        finally:
+            os.close(listed)
+
+    def is_folder(self, path: PurePosixPath) -> bool:
+        try:
+            with self._walk(path) as (_, name):
+                return not name
+        except OSError:
+            return False
+
+    @contextmanager
+    def _walk(self, path: PurePosixPath) -> Iterator[tuple[int, str]]:
+        """Yield the last folder of a path and the name of the file in it, which is no link.
+
+        The name is empty if the path leads to the folder itself.
+        """
+        folders, links = [os.dup(self._root)], 0
+        left = list(reversed(path.parts))
+        try:
+            while left:
+                part = left.pop()
+                if part == "/":
+                    _close_all(folders, 1)
+                elif part == "..":
+                    _close_all(folders, max(1, len(folders) - 1))
+                elif stat.S_ISLNK(mode := self._mode(folders[-1], part)):
+                    links += 1
+                    if links > MAX_LINKS:
+                        raise _missing(path)
+                    left += reversed(PurePosixPath(os.readlink(part, dir_fd=folders[-1])).parts)
+                elif stat.S_ISDIR(mode):
+                    folders.append(_open_folder(part, folders[-1]))
+                elif left:
+                    raise _missing(path)
+                else:
+                    yield folders[-1], part
+                    return
+            yield folders[-1], ""
+        finally:
+            _close_all(folders, 0)
+
+    def _mode(self, folder: int, name: str) -> int:
+        """Return the mode of an entry. Raises FileNotFoundError if the user may not enter the folder."""
+        if not self._may(os.fstat(folder), stat.S_IXOTH):
+            raise _missing(name)
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+
+    def _may(self, status: os.stat_result, right: int) -> bool:
+        return self._uid is None or status.st_uid == self._uid or bool(status.st_mode & right)
+
+
+class UserPath:
+    """A path of UserFiles, with those methods of pathlib.Path that a reader of files needs."""
+
+    def __init__(self, files: UserFiles, path: PurePosixPath) -> None:
+        self._files = files
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def __truediv__(self, name: str) -> UserPath:
+        return UserPath(self._files, self._path / name)
+
+    @property
+    def name(self) -> str:
+        return self._path.name
+
+    @property
+    def suffix(self) -> str:
+        return self._path.suffix
+
+    @property
+    def parent(self) -> UserPath:
+        return UserPath(self._files, self._path.parent)
+
+    def exists(self) -> bool:
+        """Return True for a folder, and for a file that can be read."""
+        return self.is_dir() or self.read(0) is not None
+
+    def is_dir(self) -> bool:
+        return self._files.is_folder(self._path)
+
+    def glob(self, pattern: str) -> Iterator[UserPath]:
+        """Yield the entries of a folder with matching names, none if it cannot be listed."""
+        try:
+            names = self._files.names(self._path)
+        except OSError:
+            return
+        yield from (self / name for name in names if fnmatchcase(name, pattern))
+
+    def open_descriptor(self) -> int:
+        """Return the descriptor of a regular file. Raises OSError."""
+        return self._files.open(self._path)
+
+    def read(self, max_bytes: int) -> bytes | None:
+        """Return the first bytes of a regular file, None if there is none."""
+        try:
+            with open(self.open_descriptor(), "rb") as file:
+                return file.read(max_bytes)
+        except OSError:
+            return None
+
+
+def _open_folder(name: str, folder: int) -> int:
+    """Open a folder for its entries only: it may be one that its user cannot list."""
+    return os.open(name, getattr(os, "O_PATH", os.O_RDONLY) | _FOLDER, dir_fd=folder)
+
+
+def _close_all(folders: list[int], first: int) -> None:
+    """Close the folders from the one at index `first` on."""
+    while len(folders) > first:
+        os.close(folders.pop())
+
+
+def _missing(path: object) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

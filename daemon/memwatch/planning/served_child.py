@@ -1,0 +1,122 @@
+"""Child process that reads the files of a model with the rights of the server that serves it. One request.
+
+Where memwatchd is root, the child becomes the user of the server, for good. Where it is not, it refuses what the
+server itself might not read (see memwatch.linux.user_files).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from pathlib import Path
+
+from msgspec import json
+
+from memwatch.engines.records import ModelQuery, ModelSizes, ServedBy
+from memwatch.helper.bootstrap import bootstrap, die_with_parent, write_all
+from memwatch.linux.capabilities import parse_effective
+from memwatch.linux.cgroups import parse_mountinfo
+from memwatch.linux.files import ParseError, read_once
+from memwatch.linux.model_files import find_home, find_model
+from memwatch.linux.process_files import (
+    STAT_BYTES,
+    STATUS_BYTES,
+    Credentials,
+    parse_credentials,
+    parse_stat,
+    read_at,
+)
+from memwatch.linux.user_files import UserFiles
+from memwatch.planning.served import size_model
+
+# An index of 90,000 tensors and a header of 50,000 take 150 MiB to parse.
+MAX_MEMORY_BYTES = 512 << 20
+MAX_CPU_SECONDS = 5
+NOT_READABLE = "The files of its model ({name}) are not readable here."
+
+
+def main() -> int:
+    answers = bootstrap()
+    query = json.decode(sys.stdin.buffer.readline(), type=ModelQuery)
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
+    write_all(answers, json.encode(read_sizes(query)) + b"\n")
+    return 0
+
+
+def read_sizes(query: ModelQuery) -> ModelSizes:
+    """Return the sizes of the model. A model that may not be read has the note of one that does not exist."""
+    missing = ModelSizes(note=NOT_READABLE.format(name=query.name[:120]))
+    try:
+        return _read(query, missing)
+    except (OSError, ParseError, MemoryError):
+        return missing
+
+
+def _read(query: ModelQuery, missing: ModelSizes) -> ModelSizes:
+    """Raises OSError and ParseError if the process has ended, or hides what it is."""
+    by = query.by
+    if by is None:
+        return missing
+    process = os.open(Path(by.procfs, str(by.pid)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    root = open_root(process, by)
+    rights = parse_credentials(read_at(process, "status", STATUS_BYTES) or b"")
+    cwd = find_cwd(process)
+    stat = parse_stat(read_at(process, "stat", STAT_BYTES) or b"")
+    if stat is None or stat.start_ticks != by.start_ticks:
+        return missing
+    files = UserFiles(root, take_rights(rights))
+    found = find_model(query.name, files, find_home(files, rights.uid), cwd)
+    return size_model(found, query.cache) if found else missing
+
+
+def open_root(process: int, by: ServedBy) -> int:
+    """Return the root folder of a process. Raises FileNotFoundError if it cannot be entered.
+
+    A folder that may not be entered is ours if both processes have the same file system there.
+    """
+    try:
+        return os.open("root/.", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process)
+    except OSError:
+        pass
+    theirs = find_root(read_once(Path(by.procfs, str(by.pid), "mountinfo")))
+    if theirs is None or theirs != find_root(read_once(Path(by.procfs, "self/mountinfo"))):
+        raise FileNotFoundError
+    return os.open(by.rootfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def find_root(mountinfo: bytes | None) -> tuple[str, str] | None:
+    """Return the device and the folder that are mounted at `/`, None if the kernel does not tell."""
+    mounts = reversed(parse_mountinfo(mountinfo or b""))
+    return next(((one.device, one.root) for one in mounts if one.point == "/"), None)
+
+
+def find_cwd(process: int) -> str:
+    try:
+        return os.readlink("cwd", dir_fd=process)
+    except OSError:
+        return ""
+
+
+def take_rights(rights: Credentials) -> int | None:
+    """Become the user of the server, if this process is root.
+
+    Return the user whose rights are to be checked file by file, None if this process has no more rights than the
+    server.
+    """
+    if os.geteuid() == 0:
+        os.setgroups(rights.groups)
+        os.setresgid(rights.gid, rights.gid, rights.gid)
+        os.setresuid(rights.uid, rights.uid, rights.uid)
+        die_with_parent()  # a change of the user ends that (prctl(2))
+    same = set(os.getresuid()) == {rights.uid} and set(os.getresgid()) == {rights.gid}
+    if os.geteuid() == rights.uid and same and not _exceeds(rights):
+        return None
+    return rights.uid
+
+
+def _exceeds(rights: Credentials) -> bool:
+    """Return True if this process has a capability or a group that the server has not."""
+    capabilities = parse_effective(read_once(Path("/proc/self/status")) or b"")
+    return bool(capabilities & ~rights.capabilities) or not set(os.getgroups()) <= {rights.gid, *rights.groups}

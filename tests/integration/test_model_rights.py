@@ -1,0 +1,182 @@
+"""Files of a served model, read by the child process with the rights of the server and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import pytest
+
+from memwatch.collectors.model_sizes import read_model_sizes
+from memwatch.engines.records import ModelQuery, ModelSizes, ServedBy
+from memwatch.planning.served_child import read_sizes
+from support.checkpoint_files import safetensors
+from support.engine_host import EngineHost
+from support.other_user import CAN_SWITCH, OTHER_UID, become_other
+
+SERVER = 60_000  # a user who is neither root nor the one of the tests
+KIB = 1 << 10
+TENSORS = {"layer": ("I8", [4 * KIB])}
+Read = Callable[[ModelQuery], ModelSizes]
+
+
+def read_as_other(query: ModelQuery) -> ModelSizes:
+    """Read as the service as it is installed does: without root, and as a user who is not that of the server."""
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            become_other()
+            os.write(sink, msgspec.json.encode(read_sizes(query)))
+        finally:
+            os._exit(0)
+    os.close(sink)
+    with os.fdopen(source, "rb") as answers:
+        found = answers.read()
+    os.waitpid(child, 0)
+    return msgspec.json.decode(found, type=ModelSizes)
+
+
+@pytest.fixture
+def host() -> Iterator[EngineHost]:
+    """Make a machine that other users may see: pytest's folders are those of one user."""
+    with TemporaryDirectory() as folder:
+        yield fill(EngineHost(Path(folder)))
+
+
+def fill(host: EngineHost) -> EngineHost:
+    host.add(500, ("vllm", "serve"), uid=SERVER)
+    models = host.root / "models"
+    models.mkdir(mode=0o755)
+    models.chmod(0o755)
+    safetensors(models / "open.safetensors", TENSORS).chmod(0o644)
+    safetensors(models / "secret.safetensors", TENSORS).chmod(0o600)
+    safetensors(models / "group.safetensors", TENSORS).chmod(0o640)
+    return host
+
+
+@pytest.fixture(params=[read_model_sizes, read_as_other], ids=["child", "service"])
+def read(request: pytest.FixtureRequest) -> Read:
+    found: Read = request.param
+    return found
+
+
+def query(host: EngineHost, name: str, start: int = 77) -> ModelQuery:
+    return ModelQuery(name, None, ServedBy(500, start, str(host.proc), str(host.root)))
+
+
+def missing(name: str) -> ModelSizes:
+    return ModelSizes(note=f"The files of its model ({name}) are not readable here.")
+
+
+def test_model_that_everyone_may_read_has_its_size(host: EngineHost, read: Read) -> None:
+    assert read(query(host, "/models/open.safetensors")) == ModelSizes(4 * KIB)
+
+
+@pytest.mark.parametrize("name", ["/models/secret.safetensors", "/models/group.safetensors", "/models/link"])
+def test_file_of_another_user_answers_as_a_missing_one(host: EngineHost, read: Read, name: str) -> None:
+    """The daemon may read all of them: as root, and as a member of their group."""
+    (host.root / "models/link").symlink_to("secret.safetensors")
+    if CAN_SWITCH:
+        os.chown(host.root / "models/group.safetensors", 0, OTHER_UID)
+    assert read(query(host, name)) == missing(name)
+    assert read(query(host, "/nowhere")) == missing("/nowhere")
+
+
+@pytest.mark.parametrize("name", ["/etc/shadow", "/outside", "/models/out", "/models/../../outside"])
+def test_no_name_leads_out_of_the_root_of_a_container(host: EngineHost, read: Read, name: str) -> None:
+    container = host.root / "container"
+    (container / "models").mkdir(parents=True)
+    (container / "models/out").symlink_to("../../models/open.safetensors")
+    (host.root / "outside").write_bytes((host.root / "models/open.safetensors").read_bytes())
+    (host.proc / "500/root").unlink()
+    (host.proc / "500/root").symlink_to(container)
+    assert read(query(host, name)) == missing(name)
+
+
+def test_own_file_is_read_where_only_its_user_may(host: EngineHost, read: Read) -> None:
+    if not CAN_SWITCH:
+        host.add(501, ("vllm", "serve"), uid=os.getuid())
+    os.chown(host.root / "models/secret.safetensors", SERVER if CAN_SWITCH else os.getuid(), -1)
+    by = ServedBy(500 if CAN_SWITCH else 501, 77, str(host.proc), str(host.root))
+    found = read(ModelQuery("/models/secret.safetensors", None, by))
+    # The service cannot read it either.
+    refused = read is read_as_other and CAN_SWITCH
+    assert found == (missing("/models/secret.safetensors") if refused else ModelSizes(4 * KIB))
+
+
+@pytest.mark.parametrize("change", ["set-uid", "set-gid", "no groups", "reused", "ended"])
+def test_process_that_may_be_another_one_is_not_believed(host: EngineHost, read: Read, change: str) -> None:
+    """The user who starts a set-uid program chooses its name and its command line."""
+    status = host.proc / "500/status"
+    text = status.read_text()
+    uids = f"{SERVER}\t{SERVER}\t{SERVER}\t{SERVER}\n"
+    changed = f"{SERVER}\t0\t0\t0\n"
+    texts = {
+        "set-uid": text.replace(f"Uid:\t{uids}", f"Uid:\t{changed}"),
+        "set-gid": text.replace(f"Gid:\t{uids}", f"Gid:\t{changed}"),
+        "no groups": text.partition("Groups")[0],
+    }
+    status.write_text(texts.get(change, text))
+    asked = query(host, "/models/open.safetensors", start=78 if change == "reused" else 77)
+    if change == "ended":
+        status.unlink()
+    assert read(asked) == missing("/models/open.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "is_read"),
+    [
+        ("21 1 8:1 / / rw - ext4 /dev/sda1 rw\n", True),
+        ("99 1 0:77 / / rw - overlay overlay rw\n", False),
+        ("99 1 8:1 /srv/guest / rw - ext4 /dev/sda1 rw\n", False),
+        ("", False),
+    ],
+)
+def test_root_that_may_not_be_entered_is_ours_only_with_the_same_file_system(
+    host: EngineHost, read: Read, theirs: str, is_read: bool
+) -> None:
+    """The service may not follow /proc/PID/root of another user."""
+    (host.proc / "500/root").unlink()
+    (host.proc / "self").mkdir()
+    (host.proc / "self/mountinfo").write_text("20 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
+    if theirs:
+        (host.proc / "500/mountinfo").write_text(theirs)
+    name = "/models/open.safetensors"
+    assert read(query(host, name)) == (ModelSizes(4 * KIB) if is_read else missing(name))
+
+
+def test_names_of_one_shard_are_not_counted_twice(host: EngineHost, read: Read) -> None:
+    folder = host.root / "models/shards"
+    folder.mkdir()
+    folder.chmod(0o755)
+    first = safetensors(folder / "model-0001.safetensors", TENSORS)
+    for number in range(2, 400):
+        (folder / f"model-{number:04}.safetensors").symlink_to(first.name)
+    found = read(query(host, "/models/shards"))
+    assert "is another name of a file that is already counted" in found.note
+    assert found == ModelSizes(note=found.note)
+
+
+def test_pipes_in_place_of_files_do_not_stop_the_reading(host: EngineHost, read: Read) -> None:
+    """Opening a pipe waits for its writer."""
+    os.mkfifo(host.root / "models/pipe.safetensors", 0o644)
+    (host.root / "etc/passwd").unlink()
+    os.mkfifo(host.root / "etc/passwd", 0o644)
+    assert read(query(host, "/models/pipe.safetensors")) == missing("/models/pipe.safetensors")
+    assert read(query(host, "Qwen/Qwen3-32B")) == missing("Qwen/Qwen3-32B")
+
+
+def test_index_that_names_a_file_of_another_user_says_nothing_of_it(host: EngineHost, read: Read) -> None:
+    """The note is that of a shard which is missing."""
+    notes = []
+    for shard in ("secret.safetensors", "nothing.safetensors"):
+        index = host.root / "models/model.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": {"layer": shard}}))
+        index.chmod(0o644)
+        notes.append(read(query(host, "/models/model.safetensors.index.json")).note.replace(shard, "SHARD"))
+    assert notes[0] == notes[1] != ""
