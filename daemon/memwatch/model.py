@@ -20,6 +20,7 @@ class Absent(Enum):
     NOT_PERMITTED = "not_permitted"  # it exists, but this user may not read it
     NOT_AVAILABLE = "not_available"  # expected, but not available (yet)
     NOT_READ = "not_read"  # memwatchd does not read the figure on such hardware
+    SUSPENDED = "suspended"  # the device is suspended or about to be, and reading the figure would keep it awake
     STALE = "stale"  # the collector stopped answering, and the last figure is too old to show
     INCONSISTENT = "inconsistent"  # the driver or kernel contradicts itself; the figure was rejected
 

@@ -72,6 +72,20 @@ def test_amd_smi_values_are_served(tmp_path: Path) -> None:
     assert "noise" not in log
 
 
+def test_tools_are_not_run_while_a_gpu_is_suspended(tmp_path: Path) -> None:
+    """They open every GPU. They run again once it is awake."""
+    machine, pci = hidden(tmp_path / "box"), f"sys/bus/pci/devices/{BUS}"
+    amd_smi(tmp_path / "bin")
+    machine.write(f"{pci}/power/runtime_status", "suspended")
+    collector = Collector(machine.roots, {}, named(tmp_path / "bin"))
+
+    with pytest.raises(SourceUnavailable, match="a GPU is suspended"):
+        collector.collect()
+    machine.write(f"{pci}/power/runtime_status", "active")
+
+    assert collector.collect().amdgpu is not None
+
+
 def test_rocm_smi_values_are_served(tmp_path: Path) -> None:
     """A warning precedes the JSON, values are strings, and amd-smi is missing."""
     machine = hidden(tmp_path / "box")

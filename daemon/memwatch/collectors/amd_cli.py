@@ -25,8 +25,9 @@ from memwatch.drivers.amd.smi_json import (
 )
 from memwatch.findings import Findings
 from memwatch.helper.process import is_ready
-from memwatch.linux.files import Roots, SourceUnavailable
-from memwatch.linux.pci import AMD, pci_vendors
+from memwatch.linux.files import Roots, SourceUnavailable, names_in
+from memwatch.linux.pci import AMD, pci_vendors, read_gpu
+from memwatch.linux.runtime_power import is_awake
 from memwatch.model import Absent
 from memwatch.options import Accepts, Converter, Doc, SwitchableOptions, program_path
 from memwatch.runtime.programs import Program, find_program, safe_search_path
@@ -158,7 +159,7 @@ class Collector(BaseCollector):
         environ: Mapping[str, str] = os.environ,
         options: Options = Options(),  # noqa: B008
     ) -> None:
-        self._drm = roots.sysfs / "class/drm"
+        self._drm, self._pci = roots.sysfs / "class/drm", roots.sysfs / "bus/pci/devices"
         self._refuse_if_superseded()
         if AMD not in pci_vendors(roots):
             raise SourceUnavailable("no AMD GPU on the PCI bus")
@@ -173,6 +174,7 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         self._refuse_if_superseded()
+        self._refuse_to_wake()
         try:
             return self._ask_amd_smi()
         except NoOutputError as without:
@@ -187,6 +189,13 @@ class Collector(BaseCollector):
     def _refuse_if_superseded(self) -> None:
         if cards.find(self._drm).gpus:
             raise SourceUnavailable("not needed: the amdgpu driver's files are visible")
+
+    def _refuse_to_wake(self) -> None:
+        """Raise if a GPU is suspended. The pause between two runs lets an idle one be suspended."""
+        for pci in names_in(self._pci):
+            gpu = read_gpu(self._pci / pci)
+            if gpu is not None and gpu.vendor == AMD and not is_awake(self._pci / pci):
+                raise SourceUnavailable("a GPU is suspended, and AMD's tools would wake it")
 
     def _ask_amd_smi(self) -> Findings:
         tool = self._tools.amd_smi

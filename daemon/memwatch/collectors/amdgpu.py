@@ -21,6 +21,7 @@ from memwatch.drivers.amd.sysfs import absent_reason, build_region, parse_figure
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.pci import GpuPids
+from memwatch.linux.runtime_power import is_awake_status
 from memwatch.model import Absent, Bytes, Words
 
 # Intervals for hot-plugged cards, and for the memory of processes in the compute driver (KFD).
@@ -30,7 +31,6 @@ HELD_SECONDS = 5.0
 MAX_PROCESSES = 4096
 # Files in the order in which they are read: each is one system call on a descriptor that stays open.
 FIGURES = ("mem_info_vram_used", "mem_info_vis_vram_used", "mem_info_gtt_used", "power/runtime_status")
-_AWAKE = ("active", "unsupported")
 _GONE = (errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.ESRCH)
 
 Layout = tuple[list[str], "bytes | Absent", "cards.Driver | None"]
@@ -222,7 +222,7 @@ class Collector(BaseCollector):
         if known := self._last.get(card.pci):
             card = replace(card, is_fused=known.card.is_fused, metrics_format=known.card.metrics_format)
         status = parse_text(cards.read(device / "power/runtime_status"))
-        if decide_architecture(card).is_apu is not None or status not in _AWAKE:
+        if decide_architecture(card).is_apu is not None or not is_awake_status(status):
             return card
         card = replace(card, metrics_format=cards.read_metrics_format(device))
         if decide_architecture(card).is_apu is not None or ask is None or isinstance(card.render_node, Absent):

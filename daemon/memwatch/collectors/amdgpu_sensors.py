@@ -9,15 +9,15 @@ from pathlib import Path
 from memwatch.collectors.base import BaseCollector
 from memwatch.drivers.amd import amdgpu_cards as cards
 from memwatch.drivers.amd.records import AmdSensors
-from memwatch.drivers.amd.sysfs import parse_bad_pages, parse_errors, parse_ratio, parse_text
+from memwatch.drivers.amd.sysfs import parse_bad_pages, parse_errors, parse_ratio
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots, SourceUnavailable
+from memwatch.linux.runtime_power import is_awake, may_suspend
 from memwatch.model import Absent
 
 ERRORS_SECONDS = 60.0
 # One page is a line of 35 characters; drivers stop at a few thousand pages.
 _MAX_BAD_PAGES_BYTES = 1 << 18
-_AWAKE = ("active", "unsupported")
 
 
 class Collector(BaseCollector):
@@ -57,9 +57,7 @@ class Collector(BaseCollector):
 
 
 def stays_awake(device: Path) -> bool:
-    if cards.may_sleep(cards.read(device / "power/control")):
-        return False
-    return parse_text(cards.read(device / "power/runtime_status")) in _AWAKE
+    return is_awake(device) and not may_suspend(device)
 
 
 def read_errors(ras: Path) -> dict[str, int]:

@@ -18,6 +18,7 @@ from memwatch.helper.python_child import import_path, python_child
 from memwatch.helper.supervisor import Helper, HelperError
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.linux.pci import AMD, pci_vendors
+from memwatch.linux.runtime_power import may_suspend
 from memwatch.options import Bounds, Doc, Duration, SwitchableOptions, seconds
 
 CHILD = "memwatch.drivers.amd.smi_child"
@@ -118,7 +119,7 @@ class Collector(BaseCollector):
             raise SourceUnavailable("the driver is released on request and will be reopened automatically")
         devices = self._roots.sysfs / "bus/pci/devices"
         for pci in cards.find(self._roots.sysfs / "class/drm").gpus:
-            if cards.may_sleep(cards.read(devices / pci / "power/control")):
+            if may_suspend(devices / pci):
                 self._helper.stop()
                 raise SourceUnavailable("a GPU may suspend, and AMD's library would wake it")
 

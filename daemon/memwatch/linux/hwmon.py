@@ -13,10 +13,10 @@ from pathlib import Path
 
 from memwatch.linux.files import names_in, read_once
 from memwatch.linux.gpu_throttling import ThrottleReader
+from memwatch.linux.runtime_power import is_awake, may_suspend
 from memwatch.model import Absent, Vitals
 
 DRIVERS = frozenset({b"amdgpu", b"i915", b"xe"})
-_AWAKE = (b"active", b"unsupported")
 # Labels in order of preference: amdgpu's chip edge or, without one, its hottest point; xe's package.
 _TEMPERATURES = (b"edge", b"pkg", b"junction")
 _CLOCKS = {b"sclk": "graphics", b"mclk": "memory"}
@@ -46,18 +46,15 @@ class GpuSensors:
 
     def read(self, now: float) -> Vitals:
         """Return the values, at most as old as the pause that lets the GPU be suspended. Asleep, it has none."""
-        if not self._is_awake():
+        if not is_awake(self._device):
             self._joules = None
-            self._last = Vitals.absent(Absent.NOT_AVAILABLE)
+            self._last = Vitals.absent(Absent.SUSPENDED)
         elif now - self._read_at >= self._pause_seconds():
             self._last, self._read_at = self._read(now), now
         return self._last
 
-    def _is_awake(self) -> bool:
-        return (read_once(self._device / "power/runtime_status") or b"").strip() in _AWAKE
-
     def _pause_seconds(self) -> float:
-        if (read_once(self._device / "power/control") or b"").strip() == b"on":
+        if not may_suspend(self._device):
             return 0.0
         delay = _number(self._device / "power/autosuspend_delay_ms")
         return (_SUSPEND_DELAY_MS if isinstance(delay, Absent) else delay) / 1000 + _MARGIN_SECONDS

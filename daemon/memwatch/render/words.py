@@ -31,6 +31,7 @@ ABSENT_WORDS = {
     Absent.NOT_PERMITTED: "not permitted",
     Absent.NOT_AVAILABLE: "not available",
     Absent.NOT_READ: "not read",
+    Absent.SUSPENDED: "suspended",
     Absent.STALE: "stale",
     Absent.INCONSISTENT: "inconsistent",
 }
@@ -39,6 +40,7 @@ ABSENT_SENTENCES = {
     Absent.NOT_PERMITTED: "The user that memwatchd runs as is not permitted to read it.",
     Absent.NOT_AVAILABLE: "Not available at the moment.",
     Absent.NOT_READ: "memwatchd does not read it on such hardware.",
+    Absent.SUSPENDED: "The device is suspended, or idle and left alone so that it can be: reading would wake it.",
     Absent.STALE: "The collector stopped responding, and its last value is too old to show.",
     Absent.INCONSISTENT: "The reported values contradict each other and were rejected.",
 }

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from memwatch.linux.cgroups import parse_cgroup, parse_mountinfo
 from memwatch.linux.files import Roots, names_in, read_once
+from memwatch.linux.runtime_power import is_awake
 from memwatch.report.file_redaction import redact_file, redact_path
 from memwatch.report.sources import FOLDERS, Kind, Source, cgroup_sources, list_sources, process_sources
 from memwatch.report.text_redaction import TextRedactor
@@ -182,9 +183,5 @@ def _is_suspended(file: Path) -> bool:
     """Return True if the device that the file belongs to is suspended."""
     for folder in file.parents:
         if "power" in names_in(folder) and (folder / "vendor").exists():
-            return (read_once(folder / "power/runtime_status") or b"").strip() not in (
-                b"active",
-                b"unsupported",
-                b"",
-            )
+            return not is_awake(folder)
     return False

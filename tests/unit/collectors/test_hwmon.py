@@ -14,7 +14,7 @@ from memwatch.model import Absent, Vitals
 from simulators.amd_machine import PCI, AmdMachine, discrete
 from support.fakes import FakeClock
 
-NONE = Vitals.absent(Absent.NOT_AVAILABLE)
+ASLEEP = Vitals.absent(Absent.SUSPENDED)
 AMDGPU: dict[str, str | int] = {
     "name": "amdgpu",
     "temp1_label": "edge",
@@ -102,7 +102,7 @@ def test_sleeping_gpu_is_not_read(tmp_path: Path) -> None:
     machine = Machine(tmp_path, AMDGPU, control="auto", runtime_status="suspended")
     machine.remove("hwmon/hwmon3/temp1_input")
 
-    assert machine.read() == NONE
+    assert machine.read() == ASLEEP
 
 
 def test_gpu_that_may_sleep_is_read_with_pauses_that_let_it(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_gpu_that_may_sleep_is_read_with_pauses_that_let_it(tmp_path: Path) -> N
     machine.write("power/runtime_status", "suspended")
     asleep = machine.read()
 
-    assert (early, late.temperature_celsius, asleep) == (NAVI, 70.0, NONE)
+    assert (early, late.temperature_celsius, asleep) == (NAVI, 70.0, ASLEEP)
 
 
 @pytest.mark.parametrize("text", ["N/A", "", "12 34"])
@@ -223,4 +223,4 @@ def test_throttling_of_a_sleeping_gpu_is_not_read(tmp_path: Path) -> None:
     machine.write("gpu_metrics", gpu_metrics(1, 3, 1, size=120))
     (machine.machine.device() / "gpu_metrics").chmod(0)
 
-    assert machine.read() == NONE
+    assert machine.read() == ASLEEP

@@ -6,7 +6,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Reason = Literal["not_supported", "not_permitted", "not_available", "not_read", "stale", "inconsistent"]
+Reason = Literal[
+    "not_supported", "not_permitted", "not_available", "not_read", "suspended", "stale", "inconsistent"
+]
 
 
 class Answer(BaseModel):

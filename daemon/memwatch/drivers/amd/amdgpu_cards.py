@@ -21,6 +21,7 @@ from memwatch.drivers.amd.sysfs import (
     parse_text,
 )
 from memwatch.linux.files import Roots
+from memwatch.linux.runtime_power import may_suspend
 from memwatch.model import Absent, Bytes, Words
 
 DRIVER = "amdgpu"
@@ -170,16 +171,11 @@ def read_card(
         unique_id=parse_text(read(device / "unique_id")),
         compute_partition=parse_text(read(device / "current_compute_partition")),
         memory_partition=parse_text(read(device / "current_memory_partition")),
-        may_sleep=may_sleep(read(device / "power/control")),
+        may_sleep=may_suspend(device),
         has_uma=(device / "uma").is_dir(),
         has_board_info=(device / "board_info").exists(),
         nodes=mine,
     )
-
-
-def may_sleep(control: bytes | Absent) -> bool:
-    """Return False only for `on`, which keeps a device awake. With any other value it may be suspended."""
-    return not isinstance(control, bytes) or control.strip() != b"on"
 
 
 def read_metrics_format(device: Path) -> int | Absent:

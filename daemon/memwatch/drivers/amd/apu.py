@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from memwatch.drivers.amd.sysfs import absent_reason
+from memwatch.linux.runtime_power import is_awake_status
 from memwatch.model import Absent
 
 # include/uapi/drm/amdgpu_drm.h of Linux 7.2: DRM_IOCTL_AMDGPU_INFO and AMDGPU_INFO_DEV_INFO.
@@ -40,7 +41,7 @@ def is_fused(
     render_node: Path, runtime_status: str | Absent, opener: Open = open_node, ioctl: Ioctl = call
 ) -> bool | Absent:
     """Return the FUSION flag of a GPU that is certainly awake. Any other GPU is not opened."""
-    if runtime_status not in ("active", "unsupported"):
+    if not is_awake_status(runtime_status):
         return Absent.NOT_AVAILABLE
     try:
         file = opener(render_node)

@@ -26,6 +26,7 @@ from memwatch.drivers.drm.cards import (
 from memwatch.drivers.drm.fdinfo import is_pci_address
 from memwatch.drivers.drm.records import DrmCard, DrmRegion
 from memwatch.linux.files import Roots, read_once
+from memwatch.linux.runtime_power import is_awake
 from memwatch.model import Absent, Words
 from memwatch.printable import printable
 
@@ -78,8 +79,7 @@ def regions_by_name(
 
 
 def is_asleep(sysfs: Path, card: DrmCard) -> bool:
-    status = read_once(sysfs / "class/drm" / card.name / "device/power/runtime_status") or b""
-    return status.strip() == b"suspended"
+    return not is_awake(sysfs / "class/drm" / card.name / "device")
 
 
 def _regions_elsewhere(roots: Roots, card: DrmCard) -> tuple[DrmRegion, ...]:
