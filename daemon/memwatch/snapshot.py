@@ -21,6 +21,7 @@ from memwatch.model import (
     InvalidRecordError,
     Pool,
     Process,
+    Quality,
     Share,
     Thresholds,
     Words,
@@ -148,8 +149,8 @@ class Swap(Struct, frozen=True):
 class Zram(Struct, frozen=True):
     """Compressed block devices, mostly used as swap: `memory_bytes` of System RAM hold `stored_bytes`."""
 
-    stored_bytes: int
-    memory_bytes: int
+    stored_bytes: Bytes
+    memory_bytes: Bytes
 
     def __post_init__(self) -> None:
         refuse_negative(self, ("stored_bytes", "memory_bytes"), "zram")
@@ -193,6 +194,7 @@ class Node(Struct, frozen=True):
 
     `contents` lists the used memory by use, from the kernel; the parts need not add up to it.
     `largest_free_block_bytes` falls with fragmentation. `free_large_blocks_bytes` counts blocks of at least 4 MiB.
+    `quality` is that of `available_bytes`: estimated if a line was left out that the others refute.
     """
 
     id: int
@@ -203,6 +205,7 @@ class Node(Struct, frozen=True):
     largest_free_block_bytes: Bytes = Absent.NOT_AVAILABLE
     free_large_blocks_bytes: Bytes = Absent.NOT_AVAILABLE
     contents: tuple[Content, ...] = ()
+    quality: Quality | Absent = Absent.NOT_AVAILABLE
 
 
 def merge_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:

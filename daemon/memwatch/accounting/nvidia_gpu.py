@@ -265,7 +265,7 @@ def hbm_pool(gpu: GpuReading, name: str, node: Node, number: str) -> Pool:
         used_bytes=available if isinstance(available, Absent) else size - available,
         available_bytes=available,
         source=f"sysfs:node{node.id}/meminfo",
-        quality=Quality.DERIVED,
+        quality=Quality.DERIVED if isinstance(node.quality, Absent) else node.quality,
         free_bytes=node.free_bytes,
     )
     return with_contents(pool, node, gpu.memory.used_bytes) if isinstance(gpu.memory, GpuMemory) else pool

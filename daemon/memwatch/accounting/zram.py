@@ -11,12 +11,18 @@ from memwatch.snapshot import Zram
 def with_zram(pool: Pool, zram: Zram | None) -> Pool:
     """Move zram's compressed pages from unattributed memory to the kernel; no line of /proc/meminfo contains them.
 
-    At most all unattributed memory moves: the two figures are not read at the same instant.
+    At most all unattributed memory moves: the two figures are not read at the same instant. If zram's memory is not
+    known, it is not known either how much of the rest is unattributed.
     """
     unattributed = pool.unattributed_bytes
     if zram is None or pool.kind is not PoolKind.SYSTEM_RAM or isinstance(unattributed, Absent):
         return pool
-    held = min(zram.memory_bytes, unattributed)
+    memory = zram.memory_bytes
+    if isinstance(memory, Absent) or memory > pool.size_bytes:
+        return replace(
+            pool, unattributed_bytes=memory if isinstance(memory, Absent) else Absent.INCONSISTENT, contents=()
+        )
+    held = min(memory, unattributed)
     if not held:
         return pool
     moved = {"kernel": held, "unattributed": -held}

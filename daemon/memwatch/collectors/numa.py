@@ -12,60 +12,96 @@ from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
 from memwatch.linux.files import KeptFile, ParseError, Roots, SourceUnavailable, read_once
 from memwatch.linux.lxcfs import is_container_limited
-from memwatch.model import Absent, Content
+from memwatch.linux.meminfo_checks import ANONYMOUS, FILE_PAGES, Checked, check
+from memwatch.model import Absent, Content, Quality
 from memwatch.snapshot import Node
 
 _NODE_LINE = re.compile(rb"^Node \d+ ([^:\n]+):[ \t]*(\d{1,19})( kB)?\n", re.MULTILINE)
-# No machine has an exbibyte of memory.
-MAX_BYTES = 1 << 60
+_KERNEL = ("SUnreclaim", "KernelStack", "PageTables", "SecPageTables")
+# Lines that no figure is made of are not read: an odd one costs nothing.
+_CACHES = ("FilePages", "SwapCached", "AnonPages", "Shmem", "SReclaimable", *FILE_PAGES, *ANONYMOUS)
+WANTED = frozenset(("MemTotal", "MemFree", "HugePages_Total", *_CACHES, *_KERNEL))
 # Periods of nodes that may be a GPU's, and of all others.
 GPU_PERIOD_SECONDS = 1.0
 PERIOD_SECONDS = 10.0
 
 
-def parse_node_meminfo(data: bytes) -> dict[str, int]:
-    """Parse bytes by name from lines such as `Node 0 MemTotal:  1024 kB`; lines without a unit are counts."""
-    return {
-        key.decode("ascii", "replace"): int(value) << (10 if unit else 0)
-        for key, value, unit in _NODE_LINE.findall(data)
-    }
+def parse_node_lines(data: bytes) -> dict[str, int]:
+    """Parse the needed lines, such as `Node 0 MemTotal:  1024 kB`, in KiB; lines without a unit are counts."""
+    found: dict[str, int] = {}
+    for key, value, _ in _NODE_LINE.findall(data):
+        name = key.decode("ascii", "replace")
+        if name in WANTED:
+            found.setdefault(name, int(value))
+    return found
 
 
 def parse_node(number: int, meminfo: bytes, cpulist: bytes | None) -> Node:
-    figures = parse_node_meminfo(meminfo)
-    try:
-        size, free = figures["MemTotal"], figures["MemFree"]
-    except KeyError as missing:
-        raise ParseError(f"node{number}/meminfo has no line {missing.args[0]}") from None
-    if max(figures.values()) > MAX_BYTES:
-        raise ParseError(f"node{number}/meminfo: {max(figures.values())} bytes are more than any machine has")
-    if free > size:
-        raise ParseError(f"node{number}/meminfo: MemFree {free} is more than MemTotal {size}")
+    """Return a node. Raises ParseError if the file has neither its size nor its free memory."""
+    return _parse_node(number, meminfo, cpulist)[0]
+
+
+def _parse_node(number: int, meminfo: bytes, cpulist: bytes | None) -> tuple[Node, int]:
+    """Return a node, and the number of its lines that the others refute: each is left out by itself."""
+    lines = parse_node_lines(meminfo)
+    if "MemTotal" not in lines and "MemFree" not in lines:
+        raise ParseError(f"node{number}/meminfo has neither MemTotal nor MemFree")
     has_cpus = Absent.NOT_AVAILABLE if cpulist is None else bool(cpulist.strip())
-    reclaimable = sum(figures.get(key, 0) for key in ("Active(file)", "Inactive(file)", "SReclaimable"))
-    available = min(size, free + reclaimable)
-    return Node(
+    checked = check(_with_caches(lines))
+    kib, size = checked.kib, checked.kib.get("MemTotal")
+    if size is None or (size == 0 and any(kib.values())):
+        unknown = Absent.INCONSISTENT
+        return Node(number, unknown, unknown, unknown, has_cpus), 1
+    free, cache = kib.get("MemFree"), _cache(kib)
+    is_sure = cache is not None and "SReclaimable" in kib and not checked.file_pages_excess
+    available = (free or 0) + max(0, (cache or 0) - checked.file_pages_excess) + kib.get("SReclaimable", 0)
+    no_free = Absent.INCONSISTENT if "MemFree" in checked.refuted else Absent.NOT_AVAILABLE
+    node = Node(
         number,
-        size_bytes=size,
-        available_bytes=available,
-        free_bytes=free,
+        size_bytes=size << 10,
+        available_bytes=min(size, available) << 10 if free is not None else no_free,
+        free_bytes=free << 10 if free is not None else no_free,
         has_cpus=has_cpus,
-        contents=build_contents(figures) if has_cpus is False and size else (),
+        contents=build_contents(checked) if has_cpus is False and size else (),
+        quality=Quality.DERIVED if is_sure and checked.refuted.keys().isdisjoint(FILE_PAGES) else Quality.ESTIMATED,
     )
+    return node, len(checked.refuted)
 
 
-def build_contents(figures: Mapping[str, int]) -> tuple[Content, ...]:
+def _with_caches(lines: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the lines with those of /proc/meminfo that they are compared with: a node sums its caches."""
+    if "FilePages" not in lines:
+        return lines
+    swap_cached = lines.get("SwapCached", 0)
+    cached = max(0, lines["FilePages"] - swap_cached)
+    return {**lines, "Cached": cached, "Buffers": 0, "SwapCached": swap_cached}
+
+
+def _cache(kib: Mapping[str, int]) -> int | None:
+    """Return the page cache: the lists of file pages, else what is cached and not shared; None without both."""
+    lists = [kib.get(key) for key in FILE_PAGES]
+    known = [one for one in lists if one is not None]
+    if len(known) == len(lists):
+        return sum(known)
+    if kib.keys() >= {"Cached", "Shmem"}:
+        return max(0, kib["Cached"] - kib["Shmem"])
+    return None
+
+
+def build_contents(checked: Checked) -> tuple[Content, ...]:
     """Return a node's used memory by use. Needed only for nodes that are a GPU's memory.
 
     Nodes report the number of huge pages but not their size: if there are any, the parts are unknown.
     """
-    if not {"AnonPages", "Shmem", "SUnreclaim"} <= figures.keys() or figures.get("HugePages_Total"):
+    kib = checked.kib
+    if not kib.keys() >= {"AnonPages", "Shmem", "SUnreclaim"} or kib.get("HugePages_Total"):
         return ()
-    kernel = sum(figures.get(key, 0) for key in ("SUnreclaim", "KernelStack", "PageTables", "SecPageTables"))
+    if not checked.refuted.keys().isdisjoint({*_KERNEL, "HugePages_Total"}):
+        return ()
     return (
-        Content("anonymous", figures["AnonPages"]),
-        Content("shared_memory", figures["Shmem"]),
-        Content("kernel", kernel),
+        Content("anonymous", kib["AnonPages"] << 10),
+        Content("shared_memory", kib["Shmem"] << 10),
+        Content("kernel", sum([kib.get(key, 0) for key in _KERNEL]) << 10),
     )
 
 
@@ -77,8 +113,9 @@ class NodeFiles:
         self._cpulist = folder / "cpulist"
         self._meminfo = KeptFile(folder / "meminfo", 4096)
 
-    def read(self) -> Node:
-        return parse_node(self._number, self._meminfo.read(), read_once(self._cpulist))
+    def read(self) -> tuple[Node, int]:
+        """Return the node, and the number of lines that were left out. Raises ParseError without its size."""
+        return _parse_node(self._number, self._meminfo.read(), read_once(self._cpulist))
 
     def close(self) -> None:
         self._meminfo.close()
@@ -100,6 +137,7 @@ class Collector(BaseCollector):
         self._rounds = 0
         self._files: dict[int, NodeFiles] = {}
         self._nodes: dict[int, Node] = {}
+        self._rejected: dict[int, int] = {}
         self._are_system_ram = is_container_limited(roots)
         if not self._numbers():
             raise SourceUnavailable(f"{self._folder}: no NUMA node")
@@ -107,10 +145,11 @@ class Collector(BaseCollector):
     def collect(self) -> Findings:
         if not self._read_often():
             self._follow(self._numbers())
-            self._nodes = {number: files.read() for number, files in self._files.items()}
+            for number in self._files:
+                self._read(number)
         self._rounds += 1
         self.period_seconds = GPU_PERIOD_SECONDS if self._wanted_often() else PERIOD_SECONDS
-        return Findings(nodes=tuple(self._nodes.values()))
+        return Findings(nodes=tuple(self._nodes.values()), rejected=sum(self._rejected.values()))
 
     def close(self) -> None:
         self._follow([])
@@ -121,10 +160,19 @@ class Collector(BaseCollector):
         if not often or self._rounds % (PERIOD_SECONDS // GPU_PERIOD_SECONDS) == 0:
             return False
         try:
-            self._nodes |= {number: self._files[number].read() for number in often}
+            for number in often:
+                self._nodes[number], self._rejected[number] = self._files[number].read()
         except (OSError, ParseError):
             return False
         return True
+
+    def _read(self, number: int) -> None:
+        """Read one node. One whose file has no size has no figures, and the others keep theirs."""
+        try:
+            self._nodes[number], self._rejected[number] = self._files[number].read()
+        except ParseError:
+            unknown = Absent.INCONSISTENT
+            self._nodes[number], self._rejected[number] = Node(number, unknown, unknown, unknown), 1
 
     def _wanted_often(self) -> list[int]:
         if self._are_system_ram:
@@ -141,6 +189,8 @@ class Collector(BaseCollector):
         """Close the files of nodes that disappeared, and open those of new ones."""
         for number in self._files.keys() - set(numbers):
             self._files.pop(number).close()
+            self._nodes.pop(number, None)
+            self._rejected.pop(number, None)
         for number in numbers:
             if number not in self._files:
                 self._files[number] = NodeFiles(self._folder / f"node{number}", number)

@@ -4,28 +4,51 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from pathlib import Path
 
 from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.model import Absent, Bytes, sum_figures
 from memwatch.snapshot import Zram
 
 # No machine has an exbibyte of memory.
 MAX_BYTES = 1 << 60
+# The kernel does not read its counters at the same instant.
+SLACK_BYTES = 1 << 20
 
 
 def parse_mm_stat(data: bytes) -> Zram:
-    """Parse the first and third column: bytes stored, and bytes of RAM used, metadata and waste included."""
+    """Parse the first and third column: bytes stored, and bytes of RAM used, metadata and waste included.
+
+    Both contain the second, the compressed bytes: a figure below it is left out by itself.
+    """
     columns = data.split()
-    if len(columns) < 3 or not data.endswith(b"\n") or not all(column.isdigit() for column in columns[:3]):
+    if len(columns) < 3 or not data.endswith(b"\n"):
         raise ParseError(f"mm_stat: {data[:120]!r} does not start with three figures")
-    return Zram(stored_bytes=_figure(columns[0]), memory_bytes=_figure(columns[2]))
+    stored, compressed, memory = map(_figure, columns[:3])
+    if isinstance(compressed, int) and isinstance(stored, int) and isinstance(memory, int):
+        if stored + SLACK_BYTES < compressed <= memory + SLACK_BYTES:
+            stored = Absent.INCONSISTENT
+        elif memory + SLACK_BYTES < compressed <= stored + SLACK_BYTES:
+            memory = Absent.INCONSISTENT
+    return Zram(stored, memory)
 
 
-def _figure(column: bytes) -> int:
-    if len(column) > 20 or int(column) > MAX_BYTES:
-        raise ParseError(f"mm_stat: {column[:40]!r} is no size that a device can have")
+def _figure(column: bytes) -> Bytes:
+    if not column.isdigit() or len(column) > 20 or int(column) > MAX_BYTES:
+        return Absent.INCONSISTENT
     return int(column)
+
+
+def _read_device(folder: Path) -> Zram:
+    """Return the figures of one device. Those of the others stay in use without it, but no sum does."""
+    try:
+        return parse_mm_stat((folder / "mm_stat").read_bytes())
+    except ParseError:
+        return Zram(Absent.INCONSISTENT, Absent.INCONSISTENT)
+    except OSError:
+        return Zram(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
 
 
 class Collector(BaseCollector):
@@ -40,9 +63,13 @@ class Collector(BaseCollector):
             raise SourceUnavailable(f"{self._folder}: no zram device")
 
     def collect(self) -> Findings:
-        devices = [parse_mm_stat((self._folder / name / "mm_stat").read_bytes()) for name in self._devices()]
-        stored = sum(device.stored_bytes for device in devices)
-        return Findings(zram=Zram(stored, sum(device.memory_bytes for device in devices)))
+        devices = [_read_device(self._folder / name) for name in self._devices()]
+        stored = [device.stored_bytes for device in devices]
+        memory = [device.memory_bytes for device in devices]
+        return Findings(
+            zram=Zram(sum_figures(stored), sum_figures(memory)),
+            rejected=sum(one is Absent.INCONSISTENT for one in (*stored, *memory)),
+        )
 
     def close(self) -> None:
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -37,3 +38,11 @@ def test_pool_without_zram_or_remainder_is_unchanged() -> None:
 
     assert with_zram(pool, None) is pool
     assert with_zram(unknown, Zram(2, 1)) is unknown
+
+
+@pytest.mark.parametrize("held", [Absent.INCONSISTENT, 99 * GIB])
+def test_unattributed_memory_is_unknown_without_that_of_zram(held: int | Absent) -> None:
+    """It would contain zram's. No figure of zram exceeds the machine."""
+    pool = with_zram(with_remainder(4 * GIB), Zram(GIB, held))
+
+    assert (pool.unattributed_bytes, pool.contents) == (Absent.INCONSISTENT, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 
 from memwatch.collectors import buddyinfo, meminfo, numa, psi, vmstat, zram
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.model import Absent
-from memwatch.snapshot import Node, merge_nodes
+from memwatch.model import Absent, Quality
+from memwatch.snapshot import Node, Zram, merge_nodes
 from support.machine_folders import machine_folder
 from support.paths import MACHINES
 
@@ -177,26 +178,50 @@ def test_node_without_cpus_lists_its_contents() -> None:
 def test_all_node_values_are_parsed_by_name() -> None:
     """All values of a node can be read by name; counts of huge pages are counts, not bytes."""
     data = (machine_folder("numa-server-2tib").roots.sysfs / "devices/system/node/node3/meminfo").read_bytes()
-    figures = numa.parse_node_meminfo(data)
+    figures = numa.parse_node_lines(data)
 
-    assert figures["MemTotal"] == 264_155_136 << 10
+    assert figures["MemTotal"] == 264_155_136
     assert {"Active(file)", "Inactive(file)", "SReclaimable"} <= figures.keys()
     assert figures["HugePages_Total"] == 0
 
 
+def test_node_without_its_size_is_rejected() -> None:
+    """An open sysfs file of a removed node reads as empty."""
+    with pytest.raises(ParseError, match="node0/meminfo"):
+        numa.parse_node(0, b"", b"0-3\n")
+
+
 @pytest.mark.parametrize(
-    "data",
+    ("free", "reason"),
     [
-        b"",
-        b"Node 0 MemTotal: 5 kB\n",
-        b"Node 0 MemTotal: 5 kB\nNode 0 MemFree: 6 kB\n",
-        b"Node 0 MemTotal: 5 kB\nNode 0 MemFree: 4",
+        ("", Absent.NOT_AVAILABLE),
+        ("Node 0 MemFree: 6 kB\n", Absent.INCONSISTENT),
+        ("Node 0 MemFree: 4", Absent.NOT_AVAILABLE),
     ],
 )
-def test_invalid_nodes_are_rejected(data: bytes) -> None:
-    """A node without its size or its free memory, or with more free than its size, is rejected by name."""
-    with pytest.raises(ParseError, match="node0/meminfo"):
-        numa.parse_node(0, data, b"0-3\n")
+def test_node_without_its_free_memory_keeps_its_size(free: str, reason: Absent) -> None:
+    """The line is missing, exceeds the node, or is truncated."""
+    node = numa.parse_node(0, f"Node 0 MemTotal: 5 kB\n{free}".encode(), b"0-3\n")
+
+    assert (node.size_bytes, node.free_bytes, node.available_bytes) == (5 << 10, reason, reason)
+
+
+def test_odd_line_of_one_node_leaves_the_others(tmp_path: Path) -> None:
+    """A page cache of 16 EiB cost the figures of all nodes."""
+    nodes = tmp_path / "devices/system/node"
+    shutil.copytree(MACHINES / "gh200-numa/sys/devices/system/node", nodes)
+    collector = numa.Collector(Roots(tmp_path, tmp_path, tmp_path))
+    sound = collector.collect().nodes
+    text = (nodes / "node1/meminfo").read_text()
+    (nodes / "node1/meminfo").write_text(re.sub(r"Active\(file\): +\d+", "Active(file): 18014398509481000", text))
+    (nodes / "node2/meminfo").write_text("\n")
+    collector = numa.Collector(Roots(tmp_path, tmp_path, tmp_path))
+    found = collector.collect()
+
+    assert [found.nodes[place] for place in (0, 3)] == [sound[place] for place in (0, 3)]
+    assert (found.nodes[1].size_bytes, found.nodes[1].quality) == (sound[1].size_bytes, Quality.ESTIMATED)
+    assert found.nodes[2].size_bytes is Absent.INCONSISTENT
+    assert found.rejected == 2
 
 
 def test_cpuless_node_stays_in_system_ram(tmp_path: Path) -> None:
@@ -243,11 +268,43 @@ def test_nodes_of_two_collectors_are_merged() -> None:
     assert merge_nodes([Node(1), Node(0, size_bytes=5)])[0].size_bytes == 5
 
 
-@pytest.mark.parametrize("data", [b"", b"1 2\n", b"1 2 3", b"1 -2 3\n", b"a b c\n", b"9" * 30 + b" 1 1\n"])
+@pytest.mark.parametrize("data", [b"", b"1 2\n", b"1 2 3"])
 def test_invalid_zram_statistics_are_rejected(data: bytes) -> None:
-    """Too few columns, a truncated line and non-numbers are rejected."""
+    """Too few columns and a truncated line are rejected."""
     with pytest.raises(ParseError, match="mm_stat"):
         zram.parse_mm_stat(data)
+
+
+BAD = Absent.INCONSISTENT
+
+
+@pytest.mark.parametrize(
+    ("data", "stored", "memory"),
+    [
+        (b"9 -2 5\n", 9, 5),
+        (b"a 3 5\n", BAD, 5),
+        (b"9 3 18446744073709551614\n", 9, BAD),
+        (b"%d 3 5\n" % 10**30, BAD, 5),
+        (b"0 3000000 5000000\n", BAD, 5_000_000),
+        (b"9000000 3000000 0\n", 9_000_000, BAD),
+        (b"9 3000000 5\n", 9, 5),
+        (b"0 3 0\n", 0, 0),
+    ],
+)
+def test_odd_zram_figure_leaves_the_other(data: bytes, stored: int | Absent, memory: int | Absent) -> None:
+    """Not a number, wrapped, or less than the compressed bytes that it contains."""
+    assert zram.parse_mm_stat(data) == Zram(stored, memory)
+
+
+def test_sum_over_zram_devices_is_unknown_with_one_of_them(tmp_path: Path) -> None:
+    for name, line in (("zram0", "9 3 5\n"), ("zram1", "9 3 none\n")):
+        (tmp_path / "block" / name).mkdir(parents=True)
+        (tmp_path / "block" / name / "mm_stat").write_text(line)
+    found = zram.Collector(Roots(sysfs=tmp_path)).collect()
+    (tmp_path / "block/zram1/mm_stat").unlink()
+
+    assert (found.zram, found.rejected) == (Zram(18, BAD), 1)
+    assert zram.Collector(Roots(sysfs=tmp_path)).collect().zram == Zram(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
 
 
 def test_zram_is_not_capacity() -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from memwatch.collectors.meminfo import ArcStats, build_pool
 from memwatch.collectors.numa import parse_node
-from memwatch.collectors.zram import parse_mm_stat
 from memwatch.drivers.drm.cards import build_regions, parse_lmem, parse_vram_mm
 from memwatch.drivers.nvml.records import GpuMemory
 from memwatch.drivers.nvml.validation import ImplausibleAnswerError, Limits, merge_rows, plausible_memory
 from memwatch.linux.files import ParseError
+from memwatch.model import Absent
 from support.fakes import GIB
 
 
@@ -20,8 +20,6 @@ from support.fakes import GIB
     "read",
     [
         lambda: build_pool({"MemTotal": 1 << 60, "MemFree": 1, "MemAvailable": 1}),
-        lambda: parse_node(0, b"Node 0 MemTotal: 9999999999999999 kB\nNode 0 MemFree: 1 kB\n", b""),
-        lambda: parse_mm_stat(b"1 0 18446744073709551614\n"),
         lambda: plausible_memory(GpuMemory(2, (1 << 64) - 2, 0, 0, 0)),
         lambda: merge_rows([(7, (1 << 64) - 2, 0)], Limits(1 << 22), None),
     ],
@@ -30,6 +28,12 @@ def test_figure_beyond_any_machine_is_rejected(read: Callable[[], object]) -> No
     """An exbibyte. Recordings and the history have 64 bits, so one such figure ended every tick."""
     with pytest.raises((ParseError, ImplausibleAnswerError)):
         read()
+
+
+def test_node_beyond_any_machine_has_no_size() -> None:
+    node = parse_node(0, b"Node 0 MemTotal: 9999999999999999 kB\nNode 0 MemFree: 1 kB\n", b"")
+
+    assert node.size_bytes is Absent.INCONSISTENT
 
 
 def test_region_beyond_any_card_is_left_out() -> None:

@@ -17,8 +17,8 @@ class Swap(Figures):
 
 
 class Zram(Figures):
-    stored_bytes: int
-    memory_bytes: int
+    stored_bytes: int | None
+    memory_bytes: int | None
 
 
 class ZfsCache(Figures):
@@ -53,6 +53,9 @@ class Node(Figures):
     has_cpus: bool | None
     largest_free_block_bytes: int | None
     free_large_blocks_bytes: int | None
+    quality: Literal["measured", "derived", "estimated"] | None = Field(
+        description="Of available_bytes: estimated if a line was left out that the others refute."
+    )
     contents: dict[str, int] = Field(description="Breakdown of used memory, for a node without CPUs.")
 
 
