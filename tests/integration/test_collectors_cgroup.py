@@ -196,8 +196,8 @@ def test_invalid_limit_is_rejected(data: bytes) -> None:
 
 def test_use_is_never_negative() -> None:
     """Two files read at different times may show more cache than usage."""
-    assert compute_used(V2, 100, {"inactive_file": 80, "active_file": 40}) == 0
-    assert compute_used(V1, 100, {"total_inactive_file": 30, "total_active_file": 40}) == 30
+    assert compute_used(V2, 100, {"inactive_file": 80, "active_file": 40}).bytes == 0
+    assert compute_used(V1, 100, {"total_inactive_file": 30, "total_active_file": 40}) == (30, False)
 
 
 def test_missing_memtotal_is_rejected() -> None:
@@ -206,10 +206,40 @@ def test_missing_memtotal_is_rejected() -> None:
         parse_size(b"XMemTotal: 5 kB\nMemTotal: 5")
 
 
-def test_missing_cache_counters_are_rejected() -> None:
-    """Without them the use would be too high."""
-    with pytest.raises(ParseError, match="inactive_file"):
-        compute_used(V2, 100, {"anon": 5})
+@pytest.mark.parametrize(
+    ("stat", "used"),
+    [
+        ({"anon": 5}, 4 * GIB),
+        ({"inactive_file": GIB}, 3 * GIB),
+        ({"inactive_file": (1 << 64) - 5, "active_file": GIB}, 3 * GIB),
+        ({"inactive_file": 3 * GIB, "active_file": 3 * GIB}, 4 * GIB),
+    ],
+    ids=["no counters", "one counter", "wrapped", "sum"],
+)
+def test_cache_that_cannot_be_true_is_not_subtracted(stat: dict[str, int], used: int) -> None:
+    """The use is too high then, and says so: a full container was empty."""
+    assert compute_used(V2, 4 * GIB, stat) == (used, True)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("memory.current", "none\n"), ("memory.current", f"{1 << 63}\n"), ("memory.max", "none\n")],
+)
+def test_odd_figure_of_a_container_leaves_the_other(file: str, text: str, tmp_path: Path) -> None:
+    roots = copied(tmp_path, "container-v2")
+    with closing(Collector(roots)) as collector:
+        sound = collector.collect().shares[0]
+    (roots.sysfs / "fs/cgroup" / file).write_text(text)
+    with closing(Collector(roots)) as collector:
+        found = collector.collect()
+    share = found.shares[0]
+
+    expected = {"used_bytes": sound.used_bytes, "limit_bytes": sound.limit_bytes}
+    expected["used_bytes" if file == "memory.current" else "limit_bytes"] = Absent.INCONSISTENT
+    assert {"used_bytes": share.used_bytes, "limit_bytes": share.limit_bytes} == expected
+    assert share.label == "Container limit"
+    assert ("a limit cannot be read" in (share.note or "")) is (file == "memory.max")
+    assert found.rejected == 1
 
 
 def copied(tmp_path: Path, name: str) -> Roots:
@@ -280,7 +310,7 @@ def test_growth_of_the_limited_cgroup_shortens_its_interval(tmp_path: Path) -> N
 @pytest.mark.parametrize("version", [V1, V2], ids=["v1", "v2"])
 def test_oom_kills_at_the_limit_are_counted(version: CgroupVersion, tmp_path: Path) -> None:
     """`oom_kill` of the group's own file; kernels before 4.13 have no such line."""
-    stat = {V1: "total_inactive_file 0\n", V2: "inactive_file 0\n"}[version]
+    stat = {V1: "total_inactive_file 0\ntotal_active_file 0\n", V2: "inactive_file 0\nactive_file 0\n"}[version]
     for name, text in ((version.limit, f"{GIB}\n"), (version.usage, "4096\n"), ("memory.stat", stat)):
         (tmp_path / name).write_text(text)
     with closing(GroupFiles(version, tmp_path)) as files:
@@ -391,10 +421,9 @@ def test_descriptor_shortage_loses_no_limit(tmp_path: Path, left: int) -> None:
 def test_failed_start_closes_its_files(tmp_path: Path) -> None:
     roots = copied(tmp_path, "container-nested")
     before = descriptors()
-    for stat in (roots.sysfs / "fs/cgroup").rglob("memory.stat"):
-        stat.write_text("anon 5\n")
+    (roots.procfs / "meminfo").write_text("MemFree: 5 kB\n")
 
-    with pytest.raises(ParseError, match="inactive_file"):
+    with pytest.raises(ParseError, match="MemTotal"):
         Collector(roots)
 
     assert descriptors() == before

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
@@ -26,7 +27,7 @@ from memwatch.linux.cgroup_mounts import (
 )
 from memwatch.linux.cgroups import in_container
 from memwatch.linux.files import KeptFile, ParseError, Roots, SourceUnavailable, is_shortage, kept_file
-from memwatch.model import Absent, Share, ShareKind
+from memwatch.model import Absent, Bytes, Quality, Share, ShareKind
 from memwatch.options import Doc, SwitchableOptions
 
 Scope = Literal["auto", "host", "cgroup"]
@@ -39,14 +40,35 @@ NOTE = "does not include GPU memory on unified machines"
 CHARGED_NOTE = "includes GPU memory in System RAM"
 
 
+# Kernel counters are kept per CPU and are added up every 2 s: the cache may exceed the usage by that much.
+MIN_EXCESS_BYTES, MIN_EXCESS_RATIO = 64 << 20, 0.02
+NO_CACHE = "includes page cache: the figures of the cache exceed the use, or are missing"
+
+
 class CgroupLimit(Struct, frozen=True):
-    """One cgroup: limit (None: no limit), usage that counts against it, and OOM kills (None: not counted)."""
+    """One cgroup: limit (None: no limit), usage that counts against it, and OOM kills (None: not counted).
+
+    A figure that cannot be true is absent by itself. `includes_cache`: the usage is an upper bound.
+    """
 
     folder: Path
-    limit_bytes: int | None
-    used_bytes: int
+    limit_bytes: int | Absent | None
+    used_bytes: Bytes
     oom_kills: int | None = None
     charges_gpu: bool = False
+    includes_cache: bool = False
+
+    @property
+    def rejected(self) -> int:
+        """Return the number of figures that cannot be true."""
+        return sum([isinstance(self.limit_bytes, Absent), isinstance(self.used_bytes, Absent), self.includes_cache])
+
+
+class Used(NamedTuple):
+    """Usage without the cache, or with it where the cache is not known."""
+
+    bytes: int
+    includes_cache: bool = False
 
 
 def parse_size(meminfo: bytes) -> int:
@@ -62,17 +84,24 @@ def parse_stat(data: bytes) -> dict[str, int]:
     return {key.decode(): int(value) for key, value in _STAT.findall(data)}
 
 
-def compute_used(version: CgroupVersion, usage: int, stat: dict[str, int]) -> int:
-    """Subtract cache from usage, down to 0: the files are not read at the same instant."""
-    if version.reclaimable[0] not in stat:
-        raise ParseError(f"cgroup: memory.stat has no line {version.reclaimable[0]}")
-    return max(0, usage - sum(stat.get(key, 0) for key in version.reclaimable))
+def compute_used(version: CgroupVersion, usage: int, stat: Mapping[str, int]) -> Used:
+    """Subtract cache from usage, down to 0: the files are not read at the same instant.
+
+    A part of the cache that exceeds the usage is not subtracted: a container that is full would be empty.
+    """
+    most = usage + max(MIN_EXCESS_BYTES, MIN_EXCESS_RATIO * usage)
+    parts = [stat.get(key, 0) for key in version.reclaimable]
+    plausible = [part for part in parts if part <= most]
+    cache = sum(plausible) if sum(plausible) <= most else 0
+    is_known = stat.keys() >= set(version.reclaimable[:2]) and cache == sum(parts)
+    return Used(max(0, usage - cache), not is_known)
 
 
 def limiting_cgroup(groups: Iterable[CgroupLimit], size_bytes: int) -> CgroupLimit | None:
     """Return the group with the smallest limit below `size_bytes`; of equals the outermost, which fills first."""
-    limited = [group for group in groups if group.limit_bytes is not None and group.limit_bytes < size_bytes]
-    return min(limited, key=lambda group: group.limit_bytes or 0, default=None)
+    limits = [(group, group.limit_bytes) for group in groups if isinstance(group.limit_bytes, int)]
+    limited = [(group, limit) for group, limit in limits if limit < size_bytes]
+    return min(limited, key=lambda one: one[1], default=(None, 0))[0]
 
 
 # A container of 1 GiB can fill in seconds: it is read once a second, and ten times a second near its limit. A
@@ -92,8 +121,10 @@ def compute_period(group: CgroupLimit | None, cpu_seconds: float, growth: float 
 
     `cpu_seconds`: CPU time of one read; `growth`: bytes that it grew in a second.
     """
-    if group is None or not group.limit_bytes:
+    if group is None or isinstance(group.limit_bytes, Absent) or not group.limit_bytes:
         return UNLIMITED_SECONDS
+    if isinstance(group.used_bytes, Absent):
+        return max(CALM_SECONDS, cpu_seconds / MAX_CPU_RATIO)
     longest = NEAR_SECONDS if group.used_bytes >= NEAR_RATIO * group.limit_bytes else CALM_SECONDS
     margin = MARGIN_RATIO * max(0, group.limit_bytes - group.used_bytes)
     seconds = max(MIN_SECONDS, margin / growth) if growth > 0 else longest
@@ -124,17 +155,28 @@ class GroupFiles:
     def read(self) -> CgroupLimit:
         usage, limit, statistics = [file.read() for file in self._open]
         stat = parse_stat(statistics)
-        # Version 1 also reports limits of ancestors that are not visible from inside.
-        limits = [parse_limit(limit), stat.get("hierarchical_memory_limit")]
-        smallest = min([value for value in limits if value is not None], default=None)
-        used = compute_used(self._version, parse_figure(usage), stat)
         kills = parse_stat(self._events.read()).get("oom_kill") if self._events else None
-        return CgroupLimit(self._folder, smallest, used, kills, charges_gpu(statistics))
+        smallest = _smallest_limit(limit, stat)
+        try:
+            used = compute_used(self._version, parse_figure(usage), stat)
+        except ParseError:
+            return CgroupLimit(self._folder, smallest, Absent.INCONSISTENT, kills, charges_gpu(statistics))
+        return CgroupLimit(self._folder, smallest, used.bytes, kills, charges_gpu(statistics), used.includes_cache)
 
     def close(self) -> None:
         for file in (*self._open, self._events):
             if file is not None:
                 file.close()
+
+
+def _smallest_limit(limit: bytes, stat: Mapping[str, int]) -> int | Absent | None:
+    """Return the limit. Version 1 also reports those of ancestors that are not visible from inside."""
+    outer = stat.get("hierarchical_memory_limit")
+    try:
+        limits = [parse_limit(limit), outer]
+    except ParseError:
+        return Absent.INCONSISTENT
+    return min([value for value in limits if value is not None], default=None)
 
 
 def open_files(version: CgroupVersion, folder: Path) -> GroupFiles | None:
@@ -218,31 +260,55 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         started = time.thread_time()
-        groups = self._read()
-        group, word = limiting_cgroup(groups, self._size), "Container" if self._contained else "Unit"
-        note = CHARGED_NOTE if (group or groups[-1]).charges_gpu else NOTE
-        share = Share(
+        groups = [self._bounded(group) for group in self._read()]
+        group = limiting_cgroup(groups, self._size)
+        shown = group or groups[-1]
+        share = self._build_share(group, shown, any(isinstance(one.limit_bytes, Absent) for one in groups))
+        self.period_seconds = compute_period(group, time.thread_time() - started, self._growth(shown.used_bytes))
+        return Findings(
+            shares=(share,),
+            cgroup_oom_kills_total=self._kills.count(group, self._version),
+            rejected=sum(one.rejected for one in groups),
+        )
+
+    def _bounded(self, group: CgroupLimit) -> CgroupLimit:
+        """Reject a use that exceeds the machine's memory. The limit stays."""
+        if isinstance(group.used_bytes, int) and group.used_bytes > self._size:
+            return replace(group, used_bytes=Absent.INCONSISTENT)
+        return group
+
+    def _build_share(self, group: CgroupLimit | None, shown: CgroupLimit, some_unknown: bool) -> Share:
+        """`group`: the limiting one; `some_unknown`: the limit of one of the groups cannot be read."""
+        word = "Container" if self._contained else "Unit"
+        no_limit = Absent.INCONSISTENT if some_unknown else Absent.NOT_SUPPORTED
+        notes = {
+            "a limit cannot be read": some_unknown,
+            "no limit is set": group is None and not some_unknown,
+            NO_CACHE: shown.includes_cache,
+            CHARGED_NOTE if shown.charges_gpu else NOTE: True,
+        }
+        return Share(
             id="cgroup",
             kind=ShareKind.CGROUP,
-            label=f"{word} limit" if group else word,
+            label=f"{word} limit" if group or some_unknown else word,
             within="ram",
-            used_bytes=(group or groups[-1]).used_bytes,
-            limit_bytes=Absent.NOT_SUPPORTED if group is None or group.limit_bytes is None else group.limit_bytes,
+            used_bytes=shown.used_bytes,
+            limit_bytes=no_limit if group is None or group.limit_bytes is None else group.limit_bytes,
             source=self._version.source,
-            quality=self._version.quality,
-            note=note if group else f"no limit is set; {note}",
+            quality=Quality.ESTIMATED if shown.includes_cache else self._version.quality,
+            note="; ".join(text for text, holds in notes.items() if holds),
         )
-        growth = self._growth((group or groups[-1]).used_bytes)
-        self.period_seconds = compute_period(group, time.thread_time() - started, growth)
-        return Findings(shares=(share,), cgroup_oom_kills_total=self._kills.count(group, self._version))
 
     def close(self) -> None:
         self._own.close()
         self._close_files()
 
-    def _growth(self, used: int) -> float:
+    def _growth(self, used: Bytes) -> float:
         """Return the growth in bytes per second. After a long pause it counts as if it had just begun."""
         now, before = self._clock(), self._used
+        if isinstance(used, Absent):
+            self._used = None
+            return 0.0
         self._used = now, used
         if before is None:
             return 0.0
