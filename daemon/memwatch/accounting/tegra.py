@@ -229,7 +229,10 @@ def build_tegrastats(found: Findings) -> Tegrastats | Absent | None:
         return None
     if "tegrastats" in found.stale:
         return Absent.STALE
-    return Tegrastats(found.tegrastats.largest_free_blocks, found.tegrastats.largest_free_block_bytes)
+    blocks, size = found.tegrastats.largest_free_blocks, found.tegrastats.largest_free_block_bytes
+    if isinstance(blocks, Absent) or isinstance(size, Absent):
+        return Absent.INCONSISTENT
+    return Tegrastats(blocks, size)
 
 
 def with_board_names(machine: Machine | None, tegra: TegraReading | None) -> Machine | None:

@@ -66,7 +66,7 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
 
 
 class Collector(BaseCollector):
-    """Each `collect` waits for a valid line. Invalid lines are counted and otherwise ignored."""
+    """Each `collect` waits for a valid line. Invalid lines, and invalid fields of it, are counted and left out."""
 
     name = "tegrastats"
     may_block = True
@@ -102,7 +102,7 @@ class Collector(BaseCollector):
         reading = self._newest()
         self._program.reset_pause()
         rejected, self._rejected = self._rejected, 0
-        return Findings(tegrastats=reading, rejected=rejected)
+        return Findings(tegrastats=reading, rejected=rejected + reading.odd_fields)
 
     def close(self) -> None:
         self._program.stop()

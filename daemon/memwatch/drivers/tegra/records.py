@@ -67,13 +67,14 @@ class TegrastatsReading(Struct, frozen=True):
 
     The largest free blocks are `largest_free_blocks` blocks of `largest_free_block_bytes` each. `gr3d` is the
     GPU, `emc` the memory controller. Temperatures and rails are as printed: current, average and, since JetPack
-    7.2, a third value. `mts` is the Denver cores' translator, in foreground and background.
+    7.2, a third value. `mts` is the Denver cores' translator, in foreground and background. `odd_fields` were left
+    out, as they cannot be true or are not known.
     """
 
-    ram_used_bytes: int
-    ram_total_bytes: int
-    largest_free_blocks: int
-    largest_free_block_bytes: int
+    ram_used_bytes: Bytes = Absent.INCONSISTENT
+    ram_total_bytes: Bytes = Absent.INCONSISTENT
+    largest_free_blocks: int | Absent = Absent.INCONSISTENT
+    largest_free_block_bytes: Bytes = Absent.INCONSISTENT
     time: Words = Absent.NOT_AVAILABLE
     swap: Area | Absent = Absent.NOT_AVAILABLE
     areas: Mapping[str, Area] = field(default_factory=dict)
@@ -84,3 +85,4 @@ class TegrastatsReading(Struct, frozen=True):
     mts: tuple[float, float] | Absent = Absent.NOT_AVAILABLE
     temperatures_celsius: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     rails_milliwatts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    odd_fields: int = 0

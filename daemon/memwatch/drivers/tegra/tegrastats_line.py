@@ -1,7 +1,7 @@
 """Parser of a line of `tegrastats`, from JetPack 3 to 7. Fields are recognized by name, never by position.
 
-Fields that a release, a chip or a user without privileges does not print are absent. A truncated or garbled line
-is rejected as a whole.
+Fields that a release, a chip or a user without privileges does not print are absent, and so is one that cannot be
+true or is not known: the others stay in use. A line without its newline or without RAM is rejected as a whole.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLOCKS = rf"@(?:{_MHZ}|\[{_MHZ}(?:,{_MHZ})*\])"
 _LOAD = rf"(?:{_PERCENT}(?:{_CLOCKS})?|{_CLOCKS})"
 _DEGREES = r"-?[0-9]{1,3}(?:\.[0-9]{1,6})?C"
 _WATTS = r"-?[0-9]{1,7}"
-_KNOWN = r"(?!(?:RAM|SWAP|IRAM|Carveout|GART|MTS|(?:GR3D2?|EMC)(?:_FREQ)?)\s)"
+_KNOWN = r"(?!(?:RAM|SWAP|IRAM|Carveout|GART|MTS|fg|bg|(?:GR3D2?|EMC)(?:_FREQ)?)\s)"
 # Engines whose clock is printed without "@". Any other word before a bare number is a truncated rail.
 _ENGINE = r"(?:[A-Z0-9]+_FREQ|APE|AVP|VIC|MSENC|NV(?:ENC|DEC|JPG)[0-9]*|OFA[0-9]*|SE[0-9]*|VI|ISP)"
 _FIELD = re.compile(
@@ -43,6 +43,7 @@ _FIELD = re.compile(
     )(?:\s+|$)""",
     re.VERBOSE | re.ASCII,
 )
+_SPACE = re.compile(r"\s+")
 _MAPPINGS = ("areas", "engines", "temperatures_celsius", "rails_milliwatts")
 # The board's vendor chose these names: AGX Orin has two rails NC (not connected). The first of each name counts.
 _NOT_ALWAYS_APART = ("sensor", "rail")
@@ -51,25 +52,44 @@ _MHZ_IN_HERTZ = 1_000_000
 
 
 def parse_line(data: bytes) -> TegrastatsReading:
-    """Parse one line, including its newline. Raises `DecodeError` unless all of it is a line of tegrastats."""
+    """Parse one line, including its newline. Raises `DecodeError` unless it is a line of tegrastats."""
     if not data.endswith(b"\n") or len(data) > MAX_LINE_BYTES:
         raise DecodeError(f"tegrastats: a line of {len(data)} bytes is truncated or too long: {data[:60]!r}")
     line = _LineFields()
     at, text = 0, data.decode("ascii", "replace").strip()
+    is_odd = False  # in a part of the line that is no known field
     while at < len(text):
         field = _FIELD.match(text, at)
         if field is None:
-            raise DecodeError(f"tegrastats: {text[at : at + 40]!r} is not a known field")
-        line.add(str(field.lastgroup), field[0].rstrip())
+            line.odd_fields += not is_odd
+            is_odd, at = True, _next_word(text, at)
+            continue
+        is_odd = False
+        try:
+            line.add(str(field.lastgroup), field[0].rstrip())
+        except DecodeError:
+            line.odd_fields += 1
         at = field.end()
+    if "RAM " not in text or line.is_empty:
+        raise DecodeError(f"tegrastats: {text[:40]!r} has no field RAM, or nothing else that is known")
     return line.reading()
 
 
+def _next_word(text: str, at: int) -> int:
+    found = _SPACE.search(text, at)
+    return found.end() if found else len(text)
+
+
 class _LineFields:
-    """Collects the fields of one line."""
+    """Collects the fields of one line. `odd_fields`: number of those that are left out."""
 
     def __init__(self) -> None:
+        self.odd_fields = 0
         self._found: dict[str, Any] = {place: {} for place in _MAPPINGS}
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(value for name, value in self._found.items() if name != "time")
 
     def add(self, kind: str, text: str) -> None:
         # A name such as `areas:IRAM` is an entry of the mapping `areas`.
@@ -85,9 +105,8 @@ class _LineFields:
             fields.update(value)
 
     def reading(self) -> TegrastatsReading:
-        if self._found.pop("ram", None) is None:
-            raise DecodeError("tegrastats: the line has no field RAM")
-        return TegrastatsReading(**self._found)
+        self._found.pop("ram", None)
+        return TegrastatsReading(**self._found, odd_fields=self.odd_fields)
 
 
 FieldValue = tuple[str, Any]
