@@ -20,9 +20,10 @@ from bench_peers import bench_peers
 from bench_store import bench_store
 
 from memwatch.clock import SystemClock
-from memwatch.collectors import buddyinfo, list_collectors, meminfo, processes, psi, vmstat
+from memwatch.collectors import buddyinfo, list_collectors, processes, psi, vmstat
 from memwatch.collectors.base import CollectorEntry, Host
 from memwatch.linux.files import KeptFile, Roots
+from memwatch.linux.meminfo import Meminfo
 from memwatch.linux.process_files import STAT_BYTES, read_at
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
@@ -78,7 +79,7 @@ def bench_reading(times: int) -> None:
 def parsers_of_host() -> dict[str, Callable[[bytes], object]]:
     """Return the files that every machine has, and their parsers."""
     return {
-        "/proc/meminfo": meminfo.Meminfo().parse,
+        "/proc/meminfo": Meminfo().parse,
         "/proc/pressure/memory": psi.parse_pressure,
         "/proc/vmstat": vmstat.Vmstat(4096).parse,
         "/proc/buddyinfo": buddyinfo.parse_buddyinfo,

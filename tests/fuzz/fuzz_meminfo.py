@@ -11,6 +11,7 @@ from memwatch.drivers.tegra import nvmap
 from memwatch.helper.codec import DecodeError
 from memwatch.library import host
 from memwatch.linux.files import ParseError
+from memwatch.linux.meminfo import Meminfo, parse_low_watermark
 from memwatch.model import Absent, Pool
 from memwatch.snapshot import Swap
 
@@ -21,22 +22,22 @@ def check(data: bytes) -> None:
     whole(front)
     parts(front)
     with suppress(ParseError):
-        reader = meminfo.Meminfo()
+        reader = Meminfo()
         with suppress(ParseError):
             reader.parse(front)
-        assert reader.parse(back) == meminfo.Meminfo().parse(back)
+        assert reader.parse(back) == Meminfo().parse(back)
 
 
 def whole(data: bytes) -> None:
     with suppress(ParseError):
-        kib = meminfo.Meminfo().parse(data)
+        kib = Meminfo().parse(data)
         of_its_line(kib, data)
         with suppress(ParseError):
             swap = meminfo.build_swap(kib)
             if isinstance(swap, Swap):
                 are_valid(swap)
                 are_in_input(swap.size_bytes, data + b" 0")
-        adds_up(meminfo.build_pool(kib, meminfo.parse_low_watermark(data, 4096)), data)
+        adds_up(meminfo.build_pool(kib, parse_low_watermark(data, 4096)), data)
 
 
 def of_its_line(kib: dict[str, int], data: bytes) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from fuzz.oracle import are_in_input, are_valid, numbers_of
 from memwatch.collectors import buddyinfo, meminfo, vmstat, zram
 from memwatch.linux.files import ParseError
+from memwatch.linux.meminfo import parse_low_watermark
 
 
 def check(data: bytes) -> None:
@@ -19,7 +20,7 @@ def check(data: bytes) -> None:
         are_in_input(meminfo.parse_arcstats(data), data)
     with suppress(ParseError):
         are_in_input(zram.parse_mm_stat(data), data)
-    watermark = meminfo.parse_low_watermark(data, 4096)
+    watermark = parse_low_watermark(data, 4096)
     assert 0 <= watermark <= sum(numbers_of(data)) * 4096 * data.count(b"low")
     protection = buddyinfo.parse_protection(data)
     are_in_input(protection, data)

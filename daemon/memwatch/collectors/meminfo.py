@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -15,15 +13,10 @@ from memwatch.findings import Findings
 from memwatch.linux.files import KeptFile, ParseError, Roots, kept_file, read_once
 from memwatch.linux.huge_pages import read_unused_huge_pages
 from memwatch.linux.lxcfs import LXCFS, is_container_limited
-from memwatch.linux.meminfo_checks import ANONYMOUS, COUNTED, FILE_PAGES, Checked, check
+from memwatch.linux.meminfo import KERNEL, Meminfo, compute_available, parse_low_watermark
+from memwatch.linux.meminfo_checks import Checked, check
 from memwatch.model import Absent, Bytes, Content, Pool, PoolKind, Quality
 from memwatch.snapshot import Swap, ZfsCache
-
-_KERNEL = ("SUnreclaim", "KernelStack", "PageTables", "SecPageTables", "Percpu", "Zswap")
-_CACHE = ("KReclaimable", "SReclaimable", *FILE_PAGES, *ANONYMOUS, *COUNTED)
-_HUGE = ("HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "Hugepagesize", "Hugetlb")
-_TOTALS = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "Zswapped")
-WANTED = frozenset(_TOTALS + _CACHE + _KERNEL + _HUGE)
 
 # Number of ticks between two checks for a ZFS module that was loaded after the daemon started.
 ARC_RETRY_TICKS = 60
@@ -31,35 +24,10 @@ ARC_RETRY_TICKS = 60
 # Without these lines the pool is not shown by use.
 NEEDED_BY_USE = frozenset({"AnonPages", "Shmem", "SUnreclaim"})
 # Lines of which the pool by use is made: one that is wrong makes the others say too much or too little.
-_BY_USE = NEEDED_BY_USE.union(_KERNEL, ("Hugetlb", "KReclaimable"))
+_BY_USE = NEEDED_BY_USE.union(KERNEL, ("Hugetlb", "KReclaimable"))
 
-_NUMBER = re.compile(rb"( *\d{1,19} ?)(?:kB)?")
-_MAX_COLUMN_WIDTH = 20
-_WITHOUT_DIGITS = bytes.maketrans(b"0123456789", b" " * 10)
 _AVAILABLE = re.compile(rb"^MemAvailable: +(\d{1,19}) kB\n", re.MULTILINE)
 _ARC_LINE = re.compile(rb"^(size|c_min) +\d+ +(\d{1,19})\n", re.MULTILINE)
-_LOW_WATERMARK = re.compile(rb"^ +low +(\d{1,19})\n", re.MULTILINE)
-
-
-class MeminfoLayout(NamedTuple):
-    """Positions of the needed numbers in a meminfo, and its text without digits.
-
-    A running kernel keeps the order of lines and pads numbers to eight places, so one layout fits almost every
-    reading: 5.5 µs for 55 lines. A pattern that skips to the needed lines took 8 µs, matching every line 14 µs
-    (CPython 3.11, November 2026).
-    """
-
-    keys: tuple[str, ...]
-    places: struct.Struct
-    blank: bytes | None  # None if a needed line has no number, or a wider one than any number can be
-
-
-class AvailableMemory(NamedTuple):
-    """Memory available without swapping, and the source of the figure."""
-
-    kib: int
-    source: str
-    quality: Quality
 
 
 class ArcStats(NamedTuple):
@@ -73,86 +41,11 @@ class ArcStats(NamedTuple):
         return max(0, self.size_bytes - self.floor_bytes)
 
 
-def parse_layout(data: bytes) -> MeminfoLayout:
-    keys: list[str] = []
-    places, is_odd = "", False
-    start = end = 0  # start of the line, end of the last needed number
-    for line in data.split(b"\n")[:-1]:
-        key = line.partition(b":")[0].decode("ascii", "replace")
-        if key in WANTED and key not in keys:
-            found = _NUMBER.fullmatch(line, len(key) + 1)
-            if found:
-                keys.append(key)
-                places += f"{start + found.start(1) - end}x{len(found[1])}s"
-                end = start + found.end(1)
-            is_odd = is_odd or found is None or len(found[1]) > _MAX_COLUMN_WIDTH
-        start += len(line) + 1
-    return MeminfoLayout(tuple(keys), struct.Struct(places), None if is_odd else data.translate(_WITHOUT_DIGITS))
-
-
-class Meminfo:
-    """Parses meminfo, with the layout of the previous reading if that still fits."""
-
-    def __init__(self) -> None:
-        self._layout = parse_layout(b"")
-
-    def parse(self, data: bytes) -> dict[str, int]:
-        """Return the needed lines by name, in KiB as the kernel prints them (lines without a unit are counts)."""
-        if not data.endswith(b"\n"):
-            raise ParseError(f"meminfo ends in the middle of a line: …{data[-40:]!r}")
-        if data.translate(_WITHOUT_DIGITS) == self._layout.blank:
-            with suppress(ValueError):  # a column without a number, or with two
-                return self._numbers(data)
-        self._layout = parse_layout(data)
-        return self._numbers(data)
-
-    def _numbers(self, data: bytes) -> dict[str, int]:
-        keys, places, _ = self._layout
-        return dict(zip(keys, map(int, places.unpack_from(data)), strict=True))
-
-
 def parse_arcstats(data: bytes) -> ArcStats:
     found = {name: int(value) for name, value in _ARC_LINE.findall(data)}
     if len(found) != 2:
         raise ParseError("arcstats has no lines size and c_min")
     return ArcStats(found[b"size"], found[b"c_min"])
-
-
-def parse_low_watermark(zoneinfo: bytes, page_size: int) -> int:
-    """Sum the low watermark over all zones, in KiB. Free memory below it is reserved."""
-    return sum(map(int, _LOW_WATERMARK.findall(zoneinfo))) * page_size >> 10
-
-
-def compute_available(
-    kib: Mapping[str, int], low_watermark_kib: int | None, file_pages_excess: int = 0
-) -> AvailableMemory:
-    """Return MemAvailable; on kernels before 3.14, and where the reading refutes it, the same sum.
-
-    The sum is that of Linux commit 34e431b0: half of the page cache and of reclaimable slab, but at most the low
-    watermark, is considered in use. If the watermark is unknown too, nothing is subtracted. Without the lists of
-    file pages, all that is cached counts as the page cache, except shared memory.
-    """
-    if "MemAvailable" in kib:
-        return AvailableMemory(kib["MemAvailable"], "meminfo:MemAvailable", Quality.MEASURED)
-    has_lists = all(key in kib for key in FILE_PAGES)
-    try:
-        if has_lists:
-            cache = sum([kib[key] for key in FILE_PAGES]) - file_pages_excess
-        else:
-            cache = max(0, kib["Cached"] + kib["Buffers"] - kib["Shmem"])
-        free = kib["MemFree"]
-    except KeyError as missing:
-        raise ParseError(f"meminfo has neither MemAvailable nor {missing.args[0]}") from None
-    slab, low = kib.get("SReclaimable", 0), low_watermark_kib or 0
-    usable = free - low + cache - min(cache // 2, low) + slab - min(slab // 2, low)
-    source = (
-        f"meminfo:MemFree+{'Active(file)+Inactive(file)' if has_lists else 'Cached+Buffers-Shmem'}+SReclaimable"
-    )
-    if file_pages_excess:
-        source += " less file pages that are in no cache"
-    if low_watermark_kib is not None:
-        source += " less zoneinfo:low"
-    return AvailableMemory(max(0, usable), source, Quality.ESTIMATED)
 
 
 def build_pool(lines: Mapping[str, int], low_watermark_kib: int | None = None, arc: ArcStats | None = None) -> Pool:
@@ -279,7 +172,7 @@ def _contents(
 
 def _kernel(kib: Mapping[str, int]) -> int:
     """Sum the kernel's own structures, zswap's compressed pages included."""
-    return sum([kib.get(key, 0) for key in _KERNEL]) << 10
+    return sum([kib.get(key, 0) for key in KERNEL]) << 10
 
 
 def _kept_back(kib: Mapping[str, int], available: int) -> int:

@@ -24,7 +24,7 @@ from memwatch.library.machine_record import Machine, MemoryInfo, decode_machine,
 from memwatch.library.memory_pool import CachingPool
 from memwatch.library.never_raise import log_once, never_raise
 from memwatch.library.visible_gpus import Target
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Share
+from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share
 
 if TYPE_CHECKING:
     from memwatch.library.local_reading import LocalReader
@@ -187,7 +187,11 @@ def _with_current_figures(pool: Pool, ram: Ram | Absent) -> Pool | None:
         return None
     left = ram.available_bytes
     return replace(
-        stale_pool(pool), used_bytes=pool.size_bytes - left, available_bytes=left, free_bytes=ram.free_bytes
+        stale_pool(pool),
+        used_bytes=pool.size_bytes - left,
+        available_bytes=left,
+        free_bytes=ram.free_bytes,
+        quality=Quality.ESTIMATED if ram.quality is Quality.ESTIMATED else pool.quality,
     )
 
 

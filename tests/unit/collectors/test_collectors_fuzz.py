@@ -19,6 +19,7 @@ from memwatch.linux import process_files as process_files
 from memwatch.linux.cgroup_mounts import find_own_cgroup
 from memwatch.linux.cgroups import owner_folders, parse_cgroup, parse_mountinfo, parse_owners
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.linux.meminfo import Meminfo, parse_low_watermark
 from memwatch.processes.pss import parse_rollup
 from support.machine_folders import NAMES, machine_folder
 
@@ -26,10 +27,10 @@ Parser = Callable[[bytes], Any]
 
 # Each parser with the files whose bytes are damaged, cut and mixed for it.
 PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
-    "meminfo": (lambda data: meminfo.build_pool(meminfo.Meminfo().parse(data)), ("proc/meminfo",)),
-    "swap": (lambda data: meminfo.build_swap(meminfo.Meminfo().parse(data)), ("proc/meminfo",)),
+    "meminfo": (lambda data: meminfo.build_pool(Meminfo().parse(data)), ("proc/meminfo",)),
+    "swap": (lambda data: meminfo.build_swap(Meminfo().parse(data)), ("proc/meminfo",)),
     "arcstats": (meminfo.parse_arcstats, ("proc/spl/kstat/zfs/arcstats",)),
-    "watermark": (lambda data: meminfo.parse_low_watermark(data, 4096), ("proc/zoneinfo",)),
+    "watermark": (lambda data: parse_low_watermark(data, 4096), ("proc/zoneinfo",)),
     "protection": (buddyinfo.parse_protection, ("proc/zoneinfo",)),
     "buddyinfo": (
         lambda data: buddyinfo.build_nodes(buddyinfo.parse_buddyinfo(data), {}, 4096),

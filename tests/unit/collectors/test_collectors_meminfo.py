@@ -12,13 +12,12 @@ from memwatch.collectors.meminfo import (
     ARC_RETRY_TICKS,
     ArcStats,
     Collector,
-    Meminfo,
     build_pool,
     build_swap,
-    compute_available,
     parse_arcstats,
 )
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.linux.meminfo import Meminfo, compute_available
 from memwatch.model import Absent, Pool, Quality
 from memwatch.snapshot import Swap
 from support.machine_folders import machine_folder

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-from memwatch.collectors.meminfo import Collector, Meminfo, build_pool, build_swap
+from memwatch.collectors.meminfo import Collector, build_pool, build_swap
 from memwatch.linux.files import ParseError, Roots
+from memwatch.linux.meminfo import Meminfo
 from memwatch.linux.meminfo_checks import ANONYMOUS, FILE_PAGES, check
 from memwatch.model import Absent, Quality
 from memwatch.snapshot import Swap
