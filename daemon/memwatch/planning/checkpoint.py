@@ -12,7 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.planning import diffusion, gguf, gguf_shape, safetensors
-from memwatch.planning.huggingface import Config, UnknownFamilyError, parse_config
+from memwatch.planning.config_keys import UnknownFamilyError
+from memwatch.planning.huggingface import Config, parse_config
 from memwatch.planning.model_file import ModelPath, list_files, read_small
 from memwatch.planning.number_formats import Scope, parse_format
 from memwatch.planning.pipeline import Pipeline

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from msgspec import Struct
 
-from memwatch.planning.layer_kinds import Json, number
+from memwatch.planning.config_keys import Json, number
 from memwatch.planning.model_file import ModelPath, list_files, read_small
 from memwatch.planning.pipeline import Pipeline
 from memwatch.planning.safetensors import checked_bytes, list_tensors, parse_object, read_header

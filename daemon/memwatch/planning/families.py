@@ -11,7 +11,8 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.planning import layer_kinds
-from memwatch.planning.layer_kinds import Fields, Json
+from memwatch.planning.config_keys import Fields, Json
+from memwatch.planning.sparse_attention import compressed_layers
 from memwatch.planning.transformer import Biases
 
 
@@ -58,6 +59,11 @@ GEMMA3N = Family(windowed=True, tied=True, qk_norm=True, norms=4, defaults={
 }, details=layer_kinds.gemma3n_layers)  # fmt: skip
 GEMMA4 = Family(windowed=True, tied=True, qk_norm=True, norms=4, details=layer_kinds.gemma4_layers)
 DEEPSEEK = Family(details=layer_kinds.latent_layers)
+DEEPSEEK_V4 = Family(windowed=True, defaults={
+    "num_key_value_heads": 1, "head_dim": 512, "q_lora_rank": 1024, "qk_rope_head_dim": 64, "o_groups": 8,
+    "o_lora_rank": 1024, "sliding_window": 128, "index_head_dim": 128, "index_n_heads": 64, "hc_mult": 4,
+    "n_shared_experts": 1,
+}, details=compressed_layers)  # fmt: skip
 LLAMA4 = Family(details=layer_kinds.llama4_layers)
 MISTRAL = Family(windowed=True)
 COHERE = Family(tied=True, norms=1)
@@ -101,6 +107,8 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK,
     "deepseek_v32": DEEPSEEK,
+    "deepseek_v4": DEEPSEEK_V4,
+    "glm_moe_dsa": DEEPSEEK,
     "kimi_k2": DEEPSEEK,
     "kimi_linear": Family(details=layer_kinds.kimi_linear_layers),
     "glm4_moe_lite": DEEPSEEK,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from memwatch.planning.config_keys import Fields
 from memwatch.planning.gguf import ArrayLength, Value
-from memwatch.planning.layer_kinds import FLOAT32_BYTES, Fields
+from memwatch.planning.number_formats import FLOAT32_BYTES
 from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.sparse_attention import RATIOS, SPARSE, compressed_cache
 from memwatch.planning.transformer import Transformer
 
 # Every n-th layer looks back on all tokens, in files without `sliding_window_pattern` (llama-model.cpp, November
@@ -36,6 +38,8 @@ DEFAULT_INTERVAL = 4
 ENCODERS = frozenset(
     {"bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert", "t5encoder"}
 )
+# Tokens per entry of compressed attention (DeepSeek V4), by layer.
+COMPRESSED = "attention.compress_ratios"
 NEEDED = ("block_count", "embedding_length", "attention.head_count")
 
 
@@ -97,14 +101,16 @@ def _fields(keys: Keys) -> Fields:
         "v_head_dim": value_length if value_length != key_length else 0,
         "n_experts": experts,
         "active_experts": keys.number("expert_used_count"),
-        **_windows(keys),
-        **_recurrent(keys),
-        **_latent(keys),
+        **(_compressed(keys) if keys.layered(COMPRESSED) else _kinds(keys)),
         **(_experts(keys) if experts > 1 else {}),
     }
     if keys.family in ENCODERS:
         fields["shared_kv_layers"] = keys.layers
     return fields
+
+
+def _kinds(keys: Keys) -> Fields:
+    return {**_windows(keys), **_recurrent(keys), **_latent(keys)}
 
 
 def _experts(keys: Keys) -> Fields:
@@ -185,4 +191,31 @@ def _latent(keys: Keys) -> Fields:
         "head_dim": keys.number("attention.key_length_mla") or keys.number("attention.key_length"),
         "v_head_dim": keys.number("attention.value_length_mla") or keys.number("attention.value_length"),
         "n_kv_heads": keys.number("attention.head_count"),
+        "side_numbers": _count_indexers(keys) * keys.number("attention.indexer.key_length"),
+    }
+
+
+def _count_indexers(keys: Keys) -> int:
+    """Return the layers with keys of an indexer (DSA): all in files before GLM-5.2, which list no types."""
+    types = keys.layered("attention.indexer.types")
+    return sum(map(bool, types)) if types else keys.layers
+
+
+def _compressed(keys: Keys) -> Fields:
+    """DeepSeek V4: a window of single vectors, compressed entries and indexer keys, all in the cache's format."""
+    ratios, head = keys.layered(COMPRESSED)[: keys.layers], keys.number("attention.key_length")
+    rope, index = keys.number("rope.dimension_count"), keys.number("attention.indexer.key_length")
+    if other := [one for one in ratios if one not in RATIOS.values()]:
+        raise InvalidInputError(f"{COMPRESSED} has {other[0]}, whose cache is not known")
+    found = compressed_cache(ratios, head, index)
+    return {
+        **found,
+        "kv_lora_rank": max(0, head - rope),
+        "q_lora_rank": keys.number("attention.q_lora_rank"),
+        "qk_rope_head_dim": rope,
+        "o_groups": keys.number("attention.output_group_count"),
+        "o_lora_rank": keys.number("attention.output_lora_rank"),
+        "sliding_window": keys.number("attention.sliding_window"),
+        "side_numbers": found["side_numbers"] + sum(-(-index // one) for one in ratios if one == SPARSE),
+        "side_bytes": 0,
     }

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from memwatch.planning.config_keys import Fields, Json, UnknownFamilyError, count_layers, layer_types, number
 from memwatch.planning.families import FAMILIES, Family
-from memwatch.planning.layer_kinds import Fields, Json, count_layers, layer_types, number
 from memwatch.planning.quantization import parse_quantization
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import LAYER_COUNTS, Biases, Transformer
@@ -28,10 +28,6 @@ REQUIRED_KEYS = frozenset({"hidden_size", "n_layers", "n_heads", "vocab_size"})
 INNER = ("text_config", "llm_config", "language_config")
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 EXPERTS_OF_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
-
-
-class UnknownFamilyError(InvalidInputError):
-    """A config.json of a family whose layers are not known."""
 
 
 class Config(Struct, frozen=True):

@@ -75,11 +75,16 @@ def estimate_inference(
 ) -> InferenceEstimate:
     """Estimate the memory of any shape. `weights_bytes`: the size of the checkpoint's tensors, if known."""
     weight = check_dtype_bytes(dtype_bytes)
-    number = max(weight, UNQUANTIZED_BYTES)
+    number = choose_cache_bytes(weight)
     weights = compute_weights(model, weight) if weights_bytes is None else weights_bytes
     cache = compute_kv_cache(model, max_seq_len, batch_size, number if kv_dtype_bytes is None else kv_dtype_bytes)
     working = compute_activations(model, max_seq_len, batch_size, number)
     return InferenceEstimate(model.parameters, weights, cache, working, weights + cache + working)
+
+
+def choose_cache_bytes(dtype_bytes: float) -> float:
+    """Return the bytes of a cached number and of activations by default: those of weights, at least 16 bits."""
+    return max(dtype_bytes, UNQUANTIZED_BYTES)
 
 
 def compute_weights(model: Transformer, dtype_bytes: float, scope: Scope = "layers") -> int:
@@ -89,13 +94,26 @@ def compute_weights(model: Transformer, dtype_bytes: float, scope: Scope = "laye
     return math.ceil(inside * dtype_bytes + (model.parameters - inside) * rest)
 
 
-def compute_kv_cache(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float) -> int:
-    """Return the bytes of keys and values, and of the state of layers without them."""
+def compute_kv_cache(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float, ranks: int = 1) -> int:
+    """Return the bytes of keys and values, of caches beside them, and of the state of layers without them.
+
+    `ranks`: on each of as many GPUs with tensor parallelism. State is divided with the heads that have it; that of
+    compressors is copied.
+    """
     tokens = check_count(seq_len, "max_seq_len", 8192, 1, MAX_TOKENS)
     batch = check_count(batch_size, "batch_size", 1, 1, MAX_TOKENS)
     number = check_dtype_bytes(dtype_bytes, "kv_dtype_bytes")
     state = model.linear_layers * model.state_bytes
-    return batch * (math.ceil(model.count_cached_numbers(tokens) * number) + state)
+    numbers = compute_cached_numbers(model, model.count_cached_numbers(tokens, ranks), number)
+    part = state if model.side_numbers else -(-state // ranks)
+    return batch * (numbers + model.side_bytes * tokens + part)
+
+
+def compute_cached_numbers(model: Transformer, numbers: int, dtype_bytes: float) -> int:
+    """Return the bytes of cached numbers. Some latent vectors have scales in a cache of 8 bits."""
+    if dtype_bytes == 1 and model.fp8_token_bytes:
+        return -(-numbers * model.fp8_token_bytes // model.cached_numbers)
+    return math.ceil(numbers * dtype_bytes)
 
 
 def compute_activations(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float) -> int:

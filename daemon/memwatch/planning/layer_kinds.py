@@ -5,44 +5,32 @@ Sources: the configuration and modeling files of transformers 4.57, and the mode
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import ChainMap
+from collections.abc import Sequence
 
-Json = Mapping[str, Any]
-Fields = dict[str, int]
-FLOAT32_BYTES = 4
+from memwatch.planning.config_keys import Fields, Json, count_layers, layer_types, number
+from memwatch.planning.number_formats import FLOAT32_BYTES
+from memwatch.planning.sparse_attention import indexed_layers
+
 # Types of hybrid models' layers with a KV cache, up to transformers 4 and from 5 on.
 ATTENTION = ("attention", "full_attention")
-
-
-def number(text: Json, *words: str) -> int:
-    """Return the first positive integer among `words`, else 0. The user of the value checks the upper limit."""
-    found = (text.get(word) for word in words)
-    return next((one for one in found if type(one) is int and one > 0), 0)
-
-
-def layer_types(text: Json) -> list[str]:
-    found = text.get("layer_types", text.get("layers_block_type"))
-    return [str(one) for one in found] if isinstance(found, list) else []
-
-
-def count_layers(text: Json) -> int:
-    """Return the number of layers. transformers 5 writes some hybrid models with the list of types only."""
-    return number(text, "num_hidden_layers", "n_layer", "num_layers") or len(layer_types(text))
 
 
 def experts_layers(text: Json) -> Fields:
     """Layers with experts: from `first_k_dense_replace` on, every `decoder_sparse_step`, not `mlp_only_layers`."""
     step, first = number(text, "decoder_sparse_step", "moe_layer_freq") or 1, number(text, "first_k_dense_replace")
-    plain = text.get("mlp_only_layers")
+    plain, types = text.get("mlp_only_layers"), text.get("mlp_layer_types")
     dense = set(plain) if isinstance(plain, list) and all(type(one) is int for one in plain) else set()
     layers = min(count_layers(text), 1 << 16)
     moe = sum((one + 1) % step == 0 and one not in dense for one in range(first, layers))
+    if isinstance(types, list) and types:
+        moe = sum(one != "dense" for one in types[:layers])
     return {"moe_layers": moe, "dense_intermediate_size": number(text, "intermediate_size")}
 
 
 def latent_layers(text: Json) -> Fields:
-    """DeepSeek's MLA. `moe_layer_freq` 1 puts experts into all layers after the first dense ones."""
+    """DeepSeek's MLA, in newer models with an indexer. `moe_layer_freq` 1 puts experts into all layers after the
+    first dense ones."""
     shared = number(text, "n_shared_experts") * number(text, "moe_intermediate_size")
     routed = number(text, "n_routed_experts")
     rope = number(text, "qk_rope_head_dim")
@@ -53,10 +41,11 @@ def latent_layers(text: Json) -> Fields:
         "qk_rope_head_dim": rope,
         "v_head_dim": number(text, "v_head_dim"),
         "head_dim": number(text, "qk_nope_head_dim") + rope,
+        **indexed_layers(text),
     }
     if routed:
         fields |= {"shared_intermediate_size": shared, **experts_layers(text)}
-        fields["extra_parameters"] = routed * fields["moe_layers"] * corrected
+        fields["extra_parameters"] = fields.get("extra_parameters", 0) + routed * fields["moe_layers"] * corrected
     return fields
 
 
@@ -286,11 +275,13 @@ def kimi_linear_layers(text: Json) -> Fields:
     width = number(inner, "num_heads") * head
     return {
         **latent_layers(
-            {
-                **text,
-                "n_routed_experts": number(text, "num_experts"),
-                "n_shared_experts": number(text, "num_shared_experts"),
-            }
+            ChainMap(
+                {
+                    "n_routed_experts": number(text, "num_experts"),
+                    "n_shared_experts": number(text, "num_shared_experts"),
+                },
+                text,  # type: ignore[arg-type]
+            )
         ),
         "attention_layers": attention,
         "linear_layers": count_layers(text) - attention,

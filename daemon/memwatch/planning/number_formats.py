@@ -13,6 +13,7 @@ from memwatch.planning.sizes import InvalidInputError, quote
 # The others have 16 bits.
 Scope = Literal["layers", "mlp", "experts", "file"]
 
+FLOAT32_BYTES = 4
 # Bits per weight including its block's scales. bitsandbytes NF4: one fp32 scale per 64 weights, which double
 # quantization reduces (arXiv 2305.14314, 3). MXFP4: an 8-bit scale per 32 weights (OCP MX 1.0), NVFP4 one per 16.
 BITS = {
@@ -58,6 +59,7 @@ ALIASES = {
     "float8_e4m3fn": "fp8",
     "fp8_e4m3": "fp8",
     "fp8_e5m2": "fp8",
+    "fp8_ds_mla": "fp8",
     "q8": "int8",
     "fp4": "nf4",
     "q4": "int4",

@@ -12,17 +12,15 @@ def choose_parallel_kind(shape: Transformer, wanted: str, gpus: int) -> str:
     return wanted or ("pipeline" if shape.n_heads % gpus else "tensor")
 
 
-def shares_of(shape: Transformer, how: str, gpus: int, weights: int) -> dict[str, float]:
+def shares_of(shape: Transformer, how: str, gpus: int, weights: int, cache: float) -> dict[str, float]:
     """Return the part of weights and cache on the fullest GPU. Activations are not divided.
 
-    Tensor: KV heads are divided, and replicated beyond their number; the latent vector of MLA is replicated.
-    Pipeline: whole layers, and on the fullest one table of embeddings.
+    Tensor: `cache` is the part of the cache. Pipeline: whole layers, and on the fullest one table of embeddings.
     """
     if gpus == 1:
         return {}
     if how == "tensor":
-        heads = -(-shape.n_kv_heads // gpus) / shape.n_kv_heads
-        return {"weights": 1 / gpus, "kv_cache": 1.0 if shape.kv_lora_rank else heads}
+        return {"weights": 1 / gpus, "kv_cache": cache}
     layers = min(1.0, -(-shape.n_layers // gpus) / shape.n_layers)
     table = min(1.0, shape.vocab_size * shape.hidden_size * 2 / max(1, weights))
     tables = min(1.0, table * (1 if shape.tied_embeddings else 2))

@@ -26,6 +26,8 @@ def parse_quantization(config: Json, layers: int) -> str:
         return ""
     method = str(found.get("quant_method", found.get("quant_algo", ""))).lower()[:40]
     read = METHODS.get(method)
+    if method == "fp8" and "fp4" in (found.get("expert_dtype"), config.get("expert_dtype")):
+        read = "mxfp4"  # DeepSeek V4: experts in 4 bits, the other matrices in fp8, counted as 16 bits
     name = read(found) if callable(read) else read
     if name is None:
         raise InvalidInputError(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
 from memwatch.planning.demand import Demand
-from memwatch.planning.inference import compute_weights, estimate_inference
+from memwatch.planning.inference import choose_cache_bytes, compute_kv_cache, compute_weights, estimate_inference
 from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
 from memwatch.planning.parallel import PARALLEL, choose_parallel_kind, shares_of
 from memwatch.planning.pipeline import ImageUse, Pipeline, PipelineNeed, plan_images, plan_training
@@ -162,9 +162,9 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
         )
         found = estimate_training_memory(shape, plan, weights if plan.lora_rank else None)
         return _training_need(checkpoint.name, found, shape.n_layers, gpus, use)
-    kv_bytes = bits_per_cached_number(use.kv_dtype) / 8 if use.kv_dtype else None
+    number = bits_per_cached_number(use.kv_dtype) / 8 if use.kv_dtype else choose_cache_bytes(form.bytes)
     context = choose_context(checkpoint, use)
-    served = estimate_inference(shape, context, form.bytes, use.batch_size, kv_bytes, weights)
+    served = estimate_inference(shape, context, form.bytes, use.batch_size, number, weights)
     parts = {
         "weights": served.weights_bytes,
         "kv_cache": served.kv_cache_bytes,
@@ -172,7 +172,8 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
     }
     moves = _inference_moves(shape, use, parts)
     how = choose_parallel_kind(shape, use.parallel, gpus)
-    shares = shares_of(shape, how, gpus, served.weights_bytes)
+    rank = compute_kv_cache(shape, context, use.batch_size, number, gpus if how == "tensor" else 1)
+    shares = shares_of(shape, how, gpus, served.weights_bytes, rank / max(1, served.kv_cache_bytes))
     return _need(checkpoint.name, _scaled(parts, shares), _scaled(moves, shares), use)
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from memwatch.engines.records import Cache, ModelSizes
 from memwatch.model import Absent, Bytes, Quality
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint, read_gguf
-from memwatch.planning.inference import compute_kv_cache, compute_weights, layers_of_group
+from memwatch.planning.inference import compute_cached_numbers, compute_kv_cache, compute_weights, layers_of_group
 from memwatch.planning.model_file import ModelPath
 from memwatch.planning.number_formats import bits_per_cached_number
 from memwatch.planning.sizes import InvalidInputError
@@ -51,7 +51,7 @@ def size_cache(checkpoint: Checkpoint, weights: Bytes, cache: Cache | None) -> M
     if shape is None:
         return ModelSizes(weights, note=f"The model's shape is not known: {checkpoint.note or 'no config.json'}.")
     if shape.linear_layers:
-        return ModelSizes(weights, note="The pages of its state-space layers have a size of their own.")
+        return ModelSizes(weights, note="Layers that keep a state have pages of a size of their own.")
     quality = Quality.ESTIMATED if shape.sliding_window else Quality.DERIVED
     found = _block_bytes(shape, cache) if cache.layout == "blocks" else _cell_bytes(shape, cache)
     return ModelSizes(weights, found, quality)
@@ -69,8 +69,10 @@ def _block_bytes(shape: Transformer, cache: Cache) -> int:
     """
     heads = 1 if shape.kv_lora_rank else shape.n_kv_heads
     copies = max(1.0, cache.parallel / heads)
-    numbers = layers_of_group(shape) * shape.cached_numbers
-    return math.ceil(cache.blocks * cache.block_tokens * numbers * _number_bytes(cache) * copies)
+    tokens = cache.blocks * cache.block_tokens
+    numbers = tokens * layers_of_group(shape) * shape.cached_numbers
+    each = compute_cached_numbers(shape, numbers, _number_bytes(cache)) + tokens * shape.side_bytes
+    return math.ceil(each * copies)
 
 
 def _cell_bytes(shape: Transformer, cache: Cache) -> int:

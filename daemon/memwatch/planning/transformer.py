@@ -30,6 +30,7 @@ MAX_PARAMETERS = 1 << 46
 LAYER_COUNTS = ("full_layers", "shared_kv_layers", "attention_layers", "linear_layers", "mlp_layers", "moe_layers")
 OPTIONAL = (
     "full_kv_width",
+    "full_kv_heads",
     "kv_lora_rank",
     "q_lora_rank",
     "qk_rope_head_dim",
@@ -37,6 +38,11 @@ OPTIONAL = (
     "dense_intermediate_size",
     "shared_intermediate_size",
     "active_experts",
+    "o_groups",
+    "o_lora_rank",
+    "fp8_token_bytes",
+    "side_numbers",
+    "side_bytes",
 )
 
 Biases = Literal["none", "qkv", "attention", "all"]
@@ -51,14 +57,19 @@ class Transformer(Struct, frozen=True):
     all. Everything after it is 0 in a plain model:
 
     `full_layers`: layers that look back on all tokens in spite of `sliding_window`. `full_kv_width`: numbers of a
-    token's keys in those, if other than in windowed layers. `shared_kv_layers`: layers that read the cache of
-    another. `attention_layers`: layers with attention, 0 for all but `linear_layers`, whose state does not grow
-    with the context: `linear_parameters` and `state_bytes` for each.
+    token's keys in those, if other than in windowed layers, and `full_kv_heads` their KV heads. `shared_kv_layers`:
+    layers that read the cache of another. `attention_layers`: layers with attention, 0 for all but `linear_layers`,
+    whose state does not grow with the context: `linear_parameters` and `state_bytes` for each.
 
     MLA: `kv_lora_rank`, `q_lora_rank`, `qk_rope_head_dim`; `head_dim` is that of a query, `v_head_dim` that of a
     value. `mlp_layers`: layers with an MLP, 0 for all. `moe_layers`: those of them with experts, 0 for all; the
     others are `dense_intermediate_size` wide, 0 for `intermediate_size`. `shared_intermediate_size`: width of the
     experts that every token passes. `active_experts`: experts of a token, 0 for two.
+
+    Sparse and compressed attention: `side_numbers` and `side_bytes` that all layers keep of a token beside keys
+    and values, the first in the cache's format, the second in one of their own (indexers). `fp8_token_bytes`: bytes
+    of a latent vector in a cache of 8 bits, with scales, 0 for one a number. `o_groups` and `o_lora_rank`: groups
+    of the output matrix, and the rank of each.
 
     `extra_parameters`: vision tower and everything else, which is not quantized.
     """
@@ -80,6 +91,7 @@ class Transformer(Struct, frozen=True):
     sliding_window: int = 0
     full_layers: int = 0
     full_kv_width: int = 0
+    full_kv_heads: int = 0
     shared_kv_layers: int = 0
     attention_layers: int = 0
     linear_layers: int = 0
@@ -94,6 +106,11 @@ class Transformer(Struct, frozen=True):
     dense_intermediate_size: int = 0
     shared_intermediate_size: int = 0
     active_experts: int = 0
+    o_groups: int = 0
+    o_lora_rank: int = 0
+    fp8_token_bytes: int = 0
+    side_numbers: int = 0
+    side_bytes: int = 0
     extra_parameters: int = 0
 
     def __post_init__(self) -> None:
@@ -144,13 +161,23 @@ class Transformer(Struct, frozen=True):
             return self.kv_lora_rank + self.qk_rope_head_dim
         return self.n_kv_heads * (self.head_dim + (self.v_head_dim or self.head_dim))
 
-    def count_cached_numbers(self, tokens: int) -> int:
-        """Return the numbers that all layers keep of one sequence."""
+    def count_cached_numbers(self, tokens: int, ranks: int = 1) -> int:
+        """Return the numbers of one sequence on each of `ranks` GPUs with tensor parallelism, in all layers.
+
+        KV heads are divided, and copied beyond their number. Latent vectors and what is beside them are copied.
+        """
         owners = self.with_attention - self.shared_kv_layers
         full = self.full_layers if self.sliding_window else owners
-        wide = 2 * self.full_kv_width or self.cached_numbers
-        kept = min(tokens, self.sliding_window or tokens)
-        return full * wide * tokens + (owners - full) * self.cached_numbers * kept
+        near, kept = owners - full, min(tokens, self.sliding_window or tokens)
+        if self.kv_lora_rank:
+            return self.cached_numbers * (full * tokens + near * kept) + self.side_numbers * tokens
+        heads = -(-self.n_kv_heads // ranks)
+        narrow = self.cached_numbers // self.n_kv_heads * heads
+        wide = narrow
+        if self.full_kv_width:
+            others = self.full_kv_heads or self.n_kv_heads
+            wide = -(-2 * self.full_kv_width * -(-others // ranks) // others)
+        return full * wide * tokens + near * narrow * kept + self.side_numbers * tokens
 
     @property
     def attention_matrices(self) -> tuple[tuple[int, int], ...]:
@@ -162,6 +189,10 @@ class Transformer(Struct, frozen=True):
         rank, queries = self.q_lora_rank, (hidden, wide)
         into = ((hidden, rank), (rank, wide)) if rank else (queries,)
         latent = self.kv_lora_rank
+        if self.o_lora_rank:  # one vector for keys and values, and groups of heads with an output of low rank
+            ranks, groups = self.o_lora_rank * (self.o_groups or 1), self.o_groups or 1
+            out = (self.n_heads * values // groups, ranks), (ranks, hidden)
+            return (*into, (hidden, latent + self.qk_rope_head_dim), *out)
         outputs = self.n_heads * (self.head_dim - self.qk_rope_head_dim + values)
         return (*into, (hidden, latent + self.qk_rope_head_dim), (latent, outputs), back)
 

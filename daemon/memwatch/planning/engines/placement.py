@@ -108,6 +108,8 @@ class Placement(Struct, frozen=True):
     def cache_of(self, shape: Transformer, tokens: int) -> int:
         """Return the bytes on the fullest GPU of a cache with `tokens` for each sequence."""
         number = bits_per_cached_number(self.use.kv_dtype) / 8 if self.use.kv_dtype else 2.0
+        if self.parallel == "tensor":
+            return compute_kv_cache(shape, tokens, self.batch, number, self.count)
         whole = compute_kv_cache(shape, tokens, self.batch, number)
         return math.ceil(whole * self.part("kv_cache") / self.whole_cache)
 
