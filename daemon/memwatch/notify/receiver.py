@@ -229,8 +229,7 @@ class Receiver:
             self._last_defect = defect
             log.error("%s: an attempt cannot be recorded and is repeated: %s", self.channel.title, defect)
         with self.queue.changed:
-            for entry in self.queue.queue.all()[0]:
-                entry.in_flight = False
+            self.queue.queue.recover()
             self._wait(self.queue.changed, RECOVER_SECONDS)
 
     def _attempt(self, task: Message | RepeatBatch) -> PostResult:
@@ -288,7 +287,7 @@ class Receiver:
         elif answer.status == HTTP_GONE:
             self._disable()
         elif self._closing:
-            entry.in_flight = False
+            self.queue.queue.mark_interrupted(entry, answer.may_have_arrived)
         else:
             self._schedule_retry(entry, answer)
 

@@ -83,3 +83,8 @@ def test_receiver_that_gets_nothing_breaks_a_law() -> None:
     plan = plan_of((KILL, 10))
 
     assert "delivery: 2 notifications never arrive" in list(complaints_about(plan, DeafRun(plan)))[-1]
+
+
+def test_alert_that_ends_after_a_crash_is_reported_as_ended() -> None:
+    """It is delivered, the daemon ends before that is saved, and the receiver refuses until the alert is over."""
+    check_history(plan_of((FLOOR, 1), (Act("restart"), 0), (Act("receiver", 1), 0), (Act("ram"), 200)))

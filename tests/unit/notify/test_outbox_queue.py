@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memwatch.notify.outbox.queue import Kind, Message, Outcome, Queue
+from memwatch.notify.outbox.queue import DeliveredState, Kind, Message, Outcome, Queue
 
 
 def queued(number: int, firing: bool, target: str = "ram") -> Message:
@@ -177,10 +179,16 @@ def test_firing_and_resolve_alternate_in_any_sequence(steps: list[str]) -> None:
 
 
 class Site:
-    """Receiver of many alerts, one-off events and tests; it knows the last state it got of each alert."""
+    """Receiver of many alerts, one-off events and tests; it knows the last state it got of each alert.
+
+    The disk has each new message at once, and the results of attempts when they are written.
+    """
 
     def __init__(self, max_messages: int) -> None:
         self.queue = Queue(max_messages)
+        self.attempted: Message | None = None
+        self._max_messages = max_messages
+        self._disk: tuple[list[Message], dict[str, DeliveredState]] = [], {}
         self.true_states: dict[str, bool] = {}
         self.known_states: dict[str, bool] = {}
         self.in_flight: Message | None = None
@@ -188,7 +196,22 @@ class Site:
 
     def put(self, kind: Kind, alert: str = "") -> None:
         self._number += 1
+        self.attempted = self.in_flight  # that of an attempt which ended makes room
         self.queue.add(message(self._number, kind, alert))
+        self.write()
+
+    def write(self) -> None:
+        messages, delivered = self.queue.all()
+        self._disk = [copy(entry) for entry in messages], delivered
+
+    def crash(self) -> None:
+        """Restart from the disk. An attempt under way may have arrived."""
+        messages, delivered = self._disk
+        for entry in messages:
+            entry.in_flight = False
+        self.queue, self.in_flight = Queue(self._max_messages), None
+        self.queue.restore(messages, delivered.items())
+        self.write()
 
     def turn(self, alert: str) -> None:
         """Begin or end an alert."""
@@ -197,11 +220,12 @@ class Site:
 
     def start(self) -> None:
         self.in_flight = self.in_flight or self.queue.first_due(now=1.0)
+        self.attempted = self.attempted or self.in_flight
         if self.in_flight:
             self.in_flight.in_flight = True
 
     def end(self, how: str) -> None:
-        """End the attempt: it arrives, is lost, or breaks off after its delivery."""
+        """End the attempt: it arrives, is lost, or breaks off after its delivery, also for a reload or an error."""
         self.start()
         entry, self.in_flight = self.in_flight, None
         if entry is None:
@@ -210,6 +234,10 @@ class Site:
             self.known_states[entry.alert] = entry.firing
         if how == "arrives":
             self.queue.mark_delivered(entry)
+        elif how == "reload":
+            self.queue.mark_interrupted(entry)
+        elif how == "error":
+            self.queue.recover()
         else:
             self.queue.mark_failed(entry, may_have_arrived=how == "breaks off")
 
@@ -219,14 +247,15 @@ class Site:
             self.turn(alert)
         elif name in ("fact", "test"):
             self.put(Kind(name))
-        elif name == "start":
-            self.start()
+        elif name in ("start", "write", "crash"):
+            getattr(self, name)()
         else:
             self.end(step)
 
 
 ALERTS = ("a", "b", "c")
-STEPS = (*(f"turn {alert}" for alert in ALERTS), "fact", "test", "start", "arrives", "lost", "breaks off")
+STEPS = (*(f"turn {alert}" for alert in ALERTS), "fact", "test", "start", "write", "crash")
+STEPS += ("arrives", "lost", "breaks off", "reload", "error")
 
 
 @pytest.mark.process
@@ -234,13 +263,17 @@ STEPS = (*(f"turn {alert}" for alert in ALERTS), "fact", "test", "start", "arriv
 @settings(max_examples=500)
 @example(1, ["turn a", "lost", "fact", "fact", "turn a", "turn a"])
 @example(1, ["turn a", "arrives", "turn a", "turn b", "turn a", "test", "fact"])
+@example(1, ["fact", "start", "turn a", "turn b", "turn c", "fact", "lost"])
+@example(4, ["turn a", "arrives", "crash", "turn a"])
+@example(4, ["turn a", "reload", "turn a"])
+@example(4, ["turn a", "error", "turn a"])
 def test_full_queue_never_loses_the_last_state_of_an_alert(max_messages: int, steps: list[str]) -> None:
-    """Whatever is dropped, a receiver that recovers ends with the true state of every alert."""
+    """Whatever is dropped, and wherever the daemon crashes, a receiver ends with the true state of every alert."""
     site = Site(max_messages)
 
     for step in steps:
         site.step(step)
-        bound = max(max_messages, len(ALERTS) + 1) + (site.in_flight is not None)
+        bound = max(max_messages, len(ALERTS) + 1) + (site.attempted is not None)
         assert len(site.queue) <= bound
         assert sum(entry.kind is Kind.TEST for entry in site.queue.all()[0]) <= 1
     while len(site.queue):

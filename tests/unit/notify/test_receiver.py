@@ -284,6 +284,21 @@ def test_attempt_in_progress_may_finish_when_stopping() -> None:
     assert (made.counts()["delivered"], made.pending()) == (1, 0)
 
 
+@pytest.mark.parametrize(("failure", "queued"), [(CLOSED, ["msg_2"]), (REFUSED, [])], ids=["broken", "refused"])
+def test_attempt_that_breaks_for_a_reload_may_have_arrived(failure: PostResult, queued: list[str]) -> None:
+    """The end of an alert goes to the receiver that replaces one whose last attempt broke off."""
+    with manual_receiver(failure) as made:
+        made.endpoint.may_answer.clear()
+        put_notices(made, notice(1))
+        wait_until(lambda: made.endpoint.ids == ["msg_1"])
+        made.receiver.stop_soon()
+        made.endpoint.may_answer.set()
+        made.receiver.join(time.monotonic() + MAX_WAIT_SECONDS)
+        put_notices(made, notice(2, firing=False))
+
+        assert [entry.id for entry in made.receiver.queue.queue.all()[0]] == queued
+
+
 class Stopping:
     """Receiver that records how it is stopped, as its own `channel`."""
 
@@ -314,9 +329,9 @@ def test_many_receivers_share_the_time_to_stop() -> None:
 
 
 class Starved(PostResult, frozen=True):
-    """Answer that raises MemoryError twice."""
+    """Answer that raises MemoryError `left` times."""
 
-    left = 2
+    left = 0
 
     @property
     def success(self) -> bool:
@@ -328,8 +343,23 @@ class Starved(PostResult, frozen=True):
 
 def test_attempt_is_repeated_after_a_memory_error() -> None:
     """If memory runs out while an answer is handled, the thread survives and the message is sent again."""
+    Starved.left = 2
     with manual_receiver(Starved(200)) as made:
         put_notices(made, notice())
         made.wait_for("delivered")
 
     assert made.endpoint.ids == ["msg_1"] * 3
+
+
+def test_alert_that_ends_after_a_memory_error_is_reported_as_ended() -> None:
+    """Its firing arrived, but that result was lost, and the second attempt fails."""
+    Starved.left = 1
+    with manual_receiver(Starved(200), REFUSED, 200) as made:
+        made.endpoint.may_answer.clear()
+        put_notices(made, notice(1))
+        wait_until(lambda: made.endpoint.ids == ["msg_1"])
+        put_notices(made, notice(2, firing=False))
+        made.endpoint.may_answer.set()
+        wait_until(lambda: made.pending() == 0)
+
+    assert made.endpoint.ids == ["msg_1", "msg_1", "msg_2"]

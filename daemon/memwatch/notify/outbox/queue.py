@@ -85,8 +85,9 @@ class Queue:
     """Messages in order. Only the first message of each alert can be due, so messages do not overtake each other.
 
     If an alert resolves before its firing notification was delivered, both are dropped. After a firing notification
-    was delivered, or may have been (the connection broke after the request was sent), the resolved notification is
-    sent. A resolved notification without a firing one in this queue is also sent: another run may have sent it.
+    was delivered, or may have been (the connection broke after the request was sent, or the daemon ended before the
+    result was saved), the resolved notification is sent. One without a firing one in this queue is also sent:
+    another run may have sent it.
 
     A full queue drops tests, then one-off events, then messages about an alert that have a newer one behind them.
     The newest message about an alert is never dropped. So a queue exceeds `max_messages` if more alerts than that
@@ -105,9 +106,14 @@ class Queue:
         return len(self._waiting)
 
     def restore(self, messages: Iterable[Message], delivered: Iterable[tuple[str, DeliveredState]]) -> None:
-        """Restore the messages of an earlier queue, in their order."""
+        """Restore the messages of an earlier queue, in their order.
+
+        The results of its last attempts may not have been saved: each of its firing notifications may have arrived.
+        """
         self._waiting.update((message.seq, message) for message in messages)
         self._delivered.update(delivered)
+        for message in self._waiting.values():
+            self._note_arrival(message)
 
     def message(self, seq: int) -> Message | None:
         return self._waiting.get(seq)
@@ -162,20 +168,31 @@ class Queue:
 
     def mark_delivered(self, entry: Message) -> None:
         self._remove(entry, Outcome.DELIVERED)
-        if entry.firing:
-            self._set_delivered(entry.alert, DeliveredState(True, entry.body))
-        else:
+        self._note_arrival(entry)
+        if not entry.firing:
             self._forget(entry.alert)
+
+    def mark_interrupted(self, entry: Message, may_have_arrived: bool = True) -> None:
+        """Record an attempt that does not count, because its receiver is replaced or its result was lost."""
+        entry.in_flight = False
+        if may_have_arrived:
+            self._note_arrival(entry)
+
+    def recover(self) -> None:
+        """Record that all attempts under way have ended, with unknown results."""
+        for entry in self._waiting.values():
+            if entry.in_flight:
+                self.mark_interrupted(entry)
 
     def mark_failed(self, entry: Message, may_have_arrived: bool) -> list[Outcome]:
         """Record a failed attempt. A firing notification whose alert resolved meanwhile is not retried."""
         entry.in_flight = False
         entry.attempts += 1
         self.changes.messages.add(entry.seq)
+        if may_have_arrived:
+            self._note_arrival(entry)
         if not entry.firing:
             return []
-        if may_have_arrived:
-            self._set_delivered(entry.alert, DeliveredState(True, entry.body))
         resolves = [other for other in self._messages_about(entry.alert) if other.kind is Kind.RESOLVED]
         if not resolves:
             return []
@@ -214,6 +231,11 @@ class Queue:
     def _set_delivered(self, alert: str, delivered: DeliveredState) -> None:
         self._delivered[alert] = delivered
         self.changes.delivered.add(alert)
+
+    def _note_arrival(self, entry: Message) -> None:
+        """Record that a message may have arrived. If it is a firing notification, the end of its alert is due."""
+        if entry.firing:
+            self._set_delivered(entry.alert, DeliveredState(True, entry.body))
 
     def _forget(self, alert: str) -> None:
         if self._delivered.pop(alert, None) is not None:
