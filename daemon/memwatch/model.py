@@ -364,6 +364,15 @@ class Process(Struct, frozen=True):
                 )
 
 
+# The share of the cgroup that limits memwatchd.
+OWN_CGROUP = "cgroup"
+
+
+def find_own_limit(shares: Iterable[Share]) -> str | None:
+    """Return the share of memwatchd's own cgroup if it has a limit."""
+    return next((one.id for one in shares if one.id == OWN_CGROUP and isinstance(one.limit_bytes, int)), None)
+
+
 def find_system_ram(pools: Iterable[Pool]) -> Pool | None:
     """Return the pool of System RAM, None if there is none."""
     for pool in pools:

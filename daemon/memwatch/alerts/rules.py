@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from memwatch.alerts.engine_rules import PENDING_SECONDS, describe_full, is_full
 from memwatch.alerts.sources import (
@@ -17,7 +18,7 @@ from memwatch.alerts.sources import (
     source_of_device,
 )
 from memwatch.events import Event
-from memwatch.model import STALLED, Absent, PoolKind
+from memwatch.model import STALLED, Absent, PoolKind, find_own_limit
 from memwatch.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
 
@@ -30,6 +31,8 @@ COLLECTOR_FAILED = "collector.failed"
 NEIGHBOUR_SILENT = "neighbour.silent"
 # The rule about kills, its kind of event, and the target of kills at limits of cgroups and of unknown scope.
 KILLS, OOM_KILL, KERNEL = "kernel.oom_kill", "oom_kill", "kernel"
+# The limit of a cgroup is read at least once in this time.
+LIMIT_SECONDS = 3.0
 # Receivers that list no events get these.
 DEFAULT_EVENTS = (CRITICAL, COLLECTOR_FAILED)
 # Without readings for this time while memory was high, nothing would report that it is full.
@@ -227,13 +230,20 @@ def evaluate_events(kind: str, target: str) -> Evaluate:
 
 
 def evaluate_kills(name: str, snapshot: Snapshot, events: Sequence[Event], _: AlertRules) -> Iterator[Condition]:
-    """Kills for lack of System RAM are an alert of System RAM, so that they are one incident with its level."""
+    """Kills for lack of System RAM are an alert of System RAM, so that they are one incident with its level.
+
+    So are kills at the limit of memwatchd's own cgroup. Its level may be read a moment after the kill.
+    """
     kills = [event for event in events if event.kind == OOM_KILL]
-    for pool in snapshot.pools:
-        if pool.kind is PoolKind.SYSTEM_RAM:
-            yield build_fact(name, pool.id, [event for event in kills if event.target == pool.id])
-            kills = [event for event in kills if event.target != pool.id]
-    yield build_fact(name, KERNEL, kills)
+    waits = {pool.id: 0.0 for pool in snapshot.pools if pool.kind is PoolKind.SYSTEM_RAM}
+    own = find_own_limit(snapshot.shares)
+    if own is not None:
+        waits[own] = LIMIT_SECONDS
+    for target, wait in waits.items():
+        yield replace(
+            build_fact(name, target, [event for event in kills if event.target == target]), pending_seconds=wait
+        )
+    yield build_fact(name, KERNEL, [event for event in kills if event.target not in waits])
 
 
 def build_fact(name: str, target: str, events: Sequence[Event]) -> Condition:

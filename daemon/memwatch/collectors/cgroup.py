@@ -27,7 +27,7 @@ from memwatch.linux.cgroup_mounts import (
 )
 from memwatch.linux.cgroups import in_container
 from memwatch.linux.files import KeptFile, ParseError, Roots, SourceUnavailable, is_shortage, kept_file
-from memwatch.model import Absent, Bytes, Quality, Share, ShareKind
+from memwatch.model import OWN_CGROUP, Absent, Bytes, Quality, Share, ShareKind
 from memwatch.options import Doc, SwitchableOptions
 
 Scope = Literal["auto", "host", "cgroup"]
@@ -288,7 +288,7 @@ class Collector(BaseCollector):
             CHARGED_NOTE if shown.charges_gpu else NOTE: True,
         }
         return Share(
-            id="cgroup",
+            id=OWN_CGROUP,
             kind=ShareKind.CGROUP,
             label=f"{word} limit" if group or some_unknown else word,
             within="ram",

@@ -65,7 +65,8 @@ class Collector(BaseCollector):
         self._reclaimed = self._count_reclaims()
         self.period_seconds = max(CALM_SECONDS, (time.thread_time() - started) / MAX_CPU_RATIO)
         # A kill since `counted` is in the next scan.
-        return Findings(cgroup_kills=CgroupKills(counted, self._number, tuple(self._kills), self._tree.is_whole))
+        kills, own = tuple(self._kills), str(self._home.root / self._home.path)
+        return Findings(cgroup_kills=CgroupKills(counted, self._number, kills, self._tree.is_whole, own))
 
     def close(self) -> None:
         self._file.close()

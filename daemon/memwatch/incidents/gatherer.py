@@ -43,7 +43,7 @@ from memwatch.incidents.triggers import (
 from memwatch.kernel_log import shorten_cgroup
 from memwatch.kill_log import ProcessEnd, ServiceKill
 from memwatch.linux.cgroup_kills import CgroupKill
-from memwatch.model import Absent, Device, Process
+from memwatch.model import OWN_CGROUP, Absent, Device, Process
 from memwatch.snapshot import Snapshot
 
 # An incident is over after this time without a trigger, and at the latest after half an hour.
@@ -54,8 +54,6 @@ GRACE_SECONDS = 4.0
 TEARDOWN_SECONDS = 5.0
 # A process that held less and ended by an unexplained SIGKILL is no incident and no event.
 MIN_KILLED_BYTES = 256 << 20
-# The share of the cgroup that limits the daemon.
-OWN_CGROUP = "cgroup"
 # Cgroups at their limits that are not named: old kernels log none, and of one second sixteen are kept.
 OTHER_CGROUPS = "cgroups"
 MAX_OPEN, MAX_EVENTS, MAX_ROUTINE, MAX_PENDING = 4, 100, 50, 50
@@ -148,13 +146,14 @@ class Gatherer:
             yield Trigger("program", place, death)
 
     def _kernel_kills(self, seen: Observation) -> Iterator[Trigger]:
-        snapshot, own = seen.snapshot, _own_limit(seen)
+        snapshot, limits = seen.snapshot, _own_limits(seen)
         for kill in seen.kills.named:
             if kill.scope == "unknown" and not seen.kills.ram_was_short:
                 continue  # an event
-            death = killer.from_kernel(kill, snapshot.unix, self._find(kill.pid), own)
+            is_own = bool(limits) and kill in seen.kills.named_of_own
+            death = killer.from_kernel(kill, snapshot.unix, self._find(kill.pid), limits[0] if is_own else None)
             death = killer.with_device_memory(death, self._find_device_memory(kill.pid))
-            if kill.scope == "cgroup" and own is not None:
+            if is_own:
                 yield Trigger("kill", OWN_CGROUP, death)
             else:
                 target = find_ram(snapshot) if kill.scope != "cgroup" else kill.cgroup or OTHER_CGROUPS
@@ -173,7 +172,7 @@ class Gatherer:
 
     def _group_kill(self, kill: CgroupKill, seen: Observation) -> Iterator[Trigger]:
         """Yield the kills at the limit of a cgroup. Processes in it that just ended by SIGKILL are the victims."""
-        is_own = kill.is_own and any(share.id == OWN_CGROUP for share in seen.snapshot.shares)
+        is_own = kill.is_own and bool(_own_limits(seen))
         target, cgroup = (OWN_CGROUP, "") if is_own else (kill.cgroup or OTHER_CGROUPS, kill.cgroup)
         ended = [one.death for one in self._pending if one.holding and killer.is_member(one.holding, kill.cgroup)]
         known = [death.victim for death in ended if death.source == "end"][: kill.count]
@@ -391,10 +390,10 @@ class Gatherer:
         return largest
 
 
-def _own_limit(seen: Observation) -> int | None:
-    """Return the limit of the own cgroup, if the kills of this tick were in it."""
+def _own_limits(seen: Observation) -> list[int]:
+    """Return the limit of the own cgroup, if it has one."""
     limits = [share.limit_bytes for share in seen.snapshot.shares if share.id == OWN_CGROUP]
-    return next((one for one in limits if isinstance(one, int)), None) if seen.group_kills else None
+    return [one for one in limits if isinstance(one, int)]
 
 
 def describe_blind_spots(snapshot: Snapshot) -> Iterator[str]:

@@ -74,13 +74,14 @@ class CgroupKill(Struct, frozen=True):
 
 class CgroupKills(Struct, frozen=True):
     """State after a scan. `counted`: OOM kills of the whole machine by then; `number`: those at limits of cgroups,
-    since memwatchd started; `kills`: the latest. `is_whole`: no group was left out.
+    since memwatchd started; `kills`: the latest. `is_whole`: no group was left out. `own`: path of the own cgroup.
     """
 
     counted: int = 0
     number: int = 0
     kills: tuple[CgroupKill, ...] = ()
     is_whole: bool = True
+    own: str = ""
 
 
 class Node(Struct):

@@ -184,6 +184,7 @@ class Monitor:
             now.monotonic,
             ram_used_ratio(findings.pools),
             findings.cgroup_kills,
+            findings.cgroup_oom_kills_total,
         )
         self._pacing.is_waiting = self._oom_kills.owed > 0
         claims = self.reports.current(now.monotonic)

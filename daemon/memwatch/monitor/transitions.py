@@ -18,7 +18,7 @@ from memwatch.events import LEASE, EventLog
 from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.kernel_log import KNOWN, DriverError
 from memwatch.linux.cgroup_kills import MAX_GROUPS, NOT_RAM
-from memwatch.model import Absent, PoolKind, holds_discrete_memory
+from memwatch.model import Absent, PoolKind, find_own_limit, holds_discrete_memory
 from memwatch.neighbour_status import NeighbourState
 from memwatch.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.processes.growth import SHORT_SECONDS, GrowthTracker, ProcessKey, key_of
@@ -196,8 +196,10 @@ class EventWriter:
 
     def _record_kills(self, now: Snapshot, kills: NewKills, first: bool) -> None:
         ram = next((pool.id for pool in now.pools if pool.kind is PoolKind.SYSTEM_RAM), None)
+        own = find_own_limit(now.shares)
         for kill in kills.named[:MAX_KILLS]:
-            self._record(now.unix, "oom_kill", kill.text, ram if kill in kills.of_machine else None)
+            target = ram if kill in kills.of_machine else own if kill in kills.named_of_own else None
+            self._record(now.unix, "oom_kill", kill.text, target)
         gone = " while memwatchd was not running (possibly memwatchd itself)" if first else ""
         others = len(kills.named[MAX_KILLS:])
         if others:
@@ -207,7 +209,7 @@ class EventWriter:
             target = ram if kills.unnamed_of_machine else None
             self._record(now.unix, "oom_kill", f"OOM killer: killed {killed}{gone}{_describe_scope(kills)}", target)
         for one in kills.of_cgroups[:MAX_KILLS]:
-            self._record(now.unix, "oom_kill", one.text, one.cgroup or None)
+            self._record(now.unix, "oom_kill", one.text, (own if one.is_own else None) or one.cgroup or None)
         others = sum(one.count for one in kills.of_cgroups[MAX_KILLS:])
         if others:
             killed = wording.count(others, "more process")

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from memwatch.kernel_log import KernelLog, OomKill
 from memwatch.linux.cgroup_kills import CgroupKill, CgroupKills
 from memwatch.model import Absent
+from memwatch.pressure.own_kills import OwnKills, claim_own_kills
 from memwatch.snapshot import SHORT_USED, Kernel
 
 # Both are read once a second, and the kernel counts a kill before it logs the victim.
@@ -37,7 +38,7 @@ class NewKills(Struct, frozen=True):
 
     `ram_was_short`: System RAM was short in the seconds before. The count in /proc/vmstat includes kills at the
     limit of any cgroup, so a kill that neither explains says nothing about System RAM by itself. `is_whole`: the
-    counters of all cgroups were read.
+    counters of all cgroups were read. `named_of_own`: those at the limit of memwatchd's own cgroup.
     """
 
     named: tuple[OomKill, ...] = ()
@@ -45,6 +46,7 @@ class NewKills(Struct, frozen=True):
     ram_was_short: bool = False
     of_cgroups: tuple[CgroupKill, ...] = ()
     is_whole: bool = True
+    named_of_own: tuple[OomKill, ...] = ()
 
     @property
     def of_machine(self) -> tuple[OomKill, ...]:
@@ -123,6 +125,7 @@ class OomKillCount(Struct, frozen=True):
     scanned_at: float = 0.0
     unclaimed: tuple[CgroupKill, ...] = ()
     logged: int = 0
+    own: OwnKills = OwnKills()
 
 
 def count_new_kills(
@@ -132,10 +135,11 @@ def count_new_kills(
     now: float,
     used_ratio: float | Absent = Absent.NOT_AVAILABLE,
     scan: CgroupKills | None = None,
+    own_total: int | None = None,
 ) -> tuple[OomKillCount, NewKills]:
     """Return the new kills at `now` (monotonic). Kills without a name wait for the log and for a scan of cgroups.
 
-    `used_ratio`: fraction of System RAM that is judged as used.
+    `used_ratio`: fraction of System RAM that is judged as used. `own_total`: kills at the limit of the own cgroup.
     """
     counted, risen = _read_count(kernel), 0
     if not isinstance(counted, Absent) and not isinstance(before.counted, Absent):
@@ -149,14 +153,15 @@ def count_new_kills(
     shortage = before.shortage.with_reading(now, used_ratio, kernel)
     was_short = (before.owed_while_short and before.owed > 0) or ((risen > 0 or bool(named)) and shortage.was_short)
     since = before.since if before.owed else now
-    is_whole = scan is None or scan.is_whole
-    after = replace(before, counted=counted, shortage=shortage, number=latest if log else before.number)
+    own, named_of_own = claim_own_kills(before.own, own_total, named, scan.own if scan else "", now)
+    new = NewKills(named, 0, was_short, (), scan is None or scan.is_whole, named_of_own)
+    after = replace(before, counted=counted, shortage=shortage, number=latest if log else before.number, own=own)
     if _has_to_wait(log, scan, owed, counted, now - since, was_short):
         after = replace(after, owed=owed, since=since, owed_while_short=was_short)
-        return after, NewKills(named, 0, was_short, is_whole=is_whole)
+        return after, new
     of_cgroups, owed, unclaimed = claim(before.unclaimed, owed)
     after = replace(after, owed=0, since=0.0, owed_while_short=False, unclaimed=unclaimed)
-    return after, NewKills(named, max(0, owed), was_short, of_cgroups, is_whole)
+    return after, replace(new, unnamed=max(0, owed), of_cgroups=of_cgroups)
 
 
 def _has_to_wait(

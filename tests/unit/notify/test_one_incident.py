@@ -9,12 +9,15 @@ from typing import Literal, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from memwatch.alerts.rules import AlertRules
 from memwatch.alerts.state import AlertState
 from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.kernel_log import KernelLog, OomKill
+from memwatch.linux.cgroup_kills import CgroupKill, CgroupKills
+from memwatch.model import Quality, Share, ShareKind
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
@@ -50,6 +53,8 @@ class Bench:
         self._clock, self._memory = FakeClock(), FakeCollector("meminfo")
         self._kills: tuple[OomKill, ...] = ()
         self._counted = 3
+        self.own_kills, self._scanned = 0, tuple[CgroupKill, ...]()
+        self.shares: tuple[Share, ...] = ()
         sampler = Sampler([CollectorEntry("meminfo", lambda: self._memory, False)], self._clock)
         rules = MonitorRules(alerts=AlertRules(events=frozenset().union(*(one.events for one in subscriptions))))
         self.monitor = Monitor(sampler, self._clock, rules, Identity("spark-1", "boot-1"))
@@ -73,6 +78,11 @@ class Bench:
         """Count a kill that no log names."""
         self._counted += 1
 
+    def scan_own_kill(self) -> None:
+        """Find a counted kill at the limit of the own cgroup, whose level is not read yet."""
+        self.count_kill()
+        self._scanned = (*self._scanned, CgroupKill(len(self._scanned) + 1, 1, "/", GIB, is_own=True))
+
     def run(self, used: int, seconds: float = 1, kill: OomKill | None = None) -> None:
         """Tick once in each step. `kill`: a kill before the first tick."""
         if kill is not None:
@@ -82,6 +92,9 @@ class Bench:
                 pools=(ram(used),),
                 kernel=Kernel(oom_kills_total=self._counted),
                 kernel_log=KernelLog(kills=self._kills),
+                shares=self.shares,
+                cgroup_oom_kills_total=self.own_kills if self.shares else None,
+                cgroup_kills=CgroupKills(self._counted, len(self._scanned), self._scanned, own="/"),
             )
             self.monitor.tick()
             self._deliver()
@@ -186,6 +199,49 @@ def test_kills_at_a_limit_once_a_minute_for_an_hour_are_never_critical(is_logged
     assert {one.severity for one in bench.got[0]} == {"warning"}
     assert set(events(bench.got[0])) == {"kernel.oom_kill"}
     assert len(bench.got[0]) <= 3600 / AlertRules().again_seconds
+
+
+OWN = Share(
+    "cgroup", ShareKind.CGROUP, "Container limit", "ram", GIB // 2, "test", Quality.MEASURED, limit_bytes=GIB
+)
+
+
+@pytest.mark.parametrize("is_logged", [True, False], ids=["named", "counted"])
+@pytest.mark.parametrize("late", [0, 1], ids=["together", "limit read later"])
+def test_kill_at_the_limit_of_the_own_cgroup_is_one_alert(is_logged: bool, late: int) -> None:
+    """Its limit is a target with a level, as System RAM is. A receiver of kills alone gets the kill."""
+    bench = Bench(Subscription(ALL), Subscription(frozenset({"kernel.oom_kill"})))
+    bench.shares = (OWN,)
+    bench.run(CALM, 5)
+    if is_logged:
+        bench.own_kills += 1
+        bench.run(CALM, 1 + late)
+        bench.run(CALM, 1, kill(1, "cgroup"))
+    else:
+        bench.scan_own_kill()
+        bench.run(CALM, 1 + late)
+        bench.own_kills += 1
+    bench.run(CALM, 400)
+
+    assert bench.got == [
+        [Got("pressure.critical", "cgroup", "critical"), Got("pressure.resolved", "cgroup", "critical")],
+        [Got("kernel.oom_kill", "cgroup", "warning")],
+    ]
+
+
+def test_kills_in_other_cgroups_are_notified_beside_those_of_the_own() -> None:
+    """Two groups are named at once: the counter does not tell which one is the own."""
+    bench = Bench(Subscription(ALL))
+    bench.shares = (OWN,)
+    bench.run(CALM, 5)
+    bench.own_kills += 1
+    bench.run(CALM, 0, kill(1, "cgroup"))
+    bench.run(CALM, 1, replace(kill(2, "cgroup"), cgroup="/docker/2222"))
+    bench.run(CALM, 10)
+    bench.run(CALM, 400, replace(kill(3, "cgroup"), cgroup="/docker/3333"))
+
+    kills = [one for one in bench.got[0] if one.event == "kernel.oom_kill"]
+    assert kills == [Got("kernel.oom_kill", "kernel", "warning")] * 2
 
 
 def test_critical_leaves_out_what_high_would_say() -> None:
