@@ -19,8 +19,8 @@ The daemon answers at `http://127.0.0.1:6360` unless `listen` under [`[web]`](co
 otherwise. It serves a description of this API for programs at `/openapi.json`, and one to try out at `/docs`.
 
 Sizes are bytes. `null` means that a figure is absent, and `absent` of the same object has the reason:
-`not_supported`, `not_permitted`, `not_available`, `not_read`, `suspended`, `stale` or `inconsistent`. Every object has
-`simulated`, which is true with `--demo` and `--replay`. The tables below leave out both fields. Times
+`not_supported`, `not_permitted`, `not_available`, `not_read`, `suspended`, `stale` or `inconsistent`. Every object
+has `simulated`, which is true with `--demo` and `--replay`. The tables below leave out both fields. Times
 ending in `_unix` are Unix seconds.
 
 Errors are `application/problem+json` (RFC 9457) with a sentence that names the fix. Any path can answer 401 (a
