@@ -106,34 +106,37 @@ READINGS = (
 )
 
 
-def stale_pool(pool: Pool) -> Pool:
-    stale = Absent.STALE
+def stale_pool(pool: Pool, why: Absent = Absent.STALE) -> Pool:
+    """Return the pool without its figures, which are absent for this reason. Its size stays."""
     return replace(
         pool,
-        used_bytes=stale,
-        available_bytes=stale,
-        free_bytes=stale,
-        unattributed_bytes=stale,
-        set_aside_free_bytes=stale if pool.set_aside_bytes else 0,
+        used_bytes=why,
+        available_bytes=why,
+        free_bytes=why,
+        unattributed_bytes=why,
+        set_aside_free_bytes=why if pool.set_aside_bytes else 0,
         contents=(),
     )
 
 
-def stale_share(share: Share) -> Share:
-    return replace(share, used_bytes=Absent.STALE)
+def stale_share(share: Share, why: Absent = Absent.STALE) -> Share:
+    return replace(share, used_bytes=why)
 
 
 def stale_device(device: Device) -> Device:
+    return replace(absent_device(device, Absent.STALE), state=STALLED)
+
+
+def absent_device(device: Device, why: Absent) -> Device:
     return replace(
         device,
-        headroom_bytes=Absent.STALE,
-        headroom_certain_bytes=Absent.STALE,
-        process_list=Absent.STALE,
+        headroom_bytes=why,
+        headroom_certain_bytes=why,
+        process_list=why,
         api_free_bytes={},
-        busy_ratio=Absent.STALE,
-        memory_busy_ratio=Absent.STALE,
-        state=STALLED,
-    ).with_vitals(Vitals.absent(Absent.STALE))
+        busy_ratio=why,
+        memory_busy_ratio=why,
+    ).with_vitals(Vitals.absent(why))
 
 
 def stale_node(node: Node) -> Node:

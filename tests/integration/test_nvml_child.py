@@ -171,6 +171,7 @@ def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) 
         "memwatch.linux.dmem",
         "memwatch.linux.files",
         "memwatch.linux.pci",
+        "memwatch.linux.runtime_power",
         "memwatch.model",
         "memwatch.printable",
         "memwatch.runtime.backoff",

@@ -208,6 +208,8 @@ class Gpu(Struct, frozen=True):
     mig: Mig | None = None
     down: int | None = None
     troubles: Mapping[str, Trouble] = field(default_factory=dict)
+    power_file: str | None = None
+    in_use: bool | None = None
 
 
 class Event(Struct, frozen=True):

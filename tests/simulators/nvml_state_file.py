@@ -29,6 +29,8 @@ NOT_SUPPORTED: an empty list of processes has to be written, a missing one is an
     gpu.S.field.230.error = 3                       that field alone fails
     gpu.S.events.supported = 0x109
     gpu.S.unrepairable = 0
+    gpu.S.power.file = PATH                         runtime_status: calls resume the GPU, closing NVML suspends it
+    gpu.S.power.in_use = 1                          another program keeps the GPU awake
     gpu.S.down = 15                                 every call on this GPU and its MIG devices fails
     gpu.S.call.FUNCTION.error = 4                   as above, for this GPU's own handle, not for its MIG devices
     gpu.S.mig.current pending max generation        a new generation makes the old handles invalid
@@ -92,6 +94,7 @@ def _gpu(gpu: Gpu) -> Iterator[Fact]:
     yield from gpu.sensors.facts().items() if gpu.sensors else ()
     yield from _fields(gpu)
     yield "events.supported", gpu.event_types
+    yield from _under("power", {"file": gpu.power_file, "in_use": gpu.in_use}.items())
     yield from _mig(gpu.mig)
     yield from _troubles(gpu.troubles)
 

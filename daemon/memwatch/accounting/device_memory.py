@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from memwatch.findings import stale_device, stale_pool, stale_share
+from memwatch.findings import absent_device, stale_device, stale_pool, stale_share
 from memwatch.model import Absent, Bytes, Device, Pool, Share, sum_figures
 from memwatch.snapshot import Node
 
@@ -31,13 +31,20 @@ class DeviceMemory(Struct, frozen=True):
 
     def as_stale(self) -> DeviceMemory:
         """Return the device after its collector stopped answering. Figures from a NUMA node stay valid."""
+        return self._without_figures(stale_device(self.device), Absent.STALE)
+
+    def as_suspended(self) -> DeviceMemory:
+        """Return the device while it is suspended: its memory has the same size, and no known use."""
+        return self._without_figures(absent_device(self.device, Absent.SUSPENDED), Absent.SUSPENDED)
+
+    def _without_figures(self, device: Device, why: Absent) -> DeviceMemory:
         return replace(
             self,
-            device=stale_device(self.device),
-            pools=self.pools if self.node else tuple(stale_pool(pool) for pool in self.pools),
-            shares=tuple(stale_share(share) for share in self.shares),
+            device=device,
+            pools=self.pools if self.node else tuple(stale_pool(pool, why) for pool in self.pools),
+            shares=tuple(stale_share(share, why) for share in self.shares),
             held={},
-            beyond_meminfo=None if self.beyond_meminfo is None else Absent.STALE,
+            beyond_meminfo=None if self.beyond_meminfo is None else why,
         )
 
 

@@ -109,7 +109,8 @@ def _build_one(
     seen = gpu if limit is None or not is_integrated(gpu) else replace(gpu, memory=Absent.NOT_SUPPORTED)
     verdict = decide_architecture(seen, ram_bytes, found.nodes, place.machine.in_container)
     built = build_device_memory(seen, place, verdict, reading)
-    return built if limit is None else with_partition(built, gpu, place.number, limit)
+    built = built if limit is None else with_partition(built, gpu, place.number, limit)
+    return built if gpu.asleep is None else built.as_suspended()
 
 
 def in_stable_order(gpus: Sequence[GpuReading]) -> list[GpuReading]:

@@ -37,6 +37,9 @@ def decide_architecture(
         return _without_memory(gpu, "NVML memory info reports a total of 0", contained)
     if memory is Absent.NOT_SUPPORTED:
         return _without_memory(gpu, "NVML memory info is not supported", contained)
+    if memory is Absent.SUSPENDED:
+        text = "it has been suspended since memwatchd started, so its driver has not been asked"
+        return ArchitectureDecision(Architecture.UNKNOWN, (text,))
     if gpu.instances:
         return ArchitectureDecision(
             Architecture.DISCRETE, (f"NVML memory info is {memory.value}", "MIG instances have their own memory")

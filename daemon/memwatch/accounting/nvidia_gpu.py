@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from memwatch.accounting.device_memory import DeviceMemory, remainder
 from memwatch.accounting.nvidia_architecture import ArchitectureDecision
-from memwatch.drivers.nvml.records import Ecc, GpuInstance, GpuMemory, GpuReading, MissingGpu, NvmlReading, Xid
+from memwatch.drivers.nvml.records import (
+    Asleep,
+    Ecc,
+    GpuInstance,
+    GpuMemory,
+    GpuReading,
+    MissingGpu,
+    NvmlReading,
+    Xid,
+)
 from memwatch.model import (
     Absent,
     Architecture,
@@ -110,8 +120,26 @@ def _build_device(
         busy_ratio=gpu.busy_ratio,
         memory_busy_ratio=gpu.memory_busy_ratio,
         details=build_details(gpu, reading),
-        notes=(*((hidden,) if hidden and listed == "partial" else ()), *((UNBOUNDED,) if carved else ())),
+        notes=build_notes(gpu, hidden if listed == "partial" else None, carved),
     ).with_vitals(gpu.vitals)
+
+
+def build_notes(gpu: GpuReading, hidden: str | None, carved: bool) -> tuple[str, ...]:
+    asleep = describe_sleep(gpu.asleep) if gpu.asleep else None
+    return tuple(filter(None, (asleep, hidden, UNBOUNDED if carved else None)))
+
+
+def describe_sleep(asleep: Asleep) -> str:
+    """Return since when a GPU is not called, and why."""
+    if asleep.status == "idle":
+        return f"Idle and not read {_since(asleep)}, so that it can be suspended."
+    return f"Suspended {_since(asleep)}. Its figures are absent, as reading them would wake it."
+
+
+def _since(asleep: Asleep) -> str:
+    if isinstance(asleep.since_unix, Absent):
+        return "since before memwatchd started to read it"
+    return f"since {datetime.fromtimestamp(asleep.since_unix, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def build_details(gpu: GpuReading, reading: NvmlReading) -> Mapping[str, str]:
@@ -124,6 +152,7 @@ def build_details(gpu: GpuReading, reading: NvmlReading) -> Mapping[str, str]:
         "mig": mig,
         "recovery_action": gpu.recovery_action,
         "row_remapping": _remapping(gpu.ecc),
+        "power": gpu.asleep.status if gpu.asleep else Absent.NOT_READ,
         # Of a MIG instance, the UUIDs of its compute instances, which CUDA_VISIBLE_DEVICES takes.
         **{f"mig_{one.id}": ", ".join(one.uuids) or Absent.NOT_AVAILABLE for one in gpu.instances},
     }

@@ -58,7 +58,8 @@ def _pools(snapshot: Snapshot) -> Iterator[Check]:
         text = f"{pool.label}: {size(pool.size_bytes)} (source: {pool.source})"
         if isinstance(pool.used_bytes, Absent):
             why = pool.used_bytes.value.replace("_", " ")
-            yield Check(f"pools.{pool.id}", Verdict.PROBLEM, f"{text}; used memory is {why}")
+            verdict = Verdict.OK if pool.used_bytes is Absent.SUSPENDED else Verdict.PROBLEM
+            yield Check(f"pools.{pool.id}", verdict, f"{text}; used memory is {why}")
         else:
             yield Check(f"pools.{pool.id}", Verdict.OK, text)
 
@@ -75,7 +76,9 @@ def _gpus(snapshot: Snapshot) -> Iterator[Check]:
 def _device(device: Device) -> Iterator[Check]:
     name = f"{device.id}, {device.name}"
     why = f" ({device.evidence[0]})" if device.evidence else ""
-    if device.state == "ok" and device.architecture is Architecture.UNKNOWN:
+    if device.state == "ok" and device.headroom_bytes is Absent.SUSPENDED:
+        yield Check(f"devices.{device.id}", Verdict.OK, f"{name}: suspended or idle, and not read, so that it stays so{why}")
+    elif device.state == "ok" and device.architecture is Architecture.UNKNOWN:
         why = f" ({'; '.join(device.evidence)})" if device.evidence else ""
         text = f"{name}: architecture unknown{why}, so its memory may be part of System RAM or separate"
         yield Check(f"devices.{device.id}", Verdict.PROBLEM, text)
@@ -83,7 +86,7 @@ def _device(device: Device) -> Iterator[Check]:
         yield Check(f"devices.{device.id}", Verdict.OK, f"{name}: {device.architecture.value}{why}")
     else:
         yield Check(f"devices.{device.id}", Verdict.PROBLEM, f"{name} is {device.state.replace('_', ' ')}")
-    if isinstance(device.headroom_bytes, Absent):
+    if isinstance(device.headroom_bytes, Absent) and device.headroom_bytes is not Absent.SUSPENDED:
         why = device.headroom_bytes.value.replace("_", " ")
         text = f"{name}: headroom is {why}"
         yield Check(f"devices.{device.id}.headroom", Verdict.HINT, text)

@@ -172,7 +172,10 @@ int enter(struct call *call, const char *function, handle device) {
         return INVALID_ARGUMENT;
     if (there != SUCCESS)
         return there;
-    return is_there(call, device) ? inject(call, "") : NOT_FOUND;
+    if (!is_there(call, device))
+        return NOT_FOUND;
+    power_attach(call->gpu);
+    return inject(call, "");
 }
 
 int enter_machine(struct call *call, const char *function) {
@@ -200,5 +203,6 @@ int enter_unready(struct call *call, const char *function) {
 /* For a call that began with the machine scope and then found its device. */
 int narrow(struct call *call, int gpu, int mig) {
     scope_to(call, gpu, mig);
+    power_attach(gpu);
     return inject(call, NULL);
 }

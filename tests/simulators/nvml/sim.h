@@ -62,6 +62,11 @@ uint64_t mig_generation(int gpu);
         answer = (answered);                              \
     return leave(answer);
 
+/* power.c */
+void power_attach(int gpu);
+void power_attach_all(void);
+void power_detach_all(void);
+
 /* limits.c */
 bool limits_of(const struct call *call, const char *folder, struct memory_limits_v1 *limits);
 

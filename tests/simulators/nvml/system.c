@@ -3,7 +3,9 @@
 
 #include "sim.h"
 
-static int initialize(const char *function) {
+#define NO_ATTACH 2u
+
+static int initialize(const char *function, unsigned flags) {
     struct call call;
     uint64_t error;
     int answer = enter_unready(&call, function);
@@ -11,16 +13,17 @@ static int initialize(const char *function) {
         answer = (int)error;
     if (answer == SUCCESS)
         set_initialized(+1);
+    if (answer == SUCCESS && !(flags & NO_ATTACH))
+        power_attach_all();
     return leave(answer);
 }
 
 EXPORT int nvmlInitWithFlags(unsigned flags) {
-    (void)flags;
-    return initialize(__func__);
+    return initialize(__func__, flags);
 }
 
 EXPORT int nvmlInit_v2(void) {
-    return initialize(__func__);
+    return initialize(__func__, 0);
 }
 
 EXPORT int nvmlShutdown(void) {
@@ -32,6 +35,8 @@ EXPORT int nvmlShutdown(void) {
         answer = SUCCESS;
     if (answer == SUCCESS)
         set_initialized(-1);
+    if (answer == SUCCESS && !initialized())
+        power_detach_all();
     return leave(answer);
 }
 

@@ -6,14 +6,18 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.accounting.compose import Composer
-from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, MissingGpu, NvmlReading
+from memwatch.doctor.checks import run_checks
+from memwatch.doctor.model import Check, Verdict
+from memwatch.drivers.nvml.records import Asleep, GpuInstance, GpuMemory, GpuProcess, MissingGpu, NvmlReading
 from memwatch.findings import Findings
 from memwatch.model import Absent, Architecture, Content, PoolKind, ShareKind
 from memwatch.snapshot import Machine, Node
 from support.fakes import GIB, ram
-from support.nvidia_accounting import NO, SPARK, accounts, gb10, gpu, memory
+from support.nvidia_accounting import NO, SPARK, Accounts, accounts, gb10, gpu, memory
+from support.sample_snapshots import calm_workstation
 
 KIB, MIB = 1 << 10, 1 << 20
+NEVER = Absent.SUSPENDED
 
 
 def test_idle_gb10_is_one_pool_with_zero_cuda_memory() -> None:
@@ -408,3 +412,59 @@ def test_unchanged_reading_is_accounted_again_after_other_changes() -> None:
 
     twice = [composer.compose([places[4], Findings(nvml=discrete)]).pools[1] for _ in range(2)]
     assert twice[0] is twice[1]
+
+
+LAPTOP = memory(8188, 330, 14, 7844)
+
+
+def test_suspended_gpu_keeps_its_size_and_has_no_other_figure() -> None:
+    """It is no lost GPU: its state is ok, and it says since when it sleeps."""
+    asleep = gpu(
+        "NVIDIA RTX 2000 Ada",
+        memory=LAPTOP,
+        processes=Absent.SUSPENDED,
+        asleep=Asleep("suspended", 1_700_000_000.0),
+    )
+    found = accounts(asleep)
+    (device,), vram = found.devices, found.pools[1]
+
+    assert (vram.size_bytes, vram.used_bytes, vram.available_bytes) == (8188 * MIB, *[Absent.SUSPENDED] * 2)
+    assert (vram.unattributed_bytes, device.headroom_bytes) == (Absent.SUSPENDED, Absent.SUSPENDED)
+    assert (device.busy_ratio, device.power_watts, device.process_list) == (Absent.SUSPENDED,) * 3
+    assert (device.state, device.architecture, device.details["power"]) == (
+        "ok",
+        Architecture.DISCRETE,
+        "suspended",
+    )
+    assert device.notes[0].startswith("Suspended since 2023-11-14 22:13:20 UTC.")
+    assert all(check.verdict is Verdict.OK for check in gpu_checks(found))
+
+
+def test_gpu_that_has_never_been_read_has_no_pool() -> None:
+    unread = gpu("", uuid=NEVER, memory=NEVER, processes=NEVER, asleep=Asleep("suspended", NEVER))
+    found = accounts(unread)
+    (device,) = found.devices
+
+    assert [pool.id for pool in found.pools] == ["ram"]
+    assert (device.architecture, device.uuid, device.headroom_bytes) == (Architecture.UNKNOWN, NEVER, NEVER)
+    assert device.evidence == ("it has been suspended since memwatchd started, so its driver has not been asked",)
+    assert device.notes[0].startswith("Suspended since before memwatchd started to read it.")
+    assert all(check.verdict is Verdict.OK for check in gpu_checks(found))
+
+
+def test_idle_gpu_that_is_left_alone_says_so() -> None:
+    idle = gpu("NVIDIA RTX 2000 Ada", memory=LAPTOP, asleep=Asleep("idle", 1_700_000_000.0))
+    (device,) = accounts(idle).devices
+
+    assert device.notes == ("Idle and not read since 2023-11-14 22:13:20 UTC, so that it can be suspended.",)
+    assert device.details["power"] == "idle"
+
+
+def gpu_checks(found: Accounts) -> list[Check]:
+    """Return what `memwatch doctor` says about a GPU and its pool, without its notes."""
+    snapshot = replace(calm_workstation(), pools=found.pools, shares=found.shares, devices=found.devices)
+    return [
+        check
+        for check in run_checks(snapshot)
+        if check.id.startswith(("devices.", "pools.")) and ".notes." not in check.id
+    ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p, cast, create_string_buffer
+from ctypes import byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p, cast, create_string_buffer
 from typing import Any, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
@@ -56,10 +56,14 @@ def call(name: str, *arguments: object) -> None:
         raise NvmlError(code)
 
 
-def initialize() -> None:
-    """Load the library unless it is loaded, and open the driver. No GPU is accessed yet."""
+def initialize(attach: bool = True) -> None:
+    """Load the library unless it is loaded, and open the driver.
+
+    Unless `attach` is true, no GPU is opened before its handle is requested. Otherwise all are, which resumes
+    suspended ones.
+    """
     try:
-        pynvml.nvmlInit()
+        pynvml.nvmlInitWithFlags(0 if attach else pynvml.NVML_INIT_FLAG_NO_ATTACH)
     except pynvml.NVMLError as error:
         raise NvmlError(error.value) from None
 
@@ -94,6 +98,13 @@ def cuda_version() -> str:
 def handle_at(index: int) -> Handle:
     handle = pynvml.c_nvmlDevice_t()
     call("nvmlDeviceGetHandleByIndex_v2", c_uint(index), byref(handle))
+    return handle
+
+
+def handle_by_pci(address: str) -> Handle:
+    """Return the handle of the GPU at a PCI address. No other GPU is opened for it."""
+    handle = pynvml.c_nvmlDevice_t()
+    call("nvmlDeviceGetHandleByPciBusId_v2", c_char_p(address.encode()), byref(handle))
     return handle
 
 

@@ -35,6 +35,7 @@ from memwatch.drivers.nvml.validation import (
 )
 from memwatch.drivers.nvml.vital_fields import VitalFields
 from memwatch.linux.files import Roots
+from memwatch.linux.pci import pci_numbers
 from memwatch.model import Absent, Vitals, Words
 
 T = TypeVar("T")
@@ -122,13 +123,13 @@ class Gpu:
     def __init__(
         self,
         index: int,
+        handle: binding.Handle,
         roster: binding.ProcessListBuffer,
         sieve: AnswerValidator,
         slow_seconds: float,
         roots: Roots,
     ) -> None:
         self.index = index
-        handle: binding.Handle = binding.handle_at(index)
         self.handle: binding.Handle = handle
         self._codes: dict[str, int] = {}
         self._validator = sieve
@@ -146,6 +147,10 @@ class Gpu:
         self._limits = LimitReader(handle, self.static.pci, roots, self._codes)
         self.slow: SlowFields = SlowFields(handle, self._codes, self._lists.mps, slow_seconds)
         self._vitals = VitalFields(handle, self._codes, sieve, slow_seconds / VITALS_PER_SLOW_PERIOD)
+
+    @property
+    def address(self) -> tuple[int, ...] | None:
+        return pci_numbers(self.static.pci)
 
     def on_reconfigured(self) -> None:
         """Discard MIG handles and slow values: the MIG configuration changed, and perhaps the mode."""

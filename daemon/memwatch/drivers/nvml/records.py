@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from memwatch.model import Absent, Bytes, Vitals, Words
 
+SleepStatus = Literal["suspended", "idle"]
 GpuState = Literal["ok", "lost", "needs_reset", "missing"]
 AddressingMode = Literal["none", "hmm", "ats"]
 VirtualizationMode = Literal["none", "passthrough", "vgpu_guest", "vgpu_host", "vsga_host"]
@@ -70,10 +71,21 @@ class CgroupLimit(Struct, frozen=True):
     own: bool = False
 
 
+class Asleep(Struct, frozen=True):
+    """A GPU that is not called: it is suspended, or idle and released so that it can be suspended.
+
+    `since_unix` is absent if it was suspended before the helper process looked for the first time.
+    """
+
+    status: SleepStatus
+    since_unix: float | Absent
+
+
 class GpuReading(Struct, frozen=True):
     """One GPU. `codes` holds the NVML return code of each call that failed.
 
-    `limits` is absent where the kernel's dmem controller has the limits, and where there can be none.
+    `limits` is absent where the kernel's dmem controller has the limits, and where there can be none. While a GPU
+    is `asleep`, its other fields are of the last reading: identity and size of memory are still true.
     """
 
     index: int
@@ -96,6 +108,7 @@ class GpuReading(Struct, frozen=True):
     memory_busy_ratio: float | Absent = Absent.NOT_AVAILABLE
     limits: tuple[CgroupLimit, ...] | Absent = Absent.NOT_SUPPORTED
     codes: Mapping[str, int] = field(default_factory=dict)
+    asleep: Asleep | None = None
 
 
 class Xid(Struct, frozen=True):
