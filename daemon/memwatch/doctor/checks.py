@@ -77,7 +77,7 @@ def _device(device: Device) -> Iterator[Check]:
     name = f"{device.id}, {device.name}"
     why = f" ({device.evidence[0]})" if device.evidence else ""
     if device.state == "ok" and device.headroom_bytes is Absent.SUSPENDED:
-        yield Check(f"devices.{device.id}", Verdict.OK, f"{name}: suspended or idle, and not read, so that it stays so{why}")
+        yield Check(f"devices.{device.id}", Verdict.OK, f"{name}: suspended, or idle and left alone{why}")
     elif device.state == "ok" and device.architecture is Architecture.UNKNOWN:
         why = f" ({'; '.join(device.evidence)})" if device.evidence else ""
         text = f"{name}: architecture unknown{why}, so its memory may be part of System RAM or separate"

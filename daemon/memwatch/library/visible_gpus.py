@@ -19,6 +19,7 @@ from memwatch.library.visible_devices import (
 from memwatch.linux.cgroups import in_container
 from memwatch.linux.files import Roots, names_in, read_once
 from memwatch.linux.pci import pci_numbers
+from memwatch.linux.runtime_power import is_awake
 from memwatch.model import Device
 
 VENDORS = {CUDA: "nvidia", HIP: "amd", XPU: "intel", MPS: "apple"}
@@ -175,10 +176,11 @@ def _limit_to_container(gpus: list[Gpu], program: Program) -> tuple[list[Gpu], s
     """Return the GPUs of this program's container, if the GPUs were read outside of it.
 
     The container's device files decide, else NVIDIA_VISIBLE_DEVICES. It says nothing where it is "void" or a path.
+    While a GPU is suspended, its file is not known, as the driver would wake it to tell its number.
     """
     if not program.is_read_outside or not is_contained(program.roots):
         return gpus, ""
-    own = read_device_files(program.roots)
+    own = frozenset() if is_any_asleep(program.roots) else read_device_files(program.roots)
     if own:
         return [gpu for gpu in gpus if pci_numbers(gpu.device.pci) in own], "this container's /dev/nvidia files"
     value = program.environ.get(CONTAINER_LIST, "")
@@ -204,6 +206,11 @@ def _select_for_container(value: str, gpus: list[Gpu]) -> list[Gpu]:
 @lru_cache(maxsize=4)
 def is_contained(roots: Roots) -> bool:
     return in_container(roots)
+
+
+def is_any_asleep(roots: Roots) -> bool:
+    devices = roots.sysfs / "bus/pci/devices"
+    return any(not is_awake(devices / address) for address in names_in(roots.procfs / "driver/nvidia/gpus"))
 
 
 @lru_cache(maxsize=4)

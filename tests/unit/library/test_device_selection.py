@@ -217,14 +217,34 @@ def test_mig_instance_of_a_container_belongs_to_its_own_gpu(
     assert (target.id, target.device.id) == (share, owner)
 
 
+def container_with_device_file(folder: Path) -> None:
+    """Write the files of a container with the GPU at 0000:03:00.0, of two."""
+    (folder / "root/dev").mkdir(parents=True)
+    (folder / "root/.dockerenv").touch()
+    (folder / "root/dev/nvidia5").touch()
+    for address, minor in (("0000:01:00.0", 4), ("0000:03:00.0", 5)):
+        gpu_folder = folder / "proc/driver/nvidia/gpus" / address
+        gpu_folder.mkdir(parents=True)
+        (gpu_folder / "information").write_text(f"Model: \t\t NVIDIA GPU\nDevice Minor: \t {minor}\n")
+
+
 def test_device_files_of_a_container_decide(tmp_path: Path) -> None:
     """With CDI the variable is "void"."""
-    (tmp_path / "root/dev").mkdir(parents=True)
-    (tmp_path / "root/.dockerenv").touch()
-    (tmp_path / "root/dev/nvidia5").touch()
-    for address, minor in (("0000:01:00.0", 4), ("0000:03:00.0", 5)):
-        folder = tmp_path / "proc/driver/nvidia/gpus" / address
-        folder.mkdir(parents=True)
-        (folder / "information").write_text(f"Model: \t\t NVIDIA GPU\nDevice Minor: \t {minor}\n")
+    container_with_device_file(tmp_path)
 
     assert found("cuda:0", NVIDIA, program(tmp_path, outside=True, NVIDIA_VISIBLE_DEVICES="void")) == "gpu2"
+
+
+def test_device_files_are_not_looked_up_while_a_gpu_is_suspended(tmp_path: Path) -> None:
+    """The driver resumes a GPU whose file `information` is read."""
+    container_with_device_file(tmp_path)
+    power = tmp_path / "sys/bus/pci/devices/0000:01:00.0/power"
+    power.mkdir(parents=True)
+    (power / "runtime_status").write_text("suspended\n")
+    sleepy = program(tmp_path, outside=True, NVIDIA_VISIBLE_DEVICES="void")
+
+    asleep = found("cuda:0", NVIDIA, sleepy)
+    (power / "runtime_status").write_text("active\n")
+
+    newer = NVIDIA[:3]  # of a later reading
+    assert (asleep, found("cuda:0", newer, sleepy)) == ("gpu0", "gpu2")
