@@ -19,6 +19,34 @@ CHARGED = "includes GPU memory"
 PERHAPS_BEYOND = "may not include all GPU memory"
 
 
+# Between a name and the scope in which it is unique: "ollama.service in lxc/101", "train.service in user/1000".
+# Names of units have no blanks.
+WITHIN = " in "
+NO_NAMES: Mapping[str, str] = {}
+
+
+def is_qualified(name: str | None) -> bool:
+    """Return True if a unit or job belongs to a container or to a user manager, not to the host's systemd."""
+    return name is not None and WITHIN in name
+
+
+def plain_name(name: str) -> str:
+    """Return the name without its scopes."""
+    return name.partition(WITHIN)[0]
+
+
+def describe_home(unit: str | None, container: str | None) -> str | None:
+    """Return the owner to show for a process: the container, but a unit inside it, which names it as well."""
+    return unit if is_qualified(unit) else container or unit
+
+
+def find_home(unit: Words | None, container: Words | None, names: Mapping[str, str] = NO_NAMES) -> Words | None:
+    """Return the owner to show, by `names` of containers where they are known."""
+    if isinstance(container, Absent) or isinstance(unit, Absent):
+        return container or unit
+    return names.get(container or "") or describe_home(unit, container)
+
+
 class Owner(Struct, frozen=True):
     """Sum over the processes of one unit, container, … (`kind`) in the process table.
 

@@ -17,6 +17,7 @@ from memwatch.client.tables import columns
 from memwatch.client.times import clock, stamp
 from memwatch.incidents.markdown import render
 from memwatch.incidents.records import title_of
+from memwatch.owners import describe_home
 from memwatch.printable import printable_lines
 from memwatch.render import words as wording
 from memwatch.units import size
@@ -104,7 +105,7 @@ def _suspect_lines(found: Json) -> Iterator[str]:
 
 def _owner(one: Json) -> str:
     facts = [f"PID {one['pid']}"] if one["pid"] is not None else []
-    owner = (one["container"] or "")[:12] or one["unit"]
+    owner = describe_home(one["unit"], one["container"])
     facts += [owner] if owner else []
     return f"{one['who']} ({', '.join(facts)})" if facts else str(one["who"])
 

@@ -23,6 +23,7 @@ from memwatch.client.terminal.moment import LEVELS, MARKS, STYLES, labels_of
 from memwatch.client.terminal.sizes import pair_words
 from memwatch.client.terminal.style import Line, Span, cells, line_cells, pad
 from memwatch.model import NAMELESS, Absent
+from memwatch.owners import WITHIN, describe_home
 from memwatch.render import words as wording
 
 MIN_BAR, MAX_BAR, MAX_LABEL = 10, 40, 28
@@ -214,9 +215,10 @@ def process_lines(snapshot: Json, count: int) -> Iterator[str]:
 
 
 def _process_row(process: Json) -> tuple[str, ...]:
-    owner = process["container"] or process["unit"] or process["user"] or wording.DASH
+    owner = describe_home(process["unit"], process["container"]) or process["user"] or wording.DASH
+    name, within, scope = str(owner).partition(WITHIN)
     resident = size(process, "rss_bytes")
-    return str(process["pid"]), _name(process)[:24], _footprint(process), resident, str(owner)[:40]
+    return str(process["pid"]), _name(process)[:24], _footprint(process), resident, name[:40] + within + scope
 
 
 def _name(process: Json) -> str:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from memwatch.incidents.readings import HolderKey, Holding, Reading
 from memwatch.incidents.records import Suspect
+from memwatch.owners import is_qualified
 
 # The rise is looked for in this time. Longer ones are in the sizes of the last hour.
 WINDOW_SECONDS = 130.0
@@ -230,12 +231,22 @@ def _pick(suspects: Sequence[Suspect], needs: int, leads: float) -> Suspect | No
     return suspects[0] if suspects[0].growth_bytes >= leads * second else None
 
 
+def owner_key(unit: str | None, container: str | None) -> str | None:
+    """Return the owner that tells programs apart: the unit inside a container, the container, or the unit.
+
+    None for a unit that runs many programs, such as a login session.
+    """
+    is_broad = unit is None or unit.startswith(BROAD_UNITS)
+    if is_qualified(unit) and not is_broad:
+        return unit
+    return container or (None if is_broad else unit)
+
+
 def _group(suspects: Iterable[Suspect]) -> list[Suspect]:
     """Sum up the processes of each container, or of each unit that is one program."""
     groups: defaultdict[object, list[Suspect]] = defaultdict(list)
     for one in suspects:
-        unit = None if one.unit is None or one.unit.startswith(BROAD_UNITS) else one.unit
-        groups[one.container or unit or one.pid].append(one)
+        groups[owner_key(one.unit, one.container) or one.pid].append(one)
     return sorted((_sum(group) for group in groups.values()), key=lambda one: -one.growth_bytes)
 
 
@@ -244,7 +255,7 @@ def _sum(group: Sequence[Suspect]) -> Suspect:
     if len(group) == 1:
         return first
     return Suspect(
-        f"{len(group)} processes of {first.container[:12] if first.container else first.unit}",
+        f"{len(group)} processes of {owner_key(first.unit, first.container)}",
         None,
         first.unit,
         first.container,

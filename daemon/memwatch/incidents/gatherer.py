@@ -237,7 +237,7 @@ class Gatherer:
         unit = one.death.place
         if one.death.source == "oom_report" and death.source in ("kernel", "count", "runtime_oom"):
             return death.victim.unit in (None, unit)
-        return unit in (death.victim.unit, death.victim.who) or death.place.rsplit("/", 1)[-1] == unit
+        return unit in (death.victim.unit, death.victim.who) or killer.owner_in(death.place)[0] == unit
 
     def _take(self, trigger: Trigger, seen: Observation) -> str | None:
         """Add a trigger to its incident, or begin one. Return the key of the incident if it changed."""

@@ -8,12 +8,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch import units
-from memwatch.incidents.cause import BROAD_UNITS
+from memwatch.incidents.cause import owner_key
 from memwatch.incidents.readings import Holding
 from memwatch.incidents.records import Killer, KillerKind, Suspect, Victim
 from memwatch.kernel_log import OomKill, OomTask, shorten_cgroup
 from memwatch.kill_log import KillSource, ProcessEnd, ServiceKill
 from memwatch.linux.cgroup_kills import CgroupKill
+from memwatch.linux.cgroups import parse_owners
+from memwatch.owners import is_qualified
 
 # The service that is named before its line.
 SERVICES: dict[KillSource, tuple[KillerKind, str]] = {
@@ -159,23 +161,26 @@ def explains(death: Death, pid: int, holding: Holding | None) -> bool:
 
 
 def is_member(holding: Holding, place: str) -> bool:
-    """Return True if a process belongs to a cgroup path, a unit, a pod or a container."""
-    parts = [part for part in place.split("/") if part]
-    container, unit, pod = holding.container, holding.unit, holding.pod
-    if container and any(container[:12] in part for part in parts):
-        return True
-    if pod and any(part == pod or pod.replace("-", "_") in part.replace("-", "_") for part in parts):
-        return True
-    return unit is not None and unit in parts
+    """Return True if a process belongs to a cgroup path, or to the unit, pod or container of that name."""
+    if not place.startswith("/"):
+        name, container = place.rpartition("/")[2], holding.container  # of a pod: its namespace and its name
+        return name in (holding.unit, holding.pod) or (container is not None and place[:12] == container)
+    killed = parse_owners({"": place}).printable()
+    if killed.job:
+        return holding.job == killed.job
+    if is_qualified(killed.unit):  # a unit of a container is not all of the container
+        return holding.unit == killed.unit
+    if killed.container:
+        return holding.container == killed.container
+    if killed.pod:
+        return holding.pod == killed.pod
+    return killed.unit is not None and holding.unit == killed.unit
 
 
 def owner_in(place: str) -> tuple[str | None, str | None]:
-    """Return the unit and the container (twelve digits) that a cgroup path or the name of a unit contains."""
-    last = place.rsplit("/", 1)[-1]
-    digits = last.removesuffix(".scope").rpartition("-")[2]
-    is_container = len(digits) == 64 and all(letter in "0123456789abcdef" for letter in digits)
-    unit = next((part for part in reversed(place.split("/")) if part.endswith((".service", ".scope"))), None)
-    return unit, digits[:12] if is_container else None
+    """Return the unit and the container that a cgroup path or the name of a unit contains."""
+    found = parse_owners({"": place}).printable()
+    return found.unit, found.container
 
 
 def is_same(victim: Victim, cause: Suspect) -> bool | None:
@@ -184,9 +189,8 @@ def is_same(victim: Victim, cause: Suspect) -> bool | None:
         return None
     if victim.pid is not None and cause.pid is not None:
         return victim.pid == cause.pid
-    if victim.container and victim.container == cause.container:
-        return True
-    return bool(victim.unit) and victim.unit == cause.unit and not str(victim.unit).startswith(BROAD_UNITS)
+    key = owner_key(victim.unit, victim.container)
+    return key is not None and key == owner_key(cause.unit, cause.container)
 
 
 def mark_victims(deaths: Iterable[Death], cause: Suspect | None) -> tuple[Victim, ...]:

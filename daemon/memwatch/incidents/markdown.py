@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memwatch.incidents.records import title_of
+from memwatch.owners import describe_home
 from memwatch.units import size
 
 Json = Mapping[str, Any]
@@ -57,7 +58,7 @@ def _suspects(found: Json) -> Iterator[str]:
 
 
 def _suspect(one: Json) -> tuple[str, ...]:
-    owner = (one["container"] or "")[:12] or one["unit"] or ""
+    owner = describe_home(one["unit"], one["container"]) or ""
     pid = "" if one["pid"] is None else str(one["pid"])
     return escape(one["who"]), pid, escape(owner), size(one["growth_bytes"]), size(one["held_bytes"]), one["began"]
 

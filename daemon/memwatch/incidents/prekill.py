@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from memwatch import units
 from memwatch.incidents.killer import is_member
-from memwatch.incidents.readings import Holding
+from memwatch.incidents.readings import Holding, word
 from memwatch.model import Absent, Process
 from memwatch.snapshot import Snapshot
 
@@ -34,15 +34,10 @@ def find_members(place: str, snapshot: Snapshot, members: Collection[int]) -> li
 
 
 def _is_in(process: Process, place: str) -> bool:
-    unit, container = process.unit, process.container
-    known = Holding(
-        process.title,
-        unit if isinstance(unit, str) else None,
-        container if isinstance(container, str) else None,
-        0,
-        None,
+    unit, container = word(process.unit), word(process.container)
+    return is_member(
+        Holding(process.title, unit, container, 0, None, word(process.pod), job=word(process.job)), place
     )
-    return is_member(known, place)
 
 
 def _describe(snapshot: Snapshot, processes: list[Process]) -> Iterator[str]:

@@ -32,6 +32,7 @@ class Holding(NamedTuple):
     started: float | None
     pod: str | None = None
     on_gpu: bool = False
+    job: str | None = None
 
 
 Holdings = Mapping[HolderKey, Holding]
@@ -136,6 +137,7 @@ def read_holders(processes: Sequence[Process], places: Places) -> Holdings:
                 None if isinstance(process.start_time, Absent) else process.start_time,
                 word(process.pod),
                 2 * held_on_gpu(process, places) > size,
+                word(process.job),
             )
     return found
 

@@ -10,6 +10,7 @@ from memwatch.incidents.killer import WORDS, Death
 from memwatch.incidents.records import IncidentKind, Suspect, Victim
 from memwatch.kernel_log import shorten_cgroup
 from memwatch.linux.cgroup_kills import NOT_RAM
+from memwatch.owners import describe_home
 from memwatch.units import size
 
 # Changes of other memory that are worth a sentence.
@@ -89,10 +90,9 @@ def describe_cause(label: str, finding: Finding, mark: str = "") -> str:
 def describe_owner(one: Suspect | Victim) -> str:
     """Name a process with its PID, and its container or unit: "vllm (PID 3921, container 1f6b2c3d4e5f)"."""
     facts = [] if one.pid is None else [f"PID {one.pid}"]
-    if one.container and one.container[:12] not in one.who:
-        facts.append(f"container {one.container[:12]}")
-    elif one.unit and one.unit not in one.who and not one.container:
-        facts.append(one.unit)
+    home = describe_home(one.unit, one.container)
+    if home and home not in one.who:
+        facts.append(f"container {home}" if home == one.container else home)
     return f"{one.who} ({', '.join(facts)})" if facts else one.who
 
 

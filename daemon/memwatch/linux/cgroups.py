@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from msgspec import Struct
 
+from memwatch.linux.cgroup_scopes import Scope, find_scopes, name_container, parse_container_id, qualify
 from memwatch.linux.files import Roots, read_once
 from memwatch.printable import printable
 
-_CONTAINER_ID = re.compile(r"(?:^|[-:])([0-9a-f]{64})(?:\.scope)?$")
-_LXC = re.compile(r"^lxc\.payload\.([^/]+)$")
 # `pod<uid>` with cgroupfs, `kubepods-burstable-pod<uid>.slice` with systemd, which replaces each - of the uid by _.
-_POD = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?:\.slice)?$")
+# A runtime with cgroupfs under a kubelet with systemd: `kubepods-pod<uid>.slice:cri-containerd:<id>`.
+_POD = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?:\.slice)?(?::|$)")
 _JOB = re.compile(r"^job_(\d{1,20})$")
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 # Folders in which container runtimes keep the layers of a root file system. containerd creates no marker file.
@@ -29,8 +30,9 @@ _LAYERED = ("overlay", "aufs", "zfs", "fuse")
 class OwnerNames(Struct, frozen=True):
     """Owners of a process.
 
-    Its systemd unit, the first 12 characters of its container's id (LXC: its name), the uid of its Kubernetes pod,
-    and the number of its Slurm job.
+    Its systemd unit, the first 12 characters of its container's id (LXC and nspawn: its name), the uid of its
+    Kubernetes pod, and the number of its Slurm job. A unit of a container or of a user manager is named with it:
+    `ollama.service in lxc/101`. It is not the host's unit of that name.
     """
 
     unit: str | None
@@ -70,23 +72,55 @@ def parse_owners(paths: dict[str, str]) -> OwnerNames:
     The innermost counts: the service in a user's session, the inner container of nested ones.
     """
     home = paths.get("name=systemd") or paths.get("") or ""
-    candidates = list(dict.fromkeys([home, *paths.values()]))
+    candidates = [_find_all(path) for path in dict.fromkeys([home, *paths.values()])]
 
-    def first(of_part: Callable[[str], str | None]) -> str | None:
-        return next(
-            (found for path in candidates for part in reversed(path.split("/")) if (found := of_part(part))), None
-        )
+    def first(kind: str) -> str | None:
+        return next((path[kind].name for path in candidates if kind in path), None)
 
-    return OwnerNames(_find_unit(home), first(_parse_container), first(_parse_pod), _find_job(candidates))
+    unit = candidates[0].get("unit")
+    return OwnerNames(unit.name if unit else None, first("container"), first("pod"), first("job"))
 
 
-def _parse_container(part: str) -> str | None:
-    found = _CONTAINER_ID.search(part)
-    # conmon monitors a container and runs outside it.
-    if found:
-        return None if "conmon" in part else found[1][:12]
-    found = _LXC.match(part)
-    return found[1] if found else None
+def owner_folders(place: OwnerNames, path: str) -> dict[str, str]:
+    """Return the cgroup path of each of a process's owners, by kind. Each is a prefix of the process's path."""
+    parts = path.split("/")
+    return {
+        kind: "/".join(parts[: found.end])
+        for kind, found in _find_all(path).items()
+        if found.name == getattr(place, kind)
+    }
+
+
+class _Found(NamedTuple):
+    """An owner in a path. `end`: the number of parts of the path up to its own cgroup."""
+
+    name: str
+    end: int
+
+
+def _find_all(path: str) -> dict[str, _Found]:
+    """Return the innermost owner of each kind."""
+    parts = path.split("/")
+    scopes = find_scopes(parts)
+    found = {
+        "unit": _find_unit(parts, scopes),
+        "container": _find_container(scopes),
+        "pod": next((_Found(uid, at + 1) for at, uid in _backwards(parts, _parse_pod)), None),
+        "job": _find_job(parts, scopes) if "slurm" in path else None,
+    }
+    return {kind: owner for kind, owner in found.items() if owner is not None}
+
+
+def _backwards(parts: Sequence[str], of_part: Callable[[str], str | None]) -> Iterator[tuple[int, str]]:
+    for at in reversed(range(len(parts))):
+        if name := of_part(parts[at]):
+            yield at, name
+
+
+def _find_container(scopes: Sequence[Scope]) -> _Found | None:
+    ends = [scope.end for scope in scopes if scope.is_container]
+    name = name_container(scopes)
+    return _Found(name, ends[-1]) if name else None
 
 
 def _parse_pod(part: str) -> str | None:
@@ -94,45 +128,30 @@ def _parse_pod(part: str) -> str | None:
     return found[1].replace("_", "-") if found else None
 
 
-def _parse_job(part: str) -> str | None:
-    found = _JOB.match(part)
-    return found[1] if found else None
+def _find_job(parts: Sequence[str], scopes: Sequence[Scope]) -> _Found | None:
+    """Find the outermost `job_7` of a path with "slurm": other software may use such a name as well.
 
-
-def _find_job(candidates: Iterable[str]) -> str | None:
-    # Other software may use a cgroup name such as `job_7` as well, so the path must contain "slurm".
-    for path in candidates:
-        if "slurm" in path:
-            parts = path.split("/")
-            return next((found for part in parts if (found := _parse_job(part))), None)
+    A number is unique in one cluster, and so in one container.
+    """
+    for at, part in enumerate(parts):
+        if job := _JOB.match(part):
+            around = (scope for scope in scopes if scope.is_container and scope.end <= at)
+            return _Found(qualify(job[1], around), at + 1)
     return None
 
 
-def owner_folders(place: OwnerNames, path: str) -> dict[str, str]:
-    """Return the cgroup path of each of a process's owners, by kind. Each is a prefix of the process's path."""
-    parts = path.split("/")
-    found: dict[str, str] = {}
-    for kind, of_part in _PARTS.items():
-        name = getattr(place, kind)
-        ends = [at for at, part in enumerate(parts) if name and of_part(part) == name]
-        if ends:
-            found[kind] = "/".join(parts[: ends[-1] + 1])
-    return found
+def _find_unit(parts: Sequence[str], scopes: Sequence[Scope]) -> _Found | None:
+    """Find the innermost service or scope, else the innermost slice.
 
-
-_PARTS: dict[str, Callable[[str], str | None]] = {
-    "unit": lambda part: part,
-    "container": _parse_container,
-    "pod": _parse_pod,
-    "job": _parse_job,
-}
-
-
-def _find_unit(path: str) -> str | None:
-    parts = [part for part in reversed(path.split("/")) if ":" not in part]
-    units = [part for part in parts if part.endswith((".service", ".scope"))]
-    slices = [part for part in parts if part.endswith(".slice")]
-    return next(iter(units + slices), None)
+    The scope of a container is unique by the container's id.
+    """
+    for suffixes in ((".service", ".scope"), ".slice"):
+        for at in reversed(range(len(parts))):
+            part = parts[at]
+            if part.endswith(suffixes) and ":" not in part:
+                around = (scope for scope in scopes if scope.end <= at and not parse_container_id(part))
+                return _Found(qualify(part, around), at + 1)
+    return None
 
 
 @lru_cache(maxsize=1)

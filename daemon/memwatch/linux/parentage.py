@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from memwatch.linux.process_files import ProcessOwners, Stat
+from memwatch.owners import plain_name
 
 # The kernel gives a child whose parent ended to the nearest subreaper among its ancestors, else to process 1. A
 # subreaper that is not process 1 is the manager of a user's services, named `systemd` as well.
@@ -38,7 +39,7 @@ def has_lost_parent(stat: Stat, home: ProcessOwners, in_namespace: bool, name_of
 def _is_unsupervised(home: ProcessOwners, works: bool) -> bool:
     if home.names is None or home.names.container or home.names.pod or home.names.job:
         return False
-    unit = home.names.unit
+    unit = home.names.unit and plain_name(home.names.unit)
     if unit is None or unit.endswith(".slice"):
         return works
     return unit.endswith(".scope") or LAUNCHERS.fullmatch(unit) is not None

@@ -22,6 +22,11 @@ from support.process_folders import add_process, folder_of, stat_line, statm_lin
 ID = "3fa9c1d07be24586" * 4
 POD = "8a1f3c52-9d0e-4b7a-8a55-0c1de2f3a4b5"
 SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
+OTHER_ID = "07fd3be6a9c21845" * 4
+GUEST = "0::/lxc/101/ns"
+KIND = f"0::/docker/{OTHER_ID}/kubelet.slice"
+NSPAWN = "0::/machine.slice/systemd-nspawn@web.service"
+MANAGER = "0::/user.slice/user-1000.slice/user@1000.service"
 GIB = 1 << 30
 DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
 
@@ -42,7 +47,52 @@ DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
         ),
         ("0::/actions/job_7", "job", None, None),
         ("0::/lxc.payload.web/system.slice/nginx.service", "container", "web", "/lxc.payload.web"),
-        ("0::/lxc.payload.web/system.slice/nginx.service", "unit", "nginx.service", None),
+        ("0::/lxc.payload.web/system.slice/nginx.service", "unit", "nginx.service in lxc/web", None),
+        (
+            f"{GUEST}/system.slice/ollama.service",
+            "unit",
+            "ollama.service in lxc/101",
+            f"{GUEST[3:]}/system.slice/ollama.service",
+        ),
+        (f"{GUEST}/system.slice/ollama.service", "container", "101", "/lxc/101"),
+        (f"{GUEST}", "unit", None, None),
+        (f"{GUEST}/docker/{ID}", "container", ID[:12], f"/lxc/101/ns/docker/{ID}"),
+        (f"{GUEST}/system.slice/docker-{ID}.scope", "unit", f"docker-{ID}.scope", None),
+        ("0::/lxc.monitor/101", "container", None, None),
+        ("0::/lxc.payload/web/init.scope", "container", "web", "/lxc.payload/web"),
+        ("0::/lxc.payload.web/lxc.payload.in/a.service", "container", "web/in", "/lxc.payload.web/lxc.payload.in"),
+        ("0::/lxc.payload.web/lxc.payload.in/a.service", "unit", "a.service in lxc/in in lxc/web", None),
+        (f"{NSPAWN}/payload/system.slice/ollama.service", "unit", "ollama.service in nspawn/web", None),
+        (f"{NSPAWN}/payload/system.slice/ollama.service", "container", "web", NSPAWN[3:]),
+        (f"{NSPAWN}/supervisor", "container", None, None),
+        (f"{NSPAWN}/supervisor", "unit", "systemd-nspawn@web.service", NSPAWN[3:]),
+        (r"0::/machine.slice/machine-a\x2db.scope/payload/x.service", "unit", "x.service in nspawn/a-b", None),
+        (r"0::/machine.slice/machine-qemu\x2d2\x2ddb.scope/libvirt/emulator", "container", None, None),
+        (
+            f"0::/system.slice/docker-{ID}.scope/a.service",
+            "unit",
+            f"a.service in docker/{ID[:12]}",
+            None,
+        ),
+        (f"0::/machine.slice/libpod-{ID}.scope/a.service", "unit", f"a.service in podman/{ID[:12]}", None),
+        (f"0::/system.slice/a.service/libpod-payload-{ID}", "unit", "a.service", "/system.slice/a.service"),
+        (f"{MANAGER}/app.slice/train.service", "unit", "train.service in user/1000", None),
+        (f"{MANAGER}/user.slice/libpod-{ID}.scope/container", "unit", f"libpod-{ID}.scope", None),
+        (f"{MANAGER}/user.slice/lxc.payload.web", "container", "user/1000/web", None),
+        (MANAGER, "unit", "user@1000.service", MANAGER[3:]),
+        (f"{KIND}/kubelet-{SLICE}/cri-containerd-{ID}.scope", "pod", POD, None),
+        (
+            f"{KIND}/kubelet-{SLICE}/cri-containerd-{ID}.scope",
+            "container",
+            ID[:12],
+            None,
+        ),
+        (f"0::/kubepods.slice/{SLICE}/crio-{ID}.scope/container", "container", ID[:12], None),
+        (f"0::/kubepods.slice/{SLICE}/crio-conmon-{ID}.scope", "container", None, None),
+        (f"0::/system.slice/containerd.service/{SLICE}:cri-containerd:{ID}", "pod", POD, None),
+        (f"0::/kubepods/burstable/pod{POD}/crio-{ID}", "container", ID[:12], None),
+        ("0::/system.slice/n1_slurmstepd.scope/job_81/step_0/user/task_0", "job", "81", None),
+        (f"{GUEST}/system.slice/slurmstepd.scope/job_81/step_0", "job", "81 in lxc/101", None),
         (f"0::/system.slice/docker-{ID}.scope/init", "container", ID[:12], f"/system.slice/docker-{ID}.scope"),
         ("0::/system.slice/ssh.service/sub", "unit", "ssh.service", "/system.slice/ssh.service"),
         ("1:name=systemd:/system.slice/a.service\n4:memory:/system.slice/a.service", "unit", "a.service", None),

@@ -120,8 +120,10 @@ def _labels(snapshot: Snapshot, kind: OwnerKind, total: OwnerTotal) -> dict[str,
         return {"kind": kind, "name": NOT_KNOWN if total.visible else NOT_VISIBLE}
     names = {"pod": snapshot.pod_names, "container": snapshot.container_names}.get(kind, {})
     name = names.get(total.name, total.name)
-    parts = dict(zip(("namespace", "pod", "container"), name.split("/"), strict=False)) if "/" in name else {}
-    return {"kind": kind, "name": name, **(parts if kind in ("pod", "container") else {})}
+    # Nested containers of LXC, whose names no runtime reports, have a "/" as well.
+    is_of_pod = total.name in names and "/" in name
+    parts = dict(zip(("namespace", "pod", "container"), name.split("/"), strict=False)) if is_of_pod else {}
+    return {"kind": kind, "name": name, **parts}
 
 
 def _sum_others(kind: OwnerKind, others: Iterable[OwnerTotal]) -> OwnerSample:

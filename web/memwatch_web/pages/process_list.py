@@ -12,7 +12,7 @@ from typing import Generic, Literal, TypeVar, get_args
 from msgspec import Struct
 
 from memwatch.model import Absent, Bytes, Process, Words
-from memwatch.owners import OwnerKind, OwnerTotal
+from memwatch.owners import OwnerKind, OwnerTotal, find_home
 from memwatch.processes.growth import GrowthTracker, ProcessGrowth, key_of
 from memwatch.render.json import list_totals
 from memwatch.render.summary import by_footprint
@@ -186,7 +186,7 @@ def process_keys(one: ProcessRow) -> Mapping[str, Key]:
         "pid": process.pid,
         "name": _text(process.name),
         "user": _text(process.user),
-        "home": _text(process.container) or _text(process.unit),
+        "home": _text(find_home(process.unit, process.container)),
         "footprint": _known(process.footprint_low_bytes),
         "rss": _known(process.rss_bytes),
         "growth": one.grown.grown_bytes if one.grown else None,

@@ -11,6 +11,7 @@ from memwatch.alerts.rules import EVENTS
 from memwatch.build_info import REVISION, __version__
 from memwatch.incidents.records import title_of
 from memwatch.model import Absent
+from memwatch.owners import find_home
 from memwatch.printable import printable
 from memwatch.render import words as wording
 from memwatch.render.engine_view import describe_engine, list_parts
@@ -123,6 +124,7 @@ def create_environment() -> Environment:
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
     environment.filters |= {"glue_units": glue_units, "describe_engine": describe_engine, "list_parts": list_parts}
     environment.filters["title_of"] = title_of
+    environment.filters["home"] = find_home
     environment.filters["until_utc"] = until_utc
     # For texts that quote a request or the settings; names are printable since they were read.
     environment.filters["printable"] = printable

@@ -11,6 +11,7 @@ from memwatch.client.terminal.sizes import short, signed
 from memwatch.client.terminal.state import Region, State
 from memwatch.client.terminal.style import Line, Span, pad
 from memwatch.model import NAMELESS
+from memwatch.owners import WITHIN, describe_home
 from memwatch.render.words import DASH
 
 Json = dict[str, Any]
@@ -115,10 +116,11 @@ def _row(process: Json, grown: Json, places: Mapping[str, str]) -> Row:
 
 def unit_of(process: Json) -> str:
     """Return the name of the pod, container or unit that a process belongs to."""
-    for name in ("pod_name", "container_name", "job", "container", "unit"):
-        if process.get(name):
-            return str(process[name]).removesuffix(".service").removesuffix(".scope")
-    return DASH
+    named = [str(process[name]) for name in ("pod_name", "container_name", "job") if process.get(name)]
+    if named:
+        return named[0]
+    unit, within, scope = (describe_home(process.get("unit"), process.get("container")) or DASH).partition(WITHIN)
+    return unit.removesuffix(".service").removesuffix(".scope") + within + scope
 
 
 def select(rows: Iterable[Row], state: State) -> list[Row]:

@@ -1,0 +1,58 @@
+"""Kills are of one owner: the units, jobs and containers that share a name or a number are told apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from memwatch.incidents.cause import owner_key
+from memwatch.incidents.killer import is_member, owner_in
+from memwatch.incidents.readings import Holding
+from memwatch.linux.cgroups import parse_owners
+
+ID = "3fa9c1d07be24586" * 4
+
+
+def holding(cgroup: str) -> Holding:
+    found = parse_owners({"": cgroup})
+    return Holding("x", found.unit, found.container, 1, None, found.pod, job=found.job)
+
+
+GUEST = "/lxc/101/ns/system.slice/ollama.service"
+
+
+@pytest.mark.parametrize(
+    ("place", "members", "others"),
+    [
+        ("/lxc/101", (GUEST, "/lxc/101/ns/init.scope"), ("/lxc/102/ns/init.scope", f"/docker/101{ID[3:]}")),
+        (GUEST, (f"{GUEST}/sub",), ("/system.slice/ollama.service", "/lxc/101/ns/system.slice/b.service")),
+        ("/system.slice/ollama.service", ("/system.slice/ollama.service",), (GUEST,)),
+        ("ollama.service", ("/system.slice/ollama.service",), (GUEST,)),
+        (f"/system.slice/docker-{ID}.scope", (f"/system.slice/docker-{ID}.scope/init",), ("/lxc/3fa9c1d07be/ns",)),
+        (ID, (f"/system.slice/docker-{ID}.scope",), (GUEST,)),
+        (
+            "/system.slice/slurmstepd.scope/job_81/step_0",
+            ("/system.slice/slurmstepd.scope/job_81/step_0/user/task_0",),
+            ("/system.slice/slurmstepd.scope/job_82/step_0/user/task_0",),
+        ),
+    ],
+)
+def test_members_of_a_killed_cgroup(place: str, members: tuple[str, ...], others: tuple[str, ...]) -> None:
+    assert [is_member(holding(one), place) for one in (*members, *others)] == [True] * len(members) + [False] * len(
+        others
+    )
+
+
+def test_owner_in_a_cgroup_path_is_that_of_its_processes() -> None:
+    assert owner_in(GUEST) == ("ollama.service in lxc/101", "101")
+    assert owner_in(f"docker-{ID}.scope") == (f"docker-{ID}.scope", ID[:12])
+
+
+def test_programs_of_one_guest_have_different_keys() -> None:
+    """A guest runs many services; its sessions and its manager are no program."""
+    keys = [
+        owner_key(one.unit, one.container) for one in map(holding, (GUEST, "/lxc/101/ns/system.slice/b.service"))
+    ]
+    session = holding("/lxc/101/ns/user.slice/user-0.slice/session-3.scope")
+
+    assert keys == ["ollama.service in lxc/101", "b.service in lxc/101"]
+    assert owner_key(session.unit, session.container) == "101"
