@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from memwatch.model import Absent, Architecture, Device, Process
 from memwatch.planning.fit import compute_fit
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.schema_inquiries import Fit
+from memwatch_web.pages.fit_page import parse_config_fields
 from scripts.published_models import MODELS
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
@@ -44,6 +46,27 @@ def test_api_has_a_verdict_for_each_device(daemon: RunningDaemon) -> None:
     assert answer.status == 200
     assert found.best == "gpu0"
     assert [(one.device, one.fits) for one in found.verdicts] == [("gpu0", True), ("cpu", True)]
+
+
+def test_model_with_an_unknown_cache_is_neither_a_yes_nor_a_no(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """The command, the API and the page name the key, and the command exits with 3."""
+    model = next(one.config for one in MODELS if one.name == "Llama 3.2 1B")
+    text = json.dumps({**model, "index_topk": 2048})
+    (tmp_path / "config.json").write_text(text)
+    done = memwatch("--url", daemon.url, "fit", str(tmp_path), "--json")
+    printed = memwatch("--url", daemon.url, "fit", str(tmp_path))
+    page = daemon.get(f"/fit?{urlencode(parse_config_fields(text))}").text
+    found = json.loads(done.stdout)
+    sentence = "This plan does not know index_topk of the config.json: its cache may be larger."
+
+    assert (done.returncode, printed.returncode) == (3, 3)
+    assert (found["best"], found["split"]) == (None, None)
+    assert [one["fits"] for one in found["verdicts"]] == [None, None]
+    assert found["unknown"].startswith("There is room for ")
+    assert found["unknown"].endswith(f" on gpu0. {sentence}")
+    assert printed.stdout.splitlines()[-1] == f"Not known if it fits: t{found['unknown'][1:]}"
+    assert ">Not known if it fits<" in page
+    assert sentence in page
 
 
 def test_verdict_says_if_page_cache_has_to_be_reclaimed(daemon: RunningDaemon) -> None:
@@ -212,12 +235,12 @@ def test_command_shows_the_change_that_makes_it_fit(daemon: RunningDaemon, tmp_p
 
 
 def test_unknown_shape_is_mentioned(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """A checkpoint without config.json: weights only, with a note."""
+    """A checkpoint without config.json: weights only, with a note, and no yes."""
     path = safetensors(tmp_path / "model.safetensors", {"a": ("F32", [1000])})
 
     done = memwatch("--url", daemon.url, "fit", str(path))
 
-    assert done.returncode == 0
+    assert done.returncode == 3
     assert "The model's shape is not known: its KV cache and activations are not counted." in done.stdout
 
 

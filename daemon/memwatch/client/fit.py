@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 from urllib.parse import urlencode
 
 import click
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from memwatch.client.address import Address
 from memwatch.client.context import EXIT_OK, Number, build_context, check_shape, common, print_errors
-from memwatch.client.errors import EXIT_FAILURE
+from memwatch.client.errors import EXIT_FAILURE, EXIT_UNKNOWN
 from memwatch.client.figures import Json, certain_headroom, figure, size
 from memwatch.client.http import ask
 from memwatch.client.placement import Need, Placement, place, placement_lines
@@ -82,9 +83,11 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     """Show how much memory MODEL_OR_BYTES needs, where it fits now, and the cheapest change to make it fit.
 
     MODEL_OR_BYTES is a size (20GiB), a folder with safetensors or GGUF files or of diffusers, one such file, or a
-    config.json. Only headers are read, no tensors. Exits with 1 if it does not fit on any device. With --machines,
-    each neighbour is checked by the figures that it sent last, and the processes are named that would have to move,
-    by their memory on the same device.
+    config.json. Only headers are read, no tensors. Exits with 1 if it does not fit on any device, and with 3 if
+    that is not known: a figure is missing, or the model has a cache that this version does not know.
+
+    With --machines, each neighbour is checked by the figures that it sent last, and the processes are named that
+    would have to move, by their memory on the same device.
     """
     use = parse_use(options)
     refuse_unused(subject, bool(options["train"]))
@@ -99,13 +102,21 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     found = {**response.json, "subject": subject, "note": note}
     with check_shape(context.address):
         found["note"] = f"{note} {describe_missing_gpus(use.gpus, found['verdicts'])}".strip()
+        doubt_earlier(found, note)
         fits = bool(found["best"] or found.get("split"))
         if options["machines"]:
-            placed = find_places(context.address, found, use.reserve_bytes, fits)
+            placed = find_places(context.address, found, use.reserve_bytes, fits, is_least=bool(note))
             found["machines"] = [one.as_json() for one in placed]
             fits = fits or any(one.fits for one in placed)
-        code = EXIT_OK if fits else EXIT_FAILURE
+            found["unknown"] = found.get("unknown") if not fits else None
+        code = EXIT_OK if fits else EXIT_UNKNOWN if found.get("unknown") else EXIT_FAILURE
     return context.show(found, lambda: fit_lines(found), response.is_simulated) or code
+
+
+def doubt_earlier(found: dict[str, Any], note: str) -> None:
+    """Replace a yes of an earlier daemon to a need that is a lower bound."""
+    if note and (found["best"] or found.get("split")):
+        found |= {"best": None, "split": None, "unknown": note}
 
 
 def describe_missing_gpus(wanted: int, verdicts: Sequence[Json]) -> str:
@@ -114,9 +125,11 @@ def describe_missing_gpus(wanted: int, verdicts: Sequence[Json]) -> str:
     return f"The plan is for {wanted} GPUs: this machine has {there or 'none'}." if wanted > max(there, 1) else ""
 
 
-def find_places(address: Address, found: Json, reserve_bytes: int, fits_here: bool) -> list[Placement]:
-    """Return where the need fits among the daemon's machine and its neighbours."""
-    need = Need(found["bytes"], _moved(found), reserve_bytes)
+def find_places(
+    address: Address, found: Json, reserve_bytes: int, fits_here: bool, is_least: bool
+) -> list[Placement]:
+    """Return where the need fits among the daemon's machine and its neighbours. `is_least`: a lower bound."""
+    need = Need(found["bytes"], _moved(found), reserve_bytes, is_least)
     return place(need, ask(address, "/api/v1/machines").json, fits_here)
 
 
@@ -239,7 +252,7 @@ def fit_lines(found: Json) -> Iterator[str]:
     source = found.get("runtime_source")  # older daemons do not send it
     if source and not source.startswith("typical"):
         yield f"Runtime {source}."
-    if found["note"]:
+    if found["note"] and found["note"] not in (found.get("unknown") or ""):
         yield found["note"]
     yield ""
     for verdict in found["verdicts"]:
@@ -288,6 +301,8 @@ def _conclusion(found: Json) -> str:
         return f"Fits{how}: use {found['best']}."
     if split := found.get("split"):
         return f"Fits on {len(split['devices'])} GPUs, {', '.join(split['devices'])}: {split['reason']}."
+    if unknown := found.get("unknown"):  # older daemons do not send it
+        return f"Not known if it fits: {unknown[0].lower()}{unknown[1:]}"
     if change := found.get("change"):
         beside = f" and {size(change, 'ram_bytes')} in System RAM" if change["ram_bytes"] else ""
         needed = size(change, "bytes") + beside

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from memwatch.client.tables import MARKS
 from memwatch.render import words as wording
@@ -16,11 +17,12 @@ NO_NEIGHBOURS = "No neighbours: add [[neighbours]] to memwatchd.toml to follow o
 
 
 class Need(Struct, frozen=True):
-    """Bytes on one device, and beside it in System RAM. The reserve stays free in both."""
+    """Bytes on one device, and in System RAM. The reserve stays free in both. `is_least`: a lower bound."""
 
     bytes: int
     ram_bytes: int = 0
     reserve_bytes: int = 0
+    is_least: bool = False
 
 
 class Mover(Struct, frozen=True):
@@ -50,6 +52,8 @@ def place(need: Need, machines: Sequence[Json], fits_here: bool | None) -> list[
     placed = [
         _place(need, one, fits_here if one["is_self"] else None) for one in machines if one["state"] != "found"
     ]
+    if need.is_least:
+        placed = [replace(one, fits=None, reason=f"{one.reason}, at least") if one.fits else one for one in placed]
     rank = {True: 0, None: 1, False: 2}
     return sorted(placed, key=lambda one: (rank[one.fits], -(one.headroom_bytes or 0), one.name))
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.demand import Demand
-from memwatch.planning.fit import CPU, Fit, compute_fit, has_context
+from memwatch.planning.fit import CPU, Fit, compute_fit, doubt, has_context
 from memwatch.planning.inference import MAX_TOKENS
 from memwatch.planning.launch import Launches, build_launches
 from memwatch.planning.number_formats import bits_per_weight
@@ -65,7 +65,8 @@ class FitAnswer(Struct, frozen=True):
 
     @property
     def fits(self) -> bool:
-        return self.fit.best is not None or self.fit.split is not None
+        """True for a certain yes. Without one, `fit.unknown` is the reason if it is no certain no."""
+        return self.fit.is_yes
 
 
 def answer_size(need: int, subject: str, snapshot: Snapshot, reserve: int = 0) -> FitAnswer:
@@ -85,16 +86,15 @@ def answer_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot, engines: 
 
     def has_room(changed: Use) -> bool:
         with suppress(InvalidInputError):
-            fit = check(changed)
-            return fit.best is not None or fit.split is not None
+            return check(changed).is_yes
         return False
 
     fits = has_room(use)
     change = None if fits else cheapest_reduction(checkpoint, use, has_room)
-    known = checkpoint.transformer or checkpoint.pipeline
-    greatest = find_greatest(checkpoint, use, _same_place(check, found)) if known else None
     launches = build_launches(engines, checkpoint, use, snapshot, check)
-    return FitAnswer(need, found, change, greatest, launches)
+    if need.note:
+        return FitAnswer(need, doubt(found, need.note), None, None, launches)
+    return FitAnswer(need, found, change, find_greatest(checkpoint, use, _same_place(check, found)), launches)
 
 
 def _same_place(check: Callable[[Use], Fit], found: Fit) -> Callable[[Use], bool]:

@@ -33,7 +33,8 @@ class Checkpoint(Struct, frozen=True):
     """A model's size and shape. `weights_bytes`: size of its tensors, None if only its config.json is known.
 
     `source`: the format that was read. `note`: why the shape is not known, a clause. `dtype_bytes`: bytes per
-    weight of the parts in `scope`. `problem`: why its config.json does not give these, empty if it does.
+    weight of the parts in `scope`. `problem`: why its config.json does not give these, empty if it does. `unknown`:
+    a sentence about caches that the shape does not have.
     `pipeline`: the components of a diffusion model, in place of a transformer.
     """
 
@@ -46,6 +47,7 @@ class Checkpoint(Struct, frozen=True):
     note: str = ""
     scope: Scope = "layers"
     problem: str = ""
+    unknown: str = ""
     pipeline: Pipeline | None = None
 
 
@@ -155,12 +157,12 @@ def read_gguf(files: Sequence[ModelPath]) -> Checkpoint:
     bytes_each = min(16.0, max(0.125, weights / numbers)) if numbers else 2.0
     context = heads[0].keys.get(f"{heads[0].keys.get('general.architecture')}.context_length")
     known = context if isinstance(context, int) else 0
-    shape, note = None, ""
+    shape, note, unknown = None, "", ""
     try:
-        shape = gguf_shape.parse_shape(heads[0].keys)
+        shape, unknown = gguf_shape.parse_file(heads[0].keys)
     except (InvalidInputError, OverflowError) as error:
         note = str(error)
-    return Checkpoint(str(files[0]), "GGUF", shape, weights, known, bytes_each, note)
+    return Checkpoint(str(files[0]), "GGUF", shape, weights, known, bytes_each, note, unknown=unknown)
 
 
 def _build_checkpoint(path: ModelPath, config: Config | str | None, weights: int | None, source: str) -> Checkpoint:
@@ -173,7 +175,9 @@ def describe_config(config: Config) -> Checkpoint:
     """Return the model of a config.json without weights."""
     form = parse_format(config.dtype)
     shape, context, problem = config.transformer, config.context, config.problem
-    return Checkpoint(CONFIG, CONFIG, shape, None, context, form.bytes, scope=form.scope, problem=problem)
+    return Checkpoint(
+        CONFIG, CONFIG, shape, None, context, form.bytes, scope=form.scope, problem=problem, unknown=config.unknown
+    )
 
 
 def _config(path: ModelPath) -> Config:

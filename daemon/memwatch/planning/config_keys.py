@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from memwatch.planning.sizes import InvalidInputError
 
 Json = Mapping[str, Any]
 Fields = dict[str, int]
+MAX_NAMED = 6
+# Names of keys about caches and kinds of attention, and words in names of those that change no size. GGUF files use
+# the same words.
+STRUCTURE = re.compile(
+    r"attn|attention|cache|kv|compress|index|sparse|window|chunk|latent|lora_rank|mamba|ssm|conv|linear|recurrent"
+    r"|state|layer_types|block_type|pattern|memory|engram|swa|hybrid|shared_layers"
+)
+NO_SIZE = re.compile(
+    r"bias|drop|theta|rope|rotary|multiplier|factor|softcap|logit|scal|norm|init|kernels|bidirectional|dtype|gate"
+    r"|temperature|act$|cross_attention|flash|implementation|mtp|mlp|moe|expand|chunk_size|(^|_)index$|token_id$"
+    r"|^(output|vision|audio|image|video|use)_"
+)
+# Keys with such a name that change no size. K and V are stored apart even if one matrix makes both (Gemma 4).
+NO_SIZES = frozenset({
+    "num_attention_heads", "attention_k_eq_v", "compression_config", "for_llm_compressor", "conv_dim",
+    "conv_dim_out", "activation_sparsity_pattern", "clip_qkv", "reorder_and_upcast_attn",
+})  # fmt: skip
 
 
 class UnknownFamilyError(InvalidInputError):
@@ -35,6 +53,27 @@ class ReadKeys(Mapping[str, object]):
     @property
     def unread(self) -> list[str]:
         return [name for name in self._keys if name not in self._read]
+
+
+def find_structures(names: Iterable[str]) -> list[str]:
+    """Return the names of a cache or a kind of attention."""
+    return [name for name in names if STRUCTURE.search(name) and not NO_SIZE.search(name) and name not in NO_SIZES]
+
+
+def list_unknown(text: ReadKeys, known_types: Collection[str]) -> tuple[str, ...]:
+    """Return what no code reads of a config: keys that name a cache or a kind of attention, and types of layers."""
+    used = [name for name in text.unread if text[name] not in (None, False, 0, "", [], {})]
+    types = sorted({one for one in layer_types(text) if one not in known_types})
+    return (*(name[:40] for name in find_structures(used)), *(f"the layer type {one[:40]!r}" for one in types))
+
+
+def describe_unknown(names: Collection[str], file: str) -> str:
+    """Return a sentence about structures that a plan does not count, empty for none."""
+    if not names:
+        return ""
+    listed = list(names)[:MAX_NAMED]
+    more = f" and {len(names) - len(listed)} more" if len(names) > len(listed) else ""
+    return f"This plan does not know {', '.join(listed)}{more} of the {file}: its cache may be larger."
 
 
 def number(text: Json, *words: str) -> int:

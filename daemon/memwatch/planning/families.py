@@ -12,15 +12,20 @@ from msgspec import Struct
 
 from memwatch.planning import layer_kinds
 from memwatch.planning.config_keys import Fields, Json
-from memwatch.planning.sparse_attention import compressed_layers
+from memwatch.planning.sparse_attention import RATIOS, compressed_layers
 from memwatch.planning.transformer import Biases
+
+WINDOW_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
+# Types of layers with a state in place of keys and values, and of layers without attention.
+STATE_TYPES = ("attention", "linear_attention", "mamba", "conv", "hybrid", "mlp", "moe")
 
 
 class Family(Struct, frozen=True):
     """`defaults`: values of the class for keys that a config.json may lack. `pattern`: every n-th layer looks back
     on all tokens. `windowed`: the sliding window applies without `layer_types`. `details`: fields of other kinds of
-    layers, for a config and its number of layers. `cached`: False for encoders, which have no KV cache.
-    `wide_qk_norm`: the norms of queries and keys are as wide as all heads."""
+    layers, for a config and its number of layers. `types`: types of layers in `layer_types` that these count,
+    beside those of windows. `cached`: False for encoders, which have no KV cache. `wide_qk_norm`: the norms of
+    queries and keys are as wide as all heads."""
 
     windowed: bool = False
     pattern: int = 0
@@ -33,6 +38,11 @@ class Family(Struct, frozen=True):
     cached: bool = True
     defaults: Mapping[str, Any] = {}
     details: Callable[[Json], Fields] | None = None
+    types: tuple[str, ...] = ()
+
+    @property
+    def known_types(self) -> frozenset[str]:
+        return frozenset({*WINDOW_TYPES, *self.types})
 
 
 QWEN2 = Family(biases="qkv")
@@ -58,19 +68,19 @@ GEMMA3N = Family(windowed=True, tied=True, qk_norm=True, norms=4, defaults={
     "num_kv_shared_layers": 15, "max_position_embeddings": 32_768,
 }, details=layer_kinds.gemma3n_layers)  # fmt: skip
 GEMMA4 = Family(windowed=True, tied=True, qk_norm=True, norms=4, details=layer_kinds.gemma4_layers)
-DEEPSEEK = Family(details=layer_kinds.latent_layers)
+DEEPSEEK = Family(details=layer_kinds.latent_layers, types=("indexed_attention",))
 DEEPSEEK_V4 = Family(windowed=True, defaults={
     "num_key_value_heads": 1, "head_dim": 512, "q_lora_rank": 1024, "qk_rope_head_dim": 64, "o_groups": 8,
     "o_lora_rank": 1024, "sliding_window": 128, "index_head_dim": 128, "index_n_heads": 64, "hc_mult": 4,
     "n_shared_experts": 1,
-}, details=compressed_layers)  # fmt: skip
+}, details=compressed_layers, types=(*RATIOS,))  # fmt: skip
 LLAMA4 = Family(details=layer_kinds.llama4_layers)
 MISTRAL = Family(windowed=True)
 COHERE = Family(tied=True, norms=1)
 ENCODER = Family(cached=False, gated=False, biases="all", tied=True)
 GLM4_MOE = Family(biases="qkv", details=layer_kinds.glm_moe_layers)
-QWEN3_NEXT = Family(qk_norm=True, details=layer_kinds.qwen3_next_layers)
-HYBRID = Family(details=layer_kinds.granite_hybrid_layers)
+QWEN3_NEXT = Family(qk_norm=True, details=layer_kinds.qwen3_next_layers, types=STATE_TYPES)
+HYBRID = Family(details=layer_kinds.granite_hybrid_layers, types=STATE_TYPES)
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(),
@@ -110,19 +120,19 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v4": DEEPSEEK_V4,
     "glm_moe_dsa": DEEPSEEK,
     "kimi_k2": DEEPSEEK,
-    "kimi_linear": Family(details=layer_kinds.kimi_linear_layers),
+    "kimi_linear": Family(details=layer_kinds.kimi_linear_layers, types=STATE_TYPES),
     "glm4_moe_lite": DEEPSEEK,
     "minicpm3": DEEPSEEK,
-    "jamba": Family(details=layer_kinds.jamba_layers),
-    "nemotron_h": Family(gated=False, norms=1, details=layer_kinds.nemotron_h_layers),
+    "jamba": Family(details=layer_kinds.jamba_layers, types=STATE_TYPES),
+    "nemotron_h": Family(gated=False, norms=1, details=layer_kinds.nemotron_h_layers, types=STATE_TYPES),
     "granite": Family(),
     "granitemoe": Family(),
     "granitemoehybrid": HYBRID,
-    "bamba": Family(details=layer_kinds.bamba_layers),
-    "falcon_h1": Family(details=layer_kinds.falcon_h1_layers),
-    "lfm2": Family(tied=True, details=layer_kinds.lfm2_layers),
-    "minimax": Family(details=layer_kinds.minimax_layers),
-    "minimax_text_01": Family(details=layer_kinds.minimax_layers),
+    "bamba": Family(details=layer_kinds.bamba_layers, types=STATE_TYPES),
+    "falcon_h1": Family(details=layer_kinds.falcon_h1_layers, types=STATE_TYPES),
+    "lfm2": Family(tied=True, details=layer_kinds.lfm2_layers, types=STATE_TYPES),
+    "minimax": Family(details=layer_kinds.minimax_layers, types=STATE_TYPES),
+    "minimax_text_01": Family(details=layer_kinds.minimax_layers, types=STATE_TYPES),
     "minimax_m2": Family(),
     "llama4": LLAMA4,
     "llama4_text": LLAMA4,

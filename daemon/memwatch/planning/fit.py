@@ -16,6 +16,7 @@ from memwatch.units import size
 
 CPU = "cpu"
 NAMED_HOLDERS = 2
+NAMED_DEVICES = 2
 # Default threshold of the critical level, as a fraction of a pool's size.
 CRITICAL_RATIO = 0.95
 
@@ -60,12 +61,20 @@ class Split(Struct, frozen=True):
 
 
 class Fit(Struct, frozen=True):
-    """Verdicts for all devices. `best`: the id of the device to use alone, None if no single one is best."""
+    """Verdicts for all devices. `best`: the id of the device to use alone, None if no single one is best.
+
+    `unknown`: why the answer is neither yes nor no, a sentence.
+    """
 
     bytes: int
     best: str | None
     verdicts: tuple[FitVerdict, ...]
     split: Split | None = None
+    unknown: str = ""
+
+    @property
+    def is_yes(self) -> bool:
+        return self.best is not None or self.split is not None
 
 
 def compute_fit(
@@ -87,7 +96,26 @@ def compute_fit(
     alone = max((one for one in fitting if one.device != CPU), key=_spare, default=None)
     split = None if alone and not together else find_split(splits, snapshot, reserve)
     best = None if together else alone or (fitting[0] if fitting and not split else None)
-    return Fit(demand.device_bytes + demand.runtime_bytes, best.device if best else None, verdicts, split)
+    unsure = [] if best or split else [one for one in verdicts if isinstance(one.fits, Absent)]
+    why = "; ".join(f"{one.device}: {one.reason}" for one in unsure[:NAMED_DEVICES])
+    needed = demand.device_bytes + demand.runtime_bytes
+    return Fit(needed, best.device if best else None, verdicts, split, f"{why}." if why else "")
+
+
+def doubt(found: Fit, note: str) -> Fit:
+    """Return the verdicts of a need that is a lower bound: without room, it does not fit; with room, it may."""
+    if not found.is_yes:
+        return found
+    verdicts = tuple(
+        replace(one, fits=Absent.NOT_AVAILABLE, reason=f"{one.reason}, if that is all it needs")
+        if one.fits is True
+        else one
+        for one in found.verdicts
+    )
+    split, room = found.split, f"{size(found.bytes)} on {found.best}"
+    if split:
+        room = f"{size(split.bytes)} on each of {len(split.devices)} GPUs"
+    return replace(found, best=None, split=None, verdicts=verdicts, unknown=f"There is room for {room}. {note}")
 
 
 def _spare(verdict: FitVerdict) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from memwatch.planning.config_keys import Fields
+from memwatch.planning.config_keys import Fields, ReadKeys, describe_unknown, find_structures
 from memwatch.planning.gguf import ArrayLength, Value
 from memwatch.planning.number_formats import FLOAT32_BYTES
 from memwatch.planning.sizes import InvalidInputError
@@ -48,7 +48,7 @@ class Keys:
 
     def __init__(self, keys: Mapping[str, Value]) -> None:
         self.family: str = str(keys.get("general.architecture", ""))[:40]
-        self._keys = keys
+        self._keys = ReadKeys(keys)
         self.layers: int = self.number("block_count")
 
     def has(self, name: str) -> bool:
@@ -68,6 +68,14 @@ class Keys:
         return [int(one) for one in found if isinstance(one, int)] if isinstance(found, tuple) else []
 
     @property
+    def unknown(self) -> list[str]:
+        """Return the keys about caches that no code read."""
+        own = [name.removeprefix(f"{self.family}.") for name in self._keys.unread if name.startswith(self.family)]
+        leaves = {name: name.removeprefix("attention.") for name in own}
+        named = set(find_structures(leaves.values()))
+        return [name for name, leaf in leaves.items() if leaf in named and self._keys[f"{self.family}.{name}"]]
+
+    @property
     def vocabulary(self) -> int:
         found = self._keys.get("tokenizer.ggml.tokens", 0)
         return self.number("vocab_size") or (int(found) if isinstance(found, int) else 0)
@@ -75,14 +83,20 @@ class Keys:
 
 def parse_shape(found: Mapping[str, Value]) -> Transformer:
     """Return the shape that the keys describe. Raises InvalidInputError, which names the architecture."""
+    return parse_file(found)[0]
+
+
+def parse_file(found: Mapping[str, Value]) -> tuple[Transformer, str]:
+    """Return the shape, and a sentence about caches that it does not have. Raises InvalidInputError."""
     keys = Keys(found)
     missing = [name for name in NEEDED if not keys.number(name)]
     if missing:
         raise InvalidInputError(f"architecture {keys.family!r}: no readable {', '.join(missing)}")
     try:
-        return Transformer(**_fields(keys))  # type: ignore[arg-type]
+        shape = Transformer(**_fields(keys))  # type: ignore[arg-type]
     except InvalidInputError as error:
         raise InvalidInputError(f"architecture {keys.family!r}: {error}") from None
+    return shape, describe_unknown(keys.unknown, "GGUF file")
 
 
 def _fields(keys: Keys) -> Fields:

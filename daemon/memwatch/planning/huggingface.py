@@ -7,7 +7,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.planning.config_keys import Fields, Json, UnknownFamilyError, count_layers, layer_types, number
+from memwatch.planning.config_keys import (
+    Fields,
+    Json,
+    ReadKeys,
+    UnknownFamilyError,
+    count_layers,
+    describe_unknown,
+    layer_types,
+    list_unknown,
+    number,
+)
 from memwatch.planning.families import FAMILIES, Family
 from memwatch.planning.quantization import parse_quantization
 from memwatch.planning.sizes import InvalidInputError
@@ -32,13 +42,15 @@ EXPERTS_OF_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
 
 class Config(Struct, frozen=True):
     """Contents of a config.json. `context`: the model's longest context, 0 if not given. `dtype`: format of the
-    weights, from `quantization_config` or as written. `problem`: why that is not known."""
+    weights, from `quantization_config` or as written. `problem`: why that is not known. `unknown`: a sentence about
+    caches that the shape does not have."""
 
     family: str
     transformer: Transformer
     context: int
     dtype: str
     problem: str = ""
+    unknown: str = ""
 
 
 def parse_config(found: Json, name: str) -> Config:
@@ -49,7 +61,7 @@ def parse_config(found: Json, name: str) -> Config:
     family = str(inner.get("model_type", outer))[:40]
     known = FAMILIES.get(family, FAMILIES.get(outer))
     given = {key: value for key, value in {**found, **inner}.items() if value is not None}
-    text: Json = {**(known.defaults if known else {}), **given}
+    text = ReadKeys({**(known.defaults if known else {}), **given})
     numbers = {key: number(text, *words) for key, words in WORDS.items()} | {"n_layers": count_layers(text)}
     missing = [words[0] for key, words in WORDS.items() if not numbers[key] and key in REQUIRED_KEYS]
     if missing and (known or not family):
@@ -64,7 +76,8 @@ def parse_config(found: Json, name: str) -> Config:
         dtype = parse_quantization(text, shape.n_layers) or _dtype(text)
     except InvalidInputError as error:
         dtype, problem = _dtype(text), str(error)
-    return Config(family, shape, numbers["context"], dtype, problem)
+    unknown = list_unknown(text, known.known_types) if known.cached else ()
+    return Config(family, shape, numbers["context"], dtype, problem, describe_unknown(unknown, "config.json"))
 
 
 def _transformer(text: Json, family: str, known: Family, numbers: Mapping[str, int]) -> Transformer:
@@ -118,15 +131,16 @@ def _width(text: Json) -> int:
 def _windows(text: Json, known: Family, layers: int) -> Fields:
     """Return the window, and how many layers look back on all tokens. Newer files list the type of each layer."""
     window = number(text, "sliding_window", "attention_chunk_size")
+    pattern = number(text, "sliding_window_pattern", "_sliding_window_pattern") or known.pattern
+    used, before = text.get("use_sliding_window"), number(text, "max_window_layers")
     types = layer_types(text)
     near = sum(one in ("sliding_attention", "chunked_attention") for one in types)
     if types:
         return {"sliding_window": window, "full_layers": types.count("full_attention")} if near else {}
-    if text.get("use_sliding_window") is False or not window:
+    if used is False or not window:
         return {}
-    if text.get("use_sliding_window") is True:
-        return {"sliding_window": window, "full_layers": min(layers, number(text, "max_window_layers"))}
-    pattern = number(text, "sliding_window_pattern", "_sliding_window_pattern") or known.pattern
+    if used is True:
+        return {"sliding_window": window, "full_layers": min(layers, before)}
     if not known.windowed:
         return {}
     return {"sliding_window": window, "full_layers": layers // pattern if pattern else 0}

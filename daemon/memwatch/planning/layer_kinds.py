@@ -70,7 +70,8 @@ def qwen_moe_layers(text: Json) -> Fields:
 def qwen3_next_layers(text: Json) -> Fields:
     """Gated DeltaNet, and every fourth layer attention with an output gate, which doubles its queries."""
     layers, hidden = count_layers(text), number(text, "hidden_size")
-    full = layer_types(text).count("full_attention") or layers // (number(text, "full_attention_interval") or 4)
+    every = number(text, "full_attention_interval") or 4
+    full = layer_types(text).count("full_attention") or layers // every
     keys = number(text, "linear_num_key_heads") * number(text, "linear_key_head_dim")
     heads, kernel = number(text, "linear_num_value_heads"), number(text, "linear_conv_kernel_dim")
     head_values = number(text, "linear_value_head_dim")
@@ -167,7 +168,8 @@ def _mamba2(text: Json) -> Fields:
     """Mamba 2: heads share their state's input and output in groups."""
     hidden, (state,), kernel = number(text, "hidden_size"), _state(text), _kernel(text)
     heads = number(text, "mamba_n_heads", "mamba_num_heads", "num_heads")
-    width = heads * number(text, "mamba_d_head", "mamba_head_dim", "head_dim")
+    each = number(text, "mamba_d_head", "mamba_head_dim", "head_dim")
+    width = number(text, "mamba_d_ssm") or heads * each
     groups = number(text, "mamba_n_groups", "n_groups") or 1
     channels = width + 2 * groups * state
     matrices = hidden * (width + channels + heads) + width * hidden
@@ -266,25 +268,25 @@ def minimax_layers(text: Json) -> Fields:
 
 
 def kimi_linear_layers(text: Json) -> Fields:
-    """Kimi Delta Attention, and MLA in the layers that `linear_attn_config` names."""
-    linear = text.get("linear_attn_config")
-    inner: Json = linear if isinstance(linear, dict) else {}
-    full = inner.get("full_attn_layers")
-    attention = len(full) if isinstance(full, list) else 0
-    hidden, head = number(text, "hidden_size"), number(inner, "head_dim")
-    width = number(inner, "num_heads") * head
+    """Kimi Delta Attention, and MLA in the layers that `linear_attn_config` or, from transformers 5 on,
+    `layer_types` names: every fourth but the first by default."""
+    given = text.get("linear_attn_config")
+    inner: Json = given if isinstance(given, dict) else {}
+    listed, layers = inner.get("full_attn_layers"), count_layers(text)
+    types = layer_types(text).count("full_attention")
+    attention = len(listed) if isinstance(listed, list) else types or max(0, layers - 1) // 4
+    head = number(text, "linear_head_dim") or number(inner, "head_dim") or 128
+    heads = number(text, "linear_num_heads") or number(inner, "num_heads") or 32
+    kernel = number(text, "linear_conv_kernel_dim") or number(inner, "short_conv_kernel_size") or 4
+    hidden, width = number(text, "hidden_size"), heads * head
+    experts = {
+        "n_routed_experts": number(text, "num_experts", "num_local_experts"),
+        "n_shared_experts": number(text, "num_shared_experts", "n_shared_experts"),
+    }
     return {
-        **latent_layers(
-            ChainMap(
-                {
-                    "n_routed_experts": number(text, "num_experts"),
-                    "n_shared_experts": number(text, "num_shared_experts"),
-                },
-                text,  # type: ignore[arg-type]
-            )
-        ),
+        **latent_layers(ChainMap(experts, text)),  # type: ignore[arg-type]
         "attention_layers": attention,
-        "linear_layers": count_layers(text) - attention,
-        "linear_parameters": 4 * hidden * width + 2 * head * (hidden + width) + 12 * width,
-        "state_bytes": width * (head + 12) * FLOAT32_BYTES,
+        "linear_layers": layers - attention,
+        "linear_parameters": 4 * hidden * width + 2 * head * (hidden + width) + 3 * kernel * width,
+        "state_bytes": width * (head + 3 * kernel) * FLOAT32_BYTES,
     }

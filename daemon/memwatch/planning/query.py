@@ -34,6 +34,8 @@ def model_fields(checkpoint: Checkpoint, use: Use, launch: str = "") -> dict[str
         return pipeline_fields(checkpoint.pipeline) | use_fields(use)
     given = shape_fields(checkpoint.transformer) if checkpoint.transformer else {}
     found: dict[str, object] = {**given, **use_fields(use)}
+    if checkpoint.unknown:
+        found["unknown"] = checkpoint.unknown
     if checkpoint.weights_bytes is not None:
         found["weights_bytes"] = checkpoint.weights_bytes
     if not use.dtype or launch:

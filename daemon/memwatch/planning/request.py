@@ -83,7 +83,8 @@ class Use(Struct, frozen=True):
 
 
 class MemoryNeed(Struct, frozen=True):
-    """Bytes needed on one GPU and their parts; no parts if only a size was given. `note`: parts not counted.
+    """Bytes needed on one GPU and their parts; no parts if only a size was given. `note`: parts that are not
+    counted, so that the bytes are a lower bound.
 
     `moves`: bytes of each part that the plan puts into System RAM in place of the GPU; the part `waits_in_ram` is
     their sum, negative; `apart` is negative as well. `bytes` is what remains on the GPU. `runtime_source`: source
@@ -174,7 +175,8 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
     how = choose_parallel_kind(shape, use.parallel, gpus)
     rank = compute_kv_cache(shape, context, use.batch_size, number, gpus if how == "tensor" else 1)
     shares = shares_of(shape, how, gpus, served.weights_bytes, rank / max(1, served.kv_cache_bytes))
-    return _need(checkpoint.name, _scaled(parts, shares), _scaled(moves, shares), use)
+    need = _need(checkpoint.name, _scaled(parts, shares), _scaled(moves, shares), use)
+    return replace(need, note=checkpoint.unknown)
 
 
 def _pipeline_need(name: str, pipe: Pipeline, use: Use, gpus: int) -> MemoryNeed:

@@ -73,6 +73,7 @@ def compressed_layers(text: Json) -> Fields:
     """DeepSeek V4: a window of single vectors in each layer, and compressed entries: one for 4 tokens with an
     indexer (CSA), or one for 128 (HCA). Compressors keep their last tokens in 32 bits."""
     layers, head, rope = count_layers(text), number(text, "head_dim"), number(text, "qk_rope_head_dim")
+    text.get("index_topk")  # compressed entries that a token reads: none of them is dropped
     ratios = list_ratios(text, layers)
     shared = number(text, "n_shared_experts") * number(text, "moe_intermediate_size")
     return {

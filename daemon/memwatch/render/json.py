@@ -345,6 +345,7 @@ def fit_json(found: FitAnswer) -> Json:
         reduction = {"words": change.words, "flags": change.flags, **sizes}
     return {
         **record_json(found.fit),
+        "unknown": found.fit.unknown or None,
         "parts": dict(need.parts),
         "runtime_source": need.runtime_source or None,
         "moves": {part: moved for part, moved in need.moves.items() if moved},

@@ -84,6 +84,7 @@ class FitRequest(ImageRequest):
     weight_scope: Literal["layers", "mlp", "experts", "file"] = Field(
         "layers", description="Parts of the model that have weight_bits; the others have 16."
     )
+    unknown: str = Field("", max_length=400, description="What the shape lacks: the answer is then unknown or no.")
     max_context: int = Field(0, ge=0, le=1 << 30, description="Longest context of the model; 0: not known.")
     launch: str = Field("", max_length=40, description="Engine whose launch line is wanted, or all.")
     model: str = Field("model", min_length=1, max_length=4096, description="With launch: path of the model.")
@@ -129,8 +130,9 @@ class FitRequest(ImageRequest):
         form = parse_format(self.dtype)
         bits, scope = (self.weight_bits, self.weight_scope) if self.weight_bits else (form.bits, form.scope)
         return Checkpoint(
-            self.model, self.source, transformer, self.weights_bytes, self.max_context, bits / 8, scope=scope
-        )
+            self.model, self.source, transformer, self.weights_bytes, self.max_context, bits / 8,
+            scope=scope, unknown=self.unknown,
+        )  # fmt: skip
 
     def _refuse_training_options(self) -> None:
         unused = [name for name in TRAINING if not self.train and getattr(self, name) != _default(name)]

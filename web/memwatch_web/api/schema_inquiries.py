@@ -107,6 +107,7 @@ class Fit(Answer):
     best: str | None = Field(description="Device to use alone; null if none fits alone, see split.")
     verdicts: list[FitVerdict]
     split: FitSplit | None = Field(description="GPUs to use together, if no single one has room.")
+    unknown: str | None = Field(description="Why the answer is neither yes nor no; null for a certain answer.")
     parts: dict[str, int] = Field(description="Breakdown of a model's bytes; empty for a size.")
     runtime_source: str | None = Field(description="Source of the part runtime; null without one.")
     moves: dict[str, int] = Field(description="Bytes of each part that are moved to system RAM.")

@@ -81,7 +81,7 @@ class FitForm(Struct, frozen=True):
     @property
     def hidden(self) -> list[str]:
         """Return the given fields that the form keeps without showing them."""
-        kept = ("weights_bytes", "weight_bits", "weight_scope", "max_context", *PIPELINE_FIELDS)
+        kept = ("weights_bytes", "weight_bits", "weight_scope", "unknown", "max_context", *PIPELINE_FIELDS)
         return [name for name in kept if self.answered and name in self.fields]
 
     @property
@@ -200,7 +200,8 @@ def parse_config_fields(text: str) -> dict[str, str]:
     config = parse_config(parse_object(text.encode(), "config.json"), "config.json")
     if config.problem:
         raise InvalidInputError(f"config.json: {config.problem}")
-    return shape_fields(config.transformer) | {"dtype": config.dtype}
+    unknown = {"unknown": config.unknown} if config.unknown else {}
+    return shape_fields(config.transformer) | {"dtype": config.dtype} | unknown
 
 
 # Without data: parameters as diffusers counts them, 16 bits each.

@@ -128,6 +128,8 @@ def place(model: str, checkpoint: Checkpoint, use: Use, snapshot: Snapshot, fit:
     shape = checkpoint.transformer
     if shape is None:
         raise NoLaunchError("the model's shape is not known")
+    if checkpoint.unknown:
+        raise NoLaunchError("the size of its cache is not known")
     if shape.shared_kv_layers >= shape.n_layers:
         raise NoLaunchError("it is an encoder; there are lines for models that generate text")
     names = fit.split.devices if fit.split else () if fit.best in (None, CPU) else (fit.best,)
