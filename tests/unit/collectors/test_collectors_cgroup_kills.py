@@ -81,7 +81,7 @@ def test_kill_of_the_machine_is_no_groups(host: KillHost, scans: Scans) -> None:
     host.kill("docker/one")
 
     assert scans.scan() == []
-    assert scans.state == CgroupKills(1)
+    assert scans.state == CgroupKills(1, own="/own")
 
 
 def test_limit_of_an_outer_group_is_named(host: KillHost, scans: Scans) -> None:

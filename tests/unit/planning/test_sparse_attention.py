@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.engines.records import Cache, ModelQuery
+from memwatch.engines.records import Cache
 from memwatch.planning.checkpoint import describe_config
 from memwatch.planning.config_keys import UnknownFamilyError
 from memwatch.planning.gguf_shape import parse_shape
@@ -176,7 +176,7 @@ def test_blocks_of_a_served_model_have_indexer_keys(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_V32))
     cache = Cache("blocks", blocks=1000, block_tokens=64, key_dtype="fp8_ds_mla", value_dtype="fp8_ds_mla")
 
-    assert size_model(ModelQuery(str(tmp_path), cache)).kv_cache_bytes == 64_000 * 61 * (FP8_LATENT + KEY)
+    assert size_model(tmp_path, cache).kv_cache_bytes == 64_000 * 61 * (FP8_LATENT + KEY)
 
 
 GGUF_GLM = keys(
