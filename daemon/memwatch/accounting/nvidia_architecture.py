@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from memwatch.drivers.nvml.errors import name_of
+from memwatch.drivers.nvml.errors import Code, name_of
 from memwatch.drivers.nvml.records import GpuMemory, GpuReading
 from memwatch.model import Absent, Architecture
 from memwatch.snapshot import Node
@@ -16,6 +16,8 @@ from memwatch.units import size
 INTEGRATED_NAMES = ("GB10", "THOR", "ORIN", "(NVGPU)", "N1X")
 # If the driver reports the machine's memory, it differs by rounding and by what firmware reserves.
 SAME_SIZE = 0.02
+# A node of a GPU's memory lacks what the driver and ECC keep: on GH200, 95.0 GiB of 95.6.
+SAME_NODE = 0.05
 
 
 class ArchitectureDecision(Struct, frozen=True):
@@ -57,11 +59,9 @@ def _with_memory(
     if node is not None:
         text = f"NVML reports NUMA node {node.id}, which has memory and no CPUs"
         return ArchitectureDecision(Architecture.COHERENT, (text,), node)
-    if _is_node_unknown(gpu, nodes):
-        text = (
-            f"NVML reports NUMA node {gpu.numa_node}, whose memory is not visible here, or is that of another GPU"
-        )
-        return ArchitectureDecision(Architecture.UNKNOWN, (text,))
+    unknown = _why_node_unknown(gpu, memory, ram_bytes, nodes)
+    if unknown:
+        return ArchitectureDecision(Architecture.UNKNOWN, (unknown,))
     if is_integrated(gpu):
         if ram_bytes and abs(memory.total_bytes - ram_bytes) <= SAME_SIZE * ram_bytes:
             return ArchitectureDecision(
@@ -69,7 +69,7 @@ def _with_memory(
             )
         text = f"NVML memory info reports {size(memory.total_bytes)}, which is not the size of System RAM"
         return ArchitectureDecision(Architecture.CARVEOUT, (_named(gpu), text))
-    evidence = ["NVML memory info works", "its memory is not a NUMA node"]
+    evidence = ["NVML memory info works", _why_no_node(gpu)]
     if gpu.addressing_mode == "ats":
         evidence.append("it shares page tables with the CPU (ATS), and its memory is not in MemTotal")
     return ArchitectureDecision(Architecture.DISCRETE, tuple(evidence))
@@ -102,17 +102,52 @@ def _find_node(gpu: GpuReading, nodes: Collection[Node]) -> Node | None:
     return None
 
 
-def _is_node_unknown(gpu: GpuReading, nodes: Collection[Node]) -> bool:
-    """Check if MemTotal may contain the GPU's memory: NVML reports a node, and the kernel's files do not show it.
+def _why_node_unknown(
+    gpu: GpuReading, memory: GpuMemory, ram_bytes: int | None, nodes: Collection[Node]
+) -> str | None:
+    """Return why MemTotal may contain the GPU's memory, None if it does not.
 
-    A node that they do not list, or without memory, is not online: MemTotal does not contain it.
+    It contains the memory of a node that is online. A node that the kernel's files do not list, or without memory,
+    is not. Files that could not be read are no evidence: only buddyinfo has nodes then, without their sizes.
     """
-    if isinstance(gpu.numa_node, Absent) or gpu.numa_node < 0:
-        return False
-    node = next((node for node in nodes if node.id == gpu.numa_node), None)
-    if node is None:
-        return not nodes
+    if isinstance(gpu.numa_node, int) and gpu.numa_node >= 0:
+        node = next((node for node in nodes if node.id == gpu.numa_node), None)
+        if _is_size_unknown(node) if node else not any(isinstance(one.size_bytes, int) for one in nodes):
+            seen = "whose memory is not visible here, or is that of another GPU"
+            return f"NVML reports NUMA node {gpu.numa_node}, {seen}"
+        return None
+    if _is_node_denied(gpu) or ram_bytes is None or ram_bytes <= memory.total_bytes:
+        return None
+    suspect = next((node for node in nodes if _may_be_memory_of(node, memory, len(nodes))), None)
+    if suspect is None:
+        return None
+    return f"NVML could not tell its NUMA node ({_code_of_node(gpu)}), and node {suspect.id} may be its memory"
+
+
+def _is_size_unknown(node: Node) -> bool:
     return isinstance(node.size_bytes, Absent) or isinstance(node.has_cpus, Absent)
+
+
+def _may_be_memory_of(node: Node, memory: GpuMemory, count: int) -> bool:
+    """Return True for a node without CPUs and of the GPU's size, or of several nodes for one that was not read."""
+    if isinstance(node.size_bytes, Absent) or isinstance(node.has_cpus, Absent):
+        return count > 1
+    return not node.has_cpus and abs(node.size_bytes - memory.total_bytes) <= SAME_NODE * memory.total_bytes
+
+
+def _is_node_denied(gpu: GpuReading) -> bool:
+    """Return True if the driver says that the memory is no NUMA node. An older driver cannot: it lacks the call."""
+    return isinstance(gpu.numa_node, int) or gpu.codes.get("numa_node", Code.NOT_SUPPORTED) == Code.NOT_SUPPORTED
+
+
+def _code_of_node(gpu: GpuReading) -> str:
+    return name_of(gpu.codes.get("numa_node", Code.UNKNOWN))
+
+
+def _why_no_node(gpu: GpuReading) -> str:
+    if isinstance(gpu.numa_node, int) and gpu.numa_node >= 0:
+        return f"its NUMA node {gpu.numa_node} is not online"
+    return "its memory is not a NUMA node" if _is_node_denied(gpu) else "no visible NUMA node has its size"
 
 
 def is_integrated(gpu: GpuReading) -> bool:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from memwatch.collectors.base import BaseCollector
-from memwatch.findings import Findings
+from memwatch.findings import Findings, stale_node
 from memwatch.linux.files import KeptFile, ParseError, Roots, SourceUnavailable, read_once
 from memwatch.linux.lxcfs import is_container_limited
 from memwatch.linux.meminfo_checks import ANONYMOUS, FILE_PAGES, Checked, check
@@ -145,14 +145,32 @@ class Collector(BaseCollector):
     def collect(self) -> Findings:
         if not self._read_often():
             self._follow(self._numbers())
-            for number in self._files:
-                self._read(number)
+            self._read_all()
         self._rounds += 1
         self.period_seconds = GPU_PERIOD_SECONDS if self._wanted_often() else PERIOD_SECONDS
         return Findings(nodes=tuple(self._nodes.values()), rejected=sum(self._rejected.values()))
 
     def close(self) -> None:
         self._follow([])
+
+    def _read_all(self) -> None:
+        """Read all nodes. One that cannot be read keeps its size. Raises the error if none can be read.
+
+        A node that is left out would be taken for one that is not online, and its memory for another pool.
+        """
+        errors = [error for number in self._files if (error := self._read(number)) is not None]
+        if errors and len(errors) == len(self._files):
+            raise errors[0]
+
+    def _read(self, number: int) -> Exception | None:
+        try:
+            self._nodes[number], self._rejected[number] = self._files[number].read()
+        except (OSError, ParseError) as error:
+            before, unknown = self._nodes.get(number), Absent.INCONSISTENT
+            self._nodes[number] = stale_node(before) if before else Node(number, unknown, unknown, unknown)
+            self._rejected[number] = 1
+            return error
+        return None
 
     def _read_often(self) -> bool:
         """Read only the nodes that need it often. Return False if all are due, or if one of them disappeared."""
@@ -165,14 +183,6 @@ class Collector(BaseCollector):
         except (OSError, ParseError):
             return False
         return True
-
-    def _read(self, number: int) -> None:
-        """Read one node. One whose file has no size has no figures, and the others keep theirs."""
-        try:
-            self._nodes[number], self._rejected[number] = self._files[number].read()
-        except ParseError:
-            unknown = Absent.INCONSISTENT
-            self._nodes[number], self._rejected[number] = Node(number, unknown, unknown, unknown), 1
 
     def _wanted_often(self) -> list[int]:
         if self._are_system_ram:

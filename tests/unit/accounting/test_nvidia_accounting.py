@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from memwatch.accounting.compose import Composer
 from memwatch.doctor.checks import run_checks
 from memwatch.doctor.model import Check, Verdict
+from memwatch.drivers.nvml.errors import Code
 from memwatch.drivers.nvml.records import Asleep, GpuInstance, GpuMemory, GpuProcess, MissingGpu, NvmlReading
 from memwatch.findings import Findings
 from memwatch.model import Absent, Architecture, Content, PoolKind, ShareKind
@@ -468,3 +469,53 @@ def gpu_checks(found: Accounts) -> list[Check]:
         for check in run_checks(snapshot)
         if check.id.startswith(("devices.", "pools.")) and ".notes." not in check.id
     ]
+
+
+HBM = 95 * GIB
+UNREAD = (Node(0), Node(1))  # as from buddyinfo, while the files of the nodes cannot be read
+READ = (Node(0, 480 * GIB, 380 * GIB, 370 * GIB, has_cpus=True), Node(1, HBM, 90 * GIB, 90 * GIB, has_cpus=False))
+NO_SUCH_CALL = {"numa_node": int(Code.FUNCTION_NOT_FOUND)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "nodes", "architecture"),
+    [
+        ({"numa_node": 1}, READ, Architecture.COHERENT),
+        ({"numa_node": 1}, UNREAD, Architecture.UNKNOWN),
+        ({"numa_node": 1}, UNREAD[:1], Architecture.UNKNOWN),  # a list without sizes is no list of all nodes
+        ({"numa_node": 1}, (), Architecture.UNKNOWN),
+        ({"numa_node": 1}, READ[:1], Architecture.DISCRETE),  # it is not online
+        # Drivers before R555 lack the call, which is no answer.
+        ({"codes": NO_SUCH_CALL}, READ, Architecture.UNKNOWN),
+        ({"codes": NO_SUCH_CALL}, UNREAD, Architecture.UNKNOWN),
+        ({"codes": NO_SUCH_CALL}, (READ[0], Node(1)), Architecture.UNKNOWN),
+        ({"codes": NO_SUCH_CALL}, READ[:1], Architecture.DISCRETE),
+        ({"codes": NO_SUCH_CALL}, (READ[0], replace(READ[1], size_bytes=24 * GIB)), Architecture.DISCRETE),
+        ({"numa_node": Absent.NOT_AVAILABLE, "codes": {"numa_node": 999}}, READ, Architecture.UNKNOWN),
+        # The driver says that it is none.
+        ({"codes": {"numa_node": int(Code.NOT_SUPPORTED)}}, READ, Architecture.DISCRETE),
+    ],
+)
+def test_gpu_memory_is_counted_once_if_nodes_cannot_be_read(
+    fields: dict[str, object], nodes: tuple[Node, ...], architecture: Architecture
+) -> None:
+    """What could not be read is no evidence that MemTotal lacks the GPU's memory: then it is no pool."""
+    size = 575 * GIB
+    gh200 = gpu("NVIDIA GH200 480GB", memory=memory(97871, 1103, 2, 96766), bar1_bytes=NO, **fields)
+
+    found = accounts(gh200, host=ram(100 * GIB, size), nodes=nodes)
+
+    assert found.devices[0].architecture is architecture
+    in_memtotal = architecture is not Architecture.DISCRETE
+    assert sum(pool.size_bytes for pool in found.pools) == (size if in_memtotal else size + 97871 * MIB)
+
+
+def test_old_driver_on_a_machine_with_one_node_keeps_its_pool() -> None:
+    """One node, and System RAM smaller than the card: MemTotal cannot contain its memory."""
+    card = gpu("Tesla A40", memory=memory(46068, 0, 0, 46068), codes=NO_SUCH_CALL)
+    for host, nodes in ((ram(16 * GIB, 32 * GIB), UNREAD), (ram(16 * GIB, 64 * GIB), UNREAD[:1])):
+        (device,) = accounts(card, host=host, nodes=nodes).devices
+        assert (device.architecture, device.evidence[1]) == (
+            Architecture.DISCRETE,
+            "no visible NUMA node has its size",
+        )

@@ -254,6 +254,38 @@ def test_unplugged_node_is_gone_from_the_next_reading(tmp_path: Path) -> None:
     assert after == [[0, *range(2, 9)]] * 12
 
 
+def test_unreadable_node_takes_no_other_along_and_keeps_its_size(tmp_path: Path) -> None:
+    """The HBM of a GH200 would be counted twice if its node were left out."""
+    nodes = tmp_path / "devices/system/node"
+    shutil.copytree(MACHINES / "gh200-numa/sys/devices/system/node", nodes)
+    text = (nodes / "node1/meminfo").read_text()
+    (nodes / "node1/meminfo").write_text("garbled\n")
+    collector = numa.Collector(Roots(tmp_path, tmp_path, tmp_path))
+    unread = {node.id: node for node in collector.collect().nodes}
+    (nodes / "node1/meminfo").write_text(text)
+    for _ in range(10):
+        read = {node.id: node for node in collector.collect().nodes}
+    (nodes / "node1/meminfo").write_text("garbled\n")
+    found = collector.collect()
+    again = {node.id: node for node in found.nodes}
+    collector.close()
+
+    assert isinstance(unread[0].size_bytes, int)
+    assert unread[1].size_bytes is Absent.INCONSISTENT
+    assert (again[1].size_bytes, again[1].has_cpus) == (read[1].size_bytes, False)
+    assert again[1].available_bytes is Absent.STALE
+    assert found.rejected == 1
+
+
+def test_nodes_that_all_fail_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "devices/system/node/node0").mkdir(parents=True)
+    (tmp_path / "devices/system/node/node0/meminfo").write_text("garbled\n")
+    collector = numa.Collector(Roots(tmp_path, tmp_path, tmp_path))
+    with pytest.raises(ParseError, match="node0"):
+        collector.collect()
+    collector.close()
+
+
 def test_nodes_of_two_collectors_are_merged() -> None:
     """The size from sysfs and the free blocks from buddyinfo are merged, for every node of a machine."""
     roots = machine_folder("numa-server-2tib").roots
