@@ -127,6 +127,53 @@ def test_limit_above_memtotal_is_ignored(tmp_path: Path) -> None:
     assert share["used_bytes"] == machine_folder("container-v2").expected["cgroup"]["shares"][0]["used_bytes"]
 
 
+def make_unreadable(file: Path) -> None:
+    """Put a folder in the file's place: also root cannot read it."""
+    file.unlink()
+    file.mkdir()
+
+
+def test_unreadable_limit_is_not_no_limit(tmp_path: Path) -> None:
+    """The container's only limit cannot be read: its share says so, with neither a limit nor a use."""
+    roots = copied(tmp_path, "container-v2")
+    make_unreadable(roots.sysfs / "fs/cgroup/memory.max")
+
+    (share,) = Collector(roots).collect().shares
+
+    assert (share.label, share.limit_bytes, share.used_bytes) == ("Container", *[Absent.NOT_AVAILABLE] * 2)
+    assert share.note == f"the limit of / cannot be read (Is a directory) and may be lower; {NOTE}"
+
+
+def test_unreadable_limit_of_an_ancestor_is_named(tmp_path: Path) -> None:
+    """Another limit is known and shown, but the unread one may be lower. Once it can be read, it counts."""
+    roots, clock = copied(tmp_path, "container-nested"), ManualClock()
+    folder = roots.sysfs / "fs/cgroup/kubepods.slice/kubepods-burstable.slice"
+    make_unreadable(folder / "memory.max")
+    collector = Collector(roots, clock=clock)
+    (unread,) = collector.collect().shares
+    (folder / "memory.max").rmdir()
+    (folder / "memory.max").write_text("4294967296\n")
+    clock.now += RESCAN_SECONDS
+    (read,) = collector.collect().shares
+
+    assert unread.note is not None
+    assert unread.note.startswith("the limit of /kubepods.slice/kubepods-burstable.slice cannot be read")
+    assert read.limit_bytes == 4 * GIB
+    assert "cannot be read" not in (read.note or "")
+
+
+def test_group_without_accounting_has_no_limit_to_read(tmp_path: Path) -> None:
+    """Without the memory controller a group lacks the files, as the root of version 2 does."""
+    roots = copied(tmp_path, "container-nested")
+    folder = roots.sysfs / "fs/cgroup/kubepods.slice"
+    for name in ("memory.max", "memory.current"):
+        (folder / name).unlink(missing_ok=True)
+
+    (share,) = Collector(roots).collect().shares
+
+    assert "cannot be read" not in (share.note or "")
+
+
 def test_new_limit_of_an_ancestor_is_used(tmp_path: Path) -> None:
     """A limit set while the daemon runs is read at the next tick, with the use that counts against it."""
     roots = copied(tmp_path, "container-nested")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -29,6 +29,7 @@ from memwatch.linux.cgroups import in_container
 from memwatch.linux.files import KeptFile, ParseError, Roots, SourceUnavailable, is_shortage, kept_file
 from memwatch.model import OWN_CGROUP, Absent, Bytes, Quality, Share, ShareKind
 from memwatch.options import Doc, SwitchableOptions
+from memwatch.printable import printable
 
 Scope = Literal["auto", "host", "cgroup"]
 
@@ -179,14 +180,39 @@ def _smallest_limit(limit: bytes, stat: Mapping[str, int]) -> int | Absent | Non
     return min([value for value in limits if value is not None], default=None)
 
 
-def open_files(version: CgroupVersion, folder: Path) -> GroupFiles | None:
-    """Open the files; None if memory is not accounted. Raises OSError if file descriptors run out."""
+class UnreadGroup(Struct, frozen=True):
+    """A cgroup whose limit exists and cannot be read."""
+
+    name: str
+    error: OSError
+
+    @property
+    def reason(self) -> Absent:
+        return Absent.NOT_PERMITTED if isinstance(self.error, PermissionError) else Absent.NOT_AVAILABLE
+
+
+def open_files(version: CgroupVersion, folder: Path) -> GroupFiles | OSError | None:
+    """Open the files. None if there are none, as memory is not accounted; the error if one cannot be read.
+
+    Raises OSError if file descriptors run out.
+    """
     try:
         return GroupFiles(version, folder)
     except OSError as error:
         if is_shortage(error):
             raise
-        return None
+        return None if isinstance(error, FileNotFoundError) else error
+
+
+def describe_unread(groups: Sequence[UnreadGroup]) -> str:
+    """Return which limits are unknown, as a part of a sentence."""
+    first = groups[0]
+    others = f" and of {len(groups) - 1} more" if groups[1:] else ""
+    return f"the limit of {first.name}{others} cannot be read ({first.error.strerror}) and may be lower"
+
+
+def _name_of(folder: Path, mount: Path) -> str:
+    return "/" if folder == mount else printable(f"/{folder.relative_to(mount)}")
 
 
 class LimitKills:
@@ -242,6 +268,7 @@ class Collector(BaseCollector):
         self._version = V2
         self._size = 0
         self._groups: list[GroupFiles] = []
+        self._unread: list[UnreadGroup] = []
         self._used: tuple[float, int] | None = None
         self._kills = LimitKills()
         try:
@@ -262,9 +289,10 @@ class Collector(BaseCollector):
         started = time.thread_time()
         groups = [self._bounded(group) for group in self._read()]
         group = limiting_cgroup(groups, self._size)
-        shown = group or groups[-1]
+        shown = group or (groups[-1] if groups else None)
         share = self._build_share(group, shown, any(isinstance(one.limit_bytes, Absent) for one in groups))
-        self.period_seconds = compute_period(group, time.thread_time() - started, self._growth(shown.used_bytes))
+        growth = self._growth(shown.used_bytes) if shown else 0.0
+        self.period_seconds = compute_period(group, time.thread_time() - started, growth)
         return Findings(
             shares=(share,),
             cgroup_oom_kills_total=self._kills.count(group, self._version),
@@ -277,27 +305,37 @@ class Collector(BaseCollector):
             return replace(group, used_bytes=Absent.INCONSISTENT)
         return group
 
-    def _build_share(self, group: CgroupLimit | None, shown: CgroupLimit, some_unknown: bool) -> Share:
-        """`group`: the limiting one; `some_unknown`: the limit of one of the groups cannot be read."""
+    def _build_share(self, group: CgroupLimit | None, shown: CgroupLimit | None, some_odd: bool) -> Share:
+        """Build the share of the limiting group, else of the own one. A limit that cannot be read is not "none".
+
+        `some_odd`: the limit of one of the groups is not a number.
+        """
         word = "Container" if self._contained else "Unit"
-        no_limit = Absent.INCONSISTENT if some_unknown else Absent.NOT_SUPPORTED
-        notes = {
-            "a limit cannot be read": some_unknown,
-            "no limit is set": group is None and not some_unknown,
-            NO_CACHE: shown.includes_cache,
-            CHARGED_NOTE if shown.charges_gpu else NOTE: True,
-        }
+        no_limit = Absent.INCONSISTENT if some_odd else Absent.NOT_SUPPORTED
+        unread = self._unread[-1].reason if self._unread else no_limit
+        with_cache = shown is not None and shown.includes_cache
         return Share(
             id=OWN_CGROUP,
             kind=ShareKind.CGROUP,
-            label=f"{word} limit" if group or some_unknown else word,
+            label=f"{word} limit" if group or some_odd else word,
             within="ram",
-            used_bytes=shown.used_bytes,
-            limit_bytes=no_limit if group is None or group.limit_bytes is None else group.limit_bytes,
+            used_bytes=shown.used_bytes if shown else unread,
+            limit_bytes=unread if group is None or group.limit_bytes is None else group.limit_bytes,
             source=self._version.source,
-            quality=Quality.ESTIMATED if shown.includes_cache else self._version.quality,
-            note="; ".join(text for text, holds in notes.items() if holds),
+            quality=Quality.ESTIMATED if with_cache else self._version.quality,
+            note="; ".join(self._notes(group, shown, some_odd)),
         )
+
+    def _notes(self, group: CgroupLimit | None, shown: CgroupLimit | None, some_odd: bool) -> Iterator[str]:
+        if self._unread:
+            yield describe_unread(self._unread)
+        if some_odd:
+            yield "a limit cannot be read"
+        if group is None and not some_odd and not self._unread:
+            yield "no limit is set"
+        if shown is not None and shown.includes_cache:
+            yield NO_CACHE
+        yield CHARGED_NOTE if shown is not None and shown.charges_gpu else NOTE
 
     def close(self) -> None:
         self._own.close()
@@ -329,9 +367,12 @@ class Collector(BaseCollector):
         home = find_own_cgroup(cgroup, self._read_proc_file("self/mountinfo"), self._roots)
         self._size, self._version = parse_size(self._read_proc_file("meminfo")), home.version
         for folder in home.folders:
-            if (files := open_files(home.version, folder)) is not None:
+            files = open_files(home.version, folder)
+            if isinstance(files, OSError):
+                self._unread.append(UnreadGroup(_name_of(folder, home.mount), files))
+            elif files is not None:
                 self._groups.append(files)
-        if not self._groups:
+        if not self._groups and not self._unread:
             raise SourceUnavailable(f"{home.mount / home.path}: no {home.version.usage} there or in an ancestor")
         self._own_cgroup, self._looked_at = cgroup, self._clock()
 
@@ -344,6 +385,6 @@ class Collector(BaseCollector):
             raise SourceUnavailable(f"{error.filename}: {error.strerror}") from error
 
     def _close_files(self) -> None:
-        groups, self._groups, self._own_cgroup = self._groups, [], b""
+        groups, self._groups, self._unread, self._own_cgroup = self._groups, [], [], b""
         for group in groups:
             group.close()

@@ -49,7 +49,8 @@ class KeptGroup:
             used = parse_sizes(self._file.read())
         except OSError:
             return None
-        regions = [replace(one, used_bytes=used.get(one.region, 0)) for one in self.group.regions]
+        gone = Absent.NOT_AVAILABLE
+        regions = [replace(one, used_bytes=used.get(one.region, gone)) for one in self.group.regions]
         return replace(self.group, regions=tuple(regions))
 
     def close(self) -> None:
@@ -117,7 +118,10 @@ class Collector(BaseCollector):
         limited = limits.count(b" max\n") != limits.count(b"\n")
         if not limited and not _IN_USE.search(current):
             return
-        largest, used = parse_regions(limits), parse_sizes(current)
+        largest = parse_regions(limits)
+        # A limit whose use cannot be read is still a limit.
+        used: dict[str, Bytes] = {one: Absent.NOT_AVAILABLE for one, limit in largest.items() if limit is not None}
+        used |= parse_sizes(current)
         peaks, kept = {}, {}
         if limited:
             peaks = parse_sizes(_read(f"{folder}/dmem.peak"))

@@ -78,10 +78,16 @@ def decode_text(data: bytes | None) -> str:
     return printable((data or b"").split(b"\0")[0].decode("utf-8", "replace").strip())
 
 
-def build_machine(name: Words, gpus: list[str] | None, contained: bool) -> Machine:
-    """`gpus`: descriptions; None if no bus is visible. GPUs are only detected here, their memory is not read."""
+def build_machine(name: Words, gpus: list[str] | None, contained: bool, unread: int = 0) -> Machine:
+    """`gpus`: descriptions; None if no bus is visible. GPUs are only detected here, their memory is not read.
+
+    `unread` counts PCI functions whose class cannot be read: each of them may be a GPU.
+    """
     if gpus is None:
         return Machine(name, "unknown", "It is unknown if there is a GPU: no bus is visible.", contained)
+    if not gpus and unread:
+        text = f"It is unknown if there is a GPU: the class of {unread} PCI functions cannot be read."
+        return Machine(name, "unknown", text, contained)
     if not gpus:
         return Machine(name, "cpu_only", "No GPU found: all memory is System RAM.", contained)
     listed = ", ".join(dict.fromkeys(gpus))
@@ -103,6 +109,7 @@ class Collector(BaseCollector):
         self._roots = roots
         self._pci_names: list[str] = []
         self._pci_gpus: list[PciGpu] = []
+        self._unread = 0
         # Read once: it is a property of the kernel, and reading it sums over all CPUs.
         self._charging = {GPU_CHARGING: CHARGED} if charges_gpu(_read_own_stat(roots)) else {}
 
@@ -112,7 +119,7 @@ class Collector(BaseCollector):
         kind = describe_container(self._roots) if contained else None
         details = ({"virtualization": "WSL2"} if wsl2 else {}) | ({"container": kind} if kind else {})
         machine = replace(
-            build_machine(self._name(), self._gpus(), contained),
+            build_machine(self._name(), self._gpus(), contained, self._unread),
             sees_all_processes=sees_all_processes(read_once(procfs / "2/stat"), contained),
             details=details | self._charging,
         )
@@ -143,8 +150,15 @@ class Collector(BaseCollector):
         names = sorted(os.listdir(pci)) if pci.is_dir() else []
         if names != self._pci_names:
             self._pci_gpus = [gpu for name in names if (gpu := read_gpu(pci / name))]
-            self._pci_names = names
+            self._unread = sum(_is_unread(pci / name) for name in names)
+            # Functions that cannot be read are tried again.
+            self._pci_names = [] if self._unread else names
         return self._pci_gpus
+
+
+def _is_unread(function: Path) -> bool:
+    """Return True for a PCI function that is there, and whose class cannot be read."""
+    return read_once(function / "class") is None and function.exists()
 
 
 def _read_own_stat(roots: Roots) -> bytes | None:

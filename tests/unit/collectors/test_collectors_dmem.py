@@ -116,6 +116,20 @@ def test_use_of_limited_groups_is_read_between_walks(tmp_path: Path) -> None:
     collector.close()
 
 
+def test_limit_whose_use_cannot_be_read_is_still_a_limit(tmp_path: Path) -> None:
+    """Its use is absent, and not 0."""
+    tree = Tree(tmp_path)
+    tree.group("a.slice", 3 * GIB, limit=4 * GIB)
+    tree.write("a.slice", "dmem.current", {})
+    collector = Collector(tree.roots)
+    (unread,) = by_path(reading(collector))["/a.slice"].regions
+    (again,) = by_path(reading(collector))["/a.slice"].regions
+    collector.close()
+
+    assert unread == again
+    assert (unread.region, unread.limit_bytes, unread.used_bytes) == (VRAM, 4 * GIB, Absent.NOT_AVAILABLE)
+
+
 def test_walk_after_the_first_is_done_in_steps(tmp_path: Path) -> None:
     """A thousand groups are spread over several runs, and the old result stays until the last."""
     tree, clock = Tree(tmp_path), Clock()

@@ -112,3 +112,24 @@ def test_added_gpu_is_found_by_the_next_reading(tmp_path: Path) -> None:
     assert after is not None
     assert (before.architecture, after.architecture) == ("cpu_only", "unknown")
     assert "(NVIDIA 10de:2684)" in after.explanation
+
+
+def test_unreadable_pci_functions_are_not_the_absence_of_a_gpu(tmp_path: Path) -> None:
+    """A sandbox may hide their files. They are tried again, and a function that vanished does not count."""
+    roots = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path)
+    pci = roots.sysfs / "bus/pci/devices"
+    (pci / "0000:01:00.0").mkdir(parents=True)
+    (pci / "0000:02:00.0").symlink_to(pci / "gone")
+    collector = Collector(roots)
+    unread = collector.collect().machine
+    for name, text in {"class": "0x020000", "vendor": "0x8086", "device": "0x10d3"}.items():
+        (pci / "0000:01:00.0" / name).write_text(f"{text}\n")
+    read = collector.collect().machine
+
+    assert unread is not None
+    assert (unread.architecture, unread.explanation) == (
+        "unknown",
+        "It is unknown if there is a GPU: the class of 1 PCI functions cannot be read.",
+    )
+    assert read is not None
+    assert read.architecture == "cpu_only"
