@@ -9,7 +9,7 @@ from scripts import otel_collector
 from scripts.reference import (
     commands,
     configuration,
-    engine_requests,
+    effects,
     http_api,
     incident_samples,
     library,
@@ -26,7 +26,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "memwatchd.md": commands.daemon_page,
     "memwatch.md": commands.client_page,
     "rules.md": rules.render,
-    "engine-requests.md": engine_requests.render,
+    "effects.md": effects.render,
     "incident-samples.md": incident_samples.render,
     "library.md": library.render,
 }
