@@ -179,7 +179,8 @@ def bytes_by_pid(clients: ClientUsage, places: Mapping[str, str | None]) -> dict
     """Return bytes by process and place. Bytes in an unknown place are left out."""
     held: dict[int, dict[str, Bytes]] = {}
     for pid, figures in clients.by_pid.items():
-        by_place = {"vram": figures.vram, "gtt": figures.gtt}
+        unread = dict.fromkeys(clients.unread.get(pid, ()), Absent.INCONSISTENT)
+        by_place: dict[str, Bytes] = {"vram": figures.vram, "gtt": figures.gtt, **unread}
         held[pid] = {place: by_place[kind] for kind, place in places.items() if place and by_place[kind]}
     return held
 
@@ -203,6 +204,7 @@ def build_device(
         pci=gpu.card.pci if ":" in gpu.card.pci else Absent.NOT_AVAILABLE,
         driver=f"amdgpu {place.reading.driver}" if isinstance(place.reading.driver, str) else "amdgpu",
         allocates_from=tuple(way for way in ways if way),
+        headroom_bytes=_headroom_reason(gpu, verdict),
         state=gpu.state,
         evidence=verdict.evidence,
         errors={**place.smi.errors, **place.sensors.errors},
@@ -213,6 +215,12 @@ def build_device(
         details=build_details(gpu, place),
         notes=build_notes(gpu, place, clients),
     )
+
+
+def _headroom_reason(gpu: AmdGpu, verdict: ArchitectureDecision) -> Absent:
+    """Return why there is no headroom yet. An APU's carve-out of unknown size makes the sum unknown for good."""
+    is_lost = verdict.is_apu and gpu.vram.total_bytes is Absent.INCONSISTENT
+    return Absent.INCONSISTENT if is_lost else Absent.NOT_AVAILABLE
 
 
 def _process_list(place: GpuContext) -> Words:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from memwatch.drivers.amd.records import AmdGpu
 from memwatch.drivers.amd.smi import SmiProcess
 from memwatch.drivers.drm.records import DrmClient, DrmReading
 from memwatch.model import Absent
+
+REGIONS = frozenset({"vram", "gtt"})
 
 
 class ClientMemory(NamedTuple):
@@ -21,11 +23,15 @@ class ClientMemory(NamedTuple):
 
 
 class ClientUsage(Struct, frozen=True):
-    """`by_pid`: all memory of each process. `total`: each byte once, as processes may share buffers."""
+    """`by_pid`: all memory of each process. `total`: each byte once, as processes may share buffers.
+
+    `unread`: regions of a process of which a size cannot be read.
+    """
 
     by_pid: Mapping[int, ClientMemory]
     total: ClientMemory | Absent
     are_shared: bool
+    unread: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
 
 def sum_clients(
@@ -58,10 +64,13 @@ def sum_clients(
         if process.pid not in by_pid:
             by_pid[process.pid] = ClientMemory(process.vram_bytes, process.gtt_bytes)
             total = _sum(total, by_pid[process.pid])
+    unread = {pid: client.unread & REGIONS for client in clients if client.unread & REGIONS for pid in client.pids}
+    unknown = Absent.INCONSISTENT if unread else total
     return ClientUsage(
-        {pid: held for pid, held in sorted(by_pid.items()) if held != ClientMemory()},
-        drm if isinstance(drm, Absent) else total,
+        {pid: held for pid, held in sorted(by_pid.items()) if held != ClientMemory() or pid in unread},
+        drm if isinstance(drm, Absent) else unknown,
         any(len(client.pids) > 1 and any(client.resident.values()) for client in clients),
+        unread,
     )
 
 

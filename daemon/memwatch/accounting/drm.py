@@ -52,6 +52,7 @@ HIDDEN = "Processes outside this container are not visible: their memory on this
 UNREADABLE = "This user cannot read some processes: their memory on this device is not counted."
 SHARED_CLIENT = "Some processes share one driver client: its bytes are counted once, and listed for each process."
 NO_SIZE = "No file reports the size of its memory; with xe, the dmem cgroup controller does (Linux 6.14 and newer)."
+UNREAD_SIZE = "a lower bound: the size of a client cannot be read"
 NO_MEMORY_KEYS = "Its driver does not report memory."
 # The fdinfo keys by basis.
 KEYS = {"resident": "drm-resident", "memory": "drm-memory", "total": "drm-total", "alloc": "amdxdna-alloc"}
@@ -177,10 +178,11 @@ def sum_clients(gpu: Gpu, place: GpuContext) -> ClientSum:
     is_unseen = not gpu.in_ram.total and not place.reading.is_complete
     notes = {
         "a lower bound: this user cannot read some processes": not place.reading.is_complete and not is_unseen,
+        UNREAD_SIZE: gpu.in_ram.is_partial,
         "shared buffers are counted for each client": len(sharing) > 1,
         "requested sizes, with or without memory behind them": "total" in bases,
     }
-    exact = len(sharing) < 2 and "total" not in bases
+    exact = len(sharing) < 2 and "total" not in bases and not gpu.in_ram.is_partial
     return ClientSum(
         bytes=Absent.NOT_PERMITTED if is_unseen else gpu.in_ram.total,
         source="fdinfo:" + "+".join(KEYS[basis] for basis in bases or ["resident"]),
@@ -211,7 +213,7 @@ def vram_pool(gpu: Gpu, place: GpuContext) -> Pool | None:
         return None
     size = sum(region.size_bytes for region in regions)
     used = sum_figures([region.used_bytes for region in regions])
-    rest = remainder(used, Absent.NOT_SUPPORTED, [gpu.own.total])
+    rest = remainder(used, Absent.NOT_SUPPORTED, Absent.INCONSISTENT if gpu.own.is_partial else [gpu.own.total])
     return Pool(
         id=place.name,
         kind=PoolKind.VRAM,

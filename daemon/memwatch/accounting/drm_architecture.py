@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from memwatch.drivers.drm.cards import can_render
 from memwatch.drivers.drm.records import DrmCard, DrmClient, DrmReading
-from memwatch.model import Absent, Architecture
+from memwatch.model import Absent, Architecture, Bytes
 
 # Drivers with their own accounting module (amdgpu, nvidia), and displays without a GPU.
 OTHERS = frozenset({"amdgpu", "nvidia", "nvidia-drm", "radeon"})
@@ -29,10 +29,14 @@ IN_RAM = ("system", "gtt", "memory", "cpu")
 
 
 class ClientTotals(Struct, frozen=True):
-    """Memory of clients in one place: the total, and by process id."""
+    """Memory of clients in one place: the total, and by process id.
+
+    `is_partial`: the size of a client cannot be read. It is absent for its processes, and the total lacks it.
+    """
 
     total: int
-    by_pid: Mapping[int, int]
+    by_pid: Mapping[int, Bytes]
+    is_partial: bool = False
 
 
 class Gpu(Struct, frozen=True):
@@ -81,15 +85,17 @@ def select_npus(reading: DrmReading) -> tuple[Gpu, ...]:
 
 def sum_by_pid(clients: Iterable[DrmClient], counts: Callable[[str], bool]) -> ClientTotals:
     """Sum the clients in the regions that count. A client that several processes have open counts for each."""
-    total, by_pid = 0, Counter[int]()
+    total, sums, unknown = 0, Counter[int](), set[int]()
     for client in clients:
         size = sum(size for region, size in client.resident.items() if counts(region))
         # panthor reports its internal memory for a client separately.
         size += client.other.get("panthor-resident-memory", 0) if counts("memory") else 0
         total += size
         for pid in client.pids if size else ():
-            by_pid[pid] += size
-    return ClientTotals(total, by_pid)
+            sums[pid] += size
+        if client.unread and any(map(counts, client.unread)):
+            unknown.update(client.pids)
+    return ClientTotals(total, {**sums, **dict.fromkeys(unknown, Absent.INCONSISTENT)}, bool(unknown))
 
 
 def clients_on(card: DrmCard, clients: Iterable[DrmClient]) -> tuple[DrmClient, ...]:

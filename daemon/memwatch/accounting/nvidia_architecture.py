@@ -31,8 +31,14 @@ class ArchitectureDecision(Struct, frozen=True):
 def decide_architecture(
     gpu: GpuReading, ram_bytes: int | None, nodes: Collection[Node], contained: bool
 ) -> ArchitectureDecision:
-    """Decide by the driver's answers. A failing card is `unknown`, never unified."""
-    memory = gpu.memory
+    """Decide by the driver's answers. A failing card is `unknown`, never unified.
+
+    Memory that is a NUMA node stays one while the driver's own figure is missing or wrong: MemTotal contains it.
+    """
+    memory, node = gpu.memory, _find_node(gpu, nodes)
+    if node is not None:
+        text = f"NVML reports NUMA node {node.id}, which has memory and no CPUs"
+        return ArchitectureDecision(Architecture.COHERENT, (text,), node)
     if isinstance(memory, GpuMemory) and memory.total_bytes > 0:
         return _with_memory(gpu, memory, ram_bytes, nodes)
     if isinstance(memory, GpuMemory):
@@ -55,10 +61,6 @@ def decide_architecture(
 def _with_memory(
     gpu: GpuReading, memory: GpuMemory, ram_bytes: int | None, nodes: Collection[Node]
 ) -> ArchitectureDecision:
-    node = _find_node(gpu, nodes)
-    if node is not None:
-        text = f"NVML reports NUMA node {node.id}, which has memory and no CPUs"
-        return ArchitectureDecision(Architecture.COHERENT, (text,), node)
     unknown = _why_node_unknown(gpu, memory, ram_bytes, nodes)
     if unknown:
         return ArchitectureDecision(Architecture.UNKNOWN, (unknown,))

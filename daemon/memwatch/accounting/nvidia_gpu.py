@@ -219,7 +219,7 @@ def nvml_share(gpu: GpuReading, pool: Pool) -> Share:
         within=pool.id,
         used_bytes=used,
         source=f"nvml:{memory_source(gpu)}",
-        quality=Quality.MEASURED,
+        quality=quality_of(gpu.memory),
         device=pool.id,
         note="excludes page cache and CPU allocations on this node",
     )
@@ -236,7 +236,7 @@ def mig_share(instance: GpuInstance, device: str) -> Share:
         used_bytes=memory.used_bytes if isinstance(memory, GpuMemory) else memory,
         limit_bytes=memory.total_bytes if isinstance(memory, GpuMemory) else memory,
         source="nvml:memory_info_v2" if known else "nvml",
-        quality=Quality.MEASURED,
+        quality=quality_of(memory),
         device=device,
     )
 
@@ -254,7 +254,7 @@ def vram_pool(gpu: GpuReading, memory: GpuMemory, name: str, kind: PoolKind, num
         used_bytes=used,
         available_bytes=memory.free_bytes,
         source=f"nvml:{memory_source(gpu)}",
-        quality=Quality.MEASURED,
+        quality=quality_of(memory),
         reserved_bytes=memory.reserved_bytes,
         unattributed_bytes=rest.bytes,
         overlap=rest.overlap,
@@ -316,6 +316,11 @@ def with_contents(pool: Pool, node: Node, by_driver: int) -> Pool:
         Content("free", free),
     )
     return replace(pool, unattributed_bytes=rest.bytes, contents=parts)
+
+
+def quality_of(memory: GpuMemory | Absent) -> Quality:
+    is_estimated = isinstance(memory, GpuMemory) and memory.is_estimated
+    return Quality.ESTIMATED if is_estimated else Quality.MEASURED
 
 
 def memory_source(gpu: GpuReading) -> str:

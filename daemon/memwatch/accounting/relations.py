@@ -30,6 +30,8 @@ from memwatch.snapshot import Machine, Node
 from memwatch.units import size
 
 RAM = "ram"
+# Reasons of figures that the driver has, but not now: the rest may contain them.
+LOST = frozenset({Absent.STALE, Absent.INCONSISTENT})
 OVERLAP = "the sum of its processes exceeds it: they share buffers, or were read at another time"
 MIXED = "GPUs of different kinds: each pool below is separate memory, and each share is part of a pool."
 
@@ -86,6 +88,7 @@ def without_nodes(ram: Pool, nodes: Sequence[Node]) -> Pool:
     if not nodes or isinstance(sizes, Absent) or sizes >= ram.size_bytes:
         return ram
     size = ram.size_bytes - sizes
+    is_estimated = Quality.ESTIMATED in (ram.quality, *(node.quality for node in nodes))
     available = _less(ram.available_bytes, [node.available_bytes for node in nodes])
     available = available if isinstance(available, Absent) else min(size, available)
     free, aside = _less(ram.free_bytes, [node.free_bytes for node in nodes]), min(size, ram.set_aside_bytes)
@@ -102,7 +105,7 @@ def without_nodes(ram: Pool, nodes: Sequence[Node]) -> Pool:
         unattributed_bytes=Absent.NOT_SUPPORTED,
         contents=(),
         source=f"{ram.source} less GPU nodes",
-        quality=Quality.DERIVED,
+        quality=Quality.ESTIMATED if is_estimated else Quality.DERIVED,
     )
     return _with_contents(rest, ram.contents, nodes)
 
@@ -142,13 +145,20 @@ def _less(figure: Bytes, parts: Sequence[Bytes]) -> Bytes:
 
 
 def with_devices(ram: Pool, beyond: Sequence[Bytes]) -> Pool:
-    """Move memory of devices from unattributed memory to "devices": no line of meminfo contains it."""
+    """Move memory of devices from unattributed memory to "devices": no line of meminfo contains it.
+
+    If a device's figure is lost, it is not known how much of the rest is unattributed.
+    """
     rest = ram.unattributed_bytes
     if isinstance(rest, Absent):
         return ram
-    if Absent.STALE in beyond:
-        return replace(ram, unattributed_bytes=Absent.STALE, contents=())
-    known = sum(figure for figure in beyond if isinstance(figure, int) and figure <= ram.size_bytes)
+    unknown = [
+        figure for figure in beyond if figure in LOST or (isinstance(figure, int) and figure > ram.size_bytes)
+    ]
+    if unknown:
+        reason = unknown[0] if isinstance(unknown[0], Absent) else Absent.INCONSISTENT
+        return replace(ram, unattributed_bytes=reason, contents=())
+    known = sum(figure for figure in beyond if isinstance(figure, int))
     explained = min(known, rest)
     contents = ram.contents
     if contents and explained:

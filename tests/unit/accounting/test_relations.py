@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.accounting.relations import clamp, with_devices
+from memwatch.accounting.relations import clamp, with_devices, without_nodes
 from memwatch.model import Absent, Content, Quality, Share, ShareKind
+from memwatch.snapshot import Node
 from support.fakes import GIB, ram
 
 SIZE = 64 * GIB
@@ -38,14 +39,30 @@ def test_use_above_the_size_of_the_pool_rejects_both_figures() -> None:
     assert (found.used_bytes, found.limit_bytes) == (Absent.INCONSISTENT, Absent.INCONSISTENT)
 
 
-@pytest.mark.parametrize(("figure", "explained"), [(SIZE - 1, 5 * GIB), (SIZE, 5 * GIB), (SIZE + 1, 0)])
-def test_device_memory_is_attributed_unless_it_is_larger_than_system_ram(figure: int, explained: int) -> None:
-    """A larger figure cannot be memory of this machine, so nothing is explained by it."""
-    parts = (Content("anonymous", 35 * GIB), Content("unattributed", 5 * GIB), Content("free", 24 * GIB))
-    host = replace(ram(40 * GIB), unattributed_bytes=5 * GIB, contents=parts)
+PARTS = (Content("anonymous", 35 * GIB), Content("unattributed", 5 * GIB), Content("free", 24 * GIB))
+HOST = replace(ram(40 * GIB), unattributed_bytes=5 * GIB, contents=PARTS)
 
-    found = with_devices(host, [figure])
 
-    assert found.unattributed_bytes == 5 * GIB - explained
-    assert found.overlap is (explained > 0)
-    assert {part.kind: part.size_bytes for part in found.contents}.get("devices", 0) == explained
+@pytest.mark.parametrize("figure", [SIZE - 1, SIZE])
+def test_device_memory_is_attributed_up_to_all_that_is_unattributed(figure: int) -> None:
+    found = with_devices(HOST, [figure])
+
+    assert (found.unattributed_bytes, found.overlap) == (0, True)
+    assert {part.kind: part.size_bytes for part in found.contents}["devices"] == 5 * GIB
+
+
+@pytest.mark.parametrize("figure", [SIZE + 1, Absent.INCONSISTENT])
+def test_unattributed_memory_is_unknown_without_that_of_a_device(figure: int | Absent) -> None:
+    """A figure larger than System RAM cannot be true either, and the rest contains the memory of the device."""
+    found = with_devices(HOST, [figure])
+
+    assert (found.unattributed_bytes, found.contents) == (Absent.INCONSISTENT, ())
+
+
+def test_system_ram_without_gpu_nodes_stays_an_estimate() -> None:
+    host = replace(ram(40 * GIB), quality=Quality.ESTIMATED)
+    node = Node(1, 8 * GIB, 4 * GIB, 4 * GIB, has_cpus=False)
+
+    assert without_nodes(host, [node]).quality is Quality.ESTIMATED
+    assert without_nodes(ram(40 * GIB), [replace(node, quality=Quality.ESTIMATED)]).quality is Quality.ESTIMATED
+    assert without_nodes(ram(40 * GIB), [node]).quality is Quality.DERIVED

@@ -219,3 +219,17 @@ def test_arbitrary_bytes_raise_nothing(data: bytes) -> None:
     found = parse_fdinfo(data)
 
     assert found is None or found.client_id >= 0
+
+
+def test_size_that_cannot_be_read_is_not_zero() -> None:
+    """Its region is named, unless an older key stands in for it, or another descriptor of the client is sound."""
+    text = fdinfo("xe", 3, "0000:03:00.0", system="none", vram0="8 MiB")
+    odd, sound = parsed(text), parsed(text.replace("none", "4 MiB"))
+    merged = merge_clients([ClientDescriptor(7, "renderD128", one) for one in (odd, sound)])
+
+    assert (odd.resident, odd.unread) == ({"vram0": 8 * MIB}, {"system"})
+    assert [(one.resident, one.unread) for one in merged] == [(sound.resident, frozenset())]
+    assert parsed(text + "drm-memory-system: 4 MiB\n").unread == frozenset()
+    assert parsed(PANTHOR.replace("panthor-resident-memory:\t10396", "panthor-resident-memory:\t-5")).unread == {
+        "memory"
+    }

@@ -68,14 +68,33 @@ def test_limits_themselves_are_valid() -> None:
     assert merge_rows([row(32768, 100)], LIMITS, capacity=100) == (GpuProcess(32768, 100),)
 
 
-@pytest.mark.parametrize(
-    ("used", "free", "reserved"),
-    [(101, 0, 0), (0, 101, 0), (0, 0, 101), (NVML_VALUE_NOT_AVAILABLE, 0, Absent.NOT_SUPPORTED)],
-)
-def test_part_beyond_the_total_is_rejected(used: int, free: int, reserved: int | Absent) -> None:
-    """Used, free or reserved memory above the total is a contradiction."""
+@pytest.mark.parametrize(("used", "free"), [(101, 101), (NVML_VALUE_NOT_AVAILABLE, NVML_VALUE_NOT_AVAILABLE)])
+def test_two_parts_beyond_the_total_are_rejected(used: int, free: int) -> None:
     with pytest.raises(ImplausibleAnswerError, match="memory"):
-        plausible_memory(GpuMemory(2, 100, used, free, reserved))
+        plausible_memory(GpuMemory(2, 100, used, free, Absent.NOT_SUPPORTED))
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("answer", "used", "free", "reserved"),
+    [
+        (GpuMemory(2, 80 * GIB, (1 << 64) - 5, 59 * GIB, GIB), 20 * GIB, 59 * GIB, GIB),
+        (GpuMemory(2, 80 * GIB, 20 * GIB, (1 << 64) - 5, GIB), 20 * GIB, 59 * GIB, GIB),
+        (GpuMemory(2, 80 * GIB, 20 * GIB, 59 * GIB, (1 << 64) - 5), 20 * GIB, 59 * GIB, Absent.INCONSISTENT),
+        (GpuMemory(2, 80 * GIB, 70 * GIB, 80 * GIB, GIB), 70 * GIB, 9 * GIB, GIB),
+        (GpuMemory(2, 80 * GIB, 20 * GIB, 0, GIB), 20 * GIB, 0, GIB),
+    ],
+    ids=["used", "free", "reserved", "sum above", "sum below"],
+)
+def test_part_that_the_others_refute_is_estimated(
+    answer: GpuMemory, used: int, free: int, reserved: int | Absent
+) -> None:
+    """A wrapped `used`, which the pool is not made of, cost the whole pool. Free memory is never above the rest."""
+    found = plausible_memory(answer)
+
+    assert found == GpuMemory(2, 80 * GIB, used, free, reserved, is_estimated=True)
 
 
 def test_sieve_counts_rejections() -> None:
@@ -83,7 +102,7 @@ def test_sieve_counts_rejections() -> None:
     sieve = AnswerValidator(LIMITS)
 
     answers = [
-        sieve.memory(GpuMemory(2, 1, 2, 0, 0)),
+        sieve.memory(GpuMemory(2, 1, 2, 2, 0)),
         sieve.processes([row(0, 0)], None),
         sieve.processes([row(0, 0)], None),
     ]

@@ -103,7 +103,9 @@ def parse_bad_pages(data: bytes) -> dict[str, int]:
 
 
 def build_region(total: Bytes, used: Bytes) -> Region:
-    """Build a region. A use that exceeds the total is inconsistent and left out."""
+    """Build a region. A use that exceeds the total is inconsistent and left out, and so is a total of 0 in use."""
+    if total == 0 and isinstance(used, int) and used:
+        return Region(Absent.INCONSISTENT, used)
     if isinstance(total, int) and isinstance(used, int) and used > total:
         return Region(total, Absent.INCONSISTENT)
     return Region(total, used)

@@ -30,7 +30,10 @@ _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class Fdinfo(Struct, frozen=True):
-    """One descriptor's client. `rejected` counts, by key, lines without a valid size; they are left out."""
+    """One descriptor's client. `rejected` counts, by key, lines without a valid size; they are left out.
+
+    `unread`: regions of `resident` whose size is among them.
+    """
 
     driver: str
     pdev: str | None
@@ -40,6 +43,7 @@ class Fdinfo(Struct, frozen=True):
     shared: Mapping[str, int]
     other: Mapping[str, int]
     rejected: Mapping[str, int] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
 
 
 class ClientDescriptor(NamedTuple):
@@ -74,7 +78,18 @@ def parse_fdinfo(data: bytes) -> Fdinfo | None:
         shared=sizes["shared"],
         other=sizes["other"],
         rejected=rejected,
+        unread=_find_unread(basis, resident, rejected) if rejected else frozenset(),
     )
+
+
+def _find_unread(basis: Basis | None, resident: Mapping[str, int], rejected: Mapping[str, int]) -> frozenset[str]:
+    """Return the regions whose size cannot be read. drm-memory-* stands in for drm-resident-*, and for no other."""
+    keys = [_parse_key(key.encode()) for key in rejected]
+    kinds = ("resident", "memory") if basis == "resident" else (basis,)
+    regions = {region for kind, region in keys if kind in kinds} - resident.keys()
+    inside = {"alloc"} if basis == "alloc" else set()
+    is_in_ram = any(kind in inside or region == "panthor-resident-memory" for kind, region in keys)
+    return frozenset(regions | ({"memory"} if is_in_ram else set()))
 
 
 def _parse_sizes(data: bytes) -> tuple[dict[str, dict[str, int]], Mapping[str, int]]:
@@ -128,7 +143,8 @@ def merge_clients(held: Iterable[ClientDescriptor]) -> tuple[DrmClient, ...]:
     owners: dict[tuple[str, str, int], set[int]] = {}
     for one in held:
         key = (one.info.driver, one.info.pdev or one.node, one.info.client_id)
-        first.setdefault(key, one)
+        if key not in first or (first[key].info.unread and not one.info.unread):
+            first[key] = one
         owners.setdefault(key, set()).add(one.pid)
     return tuple(_build_client(first[key], tuple(sorted(owners[key]))) for key in sorted(first))
 
@@ -145,4 +161,5 @@ def _build_client(one: ClientDescriptor, pids: tuple[int, ...]) -> DrmClient:
         resident=info.resident,
         shared=info.shared,
         other=info.other,
+        unread=info.unread,
     )

@@ -52,7 +52,7 @@ class DrmClient(Struct, frozen=True):
     `resident` is in bytes by region (`vram`, `gtt`, `system0`, `memory`, …), from the keys named by `basis`.
     Without a `basis` the driver prints no memory sizes, which is not the same as 0. `shared` is the part that other
     clients may hold too. `other` has further sizes in bytes by their own key: `amd-evicted-vram`,
-    `panthor-resident-memory`, …
+    `panthor-resident-memory`, … `unread`: regions whose size cannot be read; `resident` lacks it.
     """
 
     driver: str
@@ -64,6 +64,7 @@ class DrmClient(Struct, frozen=True):
     resident: Mapping[str, int]
     shared: Mapping[str, int] = field(default_factory=dict)
     other: Mapping[str, int] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
 
 
 class DrmReading(Struct, frozen=True, eq=False):

@@ -19,6 +19,7 @@ class GpuMemory(Struct, frozen=True):
     """nvmlDeviceGetMemoryInfo in bytes. Version 2: used + free + reserved = total.
 
     Version 1 (drivers without v2): `used_bytes` includes reserved memory, and `reserved_bytes` is absent.
+    `is_estimated`: the driver's figures contradict each other, and one of them follows from the others.
     """
 
     version: int
@@ -26,6 +27,7 @@ class GpuMemory(Struct, frozen=True):
     used_bytes: int
     free_bytes: int
     reserved_bytes: Bytes
+    is_estimated: bool = False
 
 
 class GpuProcess(Struct, frozen=True):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess
 from memwatch.model import Absent, Bytes
@@ -17,6 +18,8 @@ NVML_VALUE_NOT_AVAILABLE = 0xFFFFFFFF_FFFFFFFF
 # No GPU has an exbibyte of memory.
 MAX_BYTES = 1 << 60
 NO_INSTANCE = 0xFFFFFFFF
+# Parts of a GPU's memory may differ from its total by this much, as they are not counted at the same instant.
+MIN_GAP_BYTES, MIN_GAP_RATIO = 64 << 20, 0.02
 
 
 class ImplausibleAnswerError(ValueError):
@@ -35,13 +38,26 @@ class Limits(Struct, frozen=True):
 
 
 def plausible_memory(memory: GpuMemory) -> GpuMemory:
-    """Return `memory`, or raise `ImplausibleAnswerError` if a part exceeds the total, or that any GPU's size."""
-    if memory.total_bytes > MAX_BYTES:
-        raise ImplausibleAnswerError("memory")
+    """Return `memory`, with a part that the others refute replaced by what they leave of the total.
+
+    Raises `ImplausibleAnswerError` if the total exceeds that of any GPU, or more than one part exceeds the total.
+    """
+    total = memory.total_bytes
     reserved = 0 if isinstance(memory.reserved_bytes, Absent) else memory.reserved_bytes
-    if max(memory.free_bytes, memory.used_bytes, reserved) > memory.total_bytes:
+    parts = {"used_bytes": memory.used_bytes, "free_bytes": memory.free_bytes, "reserved_bytes": reserved}
+    too_large = [name for name, size in parts.items() if size > total]
+    if total > MAX_BYTES or len(too_large) > 1:
         raise ImplausibleAnswerError("memory")
-    return memory
+    if too_large == ["reserved_bytes"]:
+        return replace(memory, reserved_bytes=Absent.INCONSISTENT, is_estimated=True)
+    if too_large:
+        left = total - sum(size for name, size in parts.items() if name not in too_large)
+        return replace(memory, **{too_large[0]: max(0, left)}, is_estimated=True)
+    if abs(total - sum(parts.values())) <= max(MIN_GAP_BYTES, MIN_GAP_RATIO * total):
+        return memory
+    # One of them is wrong: the smaller figure of free memory is the safe one.
+    left = max(0, total - memory.used_bytes - reserved)
+    return replace(memory, free_bytes=min(memory.free_bytes, left), is_estimated=True)
 
 
 def process_capacity(memory: GpuMemory | Absent, bar1: Bytes, limits: Limits) -> int | None:
@@ -124,9 +140,12 @@ class AnswerValidator:
         if isinstance(memory, Absent):
             return memory
         try:
-            return plausible_memory(memory)
+            found = plausible_memory(memory)
         except ImplausibleAnswerError as implausible:
             return self._reject(implausible)
+        if found.is_estimated:
+            self._reject(ImplausibleAnswerError("memory"))
+        return found
 
     def processes(self, rows: list[Row] | Absent, capacity: int | None) -> tuple[GpuProcess, ...] | Absent:
         if isinstance(rows, Absent):
