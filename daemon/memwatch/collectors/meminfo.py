@@ -14,7 +14,7 @@ from memwatch.linux.files import KeptFile, ParseError, Roots, kept_file, read_on
 from memwatch.linux.huge_pages import read_unused_huge_pages
 from memwatch.linux.lxcfs import LXCFS, is_container_limited
 from memwatch.linux.meminfo import KERNEL, Meminfo, compute_available, parse_low_watermark
-from memwatch.linux.meminfo_checks import Checked, check
+from memwatch.linux.meminfo_checks import FILE_PAGES, Checked, check
 from memwatch.model import Absent, Bytes, Content, Pool, PoolKind, Quality
 from memwatch.snapshot import Swap, ZfsCache
 
@@ -24,7 +24,7 @@ ARC_RETRY_TICKS = 60
 # Without these lines the pool is not shown by use.
 NEEDED_BY_USE = frozenset({"AnonPages", "Shmem", "SUnreclaim"})
 # Lines of which the pool by use is made: one that is wrong makes the others say too much or too little.
-_BY_USE = NEEDED_BY_USE.union(KERNEL, ("Hugetlb", "KReclaimable"))
+_BY_USE = NEEDED_BY_USE.union(KERNEL, FILE_PAGES, ("Hugetlb", "KReclaimable"))
 
 _AVAILABLE = re.compile(rb"^MemAvailable: +(\d{1,19}) kB\n", re.MULTILINE)
 _ARC_LINE = re.compile(rb"^(size|c_min) +\d+ +(\d{1,19})\n", re.MULTILINE)

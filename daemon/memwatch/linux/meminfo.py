@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from memwatch.linux.files import ParseError
-from memwatch.linux.meminfo_checks import ANONYMOUS, COUNTED, FILE_PAGES
+from memwatch.linux.meminfo_checks import ANONYMOUS, COUNTED, FILE_PAGES, UNREAD
 from memwatch.model import Quality
 
 KERNEL = ("SUnreclaim", "KernelStack", "PageTables", "SecPageTables", "Percpu", "Zswap")
@@ -34,6 +34,7 @@ class MeminfoLayout(NamedTuple):
 
     keys: tuple[str, ...]
     places: struct.Struct
+    unread: tuple[str, ...]  # needed lines without a number
     blank: bytes | None  # None if a needed line has no number, or a wider one than any number can be
 
 
@@ -47,6 +48,7 @@ class AvailableMemory(NamedTuple):
 
 def parse_layout(data: bytes) -> MeminfoLayout:
     keys: list[str] = []
+    unread: list[str] = []
     places, is_odd = "", False
     start = end = 0  # start of the line, end of the last needed number
     for line in data.split(b"\n")[:-1]:
@@ -57,9 +59,12 @@ def parse_layout(data: bytes) -> MeminfoLayout:
                 keys.append(key)
                 places += f"{start + found.start(1) - end}x{len(found[1])}s"
                 end = start + found.end(1)
+            else:
+                unread.append(key)
             is_odd = is_odd or found is None or len(found[1]) > _MAX_COLUMN_WIDTH
         start += len(line) + 1
-    return MeminfoLayout(tuple(keys), struct.Struct(places), None if is_odd else data.translate(_WITHOUT_DIGITS))
+    blank = None if is_odd else data.translate(_WITHOUT_DIGITS)
+    return MeminfoLayout(tuple(keys), struct.Struct(places), tuple(one for one in unread if one not in keys), blank)
 
 
 class Meminfo:
@@ -69,7 +74,10 @@ class Meminfo:
         self._layout = parse_layout(b"")
 
     def parse(self, data: bytes) -> dict[str, int]:
-        """Return the needed lines by name, in KiB as the kernel prints them (lines without a unit are counts)."""
+        """Return the needed lines by name, in KiB as the kernel prints them (lines without a unit are counts).
+
+        A line without a number is `UNREAD`, which `check` refutes: it is not the same as no line.
+        """
         if not data.endswith(b"\n"):
             raise ParseError(f"meminfo ends in the middle of a line: …{data[-40:]!r}")
         layout = self._layout
@@ -81,7 +89,8 @@ class Meminfo:
 
 
 def _numbers(layout: MeminfoLayout, data: bytes) -> dict[str, int]:
-    return dict(zip(layout.keys, map(int, layout.places.unpack_from(data)), strict=True))
+    found = dict(zip(layout.keys, map(int, layout.places.unpack_from(data)), strict=True))
+    return {**found, **dict.fromkeys(layout.unread, UNREAD)} if layout.unread else found
 
 
 def parse_low_watermark(zoneinfo: bytes, page_size: int) -> int:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 # No machine has an exbibyte of memory.
 MAX_KIB = 1 << 50
+# A line that is there, without a number that can be read.
+UNREAD = 1 << 70
 # Kernel counters are kept per CPU and lag a little behind each other.
 MIN_EXCESS_KIB, MIN_EXCESS_RATIO = 65_536, 0.02
 # The kernel keeps a part of free memory for itself, which no administrator sets to a quarter of the machine.
@@ -58,11 +60,13 @@ def _is_plain(kib: Mapping[str, int]) -> bool:
 def _refuted(kib: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     size, swap = kib.get("MemTotal", 0), kib.get("SwapTotal", 0)
     for key, value in kib.items():
-        if value > MAX_KIB:
+        if value == UNREAD:
+            yield key, f"{key} has no number that can be read"
+        elif value > MAX_KIB:
             yield key, f"{key} {value} kB is more than any machine has"
         elif key not in BESIDE and 0 < size < value and size <= MAX_KIB:
             yield key, f"{key} {value} kB is more than MemTotal {size} kB"
-    if kib.get("SwapFree", 0) > swap:
+    if swap < kib.get("SwapFree", 0) < UNREAD:
         yield "SwapFree", f"SwapFree {kib['SwapFree']} kB is more than SwapTotal {swap} kB"
 
 
