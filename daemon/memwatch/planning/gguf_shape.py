@@ -147,7 +147,7 @@ def _windows(keys: Keys) -> Fields:
     owners = max(0, keys.layers - shared)
     if flags:
         wide = keys.number("attention.key_length"), keys.number("attention.key_length_swa")
-        own = {"full_kv_width": _global_width(keys, flags, wide[0])} if wide[1] else {}
+        own = _global_heads(keys, flags, wide[0]) if wide[1] else {}
         narrow = {"head_dim": wide[1], "v_head_dim": 0} if wide[1] else {}
         full = sum(not one for one in flags[:owners])
         return {"sliding_window": window, "full_layers": full, "shared_kv_layers": shared, **own, **narrow}
@@ -162,11 +162,12 @@ def _windows(keys: Keys) -> Fields:
     return {"sliding_window": window, "full_layers": owners // pattern, "shared_kv_layers": shared}
 
 
-def _global_width(keys: Keys, flags: Sequence[int], head: int) -> int:
-    """Return the width of keys in layers without a window, which may have other heads (Gemma 4)."""
+def _global_heads(keys: Keys, flags: Sequence[int], head: int) -> Fields:
+    """Return the KV heads of layers without a window, and the width of their keys (Gemma 4)."""
     heads = keys.layered("attention.head_count_kv")
     full = [count for count, near in zip(heads, flags, strict=False) if not near]
-    return head * (max(full) if full else keys.number("attention.head_count_kv"))
+    count = max(full) if full else keys.number("attention.head_count_kv")
+    return {"full_kv_width": head * count, "full_kv_heads": count}
 
 
 def _recurrent(keys: Keys) -> Fields:

@@ -28,7 +28,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd"),
     "n_layers": ("num_hidden_layers", "n_layer", "num_layers"),
     "n_heads": ("num_attention_heads", "n_head"),
-    "n_kv_heads": ("num_key_value_heads",),
+    "n_kv_heads": ("num_key_value_heads", "num_attention_groups"),
     "vocab_size": ("vocab_size",),
     "head_dim": ("head_dim", "attention_head_dim"),
     "context": ("max_position_embeddings", "n_positions"),

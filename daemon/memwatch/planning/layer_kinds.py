@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Sequence
 
-from memwatch.planning.config_keys import Fields, Json, count_layers, layer_types, number
+from memwatch.planning.config_keys import (
+    Fields,
+    Json,
+    UnknownFamilyError,
+    count_layers,
+    integers,
+    layer_types,
+    number,
+)
 from memwatch.planning.number_formats import FLOAT32_BYTES
 from memwatch.planning.sparse_attention import indexed_layers
 
@@ -56,6 +64,73 @@ def glm_moe_layers(text: Json) -> Fields:
         **experts,
         "shared_intermediate_size": shared,
         "extra_parameters": number(text, "n_routed_experts") * experts["moe_layers"],
+    }
+
+
+def longcat_layers(text: Json) -> Fields:
+    """LongCat Flash: each layer has two attentions with a cache each, two dense MLPs and the experts."""
+    layers = count_layers(text)
+    return {
+        **latent_layers(text),
+        "n_layers": 2 * layers,
+        "mlp_layers": layers,
+        "moe_layers": layers,
+        "shared_intermediate_size": 2 * number(text, "ffn_hidden_size", "intermediate_size"),
+    }
+
+
+def minimax_m2_layers(text: Json) -> Fields:
+    """Full attention in all layers: `attn_type_list`, which MiniMax M1 mixed, has only ones."""
+    if any(one != 1 for one in integers(text, "attn_type_list")):
+        raise UnknownFamilyError("attn_type_list has other layers than full attention, whose cache is not known")
+    return {}
+
+
+def mimo_layers(text: Json) -> Fields:
+    """MiMo V2: layers with a window have more KV heads, and values are narrower than keys."""
+    layers, pattern = count_layers(text), integers(text, "hybrid_layer_pattern")
+    types = layer_types(text) or ["full_attention" if not one else "" for one in pattern[:layers]]
+    full = types.count("full_attention") if types else 1 + layers // 6
+    heads, head = number(text, "num_key_value_heads"), number(text, "head_dim")
+    values = number(text, "v_head_dim") or head
+    near, others = number(text, "swa_head_dim") or head, number(text, "swa_num_key_value_heads") or 2 * heads
+    more = max(0, number(text, "swa_num_attention_heads") - number(text, "num_attention_heads"))
+    experts, frequency = experts_layers(text), integers(text, "moe_layer_freq")
+    return {
+        **experts,
+        "moe_layers": sum(map(bool, frequency[:layers])) if frequency else experts["moe_layers"],
+        "sliding_window": number(text, "sliding_window_size", "sliding_window") or 128,
+        "full_layers": full,
+        "full_kv_width": -(-heads * (head + values) // 2),
+        "full_kv_heads": heads,
+        "n_kv_heads": others,
+        "head_dim": near,
+        "v_head_dim": number(text, "swa_v_head_dim") or values,
+        "extra_parameters": (layers - full) * more * number(text, "hidden_size") * (near + values),
+    }
+
+
+def step_layers(text: Json) -> Fields:
+    """Step 3.5: layers with a window have more query heads, and KV heads in groups."""
+    layers, given = count_layers(text), text.get("attention_other_setting")
+    other: Json = given if isinstance(given, dict) else {}
+    heads, head = number(text, "num_attention_groups", "num_key_value_heads"), number(text, "head_dim")
+    listed = text.get("moe_layers_enum")
+    experts = {one for one in listed.split(",") if one.strip()} if isinstance(listed, str) else range(3, layers)
+    queries = number(other, "num_attention_heads") or number(text, "num_sliding_attention_heads")
+    near = layer_types(text).count("sliding_attention")
+    more = max(0, queries - number(text, "num_attention_heads")) * head
+    return {
+        "n_kv_heads": number(other, "num_attention_groups") or heads,
+        "full_kv_width": heads * head,
+        "full_kv_heads": heads,
+        "n_experts": number(text, "moe_num_experts", "n_routed_experts", "num_experts"),
+        "active_experts": number(text, "moe_top_k", "num_experts_per_tok"),
+        "moe_layers": len(experts),
+        "intermediate_size": number(text, "moe_intermediate_size"),
+        "dense_intermediate_size": number(text, "intermediate_size"),
+        "shared_intermediate_size": number(text, "share_expert_dim"),
+        "extra_parameters": near * 2 * number(text, "hidden_size") * more,
     }
 
 
@@ -141,6 +216,7 @@ def gemma4_layers(text: Json) -> Fields:
         "shared_kv_layers": shared,
         "full_layers": types[: layers - shared].count("full_attention"),
         "full_kv_width": heads * number(text, "global_head_dim", "head_dim"),
+        "full_kv_heads": heads,
         "extra_parameters": tables,
     }
 
