@@ -26,6 +26,7 @@ def engine_families(snapshot: Snapshot) -> Iterator[Metric]:
         ("kv_cache_bytes", "Memory in bytes that a model server reserved for its KV cache."),
         ("kv_cache_used_bytes", "Part of the KV cache in bytes that holds tokens."),
         ("kv_cache_ratio", "Used fraction of the KV cache of the fullest replica or rank, 0–1."),
+        ("kv_cache_mean_ratio", "Mean used fraction of the KV caches of all replicas or ranks, 0–1."),
         ("remainder_bytes", "Memory of a model server in bytes without weights and KV cache."),
     ):
         yield gauge(f"engine_{name}", text, [((one.id,), getattr(one, name)) for one in engines], ENGINE)
