@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from msgspec.structs import asdict
 
 from memwatch.alerts.rules import COLLECTOR_FAILED, EVENTS, FACTS
-from memwatch.alerts.state import AlertState, Key
+from memwatch.alerts.state import MAX_ROUNDS, AlertState, Key
 from memwatch.clock import Moment
 from memwatch.printable import printable
 from memwatch.silences import MAX_SECONDS, MAX_SILENCES, Silence, in_force
@@ -166,6 +166,7 @@ def _state_json(key: Key, state: AlertState, asleep: float) -> dict[str, Any]:
         "source": state.source,
         "wait": state.wait_seconds,
         "left_out": state.left_out,
+        "rounds": state.rounds,
         **{name: None if time is None else time + asleep for name, time in times.items()},
     }
 
@@ -195,6 +196,7 @@ def _parse_state(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[
         source=printable(str(one.get("source", ""))),
         wait_seconds=_number(one.get("wait", 0.0)),
         left_out=min(MAX_ALERTS, max(0, int(one.get("left_out", 0)))),
+        rounds=min(MAX_ROUNDS, max(0, int(one.get("rounds", 0)))),
     )
     return (str(one["rule"]), printable(str(one["target"]))), state
 

@@ -26,8 +26,13 @@ PENDING_GONE_SECONDS = 60.0
 CHANGE_SECONDS = 30.0
 # Events of one notification, of which receivers get at most 16 reasons. The number of others is one of them.
 MAX_EVENTS = 15
+# Events that keep coming are notified at intervals that double up to this one: four times in the first hour.
+MAX_GROUP_SECONDS = 1800.0
+MAX_ROUNDS = 16
 # Signal of the reason of an alert that fires although its source stopped answering.
 SOURCE = "source"
+# Signal of the reason that counts the events of a notification.
+GROUPED = "grouped"
 NO_COLLECTORS: Mapping[str, CollectorState] = {}
 
 
@@ -87,7 +92,8 @@ class AlertState(Struct, frozen=True):
     notification was sent and no resolved one yet. `seen_at`: last time it was active with its target present.
     `said`: signals of the notifications since it fires, with their levels. `news`: reasons that none of them had.
     `ended_at`: when it resolved. `returned`: it fired again soon after that. `source` and `wait_seconds`: those of
-    its last true condition. `left_out`: number of pending events that `reasons` has no room for.
+    its last true condition. `left_out`: number of pending events that `reasons` has no room for. `rounds`:
+    notifications of events that keep coming; `grouped_seconds`: time between the last two of them.
     """
 
     firing: bool = False
@@ -106,6 +112,8 @@ class AlertState(Struct, frozen=True):
     source: str = ""
     wait_seconds: float = 0.0
     left_out: int = 0
+    rounds: int = 0
+    grouped_seconds: float = 0.0
 
     @property
     def pending(self) -> bool:
@@ -243,14 +251,29 @@ def advance(state: AlertState, condition: Condition, now: float, unix: float, ru
 def advance_fact(
     state: AlertState, condition: Condition, now: float, unix: float, rules: AlertRules, silenced: bool
 ) -> tuple[AlertState, Transition | None]:
-    """Advance the alert of a one-off event. Events soon after a notification are grouped into the next one."""
+    """Advance the alert of a one-off event. Events soon after a notification are grouped into the next one.
+
+    As long as they keep coming, each group takes twice the time of the one before.
+    """
+    passed = None if state.notified_at is None else now - state.notified_at
     if condition.true:
-        state = add_events(state, condition.reasons, now, unix)
-    if state.since is None or not is_due(state, condition, now - state.since, now, rules):
+        is_new = state.since is None and (passed is None or passed >= MAX_GROUP_SECONDS)
+        state = add_events(replace(state, rounds=0) if is_new else state, condition.reasons, now, unix)
+    if state.since is None or now - state.since < condition.pending_seconds:
+        return state, None
+    if passed is not None and passed < group_seconds(state.rounds, rules) and not condition.urgent:
         return state, None
     if silenced:
         return replace(state, since=None), None
-    return replace(state, since=None, notified_at=now), Transition.FIRING
+    grouped = passed if passed is not None and state.rounds else 0.0
+    rounds = min(MAX_ROUNDS, state.rounds + 1)
+    return replace(state, since=None, notified_at=now, rounds=rounds, grouped_seconds=grouped), Transition.FIRING
+
+
+def group_seconds(rounds: int, rules: AlertRules) -> float:
+    """Return the interval before the next notification of events that keep coming."""
+    longest = max(rules.again_seconds, MAX_GROUP_SECONDS)
+    return min(rules.again_seconds * 2.0 ** max(0, rounds - 1), longest)
 
 
 def add_events(state: AlertState, reasons: tuple[Reason, ...], now: float, unix: float) -> AlertState:
@@ -366,11 +389,16 @@ def level_of(condition: Condition) -> Level | None:
 
 
 def said_reasons(state: AlertState, condition: Condition) -> tuple[Reason, ...]:
-    """Return the reasons of a notification, with the number of events that it leaves out."""
-    if not (condition.fact and state.left_out):
+    """Return the reasons of a notification, with the number of events since the last one, and of those left out."""
+    if not condition.fact or not (state.left_out or state.grouped_seconds):
         return state.reasons
-    what = "1 earlier event is" if state.left_out == 1 else f"{state.left_out} earlier events are"
-    return Reason("earlier", f"{what} left out"), *state.reasons
+    count, left_out, texts = len(state.reasons) + state.left_out, state.left_out, []
+    if state.grouped_seconds:
+        events = "1 more event" if count == 1 else f"{count} more events"
+        texts.append(f"{events} in the last {duration(state.grouped_seconds)}")
+    if left_out:
+        texts.append("1 earlier event is left out" if left_out == 1 else f"{left_out} earlier events are left out")
+    return Reason(GROUPED, "; ".join(texts)), *state.reasons
 
 
 def active_alerts(states: Mapping[Key, AlertState], silences: Iterable[Silence]) -> list[tuple[Key, AlertState]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memwatch.alerts.reasons import describe_news
 from memwatch.alerts.rules import RULES
-from memwatch.alerts.state import Notification
+from memwatch.alerts.state import GROUPED, Notification
 from memwatch.model import Absent
 from memwatch.notify.sender import Sender
 from memwatch.notify.webhook_payload import MAX_REASONS, cut, select_top
@@ -18,15 +18,19 @@ _WORDS = {rule.name: rule.words for rule in RULES}
 def build_title(notification: Notification, snapshot: Snapshot) -> str:
     """Render the title, one line: "spark-1: memory is critical (System RAM)", with new reasons at the end.
 
-    Of an alert that only still fires: "spark-1: memory was critical, now OK (System RAM)".
+    Of events that keep coming, with their number. Of an alert that only still fires:
+    "spark-1: memory was critical, now OK (System RAM)".
     """
     where = snapshot.labels.get(notification.target, notification.target)
     words = _WORDS.get(notification.rule, "test notification")
     if notification.has_eased and notification.level_now is not None:
         words = f"{words.replace(' is ', ' was ', 1)}, now {notification.level_now.label}"
+    more = "".join(f": {one.text}" for one in notification.reasons[:1] if one.signal == GROUPED)
     state = "" if notification.firing else "resolved: "
     again = "still firing: " if notification.repeated else ""
-    return _clean(f"{snapshot.host}: {state}{again}{words} ({where}){describe_news(notification.new_reasons)}")
+    return _clean(
+        f"{snapshot.host}: {state}{again}{words} ({where}){more}{describe_news(notification.new_reasons)}"
+    )
 
 
 def build_text(notification: Notification, snapshot: Snapshot, sender: Sender | None) -> str:

@@ -6,13 +6,21 @@ state machine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
 from memwatch.alerts.rules import FAILED_SECONDS, URGENT, AlertRules
 from memwatch.alerts.sources import STARTING_SECONDS
-from memwatch.alerts.state import CHANGE_SECONDS, GONE_SECONDS, PENDING_GONE_SECONDS, Key, Notification
+from memwatch.alerts.state import (
+    CHANGE_SECONDS,
+    GONE_SECONDS,
+    MAX_GROUP_SECONDS,
+    PENDING_GONE_SECONDS,
+    Key,
+    Notification,
+)
 from memwatch.clock import Moment
 from memwatch.neighbours.book import HOLD_SECONDS
 from memwatch.neighbours.neighbour import FIRST_SECONDS, MAX_STOPPED_SECONDS, SILENT_SECONDS
@@ -31,6 +39,7 @@ from support.generated.alert_history import (
     Run,
     Told,
 )
+from support.generated.message_laws import complaints_about_message
 
 LEVELS = {"pressure.critical": Level.CRITICAL, "pressure.high": Level.HIGH}
 KILLED: Key = ("kernel.oom_kill", "kernel")
@@ -120,6 +129,9 @@ class Laws:
         self.started_at = moment.monotonic
         self.kills: list[str] = []
         self.killed_at: float | None = None
+        # Notifications of kills that keep coming, and the times of the latest ones.
+        self.kill_rounds = 0
+        self.kill_times: list[float] = []
         # Ids of notifications that have to arrive, and the ends of alerts with the ids of their firing.
         self.owed: set[str] = set()
         self.ends: list[tuple[list[str], str]] = []
@@ -134,7 +146,7 @@ class Laws:
                 record.fired = []
                 record.notified_at = moment.monotonic if record.outstanding else None
         if is_reboot:
-            self.high, self.killed_at = {}, None
+            self.high, self.killed_at, self.kill_times = {}, None, []
 
     def on_tick(self, told: Told, run: Run) -> Iterator[str]:
         """Take a tick, and yield one sentence for each law that it breaks."""
@@ -144,6 +156,7 @@ class Laws:
         sent: dict[Key, list[Notification]] = {}
         for one in told.notifications:
             sent.setdefault((one.rule, one.target), []).append(one)
+            yield from complaints_about_message(one, told.snapshot)
         yield from self._check_kills(told, sent.pop(KILLED, []))
         for key, record in self.records.items():
             is_firing = key in told.firing
@@ -300,23 +313,44 @@ class Laws:
         record.episode = []
 
     def _check_kills(self, told: Told, sent: list[Notification]) -> Iterator[str]:
-        """Each kill is named, or counted, in the next notification that is due."""
+        """Each kill is named, or counted, in the next notification that is due: at growing intervals in a loop."""
+        passed = math.inf if self.killed_at is None else told.at - self.killed_at
+        if told.events and not self.kills and passed >= MAX_GROUP_SECONDS:
+            self.kill_rounds = 0
         self.kills += [event.text for event in told.events]
-        rested = self.killed_at is None or told.at - self.killed_at >= self.rules.again_seconds
+        is_rested = passed >= self._kill_wait()
         for one in sent:
-            if not rested:
+            if not is_rested:
                 yield "flapping: kills are notified sooner than they have to be"
-            self.killed_at = told.at
+            yield from self._check_kill_texts(one, passed)
+            yield from self._check_kill_rate(told.at)
             self.owed.add(one.id)
-            texts = {why.text for why in one.reasons}
-            left = [text for text in self.kills if text not in texts]
-            if left and not any(text.startswith(f"{len(left)} earlier") for text in texts):
-                yield f"kills: {len(left)} of {len(self.kills)} are neither named nor counted"
-            self.kills = []
-        if rested and self.kills:
+            self.killed_at, self.kill_rounds, self.kills = told.at, self.kill_rounds + 1, []
+        if is_rested and self.kills:
             if not is_silenced(told.silences, *KILLED):
                 yield "kills: a notification is due and not sent"
             self.kills = []
+
+    def _kill_wait(self) -> float:
+        """Return the time between two notifications of kills that keep coming: it doubles, up to 30 min."""
+        again = self.rules.again_seconds
+        return min(again * 2.0 ** max(0, self.kill_rounds - 1), max(again, MAX_GROUP_SECONDS))
+
+    def _check_kill_texts(self, one: Notification, passed: float) -> Iterator[str]:
+        texts = {why.text for why in one.reasons}
+        left = [text for text in self.kills if text not in texts]
+        if left and not any(f"{len(left)} earlier event" in text for text in texts):
+            yield f"kills: {len(left)} of {len(self.kills)} are neither named nor counted"
+        count = f"{len(self.kills)} more event"
+        is_more = self.kill_rounds > 0 and not math.isinf(passed)
+        if is_more and not any(text.startswith(count) for text in texts):
+            yield f"kills: no reason says {count!r}: {texts}"
+
+    def _check_kill_rate(self, at: float) -> Iterator[str]:
+        """A loop, however it is timed, is notified four times an hour at most."""
+        self.kill_times = [*(time for time in self.kill_times if at - time < 3600.0), at]
+        if self.rules.again_seconds >= AlertRules().again_seconds and len(self.kill_times) > 4:
+            yield f"flapping: kills are notified {len(self.kill_times)} times in an hour"
 
 
 def level_of(reason: Reason) -> int:

@@ -264,10 +264,42 @@ def test_events_that_a_notification_leaves_out_are_counted() -> None:
 
     (found,) = alerts.tick(300.0, events_of(0, 300))
 
-    assert found.reasons[0].text == "15 earlier events are left out"
+    assert found.reasons[0].text == "30 more events in the last 5 min; 15 earlier events are left out"
     assert [why.text for why in found.reasons[1:]] == [
         f"kill {at} {one}" for at in range(15, 20) for one in range(3)
     ]
+
+
+def test_kill_loop_is_notified_at_growing_intervals_and_its_last_count_when_it_ends() -> None:
+    """A kill a minute for three hours: four notifications in the first hour, then two an hour. None is lost."""
+    alerts, sent = Alerts(), list[tuple[int, str]]()
+    for minute in range(260):
+        for one in alerts.tick(60.0 * minute, events_of(int(minute < 180), minute)):
+            sent.append((minute, one.reasons[0].text))
+
+    assert sent == [
+        (0, "kill 0 0"),
+        (5, "5 more events in the last 5 min"),
+        (15, "10 more events in the last 10 min"),
+        (35, "20 more events in the last 20 min; 5 earlier events are left out"),
+        *((at, "30 more events in the last 30 min; 15 earlier events are left out") for at in (65, 95, 125, 155)),
+        (185, "24 more events in the last 30 min; 9 earlier events are left out"),
+    ]
+
+
+def test_event_after_half_an_hour_without_any_is_notified_at_once() -> None:
+    alerts = Alerts()
+    for minute in range(60):
+        alerts.tick(60.0 * minute, events_of(1, minute))
+    for minute in range(60, 66):
+        alerts.tick(60.0 * minute, events_of(0, minute))
+    (alone,) = alerts.tick(60.0 * 95, events_of(1, 95))
+    waiting = alerts.tick(60.0 * 96, events_of(1, 96))
+    (again,) = alerts.tick(60.0 * 100, events_of(0, 100))
+
+    assert [why.text for why in alone.reasons] == ["kill 95 0"]
+    assert waiting == []
+    assert again.reasons[0].text == "1 more event in the last 5 min"
 
 
 def test_every_figure_of_a_generated_machine_has_collectors_that_may_hide_it() -> None:

@@ -27,6 +27,7 @@ from memwatch.model import Absent, Architecture, Device
 from memwatch.silences import Silence, in_force
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
 from memwatchd.wiring import build_rules
+from support.generated.message_laws import complaints_about_message
 from support.sample_snapshots import calm_workstation
 from support.settings_sample import settings_from
 
@@ -236,6 +237,7 @@ def test_message_of_a_firing_alert_never_has_a_lower_level_than_its_rule(
     rules = replace(RULES, events=frozenset({rule}), resolve_seconds=10, keep_firing_seconds=20, repeat_seconds=7)
 
     for second, one in notices_from([snapshot_of(level) for level in levels], rules, silences=silences):
+        assert list(complaints_about_message(one, snapshot_of(levels[second]))) == []
         assert one.level_now == levels[second]
         if one.firing:
             assert one.level is not None
@@ -270,6 +272,23 @@ def test_use_alone_is_no_alert_above_min_available(
     sent = notices_from([replace(critical, pressure=(verdict,))] * 10, rules)
 
     assert bool(sent) == fires
+
+
+def test_alert_that_ends_above_min_available_says_so(tmp_path: Path) -> None:
+    """Its level is still critical: a message about its end would contradict itself without that reason."""
+    settings = settings_from(tmp_path, '[pressure.targets.ram]\nmin_available = "64GiB"\n')
+    rules, critical = build_rules(settings).alerts, snapshot_of(Level.CRITICAL, (Reason("util", "96.5% used"),))
+    verdicts = [replace(critical.pressure[0], available_bytes=gib << 30) for gib in (63, 72)]
+    trace = [replace(critical, pressure=(one,)) for one in verdicts]
+
+    fired, ended = [one for _, one in notices_from([trace[0]] * 10 + [trace[1]] * 200, rules)]
+
+    assert (fired.event, ended.event) == ("pressure.critical", "pressure.resolved")
+    assert [why.text for why in ended.reasons] == [
+        "72.0 GiB available, at least 64.0 GiB (min_available)",
+        "96.5% used",
+    ]
+    assert [*complaints_about_message(fired, trace[0]), *complaints_about_message(ended, trace[1])] == []
 
 
 def test_forecast_is_an_alert_if_enabled() -> None:
@@ -327,16 +346,20 @@ def test_gpu_whose_driver_was_released_is_not_lost() -> None:
     [("oom_kill", "kernel.oom_kill"), ("driver", "driver.error"), ("unclean", "daemon.unclean_restart")],
 )
 def test_event_is_sent_once_and_never_resolves(kind: str, rule: str) -> None:
-    """An event is sent at once and has no end. Later ones are sent as well, at most every `again_seconds`."""
+    """An event is sent at once and has no end. Later ones are sent as well, at intervals that double."""
     rules = replace(RULES, events=frozenset({rule}), again_seconds=300)
     events = {second: Event(second, 0.0, kind, f"number {second}") for second in (3, 10, 11, 400, 500, 900)}
 
     sent = notices_from([calm_workstation()] * 1200, rules, events)
 
-    assert timeline(sent) == [(3, rule), (303, rule), (603, rule), (903, rule)]
+    assert timeline(sent) == [(3, rule), (303, rule), (903, rule)]
     texts = [[reason.text for reason in notification.reasons] for _, notification in sent]
-    assert texts == [["number 3"], ["number 10", "number 11"], ["number 400", "number 500"], ["number 900"]]
-    assert len({notification.alert for _, notification in sent}) == 4
+    assert texts == [
+        ["number 3"],
+        ["2 more events in the last 5 min", "number 10", "number 11"],
+        ["3 more events in the last 10 min", "number 400", "number 500", "number 900"],
+    ]
+    assert len({notification.alert for _, notification in sent}) == 3
 
 
 def test_alert_keeps_firing_after_a_long_pause() -> None:
