@@ -21,6 +21,7 @@ from memwatch.events import Event
 from memwatch.model import STALLED, Absent, PoolKind, find_own_limit
 from memwatch.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
+from memwatch.units import size
 
 Severity = Literal["critical", "warning", "info"]
 
@@ -35,6 +36,8 @@ KILLS, OOM_KILL, KERNEL = "kernel.oom_kill", "oom_kill", "kernel"
 LIMIT_SECONDS = 3.0
 # Receivers that list no events get these.
 DEFAULT_EVENTS = (CRITICAL, COLLECTOR_FAILED)
+# Signal of the reason why an alert ended although its level has not changed.
+ENOUGH = "available"
 # Without readings for this time while memory was high, nothing would report that it is full.
 FAILED_SECONDS = 30.0
 
@@ -76,11 +79,12 @@ class AlertRules(Struct, frozen=True):
         early = not isinstance(seconds_to_full, Absent) and seconds_to_full < self.gpu_pending_seconds
         return min(self.pending_seconds, self.gpu_pending_seconds) if early else self.gpu_pending_seconds
 
-    def has_enough_available(self, verdict: Pressure) -> bool:
+    def describe_enough(self, verdict: Pressure) -> tuple[Reason, ...]:
+        """Return the reason why a level that only usage supports is no alert; empty if it is one."""
         enough, available = self.min_available_bytes.get(verdict.target), verdict.available_bytes
-        if enough is None or verdict.corroborated or isinstance(available, Absent):
-            return False
-        return available >= enough
+        if enough is None or verdict.corroborated or isinstance(available, Absent) or available < enough:
+            return ()
+        return (Reason(ENOUGH, f"{size(available)} available, at least {size(enough)} (min_available)"),)
 
 
 class Condition(Struct, frozen=True):
@@ -144,10 +148,11 @@ def evaluate_level(level: Level) -> Evaluate:
     def evaluate(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
         for one in snapshot.pressure:
             urgent = is_urgent(one) and one.kind not in FILLED_ON_PURPOSE
-            true = one.level >= level and not rules.has_enough_available(one)
+            enough = rules.describe_enough(one) if one.level >= level else ()
+            true = one.level >= level and not enough
             source = source_of(one.target, snapshot) if true else ""
-            wait = rules.pending_for(one)
-            yield Condition(name, one.target, true, wait, urgent, one.level, one.reasons, source=source)
+            wait, reasons = rules.pending_for(one), (*enough, *one.reasons)
+            yield Condition(name, one.target, true, wait, urgent, one.level, reasons, source=source)
 
     return evaluate
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from memwatch import units
 from memwatch.accounting.driver_errors import find_device
 from memwatch.alerts.reasons import describe_news
-from memwatch.alerts.rules import CRITICAL
+from memwatch.alerts.rules import CRITICAL, ENOUGH
 from memwatch.alerts.state import Notification
 from memwatch.drivers.error_words import describe_kind
 from memwatch.events import LEASE, EventLog
@@ -261,7 +261,8 @@ def _alert_sentence(notification: Notification, label: str) -> str:
         eased = "" if now is None or (notification.firing and now == level) else f" (now {now.label})"
         if not notification.firing:
             rule = "critical" if notification.rule == CRITICAL else notification.rule
-            return f"alert {word}: {label} {rule}{eased}"
+            why = "".join(f": {one.text}" for one in notification.reasons if one.signal == ENOUGH)
+            return f"alert {word}: {label} {rule}{eased}{why}"
         rule = "" if notification.rule == CRITICAL else f" ({notification.rule})"
         return f"alert {word}: {label} {level.label}{rule}{eased}{describe_news(notification.new_reasons)}"
     why = "; ".join(reason.text for reason in notification.reasons) or notification.target
