@@ -13,7 +13,7 @@ from memwatch.findings import Findings
 from memwatch.linux.files import KeptFile, ParseError, Roots, kept_file, read_once
 from memwatch.linux.huge_pages import read_unused_huge_pages
 from memwatch.linux.lxcfs import LXCFS, is_container_limited
-from memwatch.linux.meminfo import KERNEL, Meminfo, compute_available, parse_low_watermark
+from memwatch.linux.meminfo import BALLOON, KERNEL, Meminfo, compute_available, parse_low_watermark
 from memwatch.linux.meminfo_checks import FILE_PAGES, Checked, check
 from memwatch.model import Absent, Bytes, Content, Pool, PoolKind, Quality
 from memwatch.snapshot import Swap, ZfsCache
@@ -24,8 +24,9 @@ ARC_RETRY_TICKS = 60
 # Without these lines the pool is not shown by use.
 NEEDED_BY_USE = frozenset({"AnonPages", "Shmem", "SUnreclaim"})
 # Lines of which the pool by use is made: one that is wrong makes the others say too much or too little.
-_BY_USE = NEEDED_BY_USE.union(KERNEL, FILE_PAGES, ("Hugetlb", "KReclaimable"))
+_BY_USE = NEEDED_BY_USE.union(KERNEL, FILE_PAGES, ("Hugetlb", "KReclaimable", BALLOON))
 
+_FREE_PAGES = ("HugePages_Free", "HugePages_Rsvd", "Hugepagesize")
 _AVAILABLE = re.compile(rb"^MemAvailable: +(\d{1,19}) kB\n", re.MULTILINE)
 _ARC_LINE = re.compile(rb"^(size|c_min) +\d+ +(\d{1,19})\n", re.MULTILINE)
 
@@ -69,7 +70,9 @@ def _build_pool(
         available = min(size, available + arc.reclaimable_bytes)
         source, quality = f"{source} + arcstats:size-c_min", Quality.ESTIMATED
     contents, unattributed, overlap = _contents(checked, (size, available, huge), available_memory.kib << 10)
-    if not has_other_huge_pages(kib):
+    if huge and not checked.refuted.keys().isdisjoint(_FREE_PAGES):
+        unused_huge_pages = Absent.INCONSISTENT
+    elif not has_other_huge_pages(kib):
         free_pages = max(0, kib.get("HugePages_Free", 0) - kib.get("HugePages_Rsvd", 0))
         unused_huge_pages = free_pages * kib.get("Hugepagesize", 0) << 10
     return Pool(
@@ -157,6 +160,9 @@ def _contents(
     unattributed = size - available - anonymous - shared - huge - kernel
     if unattributed < 0:
         return (), 0, True
+    # No program has what a hypervisor took back; if MemTotal lacks it already, nothing of it is left here.
+    balloon = min(kib.get(BALLOON, 0) << 10, unattributed)
+    kernel, unattributed = kernel + balloon, unattributed - balloon
     free = min(kib["MemFree"] << 10, available)
     parts = (
         Content("anonymous", anonymous),

@@ -53,7 +53,7 @@ def _parse_node(number: int, meminfo: bytes, cpulist: bytes | None) -> tuple[Nod
         unknown = Absent.INCONSISTENT
         return Node(number, unknown, unknown, unknown, has_cpus), 1
     free, cache = kib.get("MemFree"), _cache(kib)
-    is_sure = cache is not None and "SReclaimable" in kib and not checked.file_pages_excess
+    is_sure = kib.keys() >= {"SReclaimable", *FILE_PAGES} and not checked.file_pages_excess
     available = (free or 0) + max(0, (cache or 0) - checked.file_pages_excess) + kib.get("SReclaimable", 0)
     no_free = Absent.INCONSISTENT if "MemFree" in checked.refuted else Absent.NOT_AVAILABLE
     node = Node(
@@ -63,7 +63,7 @@ def _parse_node(number: int, meminfo: bytes, cpulist: bytes | None) -> tuple[Nod
         free_bytes=free << 10 if free is not None else no_free,
         has_cpus=has_cpus,
         contents=build_contents(checked) if has_cpus is False and size else (),
-        quality=Quality.DERIVED if is_sure and checked.refuted.keys().isdisjoint(FILE_PAGES) else Quality.ESTIMATED,
+        quality=Quality.DERIVED if is_sure else Quality.ESTIMATED,
     )
     return node, len(checked.refuted)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from memwatch.doctor.checks import check_locked_memory, run_checks
 from memwatch.doctor.known_issues import find_known_issues
+from memwatch.doctor.meminfo_lines import check_meminfo_lines
 from memwatch.doctor.model import Examination
 from memwatch.doctor.unseen_gpus import find_unseen_gpus
 from memwatch.doctor.versions import read_versions
@@ -25,4 +26,5 @@ class Examiner:
         unseen = find_unseen_gpus(self._roots, snapshot)
         locked = check_locked_memory(self._lock_error())
         issues = find_known_issues(read_versions(self._roots))
-        return Examination((*unseen, *run_checks(snapshot), *locked, *issues))
+        lines = check_meminfo_lines(self._roots.procfs)
+        return Examination((*unseen, *run_checks(snapshot), *locked, *issues, *lines))

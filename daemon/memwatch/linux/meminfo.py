@@ -12,10 +12,12 @@ from memwatch.linux.files import ParseError
 from memwatch.linux.meminfo_checks import ANONYMOUS, COUNTED, FILE_PAGES, UNREAD
 from memwatch.model import Quality
 
+# Pages that a hypervisor took back (Linux 6.16). Most drivers subtract them from MemTotal, some do not.
+BALLOON = "Balloon"
 KERNEL = ("SUnreclaim", "KernelStack", "PageTables", "SecPageTables", "Percpu", "Zswap")
 _CACHE = ("KReclaimable", "SReclaimable", *FILE_PAGES, *ANONYMOUS, *COUNTED)
 _HUGE = ("HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "Hugepagesize", "Hugetlb")
-_TOTALS = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "Zswapped")
+_TOTALS = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "Zswapped", BALLOON)
 WANTED = frozenset(_TOTALS + _CACHE + KERNEL + _HUGE)
 
 _NUMBER = re.compile(rb"( *\d{1,19} ?)(?:kB)?")

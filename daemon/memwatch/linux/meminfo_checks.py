@@ -20,7 +20,16 @@ ANONYMOUS = ("Active(anon)", "Inactive(anon)")
 COUNTED = ("Cached", "Buffers", "SwapCached", "AnonPages", "Shmem")
 # Lines that are no part of the machine's memory, or are no size.
 BESIDE = frozenset(
-    {"SwapTotal", "SwapFree", "Zswapped", "HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "Hugepagesize"}
+    {
+        "SwapTotal",
+        "SwapFree",
+        "Zswapped",
+        "Balloon",
+        "HugePages_Total",
+        "HugePages_Free",
+        "HugePages_Rsvd",
+        "Hugepagesize",
+    }
 )
 
 
