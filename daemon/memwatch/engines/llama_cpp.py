@@ -18,6 +18,7 @@ from memwatch.engines.command import Command
 from memwatch.engines.records import Cache, Counters, EngineReading
 from memwatch.engines.requests import Request
 from memwatch.engines.text import bytes_of, count_of, name_of, ratio_of
+from memwatch.listing import some_of
 from memwatch.model import Absent, Quality
 
 PORT = 8080
@@ -185,9 +186,8 @@ def describe_router(props: Props, listed: list[Listed]) -> EngineReading:
     loaded = [one.id for one, state in zip(listed, states, strict=True) if state == "loaded"]
     asleep, note = states.count("sleeping"), "It is a router."
     if listed and all(states):
-        names = ": " + ", ".join(loaded[:MAX_NAMES]) if loaded else ""
-        more = f" and {len(loaded) - MAX_NAMES} more" if len(loaded) > MAX_NAMES else ""
-        note = f"It is a router, {len(loaded)} of {len(listed)} models loaded{names}{more}."
+        names = ": " + some_of(loaded, MAX_NAMES) if loaded else ""
+        note = f"It is a router, {len(loaded)} of {len(listed)} models loaded{names}."
         note = f"{note[:-1]}; {asleep} asleep." if asleep else note
     return EngineReading(
         version=name_of(props.build_info),

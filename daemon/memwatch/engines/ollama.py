@@ -15,6 +15,7 @@ from memwatch.engines.command import Command
 from memwatch.engines.records import Cache, EngineReading
 from memwatch.engines.requests import NOT_UNDERSTOOD, Request
 from memwatch.engines.text import MAX_NAME_CHARACTERS, count_of, name_of
+from memwatch.listing import some_of
 from memwatch.model import Absent
 from memwatch.printable import printable
 from memwatch.units import size
@@ -58,7 +59,7 @@ def parse(answers: Answers) -> EngineReading:
     is_empty = listed == []
     return EngineReading(
         version=name_of(answers.version("/api/version")),
-        model=name_of(", ".join(one.name for one in models[:MAX_MODELS])),
+        model=name_of(some_of([one.name for one in models], MAX_MODELS)),
         model_path=answers.inner.option("--model", "-m") if len(models) == 1 else "",
         quantization=name_of(only.details.quantization_level),
         context_tokens=count_of(only.context_length or None),

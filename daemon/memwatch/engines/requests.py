@@ -10,6 +10,7 @@ from msgspec import Struct
 from memwatch.engines.answers import Answers
 from memwatch.engines.lenient import MAX_NAMED, decode, is_understood
 from memwatch.engines.text import SAMPLE
+from memwatch.listing import some_of
 
 NOT_UNDERSTOOD = "its answer was not understood."
 Frequency = Literal["every 5 s", "once a minute", "never"]
@@ -44,4 +45,4 @@ class Request(Struct, frozen=True):
         path = self.path.partition("|")[0]
         if not is_clear:
             return f"{path}: {NOT_UNDERSTOOD}"
-        return f"{path}: {', '.join(odd[:MAX_NAMED])} in its answer was not understood." if odd else ""
+        return f"{path}: {some_of(odd, MAX_NAMED)} in its answer was not understood." if odd else ""

@@ -14,6 +14,7 @@ from memwatch.incidents.open_incident import OpenIncident
 from memwatch.incidents.readings import FrameReader, Holding, Reading
 from memwatch.incidents.records import Entry, Incident, Sample, Suspect, Victim
 from memwatch.incidents.sentence import list_evidence, write_sentence
+from memwatch.listing import first_of, some_of
 from memwatch.model import Absent
 
 MAX_ENTRIES, MAX_SAMPLES, MAX_HOLDERS, MAX_EVIDENCE, MAX_NAMED = 200, 120, 6, 30, 3
@@ -64,7 +65,7 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
         size_bytes=one.size_bytes or (None if one.is_of_cgroup else 0),
         lowest_available_bytes=left,
         came_back_bytes=came_back,
-        evidence=tuple(evidence[:MAX_EVIDENCE]),
+        evidence=first_of(evidence, MAX_EVIDENCE, "observations"),
         timeline=tuple(list_entries(one, readings, deaths)),
         samples=() if one.is_of_cgroup else sample(readings, finding),
         gpu_holders=() if one.is_of_cgroup else list_gpu_holders(readings),
@@ -157,9 +158,8 @@ def _describe_return(
     one: OpenIncident, readings: Sequence[Reading], victims: Sequence[Victim], came_back: int
 ) -> str:
     if one.cgroup:
-        names = ", ".join(victim.who for victim in victims[:MAX_NAMED])
-        more = f" and {len(victims) - MAX_NAMED} more" if len(victims) > MAX_NAMED else ""
-        return f"{units.size(came_back)} of {names}{more} came back"
+        names = some_of([victim.who for victim in victims], MAX_NAMED)
+        return f"{units.size(came_back)} of {names} came back"
     after = units.duration(max(0.05, readings[-1].unix - one.bad_unix))
     left = units.size(readings[-1].available)
     return f"{units.size(came_back)} of {one.label} came back; {left} were available {after} after the end"

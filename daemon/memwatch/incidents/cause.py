@@ -72,13 +72,17 @@ class Growth(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """`cause` is None while undecided. `accounted`: bytes of the rise that the processes' growth explains."""
+    """`cause` is None while undecided. `accounted`: bytes of the rise that the processes' growth explains.
+
+    `left_out`: number of candidates that grew less than those in the list.
+    """
 
     cause: Suspect | None = None
     candidates: tuple[Suspect, ...] = ()
     rise: Rise | None = None
     accounted: int = 0
     is_long: bool = False
+    left_out: int = 0
 
 
 Members = Callable[[Holding], bool]
@@ -212,7 +216,8 @@ def _conclude(growths: Sequence[Growth], least: int, rise: Rise, needs: int) -> 
         return Finding(cause, (), rise, accounted)
     unheld = _unheld(rise, least)
     candidates = sorted([*suspects, *unheld], key=lambda one: -one.growth_bytes)
-    return Finding(None, tuple(candidates[:MAX_CANDIDATES]), rise, accounted)
+    left_out = len(candidates[MAX_CANDIDATES:])
+    return Finding(None, tuple(candidates[:MAX_CANDIDATES]), rise, accounted, left_out=left_out)
 
 
 def _conclude_long(long: Sequence[Suspect], size_bytes: int, rise: Rise) -> Finding:
@@ -220,7 +225,8 @@ def _conclude_long(long: Sequence[Suspect], size_bytes: int, rise: Rise) -> Find
     cause = _pick(ordered, max(MIN_GROWTH_BYTES, int(size_bytes * LONG_RATIO)), LONG_LEADS)
     grown = tuple(one for one in ordered if one.growth_bytes >= MIN_GROWTH_BYTES)
     candidates = () if cause is not None else grown[:MAX_CANDIDATES]
-    return Finding(cause, candidates, rise, is_long=bool(cause or candidates))
+    left_out = len(grown) - len(candidates) if candidates else 0
+    return Finding(cause, candidates, rise, is_long=bool(cause or candidates), left_out=left_out)
 
 
 def _pick(suspects: Sequence[Suspect], needs: int, leads: float) -> Suspect | None:

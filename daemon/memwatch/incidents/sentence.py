@@ -10,6 +10,7 @@ from memwatch.incidents.killer import WORDS, Death
 from memwatch.incidents.records import IncidentKind, Suspect, Victim
 from memwatch.kernel_log import shorten_cgroup
 from memwatch.linux.cgroup_kills import NOT_RAM
+from memwatch.listing import some_of
 from memwatch.owners import describe_home
 from memwatch.units import size
 
@@ -82,8 +83,8 @@ def describe_cause(label: str, finding: Finding, mark: str = "") -> str:
     rise = finding.rise
     if rise is not None and rise.taken >= MIN_PART_BYTES // 4:
         took = f"undecided who took {size(rise.taken)} of {label} in {units.duration(max(0.05, rise.seconds))}"
-        return f"{took}{_name(finding.candidates, ': ')}"
-    grown = _name(finding.candidates, "; grown: ") if finding.is_long else ""
+        return f"{took}{_name(finding, ': ')}"
+    grown = _name(finding, "; grown: ") if finding.is_long else ""
     return f"undecided who filled {label}: no process grew by enough{grown}"
 
 
@@ -139,9 +140,9 @@ def _at_limit(death: Death) -> str:
     return f" at the limit of {shorten_cgroup(death.cgroup)}" if death.cgroup else " at the limit of its cgroup"
 
 
-def _name(candidates: Sequence[Suspect], before: str) -> str:
-    named = [f"{describe_owner(one)} {size(one.growth_bytes)}" for one in candidates[:MAX_NAMED]]
-    return before + ", ".join(named) if named else ""
+def _name(finding: Finding, before: str) -> str:
+    named = [f"{describe_owner(one)} {size(one.growth_bytes)}" for one in finding.candidates]
+    return before + some_of(named, MAX_NAMED, finding.left_out) if named else ""
 
 
 def capitalized(text: str) -> str:
@@ -160,6 +161,8 @@ def list_evidence(label: str, finding: Finding, deaths: Sequence[Death]) -> Iter
         )
     for one in finding.candidates:
         yield f"candidate: {describe_owner(one)} grew by {size(one.growth_bytes)} to {size(one.held_bytes)}"
+    if finding.left_out:
+        yield f"{finding.left_out} more grew by less"
     if rise is not None:
         yield from _changed_parts(rise)
     seen: set[str] = set()

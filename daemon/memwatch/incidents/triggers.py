@@ -12,6 +12,7 @@ from memwatch.incidents.killer import Death
 from memwatch.incidents.readings import Frame
 from memwatch.incidents.records import IncidentKind
 from memwatch.kill_log import ProcessEnd, ServiceKill
+from memwatch.listing import some_of
 from memwatch.model import Absent, Device, PoolKind
 from memwatch.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.pressure.rules import FILLED_ON_PURPOSE
@@ -95,8 +96,7 @@ def describe_lost(device: Device, now: Snapshot) -> str:
     places |= {share.id for share in now.shares if share.device == device.id}
     pools = {pool.id for pool in now.pools if pool.kind is PoolKind.SYSTEM_RAM}
     held = [one for one in now.processes if (places - pools) & one.device_bytes.keys()]
-    names = ", ".join(f"{one.title} (PID {one.pid})" for one in held[:3])
-    users = f"; it was in use by {names}" if names else ""
+    users = f"; it was in use by {some_of([f'{one.title} (PID {one.pid})' for one in held], 3)}" if held else ""
     return f"{device.name} ({device.id}) is {device.state.replace('_', ' ')}{why}{users}"
 
 

@@ -22,6 +22,7 @@ from memwatch.library.memory_pool import CachingPool, MemoryPool, is_framework
 from memwatch.library.never_raise import log, never_raise
 from memwatch.library.oom_errors import find_gpu, find_wanted_bytes, is_out_of_memory
 from memwatch.library.reporter import reporter
+from memwatch.listing import some_of
 from memwatch.model import Absent, Bytes
 from memwatch.printable import printable
 from memwatch.units import size
@@ -176,7 +177,7 @@ def list_parts(found: Autopsy) -> Iterator[str]:
     if isinstance(found.holders, Absent):
         yield "other processes: not known without a daemon"
     elif found.holders:
-        yield "others: " + ", ".join(f"{one.name} {one.pid} {size(one.held_bytes)}" for one in found.holders[:3])
+        yield "others: " + some_of([f"{one.name} {one.pid} {size(one.held_bytes)}" for one in found.holders], 3)
     else:
         yield "no other process"
     if found.file is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memwatch.alerts.reasons import describe_news
 from memwatch.alerts.rules import RULES
 from memwatch.alerts.state import GROUPED, Notification
+from memwatch.listing import first_of
 from memwatch.model import Absent
 from memwatch.notify.sender import Sender
 from memwatch.notify.webhook_payload import MAX_REASONS, cut, select_top
@@ -40,7 +41,7 @@ def build_text(notification: Notification, snapshot: Snapshot, sender: Sender | 
     """
     then = f"was {notification.level.label}: " if notification.has_eased and notification.level is not None else ""
     ordered = sorted(notification.reasons, key=lambda one: one.signal != "ttf")  # the time left is first
-    lines = [f"{then}{reason.text}" for reason in ordered[:MAX_REASONS]]
+    lines = [*first_of([f"{then}{reason.text}" for reason in ordered], MAX_REASONS, "reasons")]
     lines += [_figures(notification, snapshot), _holders(snapshot), *(_labels(sender) if sender else ())]
     lines = [_clean(line) for line in lines if line]
     runbook = sender.runbook_url(notification.rule, notification.target) if sender else None

@@ -12,6 +12,7 @@ from memwatch.alerts.naming import runbook_anchor
 from memwatch.alerts.rules import EVENTS, LEVELS, RULES, SEVERITY, evaluate_rules, possible_targets
 from memwatch.alerts.state import AlertState
 from memwatch.events import Event
+from memwatch.listing import some_of
 from memwatch.monitor.loop import Monitor
 from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.delivery_log import Delivery
@@ -273,10 +274,9 @@ def build_note(silence: Silence, snapshot: Snapshot | None) -> str | None:
     here = possible_targets(snapshot, (silence.event,) if silence.event else EVENTS)
     if silence.target in here:
         return None
-    those = ", ".join(here[:NAMED_TARGETS]) or "none"
-    more = f" and {len(here) - NAMED_TARGETS} more" if len(here) > NAMED_TARGETS else ""
+    those = some_of(here, NAMED_TARGETS) or "none"
     of_event = f" for {silence.event}" if silence.event else ""
-    return f"no target {silence.target!r} at present{of_event}; present targets: {those}{more}"
+    return f"no target {silence.target!r} at present{of_event}; present targets: {those}"
 
 
 def noted_silence_json(silence: Silence, snapshot: Snapshot | None) -> Json:

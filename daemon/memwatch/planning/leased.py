@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from memwatch.accounting.leased import find_room, held_by_pool, with_leases_used
 from memwatch.leases import Lease, without_lease
+from memwatch.listing import some_of
 from memwatch.model import find_system_ram
 from memwatch.planning.answer import FitAnswer
 from memwatch.planning.fit import CPU, FitVerdict
@@ -36,8 +37,7 @@ def _name_leases(verdict: FitVerdict, snapshot: Snapshot, leases: Sequence[Lease
         return verdict
     leased = room.left - left
     names = [f"{one.name} ({one.pid})" for one in leases if _lowers(one, verdict, snapshot)]
-    more = f" and {len(names) - NAMED_LEASES} more" if len(names) > NAMED_LEASES else ""
-    reason = f"{verdict.reason}; {size(leased)} is leased to {', '.join(names[:NAMED_LEASES])}{more}"
+    reason = f"{verdict.reason}; {size(leased)} is leased to {some_of(names, NAMED_LEASES)}"
     return replace(verdict, reason=reason, leased_bytes=leased)
 
 

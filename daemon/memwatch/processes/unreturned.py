@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from memwatch import units
+from memwatch.listing import some_of
 from memwatch.model import Absent, Bytes, Pool, PoolKind, Process, sum_figures
 from memwatch.snapshot import EndedProcess, NotReturned, Snapshot
 
@@ -263,13 +264,12 @@ def count_unreturned(due: Sequence[Leaver], leavers: Sequence[Leaver], now: Pool
 def build_report(
     due: Sequence[Leaver], left: int, now: PoolReading, shift: float, pool: tuple[str, str]
 ) -> NotReturned:
-    names = ", ".join(f"{one.process.name} (PID {one.process.pid})" for one in due[:3])
-    more = f" and {len(due) - 3} more" if len(due) > 3 else ""
+    names = some_of([f"{one.process.name} (PID {one.process.pid})" for one in due], 3)
     still = "; the driver still lists it" if any(one.process.pid in now.ghosts for one in due) else ""
     return NotReturned(
         pool=pool[0],
         held_bytes=left,
         since_unix=due[0].at + shift,
         processes=tuple(one.process for one in due),
-        text=f"{units.size(left)} of {pool[1]} did not come back after {names}{more} ended{still}",
+        text=f"{units.size(left)} of {pool[1]} did not come back after {names} ended{still}",
     )
