@@ -187,7 +187,7 @@ class Share(Struct, frozen=True):
     """Bytes inside a pool or another share (`within`). Never added to anything.
 
     `within` is the device itself if its memory size is unknown, as inside a memory partition. `peak_bytes` is the
-    highest use since the cgroup was created; None for shares that are no cgroup's limit.
+    highest use since the cgroup was created; only the kernel's limits on a GPU's memory have it.
     """
 
     id: str
@@ -200,7 +200,7 @@ class Share(Struct, frozen=True):
     limit_bytes: Bytes = Absent.NOT_SUPPORTED
     device: str | None = None
     note: str | None = None
-    peak_bytes: Bytes | None = None
+    peak_bytes: Bytes = Absent.NOT_SUPPORTED
 
     def __post_init__(self) -> None:
         refuse_negative(self, ("used_bytes", "limit_bytes", "peak_bytes"), "share", self.id)

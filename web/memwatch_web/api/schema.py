@@ -78,7 +78,7 @@ class Share(Figures):
     device: str | None
     used_bytes: int | None
     limit_bytes: int | None
-    peak_bytes: int | None = Field(description="Highest use since the cgroup was created; null for other kinds.")
+    peak_bytes: int | None = Field(description="Highest use since the cgroup was created, of a limit on GPU memory.")
     note: str | None
     source: str
     quality: Literal["measured", "derived", "estimated"]
