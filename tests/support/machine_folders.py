@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from memwatch.drivers.drm.records import DrmClient
 from memwatch.drivers.tegra.records import TegraReading
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots
@@ -50,10 +51,10 @@ def plain(findings: Findings) -> dict[str, Any]:
 
 def _is_usual(record: Struct, name: str, value: Any) -> bool:
     """Check for the state of nearly every process and board, which expected.json leaves out."""
-    return isinstance(record, Process | TegraReading) and name in USUAL and value == USUAL[name]
+    return isinstance(record, Process | TegraReading | DrmClient) and name in USUAL and value == USUAL[name]
 
 
-USUAL = {"visible": True, "orphan": False, "note": None, "sign": ""}
+USUAL = {"visible": True, "orphan": False, "note": None, "sign": "", "unread": ()}
 
 
 def _plain(value: Any) -> Any:

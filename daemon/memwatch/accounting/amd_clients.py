@@ -64,7 +64,12 @@ def sum_clients(
         if process.pid not in by_pid:
             by_pid[process.pid] = ClientMemory(process.vram_bytes, process.gtt_bytes)
             total = _sum(total, by_pid[process.pid])
-    unread = {pid: client.unread & REGIONS for client in clients if client.unread & REGIONS for pid in client.pids}
+    unread = {
+        pid: REGIONS.intersection(client.unread)
+        for client in clients
+        if not REGIONS.isdisjoint(client.unread)
+        for pid in client.pids
+    }
     unknown = Absent.INCONSISTENT if unread else total
     return ClientUsage(
         {pid: held for pid, held in sorted(by_pid.items()) if held != ClientMemory() or pid in unread},

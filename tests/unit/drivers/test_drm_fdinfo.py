@@ -227,9 +227,9 @@ def test_size_that_cannot_be_read_is_not_zero() -> None:
     odd, sound = parsed(text), parsed(text.replace("none", "4 MiB"))
     merged = merge_clients([ClientDescriptor(7, "renderD128", one) for one in (odd, sound)])
 
-    assert (odd.resident, odd.unread) == ({"vram0": 8 * MIB}, {"system"})
-    assert [(one.resident, one.unread) for one in merged] == [(sound.resident, frozenset())]
-    assert parsed(text + "drm-memory-system: 4 MiB\n").unread == frozenset()
-    assert parsed(PANTHOR.replace("panthor-resident-memory:\t10396", "panthor-resident-memory:\t-5")).unread == {
-        "memory"
-    }
+    assert (odd.resident, odd.unread) == ({"vram0": 8 * MIB}, ("system",))
+    assert [(one.resident, one.unread) for one in merged] == [(sound.resident, ())]
+    assert parsed(text + "drm-memory-system: 4 MiB\n").unread == ()
+    assert parsed(PANTHOR.replace("panthor-resident-memory:\t10396", "panthor-resident-memory:\t-5")).unread == (
+        "memory",
+    )

@@ -43,7 +43,7 @@ class Fdinfo(Struct, frozen=True):
     shared: Mapping[str, int]
     other: Mapping[str, int]
     rejected: Mapping[str, int] = field(default_factory=dict)
-    unread: frozenset[str] = frozenset()
+    unread: tuple[str, ...] = ()
 
 
 class ClientDescriptor(NamedTuple):
@@ -78,18 +78,18 @@ def parse_fdinfo(data: bytes) -> Fdinfo | None:
         shared=sizes["shared"],
         other=sizes["other"],
         rejected=rejected,
-        unread=_find_unread(basis, resident, rejected) if rejected else frozenset(),
+        unread=_find_unread(basis, resident, rejected) if rejected else (),
     )
 
 
-def _find_unread(basis: Basis | None, resident: Mapping[str, int], rejected: Mapping[str, int]) -> frozenset[str]:
+def _find_unread(basis: Basis | None, resident: Mapping[str, int], rejected: Mapping[str, int]) -> tuple[str, ...]:
     """Return the regions whose size cannot be read. drm-memory-* stands in for drm-resident-*, and for no other."""
     keys = [_parse_key(key.encode()) for key in rejected]
     kinds = ("resident", "memory") if basis == "resident" else (basis,)
     regions = {region for kind, region in keys if kind in kinds} - resident.keys()
     inside = {"alloc"} if basis == "alloc" else set()
     is_in_ram = any(kind in inside or region == "panthor-resident-memory" for kind, region in keys)
-    return frozenset(regions | ({"memory"} if is_in_ram else set()))
+    return tuple(sorted(regions | ({"memory"} if is_in_ram else set())))
 
 
 def _parse_sizes(data: bytes) -> tuple[dict[str, dict[str, int]], Mapping[str, int]]:

@@ -64,7 +64,7 @@ class DrmClient(Struct, frozen=True):
     resident: Mapping[str, int]
     shared: Mapping[str, int] = field(default_factory=dict)
     other: Mapping[str, int] = field(default_factory=dict)
-    unread: frozenset[str] = frozenset()
+    unread: tuple[str, ...] = ()
 
 
 class DrmReading(Struct, frozen=True, eq=False):
