@@ -26,6 +26,7 @@ NAMES = frozenset(
         "user",
         "unit",
         "container",
+        "own",
         "pod",
         "job",
         "uuid",

@@ -78,7 +78,9 @@ class Share(Figures):
     device: str | None
     used_bytes: int | None
     limit_bytes: int | None
-    peak_bytes: int | None = Field(description="Highest use since the cgroup was created, of a limit on GPU memory.")
+    peak_bytes: int | None = Field(
+        description="Highest use since the cgroup was created, of a limit on GPU memory."
+    )
     note: str | None
     source: str
     quality: Literal["measured", "derived", "estimated"]
