@@ -119,7 +119,12 @@ def _union_builder(builders: list[Builder], may_be_absent: bool) -> Builder:
 
 
 def _or_absent(builder: Builder) -> Builder:
-    return lambda value: Absent(value["absent"]) if type(value) is dict and "absent" in value else builder(value)
+    def build(value: Any) -> Any:  # noqa: ANN401
+        if value is None:  # of a version in which this figure had no reason
+            return Absent.NOT_AVAILABLE
+        return Absent(value["absent"]) if type(value) is dict and "absent" in value else builder(value)
+
+    return build
 
 
 def _tuple_builder(part: Builder, kind: Any) -> Builder:  # noqa: ANN401

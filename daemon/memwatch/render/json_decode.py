@@ -103,7 +103,9 @@ def _add_footprint_range(process: Process, listed: dict[str, Any]) -> Process:
 def _builder(kind: Any) -> Build:  # noqa: ANN401  a type, or what typing makes of several
     origin = get_origin(kind)
     if origin in (Union, UnionType):
-        return _union_builder([one for one in get_args(kind) if one is not Absent])
+        build = _union_builder([one for one in get_args(kind) if one is not Absent])
+        has_reasons = Absent in get_args(kind) and type(None) not in get_args(kind)
+        return _with_reason(build) if has_reasons else build
     if origin is Literal:
         return _literal_builder(frozenset(get_args(kind)), kind)
     if origin is tuple:
@@ -137,6 +139,11 @@ def _union_builder(kinds: list[Any]) -> Build:
         return builders[-1](value)
 
     return build
+
+
+def _with_reason(build: Build) -> Build:
+    """Return a builder for figures that had no reason in an older version while they were absent."""
+    return lambda value: Absent.NOT_AVAILABLE if value is None else build(value)
 
 
 def _literal_builder(words: frozenset[Any], kind: Any) -> Build:  # noqa: ANN401

@@ -130,6 +130,14 @@ def test_record_of_an_older_version_gets_the_defaults() -> None:
         from_line(NvmlFailure, json.dumps(line).encode())
 
 
+def test_figure_without_a_reason_is_absent() -> None:
+    """An older version wrote null for some figures."""
+    line = json.loads(to_line(Holder(1, "a", "root", None, None, 5, 5, {"gpu0": 7})))
+    line["device_bytes"] = {"gpu0": None}
+
+    assert dict(from_line(Holder, json.dumps(line).encode()).device_bytes) == {"gpu0": Absent.NOT_AVAILABLE}
+
+
 def test_absent_value_in_a_mapping_survives_a_round_trip() -> None:
     """A process's part of one share may be known and that of another absent."""
     holder = Holder(1, "a", "root", None, None, 5, 5, {"cuda0": Absent.NOT_PERMITTED, "gpu0": 7})
