@@ -120,8 +120,10 @@ class Collector(BaseCollector):
             return
         largest = parse_regions(limits)
         # A limit whose use cannot be read is still a limit.
-        used: dict[str, Bytes] = {one: Absent.NOT_AVAILABLE for one, limit in largest.items() if limit is not None}
-        used |= parse_sizes(current)
+        used: dict[str, Bytes] = {**parse_sizes(current)}
+        for region, limit in largest.items():
+            if limit is not None:
+                used.setdefault(region, Absent.NOT_AVAILABLE)
         peaks, kept = {}, {}
         if limited:
             peaks = parse_sizes(_read(f"{folder}/dmem.peak"))

@@ -499,7 +499,7 @@ NO_SUCH_CALL = {"numa_node": int(Code.FUNCTION_NOT_FOUND)}
 def test_gpu_memory_is_counted_once_if_nodes_cannot_be_read(
     fields: dict[str, object], nodes: tuple[Node, ...], architecture: Architecture
 ) -> None:
-    """What could not be read is no evidence that MemTotal lacks the GPU's memory: then it is no pool."""
+    """A file or call that failed is no evidence that MemTotal lacks the GPU's memory: then it is no pool."""
     size = 575 * GIB
     gh200 = gpu("NVIDIA GH200 480GB", memory=memory(97871, 1103, 2, 96766), bar1_bytes=NO, **fields)
 
