@@ -21,6 +21,7 @@ from memwatch.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
 from memwatch.notify.http_post import Poster
 from memwatch.notify.webhook_payload import parse_endpoint
 from support.alert_machine import QUICK, AlertMachine
+from support.bound_process import start_bound
 from support.daemon_process import get, running_daemon
 from support.free_ports import free_port
 from support.waiting import wait_until
@@ -64,7 +65,7 @@ def alertmanager(folder: Path, url: str, timeout: str = "5m", password: str = ""
         users = {"ada": bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}
         (folder / "web.yml").write_text(yaml.safe_dump({"basic_auth_users": users}))
         command.append(f"--web.config.file={folder / 'web.yml'}")
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with start_bound(command, subprocess.DEVNULL, subprocess.DEVNULL) as process:
         try:
             wait_until(lambda: answers(port))
             yield port

@@ -17,6 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from support.bound_process import start_bound
 from support.fork_server import ForkedProcess, can_fork, fork_server, run_forked
 from support.free_ports import free_port
 from support.lanes import is_a_test_running, may_watch_this_machine
@@ -223,7 +224,7 @@ def running_daemon(
         process = (
             fork_server().start(command, environment, output.fileno(), errors)
             if is_forked
-            else subprocess.Popen(command, stdout=output, stderr=errors, env=environment, start_new_session=True)
+            else start_bound(command, output, errors, environment)
         )
     daemon = RunningDaemon(process, port, log, tls)
     try:

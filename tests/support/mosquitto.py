@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
+from support.bound_process import start_bound
 from support.free_ports import free_port
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
@@ -46,9 +47,7 @@ def mosquitto(folder: Path, port: int = 0) -> Iterator[MqttBroker]:
     passwords.chmod(0o644)
     config.write_text(f"listener {port} 127.0.0.1\nuser root\npassword_file {passwords}\nallow_anonymous false\n")
     with log.open("ab") as output:
-        process = subprocess.Popen(
-            ["mosquitto", "-c", config], stdout=output, stderr=output, start_new_session=True
-        )
+        process = start_bound(["mosquitto", "-c", config], output, output)
     try:
         yield MqttBroker(process, port, log)
     finally:

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from support.bound_process import start_bound
 from support.daemon_process import get
 from support.free_ports import free_port
 from support.paths import DEPLOY
@@ -71,7 +72,7 @@ def running(name: str, command: list[str], port: int, ready: str, folder: Path) 
     """Run a server until it is ready, and end it with SIGTERM."""
     log = folder / f"{name}-{port}.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder, start_new_session=True)
+        process = start_bound(command, output, output, cwd=folder)
     engine = Engine(process, port, log)
     try:
         _wait_until_ready(engine, ready)

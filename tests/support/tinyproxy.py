@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.bound_process import start_bound
 from support.http_proxy import ProxySite
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
@@ -27,7 +27,7 @@ def tinyproxy(folder: Path, upstream: ProxySite) -> Iterator[str]:
         f'Port {port}\nListen 127.0.0.1\nTimeout 10\nMaxClients 10\nLogFile "{folder}/tinyproxy.log"\n'
         f"BasicAuth {PLAIN_LOGIN.removesuffix('@').replace(':', ' ')}\nUpstream http 127.0.0.1:{upstream.port}\n"
     )
-    process = subprocess.Popen(["tinyproxy", "-d", "-c", str(config)], stdin=subprocess.DEVNULL)
+    process = start_bound(["tinyproxy", "-d", "-c", config])
     try:
         wait_until(lambda: accepts(port))
         yield f"127.0.0.1:{port}"
