@@ -28,16 +28,14 @@ def start_bound(
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program in a new session."""
-    start = functools.partial(
-        subprocess.Popen[bytes],
-        [*_prefix(), *command],
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        env=env,
-        cwd=cwd,
-        start_new_session=True,
-    )
+
+    def start() -> subprocess.Popen[bytes]:
+        words = [*_prefix(), *command]
+        null = subprocess.DEVNULL
+        return subprocess.Popen(
+            words, stdin=null, stdout=stdout, stderr=stderr, env=env, cwd=cwd, start_new_session=True
+        )
+
     if threading.current_thread() is threading.main_thread():
         return start()
     return _starter().submit(start).result()

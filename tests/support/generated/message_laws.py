@@ -13,7 +13,7 @@ from memwatch.notify.webhook_payload import body_json
 from memwatch.snapshot import Level, Snapshot
 
 SENDER = Sender()
-WORDS = {None: None, **{level: level.word for level in Level}}
+WORDS: dict[Level | None, str | None] = {None: None, **{level: level.word for level in Level}}
 
 
 def complaints_about_message(one: Notification, snapshot: Snapshot) -> Iterator[str]:
