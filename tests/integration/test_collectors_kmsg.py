@@ -257,6 +257,20 @@ def test_repetitive_line_is_parsed_in_linear_time(line: str) -> None:
     assert time.process_time() - started < 0.25
 
 
+def test_cpuset_that_imitates_a_limit_does_not_name_the_cgroup() -> None:
+    """Its name comes first in the line. It has no slash, with which the path of a cgroup begins."""
+    cause = (
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=a,oom_memcg=victim,mems_allowed=0,"
+        "oom_memcg=/user.slice/a,task_memcg=/user.slice/a/b,task=x,pid=7,uid=1000"
+    )
+
+    tracker = KernelLogTracker()
+    tracker.read(cause.encode(), 100.0)
+    tracker.end_wait(200.0)
+
+    assert [kill.cgroup for kill in tracker.log.kills] == ["/user.slice/a"]
+
+
 def test_names_that_imitate_the_line_are_parsed() -> None:
     """The last keyword of each kind is the kernel's. Earlier ones are part of a name."""
     odd = "/a,oom_memcg=/b,task_memcg=/c"

@@ -166,9 +166,12 @@ def _parse_nodes(text: bytes, constraint: bytes) -> tuple[int, ...]:
 
 
 def _parse_cgroup(text: bytes) -> bytes:
-    """Return the cgroup whose limit was reached. Empty on older kernels."""
-    _, _, rest = text.partition(b",oom_memcg=")
-    return rest.rpartition(b",task_memcg=")[0]
+    """Return the cgroup whose limit was reached. Empty on older kernels.
+
+    The name of a cpuset comes before it and may contain anything but a slash, with which a path begins.
+    """
+    _, found, rest = text.partition(b",oom_memcg=/")
+    return b"/" + rest.rpartition(b",task_memcg=")[0] if found else b""
 
 
 def parse_victim(text: bytes, cause: OomCause | None, number: int) -> OomKill | None:
