@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from memwatch.alerts.reasons import add_news, with_said, without_said
-from memwatch.alerts.rules import CRITICAL, LEVELS, SEVERITY, WAS, AlertRules, Condition, Severity
+from memwatch.alerts.rules import CRITICAL, FACTS, LEVELS, SEVERITY, WAS, AlertRules, Condition, Severity
 from memwatch.alerts.sources import waiting_of
 from memwatch.silences import Silence, is_silenced
 from memwatch.snapshot import CollectorState, Level, Reason
@@ -179,9 +179,12 @@ def infer_condition(
     """Return the condition of an active alert whose target has no reading at this tick.
 
     It has cleared if the target has been missing for too long. A target whose source does not answer is not
-    missing. A firing alert stays, and so does a pending one whose source stopped.
+    missing. A firing alert stays, and so does a pending one whose source stopped. Events have happened, with or
+    without their target: the time of those that wait goes on.
     """
     rule, target = key
+    if rule in FACTS:
+        return Condition(rule, target, False, fact=True)
     silent_seconds = 0.0 if state.seen_at is None else now - state.seen_at
     names = waiting_of(state.source, collectors, silent_seconds)
     if not names and silent_seconds >= (GONE_SECONDS if state.firing else PENDING_GONE_SECONDS):

@@ -287,6 +287,14 @@ def test_kill_loop_is_notified_at_growing_intervals_and_its_last_count_when_it_e
     ]
 
 
+def test_kills_that_wait_are_notified_without_their_target() -> None:
+    """The limit of memwatchd's own cgroup was removed meanwhile."""
+    alerts, kill = Alerts(), replace(events_of(1, 0), target="cgroup", pending_seconds=3.0)
+    sent = [(at, one.target) for at in range(400) for one in alerts.tick(at, *(kill,) * (at in (0, 10)))]
+
+    assert sent == [(1, "cgroup"), (301, "cgroup")]
+
+
 def test_event_after_half_an_hour_without_any_is_notified_at_once() -> None:
     alerts = Alerts()
     for minute in range(60):
