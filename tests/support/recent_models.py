@@ -27,7 +27,7 @@ GLM_5: dict[str, Any] = config(
 GLM_5_2: dict[str, Any] = GLM_5 | {"index_topk_freq": 4, "index_skip_topk_offset": 3}
 
 
-def deepseek_v4(hidden: int, layers: int, heads: int, experts: int, wide: int, **more: Any) -> dict[str, Any]:
+def deepseek_v4(hidden: int, layers: int, heads: int, experts: int, wide: int, **more: Any) -> Any:
     """DeepSeek V4, with fp4 experts and fp8 matrices."""
     return config(
         "deepseek_v4", hidden, wide, layers, 129280, heads, 1, head_dim=512, moe_intermediate_size=wide,

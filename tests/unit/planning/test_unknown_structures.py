@@ -90,7 +90,7 @@ def test_many_keys_are_counted() -> None:
 
 def test_key_of_a_gguf_file_is_named() -> None:
     """llama.cpp's keys of MiniMax-M3 and Qwen 4. Those of norms and rotary positions are not."""
-    given = {
+    given: dict[str, Any] = {
         **LLAMA_KEYS, "llama.vocab_size": 32, "llama.attention.indexer.top_k": 16,
         "llama.attention.compress_x": (4, 0), "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "llama.rope.dimension_count_swa": 64,

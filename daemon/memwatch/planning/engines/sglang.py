@@ -28,7 +28,8 @@ from memwatch.units import size
 
 PAGE_TOKENS = 64
 WINDOWS = (
-    "SGLang knows the windows of gpt-oss, Llama 4 and Gemma 4; for other families this memory holds fewer tokens."
+    "SGLang knows the windows of gpt-oss, Llama 4, Gemma 4, MiMo V2, Step 3.5 and DeepSeek V4; for other families "
+    "this memory holds fewer tokens."
 )
 DTYPES = ("bfloat16", "float16", "float32")
 CACHE_DTYPES = {"fp8": "fp8_e4m3", "bfloat16": "auto", "float16": "auto"}
