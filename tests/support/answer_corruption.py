@@ -1,4 +1,4 @@
-"""Corrupt single fields of the answers of model servers: JSON and Prometheus texts."""
+"""Corrupt single fields: of the answers of model servers (JSON and Prometheus texts), and of the kernel's files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ NO_NUMBER = "n/a"
 SAMPLE = re.compile(r"(?P<name>[a-z_:A-Z0-9]+)(?P<labels>\{.*\})? (?P<value>\S+)")
 LABEL = re.compile(r'(?P<key>\w+)="(?P<value>[^"]*)"')
 GONE = object()
+# A line of a file in /proc or /sys: its key, if it has one. Numbers of it stand alone, or before a unit.
+LINE = re.compile(rb"(?:Node \d+ )?(?:(?P<key>[A-Za-z_][^:\s]*)(?::\s*|\s+))?")
+NUMBER = re.compile(rb"(?<![\w.-])\d+(?![\w.])")
+# A line of tegrastats: words, each with its numbers.
+WORD_AND_NUMBERS = re.compile(rb"(?P<word>[A-Za-z][\w.-]*?)(?=[\s@\[(])|(?<![A-Za-z\d_.-])(?P<number>\d+)")
 
 
 def corrupt(body: bytes) -> Iterator[Corrupted]:
@@ -94,3 +99,53 @@ def change_number(text: str) -> Iterator[tuple[str, str]]:
         return
     yield from (("zero", "0"), ("doubled", f"{2 * value:g}"), ("wrapped", f"{2.0**64 - value:g}"))
     yield from (("negative", f"-{text}"), ("NaN", "NaN"), ("infinite", "+Inf"))
+
+
+def corrupt_lines(data: bytes) -> Iterator[Corrupted]:
+    """Yield a file of the kernel with each number of each line corrupted in each way.
+
+    A field is named by the key of its line; further numbers of a line have their place as well.
+    """
+    lines = data.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        start = LINE.match(line)
+        assert start is not None
+        key = (start["key"] or b"").decode()
+        spans = [found.span() for found in NUMBER.finditer(line, start.end())]
+        before, after = b"".join(lines[:number]), b"".join(lines[number + 1 :])
+        for place, span in enumerate(spans):
+            field = key if place == 0 and (key or len(spans) == 1) else f"{key}[{place}]"
+            for kind, changed in change_figure(line, span):
+                yield field, kind, before + changed + after
+        if spans:
+            yield key, "missing", before + after
+            yield key, "repeated", before + line + line + after
+
+
+def corrupt_words(data: bytes) -> Iterator[Corrupted]:
+    """Yield a line of words and numbers, such as that of tegrastats, with each number corrupted in each way."""
+    word, place = "", 0
+    for found in WORD_AND_NUMBERS.finditer(data):
+        if found["word"]:
+            word, place = found["word"].decode(), 0
+            continue
+        for kind, changed in change_figure(data, found.span("number")):
+            yield f"{word}[{place}]", kind, changed
+        begin, end = found.span("number")
+        yield f"{word}[{place}]", "missing", data[:begin] + data[end:]
+        place += 1
+
+
+def change_figure(line: bytes, span: tuple[int, int]) -> Iterator[tuple[str, bytes]]:
+    """Yield a line with the number at `span` corrupted: wrapped below zero in bytes, and in KiB, among others."""
+    value = int(line[slice(*span)])
+    ways = {
+        "zero": 0,
+        "doubled": 2 * value,
+        "wrapped": (1 << 64) - 1 - value,
+        "wrapped in KiB": (1 << 54) - 1 - value,
+        "negative": -value,
+        "no number": "none",
+    }
+    for kind, changed in ways.items():
+        yield kind, line[: span[0]] + str(changed).encode() + line[span[1] :]

@@ -64,6 +64,7 @@ def test_machines_agree_with_their_tegrastats(name: str) -> None:
     node = machine.expected["buddyinfo"]["nodes"][0]
     assert reading.ram_total_bytes == pool["size_bytes"] // MIB * MIB
     assert reading.largest_free_block_bytes == node["largest_free_block_bytes"]
+    assert isinstance(reading.largest_free_blocks, int)
     if reading.largest_free_block_bytes == 4 * MIB:
         assert reading.largest_free_blocks * 4 * MIB == node["free_large_blocks_bytes"]
     if isinstance(reading.swap, Area):
