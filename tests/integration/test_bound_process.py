@@ -11,7 +11,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from support.client_process import clean_environment
+from support.daemon_process import clean_environment
 from support.waiting import wait_until
 
 STARTS = """

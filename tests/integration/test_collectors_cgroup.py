@@ -45,7 +45,11 @@ def parse_names(line: str) -> OwnerNames:
         ("0::/system.slice/ssh.service", "ssh.service", None),
         ("0::/system.slice/containerd.service/sub/sub", "containerd.service", None),
         ("0::/user.slice", "user.slice", None),
-        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.scope", "app-x.scope", None),
+        (
+            "0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.scope",
+            "app-x.scope in user/1000",
+            None,
+        ),
         (f"0::/system.slice/docker-{ID}.scope", f"docker-{ID}.scope", ID[:12]),
         (f"0::/../../system.slice/docker-{ID}.scope", f"docker-{ID}.scope", ID[:12]),
         (f"0::/user.slice/libpod-{ID}.scope/container", f"libpod-{ID}.scope", ID[:12]),

@@ -17,6 +17,7 @@ from memwatch.collectors.tegrastats import Collector, find_tegrastats
 from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.linux.line_buffer import LineBuffer
+from memwatch.model import Absent
 from simulators.tegra_machine import Tegrastats, is_alive, wait_until_gone
 from support.machine_folders import machine_folder
 from support.waiting import wait_until
@@ -47,7 +48,7 @@ def collecting(tmp_path: Path, interval: float = INTERVAL) -> Iterator[tuple[Teg
         collector.close()
 
 
-def blocks_of(findings: Findings) -> int:
+def blocks_of(findings: Findings) -> int | Absent:
     assert findings.tegrastats is not None
     return findings.tegrastats.largest_free_blocks
 

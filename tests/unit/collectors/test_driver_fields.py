@@ -14,7 +14,7 @@ import pytest
 from support.corrupted_machine import ALL_SOURCES, CorruptedMachine
 from support.field_law import changes, is_known, judge, read_undetected
 
-# Machine, source, and one case of so many.
+# Machine, source, and the number of cases of which one is tested here.
 PARTS = (
     ("gb10", "meminfo", 9),
     ("old-kernel", "meminfo", 9),
