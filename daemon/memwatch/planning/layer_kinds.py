@@ -116,7 +116,7 @@ def step_layers(text: Json) -> Fields:
     other: Json = given if isinstance(given, dict) else {}
     heads, head = number(text, "num_attention_groups", "num_key_value_heads"), number(text, "head_dim")
     listed = text.get("moe_layers_enum")
-    experts = {one for one in listed.split(",") if one.strip()} if isinstance(listed, str) else range(3, layers)
+    named = listed.split(",") if isinstance(listed, str) else listed if isinstance(listed, list) else None
     queries = number(other, "num_attention_heads") or number(text, "num_sliding_attention_heads")
     near = layer_types(text).count("sliding_attention")
     more = max(0, queries - number(text, "num_attention_heads")) * head
@@ -126,7 +126,7 @@ def step_layers(text: Json) -> Fields:
         "full_kv_heads": heads,
         "n_experts": number(text, "moe_num_experts", "n_routed_experts", "num_experts"),
         "active_experts": number(text, "moe_top_k", "num_experts_per_tok"),
-        "moe_layers": len(experts),
+        "moe_layers": max(0, layers - 3) if named is None else len(named),
         "intermediate_size": number(text, "moe_intermediate_size"),
         "dense_intermediate_size": number(text, "intermediate_size"),
         "shared_intermediate_size": number(text, "share_expert_dim"),

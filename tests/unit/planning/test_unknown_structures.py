@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from memwatch.model import Absent
@@ -14,8 +17,10 @@ from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import Checkpoint, describe_config, read_checkpoint
 from memwatch.planning.gguf_shape import parse_file
 from memwatch.planning.huggingface import parse_config
+from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.query import model_fields
 from memwatch.planning.request import Use, compute_checkpoint_need
+from memwatch.planning.sizes import InvalidInputError
 from memwatch_web.api.fit_request import FitRequest
 from memwatch_web.pages.fit_page import parse_config_fields
 from scripts.published_models import MODELS
@@ -100,6 +105,23 @@ def test_key_of_a_gguf_file_is_named() -> None:
         "This plan does not know attention.indexer.top_k, attention.compress_x of the GGUF file: its cache may be "
         "larger."
     )
+
+
+@given(st.sampled_from(RECENT), st.data())
+def test_config_with_an_odd_value_is_read_or_refused(config: dict[str, Any], data: st.DataObject) -> None:
+    """A key of another kind of value, size or sign, or a key of another family, is no crash."""
+    inner = config.get("text_config", config)
+    others = ["layer_types", "indexer_types", "index_topk_pattern", "compress_rates", "cli_factor", "index_kpool"]
+    key = data.draw(st.sampled_from([*inner, *others]))
+    value = data.draw(
+        st.none() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.none() | st.integers())
+        | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)
+    )  # fmt: skip
+    changed = {**inner, key: value}
+
+    with suppress(InvalidInputError):
+        found = parse_config({**config, "text_config": changed} if "text_config" in config else changed, "")
+        assert compute_kv_cache(found.transformer, 4096, 1, 1) >= 0
 
 
 def small(**more: Any) -> Checkpoint:
