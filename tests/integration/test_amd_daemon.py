@@ -204,7 +204,7 @@ def test_older_fdinfo_keys_and_units_are_read(tmp_path: Path) -> None:
 
 
 def test_invalid_fdinfo_values_are_skipped_and_counted(tmp_path: Path) -> None:
-    """No value is invented from them; /metrics counts the errors."""
+    """No value is invented from them, and none is 0; /metrics counts the errors."""
     machine = AmdMachine(tmp_path)
     machine.host(64 * GIB, 50 * GIB)
     machine.gpu(discrete(used=30 * MIB))
@@ -216,7 +216,8 @@ def test_invalid_fdinfo_values_are_skipped_and_counted(tmp_path: Path) -> None:
     with watched(tmp_path, *machine.arguments) as (daemon, snapshot):
         metrics = daemon.get("/metrics").text
 
-    assert device_bytes_by_pid(snapshot) == {pid: {"gpu0.gtt": 8 * MIB} for pid in (700, 701, 702)}
+    held = {"gpu0": None, "gpu0.gtt": 8 * MIB, "absent": {"gpu0": "inconsistent"}}
+    assert device_bytes_by_pid(snapshot) == dict.fromkeys((700, 701, 702), held)
     assert 'memwatch_collector_errors_total{collector="drm",reason="inconsistent"}' in metrics
 
 
