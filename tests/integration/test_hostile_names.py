@@ -103,7 +103,7 @@ def test_hostile_names_are_shown_escaped(attacked: Attacked) -> None:
 
     assert process["name"] == printable(HOSTILE)
     assert process["user"] == printable(f"mallory{ESCAPES}")
-    assert process["unit"] == printable(f"evil{ESCAPES}.service")
+    assert process["unit"] == printable(f"evil{ESCAPES}.service in lxc/box{ESCAPES}")
     assert process["container"] == printable(f"box{ESCAPES}")
     assert process["command"] == f"{printable(HOSTILE)} \\xff"
     assert snapshot["host"] == printable(f"box{ESCAPES}")
