@@ -169,6 +169,8 @@ def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) 
         "memwatch.linux.cgroup_mounts",
         "memwatch.linux.cgroups",
         "memwatch.linux.dmem",
+        "memwatch.owners",
+        "memwatch.linux.cgroup_scopes",
         "memwatch.linux.files",
         "memwatch.linux.pci",
         "memwatch.linux.runtime_power",

@@ -121,15 +121,15 @@ def test_failing_mig_device_does_not_affect_the_others(tmp_path: Path) -> None:
     assert gpu.codes["mig.9.memory_info_v2"] == 999
 
 
-def test_instance_with_contradictory_memory_is_rejected(tmp_path: Path) -> None:
-    """More used than total: that instance is inconsistent, and the rejection is counted."""
+def test_contradictory_use_of_an_instance_is_estimated(tmp_path: Path) -> None:
+    """More used than total: the use is what the free memory leaves, and the rejection is counted."""
     instances = {**CUT.instances, 9: SimulatedInstance(Memory(MIB, used=2 * MIB, free=0))}
     with running_child(
         Simulator.of(tmp_path, H200_MIG.with_gpu(0, mig=replace(CUT, instances=instances)))
     ) as child:
         found = child.reading()
 
-    assert used(found.gpus[0]) == {2: 16925, 3: 17, 9: Absent.INCONSISTENT, 10: 9}
+    assert used(found.gpus[0]) == {2: 16925, 3: 17, 9: 1, 10: 9}
     assert found.rejected == {"memory": 1}
 
 

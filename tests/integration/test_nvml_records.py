@@ -28,6 +28,7 @@ from simulators.sample_nvml_integrated import GB10, GB10_RAM, GB10_SHIM, GB10_TO
 
 UNKNOWN = Absent.NOT_AVAILABLE
 UNSUPPORTED = Absent.NOT_SUPPORTED
+LARGE = 24 << 30
 
 
 def read(tmp_path: Path, machine: Machine, *options: str, hidden: frozenset[str] = frozenset()) -> NvmlReading:
@@ -238,12 +239,13 @@ def test_unified_gpu_process_larger_than_memtotal_is_rejected(tmp_path: Path) ->
     assert (found.gpus[0].processes, found.rejected) == (Absent.INCONSISTENT, {"process_list": 1})
 
 
-@pytest.mark.parametrize("memory", [Memory(GIB, 2 * GIB, free=0), Memory(GIB, 0, free=2 * GIB)])
-def test_contradictory_memory_is_rejected_and_counted(tmp_path: Path, memory: Memory) -> None:
-    """Used or free above the total: memory is inconsistent. Processes keep their own figures."""
+@pytest.mark.parametrize("memory", [Memory(LARGE, 2 * LARGE, free=GIB), Memory(LARGE, LARGE - GIB, free=2 * LARGE)])
+def test_contradictory_memory_is_estimated_and_counted(tmp_path: Path, memory: Memory) -> None:
+    """Used or free above the total: it is what the other leaves. Processes keep their own figures."""
     found = read(tmp_path, RTX_4090.with_gpu(0, memory=memory))
 
-    assert (found.gpus[0].memory, found.rejected) == (Absent.INCONSISTENT, {"memory": 1})
+    estimated = GpuMemory(2, LARGE, LARGE - GIB, GIB, 0, is_estimated=True)
+    assert (found.gpus[0].memory, found.rejected) == (estimated, {"memory": 1})
     assert len(found.gpus[0].processes) == 4  # type: ignore[arg-type]
 
 
