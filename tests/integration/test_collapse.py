@@ -21,8 +21,8 @@ MAX_SECONDS = 0.05
 def test_collapse_is_received_within_fifty_milliseconds(tmp_path: Path) -> None:
     """From the write that crosses 95 % to the socket of the receiver, at 1, 4 and 14 GiB/s of 121.7 GiB.
 
-    The machine is read ten times a second, as from 60 % use on. 0.3 s of fall makes no forecast, which would be
-    critical before the level by use: at 14 GiB/s the machine is lost 0.25 s after 95 %.
+    The machine is read ten times a second, as from 60 % use on. At 14 GiB/s, at which it is lost 0.25 s after 95 %,
+    0.3 s of fall may make a forecast that is critical before the level by use; at 1 GiB/s six seconds are left.
     """
     machine = CollapsingMachine.of(tmp_path)
     machine.set_available(0.35 * machine.size_gib)
@@ -39,6 +39,6 @@ def test_collapse_is_received_within_fifty_milliseconds(tmp_path: Path) -> None:
             seconds[slope] = machine.seconds_to_receiver(site, collapse)
             machine.recover(site, 0.1)
 
-    assert min(seconds.values()) > 0
+    assert seconds[1.0] > 0
     for slope, one in seconds.items():
         within(f"alert of a collapse at {slope:g} GiB/s", one, MAX_SECONDS, "s")
