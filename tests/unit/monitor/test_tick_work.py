@@ -32,11 +32,11 @@ WARM_TICKS, TICKS = 120, 60
 TOLERANCE = 0.1
 # Calls of a tick at rest, of those collectors that are read within it, and of one exposition.
 CALLS = {
-    "workstation": (386, 537),
-    "gb10": (395, 539),
-    "mi210": (751, 562),
-    "jetson-agx-orin-jp6": (461, 550),
-    "numa-server-2tib": (460, 535),
+    "workstation": (389, 542),
+    "gb10": (398, 544),
+    "mi210": (823, 576),
+    "jetson-agx-orin-jp6": (506, 564),
+    "numa-server-2tib": (468, 540),
 }
 
 
