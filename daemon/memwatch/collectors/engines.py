@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.engines.command import Command
 from memwatch.engines.kinds import KIND_BY_NAME
-from memwatch.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
+from memwatch.engines.records import Engine, ServedBy
 from memwatch.engines.server import Address, EngineServer, SizeModel
 from memwatch.findings import Findings
 from memwatch.linux.engine_processes import EngineProcesses, ServerProcess
@@ -217,9 +217,7 @@ class Collector(BaseCollector):
         )
         read = self._size_model
 
-        def size(query: ModelQuery) -> ModelSizes:
-            return read(replace(query, by=by)) if read else ModelSizes()
-
+        size: SizeModel | None = None if read is None else lambda query: read(replace(query, by=by))
         return EngineServer(KIND_BY_NAME[kind], address, size, self._monotonic)
 
 
