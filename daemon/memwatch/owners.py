@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from memwatch.model import Absent, Bytes, Process, Words, refuse_negative
+from memwatch.model import Absent, Bytes, Pool, Process, Share, Words, refuse_negative
 
 OwnerKind = Literal["unit", "container", "pod", "job", "user"]
 OWNER_KINDS: tuple[OwnerKind, ...] = get_args(OwnerKind)
@@ -23,6 +23,7 @@ PERHAPS_BEYOND = "may not include all GPU memory"
 # Names of units have no blanks.
 WITHIN = " in "
 NO_NAMES: Mapping[str, str] = {}
+NO_CAPS: Mapping[str, int] = {}
 
 
 def is_qualified(name: str | None) -> bool:
@@ -131,10 +132,11 @@ def build_totals(
     kind: OwnerKind,
     kernel_held: Iterable[KernelHeld] = (),
     is_charged: bool = False,
+    caps: Mapping[str, int] = NO_CAPS,
 ) -> list[OwnerTotal]:
     """Return the owners of one kind, the largest first. Processes without an owner form the last entry.
 
-    `is_charged`: the kernel charges GPU memory to cgroups.
+    `is_charged`: the kernel charges GPU memory to cgroups. `caps`: as of `find_caps`.
     """
     by_kernel: dict[Words | None, Mapping[str, Bytes]] = {
         one.name: one.device_bytes for one in kernel_held if one.kind == kind
@@ -147,7 +149,7 @@ def build_totals(
         elif process.device_bytes:
             holders.setdefault(getattr(process, kind), []).append(process)
     totals = [
-        _build_total(owner, holders.get(owner.name, ()), by_kernel.get(owner.name, {}), is_charged)
+        _build_total(owner, holders.get(owner.name, ()), by_kernel.get(owner.name, {}), is_charged, caps)
         for owner in owners
         if owner.kind == kind
     ]
@@ -155,15 +157,36 @@ def build_totals(
     return sorted(totals, key=lambda total: (total.name is None, -total.footprint_low_bytes, str(total.name)))
 
 
+def find_caps(processes: Iterable[Process], pools: Iterable[Pool], shares: Iterable[Share]) -> Mapping[str, int]:
+    """Return the use of each pool and share of which processes together hold more: they share buffers."""
+    sums = Counter[str]()
+    for process in processes:
+        for place, figure in process.device_bytes.items():
+            sums[place] += figure if isinstance(figure, int) else 0
+    places: list[Pool | Share] = [*pools, *shares] if sums else []
+    used = {one.id: one.used_bytes for one in places}
+    return {place: most for place, most in used.items() if isinstance(most, int) and sums.get(place, 0) > most}
+
+
 def _build_total(
-    owner: Owner, holders: Sequence[Process], by_kernel: Mapping[str, Bytes], is_charged: bool
+    owner: Owner,
+    holders: Sequence[Process],
+    by_kernel: Mapping[str, Bytes],
+    is_charged: bool,
+    caps: Mapping[str, int],
 ) -> OwnerTotal:
     """`holders`: its processes with device memory."""
+    held = _device_bytes(holders)
+    beyond = sum(
+        figure - caps[place]
+        for place, figure in held.items()
+        if place in caps and isinstance(figure, int) and figure > caps[place]
+    )
     low = owner.rss_bytes + sum(_beyond_rss(process, process.footprint_low_bytes) for process in holders)
+    low = max(owner.rss_bytes, low - beyond)
     highs = [process.footprint_high_bytes for process in holders]
     unknown = next((figure for figure in highs if isinstance(figure, Absent)), None)
-    high = unknown or owner.rss_bytes + sum(map(_beyond_rss, holders, highs))
-    held = _device_bytes(holders)
+    high = unknown or max(low, owner.rss_bytes + sum(map(_beyond_rss, holders, highs)) - beyond)
     return OwnerTotal(
         owner.name,
         owner.processes,
@@ -171,7 +194,10 @@ def _build_total(
         footprint_bytes=low if low == high else unknown or Absent.NOT_SUPPORTED,
         footprint_low_bytes=low,
         footprint_high_bytes=high,
-        device_bytes=held,
+        device_bytes={
+            place: figure if isinstance(figure, Absent) else min(figure, caps.get(place, figure))
+            for place, figure in held.items()
+        },
         cgroup_bytes=owner.cgroup_bytes,
         cgroup_note=_build_note(holders, is_charged) if isinstance(owner.cgroup_bytes, int) and held else None,
         cgroup_device_bytes=by_kernel,

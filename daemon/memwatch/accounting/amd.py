@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
-from memwatch.accounting.amd_clients import ClientUsage, sum_clients
+from memwatch.accounting.amd_clients import ClientMemory, ClientUsage, sum_clients
 from memwatch.accounting.device_memory import DeviceMemory, remainder
 from memwatch.drivers.amd.architecture import ArchitectureDecision, decide_architecture
 from memwatch.drivers.amd.records import AmdGpu, AmdReading, AmdSensors
@@ -116,7 +116,8 @@ def build_device_memory(gpu: AmdGpu, place: GpuContext) -> DeviceMemory:
         explanation=explanation_of(verdict, pool),
         pools=(pool,) if pool else (),
         shares=(share,) if share else (),
-        held=bytes_by_pid(clients, places),
+        held=bytes_by_pid(clients.by_pid, places, clients.unread),
+        held_most=most_by_pid(clients, places),
         beyond_meminfo=share.used_bytes if share else None,
     )
 
@@ -175,14 +176,29 @@ def quality_of(reading: AmdReading) -> Quality:
     return Quality.ESTIMATED if reading.source == "amd-smi" else Quality.MEASURED
 
 
-def bytes_by_pid(clients: ClientUsage, places: Mapping[str, str | None]) -> dict[int, dict[str, Bytes]]:
-    """Return bytes by process and place. Bytes in an unknown place are left out."""
+def bytes_by_pid(
+    clients: Mapping[int, ClientMemory],
+    places: Mapping[str, str | None],
+    unread: Mapping[int, Collection[str]],
+) -> dict[int, dict[str, Bytes]]:
+    """Return bytes by process and place. Bytes in an unknown place are left out.
+
+    `unread`: regions of a process of which a size cannot be read.
+    """
     held: dict[int, dict[str, Bytes]] = {}
-    for pid, figures in clients.by_pid.items():
-        unread = dict.fromkeys(clients.unread.get(pid, ()), Absent.INCONSISTENT)
-        by_place: dict[str, Bytes] = {"vram": figures.vram, "gtt": figures.gtt, **unread}
+    for pid, figures in clients.items():
+        lost = dict.fromkeys(unread.get(pid, ()), Absent.INCONSISTENT)
+        by_place: dict[str, Bytes] = {"vram": figures.vram, "gtt": figures.gtt, **lost}
         held[pid] = {place: by_place[kind] for kind, place in places.items() if place and by_place[kind]}
     return held
+
+
+def most_by_pid(clients: ClientUsage, places: Mapping[str, str | None]) -> dict[int, dict[str, int]]:
+    """Return the upper bounds by process and place, where clients of a process may share buffers."""
+    found = bytes_by_pid(clients.most_by_pid, places, {})
+    return {
+        pid: {place: size for place, size in held.items() if isinstance(size, int)} for pid, held in found.items()
+    }
 
 
 def build_device(

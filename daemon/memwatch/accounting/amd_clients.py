@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from memwatch.accounting.shared_buffers import ClientPart, ClientTotals, sum_parts
 from memwatch.drivers.amd.records import AmdGpu
 from memwatch.drivers.amd.smi import SmiProcess
 from memwatch.drivers.drm.records import DrmClient, DrmReading
-from memwatch.model import Absent
+from memwatch.model import Absent, Bytes
 
 REGIONS = frozenset({"vram", "gtt"})
 
@@ -23,15 +24,17 @@ class ClientMemory(NamedTuple):
 
 
 class ClientUsage(Struct, frozen=True):
-    """`by_pid`: all memory of each process. `total`: each byte once, as processes may share buffers.
+    """`by_pid`: memory of each process, `most_by_pid` upper bounds of it where its clients may share buffers.
 
-    `unread`: regions of a process of which a size cannot be read.
+    `total`: each byte once, as processes may share clients. `unread`: regions of a process of which a size cannot be
+    read.
     """
 
     by_pid: Mapping[int, ClientMemory]
     total: ClientMemory | Absent
     are_shared: bool
     unread: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    most_by_pid: Mapping[int, ClientMemory] = field(default_factory=dict)
 
 
 def sum_clients(
@@ -44,13 +47,12 @@ def sum_clients(
     Linux 6.12 it also lists a process's own pages, which its resident set contains.
     """
     clients = [] if isinstance(drm, Absent) else [client for client in drm.clients if _belongs_to(client, gpu)]
-    by_pid: dict[int, ClientMemory] = {}
-    total = ClientMemory()
-    for client in clients:
-        held = ClientMemory(client.resident.get("vram", 0), client.resident.get("gtt", 0))
-        total = _sum(total, held)
-        for pid in client.pids:
-            by_pid[pid] = _sum(by_pid.get(pid, ClientMemory()), held)
+    vram = _sum_region(clients, "vram", gpu.vram.used_bytes)
+    gtt = _sum_region(clients, "gtt", gpu.gtt.used_bytes)
+    pids = dict.fromkeys(pid for client in clients for pid in client.pids)
+    by_pid = {pid: ClientMemory(vram.by_pid.get(pid, 0), gtt.by_pid.get(pid, 0)) for pid in pids}
+    total = ClientMemory(vram.total, gtt.total)
+    most = {pid: ClientMemory(vram.most_by_pid.get(pid, 0), gtt.most_by_pid.get(pid, 0)) for pid in pids}
     for pid, size in gpu.held.items():
         before = by_pid.get(pid, ClientMemory())
         more = (
@@ -76,7 +78,13 @@ def sum_clients(
         drm if isinstance(drm, Absent) else unknown,
         any(len(client.pids) > 1 and any(client.resident.values()) for client in clients),
         unread,
+        {pid: held for pid, held in most.items() if held != ClientMemory()},
     )
+
+
+def _sum_region(clients: Iterable[DrmClient], region: str, used: Bytes) -> ClientTotals:
+    parts = [ClientPart(one.pids, one.resident.get(region, 0), one.shared.get(region, 0)) for one in clients]
+    return sum_parts(parts, used)
 
 
 def _sum(one: ClientMemory, other: ClientMemory) -> ClientMemory:

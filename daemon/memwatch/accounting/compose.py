@@ -18,7 +18,7 @@ from memwatch.accounting.hwmon import with_sensors
 from memwatch.accounting.labels import with_unique_labels
 from memwatch.accounting.large_holders import has_orphans, with_large_holders
 from memwatch.accounting.lxcfs import with_both_scopes
-from memwatch.accounting.relations import bound_held, find_sizes, with_device_bytes, with_device_memories
+from memwatch.accounting.relations import bound_held, find_sizes, find_used, with_device_bytes, with_device_memories
 from memwatch.accounting.zram import with_zram
 from memwatch.findings import Findings
 from memwatch.model import Share
@@ -126,7 +126,7 @@ def with_holders(whole: Findings, device_memories: Sequence[DeviceMemory], npus:
     if not (device_memories or npus or (whole.processes and has_orphans(whole.processes))):
         return whole
     sizes = find_sizes(whole.pools, whole.shares)
-    memories = bound_held((*device_memories, *npus), sizes)
+    memories = bound_held((*device_memories, *npus), sizes, find_used(whole.pools, whole.shares))
     if memories:
         whole = replace(whole, processes=with_device_bytes(whole.processes, *memories))
     return with_large_holders(whole, memories, sizes, whole.process_scan)

@@ -16,9 +16,9 @@ from memwatch.snapshot import Node
 class DeviceMemory(Struct, frozen=True):
     """One device with its memory.
 
-    `held`: bytes by process id, then by pool or share. `node`: the NUMA node inside MemTotal that is this GPU's own
-    memory. `beyond_meminfo`: System RAM of the device that no line of /proc/meminfo contains, in bytes; None for a
-    device that does not use System RAM.
+    `held`: bytes by process id, then by pool or share; `held_most`: upper bounds where these are lower bounds.
+    `node`: the NUMA node inside MemTotal that is this GPU's own memory. `beyond_meminfo`: System RAM of the device
+    that no line of /proc/meminfo contains, in bytes; None for a device that does not use System RAM.
     """
 
     device: Device
@@ -28,6 +28,7 @@ class DeviceMemory(Struct, frozen=True):
     held: Mapping[int, Mapping[str, Bytes]] = field(default_factory=dict)
     node: Node | None = None
     beyond_meminfo: Bytes | None = None
+    held_most: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
     def as_stale(self) -> DeviceMemory:
         """Return the device after its collector stopped answering. Figures from a NUMA node stay valid."""
@@ -44,6 +45,7 @@ class DeviceMemory(Struct, frozen=True):
             pools=self.pools if self.node else tuple(stale_pool(pool, why) for pool in self.pools),
             shares=tuple(stale_share(share, why) for share in self.shares),
             held={},
+            held_most={},
             beyond_meminfo=None if self.beyond_meminfo is None else why,
         )
 
@@ -53,6 +55,7 @@ class NpuMemory(Struct, frozen=True):
 
     shares: tuple[Share, ...]
     held: Mapping[int, Mapping[str, Bytes]] = field(default_factory=dict)
+    held_most: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
     def as_stale(self) -> NpuMemory:
         return NpuMemory(tuple(stale_share(share) for share in self.shares))

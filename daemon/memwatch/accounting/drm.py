@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from memwatch.accounting.device_memory import DeviceMemory, remainder
 from memwatch.accounting.drm_architecture import Gpu, is_in_ram, is_own, select_gpus
+from memwatch.accounting.shared_buffers import ClientTotals
 from memwatch.drivers.drm.records import DrmReading
 from memwatch.findings import Findings
 from memwatch.model import (
@@ -103,6 +104,7 @@ def build_device_memory(gpu: Gpu, place: GpuContext) -> DeviceMemory:
         pools=(pool,) if pool else (),
         shares=(share,) if share else (),
         held=held_by_pid(gpu, pool, share),
+        held_most=most_by_pid(gpu, pool, share),
         beyond_meminfo=system.bytes if share and system and gpu.driver in BEYOND_MEMINFO else None,
     )
 
@@ -169,7 +171,7 @@ def in_system_ram(gpu: Gpu, place: GpuContext) -> ClientSum | None:
 
 
 def sum_clients(gpu: Gpu, place: GpuContext) -> ClientSum:
-    """Sum the clients. The sum is exact unless clients share buffers, which each of them counts.
+    """Sum the clients. The sum is exact unless clients share buffers, which each of their processes counts.
 
     A sum of 0 says nothing if some processes cannot be read.
     """
@@ -179,7 +181,7 @@ def sum_clients(gpu: Gpu, place: GpuContext) -> ClientSum:
     notes = {
         "a lower bound: this user cannot read some processes": not place.reading.is_complete and not is_unseen,
         UNREAD_SIZE: gpu.in_ram.is_partial,
-        "shared buffers are counted for each client": len(sharing) > 1,
+        "shared buffers are counted for each process": len(sharing) > 1,
         "requested sizes, with or without memory behind them": "total" in bases,
     }
     exact = len(sharing) < 2 and "total" not in bases and not gpu.in_ram.is_partial
@@ -230,12 +232,27 @@ def vram_pool(gpu: Gpu, place: GpuContext) -> Pool | None:
 
 def held_by_pid(gpu: Gpu, pool: Pool | None, share: Share | None) -> Mapping[int, Mapping[str, Bytes]]:
     """Return bytes by process and place. Processes with an unknown amount of System RAM have an absent figure."""
-    places = [(pool.id, gpu.own)] if pool else []
-    places += [(share.id, gpu.in_ram)] if share else []
     held: dict[int, dict[str, Bytes]] = {}
-    for place, those in places:
+    for place, those in _totals_by_place(gpu, pool, share):
         for pid, size in those.by_pid.items():
             held.setdefault(pid, {})[place] = size
+        for pid in those.unread_pids:
+            held.setdefault(pid, {})[place] = Absent.INCONSISTENT
     if share:
         held |= {pid: {**held.get(pid, {}), share.id: Absent.NOT_SUPPORTED} for pid in gpu.uncounted_pids}
     return held
+
+
+def most_by_pid(gpu: Gpu, pool: Pool | None, share: Share | None) -> Mapping[int, Mapping[str, int]]:
+    """Return the upper bounds by process and place, where clients of a process may share buffers."""
+    found: dict[int, dict[str, int]] = {}
+    for place, those in _totals_by_place(gpu, pool, share):
+        for pid, size in those.most_by_pid.items():
+            if pid not in those.unread_pids:
+                found.setdefault(pid, {})[place] = size
+    return found
+
+
+def _totals_by_place(gpu: Gpu, pool: Pool | None, share: Share | None) -> list[tuple[str, ClientTotals]]:
+    places = [(pool.id, gpu.own)] if pool else []
+    return [*places, (share.id, gpu.in_ram)] if share else places

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from memwatch.accounting.shared_buffers import ClientPart, ClientTotals, sum_parts
 from memwatch.drivers.drm.cards import can_render
 from memwatch.drivers.drm.records import DrmCard, DrmClient, DrmReading
-from memwatch.model import Absent, Architecture, Bytes
+from memwatch.model import Absent, Architecture, Bytes, sum_figures
 
 # Drivers with their own accounting module (amdgpu, nvidia), and displays without a GPU.
 OTHERS = frozenset({"amdgpu", "nvidia", "nvidia-drm", "radeon"})
@@ -26,17 +27,7 @@ WORDS = {"msm_dpu": "msm", "msm_mdp": "msm", "msm-mdss": "msm", "adreno": "msm",
 OWN = ("vram", "local", "stolen-local")
 # Regions in System RAM. The kernel's fdinfo rules reserve "memory" for it; firmware's "stolen" memory is outside.
 IN_RAM = ("system", "gtt", "memory", "cpu")
-
-
-class ClientTotals(Struct, frozen=True):
-    """Memory of clients in one place: the total, and by process id.
-
-    `is_partial`: the size of a client cannot be read. It is absent for its processes, and the total lacks it.
-    """
-
-    total: int
-    by_pid: Mapping[int, Bytes]
-    is_partial: bool = False
+UNKNOWN = Absent.NOT_SUPPORTED
 
 
 class Gpu(Struct, frozen=True):
@@ -83,19 +74,26 @@ def select_npus(reading: DrmReading) -> tuple[Gpu, ...]:
     return tuple(npu for npu in found if npu is not None)
 
 
-def sum_by_pid(clients: Iterable[DrmClient], counts: Callable[[str], bool]) -> ClientTotals:
-    """Sum the clients in the regions that count. A client that several processes have open counts for each."""
-    total, sums, unknown = 0, Counter[int](), set[int]()
-    for client in clients:
-        size = sum(size for region, size in client.resident.items() if counts(region))
-        # panthor reports its internal memory for a client separately.
-        size += client.other.get("panthor-resident-memory", 0) if counts("memory") else 0
-        total += size
-        for pid in client.pids if size else ():
-            sums[pid] += size
-        if client.unread and any(map(counts, client.unread)):
-            unknown.update(client.pids)
-    return ClientTotals(total, {**sums, **dict.fromkeys(unknown, Absent.INCONSISTENT)}, bool(unknown))
+def sum_by_pid(clients: Sequence[DrmClient], counts: Callable[[str], bool], used: Bytes = UNKNOWN) -> ClientTotals:
+    """Sum the clients in the regions that count, in which `used` bytes are in use."""
+    unread = {pid for client in clients if any(map(counts, client.unread)) for pid in client.pids}
+    return replace(
+        sum_parts((_part_of(client, counts) for client in clients), used), unread_pids=tuple(sorted(unread))
+    )
+
+
+def _part_of(client: DrmClient, counts: Callable[[str], bool]) -> ClientPart:
+    sizes = {region: size for region, size in client.resident.items() if counts(region)}
+    shared = sum(min(size, client.shared.get(region, 0)) for region, size in sizes.items())
+    # panthor reports its internal memory for a client separately.
+    internal = client.other.get("panthor-resident-memory", 0) if counts("memory") else 0
+    return ClientPart(client.pids, sum(sizes.values()) + internal, shared)
+
+
+def own_used(card: DrmCard) -> Bytes:
+    """Return the use of the card's own memory by a counter of the whole device."""
+    regions = [region.used_bytes for region in card.regions if is_own(region.name)]
+    return sum_figures(regions) if regions else UNKNOWN
 
 
 def clients_on(card: DrmCard, clients: Iterable[DrmClient]) -> tuple[DrmClient, ...]:
@@ -150,7 +148,7 @@ def _build_gpu(card: DrmCard, reading: DrmReading) -> Gpu | None:
         architecture=architecture,
         evidence=(f"the driver is {driver}", *evidence),
         in_ram=sum_by_pid(clients, is_in_ram),
-        own=sum_by_pid(clients, is_own),
+        own=sum_by_pid(clients, is_own, own_used(card)),
         uncounted_pids=uncounted_pids(card, clients, reading),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from memwatch.accounting.device_memory import NpuMemory
-from memwatch.accounting.drm import GpuContext, buffers_share, held_by_pid, in_system_ram
+from memwatch.accounting.drm import GpuContext, buffers_share, held_by_pid, in_system_ram, most_by_pid
 from memwatch.accounting.drm_architecture import select_npus
 from memwatch.findings import Findings
 from memwatch.model import ShareKind, find_system_ram
@@ -28,5 +28,5 @@ def build_npus(found: Findings) -> list[NpuMemory]:
                 label=f"NPU buffers{place.number}",
                 device=None,
             )
-            with_memory.append(NpuMemory((share,), held_by_pid(npu, None, share)))
+            with_memory.append(NpuMemory((share,), held_by_pid(npu, None, share), most_by_pid(npu, None, share)))
     return [npu.as_stale() for npu in with_memory] if "drm" in found.stale else with_memory

@@ -193,23 +193,26 @@ def clamp(share: Share, sizes: Mapping[str, int]) -> Share:
 
 
 class HeldBytes(NamedTuple):
-    """Known bytes of processes by pool or share: the sum of all processes, and the largest one's."""
+    """Known bytes of processes by pool or share: the sum of all processes, and the most that one may hold."""
 
     sums: Mapping[str, int]
-    largest: Mapping[str, int]
+    most: Mapping[str, int]
 
 
 @memoize
 def measure_held(*memories: DeviceMemory | NpuMemory) -> HeldBytes:
     sums: Counter[str] = Counter()
-    largest: dict[str, int] = {}
+    most: dict[str, int] = {}
     for memory in memories:
         for places in memory.held.values():
             for place, figure in places.items():
                 if isinstance(figure, int):
                     sums[place] += figure
-                    largest[place] = max(figure, largest.get(place, 0))
-    return HeldBytes(sums, largest)
+                    most[place] = max(figure, most.get(place, 0))
+        for bounds in memory.held_most.values():
+            for place, figure in bounds.items():
+                most[place] = max(figure, most.get(place, 0))
+    return HeldBytes(sums, most)
 
 
 def mark_pool(pool: Pool, held: Mapping[str, int]) -> Pool:
@@ -229,25 +232,49 @@ def _holds_more(place: Pool | Share, held: Mapping[str, int]) -> bool:
 
 
 def bound_held(
-    memories: Sequence[DeviceMemory | NpuMemory], sizes: Mapping[str, int]
+    memories: Sequence[DeviceMemory | NpuMemory], sizes: Mapping[str, int], used: Mapping[str, int]
 ) -> Sequence[DeviceMemory | NpuMemory]:
-    """Reject bytes of a process that exceed the pool in which they are: `sizes` by pool or share."""
-    largest = measure_held(*memories).largest
-    if all(figure <= sizes.get(place, figure) for place, figure in largest.items()):
+    """Reject bytes of a process that exceed the pool in which they are, and cap those that exceed its use.
+
+    `sizes` and `used` are by pool or share. The two were read at different times, or the driver counts buffers that
+    are not there.
+    """
+    found = measure_held(*memories)
+    if all(
+        figure <= min(sizes.get(place, figure), used.get(place, figure)) for place, figure in found.most.items()
+    ):
         return memories
-    return [replace(memory, held=_bounded(memory.held, sizes)) for memory in memories]
+    return [
+        replace(
+            memory,
+            held=_bounded(memory.held, sizes, used),
+            held_most={
+                pid: {place: min(figure, used.get(place, figure)) for place, figure in places.items()}
+                for pid, places in memory.held_most.items()
+            },
+        )
+        for memory in memories
+    ]
 
 
 def _bounded(
-    held: Mapping[int, Mapping[str, Bytes]], sizes: Mapping[str, int]
+    held: Mapping[int, Mapping[str, Bytes]], sizes: Mapping[str, int], used: Mapping[str, int]
 ) -> Mapping[int, Mapping[str, Bytes]]:
+    def bounded(place: str, figure: Bytes) -> Bytes:
+        if isinstance(figure, Absent):
+            return figure
+        return Absent.INCONSISTENT if figure > sizes.get(place, figure) else min(figure, used.get(place, figure))
+
     return {
-        pid: {
-            place: Absent.INCONSISTENT if isinstance(figure, int) and figure > sizes.get(place, figure) else figure
-            for place, figure in places.items()
-        }
-        for pid, places in held.items()
+        pid: {place: bounded(place, figure) for place, figure in places.items()} for pid, places in held.items()
     }
+
+
+def find_used(pools: Iterable[Pool], shares: Iterable[Share]) -> Mapping[str, int]:
+    """Return the use of each pool and share where it is known. A sum of clients with shared buffers is no bound."""
+    places: list[Pool | Share] = [*pools, *shares]
+    exact = [one for one in places if one.quality is not Quality.ESTIMATED]
+    return {one.id: one.used_bytes for one in exact if isinstance(one.used_bytes, int)}
 
 
 def find_sizes(pools: Iterable[Pool], shares: Iterable[Share]) -> Mapping[str, int]:
@@ -367,9 +394,12 @@ def with_device_bytes(
 ) -> tuple[Process, ...]:
     """Return the processes with their device memory."""
     held: dict[int, dict[str, Bytes]] = {}
+    most: dict[int, dict[str, int]] = {}
     for device_memory in device_memories:
         for pid, places in device_memory.held.items():
             held.setdefault(pid, {}).update(places)
+        for pid, bounds in device_memory.held_most.items():
+            most.setdefault(pid, {}).update(bounds)
     unsure = {
         share.id
         for device_memory in device_memories
@@ -377,33 +407,50 @@ def with_device_bytes(
         if share.kind in PERHAPS_IN_RSS
     }
     return tuple(
-        _with_device_bytes(process, held[process.pid], unsure) if process.pid in held else process
+        _with_device_bytes(process, held[process.pid], most.get(process.pid, {}), unsure)
+        if process.pid in held
+        else process
         for process in processes
     )
 
 
-def _with_device_bytes(process: Process, held: Mapping[str, Bytes], unsure: set[str]) -> Process:
+def _with_device_bytes(
+    process: Process, held: Mapping[str, Bytes], most: Mapping[str, int], unsure: set[str]
+) -> Process:
     """Add device memory that is known to be outside the resident set, as cudaMalloc's is, to the footprint.
 
-    If that is unknown, the footprint is a range: from full overlap with the resident set to none.
+    If that is unknown, the footprint is a range: from full overlap with the resident set to none. It is a range as
+    well if `most` is more than `held`: then the process's clients may share buffers.
     """
     rss = process.rss_bytes
     if isinstance(rss, Absent):
         return replace(process, device_bytes=held)
     beyond = sum(size for place, size in held.items() if isinstance(size, int) and place not in unsure)
     perhaps = sum(size for place, size in held.items() if isinstance(size, int) and place in unsure)
-    whole = sum_figures([rss, *held.values()])
-    if isinstance(whole, int) and not perhaps:
+    whole = sum_figures(
+        [
+            rss,
+            *(
+                figure if isinstance(figure, Absent) else max(figure, most.get(place, 0))
+                for place, figure in held.items()
+            ),
+        ]
+    )
+    if isinstance(whole, int) and whole == rss + beyond:
         return replace(process, device_bytes=held, footprint_bytes=whole, footprint_basis="rss + device")
     return replace(
         process,
         device_bytes=held,
         footprint_bytes=whole if isinstance(whole, Absent) else Absent.NOT_SUPPORTED,
-        footprint_basis="rss + device, unknown"
-        if isinstance(whole, Absent)
-        else "rss + device, perhaps overlapping",
+        footprint_basis=_name_range(whole, perhaps),
         footprint_range=(max(rss, perhaps) + beyond, whole),
     )
+
+
+def _name_range(whole: Bytes, perhaps: int) -> str:
+    if isinstance(whole, Absent):
+        return "rss + device, unknown"
+    return "rss + device, perhaps overlapping" if perhaps else "rss + device, perhaps shared"
 
 
 @memoize

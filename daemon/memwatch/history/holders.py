@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from memwatch.model import Absent, Process, sum_figures
-from memwatch.owners import Owner, OwnerTotal, build_totals
+from memwatch.owners import Owner, OwnerTotal, build_totals, find_caps
 from memwatch.snapshot import Snapshot
 
 HolderKind = Literal["process", "unit", "container"]
@@ -62,7 +62,8 @@ def _select_owners(
 
 def _owners(snapshot: Snapshot, kind: Literal["unit", "container"], recorded: Collection[str]) -> Iterator[Holder]:
     names = snapshot.container_names if kind == "container" else {}
-    for total in build_totals(_select_owners(snapshot, kind, recorded), snapshot.processes, kind):
+    caps = find_caps(snapshot.processes, snapshot.pools, snapshot.shares)
+    for total in build_totals(_select_owners(snapshot, kind, recorded), snapshot.processes, kind, caps=caps):
         if isinstance(total.name, str):
             yield Holder(total.name, names.get(total.name, total.name), total.footprint_low_bytes, total)
 

@@ -19,7 +19,7 @@ from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.notable_ticks import Tick
 from memwatch.leases import Lease
 from memwatch.model import Absent, Bytes, Pool, Process
-from memwatch.owners import OwnerKind, OwnerTotal, build_totals
+from memwatch.owners import OwnerKind, OwnerTotal, build_totals, find_caps
 from memwatch.processes.growth import ProcessGrowth
 from memwatch.processes.leaks import LeakSuspect
 from memwatch.processes.pss import Pss
@@ -244,7 +244,8 @@ def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
 def list_totals(snapshot: Snapshot, kind: OwnerKind) -> list[OwnerTotal]:
     """Return the owners of one kind with the memory of their processes and the kernel's own figures."""
     charged = snapshot.machine.charges_gpu_memory
-    return build_totals(snapshot.owners, snapshot.processes, kind, snapshot.kernel_held, charged)
+    caps = find_caps(snapshot.processes, snapshot.pools, snapshot.shares)
+    return build_totals(snapshot.owners, snapshot.processes, kind, snapshot.kernel_held, charged, caps)
 
 
 def partial_record_json(record: Any, names: Sequence[str]) -> Json:  # noqa: ANN401

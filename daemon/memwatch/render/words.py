@@ -117,6 +117,7 @@ BASIS_WORDS = {
     "rss": "RSS (shared pages count in each process)",
     "rss + device": "RSS + GPU memory (GPU memory is not part of RSS)",
     "rss + device, perhaps overlapping": "RSS + GPU memory as a range (some pages may count in both)",
+    "rss + device, perhaps shared": "RSS + GPU memory as a range (its clients may share buffers)",
     "device": "at least GPU memory (the process is not visible from here)",
     "rss + device, unknown": "at least RSS + known GPU memory (some is unknown)",
 }

@@ -210,7 +210,7 @@ def test_charged_container_bounds_the_certain_headroom() -> None:
 def test_instances_of_unknown_size_are_no_pool_of_0_bytes() -> None:
     """The sum of the known ones would be too small as well. The instances are within their device."""
     refused = Absent.NOT_SUPPORTED
-    instances = (GpuInstance(1, ("MIG-a",), refused), GpuInstance(2, ("MIG-b",), memory(20000, 0, 0, 20000)))
+    instances = (GpuInstance(1, ("MIG-a",), refused), GpuInstance(2, ("MIG-b",), memory(20000, 0, 2000, 18000)))
     rows = (GpuProcess(7, GIB, 2), GpuProcess(8, GIB, 9))
     card = gpu("NVIDIA H100", memory=refused, mig_enabled=True, bar1_bytes=GIB, instances=instances, processes=rows)
     machine = Machine("test", in_container=True)
@@ -219,7 +219,7 @@ def test_instances_of_unknown_size_are_no_pool_of_0_bytes() -> None:
     assert [pool.id for pool in found.pools] == ["ram"]
     assert {share.within for share in found.shares} == {"gpu0"}
     assert [process.device_bytes for process in found.processes] == [{"gpu0.mig2": GIB}, {}]
-    assert found.devices[0].headroom_bytes == 20000 << 20
+    assert found.devices[0].headroom_bytes == 18000 << 20
 
 
 def test_tegra_without_meminfo_has_no_processes_in_a_missing_pool() -> None:

@@ -183,12 +183,29 @@ def test_a_client_of_two_processes_is_counted_once_and_listed_twice() -> None:
 
 def test_buffers_that_clients_share_make_the_sum_an_estimate() -> None:
     """A window's buffer belongs to the application and to the compositor, and both count it."""
+    sharing = [
+        replace(client(number, pids=(100 * number,), gtt=GIB), shared={"gtt": 100 * MIB}) for number in (1, 2)
+    ]
+
+    found = composed_with(reading_of(*sharing))
+
+    share = one(found)[1]
+    assert (share.used_bytes, share.quality) == (2 * GIB, Quality.ESTIMATED)
+    assert share.note == "shared buffers are counted for each process"
+    assert held(found) == {100: {"gpu0.buffers": GIB}, 200: {"gpu0.buffers": GIB}}
+
+
+def test_buffers_that_clients_of_one_process_share_make_a_range() -> None:
+    """It holds them once, if the two share them, or twice, if each shares them with another process."""
     sharing = [replace(client(number, gtt=GIB), shared={"gtt": 100 * MIB}) for number in (1, 2)]
 
-    share = one(composed_with(reading_of(*sharing)))[1]
+    found = composed_with(reading_of(*sharing))
 
-    assert (share.used_bytes, share.quality) == (2 * GIB, Quality.ESTIMATED)
-    assert share.note == "shared buffers are counted for each client"
+    least = 2 * GIB - 100 * MIB
+    process = found.processes[0]
+    assert process.device_bytes == {"gpu0.buffers": least}
+    assert (process.footprint_low_bytes, process.footprint_high_bytes) == (least, 3 * GIB)
+    assert (one(found)[1].used_bytes, one(found)[1].quality) == (least, Quality.ESTIMATED)
 
 
 def test_total_size_of_buffers_is_an_estimate() -> None:

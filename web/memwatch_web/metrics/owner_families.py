@@ -9,7 +9,7 @@ from msgspec import Struct
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from memwatch.model import Absent, Bytes, sum_figures
-from memwatch.owners import OWNER_KINDS, OwnerKind, OwnerTotal, build_totals
+from memwatch.owners import OWNER_KINDS, OwnerKind, OwnerTotal, build_totals, find_caps
 from memwatch.snapshot import Snapshot
 from memwatch_web.metrics.places import find_devices
 from memwatch_web.metrics.samples import PREFIX
@@ -40,13 +40,15 @@ class OwnerSelection:
     def __init__(self) -> None:
         self._among_largest: dict[tuple[str, str], float] = {}
         self._totals: dict[OwnerKind, list[OwnerTotal]] = {}
-        self._of: tuple[object, object] = (None, None)
+        self._of: tuple[object, object, object] = (None, None, None)
 
     def totals(self, snapshot: Snapshot) -> Mapping[OwnerKind, Sequence[OwnerTotal]]:
         """Return the owners of each kind, the largest first."""
-        if self._of[0] is not snapshot.owners or self._of[1] is not snapshot.processes:
-            owners, processes = self._of = snapshot.owners, snapshot.processes
-            self._totals = {kind: build_totals(owners, processes, kind) for kind in OWNER_KINDS}
+        owners, processes = snapshot.owners, snapshot.processes
+        caps = find_caps(processes, snapshot.pools, snapshot.shares)
+        if self._of[0] is not owners or self._of[1] is not processes or self._of[2] != caps:
+            self._of = owners, processes, caps
+            self._totals = {kind: build_totals(owners, processes, kind, caps=caps) for kind in OWNER_KINDS}
         return self._totals
 
     def select(
