@@ -30,7 +30,8 @@ class Findings(Struct, frozen=True):
     `pci_gpus` counts the GPUs on the PCI bus by vendor. `rejected` counts inconsistent figures of this run, which
     were left out. `hwmon` has the GPUs with kernel sensors, by PCI address. `stale` names the readings (`READINGS`)
     that are too old to show: only their identities are used. `missing_pids` hold device memory according to a
-    driver, and are not in /proc.
+    driver, and are not processes in /proc. `judged_pids` are all that were looked for in a container's PID
+    namespace, in which a driver's list may have PIDs of the host; None elsewhere.
     """
 
     pools: tuple[Pool, ...] = ()
@@ -39,6 +40,7 @@ class Findings(Struct, frozen=True):
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | None = None
     missing_pids: frozenset[int] = frozenset()
+    judged_pids: frozenset[int] | None = None
     engines: tuple[Engine, ...] = ()
     engines_not_followed: int = 0
     owners: tuple[Owner, ...] = ()

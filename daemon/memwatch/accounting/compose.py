@@ -126,10 +126,18 @@ def with_holders(whole: Findings, device_memories: Sequence[DeviceMemory], npus:
     if not (device_memories or npus or (whole.processes and has_orphans(whole.processes))):
         return whole
     sizes = find_sizes(whole.pools, whole.shares)
-    memories = bound_held((*device_memories, *npus), sizes, find_used(whole.pools, whole.shares))
+    judged = [only_judged(memory, whole.judged_pids) for memory in device_memories]
+    memories = bound_held((*judged, *npus), sizes, find_used(whole.pools, whole.shares))
     if memories:
         whole = replace(whole, processes=with_device_bytes(whole.processes, *memories))
     return with_large_holders(whole, memories, sizes, whole.process_scan)
+
+
+def only_judged(memory: DeviceMemory, judged: frozenset[int] | None) -> DeviceMemory:
+    """Leave out the processes of NVIDIA's list that may be of another PID namespace, until that is known."""
+    if judged is None or memory.device.vendor != "NVIDIA" or memory.held.keys() <= judged:
+        return memory
+    return replace(memory, held={pid: places for pid, places in memory.held.items() if pid in judged})
 
 
 def build_device_memories(found: Findings) -> list[DeviceMemory]:

@@ -24,6 +24,10 @@ HIDDEN = (
     "Not visible from here: it runs outside this container or is hidden from this user. The GPU's driver lists its "
     "PID and memory, /proc has no such process."
 )
+FOREIGN = (
+    "Not visible from here: it runs outside this container. The GPU's driver lists its PID and memory; the process "
+    "with that PID here is another one."
+)
 ORPHAN = (
     "Orphan: its parent process has ended, and no service or container supervises it. If it is not needed, end it "
     "with: kill {pid}"
@@ -65,7 +69,9 @@ def with_ghosts(
         return processes
     hides = scan is not None and scan.process_list == "partial"
     kept = [_without_device(process) if process.pid in held else process for process in processes]
-    return (*kept, *(build_ghost(pid, held[pid], HIDDEN if hides else GONE) for pid in sorted(held)))
+    seen = {process.pid for process in processes}
+    notes = {pid: FOREIGN if hides and pid in seen else HIDDEN if hides else GONE for pid in held}
+    return (*kept, *(build_ghost(pid, held[pid], notes[pid]) for pid in sorted(held)))
 
 
 def build_ghost(pid: int, held: Mapping[str, Bytes], note: str) -> Process:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from operator import attrgetter
 
 from memwatch.collectors.base import BaseCollector, Host, ScanOptions
@@ -14,6 +14,7 @@ from memwatch.linux.cgroups import in_container, sees_all_processes
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable, read_once
 from memwatch.linux.missing_pids import MissingPids
 from memwatch.linux.parentage import has_lost_parent
+from memwatch.linux.pid_lists import PidLists, holds_gpu
 from memwatch.linux.process_files import (
     STAT_BYTES,
     Passwd,
@@ -58,10 +59,13 @@ class Collector(BaseCollector):
         clock_ticks: int = 100,
         wanted: Callable[[], Set[int]] = frozenset,
         commands: bool = False,
+        driver_lists: Callable[[], Mapping[str, frozenset[int]]] = dict,
     ) -> None:
         """`wanted`: processes to list regardless of size, because they hold device memory. `commands`: read command
-        lines."""
+        lines. `driver_lists`: the PIDs of `wanted` that drivers report."""
         self._wanted = wanted
+        self._driver_lists = driver_lists
+        self._pid_lists = PidLists()
         self._usual_seconds = period_seconds
         self.period_seconds: float = period_seconds
         self._top = top
@@ -88,7 +92,8 @@ class Collector(BaseCollector):
     def create(cls, host: Host) -> Collector:
         scan, ticks = host.options_for(ScanOptions), os.sysconf("SC_CLK_TCK")
         wanted, commands = host.gpu_pids, scan.command_lines
-        return cls(host.roots, scan.top, scan.period_seconds, host.page_size, ticks, wanted, commands)
+        lists = host.gpu_pids.driver_lists
+        return cls(host.roots, scan.top, scan.period_seconds, host.page_size, ticks, wanted, commands, lists)
 
     def collect(self) -> Findings:
         self._turn += 1
@@ -108,6 +113,7 @@ class Collector(BaseCollector):
                 self._hidden,
             ),
             missing_pids=missing,
+            judged_pids=frozenset(self._recent) if self._in_namespace else None,
             owners=sum_owners(self._table, self._passwd.name, self._page_size, self._usage),
             rejected=tally.rejected,
         )
@@ -150,9 +156,16 @@ class Collector(BaseCollector):
         missing = [pid for pid in wanted if pid not in starts and not self._exists(pid)]
         newest = max((entry.start_ticks for entry in self._table), default=0) if missing else 0
         confirmed = self._missing.update(missing, starts, newest)
+        if self._in_namespace:
+            lists = self._driver_lists()
+            confirmed = self._pid_lists.judge(lists, starts, missing, confirmed, self._holds_gpu)
         soon = min(CONFIRM_SECONDS, self._usual_seconds)
-        self.period_seconds = soon if self._missing.are_unconfirmed else self._usual_seconds
+        is_open = self._missing.are_unconfirmed or self._pid_lists.are_unconfirmed
+        self.period_seconds = soon if is_open else self._usual_seconds
         return confirmed
+
+    def _holds_gpu(self, pid: int) -> bool | None:
+        return holds_gpu(self._folder, pid)
 
     def _exists(self, pid: int) -> bool:
         """Check if /proc has a PID that is not in the table: that of a kernel thread, or a new process."""

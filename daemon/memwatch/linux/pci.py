@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -65,6 +66,10 @@ class GpuPids:
 
     def __call__(self) -> frozenset[int]:
         return frozenset().union(*self._by_collector.values())
+
+    def driver_lists(self) -> Mapping[str, frozenset[int]]:
+        """Return the lists of drivers by collector. Those of DRM clients are read in /proc itself."""
+        return {name: pids for name, pids in self._by_collector.items() if name != "drm"}
 
 
 def pci_vendors(roots: Roots) -> frozenset[str]:
