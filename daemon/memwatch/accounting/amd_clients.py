@@ -26,8 +26,8 @@ class ClientMemory(NamedTuple):
 class ClientUsage(Struct, frozen=True):
     """`by_pid`: memory of each process, `most_by_pid` upper bounds of it where its clients may share buffers.
 
-    `total`: each byte once, as processes may share clients. `unread`: regions of a process of which a size cannot be
-    read.
+    `total`: each byte once, as processes may share clients. `unread`: regions of a process of which a size cannot
+    be read.
     """
 
     by_pid: Mapping[int, ClientMemory]
