@@ -85,11 +85,11 @@ OWN = ("vram.*", "carveout.*", "hbm.*")
 WORDS = ("device.evidence", "device.notes", "device.details", "device.architecture", "machine.*")
 AMDGPU: Fields = {
     "mem_info_gtt_total": (*GTT, *WORDS),
-    "mem_info_gtt_used": GTT,
+    "mem_info_gtt_used": (*GTT, "process.*"),
     "mem_info_vis_vram_total": WORDS,
     "mem_info_vis_vram_used": (),
     "mem_info_vram_total": (*OWN, *WORDS, *GTT, "device.allocates_from", "process.*", "gpu_limit.*"),
-    "mem_info_vram_used": (*OWN, *HEADROOM),
+    "mem_info_vram_used": (*OWN, *HEADROOM, "process.*"),
 }
 
 CLIENTS = (
