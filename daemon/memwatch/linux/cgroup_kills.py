@@ -19,6 +19,8 @@ from memwatch.kernel_log import shorten_cgroup
 from memwatch.linux.cgroup_mounts import V2, CgroupVersion, list_children, parse_figure
 from memwatch.linux.files import ParseError, read_once
 
+# The path of the own cgroup in a cgroup namespace, which hides the path that the log has; without a path.
+HIDDEN_PATHS = ("", "/")
 NOT_RAM = "System RAM was not involved"
 # Groups that one scan reads, and levels below the mount point.
 MAX_GROUPS, MAX_DEPTH = 2000, 32
@@ -59,10 +61,10 @@ class CgroupKill(Struct, frozen=True):
     @property
     def text(self) -> str:
         """Return a sentence: "docker-1f6b2c3d4e5f.scope reached its limit of 32.0 MiB; …"."""
-        if not self.cgroup:
+        if not self.cgroup and not self.is_own:
             return f"Other cgroups reached their limits; the kernel killed {self.victims} in them; {NOT_RAM}"
         limit = "" if self.limit_bytes is None else f" of {units.size(self.limit_bytes)}"
-        name = shorten_cgroup(self.cgroup)
+        name = shorten_cgroup(self.cgroup) if self.cgroup not in HIDDEN_PATHS else "The cgroup of memwatchd"
         who = f"a cgroup in {name}" if self.is_inside else name
         text = f"{who} reached its limit{limit}; the kernel killed {self.victims} in it; {NOT_RAM}"
         return text if who == name and self.cgroup != "/" else text[0].upper() + text[1:]

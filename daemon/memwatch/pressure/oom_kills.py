@@ -153,30 +153,33 @@ def count_new_kills(
     shortage = before.shortage.with_reading(now, used_ratio, kernel)
     was_short = (before.owed_while_short and before.owed > 0) or ((risen > 0 or bool(named)) and shortage.was_short)
     since = before.since if before.owed else now
-    own, named_of_own = claim_own_kills(before.own, own_total, named, scan.own if scan else "", now)
+    own, named_of_own = claim_own_kills(before.own, own_total, named, scan.own if scan else "", now, before.owed > 0)
     new = NewKills(named, 0, was_short, (), scan is None or scan.is_whole, named_of_own)
     after = replace(before, counted=counted, shortage=shortage, number=latest if log else before.number, own=own)
-    if _has_to_wait(log, scan, owed, counted, now - since, was_short):
+    is_read = own_total is None or own.left >= owed if scan is None else _is_scanned(scan, counted)
+    if _has_to_wait(log, is_read, owed, now - since, was_short):
         after = replace(after, owed=owed, since=since, owed_while_short=was_short)
         return after, new
     of_cgroups, owed, unclaimed = claim(before.unclaimed, owed)
+    if scan is None and (mine := min(own.left, owed)) > 0:
+        of_cgroups, owed = (CgroupKill(0, mine, "", is_own=True),), owed - mine
+        after = replace(after, own=replace(own, left=own.left - mine))
     after = replace(after, owed=0, since=0.0, owed_while_short=False, unclaimed=unclaimed)
     return after, replace(new, unnamed=max(0, owed), of_cgroups=of_cgroups)
 
 
-def _has_to_wait(
-    log: KernelLog | None,
-    scan: CgroupKills | None,
-    owed: int,
-    counted: int | Absent,
-    waited: float,
-    was_short: bool,
-) -> bool:
-    """Check for kills whose name, or whose cgroup, may still come. A negative `owed` waits for its count."""
+def _is_scanned(scan: CgroupKills, counted: int | Absent) -> bool:
+    return isinstance(counted, Absent) or scan.counted >= counted
+
+
+def _has_to_wait(log: KernelLog | None, is_read: bool, owed: int, waited: float, was_short: bool) -> bool:
+    """Check for kills whose name, or whose cgroup, may still come. A negative `owed` waits for its count.
+
+    `is_read`: the counters of cgroups are known at the time of these kills. Without a scan: that of the own cgroup.
+    """
     if log and owed and waited < GRACE_SECONDS:
         return True
-    is_scanned = scan is None or isinstance(counted, Absent) or scan.counted >= counted
-    return owed > 0 and not is_scanned and waited < (SCAN_SECONDS if was_short else GRACE_SECONDS)
+    return owed > 0 and not is_read and waited < (SCAN_SECONDS if was_short else GRACE_SECONDS)
 
 
 def with_scan(before: OomKillCount, scan: CgroupKills | None, logged: int, now: float) -> OomKillCount:

@@ -11,11 +11,10 @@ from pathlib import PurePosixPath
 from msgspec import Struct
 
 from memwatch.kernel_log import OomKill
+from memwatch.linux.cgroup_kills import HIDDEN_PATHS
 
 # A kill is counted at most this long before the log names it.
 CLAIM_SECONDS = 2.5
-# The path of the own cgroup in a cgroup namespace, which hides the path that the log has.
-HIDDEN = ("", "/")
 
 
 class OwnKills(Struct, frozen=True):
@@ -27,16 +26,17 @@ class OwnKills(Struct, frozen=True):
 
 
 def claim_own_kills(
-    before: OwnKills, total: int | None, named: Iterable[OomKill], path: str, now: float
+    before: OwnKills, total: int | None, named: Iterable[OomKill], path: str, now: float, is_owed: bool
 ) -> tuple[OwnKills, tuple[OomKill, ...]]:
     """Return the new kills that are of the own cgroup, whose `path` is that of its namespace.
 
+    `is_owed`: a kill that the machine counted waits for its name, so that its own count is kept as well.
     If the path is hidden, the counter decides. It cannot tell kills in several groups apart: none is then its own.
     """
     limited = tuple(kill for kill in named if kill.scope == "cgroup")
     risen = max(0, total - before.total) if total is not None and before.total is not None else 0
-    left = risen + (before.left if now - before.at < CLAIM_SECONDS else 0)
-    if path not in HIDDEN:
+    left = risen + (before.left if is_owed or now - before.at < CLAIM_SECONDS else 0)
+    if path not in HIDDEN_PATHS:
         own = tuple(kill for kill in limited if is_around(kill.cgroup, path))
     else:
         own = limited[:left] if len({kill.cgroup for kill in limited}) == 1 else ()
@@ -46,4 +46,4 @@ def claim_own_kills(
 
 def is_around(cgroup: str, path: str) -> bool:
     """Return True for the cgroup in `path`, and for one around it."""
-    return cgroup not in HIDDEN and PurePosixPath(path).is_relative_to(cgroup)
+    return cgroup not in HIDDEN_PATHS and PurePosixPath(path).is_relative_to(cgroup)

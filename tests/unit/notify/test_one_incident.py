@@ -61,6 +61,7 @@ class Bench:
         self.manager = self.restart(subscriptions)
         self.got: list[list[Got]] = [[] for _ in subscriptions]
         self.open: list[dict[tuple[str, str], bool]] = [{} for _ in subscriptions]
+        self.is_scanned = True
 
     def restart(self, subscriptions: Sequence[Subscription], outbox: Outbox | None = None) -> NotificationManager:
         """Use these receivers from now on, as after a restart. Their queues are those of `outbox`."""
@@ -94,7 +95,9 @@ class Bench:
                 kernel_log=KernelLog(kills=self._kills),
                 shares=self.shares,
                 cgroup_oom_kills_total=self.own_kills if self.shares else None,
-                cgroup_kills=CgroupKills(self._counted, len(self._scanned), self._scanned, own="/"),
+                cgroup_kills=CgroupKills(self._counted, len(self._scanned), self._scanned, own="/")
+                if self.is_scanned
+                else None,
             )
             self.monitor.tick()
             self._deliver()
@@ -208,14 +211,22 @@ OWN = Share(
 )
 
 
-@pytest.mark.parametrize("is_logged", [True, False], ids=["named", "counted"])
+@pytest.mark.parametrize("known_by", ["name", "scan", "own counter"])
 @pytest.mark.parametrize("late", [0, 1], ids=["together", "limit read later"])
-def test_kill_at_the_limit_of_the_own_cgroup_is_one_alert(is_logged: bool, late: int) -> None:
-    """Its limit is a target with a level, as System RAM is. A receiver of kills alone gets the kill."""
+def test_kill_at_the_limit_of_the_own_cgroup_is_one_alert(known_by: str, late: int) -> None:
+    """Its limit is a target with a level, as System RAM is. A receiver of kills alone gets the kill.
+
+    The counter of the own cgroup is all there is without the log and without the collector `cgroup_kills`.
+    """
     bench = Bench(Subscription(ALL), Subscription(frozenset({"kernel.oom_kill"})))
     bench.shares = (OWN,)
+    bench.is_scanned = known_by != "own counter"
     bench.run(CALM, 5)
-    if is_logged:
+    if known_by == "own counter":
+        bench.count_kill()
+        bench.run(CALM, late)
+        bench.own_kills += 1
+    elif known_by == "name":
         bench.own_kills += 1
         bench.run(CALM, 1 + late)
         bench.run(CALM, 1, kill(1, "cgroup"))
