@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from memwatch.options import KeyPath
+from memwatchd.settings.toml_errors import describe_toml_error
 from memwatchd.settings.values import why_unreadable
 
 if sys.version_info >= (3, 11):
@@ -39,6 +40,7 @@ class TomlFile(Struct, frozen=True):
     values: dict[str, Any] = field(default_factory=dict)
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     public: bool = False
+    text: str = ""
 
 
 def read_toml(path: Path) -> TomlFile:
@@ -50,16 +52,21 @@ def read_toml(path: Path) -> TomlFile:
     except (OSError, ValueError) as error:
         is_missing = isinstance(error, FileNotFoundError)
         raise ConfigFileError(f"{path} cannot be read {why_unreadable(error)}", is_missing) from None
+    return parse_toml(path, data, public)
+
+
+def parse_toml(path: Path, data: bytes, public: bool = False) -> TomlFile:
+    """Parse the bytes of a file. Raises ConfigFileError."""
     if len(data) > MAX_FILE_BYTES:
         raise ConfigFileError(f"{path} is larger than 64 KiB, the maximum size of a configuration file")
     try:
         text = data.decode("utf-8-sig")
         refuse_long_lines(path, text)
-        return TomlFile(tomllib.loads(text), line_numbers(text), public)
+        return TomlFile(tomllib.loads(text), line_numbers(text), public, text)
     except UnicodeDecodeError as error:
         raise ConfigFileError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
     except ValueError as error:
-        raise ConfigFileError(f"{path} is not valid TOML: {error}") from None
+        raise ConfigFileError(describe_toml_error(path, text, error, declarations(text))) from None
     except RecursionError:
         raise ConfigFileError(f"{path} is not valid TOML: nested too deeply") from None
 
@@ -76,6 +83,13 @@ def refuse_long_lines(path: Path, text: str) -> None:
 def line_numbers(text: str) -> Mapping[KeyPath, int]:
     """Return the line, counted from 1, of every table and key that has its own line."""
     lines: dict[KeyPath, int] = {}
+    for number, path in declarations(text):
+        lines.setdefault(path, number)
+    return lines
+
+
+def declarations(text: str) -> Iterator[tuple[int, KeyPath]]:
+    """Yield each line that declares a table or a key, also in a file that is not valid."""
     tables: dict[KeyPath, int] = {}
     prefix: KeyPath = ()
     for number, line in enumerate(text.split("\n"), start=1):
@@ -85,10 +99,9 @@ def line_numbers(text: str) -> Mapping[KeyPath, int]:
             if header[1] == "[[":
                 tables[keys] = tables.get(keys, -1) + 1
                 prefix = (*keys, tables[keys])
-            lines.setdefault(prefix, number)
+            yield number, prefix
         elif "=" in line and not line.lstrip().startswith("#"):
-            lines.setdefault(prefix + parse_key_path(line.partition("=")[0]), number)
-    return lines
+            yield number, prefix + parse_key_path(line.partition("=")[0])
 
 
 def parse_key_path(text: str) -> KeyPath:
