@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,8 +13,9 @@ import click
 
 from memwatch.client.address import Address
 from memwatch.client.context import Number, build_context, check_shape, common, seconds_within
+from memwatch.client.errors import CommandError
 from memwatch.client.figures import decode_silence, least_footprint
-from memwatch.client.http import DaemonResponse, ask
+from memwatch.client.http import DaemonResponse, RequestDeclinedError, ask
 from memwatch.client.tables import columns
 from memwatch.client.times import clock, stamp, when
 from memwatch.model import NAMELESS, Absent
@@ -207,7 +209,12 @@ def alert_lines(found: list[Json], now: float | None) -> Iterator[str]:
 def last_words(url: Address | None, as_json: bool) -> int:
     """Show the last two minutes of the previous run, if it did not end cleanly."""
     context = build_context(url, as_json)
-    answer = ask(context.address, "/api/v1/last-words")
+    try:
+        answer = ask(context.address, "/api/v1/last-words")
+    except RequestDeclinedError as error:
+        if error.status != HTTPStatus.NOT_FOUND or not error.detail:
+            raise
+        raise CommandError(error.detail) from None
     return context.show(answer.json, lambda: last_word_lines(answer.json), answer.is_simulated)
 
 

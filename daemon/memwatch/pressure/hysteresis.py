@@ -21,7 +21,7 @@ class LevelState(Struct, frozen=True):
 
 
 def base_level(ratio: float, thresholds: Thresholds) -> Level:
-    """Return the level of usage alone. Defaults: medium from 60 %, high from 80 %, critical above 95 %."""
+    """Return the level of usage alone: medium and high from their thresholds, critical above its own."""
     if ratio > thresholds.critical:
         return Level.CRITICAL
     if ratio >= thresholds.high:

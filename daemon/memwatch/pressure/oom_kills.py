@@ -153,7 +153,9 @@ def count_new_kills(
     shortage = before.shortage.with_reading(now, used_ratio, kernel)
     was_short = (before.owed_while_short and before.owed > 0) or ((risen > 0 or bool(named)) and shortage.was_short)
     since = before.since if before.owed else now
-    own, named_of_own = claim_own_kills(before.own, own_total, named, scan.own if scan else "", now, before.owed > 0)
+    own, named_of_own = claim_own_kills(
+        before.own, own_total, named, scan.own if scan else "", now, before.owed > 0
+    )
     new = NewKills(named, 0, was_short, (), scan is None or scan.is_whole, named_of_own)
     after = replace(before, counted=counted, shortage=shortage, number=latest if log else before.number, own=own)
     is_read = own_total is None or own.left >= owed if scan is None else _is_scanned(scan, counted)
