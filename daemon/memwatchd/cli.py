@@ -164,6 +164,12 @@ OPTIONS = (
         is_flag=True,
         help="Check the settings, print each effective value with its origin, and exit.",
     ),
+    Option(
+        ["--reload"],
+        group="One-shot commands",
+        is_flag=True,
+        help="Reload the daemon of the unit ($MAINPID), wait for the result and fail if it refuses the settings.",
+    ),
 )
 
 
@@ -207,13 +213,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **flags: Any) -> int:  # noqa: ANN401  from click
+def answer(
+    once: bool,
+    as_json: bool,
+    test_alert: bool,
+    check_config: bool,
+    reload: bool,
+    **flags: Any,  # noqa: ANN401  from click
+) -> int:
     """Serve, print one sample, send a test notification, or check the settings."""
     if as_json and not once:
         raise click.UsageError("--json needs --once; use --once --json")
     chosen = [
         flag
-        for flag, given in (("--once", once), ("--test-alert", test_alert), ("--check-config", check_config))
+        for flag, given in (
+            ("--once", once),
+            ("--test-alert", test_alert),
+            ("--check-config", check_config),
+            ("--reload", reload),
+        )
         if given
     ]
     if len(chosen) > 1:
@@ -226,14 +244,22 @@ def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **fl
         raise click.UsageError("--demo and --replay are mutually exclusive; use one of them")
     if flags.get("demo") == "list":
         return list_demos()
+    if reload:
+        return reload_daemon()
+    return work(chosen, as_json, flags)
+
+
+def work(chosen: Sequence[str], as_json: bool, flags: Mapping[str, Any]) -> int:
+    """Load the settings, and do what is chosen: without anything, serve."""
+    from memwatchd.settings.fallback import load_for_start
     from memwatchd.settings.load import SettingsError, load
 
     try:
-        settings = load(flags, os.environ)
+        settings = load(flags, os.environ) if chosen else load_for_start(flags, os.environ)
     except SettingsError as error:
         return print_errors(error.problems, EXIT_USAGE if error.usage else EXIT_CONFIGURATION)
     refuse_replaying(flags, settings)
-    if check_config:
+    if "--check-config" in chosen:
         return show(settings)
     from memwatchd import run
     from memwatchd.logging_setup import start_direct_logging, start_logging
@@ -242,7 +268,17 @@ def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **fl
         writer = start_logging(settings.log.level, os.environ)
         return run.serve(settings, lambda: load(flags, os.environ), lambda: writer.dropped)
     start_direct_logging("warning", os.environ)
-    return run.test_alert(settings) if test_alert else run.once(settings, as_json)
+    return run.test_alert(settings) if "--test-alert" in chosen else run.once(settings, as_json)
+
+
+def reload_daemon() -> int:
+    from memwatchd.reload_command import ReloadError, reload
+
+    try:
+        reload(os.environ)
+    except ReloadError as error:
+        return print_errors(error.problems, EXIT_CONFIGURATION)
+    return EXIT_OK
 
 
 def refuse_replaying(flags: Mapping[str, Any], settings: Settings) -> None:

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from msgspec.structs import replace
+
 from memwatch.build_info import REVISION, __version__
 from memwatch.clock import SystemClock
 from memwatch.doctor.checks import check_collectors
@@ -36,6 +38,7 @@ from memwatch_web.asgi.sse import Broker
 from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter
 from memwatchd import wiring
+from memwatchd.config_keeper import ConfigKeeper
 from memwatchd.liveness import find_ill
 from memwatchd.neighbours.follower import Follower
 from memwatchd.recording.player import Player, ReplaySleep, play_through
@@ -65,8 +68,11 @@ class Daemon:
         self.monitor, self.sampler = (
             self._monitor_machine(self.roots) if self.player is None else self._monitor_recording(self.player)
         )
-        self.recorder = wiring.open_recorder(settings, self.monitor.identity)
+        self.recorder, problems = wiring.open_recorder(settings, self.monitor.identity)
+        if problems:
+            self.settings = self._started = replace(settings, problems=(*settings.problems, *problems))
         self.state = open_state(settings.state.dir) if self.player is None else StateDir(None)
+        self.config = ConfigKeeper(self.monitor.use_config, self.state.folder)
         self.alerting = self._alerting()
         self.failed_logins = FailedLogins()
         self._passwd = Passwd(self.roots.rootfs / "etc/passwd")
@@ -134,10 +140,13 @@ class Daemon:
             self.labels,
             REVISION,
             self.monitor.incidents.log.recent,
+            lambda: self.monitor.config,
         )
 
     def start(self) -> None:
         """Start the collectors and the other threads, except the tick thread."""
+        for problem in self.settings.problems:
+            log.error("configuration: %s", problem)
         for warning in filter(None, (*self.settings.warnings, self.live.exposure)):
             log.warning("%s", warning)
         if self.state.complaint:
@@ -165,6 +174,7 @@ class Daemon:
         self.monitor.listeners.append(self.target_check.on_tick)
         snapshot = first_tick(self.sampler, self.monitor)
         if self.player is None:
+            self.config.started(self.settings)
             log_collectors(snapshot)
 
     def start_ticking(self) -> None:
@@ -194,7 +204,7 @@ class Daemon:
         if ill:
             self.service.status(f"threads that do not work: {', '.join(ill)}")
         else:
-            self.service.alive(wiring.render_status(snapshot))
+            self.service.alive(wiring.render_status(snapshot, self.monitor.config))
 
     def stop_ticking(self) -> None:
         self._stop.set()
@@ -226,13 +236,14 @@ class Daemon:
         """Reload the settings. Keep the old ones if the new ones are invalid or cannot be applied."""
         self.service.reloading()
         try:
-            self._use(self._load())
+            settings = self._load()
+            self._use(settings)
+            self.config.reloaded(settings)
         except SettingsError as error:
-            for problem in error.problems:
-                log.error("reload failed, keeping the old settings: %s", problem)
+            self.config.refused(error.problems)
         except Exception as error:  # EMFILE, out of memory: the daemon must go on and report ready to systemd
             log.debug("traceback of the failed reload", exc_info=True)
-            log.error("reload failed, keeping the old settings: %s", str(error) or type(error).__name__)
+            self.config.refused([str(error) or type(error).__name__])
         self.ready()
 
     def ready(self) -> None:
@@ -244,6 +255,8 @@ class Daemon:
             log.warning("%s", complaint)
         outbox = Outbox(opened.store, opened.stored) if opened else Outbox(None)
         receivers = wiring.create_receivers(self.live.receivers, outbox)
+        for name in self.settings.receivers_off:
+            outbox.queue(name)  # without a queue, what is stored for it would be dropped
         recovered = int(opened.recovered) if opened else 0
         return NotificationManager(self.monitor, outbox, receivers, lambda: self.live.sender, recovered)
 

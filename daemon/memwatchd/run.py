@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from memwatch.notify.manager import build_test_notification
 from memwatch.printable import printable
@@ -23,10 +26,12 @@ EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
 def serve(settings: Settings, load: Callable[[], Settings], log_lines_dropped: Callable[[], int]) -> int:
     """Run the daemon until SIGTERM or SIGINT. SIGHUP calls `load` to reload the settings."""
     try:
-        sockets = open_sockets(settings.web.listen)
+        sockets, problems = open_sockets(settings.web.listen)
     except ListenError as error:
         print(f"memwatchd: {printable(str(error))}", file=sys.stderr)
-        return EXIT_CONFIGURATION
+        # A service manager tries again: what has the port may end, and a name may be known later.
+        return EXIT_FAILURE if "NOTIFY_SOCKET" in os.environ else EXIT_CONFIGURATION
+    settings = replace(settings, problems=(*settings.problems, *problems))
     try:
         daemon = Daemon(settings, load, log_lines_dropped)
     except (RecordingError, OSError) as error:

@@ -46,7 +46,9 @@ def create_inquiries(daemon: Daemon) -> Inquiries:
     inquiries = Inquiries(
         SingleFlight(Finder(roots, for_others=True).find, "backends", INQUIRY_DEADLINE_SECONDS),
         SingleFlight(
-            Examiner(roots, lambda: self_usage.lock_error).examine, "the machine", INQUIRY_DEADLINE_SECONDS
+            Examiner(roots, lambda: self_usage.lock_error, lambda: daemon.monitor.config).examine,
+            "the machine",
+            INQUIRY_DEADLINE_SECONDS,
         ),
         SingleFlight(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS),
         partial(read_oom_score, roots),
@@ -65,5 +67,6 @@ def create_pages(daemon: Daemon) -> Pages:
         alerting=lambda: build_view(monitor, daemon.alerting),
         history=lambda: monitor.series,
         firing=lambda: count_firing(monitor),
+        config=lambda: monitor.config,
         has_neighbours=lambda: bool(daemon.neighbours) or bool(daemon.neighbours.not_joined()),
     )

@@ -15,6 +15,7 @@ from memwatch.clock import Clock
 from memwatch.collectors import list_collectors
 from memwatch.collectors.base import CollectorEntry, Host, ScanOptions
 from memwatch.collectors.model_sizes import read_model_sizes
+from memwatch.config_state import ConfigState
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.incidents.store import IncidentStore
 from memwatch.linux.files import Roots
@@ -30,6 +31,7 @@ from memwatch.notify.outbox.outbox import Outbox
 from memwatch.notify.receiver import Receiver, Subscription
 from memwatch.notify.sender import Sender
 from memwatch.options import InvalidValueError
+from memwatch.recording.file_format import RecordingError
 from memwatch.render.silence_words import notice_lines, notices_of
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.options import WebOptions
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from memwatchd.neighbours.mdns import Discovery
     from memwatchd.otlp.pusher import Pusher
 
+EVERYTHING = ConfigState()
 log: logging.Logger = logging.getLogger(__name__)
 
 
@@ -116,9 +119,19 @@ def open_player(settings: Settings, unix: float) -> Player | None:
     return Player(contents, ReplayClock(began, replay.speed))
 
 
-def open_recorder(settings: Settings, identity: Identity) -> Recorder | None:
-    """Return the recorder, if one is configured. Raise RecordingError if its file is unusable."""
-    return Recorder(settings.recording.file, identity.host) if settings.recording.file else None
+def open_recorder(settings: Settings, identity: Identity) -> tuple[Recorder | None, tuple[str, ...]]:
+    """Return the recorder, if one is configured, or why there is none.
+
+    Raises RecordingError if its file is unusable and was named on the command line.
+    """
+    if settings.recording.file is None:
+        return None, ()
+    try:
+        return Recorder(settings.recording.file, identity.host), ()
+    except (RecordingError, OSError) as error:
+        if settings.origins.get("recording.file", "").startswith("--"):
+            raise
+        return None, (f"the recording is off: {error}",)
 
 
 def open_history_writer(
@@ -301,12 +314,13 @@ def replay_identity(player: Player) -> Identity:
     return Identity(player.contents.first.host, player.contents.first.boot_id, simulated=True)
 
 
-def render_status(snapshot: Snapshot) -> str:
+def render_status(snapshot: Snapshot, config: ConfigState = EVERYTHING) -> str:
     """Return one line for `systemctl status`."""
     levels = ", ".join(
         f"{snapshot.labels[one.target]} {one.level.label} ({one.ratio:.0%})" for one in snapshot.pressure
     )
-    return "; ".join((levels or "no data", *notice_lines(notices_of(snapshot), snapshot.unix)))
+    notices = notice_lines(notices_of(snapshot), snapshot.unix)
+    return "; ".join(filter(None, (levels or "no data", config.notice, *notices)))
 
 
 def describe_exposure(web: Web) -> str | None:

@@ -165,6 +165,7 @@ def test_each_drop_in_describes_its_rights(drop_in: Path) -> None:
     assert "[Service]" in text
     assert set(keys_of(text)) <= {
         "LoadCredential",
+        "SetCredential",
         "BindReadOnlyPaths",
         "Environment",
         "CapabilityBoundingSet",
@@ -193,6 +194,15 @@ def test_no_drop_in_may_read_files_of_other_users(drop_in: str, capability: list
     keys = keys_of((SYSTEMD / "drop-ins" / f"{drop_in}.conf").read_text())
 
     assert keys.get("CapabilityBoundingSet", []) == keys.get("AmbientCapabilities", []) == capability
+
+
+@pytest.mark.parametrize("drop_in", DROP_INS, ids=lambda path: path.stem)
+def test_no_drop_in_needs_a_file_that_may_be_missing(drop_in: Path) -> None:
+    """systemd refuses to start a unit whose credential cannot be read, unless there is another value for it."""
+    keys = keys_of(drop_in.read_text())
+    loaded = {one.partition(":")[0] for one in keys.get("LoadCredential", [])}
+
+    assert loaded == {one.partition(":")[0] for one in keys.get("SetCredential", [])}
 
 
 def test_jetson_drop_in_does_not_raise_the_exposure(tmp_path: Path) -> None:

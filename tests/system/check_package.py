@@ -136,8 +136,9 @@ def test_hung_daemon_is_killed_and_restarted(machine: Machine) -> None:
         assert "watchdog" in machine.run("journalctl -u memwatchd --no-pager | tail -n 100")
 
 
-def test_bad_configuration_is_named_and_not_retried(machine: Machine) -> None:
+def test_first_configuration_that_is_bad_is_named_and_not_retried(machine: Machine) -> None:
     """Exit code 78, once; the journal names the key. A corrected configuration starts again."""
+    machine.run("rm /var/lib/memwatchd/configuration.json")
     with settings(machine, "nonsense = 1\n"):
         machine.run("systemctl restart memwatchd", check=False)
         time.sleep(4)
@@ -149,13 +150,69 @@ def test_bad_configuration_is_named_and_not_retried(machine: Machine) -> None:
     machine.wait_until(machine.answers)
 
 
-def test_reload_of_bad_settings_keeps_the_old_ones(machine: Machine) -> None:
-    """systemctl reload sends SIGHUP; the process continues, and the journal names the failed reload."""
+def test_restart_with_a_bad_configuration_watches_with_the_one_of_before(machine: Machine) -> None:
+    with settings(machine, "nonsense = 1\n"):
+        machine.run("systemctl restart memwatchd")
+        machine.wait_until(machine.answers)
+        machine.wait_until(lambda: "configuration not in force" in machine.property_of("StatusText"))
+
+        assert "nonsense is not a setting" in machine.run("memwatch doctor", check=False)
+        assert "memwatch_config_problems 1" in machine.run("curl --silent http://127.0.0.1:6360/metrics")
+    machine.run("systemctl reload memwatchd")
+    machine.wait_until(lambda: "not in force" not in machine.property_of("StatusText"))
+
+
+def test_secret_that_the_service_cannot_read_switches_one_receiver_off(
+    machine: Machine,
+) -> None:
+    """The check of root has the eyes of the service, and the daemon runs without that receiver."""
+    hook = '[[alerts.webhooks]]\nname = "ops"\nurl = "http://127.0.0.1:9/"\nsecret = "file:/etc/memwatchd/hook"\n'
+    machine.run('umask 077; echo "whsec_$(openssl rand -base64 32)" > /etc/memwatchd/hook')
+    with settings(machine, hook):
+        checked = machine.run("memwatchd --check-config || echo refused", check=False)
+        machine.run("systemctl restart memwatchd")
+        machine.wait_until(machine.answers)
+        doctor = machine.run("memwatch doctor", check=False)
+        machine.run("chown root:memwatchd /etc/memwatchd/hook && chmod 640 /etc/memwatchd/hook")
+        machine.run("memwatchd --check-config")
+        machine.run("systemctl reload memwatchd")
+        machine.wait_until(lambda: "not in force" not in machine.property_of("StatusText"))
+    machine.run("rm /etc/memwatchd/hook")
+    machine.run("systemctl restart memwatchd")
+
+    assert "checked as the user memwatchd of the service" in checked
+    assert "Permission denied" in checked
+    assert "refused" in checked
+    assert 'receiver "ops" is off' in doctor
+
+
+def test_credential_that_is_missing_does_not_stop_the_service(machine: Machine) -> None:
+    """As the shipped drop-in loads it: systemd alone would refuse to start the unit."""
+    shipped = (machine.root / "usr/share/doc/memwatchd/drop-ins/webhook-secret.conf").read_text()
+    hook = '[[alerts.webhooks]]\nname = "ops"\nurl = "http://127.0.0.1:9/"\nsecret = "credential:webhook"\n'
+    with settings(machine, hook), drop_in(machine, shipped):
+        machine.wait_until(machine.answers)
+        without = machine.run("memwatch doctor", check=False)
+        machine.run('umask 077; echo "whsec_$(openssl rand -base64 32)" > /etc/memwatchd/webhook-secret')
+        machine.run("memwatchd --check-config")
+        machine.run("systemctl restart memwatchd")
+        machine.wait_until(machine.answers)
+        with_it = machine.run("memwatch doctor", check=False)
+    machine.run("rm /etc/memwatchd/webhook-secret")
+
+    assert 'receiver "ops" is off' in without
+    assert "is off" not in with_it
+
+
+def test_reload_of_bad_settings_fails_and_keeps_the_old_ones(machine: Machine) -> None:
+    """systemctl reload fails, the process continues, and the journal names the reason."""
     before = main_pid(machine)
     with settings(machine, "[pressure]\nmedium_percent = 99\n"):
-        machine.run("systemctl reload memwatchd")
+        ended = machine.run("systemctl reload memwatchd || echo failed", check=False)
         machine.wait_until(lambda: "reload failed, keeping the old settings: " in machine.journal())
+    machine.run("systemctl reload memwatchd")
 
+    assert ended.endswith("failed\n")
     assert main_pid(machine) == before
     assert machine.answers()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memwatch.config_state import ConfigState
 from memwatch.doctor.model import Check, Verdict
 from memwatch.model import Absent, Architecture, Device
 from memwatch.snapshot import CollectorStatus, Snapshot
@@ -37,6 +38,7 @@ _REMEDIES = (
     ("drm", "ermission", "let memwatchd run as root, or with CAP_SYS_PTRACE"),
     ("amdsmi", "cannot be imported", "install ROCm's amd-smi-lib of the same release, or pip uninstall amdsmi"),
 )
+CONFIG_REMEDY = "check it with memwatchd --check-config, then systemctl reload or restart memwatchd"
 # What is not known if a collector is unavailable.
 _MISSING = {"kmsg": "errors of GPU drivers, and processes that the OOM killer ended, are not known"}
 
@@ -115,6 +117,12 @@ def _processes(snapshot: Snapshot) -> Iterator[Check]:
             "some processes of other users cannot be read",
             "let memwatchd run as root, or with CAP_SYS_PTRACE",
         )
+
+
+def check_config(config: ConfigState) -> Iterator[Check]:
+    """Each setting of the daemon that is not in force is a problem."""
+    for number, problem in enumerate(config.problems, start=1):
+        yield Check(f"config.{number}", Verdict.PROBLEM, problem, CONFIG_REMEDY)
 
 
 def check_locked_memory(lock_error: str | None) -> Iterator[Check]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memwatch.doctor.checks import check_locked_memory, run_checks
+from memwatch.config_state import ConfigState
+from memwatch.doctor.checks import check_config, check_locked_memory, run_checks
 from memwatch.doctor.known_issues import find_known_issues
 from memwatch.doctor.meminfo_lines import check_meminfo_lines
 from memwatch.doctor.model import Examination
@@ -17,14 +18,24 @@ from memwatch.snapshot import Snapshot
 class Examiner:
     """Runs all checks. Each run reads a few small files; nothing runs on a tick."""
 
-    def __init__(self, roots: Roots, lock_error: Callable[[], str | None] = lambda: None) -> None:
-        """`lock_error`: the reason why the daemon could not lock its memory; a command locks none."""
+    def __init__(
+        self,
+        roots: Roots,
+        lock_error: Callable[[], str | None] = lambda: None,
+        config: Callable[[], ConfigState] = ConfigState,
+    ) -> None:
+        """`lock_error`: the reason why the daemon could not lock its memory; a command locks none.
+
+        `config`: state of the daemon's configuration.
+        """
         self._roots = roots
         self._lock_error = lock_error
+        self._config = config
 
     def examine(self, snapshot: Snapshot) -> Examination:
         unseen = find_unseen_gpus(self._roots, snapshot)
         locked = check_locked_memory(self._lock_error())
         issues = find_known_issues(read_versions(self._roots))
         lines = check_meminfo_lines(self._roots.procfs)
-        return Examination((*unseen, *run_checks(snapshot), *locked, *issues, *lines))
+        config = check_config(self._config())
+        return Examination((*config, *unseen, *run_checks(snapshot), *locked, *issues, *lines))

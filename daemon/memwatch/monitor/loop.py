@@ -13,6 +13,7 @@ from memwatch.alerts.rules import EVENT_KINDS, NEIGHBOUR_SILENT, AlertRules, eva
 from memwatch.alerts.sources import collector_states
 from memwatch.alerts.state import AlertState, Key, Notification, new_notification_id, step
 from memwatch.clock import Clock, Moment
+from memwatch.config_state import ConfigState
 from memwatch.events import Event, EventLog
 from memwatch.findings import Findings
 from memwatch.history.aggregate import Interval
@@ -91,6 +92,7 @@ class Monitor:
         self.listeners: list[Listener] = []
         self.neighbours: Callable[[Collection[str]], tuple[NeighbourStatus, ...]] = _no_neighbours
         self.rules: MonitorRules = rules
+        self.config: ConfigState = ConfigState()
         self._sampler = sampler
         self._clock = clock
         self.identity = identity
@@ -281,6 +283,12 @@ class Monitor:
     def record_change(self, kind: str, text: str) -> None:
         """Record a change by an operator as an event. Thread-safe."""
         self._event_writer.on_change(self._clock.wall(), kind, text)
+
+    def use_config(self, config: ConfigState, event: str = "") -> None:
+        """Use the state of the configuration from now on. `event`: what happened to it. Thread-safe."""
+        self.config = config
+        if event:
+            self._event_writer.on_change(self._clock.wall(), "config", event)
 
     def replay_restarted(self) -> None:
         """Record an event: the recording has ended and starts again.

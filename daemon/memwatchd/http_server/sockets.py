@@ -6,7 +6,7 @@ import errno
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from memwatchd.settings.values import TcpAddress, UnixAddress
@@ -21,12 +21,20 @@ class ListenError(Exception):
     """An address that cannot be listened on. The message names it, the reason and the remedy."""
 
 
-def open_sockets(addresses: Sequence[TcpAddress | UnixAddress]) -> list[socket.socket]:
-    """Open a listening socket for every address. If one fails, close all and raise ListenError."""
-    with ExitStack() as opened:
-        sockets = [opened.enter_context(_listen(address)) for address in addresses]
-        opened.pop_all()
-        return sockets
+def open_sockets(addresses: Sequence[TcpAddress | UnixAddress]) -> tuple[list[socket.socket], tuple[str, ...]]:
+    """Open a listening socket for every address. Return them, and why others cannot be opened.
+
+    Raises ListenError if none can.
+    """
+    sockets, problems = [], []
+    for address in addresses:
+        try:
+            sockets.append(_listen(address))
+        except ListenError as error:  # noqa: PERF203  of a few
+            problems.append(str(error))
+    if not sockets:
+        raise ListenError("; ".join(problems))
+    return sockets, tuple(problems)
 
 
 def _listen(address: TcpAddress | UnixAddress) -> socket.socket:

@@ -13,11 +13,12 @@ from memwatch.options import KeyPath
 from memwatch.runtime.daemon_address import SOCKET_NAME
 from memwatchd.settings.diff import flat
 from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_RUNTIME, SYSTEMD_STATE, read_environment
+from memwatchd.settings.last_good import Given
 from memwatchd.settings.messages import Problem, ValueOrigin, describe_mistake, dotted
 from memwatchd.settings.schema import Sections, Settings
 from memwatchd.settings.secrets_source import SecretContext
 from memwatchd.settings.section import ContextConverter, is_section, section_keys, unwrap
-from memwatchd.settings.toml import ConfigFileError, TomlFile, find_line, read_toml
+from memwatchd.settings.toml import ConfigFileError, TomlFile, find_line, parse_toml, read_toml
 from memwatchd.settings.validation import Checker
 from memwatchd.settings.web import Web
 
@@ -47,6 +48,7 @@ class MergedInput(Struct):
     toml: TomlFile
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[KeyPath, ValueOrigin] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
 
     def put(self, path: tuple[str, ...], value: object, place: ValueOrigin) -> None:
         """Override a key. A section that is not a table is left as it is; validation rejects it later."""
@@ -74,7 +76,23 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], *, default_file: 
     `flags` has the values of the command line: `config` and the names in FLAGS. None means not given.
     """
     problems: list[Problem] = []
-    merged = read_file(flags, environ, default_file, problems)
+    merged = merge(flags, environ, default_file, problems)
+    context = SecretContext(environ, str(merged.file) if merged.toml.public else None)
+    sections = validate(merged, context, problems)
+    if problems:
+        raise SettingsError(problems)
+    return build_settings(sections, merged, context)
+
+
+def merge(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    default_file: Path,
+    problems: list[Problem],
+    given: MergedInput | None = None,
+) -> MergedInput:
+    """Merge all sources. `given`: a file that is not read again."""
+    merged = given or read_file(flags, environ, default_file, problems)
     found, mistakes = read_environment(environ, not_ours=secret_variables(merged.values))
     problems += mistakes
     systemd_state = environ.get(SYSTEMD_STATE, "").partition(":")[0]
@@ -86,19 +104,31 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], *, default_file: 
         use_runtime_folder(merged, runtime_folder)
     for variable in found:
         merged.put(variable.path, variable.value, ValueOrigin(variable.variable, from_variable=True))
+        merged.variables[variable.variable] = environ[variable.variable]
     for flag, path in FLAGS.items():
         if flags.get(flag) not in (None, ()):
             merged.put(path, flags[flag], ValueOrigin(f"--{flag.replace('_', '-')}", from_flag=True))
-    context = SecretContext(environ, str(merged.file) if merged.toml.public else None)
-    sections = validate(merged, context, problems)
-    if problems:
-        raise SettingsError(problems)
+    return merged
+
+
+def build_settings(sections: Sections, merged: MergedInput, context: SecretContext) -> Settings:
+    """Add what is known about the origin of the sections."""
     return Settings(
         **{name: getattr(sections, name) for name in section_keys(Sections)},
         file=merged.file,
         origins=origins(sections, merged),
         warnings=tuple(context.warnings),
+        given=Given(str(merged.file) if merged.file else None, merged.toml.text, merged.variables),
     )
+
+
+def parse_given(given: Given) -> MergedInput:
+    """Return a file that was kept. Raises ConfigFileError."""
+    if given.file is None:
+        return MergedInput(None, TomlFile())
+    file = Path(given.file)
+    toml = parse_toml(file, given.text.encode())
+    return MergedInput(file, toml, toml.values)
 
 
 def use_runtime_folder(merged: MergedInput, folder: str) -> None:

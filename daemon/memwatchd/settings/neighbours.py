@@ -80,7 +80,9 @@ def client_context(ca_file: str | None, cert_file: str | None, key_file: str | N
         if cert_file is not None:
             context.load_cert_chain(cert_file, key_file, password=b"")
     except (OSError, ValueError) as error:
-        raise InvalidValueError(f"cannot be used: {describe_reason(error)}", ((name,),)) from None
+        raise InvalidValueError(
+            f"cannot be used: {describe_reason(error)}", ((name,),), has_example=False
+        ) from None
     return context
 
 

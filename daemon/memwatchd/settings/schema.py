@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal, cast
 
 from msgspec import defstruct, field
+from msgspec.structs import astuple
 
 from memwatch.collectors import COLLECTORS
 from memwatch.collectors.base import BaseCollector
@@ -31,6 +32,7 @@ from memwatchd.settings.channels import CHANNELS
 from memwatchd.settings.discovery import DiscoverySection
 from memwatchd.settings.engines import EngineServers, refuse_equal_names
 from memwatchd.settings.labels import MAX_VALUE_LENGTH, parse_label_name, parse_label_value, parse_labels
+from memwatchd.settings.last_good import Given
 from memwatchd.settings.neighbours import NeighbourSection, parse_neighbours, refuse_equal_neighbours
 from memwatchd.settings.otlp import Otlp
 from memwatchd.settings.section import AT_START, ON_RELOAD, ON_RELOAD_OF_MACHINE
@@ -105,12 +107,13 @@ class Target(Section, frozen=True, kw_only=True):
 
 
 PERCENTS = ("medium_percent", "high_percent", "critical_percent")
+MEDIUM, HIGH, CRITICAL = (round(100 * ratio, 1) for ratio in astuple(Thresholds()))
 
 
 class Pressure(Section, frozen=True, kw_only=True):
-    medium_percent: Percent = 60
-    high_percent: Percent = 80
-    critical_percent: Percent = 95
+    medium_percent: Percent = MEDIUM
+    high_percent: Percent = HIGH
+    critical_percent: Percent = CRITICAL
     clear_points: Annotated[float, Bounds(0, 20)] = 3
     clear_after: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(30)
     targets: dict[str, Target] = field(default_factory=dict)
@@ -152,7 +155,7 @@ def refuse_disorder(percents: tuple[float, ...], whose: str, keys: tuple[KeyPath
         found = f"{medium:g}, {high:g}, {critical:g}"
         why = (
             f"thresholds{whose} must ascend from medium to high to critical but are {found}; "
-            "use for example 60, 80, 95"
+            f"use for example {MEDIUM:g}, {HIGH:g}, {CRITICAL:g}"
         )
         raise InvalidValueError(why, keys)
 
@@ -243,9 +246,17 @@ class Sections(Section, frozen=True, kw_only=True):
 class Settings(Sections, frozen=True, kw_only=True):
     """Settings in force. `origins` has the origin of each key that is not a default.
 
-    `warnings` are for the log.
+    `warnings` are for the log. `problems` are sentences about settings that are not in force. `given`: what the
+    file and the variables say. `is_as_given` is false if some of it was left out or replaced. `access_is_closed`:
+    [web] is at fault, and only this machine has access.
+    `receivers_off`: names of receivers that cannot be used. What is queued for them is kept.
     """
 
     file: Path | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    given: Given = Given()
+    is_as_given: bool = True
+    access_is_closed: bool = False
+    receivers_off: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ No message contains a secret.
 
 from __future__ import annotations
 
+import grp
 import os
 import stat
 from collections.abc import Mapping
@@ -156,16 +157,33 @@ def secret_in(path: str, context: SecretContext) -> str:
     except (OSError, ValueError) as error:
         why = why_unreadable(error)
         raise InvalidValueError(f"names the file {path!r}, which cannot be read {why}", has_example=False) from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise InvalidValueError(f"names {path}, which is not a regular file", has_example=False)
     with os.fdopen(descriptor, "rb") as file:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise InvalidValueError(f"names {path}, which is not a regular file", has_example=False)
         if mode & stat.S_IROTH:
             warn_public(context, path)
         return file.read(MAX_SECRET_FILE_BYTES).decode("ascii", "replace")
 
 
 def warn_public(context: SecretContext, path: str) -> None:
-    warning = f"every user of this machine can read the secret in {path}; run: chmod o-r {path}"
+    warning = f"every user of this machine can read the secret in {path}; run: {advise_mode(path)}"
     if warning not in context.warnings:
         context.warnings.append(warning)
+
+
+def advise_mode(path: str) -> str:
+    """Return the command after which the daemon can read the file, and other users cannot."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return f"chmod o-r {path}"
+    group = os.getegid()
+    if os.geteuid() in (0, found.st_uid) or (found.st_gid == group and found.st_mode & stat.S_IRGRP):
+        return f"chmod o-r {path}"
+    try:
+        name = grp.getgrgid(group).gr_name
+    except KeyError:
+        name = str(group)
+    return f"chown root:{name} {path} && chmod 640 {path}"

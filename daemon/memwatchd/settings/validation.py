@@ -20,6 +20,12 @@ class Mistake(Struct, frozen=True):
     kind: Literal["unknown", "missing", "refused"]
     value: object = None
     refusal: InvalidValueError = field(default_factory=InvalidValueError)
+    is_secret: bool = False
+
+    @property
+    def is_external(self) -> bool:
+        """True if a file, a credential or a variable that the value names is at fault, or a secret."""
+        return self.kind == "refused" and (self.is_secret or not self.refusal.has_example)
 
 
 class Checker(Struct):
@@ -55,7 +61,8 @@ class Checker(Struct):
         try:
             value = self._read(kind, extras, given)
         except InvalidValueError as refusal:
-            self._refuse(path, given, refusal)
+            is_secret = any(isinstance(extra, ContextConverter) for extra in extras)
+            self._refuse(path, given, refusal, is_secret)
             return None
         if is_section(kind):
             return self.section(kind, value, path)
@@ -81,8 +88,10 @@ class Checker(Struct):
             raise InvalidValueError
         return value
 
-    def _refuse(self, path: KeyPath, value: object, refusal: InvalidValueError | None = None) -> None:
-        self.mistakes.append(Mistake(path, "refused", value, refusal or InvalidValueError()))
+    def _refuse(
+        self, path: KeyPath, value: object, refusal: InvalidValueError | None = None, is_secret: bool = False
+    ) -> None:
+        self.mistakes.append(Mistake(path, "refused", value, refusal or InvalidValueError(), is_secret))
 
 
 def plain(kind: Any, value: object) -> object:  # noqa: ANN401  the declared type of a key

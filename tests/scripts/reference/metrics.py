@@ -64,6 +64,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     ),
     "Alerts": ("alert_", "alerts_", "incident_", "notification", "outbox_"),
     "The daemon": (
+        "config_",
         "snapshot_",
         "tick_",
         "memory_locked",

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 
 
 def test_accepted_socket_inherits_linear_timeouts() -> None:
-    (listener,) = open_sockets([TcpAddress("127.0.0.1", 0)])
+    (listener,), _ = open_sockets([TcpAddress("127.0.0.1", 0)])
     with listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:

@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 
 from memwatch.alerts.rules import CRITICAL, SEVERITY
 from memwatch.alerts.state import AlertState, Key
+from memwatch.config_state import ConfigState
 from memwatch.history.disk.files import FilesStatus
 from memwatch.incidents.records import Incident
 from memwatch.monitor.between_scrapes import BetweenScrapes
@@ -100,6 +101,20 @@ def daemon_families(process: ProcessFigures | None) -> Iterator[Metric]:
     up = [((name,), int(state is ThreadState.OK)) for name, state in states.items()]
     text = "1 if a thread that delivers alerts works, 0 if it has not started, has ended or is stuck."
     yield gauge("thread_up", text, up, ("thread",))
+
+
+def config_families(config: ConfigState | None) -> Iterator[Metric]:
+    """Yield the state of the configuration."""
+    problems = [] if config is None else [((), len(config.problems))]
+    yield gauge(
+        "config_problems", "Number of settings that are not in force; memwatch doctor names them.", problems
+    )
+    loaded = [] if config is None else [((), int(config.is_loaded))]
+    text = "1 if the latest start or reload took the configuration as it is, 0 if not."
+    yield gauge("config_last_reload_successful", text, loaded)
+    at = [] if config is None or config.loaded_unix is None else [((), config.loaded_unix)]
+    text = "Unix time of the latest start or reload that took the configuration."
+    yield gauge("config_last_reload_success_timestamp_seconds", text, at)
 
 
 def machine_families(

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from memwatch.alerts.state import AlertState, Key
 from memwatch.build_info import UNKNOWN
+from memwatch.config_state import ConfigState
 from memwatch.history.disk.files import FilesStatus
 from memwatch.incidents.records import Incident
 from memwatch.monitor.between_scrapes import BetweenScrapes
@@ -24,6 +25,7 @@ from memwatch_web.metrics.daemon_families import (
     ProcessFigures,
     alert_families,
     collector_families,
+    config_families,
     daemon_families,
     history_families,
     incident_families,
@@ -64,6 +66,7 @@ class Exporter(Collector):
         labels: Callable[[], Mapping[str, str]] = dict,
         revision: str = UNKNOWN,
         incidents: Callable[[], Sequence[Incident]] = tuple,
+        config: Callable[[], ConfigState | None] = lambda: None,
     ) -> None:
         self.snapshot: Snapshot | None = None
         self._build = {"version": version, "revision": revision}
@@ -78,6 +81,7 @@ class Exporter(Collector):
         self._max_owners = max_owners
         self._labels = labels
         self._incidents = incidents
+        self._config = config
         self._owners = OwnerSelection()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -112,6 +116,7 @@ class Exporter(Collector):
         yield from collector_families(snapshot)
         yield from history_families(self._files())
         yield from daemon_families(self._process())
+        yield from config_families(self._config())
         yield from kernel_families(snapshot, between.kills if between else None)
         yield from device_families(snapshot)
         yield from ghost_families(snapshot)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from memwatch.config_state import ConfigState
 from memwatch.events import Event
 from memwatch.history.all_series import AllSeries
 from memwatch.history.disk.last_run import UncleanShutdown
@@ -69,10 +70,12 @@ class Pages:
         history: Callable[[], AllSeries | None] = lambda: None,
         firing: Callable[[], int] = lambda: 0,
         has_neighbours: Callable[[], bool] = lambda: False,
+        config: Callable[[], ConfigState] = ConfigState,
     ) -> None:
         self._rules, self._events, self._alerting, self._firing = rules, events, alerting, firing
         self._history_writer, self._history = history_writer, history
         self._growth = growth or GrowthTracker()
+        self._config = config
         self._cpu = CpuShare()
         self.machines: Callable[[Snapshot], Sequence[Machine]] = lambda _: ()
         self._environment = shared_environment()
@@ -246,6 +249,7 @@ class Pages:
             "alerting": self._alerting() if name == "alerts" else None,
             "silence_spans": SILENCE_SPANS,
             "notices": notices_of(snapshot),
+            "config": self._config(),
             "targets": target_labels(snapshot),
             "past": None,
         }

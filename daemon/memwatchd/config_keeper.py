@@ -1,0 +1,115 @@
+"""State of the configuration after a start and a reload: keeps the last good one, and reports what is wrong."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from memwatch.config_state import ConfigState
+from memwatchd.settings.environment import SYSTEMD_RUNTIME
+from memwatchd.settings.last_good import LastGood, keep_last_good
+from memwatchd.settings.schema import Settings
+
+log = logging.getLogger(__name__)
+
+RESULT = "reload.json"
+ONLY_HERE = "only this machine has access until memwatchd is restarted: [web] was refused at its start"
+
+
+class ReloadResult(Struct, frozen=True):
+    """Result of the latest reload, for `memwatchd --reload`. `number` counts them since the start of `pid`."""
+
+    pid: int
+    number: int
+    problems: tuple[str, ...] = ()
+
+
+class ConfigKeeper:
+    """Holds the state of the configuration. `tell` gets each new state, and an event if there is one.
+
+    `folder`: the state folder, None without one.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[ConfigState, str], None],
+        folder: Path | None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._tell = tell
+        self._folder = folder
+        self._result = result_file(environ)
+        self._number = 0
+        self._loaded_unix: float | None = None
+        # Problems of the settings in force.
+        self._problems: tuple[str, ...] = ()
+        self._is_closed = False
+
+    def started(self, settings: Settings) -> None:
+        """Take note of the settings of the start."""
+        self._is_closed, self._problems = settings.access_is_closed, settings.problems
+        event = f"configuration not in force: {settings.problems[0]}" if settings.problems else ""
+        if settings.is_as_given:
+            self._take(settings, event)
+        else:
+            self._tell(ConfigState(settings.problems, is_loaded=False), event)
+        self._write_result(())
+
+    def reloaded(self, settings: Settings) -> None:
+        """Take note of new settings that are in force."""
+        self._problems = (ONLY_HERE,) if self._is_closed else ()
+        self._take(settings)
+        self._number += 1
+        self._write_result(())
+
+    def refused(self, problems: Sequence[str]) -> None:
+        """Take note of a reload that was refused: the settings of before stay in force."""
+        for problem in problems:
+            log.error("reload failed, keeping the old settings: %s", problem)
+        known = (*self._problems, *(f"a reload was refused: {problem}" for problem in problems))
+        event = f"reload failed, keeping the old settings: {problems[0]}"
+        self._tell(ConfigState(known, False, self._loaded_unix), event)
+        self._number += 1
+        self._write_result(problems)
+
+    def _take(self, settings: Settings, event: str = "") -> None:
+        """Note that the configuration is in force, and keep it."""
+        self._loaded_unix = time.time()
+        self._tell(ConfigState(self._problems, True, self._loaded_unix), event)
+        if self._folder is None:
+            return
+        login = settings.web.login
+        last = LastGood(
+            time.time(),
+            settings.given,
+            login.token.digest.hex() if login.token else None,
+            {name: one.text for name, one in login.users.items()},
+            login.by_certificate,
+        )
+        try:
+            keep_last_good(self._folder, last)
+        except OSError as error:
+            why = error.strerror or error
+            log.warning("this configuration cannot be kept for a start with a refused one: %s", why)
+
+    def _write_result(self, problems: Sequence[str]) -> None:
+        """Tell `memwatchd --reload`. Without a folder of the unit there is none to tell."""
+        if self._result is None:
+            return
+        fresh = self._result.with_name(f".{RESULT}.new")
+        try:
+            fresh.write_bytes(msgspec.json.encode(ReloadResult(os.getpid(), self._number, tuple(problems))))
+            os.replace(fresh, self._result)
+        except OSError as error:
+            log.warning("systemctl cannot get the result of a reload: %s", error.strerror or error)
+
+
+def result_file(environ: Mapping[str, str]) -> Path | None:
+    folder = environ.get(SYSTEMD_RUNTIME, "").partition(":")[0]
+    return Path(folder) / RESULT if folder and os.access(folder, os.W_OK) else None
