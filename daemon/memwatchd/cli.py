@@ -246,6 +246,11 @@ def answer(
         return list_demos()
     if reload:
         return reload_daemon()
+    if check_config or test_alert:
+        from memwatchd.service_eyes import is_of_service, run_as_service
+
+        if is_of_service(flags.get("config") or os.environ.get("MEMWATCHD_CONFIG")):
+            return run_as_service(lambda: work(chosen, as_json, flags))
     return work(chosen, as_json, flags)
 
 

@@ -1,0 +1,130 @@
+"""Checks of the settings with the rights of the service: root reads what the user of the unit cannot.
+
+The unit names its user and its credentials; `systemctl show` prints them. Without systemd it is the account
+memwatchd, which the package creates. Files elsewhere than the service's are checked with the rights of the caller.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from memwatchd.settings.load import DEFAULT_FILE
+from memwatchd.settings.secrets_source import CREDENTIALS
+
+UNIT, ACCOUNT = "memwatchd.service", "memwatchd"
+PROPERTIES = ("LoadState", "User", "Group", "LoadCredential", "ImportCredential")
+SYSTEMCTL_SECONDS = 10.0
+# Where ImportCredential= looks (systemd.exec(5)). Encrypted ones are not read here.
+STORES = ("/etc/credstore", "/run/credstore", "/usr/local/lib/credstore", "/usr/lib/credstore")
+MAX_CREDENTIAL_BYTES = 1 << 20
+
+
+class Service(Struct, frozen=True):
+    """The account of the service, and the files of its credentials by name."""
+
+    account: pwd.struct_passwd
+    credentials: Mapping[str, Path] = {}
+
+
+def is_of_service(file: str | None) -> bool:
+    """Return True for a configuration file of the service. A draft elsewhere is for its owner's eyes."""
+    return file is None or DEFAULT_FILE.parent in Path(file).resolve().parents
+
+
+def find_service(ask: Callable[[], str]) -> Service | None:
+    """Return the service whose rights the check needs: none unless root asks, or if it runs as root."""
+    if os.geteuid() != 0 or CREDENTIALS in os.environ:
+        return None
+    shown = dict(line.partition("=")[::2] for line in ask().splitlines())
+    is_unit = shown.get("LoadState") == "loaded"
+    name = shown.get("User", "") if is_unit else ACCOUNT
+    try:
+        account = pwd.getpwnam(name) if name and not name.isdecimal() else pwd.getpwuid(int(name or 0))
+    except (KeyError, ValueError):
+        return None
+    if account.pw_uid == 0:
+        return None
+    return Service(account, dict(list_credentials(shown)) if is_unit else {})
+
+
+def ask_systemctl() -> str:
+    """Return the properties of the unit, "" without systemd."""
+    program = shutil.which("systemctl")
+    if program is None:
+        return ""
+    command = [program, "show", f"--property={','.join(PROPERTIES)}", UNIT]
+    try:
+        shown = subprocess.run(command, capture_output=True, timeout=SYSTEMCTL_SECONDS, check=False)  # noqa: S603
+        return shown.stdout.decode()
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return ""
+
+
+def list_credentials(shown: Mapping[str, str]) -> Iterable[tuple[str, Path]]:
+    """Yield name and file of each credential of the unit."""
+    for pattern in shown.get("ImportCredential", "").split():
+        for store in reversed(STORES):
+            with suppress(OSError):
+                names = fnmatch.filter(os.listdir(store), pattern)
+                yield from ((name, Path(store, name)) for name in names)
+    for one in shown.get("LoadCredential", "").split():
+        name, _, path = one.partition(":")
+        yield name, Path(path or name)
+
+
+def run_as_service(work: Callable[[], int]) -> int:
+    """Return the exit code of `work`, which runs as the user of the service if root asks."""
+    service = find_service(ask_systemctl)
+    if service is None:
+        return work()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with tempfile.TemporaryDirectory(prefix="memwatchd-check-") as folder:
+        child = os.fork()
+        if child == 0:
+            os._exit(work_as(service, Path(folder), work))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def work_as(service: Service, folder: Path, work: Callable[[], int]) -> int:
+    """Change to the user of the service, with its credentials, and work."""
+    account = service.account
+    try:
+        if service.credentials:
+            copy_credentials(service.credentials, folder, account.pw_uid)
+            os.environ[CREDENTIALS] = str(folder)
+        os.initgroups(account.pw_name, account.pw_gid)
+        os.setgid(account.pw_gid)
+        os.setuid(account.pw_uid)
+    except OSError as error:
+        print(f"memwatchd: cannot check as the user {account.pw_name}: {error.strerror}", file=sys.stderr)
+        return 1
+    print(f"memwatchd: checked as the user {account.pw_name} of the service", file=sys.stderr)
+    code = work()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def copy_credentials(credentials: Mapping[str, Path], folder: Path, uid: int) -> None:
+    """Copy the credentials that exist, as the service manager does: readable by the user of the service only."""
+    os.chown(folder, uid, -1)
+    for name, path in credentials.items():
+        with suppress(OSError):
+            with path.open("rb") as file:
+                data = file.read(MAX_CREDENTIAL_BYTES)
+            descriptor = os.open(folder / os.path.basename(name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o400)
+            with open(descriptor, "wb") as copy:
+                copy.write(data)
+            os.chown(folder / os.path.basename(name), uid, -1)

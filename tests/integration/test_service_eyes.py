@@ -1,0 +1,82 @@
+"""Checks of the settings by root, which have the rights of the service.
+
+Where the tests do not run as root, a check has the rights of their user, and nothing changes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from memwatchd.service_eyes import is_of_service
+from support.daemon_process import MEMWATCHD, run_program
+
+AS_ROOT = os.geteuid() == 0
+TOKEN = "sixteen-letters-or-more"
+SYSTEMCTL = """#!/bin/sh
+test "$1" = show || exit 1
+printf '%s\\n' LoadState=loaded User=nobody Group= 'LoadCredential={credentials}' ImportCredential=
+"""
+
+
+def check(folder: Path, token: str, credentials: str = "") -> subprocess.CompletedProcess[str]:
+    """Check a token as root would, on a machine whose unit runs as nobody and loads these credentials."""
+    program = folder / "systemctl"
+    program.write_text(SYSTEMCTL.format(credentials=credentials))
+    program.chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    return run_program(MEMWATCHD, "--check-config", PATH=path, MEMWATCHD_WEB_AUTH_BEARER_TOKEN=token)
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    return file
+
+
+def test_file_that_only_root_reads_is_refused(tmp_path: Path, secret: Path) -> None:
+    checked = check(tmp_path, f"file:{secret}")
+
+    assert ("memwatchd: checked as the user nobody of the service" in checked.stderr) is AS_ROOT
+    assert ("(Permission denied); let the user of memwatchd read it" in checked.stderr) is AS_ROOT
+    assert checked.returncode == (78 if AS_ROOT else 0)
+
+
+def test_credential_of_the_unit_is_read_by_root_for_the_service(tmp_path: Path, secret: Path) -> None:
+    checked = check(tmp_path, "credential:token", f"other:/nowhere token:{secret}")
+
+    assert checked.returncode == (0 if AS_ROOT else 78)
+    assert TOKEN not in checked.stdout + checked.stderr
+
+
+def test_credential_that_the_unit_does_not_load_is_missing(tmp_path: Path) -> None:
+    assert check(tmp_path, "credential:token").returncode == 78
+
+
+def test_draft_is_checked_with_the_rights_of_its_owner(tmp_path: Path) -> None:
+    draft = tmp_path / "draft.toml"
+    draft.touch(0o600)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    checked = run_program(MEMWATCHD, "--config", str(draft), "--check-config", PATH=path)
+
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("file", "of_service"),
+    [
+        (None, True),
+        ("/etc/memwatchd/memwatchd.toml", True),
+        ("/etc/memwatchd/new/a.toml", True),
+        ("/etc/memwatchd/../a.toml", False),
+        ("/etc/memwatchd-2/a.toml", False),
+        ("memwatchd.toml", False),
+    ],
+)
+def test_files_of_the_service(file: str | None, of_service: bool) -> None:
+    assert is_of_service(file) is of_service
