@@ -27,6 +27,10 @@ CONCERNED = {
         "tests/integration/test_receivers_reload.py",
     ),
     r"daemon/memwatch/pressure/": ("tests/unit/pressure", "tests/integration/test_collapse.py"),
+    r"daemon/memwatch/(render/(words|summary|status_line)|client/terminal/frame|monitor/pacing|units)": (
+        "tests/unit/pressure/test_trace_words.py",
+    ),
+    r"tests/traces/": ("tests/unit/pressure",),
     r"daemon/memwatch/(collectors|linux)/meminfo": ("tests/unit/collectors/test_meminfo_fields.py",),
     r"daemon/memwatch/client/mqtt": ("tests/integration/client/test_mqtt.py",),
     r"daemon/memwatch/report/": ("tests/integration/test_report.py",),

@@ -19,6 +19,9 @@ FOLDER = ROOT / "tests" / "traces"
 OURS = "memwatchd"
 DEFAULT = "memwatchd, without the kernel log"
 DAY_SECONDS = 86_400.0
+# Longer traces are judged up to 22,000 times: half of all, and five sixths of the CPU time. They are `long` tests,
+# which `.ci/run` runs after a change of the pressure, of its words or of the pace of ticks.
+SHORT_SECONDS = 420.0
 # A warning is in time this long before the end, or a third of the collapse before it if that is less.
 LEAD_SECONDS = 3.0
 # Memory is full with less than this left: GB10 machines were lost at 2.5 of 121.7 GiB.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -24,13 +23,12 @@ from memwatch.snapshot import Level, Pressure, Snapshot
 from support.sample_snapshots import calm_workstation
 from support.trace_file import load_trace
 from support.trace_replay import replay
-from support.trace_score import FOLDER
+from support.trace_score import FOLDER, SHORT_SECONDS
 
-# Traces of hours, at 10 Hz for a part of them.
-HOURS = ("ci-builder", "driver-errors", "spark-idle", "aurora-zram", "leak-256-mib")
-PATHS = [
-    pytest.param(path, id=path.stem, marks=pytest.mark.long if any(name in path.stem for name in HOURS) else ())
-    for path in sorted(FOLDER.glob("*.jsonl"))
+TRACES = {path.stem: load_trace(path) for path in sorted(FOLDER.glob("*.jsonl"))}
+NAMES = [
+    pytest.param(name, marks=pytest.mark.long if trace.header.seconds > SHORT_SECONDS else ())
+    for name, trace in TRACES.items()
 ]
 COUNTDOWN = re.compile(r"clears in (\d+)")
 CALM = calm_workstation()
@@ -44,11 +42,11 @@ def is_true_now(verdict: Pressure) -> bool:
     return any(not words.PAST.fullmatch(one.text) for one in others) or any("calm for" not in one for one in use)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_time_left_is_said_first_and_countdowns_come_true(path: Path) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_time_left_is_said_first_and_countdowns_come_true(name: str) -> None:
     """A countdown of a level ends when it said, or a cause of the level is true again before."""
     before, end, shown_at = Level.LOW, None, -1.0
-    for at, verdict in replay(load_trace(path)):
+    for at, verdict in replay(TRACES[name]):
         left = verdict.clears_in_seconds
         if end is not None and verdict.level < before:
             assert at >= end - EPSILON, at
@@ -65,7 +63,7 @@ def test_time_left_is_said_first_and_countdowns_come_true(path: Path) -> None:
 
 def test_level_that_falls_had_a_countdown() -> None:
     """Else the test above could not fail."""
-    verdicts = [verdict for _, verdict in replay(load_trace(FOLDER / "healthy-compile-6-of-32-gb.jsonl"))]
+    verdicts = [verdict for _, verdict in replay(TRACES["healthy-compile-6-of-32-gb"])]
 
     ends = [one for one, after in pairwise(verdicts) if after.level < one.level]
     assert [(one.level, one.clears_in_seconds) for one in ends] == [(Level.MEDIUM, 1.0)]
@@ -76,7 +74,7 @@ def check_words(verdict: Pressure) -> None:
     """Check the status line, the verdict, the title, and the first line of `memwatch top`."""
     snapshot = replace(CALM, pressure=(verdict,))
     status, sentence = build_status_line(snapshot), build_sentence(snapshot, verdict)
-    tops = [top_of(snapshot, width) for width in (40, 80)] if verdict.level is Level.CRITICAL else []
+    tops = tops_of(snapshot, (40, 80)) if verdict.level is Level.CRITICAL else []
     check_countdowns(verdict, ("; ".join((status.headline, *status.details)), sentence, *tops))
     left = verdict.seconds_to_full
     if verdict.level is Level.CRITICAL and not isinstance(left, Absent):
@@ -96,10 +94,11 @@ def check_countdowns(verdict: Pressure, texts: tuple[str, ...]) -> None:
         assert all(abs(one - float(left)) <= 0.5 or one == 1 for one in found), text  # type: ignore[arg-type]
 
 
-def top_of(snapshot: Snapshot, width: int) -> str:
+def tops_of(snapshot: Snapshot, widths: tuple[int, ...]) -> list[str]:
+    """Return the first line of `memwatch top` in terminals of these widths."""
     sent = json.loads(to_bytes(snapshot_json(snapshot)))
-    view = View(Moment(sent), State(), width, 24, snapshot.unix, has_colour=False)
-    return plain(clip_line(header_of(view), width))
+    views = [View(Moment(sent), State(), width, 24, snapshot.unix, has_colour=False) for width in widths]
+    return [plain(clip_line(header_of(view), view.width)) for view in views]
 
 
 @pytest.mark.parametrize(
