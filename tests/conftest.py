@@ -34,9 +34,10 @@ pytest_plugins = ("support.failures",)
 # Links of a simulated sysfs form cycles, and there are no tests.
 collect_ignore = ["machines"]
 
-# On a busy machine examples are slow, so there is no deadline. Examples are the same in every run;
-# `make fuzz` tries others.
-settings.register_profile("memwatch", deadline=None, derandomize=True)
+# On a busy machine examples are slow, so there is no deadline. Examples are the same in every run, and few: 100
+# of each took a tenth of the CPU time of the pure lane. `--hypothesis-profile many` and `make fuzz` try others.
+settings.register_profile("memwatch", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("many", deadline=None, max_examples=2000)
 settings.load_profile("memwatch")
 
 # A shell starts background programs with SIGINT ignored, which programs started by a test would inherit.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from msgspec.structs import replace
 
 from memwatch.incidents.records import Incident
@@ -13,9 +15,10 @@ from support.incident_scenarios import SCENARIOS
 
 
 def incident() -> Incident:
-    return Player(SCENARIOS[0]).play(240.0)[0]
+    return play(SCENARIOS[0].name)
 
 
+@cache
 def play(beginning: str) -> Incident:
     return Player(next(one for one in SCENARIOS if one.name.startswith(beginning))).play(240.0)[0]
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ def lane_of(item: pytest.Item) -> Lane:
     return next(marked, Lane.PURE if is_pure(item.path) else Lane.PROCESS)
 
 
+@cache
 def is_pure(path: Path) -> bool:
     return path.is_relative_to(TESTS) and path.relative_to(TESTS).parts[0] in PURE_FOLDERS
 

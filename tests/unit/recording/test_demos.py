@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -38,7 +39,13 @@ KINDS = {
 NEAR_BYTES = 1 << 20
 
 
-def levels_of(frames: list[Snapshot]) -> list[str]:
+@cache
+def frames_of(name: str) -> tuple[Snapshot, ...]:
+    """Return all seconds of a demo, read once for all tests."""
+    return tuple(read_frames(demos.path_of(name)))
+
+
+def levels_of(frames: tuple[Snapshot, ...]) -> list[str]:
     """Return the worst level of each moment."""
     return [level.word for frame in frames if (level := frame.worst_level) is not None]
 
@@ -82,7 +89,7 @@ def test_demo_has_every_phase_of_its_story(name: str) -> None:
     """Calm, a model load, a page cache flood without alarm, a leak to critical, and recovery."""
     architecture, relation = KINDS[name]
     contents = open_recording(demos.path_of(name), salvage=False)
-    frames = list(read_frames(contents.path))
+    frames = frames_of(name)
     levels = levels_of(frames)
     loaded, flooded = frames[120], frames[185]
 
@@ -138,7 +145,7 @@ def first_frames_of_next_round(name: str) -> list[Snapshot]:
 @pytest.mark.parametrize("name", NAMES)
 def test_values_of_a_demo_are_consistent(name: str) -> None:
     """In every second, also when memory is low."""
-    frames = list(read_frames(demos.path_of(name)))
+    frames = frames_of(name)
 
     assert all(bool(frame.nodes) == (name != "macbook") for frame in frames)
     for frame in frames:
@@ -149,7 +156,7 @@ def test_values_of_a_demo_are_consistent(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_leaking_process_of_a_demo_has_its_own_unit(name: str) -> None:
     """The process belongs to a login session and not to a service or a desktop."""
-    frame = list(read_frames(demos.path_of(name)))[300]
+    frame = frames_of(name)[300]
 
     units = {process.name: (process.user, process.unit) for process in frame.processes}
 
@@ -175,7 +182,7 @@ def test_shipped_demos_equal_the_generated_ones(name: str) -> None:
     """After a change of rules, `python -m scripts.demo_machines` generates them again."""
     generated = demo_machines.story_of(name)
 
-    shipped = list(read_frames(demos.path_of(name)))
+    shipped = frames_of(name)
 
     for second in (0, 100, 200, 300, 315, demo_machines.SECONDS - 1):
         assert snapshot_json(shipped[second]) == snapshot_json(generated[second]), second
