@@ -12,6 +12,8 @@ from typing import NamedTuple
 from memwatch.owners import WITHIN
 
 _ID = re.compile(r"(?:^|[-:])([0-9a-f]{64})(?:\.scope)?$")
+# Containers of ECS on Fargate and on managed instances. The number tells those of a task apart.
+_ECS_ID = re.compile(r"^[0-9a-f]{32}-\d{1,10}$")
 # The kind of container by the text before its id, or by the cgroup around it (cgroupfs): `docker-<id>.scope`,
 # `/docker/<id>`, `libpod-<id>.scope`, `/libpod_parent/libpod-<id>`.
 _RUNTIMES = (("docker", "docker"), ("libpod", "podman"))
@@ -48,7 +50,12 @@ def find_scopes(parts: Sequence[str]) -> list[Scope]:
 
 
 def parse_container_id(part: str) -> str | None:
-    """Return the first 12 characters of the container id in a part. conmon monitors a container from outside."""
+    """Return the first 12 characters of the container id in a part, or the id of ECS, of which they name the task.
+
+    conmon monitors a container from outside.
+    """
+    if _ECS_ID.match(part):
+        return part
     found = _ID.search(part)
     return found[1][:12] if found and "conmon" not in part else None
 

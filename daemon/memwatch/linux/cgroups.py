@@ -18,6 +18,9 @@ from memwatch.printable import printable
 # A runtime with cgroupfs under a kubelet with systemd: `kubepods-pod<uid>.slice:cri-containerd:<id>`.
 _POD = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?:\.slice)?(?::|$)")
 _JOB = re.compile(r"^job_(\d{1,20})$")
+# Slurm 26.05 names the cgroup of a job by its SLUID, unless CgroupJobIdPaths is set.
+_SLUID = re.compile(r"^s[0-9A-Z]{13}$")
+_SLURM_SCOPE = "slurmstepd.scope"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 # Folders in which container runtimes keep the layers of a root file system. containerd creates no marker file.
 _RUNTIME_FOLDERS = ("/containerd/", "/docker/", "/containers/storage/")
@@ -31,8 +34,8 @@ class OwnerNames(Struct, frozen=True):
     """Owners of a process.
 
     Its systemd unit, the first 12 characters of its container's id (LXC and nspawn: its name), the uid of its
-    Kubernetes pod, and the number of its Slurm job. A unit of a container or of a user manager is named with it:
-    `ollama.service in lxc/101`. It is not the host's unit of that name.
+    Kubernetes pod, and the number or SLUID of its Slurm job. A unit of a container or of a user manager is named
+    with it: `ollama.service in lxc/101`. It is not the host's unit of that name.
     """
 
     unit: str | None
@@ -134,10 +137,16 @@ def _find_job(parts: Sequence[str], scopes: Sequence[Scope]) -> _Found | None:
     A number is unique in one cluster, and so in one container.
     """
     for at, part in enumerate(parts):
-        if job := _JOB.match(part):
+        if name := _parse_job(part, parts[at - 1] if at else ""):
             around = (scope for scope in scopes if scope.is_container and scope.end <= at)
-            return _Found(qualify(job[1], around), at + 1)
+            return _Found(qualify(name, around), at + 1)
     return None
+
+
+def _parse_job(part: str, parent: str) -> str | None:
+    if found := _JOB.match(part):
+        return found[1]
+    return part if parent.endswith(_SLURM_SCOPE) and _SLUID.match(part) else None
 
 
 def _find_unit(parts: Sequence[str], scopes: Sequence[Scope]) -> _Found | None:

@@ -53,12 +53,13 @@ NOTHING_AVAILABLE = lines(
 PADDED = lines(MemTotal="03944876", MemFree="03484312", MemAvailable="03674800", AnonPages="00053140")
 WSL1 = lines(MemTotal=33_394_604, MemFree=13_992_336, MemAvailable=14_000_000, SwapTotal=789_541_600)
 IN_LXC = lines(
-    MemTotal=104_857_600, MemFree=60_000_000, MemAvailable=124_857_600, Buffers=100, Cached=1_000_000, Shmem=100_100,
-    SReclaimable=60_000,
+    MemTotal=104_857_600, MemFree=60_000_000, MemAvailable=124_857_600, Buffers=100, Cached=1_000_000,
+    Shmem=100_100, SReclaimable=60_000,
 )  # fmt: skip
 OPENWRT = lines(
-    MemTotal=125_128, MemFree=80_288, Buffers=7_652, Cached=21_700, SwapCached=0, Active_anon=6_764, Inactive_anon=16,
-    Active_file=14_576, Inactive_file=9_360, AnonPages=1_388, Shmem=5_416, SReclaimable=6_144, SUnreclaim=4_292,
+    MemTotal=125_128, MemFree=80_288, Buffers=7_652, Cached=21_700, SwapCached=0, Active_anon=6_764,
+    Inactive_anon=16, Active_file=14_576, Inactive_file=9_360, AnonPages=1_388, Shmem=5_416, SReclaimable=6_144,
+    SUnreclaim=4_292,
 )  # fmt: skip
 
 

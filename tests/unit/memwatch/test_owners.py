@@ -27,6 +27,8 @@ GUEST = "0::/lxc/101/ns"
 KIND = f"0::/docker/{OTHER_ID}/kubelet.slice"
 NSPAWN = "0::/machine.slice/systemd-nspawn@web.service"
 MANAGER = "0::/user.slice/user-1000.slice/user@1000.service"
+SLURM, SLUID = "0::/system.slice/slurmstepd.scope", "s5K1KKYAYG5D00"
+ECS, ECS_ID = f"/ecs/{'9d' * 16}", f"{'9d' * 16}-2495160603"
 GIB = 1 << 30
 DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
 
@@ -46,6 +48,15 @@ DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
             "/system.slice/slurmstepd.scope/job_81",
         ),
         ("0::/actions/job_7", "job", None, None),
+        (f"{SLURM}/{SLUID}/step_0/user/task_0", "job", SLUID, f"{SLURM[3:]}/{SLUID}"),  # slurm-job-exporter#66
+        ("0::/system.slice/n1_slurmstepd.scope/s5K1KKYAYG5D00/step_batch", "job", SLUID, None),
+        (f"{SLURM}/{SLUID.lower()}/step_0", "job", None, None),
+        (f"0::/slurm/{SLUID}", "job", None, None),
+        ("4:memory:/slurm_n1/uid_1000/job_81/step_0/task_0", "job", "81", None),  # ceems#284
+        (f"4:memory:{ECS}/{ID}", "container", ID[:12], None),
+        (f"0::{ECS}/{ECS_ID}", "container", ECS_ID, f"{ECS}/{ECS_ID}"),  # google/cadvisor#3923
+        (f"0::/ecstasks.slice/ecstasks-{'9d' * 16}.slice/docker-{ID}.scope", "container", ID[:12], None),
+        (f"0::/system.slice/containerd.service/cpuset/{ID}", "container", ID[:12], None),  # netdata#13470
         ("0::/lxc.payload.web/system.slice/nginx.service", "container", "web", "/lxc.payload.web"),
         ("0::/lxc.payload.web/system.slice/nginx.service", "unit", "nginx.service in lxc/web", None),
         (

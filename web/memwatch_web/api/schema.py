@@ -143,7 +143,7 @@ class Process(Figures):
     )
     pod_name: str | None = Field(description="Namespace and name of the pod, from the kubelet's links to logs.")
     pod: str | None = Field(description="UID of the Kubernetes pod.")
-    job: str | None = Field(description="Number of the Slurm job.")
+    job: str | None = Field(description="Number of the Slurm job, or its SLUID since Slurm 26.05.")
     command: str | None = Field(description="Null unless command_lines is set.")
     rss_bytes: int | None
     swap_bytes: int | None
