@@ -42,6 +42,7 @@ def parse(answers: Answers) -> EngineReading:
         context_tokens=count_of(model.max_model_len),
         kv_cache_bytes=NO,
         kv_cache_ratio=NO,
+        kv_cache_mean_ratio=NO,
         requests_running=NO,
         requests_waiting=NO,
         rate=NO,

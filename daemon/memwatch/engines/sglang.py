@@ -13,10 +13,11 @@ from memwatch.engines.command import Command
 from memwatch.engines.identity import EVERY_LABEL, SGLANG_POOL, SGLANG_REPLICA
 from memwatch.engines.records import Counters, EngineReading
 from memwatch.engines.requests import Request
-from memwatch.engines.text import Exposition, bytes_of, count_of, name_of, ratio_of, worst_and_mean
+from memwatch.engines.text import Exposition, bytes_of, count_of, name_of, note_impossible, ratio_of, worst_and_mean
 from memwatch.model import Quality
 
 PORT = 30000
+QUEUES = ("queue", "prefill_prealloc_queue", "decode_prealloc_queue")
 INFO = "/server_info|/get_server_info"
 GIB, MAX_GPUS = 1 << 30, 4096
 NO_METRICS = "Start it with --enable-metrics for requests and tokens."
@@ -70,7 +71,8 @@ def parse(answers: Answers) -> EngineReading:
     metrics, info = answers.metrics(), answers.json(INFO, Info) or Info()
     running = metrics.total("sglang:num_running_reqs", SGLANG_REPLICA)
     usage, gpus = [state.memory_usage for state in info.internal_states], count_gpus(info)
-    worst, mean = worst_and_mean(find_cache_use(metrics))
+    pools, impossible = find_cache_use(metrics), metrics.count_impossible("sglang:token_usage")
+    worst, mean = worst_and_mean(pools, impossible)
     return EngineReading(
         version=name_of(info.version),
         model=name_of(info.served_model_name or info.model_path or answers.command.option("--model-path")),
@@ -82,7 +84,7 @@ def parse(answers: Answers) -> EngineReading:
         kv_cache_ratio=worst,
         kv_cache_mean_ratio=mean,
         requests_running=count_of(running),
-        requests_waiting=count_of(metrics.total("sglang:num_queue_reqs", SGLANG_REPLICA)),
+        requests_waiting=count_of(find_waiting(metrics)),
         counters=Counters(
             metrics.total("sglang:prompt_tokens_total", EVERY_LABEL),
             metrics.total("sglang:generation_tokens_total", EVERY_LABEL),
@@ -91,8 +93,17 @@ def parse(answers: Answers) -> EngineReading:
         ),
         gpu_fraction=ratio_of(info.mem_fraction_static),
         quality=Quality.MEASURED if gpus == 1 else Quality.DERIVED,
-        notes=() if "/metrics" in answers.bodies else (NO_METRICS,),
+        notes=note_impossible(pools, impossible) if "/metrics" in answers.bodies else (NO_METRICS,),
     )
+
+
+def find_waiting(metrics: Exposition) -> float | None:
+    """Return the requests that wait: also those for a place in the KV cache, with prefill and decode apart.
+
+    A decoding server has them in a queue of its own, and none in the other (sglang PR #13203).
+    """
+    queues = [metrics.total(f"sglang:num_{name}_reqs", SGLANG_REPLICA) for name in QUEUES]
+    return None if queues[0] is None else sum(queue or 0.0 for queue in queues)
 
 
 def count_gpus(info: Info) -> int | None:

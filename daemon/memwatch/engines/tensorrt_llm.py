@@ -11,7 +11,7 @@ from memwatch.engines.command import Command
 from memwatch.engines.identity import EVERY_LABEL, TRITON_MODEL, TRTLLM_ENGINE
 from memwatch.engines.records import Cache, Counters, EngineReading
 from memwatch.engines.requests import Request
-from memwatch.engines.text import Exposition, count_of, label, name_of, worst_and_mean
+from memwatch.engines.text import Exposition, count_of, label, name_of, note_impossible, worst_and_mean
 from memwatch.model import Absent
 
 SERVE_PORT, TRITON_PORT = 8000, 8002
@@ -26,6 +26,7 @@ TRITON_REQUESTS = (
     Request("/metrics", "every 5 s", "None: the port of metrics loads no model."),
     Request("/v2/repository/index", "never", "It reads the repository of models, which may be remote."),
 )
+USE = "trtllm_kv_cache_utilization"
 BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 REQUESTS = "nv_trt_llm_request_metrics"
 NO_TOKENS = "It reports no count of tokens."
@@ -41,7 +42,8 @@ def matches_triton(command: Command) -> bool:
 
 def parse_serve(answers: Answers) -> EngineReading:
     metrics, model, command = answers.metrics(SERVE_METRICS), answers.model(), answers.command
-    worst, mean = worst_and_mean(metrics.by("trtllm_kv_cache_utilization", TRTLLM_ENGINE))
+    pools, impossible = metrics.by(USE, TRTLLM_ENGINE), metrics.count_impossible(USE)
+    worst, mean = worst_and_mean(pools, impossible)
     return EngineReading(
         version=name_of(answers.version()),
         model=name_of(model.id),
@@ -61,7 +63,7 @@ def parse_serve(answers: Answers) -> EngineReading:
         ),
         rate=Absent.NOT_SUPPORTED,
         sleeping=Absent.NOT_SUPPORTED,
-        notes=(NO_TOKENS,),
+        notes=(*note_impossible(pools, impossible), NO_TOKENS),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from memwatch.engines.identity import EVERY_LABEL, Identity
 from memwatch.engines.records import MAX_BYTES, MAX_COUNT
@@ -13,6 +14,8 @@ from memwatch.printable import printable
 
 # Ranks of one server that report the same metric: some hundreds at most.
 MAX_SAMPLES = 4096
+# A value below 0, of a line without its metric's name.
+NEGATIVE = re.compile(rb"^(?:\{.*\})?[ \t]+-(?:[0-9.]+(?:e[-+]?\d+)?|inf)\b", re.IGNORECASE)
 PROCESS = re.compile(rb',?\s*pid="[^"]*"')
 MAX_NAME_CHARACTERS = 200
 
@@ -32,16 +35,27 @@ class Exposition:
 
     def samples(self, name: str) -> Iterator[tuple[bytes, float]]:
         """Yield labels and value of each sample. Values that are no finite number of at least 0 are left out."""
+        for line in self._lines(name):
+            value = parse_value(line)
+            if value is not None:
+                yield line.rpartition(b"}")[0], value
+
+    def count_impossible(self, *names: str) -> int:
+        """Return the samples below 0 of a metric by its names. NaN is no value, and no impossible one."""
+        counts = (
+            sum(1 for line in islice(self._lines(name), MAX_SAMPLES) if NEGATIVE.match(line)) for name in names
+        )
+        return max(counts, default=0)
+
+    def _lines(self, name: str) -> Iterator[bytes]:
+        """Yield what follows the name in each line that begins with it, also with a longer one."""
         start, end = b"\n" + name.encode(), 0
         while True:
             at = self._data.find(start, end)
             if at < 0:
                 return
             end = at + len(start)
-            line = self._data[end : self._line_end(end)]
-            value = parse_value(line)
-            if value is not None:
-                yield line.rpartition(b"}")[0], value
+            yield self._data[end : self._line_end(end)]
 
     def by(self, names: str | Sequence[str], identity: Identity, **wanted: str) -> dict[tuple[str, ...], float]:
         """Return the largest value of each thing, for the first name that has samples.
@@ -88,10 +102,25 @@ def identify(labels: bytes, identity: Identity) -> tuple[str, ...]:
     return tuple(label(labels, name) or "" for name in identity)
 
 
-def worst_and_mean(pools: Mapping[tuple[str, ...], float]) -> tuple[float | Absent, float | Absent]:
-    """Return the used fraction of the fullest pool, and the mean. An impossible one makes both inconsistent."""
+def worst_and_mean(
+    pools: Mapping[tuple[str, ...], float], impossible: int = 0
+) -> tuple[float | Absent, float | Absent]:
+    """Return the used fraction of the fullest pool, and the mean. One above 1 makes both inconsistent.
+
+    `impossible`: further pools whose use cannot be true. No mean is known then; the fullest of the others is a
+    lower bound.
+    """
+    if impossible and not pools:
+        return Absent.INCONSISTENT, Absent.INCONSISTENT
     worst = ratio_of(max(pools.values(), default=None))
-    return worst, worst if isinstance(worst, Absent) else sum(pools.values()) / len(pools)
+    if isinstance(worst, Absent) or impossible:
+        return worst, worst if isinstance(worst, Absent) else Absent.INCONSISTENT
+    return worst, sum(pools.values()) / len(pools)
+
+
+def note_impossible(pools: Mapping[tuple[str, ...], float], impossible: int) -> tuple[str, ...]:
+    """Return a sentence about pools whose use cannot be true; nothing without."""
+    return (f"{impossible} of {impossible + len(pools)} KV caches report a use below 0.",) if impossible else ()
 
 
 def parse_value(line: bytes) -> float | None:

@@ -44,6 +44,7 @@ def parse(answers: Answers) -> EngineReading:
         model_path=info.model_id,
         context_tokens=count_of(info.max_total_tokens),
         kv_cache_ratio=Absent.NOT_SUPPORTED,
+        kv_cache_mean_ratio=Absent.NOT_SUPPORTED,
         cache=Cache("blocks", blocks=int(room), block_tokens=1) if room and room < 1e12 else None,
         requests_running=count_of(metrics.one("tgi_batch_current_size")),
         requests_waiting=count_of(metrics.one("tgi_queue_size")),

@@ -14,7 +14,16 @@ from memwatch.engines.command import Command
 from memwatch.engines.identity import EVERY_LABEL, VLLM_CORE
 from memwatch.engines.records import Cache, Counters, EngineReading
 from memwatch.engines.requests import Request
-from memwatch.engines.text import Exposition, bytes_of, count_of, label, name_of, number_in, worst_and_mean
+from memwatch.engines.text import (
+    Exposition,
+    bytes_of,
+    count_of,
+    label,
+    name_of,
+    note_impossible,
+    number_in,
+    worst_and_mean,
+)
 from memwatch.model import Absent
 
 PORT = 8000
@@ -43,7 +52,8 @@ def parse(answers: Answers) -> EngineReading:
     metrics, model, command = answers.metrics(), answers.model(), answers.command
     started = command.word_after("serve") or command.option("--model")
     info = next(iter(metrics.infos(CONFIG, VLLM_CORE)), b"")
-    worst, mean = worst_and_mean(metrics.by(USE, VLLM_CORE))
+    pools, impossible = metrics.by(USE, VLLM_CORE), metrics.count_impossible(*USE)
+    worst, mean = worst_and_mean(pools, impossible)
     found = EngineReading(
         version=name_of(answers.version()),
         model=name_of(model.id or started),
@@ -61,6 +71,7 @@ def parse(answers: Answers) -> EngineReading:
             metrics.total("vllm:time_to_first_token_seconds_count", EVERY_LABEL),
         ),
         gpu_fraction=parse_fraction(label(info, "gpu_memory_utilization")),
+        notes=note_impossible(pools, impossible),
     )
     return with_sleep(with_cache(found, metrics, command), metrics)
 
