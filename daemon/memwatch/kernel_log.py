@@ -19,6 +19,7 @@ FAILED_ALLOCATIONS: Mapping[str, str] = {
     "vm_validate_failed": "page tables that could not be brought back into memory",
     "evict_failed": "memory that could not be evicted",
     "no_eviction_space": "no space to evict a buffer to",
+    "svm_limit": "a mapping beyond the driver's limit on System RAM",
 }
 # Errors about memory, as opposed to a faulty program or a GPU that hangs or fell off the bus (XID 79). Of NVIDIA's
 # XIDs: double bit errors, page retirement and row remapping, contained and uncontained ECC errors.

@@ -190,6 +190,7 @@ def test_cause_of_another_process_is_not_used() -> None:
         (AMD_EVICT, "amdgpu", "0000:03:00.0", "evict_failed"),
         ("amdgpu: Failed to evict process queues", "amdgpu", "", "evict_failed"),
         ("amdgpu 0000:03:00.0: evicting device resources failed", "amdgpu", "0000:03:00.0", "evict_failed"),
+        ("amdgpu: SVM mapping failed, exceeds resident system memory limit", "amdgpu", "", "svm_limit"),
         ("amdgpu: Freeing queue vital buffer 0x7f00, queue evicted", "amdgpu", "", "queue_buffer_freed"),
         ("[TTM] Failed to find memory space for buffer 0x0000 eviction", "amdgpu", "", "no_eviction_space"),
     ],

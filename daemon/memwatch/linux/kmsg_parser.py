@@ -66,6 +66,8 @@ _AMD = tuple(
         (rb"GPU reset begin", "gpu_reset"),
         (rb"VRAM is lost due to GPU reset", "vram_lost"),
         (rb"Failed to evict (?:process )?queue|evicting device resources failed", "evict_failed"),
+        # kfd_svm.c; seen as large models are loaded (ROCm/legacy-rocm-build#6582, #5952).
+        (rb"SVM mapping failed, exceeds resident system memory limit", "svm_limit"),
         (rb"Freeing queue vital buffer", "queue_buffer_freed"),
         (rb"Failed to find memory space for buffer .*eviction", "no_eviction_space"),
     )

@@ -126,6 +126,15 @@ def test_keys_of_amdxdna_count_each_buffer_once(prefix: str) -> None:
     assert not found.rejected
 
 
+def test_amdxdna_that_counts_no_memory_has_no_basis() -> None:
+    """Its first versions print 0 for each client: amd/xdna-driver#324."""
+    found = parsed(
+        "drm-driver:\tamdxdna_accel_driver\ndrm-client-id:\t76\ndrm-pdev:\t0000:c5:00.1\n"
+        "drm-engine-npu-amdxdna:\t0 ns\ndrm-total-memory:\t0\ndrm-shared-memory:\t0\ndrm-active-memory:\t0\n"
+    )
+    assert (found.basis, found.resident) == (None, {})
+
+
 def test_buffers_of_the_driver_are_separate() -> None:
     """panthor prints its internal memory for a client beside the client's own buffers."""
     found = parsed(PANTHOR)

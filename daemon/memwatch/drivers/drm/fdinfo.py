@@ -68,6 +68,8 @@ def parse_fdinfo(data: bytes) -> Fdinfo | None:
         return None
     sizes, rejected = _parse_sizes(data)
     basis, resident = _select_resident(sizes)
+    if driver.startswith(b"amdxdna") and basis == "total" and not any(resident.values()):
+        basis, resident = None, {}  # it counts no memory, and prints 0 (amd/xdna-driver#324)
     pdev = _text(words.get(b"drm-pdev") or words.get(b"pdev", b"")).lower()
     return Fdinfo(
         driver=_text(driver),
