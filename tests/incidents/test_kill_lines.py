@@ -97,6 +97,7 @@ def test_line_names_what_was_killed(unit: str, line: str, expected: tuple[object
     [
         ("app.service: A process of this unit has been killed by the OOM killer.", "oom_report"),
         ("app.service: systemd-oomd killed 12 process(es) in this unit.", "systemd_oomd"),
+        ("app.service: systemd-oomd killed some process(es) in this unit.", "systemd_oomd"),
         ("app.service: Main process exited, code=killed, status=9/KILL", "unit_end"),
     ],
 )

@@ -30,7 +30,7 @@ _NOHANG_ACTION = re.compile(r"^ *Send(?:ing)? SIG(?:TERM|KILL) to the victim")
 _OOMD = re.compile(r"^(?:Killed (.*)|Marked (.*) for killing) due to memory (?:pressure for|used \()")
 # systemd, core/unit.c and core/service.c.
 _OOM_REPORT = re.compile(r"^(\S+): A process of this unit has been killed by the OOM killer")
-_OOMD_REPORT = re.compile(r"^(\S+): systemd-oomd killed (\d{1,6}) process")
+_OOMD_REPORT = re.compile(r"^(\S+): systemd-oomd killed (?:\d{1,6}|some) process")
 _UNIT_END = re.compile(r"^(\S+): Main process exited, code=killed, status=9/KILL")
 # kubelet, eviction_manager.go: structured since 1.21, before `pod default/nginx is evicted successfully`.
 _EVICTED = re.compile(
