@@ -180,7 +180,7 @@ def test_placeholder_of_a_router_is_no_model(tmp_path: Path, answers: dict[str, 
     assert (found.model, found.weights_bytes, found.kv_cache_bytes) == (Absent.NOT_SUPPORTED,) * 3
     assert found.notes == (note,)
     assert NO_METRICS not in found.notes
-    assert {path for _, path in site.requests} == {"/props", "/models"}
+    assert {path for _, path in site.requests} == {"/health", "/props", "/models"}
 
 
 def test_llama_serve_is_found_by_its_process(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from memwatch.engines.llama_cpp import ASLEEP, KEPT_AWAKE, MAYBE_KEPT_AWAKE
 from memwatch.engines.records import Engine
 from memwatch.engines.server import Address
 from memwatch.model import Absent
-from simulators.llama_server import LlamaServer
+from simulators.llama_server import IK_BUILD, LlamaServer
 from support import engine_texts as texts
 from support.engine_host import EngineHost
 from support.engine_servers import EngineSite, engine_site
@@ -81,6 +81,17 @@ def test_idle_server_falls_asleep_and_stays_so_for_ten_minutes(watched: Watched)
     assert watched.asked["/models"] == 1
 
 
+@of((IK_BUILD, SLEEPY, IDLE_SECONDS), (IK_BUILD, (), IDLE_SECONDS))
+def test_fork_whose_props_wake_it_is_asked_for_its_health(watched: Watched) -> None:
+    """ik_llama.cpp, ikawrakow/ik_llama.cpp#2383."""
+    found = watched.watch(ROUNDS)
+
+    assert watched.llama.wakes == []
+    assert (found.sleeping, found.weights_bytes, found.kv_cache_bytes, found.notes) == (True, 0, 0, (ASLEEP,))
+    assert watched.asked["/health"] == ROUNDS
+    assert watched.asked["/props"] <= IDLE_SECONDS / PERIOD_SECONDS + 1
+
+
 @of((7500, SLEEPY, 150), (9760, SLEEPY, 150), (10700, SLEEPY, 150))
 def test_server_with_a_long_idle_time_falls_asleep_as_well(watched: Watched) -> None:
     """Requests that are sent once a minute must not keep it awake either."""
@@ -115,7 +126,6 @@ def test_metrics_are_not_asked_without_a_command_line(watched: Watched) -> None:
 
 @of(
     (7000, (), 0),  # no server sleeps
-    (7000, SLEEPY, 0),
     (9760, ("llama-server",), 0),
     (9760, ("llama-server", "--sleep-idle-seconds", "-1"), 0),
     (10700, SLEEPY, IDLE_SECONDS),
@@ -126,9 +136,12 @@ def test_metrics_that_are_harmless_are_asked(watched: Watched) -> None:
     assert watched.asked["/metrics"] == 2
 
 
-@of((1, (), IDLE_SECONDS))
+@of((1, (), IDLE_SECONDS), (7000, SLEEPY, 0))
 def test_number_of_a_shallow_clone_is_no_build(watched: Watched) -> None:
-    """Its /props lacks the state of sleep as well: nothing proves that it does not sleep."""
+    """Its /props lacks the state of sleep as well: nothing proves that it does not sleep.
+
+    Nor does an old number beside the option: no llama-server of that build starts with it.
+    """
     watched.watch(2)
     assert watched.asked["/metrics"] == 0
 
@@ -137,11 +150,12 @@ def test_loading_server_is_asked_for_its_state_only(tmp_path: Path) -> None:
     """It answers 503 until its model is loaded."""
     host = EngineHost(tmp_path)
     host.add(500, SLEEPY)
-    loading = {path: lambda handler: handler.reply(503, b"{}") for path in ("/props", "/metrics", "/models")}
+    paths = ("/health", "/props", "/metrics", "/models")
+    loading = {path: lambda handler: handler.reply(503, b"{}") for path in paths}
     with engine_site(loading) as site:
         host.listen(500, site.port)
         Collector(host.roots, True, (), None, host.net).collect()
-    assert {path for _, path in site.requests} == {"/props"}
+    assert {path for _, path in site.requests} == {"/health", "/props"}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

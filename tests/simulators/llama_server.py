@@ -14,6 +14,9 @@ from support import engine_texts
 from support.engine_servers import Answer, Handler
 
 NO_TASK = {"/health": 0, "/props": 0, "/models": 7700, "/metrics": 10500}
+# Builds of ik_llama.cpp have numbers of their own. /health has the state of sleep. All but these paths load the
+# model of a sleeping server, /props as well; while it is awake they are no tasks (its PR #2383).
+IK_BUILD, IK_HARMLESS = 4400, ("/health", "/metrics")
 
 
 class LlamaServer:
@@ -40,11 +43,21 @@ class LlamaServer:
 
     def _answer(self, path: str) -> Answer:
         def reply(handler: Handler) -> None:
-            if self.build < NO_TASK.get(path, 1 << 30):
+            if self._is_task(path):
                 self.use(path)
-            handler.reply(200, self._props() if path == "/props" else self._texts.get(path, b"{}"))
+            own = {"/props": self._props, "/health": self._health}
+            handler.reply(200, own[path]() if path in own else self._texts.get(path, b"{}"))
 
         return reply
+
+    def _is_task(self, path: str) -> bool:
+        if self.build == IK_BUILD:
+            return self.is_sleeping and path not in IK_HARMLESS
+        return self.build < NO_TASK.get(path, 1 << 30)
+
+    def _health(self) -> bytes:
+        is_told = self.build == IK_BUILD and self.is_sleeping
+        return json.dumps({"status": "ok"} | ({"sleeping": True} if is_told else {})).encode()
 
     def _props(self) -> bytes:
         props = json.loads(self._texts["/props"]) | {"build_info": f"b{self.build}-6ee0f6579"}

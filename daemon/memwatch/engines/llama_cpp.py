@@ -56,6 +56,13 @@ class Props(Struct, frozen=True):
     is_sleeping: bool | None = None
 
 
+class Health(Struct, frozen=True):
+    """`sleeping`: of ik_llama.cpp, whose /props loads a sleeping model (its PR #2383)."""
+
+    status: str = ""
+    sleeping: bool | None = None
+
+
 class Meta(Struct, frozen=True):
     size: int | None = None
     n_params: int | None = None
@@ -88,6 +95,16 @@ def never_sleeps(command: Command) -> bool:
     return bool(command.argv) and (not command.has_option(IDLE) or command.option(IDLE).startswith("-"))
 
 
+def may_sleep(answers: Answers) -> bool:
+    return not never_sleeps(answers.command)
+
+
+def is_awake(answers: Answers) -> bool:
+    """Return False if its health says that it sleeps. llama.cpp has no such field: its /props is harmless."""
+    health = answers.json("/health", Health)
+    return health is None or not health.sleeping
+
+
 def allows_models(answers: Answers) -> bool:
     """Ask an old build that may sleep only once: its answer does not change. A router answers by itself."""
     props = answers.json("/props", Props)
@@ -110,12 +127,28 @@ def _allows(answers: Answers, harmless_build: int, otherwise: bool) -> bool:
     build = build_number(props.build_info)
     if otherwise or never_sleeps(answers.command) or build is None:
         return otherwise or never_sleeps(answers.command)
-    return build >= harmless_build or (build <= LAST_SLEEPLESS_BUILD and props.is_sleeping is None)
+    # A build with the option sleeps, whatever its number: forks count their own commits.
+    is_sleepless = (
+        build <= LAST_SLEEPLESS_BUILD and props.is_sleeping is None and not answers.command.has_option(IDLE)
+    )
+    return build >= harmless_build or is_sleepless
 
 
 REQUESTS = (
     Request(
-        "/props", "every 5 s", "None in any version: it neither loads the model nor counts as activity.", form=Props
+        "/health",
+        "every 5 s",
+        f"None in any version. Asked only of servers with `{IDLE}`, or whose command line is not known.",
+        may_sleep,
+        form=Health,
+    ),
+    Request(
+        "/props",
+        "every 5 s",
+        "None in any version of llama.cpp: it neither loads the model nor counts as activity. In ik_llama.cpp it "
+        "loads a sleeping model; not asked if `/health` says that it sleeps.",
+        is_awake,
+        form=Props,
     ),
     Request(
         "/metrics",
@@ -146,6 +179,8 @@ def matches(command: Command) -> bool:
 
 def parse(answers: Answers) -> EngineReading:
     metrics, props = answers.metrics(), answers.json("/props", Props) or Props()
+    if not is_awake(answers):
+        props = replace(props, is_sleeping=True)
     every = (answers.json("/models", List) or List()).data
     if is_router(props):
         return describe_router(props, every)

@@ -76,6 +76,7 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
         },
     },
     "llama.cpp": {
+        "/health": {"sleeping": ASLEEP},
         "/props": {
             "default_generation_settings.n_ctx": figures("context_tokens", "cache"),
             "total_slots": figures("cache"),
@@ -177,6 +178,11 @@ def hybrid() -> dict[str, bytes]:
     return {**found, "/metrics": found["/metrics"] + "".join(lines).encode()}
 
 
+def ik_asleep() -> dict[str, bytes]:
+    """Return the answers of a sleeping ik_llama.cpp: its /props is not asked, /models was before."""
+    return {"/health": b'{"status": "ok", "sleeping": true}', "/models": texts.llama_cpp()["/models"]}
+
+
 def asked(answers: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the answers by the paths of requests."""
     return {
@@ -194,6 +200,7 @@ TEXTS: Mapping[str, tuple[str, Mapping[str, bytes], Command, Command]] = {
     "sglang hybrid": ("sglang", hybrid(), Command(), Command()),
     "llama.cpp": ("llama.cpp", texts.llama_cpp(slots=4, model_alias="tiny"), LLAMA, Command()),
     "llama.cpp asleep": ("llama.cpp", texts.llama_cpp(is_sleeping=True), LLAMA, Command()),
+    "ik_llama.cpp asleep": ("llama.cpp", ik_asleep(), LLAMA, Command()),
     "ollama": ("ollama", texts.ollama(("qwen3:8b", 6 * GIB, 6 * GIB)), Command(), RUNNER),
     "ollama two": ("ollama", texts.ollama(("a:1", 4 * GIB, 0), ("b:2", 2 * GIB, GIB)), Command(), RUNNER),
     "ollama empty": ("ollama", texts.ollama(), Command(), Command()),
