@@ -229,6 +229,10 @@ class Thresholds(Struct, frozen=True):
         return (0.0, self.medium, self.high, self.critical)[level]
 
 
+# No GPU is colder or hotter, or takes more. Sensors without power read -256, 511 or 65261 °C.
+MIN_CELSIUS, MAX_CELSIUS, MAX_WATTS = -40, 250, 20_000
+
+
 class Vitals(Struct, frozen=True):
     """Temperature, power, clocks and throttling of a device.
 
@@ -244,6 +248,13 @@ class Vitals(Struct, frozen=True):
     @classmethod
     def absent(cls, reason: Absent) -> Vitals:
         return cls(reason, reason, reason, reason)
+
+    def checked(self) -> Vitals:
+        """Return the vitals without a temperature or power that cannot be true."""
+        celsius, watts, odd = self.temperature_celsius, self.power_watts, Absent.INCONSISTENT
+        celsius = celsius if isinstance(celsius, Absent) or MIN_CELSIUS < celsius <= MAX_CELSIUS else odd
+        watts = watts if isinstance(watts, Absent) or 0 <= watts <= MAX_WATTS else odd
+        return Vitals(celsius, watts, self.clock_hertz, self.throttled)
 
 
 # State of a device whose collector has no current data: it fails, or has released the driver on request.

@@ -66,7 +66,7 @@ class GpuSensors:
             power_watts=self._power(now),
             clock_hertz=self._read_clocks(),
             throttled=self._throttling.read(),
-        )
+        ).checked()
 
     def _power(self, now: float) -> float | Absent:
         for name in ("power1_average", "power1_input"):

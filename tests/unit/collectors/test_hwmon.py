@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.collectors.hwmon import RESCAN_SECONDS, Collector
 from memwatch.linux.files import SourceUnavailable
@@ -224,3 +225,20 @@ def test_throttling_of_a_sleeping_gpu_is_not_read(tmp_path: Path) -> None:
     (machine.machine.device() / "gpu_metrics").chmod(0)
 
     assert machine.read() == ASLEEP
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "figure"),
+    [
+        ("temp1_input", 511_000, "temperature_celsius"),  # amdgpu, lm-sensors/lm-sensors#289
+        ("temp1_input", 65_261_850, "temperature_celsius"),
+        ("temp1_input", -273_150, "temperature_celsius"),
+        ("power1_average", 4_294_967_295_000, "power_watts"),
+        ("power1_average", -1, "power_watts"),
+    ],
+)
+def test_value_of_a_sensor_that_no_gpu_has_is_inconsistent(
+    name: str, text: int, figure: str, tmp_path: Path
+) -> None:
+    vitals = Machine(tmp_path, {**AMDGPU, name: text}).read()
+    assert vitals == replace(NAVI, **{figure: Absent.INCONSISTENT})

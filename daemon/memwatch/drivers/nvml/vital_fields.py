@@ -13,10 +13,9 @@ from memwatch.drivers.nvml import binding
 from memwatch.drivers.nvml.query import Query
 from memwatch.drivers.nvml.rotation import Rotation
 from memwatch.drivers.nvml.validation import AnswerValidator
-from memwatch.model import Absent, Vitals
+from memwatch.model import MAX_CELSIUS, MAX_WATTS, Absent, Vitals
 
-# Upper bounds of valid answers; no GPU is hotter or takes more.
-MAX_CELSIUS, MAX_MILLIWATTS, MAX_PERCENT = 250, 20_000_000, 100
+MAX_PERCENT = 100
 
 # nvmlClocksEventReasons: what lowers the clocks. Left out are the bits for an idle GPU (0x1) and for clocks that an
 # administrator, an application or a display has set (0x2, 0x10, 0x100), which are no throttling.
@@ -85,7 +84,7 @@ class VitalFields(Rotation):
     def _build(self) -> GpuVitals:
         found, check = self.values, self._validator.figure
         milliwatts, mask, rates = (
-            check("power", found["power"], MAX_MILLIWATTS),
+            check("power", found["power"], MAX_WATTS * 1000),
             found["throttled"],
             found["utilization"],
         )

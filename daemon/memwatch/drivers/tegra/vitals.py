@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memwatch.drivers.tegra.records import Load, TegrastatsReading
-from memwatch.model import Absent, Vitals
+from memwatch.model import MIN_CELSIUS, Absent, Vitals
 
 # The GPU's sensor is missing while its rail is off (Thor); `tj` is the hottest place of the chip.
 SENSORS = ("gpu", "tj")
-# A sensor without power reads -256 °C.
-MIN_CELSIUS = -40.0
 # The GPU's own rail, then those that it shares with other parts of the chip. AGX Orin has one for GPU and SOC, Orin
 # NX and Nano have one for CPU, GPU and CV.
 RAILS = ("vdd_gpu", "gpu", "vdd_sys_gpu", "pom_5v_gpu", "vdd_gpu_soc", "vdd_cpu_gpu_cv")
@@ -23,7 +21,7 @@ def read_vitals(line: TegrastatsReading) -> Vitals:
         temperature_celsius=_temperature(line.temperatures_celsius),
         power_watts=_power(line.rails_milliwatts),
         clock_hertz=_clocks(line),
-    )
+    ).checked()
 
 
 def find_rail(rails: Mapping[str, tuple[int, ...]]) -> str | None:
@@ -41,9 +39,7 @@ def _temperature(sensors: Mapping[str, tuple[float, ...]]) -> float | Absent:
 def _power(rails: Mapping[str, tuple[int, ...]]) -> float | Absent:
     """Return the current power. A rail that is off may read below 0, which is no power."""
     rail = find_rail(rails)
-    if rail is None:
-        return Absent.NOT_AVAILABLE
-    return rails[rail][0] / _MILLIWATTS if rails[rail][0] >= 0 else Absent.INCONSISTENT
+    return Absent.NOT_AVAILABLE if rail is None else rails[rail][0] / _MILLIWATTS
 
 
 def _clocks(line: TegrastatsReading) -> Mapping[str, int] | Absent:
