@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from memwatch.runtime.regular_file import read_regular
+
 MAX_NAMES = 50
 
 
 def read_head(path: Path, max_bytes: int) -> bytes:
     """Return the first `max_bytes` of a file. Empty if it does not exist or cannot be read."""
     try:
-        with path.open("rb") as file:
-            return file.read(max_bytes)
+        return read_regular(path, max_bytes)
     except OSError:
         return b""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 from memwatch.library.pickle_reader import PickleReader, PickleRefusedError
 from memwatch.library.pickle_scan import PairCounter
 from memwatch.printable import printable
+from memwatch.runtime.regular_file import NotRegularError, open_regular
 
 MAX_BLOCKS = 250_000
 MAX_FRAMES = 200
@@ -59,15 +59,19 @@ class SnapshotSummary(Struct, frozen=True):
 def read_snapshot(path: Path) -> SnapshotSummary:
     """Read a snapshot without unpickling it. Raises PickleRefusedError and OSError."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise PickleRefusedError("it is not a file")  # opening a pipe would wait for its writer
-        with path.open("rb") as file:
+        with open_regular(path) as (file, _):
             return read_pickle(file)
+    except NotRegularError:
+        raise _refused(path, "it is not a file") from None
     except PickleRefusedError as error:
-        raise PickleRefusedError(
-            f"{path} cannot be read as a snapshot of PyTorch: {error}; save one with "
-            'torch.cuda.memory._dump_snapshot("memory.pickle")'
-        ) from None
+        raise _refused(path, error) from None
+
+
+def _refused(path: Path, why: object) -> PickleRefusedError:
+    return PickleRefusedError(
+        f"{path} cannot be read as a snapshot of PyTorch: {why}; save one with "
+        'torch.cuda.memory._dump_snapshot("memory.pickle")'
+    )
 
 
 def read_pickle(file: BinaryIO) -> SnapshotSummary:

@@ -15,7 +15,7 @@ from memwatch.library.machine_record import ROOTS
 from memwatch.library.never_raise import log_once
 from memwatch.library.visible_gpus import Program
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
-from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
+from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
 from memwatch.planning.launch import select_engines
 from memwatch.planning.request import MAX_ZERO_STAGE, Use, is_size, read_subject
 from memwatch.planning.sizes import parse_bytes
@@ -61,7 +61,7 @@ def fit(
 def _checkpoint(model: str | Path | Checkpoint) -> Checkpoint:
     if isinstance(model, Checkpoint):
         return model
-    return read_checkpoint(model) if isinstance(model, Path) else read_subject(model)
+    return read_checkpoint_as_owner(model) if isinstance(model, Path) else read_subject(model)
 
 
 def read_snapshot() -> Snapshot:

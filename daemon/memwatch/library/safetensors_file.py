@@ -17,6 +17,7 @@ from msgspec import Struct
 from memwatch.planning.safetensors import checked_bytes, list_entries, read_header
 from memwatch.planning.sizes import InvalidInputError, quote
 from memwatch.runtime.file_remedies import remedy_to_read
+from memwatch.runtime.regular_file import open_descriptor
 
 # Names of each dtype in PyTorch, and in NumPy or the package ml_dtypes. Missing: packed numbers below a byte.
 NAMES = {
@@ -44,7 +45,7 @@ class SafetensorsFile:
         try:
             header, room = read_header(self.path)
             checked_bytes(header, room, str(self.path))
-            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = open_descriptor(self.path)
             self._close_file = weakref.finalize(self, os.close, self._file)
             self._map = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
         except OSError as error:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from memwatch.runtime.regular_file import read_regular
+
 # Text of an `SourceUnavailable` if the file exists and this user may not read it.
 NOT_PERMITTED = "not permitted"
 
@@ -72,9 +74,9 @@ def kept_file(path: Path, size_hint: int = 8192) -> KeptFile:
 
 
 def read_once(path: Path) -> bytes | None:
-    """Return the content of a small file, or None if it does not exist or cannot be read."""
+    """Return the content of a small file, or None if it does not exist, cannot be read or is not a regular one."""
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError:
         return None
 

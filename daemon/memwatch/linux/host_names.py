@@ -12,6 +12,7 @@ from pathlib import Path
 
 from memwatch.linux.files import Roots
 from memwatch.options import HOST_NAME
+from memwatch.runtime.regular_file import read_regular
 
 # Lists that block advertising make /etc/hosts larger than 1 MiB. The machine's own lines come first.
 MAX_FILE_BYTES = 64 * 1024
@@ -66,7 +67,6 @@ def _modified(path: Path) -> int:
 
 def _read_text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES).decode("ascii", "replace")
+        return read_regular(path, MAX_FILE_BYTES).decode("ascii", "replace")
     except OSError:
         return ""

@@ -17,6 +17,7 @@ from memwatch.linux.command_redaction import redact_arguments
 from memwatch.linux.files import ParseError
 from memwatch.model import Absent, Words
 from memwatch.printable import decode, printable
+from memwatch.runtime.regular_file import read_regular
 
 # PF_KTHREAD in the flags of stat.
 KERNEL_THREAD = 0x00200000
@@ -214,7 +215,7 @@ class Passwd:
         with contextlib.suppress(OSError):
             changed = self._path.stat().st_mtime_ns
             if changed != self._changed:
-                self._names, self._changed = parse_passwd(self._path.read_bytes()), changed
+                self._names, self._changed = parse_passwd(read_regular(self._path)), changed
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from memwatch.linux.files import Roots
 from memwatch.printable import decode
+from memwatch.runtime.regular_file import read_regular
 
 # systemd-pstore.service moves the records to the second folder at boot.
 FOLDERS = ("fs/pstore", "var/lib/systemd/pstore")
@@ -34,6 +35,5 @@ def _read_folder(folder: Path, since_unix: float) -> list[str]:
 
 
 def _describe(path: Path) -> str:
-    with path.open("rb") as file:
-        reason = _REASON.search(file.read(MAX_BYTES))
+    reason = _REASON.search(read_regular(path, MAX_BYTES))
     return f"{path.name}: {decode(reason[1])[:MAX_WORDS]}" if reason else path.name

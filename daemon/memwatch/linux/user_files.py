@@ -2,9 +2,10 @@
 
 memwatchd may read more than the process: its own tokens, files of its groups, and everything where it is root. A
 path is therefore walked one component at a time from the root folder of the process, none through a link (openat(2)
-with O_NOFOLLOW, which every kernel has; openat2(2) needs Linux 5.6). Links are resolved in that root, so that none
-leads out of a container. Only regular files are opened, and without waiting: a FIFO may take the place of a file at
-any time. A file that is refused cannot be told from one that does not exist.
+with O_NOFOLLOW, which every kernel has). Links are resolved in that root, so that none leads out of a container.
+With the rights of the user, openat2(2) does the same in one call (Linux 5.6, unless a seccomp profile is older).
+Only regular files are opened, and without waiting: a FIFO may take the place of a file at any time. A file that is
+refused cannot be told from one that does not exist.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from itertools import islice
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+
+from memwatch.runtime.path_walk import walk
+from memwatch.runtime.regular_file import READ, NotRegularError, open_descriptor, open_in_root
 
 # As many links as the kernel follows (path_resolution(7)), and entries of a folder that are looked at.
 MAX_LINKS = 40
 MAX_NAMES = 8192
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+ROOT = 0
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class UserFiles:
@@ -43,22 +48,13 @@ class UserFiles:
     def open(self, path: PurePosixPath) -> int:
         """Return the descriptor of a regular file. Raises FileNotFoundError for anything else."""
         try:
-            with self._walk(path) as (folder, name):
-                file = os.open(name or ".", _READ, dir_fd=folder)
+            return self._open(path)
         except OSError:
             raise _missing(path) from None
-        status = os.fstat(file)
-        if stat.S_ISREG(status.st_mode) and self._may(status, stat.S_IROTH):
-            return file
-        os.close(file)
-        raise _missing(path)
 
     def names(self, path: PurePosixPath) -> list[str]:
         """Return the first names in a folder. Raises OSError if it is none, or one that the user may not list."""
-        with self._walk(path) as (folder, name):
-            if name or not self._may(os.fstat(folder), stat.S_IROTH):
-                raise _missing(path)
-            listed = os.open(".", os.O_RDONLY | _FOLDER, dir_fd=folder)
+        listed = self._open_listed(path)
         try:
             with os.scandir(listed) as entries:
                 return [entry.name for entry in islice(entries, MAX_NAMES)]
@@ -71,6 +67,26 @@ class UserFiles:
                 return not name
         except OSError:
             return False
+
+    def _open(self, path: PurePosixPath) -> int:
+        found = open_in_root(self._root, str(path), READ) if self._uid is None else None
+        if found is None:
+            with self._walk(path) as (folder, name):
+                found = open_descriptor(name or ".", folder, READ | os.O_NOFOLLOW)
+        status = os.fstat(found)
+        if stat.S_ISREG(status.st_mode) and self._may(status, stat.S_IROTH):
+            return found
+        os.close(found)
+        raise NotRegularError(path)
+
+    def _open_listed(self, path: PurePosixPath) -> int:
+        found = open_in_root(self._root, str(path), _LISTED) if self._uid is None else None
+        if found is not None:
+            return found
+        with self._walk(path) as (folder, name):
+            if name or not self._may(os.fstat(folder), stat.S_IROTH):
+                raise _missing(path)
+            return os.open(".", _LISTED, dir_fd=folder)
 
     @contextmanager
     def _walk(self, path: PurePosixPath) -> Iterator[tuple[int, str]]:
@@ -164,6 +180,32 @@ class UserPath:
                 return file.read(max_bytes)
         except OSError:
             return None
+
+
+@contextmanager
+def as_owner(path: Path) -> Iterator[Path | UserPath]:
+    """Yield the path with the rights of its owner, for root. It is as it is for other users, and for root's files.
+
+    The path is one that a user of a command names. What a folder of another user leads to is that user's choice.
+    """
+    owner = find_owner(path.absolute()) if os.geteuid() == ROOT else ROOT
+    if owner == ROOT:
+        yield path
+        return
+    root = os.open("/", getattr(os, "O_PATH", os.O_RDONLY) | _FOLDER)
+    try:
+        yield UserFiles(root, owner).path(str(path.absolute()))
+    finally:
+        os.close(root)
+
+
+def find_owner(path: Path) -> int:
+    """Return the last user other than root to whom a folder or link on the way belongs, or the file at its end."""
+    owner = ROOT
+    with suppress(OSError):  # missing
+        for _, found in walk(path):
+            owner = found.st_uid or owner
+    return owner
 
 
 def _open_folder(name: str, folder: int) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.linux.user_files import as_owner
 from memwatch.planning import diffusion, gguf, gguf_shape, safetensors
 from memwatch.planning.config_keys import UnknownFamilyError
 from memwatch.planning.huggingface import Config, parse_config
@@ -69,6 +70,12 @@ def read_checkpoint(path: ModelPath) -> Checkpoint:
         raise InvalidInputError(f"{path}: cannot be read ({why}); {remedy_to_read(error)}") from None
     except RecursionError:
         raise InvalidInputError(f"{path}: is nested too deeply") from None
+
+
+def read_checkpoint_as_owner(path: Path) -> Checkpoint:
+    """Read the model at a path that a user of a command names: for root, with the rights of its owner."""
+    with as_owner(path) as found:
+        return read_checkpoint(found)
 
 
 def _read_folder(path: ModelPath) -> Checkpoint:

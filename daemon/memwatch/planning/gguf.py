@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from memwatch.planning.model_file import ModelPath, open_regular
+from memwatch.planning.model_file import ModelPath, open_model
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.printable import decode
 
@@ -130,7 +130,7 @@ class GgufReader:
 
 def read_head(path: ModelPath) -> GgufHeader:
     """Read the header of a GGUF file. Raises InvalidInputError for any other file and for a truncated one."""
-    with open_regular(path) as (file, status):
+    with open_model(path) as (file, status):
         size = status.st_size
         reader = GgufReader(file, size, str(path))
         if reader.take(4) != b"GGUF":

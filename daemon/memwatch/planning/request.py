@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
+from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
 from memwatch.planning.demand import Demand
 from memwatch.planning.inference import choose_cache_bytes, compute_kv_cache, compute_weights, estimate_inference
 from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
@@ -130,7 +130,7 @@ def read_subject(subject: str) -> Checkpoint:
     """Read the model at a path. Raises InvalidInputError."""
     if not subject.strip() or subject.startswith("-") or (subject[:1].isdigit() and " " in subject):
         parse_bytes(subject)
-    return read_checkpoint(Path(subject))
+    return read_checkpoint_as_owner(Path(subject))
 
 
 def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> MemoryNeed:

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 from msgspec import MsgspecError, Struct, convert
 from msgspec.json import Decoder
 
-from memwatch.planning.model_file import ModelPath, open_regular
+from memwatch.planning.model_file import ModelPath, open_model
 from memwatch.planning.sizes import InvalidInputError
 
 # The format allows 100 MB; 6 MB hold 50,000 tensors. A header with errors is described up to the second limit.
@@ -41,7 +41,7 @@ def sum_tensor_bytes(paths: Iterable[ModelPath]) -> int:
     """
     total, seen = 0, set[tuple[int, int]]()
     for path in paths:
-        with open_regular(path) as (file, status):
+        with open_model(path) as (file, status):
             if (status.st_dev, status.st_ino) in seen:
                 raise InvalidInputError(f"{path}: is another name of a file that is already counted")
             seen.add((status.st_dev, status.st_ino))
@@ -52,7 +52,7 @@ def sum_tensor_bytes(paths: Iterable[ModelPath]) -> int:
 
 def read_header(path: ModelPath) -> tuple[Mapping[str, object], int]:
     """Return the header of a file and the bytes after it. Raises InvalidInputError."""
-    with open_regular(path) as (file, status):
+    with open_model(path) as (file, status):
         return _read_header(file, status.st_size, str(path))
 
 

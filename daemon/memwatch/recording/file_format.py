@@ -19,6 +19,7 @@ from msgspec import Struct
 from memwatch import __version__
 from memwatch.runtime.file_remedies import remedy_to_read, remedy_to_write
 from memwatch.runtime.own_files import ForeignFileError, open_own
+from memwatch.runtime.regular_file import open_regular
 
 FORMAT = 1
 KEY = "memwatch_recording"
@@ -103,7 +104,7 @@ def _without_sum(line: bytes) -> bytes | DamagedPart:
 def first_line(path: Path) -> dict[str, Any]:
     """Return the header. Raises RecordingError if the file is not a recording or has another format version."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as (file, _):
             return read_header(path, file)
     except PermissionError as error:
         why = (error.strerror or str(error)).lower()
@@ -135,7 +136,7 @@ def _not_a_recording(path: Path, why: str) -> RecordingError:
 
 def read_lines(path: Path) -> Iterator[bytes | DamagedPart]:
     """Yield every line, headers included. An unreadable part yields a DamagedPart; reading continues after it."""
-    with path.open("rb") as file:
+    with open_regular(path) as (file, _):
         at: int | None = 0
         while at is not None:
             file.seek(at)

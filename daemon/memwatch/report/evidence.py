@@ -16,6 +16,7 @@ from memwatch.report.file_redaction import redact_file, redact_path
 from memwatch.report.sources import FOLDERS, Kind, Source, cgroup_sources, list_sources, process_sources
 from memwatch.report.text_redaction import TextRedactor
 from memwatch.report.walk import Walk, reason_of
+from memwatch.runtime.regular_file import read_regular
 
 # zoneinfo of a server with 16 nodes has 200 KB.
 MAX_FILE_BYTES = 2 << 20
@@ -154,8 +155,7 @@ class EvidenceReader:
 
 def read_limited(file: Path) -> bytes:
     """Return the content. Raises OSError, also for a file that is too large or not a regular one."""
-    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
-        data = opened.read(MAX_FILE_BYTES + 1)
+    data = read_regular(file, MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise OSError(0, f"larger than {MAX_FILE_BYTES} bytes")
     return data

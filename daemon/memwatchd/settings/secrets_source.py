@@ -16,6 +16,7 @@ from memwatch.notify.apprise import INSTALL, MissingExtraError, load_service
 from memwatch.notify.http_proxy import Proxy, parse_proxy
 from memwatch.notify.webhook_payload import SECRET_PREFIX, Password, Secret, parse_password, parse_secret
 from memwatch.options import InvalidValueError
+from memwatch.runtime.regular_file import NOT_REGULAR, NotRegularError, open_regular
 from memwatchd.settings.values import why_unreadable
 
 MAX_SECRET_FILE_BYTES = 4096
@@ -152,19 +153,15 @@ def secret_in(path: str, context: SecretContext) -> str:
             has_example=False,
         )
     try:
-        # Non-blocking: opening a pipe without a writer would block the start forever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open_regular(path) as (file, status):
+            if status.st_mode & stat.S_IROTH:
+                warn_public(context, path)
+            return file.read(MAX_SECRET_FILE_BYTES).decode("ascii", "replace")
+    except NotRegularError:
+        raise InvalidValueError(f"names {path}, which {NOT_REGULAR}", has_example=False) from None
     except (OSError, ValueError) as error:
         why = why_unreadable(error)
         raise InvalidValueError(f"names the file {path!r}, which cannot be read {why}", has_example=False) from None
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        raise InvalidValueError(f"names {path}, which is not a regular file", has_example=False)
-    with os.fdopen(descriptor, "rb") as file:
-        if mode & stat.S_IROTH:
-            warn_public(context, path)
-        return file.read(MAX_SECRET_FILE_BYTES).decode("ascii", "replace")
 
 
 def warn_public(context: SecretContext, path: str) -> None:
