@@ -49,7 +49,7 @@ help:
 	@echo "make test-stress  run changed tests 20 times on half of a core beside four busy loops (STRESS_ARGS='TEST --times 20')"
 	@echo "make test-long    run the long tests: every sample in a browser, a day and a half of ticks, faults by the hundred, overhead"
 	@echo "make coverage     run all of these and report uncovered lines (a third slower)"
-	@echo "make lint         check formatting, types (also of the tests), layers, language and pages"
+	@echo "make lint         check formatting, types (also of the tests), layers, language, pages and opens"
 	@echo "make verify-types check that everything that \`import memwatch\` offers has a known type (pyright)"
 	@echo "make format       fix lint findings and format the code"
 	@echo "make bench        measure overhead, compared with bare reads of the same files and with peers"
@@ -137,6 +137,7 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 	PYTHONPATH=tests $(BIN)/python -m scripts.check_language
 	PYTHONPATH=tests $(BIN)/python -m scripts.check_disturbed
+	PYTHONPATH=tests $(BIN)/python -m scripts.check_opens
 	PYTHONPATH=tests $(BIN)/python -m scripts.check_pages
 
 # pyright runs in the Node.js of a wheel (61 MB), without another download. It finds the packages in the PATH's venv.

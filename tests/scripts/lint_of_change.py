@@ -33,6 +33,7 @@ def commands(files: Sequence[str], python: Sequence[str]) -> Iterator[list[str]]
         yield [str(binaries / "ruff"), "format", "--check", *python]
         yield [str(binaries / "mypy")]
         yield [str(binaries / "lint-imports")]
+        yield [sys.executable, "-m", "scripts.check_opens"]
     if files:
         yield [sys.executable, "-m", "scripts.check_language", *files]
 
