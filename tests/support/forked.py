@@ -6,7 +6,8 @@ import ctypes
 import os
 import pickle
 import struct
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 Answer = TypeVar("Answer")
@@ -23,18 +24,27 @@ def call_in_child(function: Callable[[], Answer], *first: Callable[[], None]) ->
     child = os.fork()
     if child == 0:
         try:
-            for one in first:
-                one()
             with os.fdopen(sink, "wb") as file:
-                pickle.dump(function(), file)
+                pickle.dump(_call(function, first), file)
         finally:
             os._exit(0)
     os.close(sink)
     with os.fdopen(source, "rb") as answers:
         found = answers.read()
     os.waitpid(child, 0)
-    answer: Answer = pickle.loads(found)
+    answer: Answer
+    answer, failure = pickle.loads(found)
+    assert not failure, failure
     return answer
+
+
+def _call(function: Callable[[], object], first: Sequence[Callable[[], None]]) -> tuple[object, str]:
+    try:
+        for one in first:
+            one()
+        return function(), ""
+    except Exception:  # noqa: BLE001  the parent raises it
+        return None, traceback.format_exc()
 
 
 def refuse_call(number: int, error: int) -> None:

@@ -80,7 +80,7 @@ def gather(
         cpu=printable(parse_cpu_name(read_head(roots.procfs / "cpuinfo", 16 << 10).decode("utf-8", "replace"))),
         libcuda=find_library("libcuda.so.1", root),
         amd_on_pci=AMD in pci_vendors(roots),
-        amdgpu_loaded=(roots.sysfs / "module/amdgpu").is_dir(),
+        amdgpu_loaded=os.path.isdir(roots.sysfs / "module/amdgpu"),
         kfd=os.path.lexists(kfd),
         kfd_permitted=os.access(kfd, os.R_OK | os.W_OK),
         kfd_group=read_group(kfd),

@@ -103,7 +103,7 @@ def check_writable(file: Path, overwrite: bool) -> None:
         raise CommandError(f"{file} exists; name another file, or replace it with --overwrite")
     if os.access(file.parent, os.W_OK):
         return
-    why = "no permission for its folder" if file.parent.exists() else "its folder does not exist"
+    why = "no permission for its folder" if os.path.exists(file.parent) else "its folder does not exist"
     raise CommandError(f"cannot write {file}: {why}; name a file in another one")
 
 
@@ -168,7 +168,7 @@ def find_obstacle(roots: Roots, snapshot: Json) -> str:
     """Return why files of this machine are not evidence for the snapshot. Empty if they are."""
     if snapshot.get("simulated"):
         return SIMULATED
-    if not roots.procfs.is_dir():
+    if not os.path.isdir(roots.procfs):
         return NO_PROCFS
     here = read_identity(roots)
     same_boot = here.boot_id == snapshot["boot_id"] and here.boot_id != UNKNOWN_BOOT
@@ -206,7 +206,7 @@ def record_snapshots(
             else:
                 recorded = record(context.address, path, seconds, hide)
         except CommandError as error:
-            return path.read_bytes() if path.exists() else b"", hide.names.text(f"incomplete: {error}")
+            return path.read_bytes() if os.path.exists(path) else b"", hide.names.text(f"incomplete: {error}")
         return path.read_bytes(), recording_text(recorded, seconds)
 
 

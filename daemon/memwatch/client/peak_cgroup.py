@@ -38,7 +38,7 @@ class PeakCgroup(Struct, frozen=True):
                 with suppress(OSError):
                     (self.folder.parent / "cgroup.procs").write_text(pid)
         until = time.monotonic() + REMOVE_SECONDS
-        while self.folder.exists() and time.monotonic() < until:
+        while os.path.exists(self.folder) and time.monotonic() < until:
             with suppress(OSError):
                 self.folder.rmdir()  # works once the last process has been reaped
                 return
@@ -63,7 +63,7 @@ def make(home: Path, counter: str) -> PeakCgroup | None:
         group.folder.mkdir()
     except OSError:
         return None
-    if (group.folder / counter).exists() and os.access(group.folder / "cgroup.procs", os.W_OK):
+    if os.path.exists(group.folder / counter) and os.access(group.folder / "cgroup.procs", os.W_OK):
         return group
     group.remove()
     return None

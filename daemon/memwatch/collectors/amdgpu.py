@@ -213,7 +213,7 @@ class Collector(BaseCollector):
             card = cards.read_card(device, entries, nodes, found.partitions, names, driver.release)
             self._open.append(OpenCard(device, self._decide_architecture(card, device, ask_fused)))
         self._frame = AmdReading(
-            (), driver.version, driver.pages_limit_bytes, found.partition_count, self._kfd.is_dir()
+            (), driver.version, driver.pages_limit_bytes, found.partition_count, os.path.isdir(self._kfd)
         )
         self._held_at = 0.0
 

@@ -32,7 +32,7 @@ def is_installed(environ: Mapping[str, str], package: str = "amdsmi") -> bool:
     """Check if the package is installed. It is not imported here: that may fail in any way."""
     if PathFinder.find_spec(package, import_path()) is not None:
         return True
-    return (Path(rocm_folder(environ)) / "share/amd_smi" / package).is_dir()
+    return os.path.isdir(Path(rocm_folder(environ)) / "share/amd_smi" / package)
 
 
 def parse_reading(answer: bytes) -> SmiReading | SmiFailure:

@@ -140,14 +140,14 @@ class Collector(BaseCollector):
         if not tegra and find_sign(self._roots):
             tegra = ["NVIDIA Tegra"]
         bus = self._roots.sysfs / "bus"
-        if not tegra and not bus.is_dir():
+        if not tegra and not os.path.isdir(bus):
             return None
         # The last token is the chip, those before it are the board.
         return tegra[-1:] + [str(gpu) for gpu in self._list_gpus(bus / "pci/devices")]
 
     def _list_gpus(self, pci: Path) -> list[PciGpu]:
         """List the GPUs. Large servers have hundreds of PCI functions: they are read only if the list changed."""
-        names = sorted(os.listdir(pci)) if pci.is_dir() else []
+        names = sorted(os.listdir(pci)) if os.path.isdir(pci) else []
         if names != self._pci_names:
             self._pci_gpus = [gpu for name in names if (gpu := read_gpu(pci / name))]
             self._unread = sum(_is_unread(pci / name) for name in names)
@@ -158,7 +158,7 @@ class Collector(BaseCollector):
 
 def _is_unread(function: Path) -> bool:
     """Return True for a PCI function that is there, and whose class cannot be read."""
-    return read_once(function / "class") is None and function.exists()
+    return read_once(function / "class") is None and os.path.exists(function)
 
 
 def _read_own_stat(roots: Roots) -> bytes | None:

@@ -64,7 +64,7 @@ def _list_gpus(folder: Path) -> Iterator[tuple[str, PciGpu]]:
         return
     for name in names:
         gpu = read_gpu(folder / name)
-        if gpu is not None and not (folder / name / "physfn").exists():
+        if gpu is not None and not os.path.exists(folder / name / "physfn"):
             yield name, gpu
 
 

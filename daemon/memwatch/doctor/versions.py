@@ -46,7 +46,7 @@ def read_versions(roots: Roots, version_of: Callable[[str], str | None] | None =
         nvidia_module=find_version(read_head(roots.sysfs / "module/nvidia/version", MAX_BYTES)),
         nvidia_library=_nvidia_library(roots.rootfs),
         boot_options=tuple(read_head(roots.procfs / "cmdline", MAX_BYTES).decode("utf-8", "replace").split()),
-        has_psi=(roots.procfs / "pressure/memory").exists(),
+        has_psi=os.path.exists(roots.procfs / "pressure/memory"),
     )
 
 

@@ -52,7 +52,7 @@ class Host:
                 self._file = os.open(self._meminfo, os.O_RDONLY | os.O_CLOEXEC)
             text = os.pread(self._file, MAX_MEMINFO_BYTES, 0)
         except OSError:
-            return _ram_elsewhere() if not self._meminfo.parent.exists() else Absent.NOT_AVAILABLE
+            return _ram_elsewhere() if not os.path.exists(self._meminfo.parent) else Absent.NOT_AVAILABLE
         return parse_meminfo(text)
 
     def available_bytes(self) -> Bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -219,7 +220,7 @@ def read_device_files(roots: Roots) -> frozenset[tuple[int, ...] | None]:
     folder, found = roots.procfs / "driver/nvidia/gpus", set()
     for address in names_in(folder):
         minor = DEVICE_MINOR.search(read_once(folder / address / "information") or b"")
-        if minor and (roots.rootfs / f"dev/nvidia{int(minor[1])}").exists():
+        if minor and os.path.exists(roots.rootfs / f"dev/nvidia{int(minor[1])}"):
             found.add(pci_numbers(address))
     return frozenset(found)
 

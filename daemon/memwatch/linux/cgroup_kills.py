@@ -7,6 +7,7 @@ does not. Version 1 has `oom_kill` in `memory.oom_control` (4.13) and `memory.fa
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -198,7 +199,9 @@ def counts_reader(version: CgroupVersion) -> Callable[[Path], Counts | None]:
 
 def counts_groups_below(folder: Path) -> bool:
     """Return True if `memory.events` includes the groups below, as it has since Linux 5.2."""
-    return any((path / LOCAL_EVENTS).exists() for path in (folder, *(path for path, _ in list_children(folder, 9))))
+    return any(
+        os.path.exists(path / LOCAL_EVENTS) for path in (folder, *(path for path, _ in list_children(folder, 9)))
+    )
 
 
 def read_v1(folder: Path) -> Counts | None:

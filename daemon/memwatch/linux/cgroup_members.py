@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -14,7 +15,7 @@ def find_group(sysfs: Path, place: str) -> Path | None:
     if ".." in inside.parts or "\0" in place:
         return None
     for root in (sysfs / "fs/cgroup", sysfs / "fs/cgroup/unified"):
-        if (root / inside / "cgroup.procs").is_file():
+        if os.path.isfile(root / inside / "cgroup.procs"):
             return root / inside
     return None
 
@@ -47,6 +48,6 @@ def _folders(group: Path) -> Iterator[Path]:
         count += 1
         yield folder
         try:
-            waiting.extend(one for one in folder.iterdir() if one.is_dir())
+            waiting.extend(one for one in folder.iterdir() if os.path.isdir(one))
         except OSError:
             continue

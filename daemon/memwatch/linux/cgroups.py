@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -195,7 +196,7 @@ def in_container(roots: Roots) -> bool:
     in a container's cgroup, or, in a cgroup namespace, the root file system consists of image layers. LXC without
     systemd has neither, but its files in /proc are those of lxcfs.
     """
-    if any((roots.rootfs / marker).exists() for marker in _MARKERS) and not _is_own_machine(roots):
+    if any(os.path.exists(roots.rootfs / marker) for marker in _MARKERS) and not _is_own_machine(roots):
         return True
     if parse_owners(parse_cgroup(read_once(roots.procfs / "1/cgroup") or b"")).container:
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from memwatch.linux.cgroups import is_on_lxcfs
@@ -29,9 +30,9 @@ def describe_container(roots: Roots) -> str | None:
 
 
 def _read_word(roots: Roots) -> str:
-    if (roots.rootfs / "run/.containerenv").exists():
+    if os.path.exists(roots.rootfs / "run/.containerenv"):
         return "podman"
-    if (roots.rootfs / ".dockerenv").exists():
+    if os.path.exists(roots.rootfs / ".dockerenv"):
         return "docker"
     found = _ENVIRON.search(read_once(roots.procfs / "1/environ") or b"")
     word = (read_once(roots.rootfs / "run/systemd/container") or (found[1] if found else b"")).strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def find_crash_records(roots: Roots, since_unix: float) -> tuple[str, ...]:
 def _read_folder(folder: Path, since_unix: float) -> list[str]:
     try:
         files = sorted(path for path in folder.rglob("*") if path.name.startswith(("dmesg", "console")))[:MAX_FILES]
-        return [_describe(path) for path in files if path.is_file() and path.stat().st_mtime >= since_unix]
+        return [_describe(path) for path in files if os.path.isfile(path) and path.stat().st_mtime >= since_unix]
     except OSError:
         return []
 

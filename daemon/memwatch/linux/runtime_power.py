@@ -6,6 +6,7 @@ of the two ways between them (https://docs.kernel.org/power/runtime_pm.html).
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from memwatch.linux.files import read_once
@@ -21,7 +22,7 @@ def read_status(device: Path) -> str:
     file = device / "power/runtime_status"
     data = read_once(file)
     if data is None:
-        return "" if file.exists() else "unsupported"
+        return "" if os.path.exists(file) else "unsupported"
     return data.decode("ascii", "replace").strip()
 
 

@@ -53,7 +53,9 @@ class EvidenceReader:
 
     def read(self, pids: Iterable[int]) -> Evidence:
         """Read the machine's own files, and those of the processes with these ids."""
-        listed = [pid for pid in dict.fromkeys((*ALWAYS_LISTED, *pids)) if (self._roots.procfs / str(pid)).is_dir()]
+        listed = [
+            pid for pid in dict.fromkeys((*ALWAYS_LISTED, *pids)) if os.path.isdir(self._roots.procfs / str(pid))
+        ]
         for source in (*list_sources(self._roots), *process_sources(listed)):
             self._read_source(source)
         for source in cgroup_sources(self._hierarchies(), self._cgroups(listed)):
@@ -61,7 +63,7 @@ class EvidenceReader:
         for pid in listed:
             self._read_descriptors(pid)
         self._write_users(listed)
-        self._found.folders.extend(name for name in FOLDERS if self._place(name).is_dir())
+        self._found.folders.extend(name for name in FOLDERS if os.path.isdir(self._place(name)))
         return self._found
 
     def _place(self, path: str) -> Path:
@@ -182,6 +184,6 @@ def device_of(link: Path) -> str | None:
 def _is_suspended(file: Path) -> bool:
     """Return True if the device that the file belongs to is suspended."""
     for folder in file.parents:
-        if "power" in names_in(folder) and (folder / "vendor").exists():
+        if "power" in names_in(folder) and os.path.exists(folder / "vendor"):
             return not is_awake(folder)
     return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from glob import escape
 from pathlib import Path
 
 from msgspec import Struct
@@ -217,7 +218,7 @@ def cgroup_sources(mounts: Sequence[tuple[int, Path]], paths: Sequence[str]) -> 
     folders = dict.fromkeys(folder for path in paths for folder in _ancestors(path))
     for version, mount in mounts:
         for folder in folders:
-            place = f"{mount}/{folder}".rstrip("/")
+            place = escape(f"{mount}/{folder}".rstrip("/"))  # a user may name a group `*`
             yield from (Source("sys", f"{place}/{name}") for name in _CGROUP[version])
 
 

@@ -61,7 +61,7 @@ def safe_search_path(search_path: str | None = None, uid: int | None = None) -> 
 def _candidates(name: str, search_path: str | None) -> Iterator[Path]:
     for folder in _folders(search_path):
         file = Path(folder, name)
-        if file.is_file() and os.access(file, os.X_OK):
+        if os.path.isfile(file) and os.access(file, os.X_OK):
             yield file
 
 

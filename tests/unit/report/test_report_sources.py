@@ -85,3 +85,16 @@ def test_collectors_find_the_same_in_a_report(name: str, tmp_path: Path) -> None
     for collector, findings in expected.items():
         assert without_names(found[collector]) == without_names(findings), collector
     assert evidence.unread == {}
+
+
+def test_control_group_named_like_a_pattern_is_one_group(tmp_path: Path) -> None:
+    """A user names groups below a delegated one: `*` in each level would list all groups of the machine."""
+    for group in ("system.slice", "*", "[s]ystem.slice"):
+        (tmp_path / "sys/fs/cgroup" / group).mkdir(parents=True)
+        (tmp_path / "sys/fs/cgroup" / group / "memory.current").write_text("1\n")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text("22 21 0:9 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n")
+    (tmp_path / "proc/self/cgroup").write_text("0::/*\n")
+    roots = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path)
+    files = EvidenceReader(roots, TextRedactor(Redactor())).read([]).files
+    assert [path for path in files if path.endswith("memory.current")] == ["sys/fs/cgroup/cgroup-1/memory.current"]

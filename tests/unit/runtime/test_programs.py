@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from memwatch.runtime.programs import Program, find_program, safe_search_path
+from support.forked import call_in_child
+from support.other_user import CAN_SWITCH, become_other
 
 ROOT, USER = 0, 1000
 
@@ -37,6 +40,19 @@ def test_user_runs_any_program_on_path(tmp_path: Path) -> None:
 
     assert find_program("tegrastats", f"/nonexistent:{tmp_path}", USER) == Program(str(file))
     assert find_program("other", str(tmp_path), USER) == Program(None)
+
+
+@pytest.mark.process
+def test_folder_on_path_that_may_not_be_entered_is_passed_over(tmp_path: Path) -> None:
+    """As with `sudo -u memwatchd`, which keeps the PATH of another user."""
+    closed = tmp_path / "closed"
+    program(closed)
+    closed.chmod(0o000)
+    closed.parent.chmod(0o755)
+    first = [become_other] if CAN_SWITCH else []
+    assert call_in_child(partial(find_program, "tegrastats", f"{closed}:/nonexistent", USER), *first) == Program(
+        None
+    )
 
 
 def test_root_rejects_a_program_below_a_folder_that_others_may_write_to(tmp_path: Path) -> None:

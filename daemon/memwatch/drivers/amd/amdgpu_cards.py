@@ -172,8 +172,8 @@ def read_card(
         compute_partition=parse_text(read(device / "current_compute_partition")),
         memory_partition=parse_text(read(device / "current_memory_partition")),
         may_sleep=may_suspend(device),
-        has_uma=(device / "uma").is_dir(),
-        has_board_info=(device / "board_info").exists(),
+        has_uma=os.path.isdir(device / "uma"),
+        has_board_info=os.path.exists(device / "board_info"),
         nodes=mine,
     )
 

@@ -50,7 +50,7 @@ def find_sign(roots: Roots) -> str | None:
     """
     if b"\nNvMapMemUsed:" in (read_once(roots.procfs / "meminfo") or b""):
         return "/proc/meminfo has the line NvMapMemUsed, which only a Tegra's kernel has"
-    if (roots.rootfs / RELEASE).is_file():
+    if os.path.isfile(roots.rootfs / RELEASE):
         return f"/{RELEASE} exists, the release file of Jetson Linux"
     with suppress(OSError):
         names = [name for name in sorted(os.listdir(roots.rootfs / "dev")) if name.startswith(_DEVICES)]
