@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from memwatch.linux.cgroup_members import MAX_GROUPS, read_members
 from memwatchd.systemd.prekill_hook import MAX_CONNECTIONS, MAX_MESSAGE_BYTES, SOCKET_NAME
 from support.daemon_process import RunningDaemon, descriptors, running_daemon
 from support.hostile_names import find_controls_in_json
@@ -158,6 +159,20 @@ def test_path_that_leaves_the_hierarchy_is_not_read(tmp_path: Path) -> None:
     with daemon_with_hook(tmp_path, host) as daemon, closing(connect(tmp_path)) as client:
         call(client, NOTIFY, cgroup="/../../../sys")
         daemon.wait_for_log("about to kill /../../../sys: no listed process is in it")
+
+
+def test_group_of_a_user_costs_as_much_however_large_it_is(tmp_path: Path) -> None:
+    """A delegated group may have any number of groups below it, with names of any length."""
+    host = IncidentHost(tmp_path / "host")
+    add_group(host, "/user.slice", [], 5 << 30)
+    for number in range(2 * MAX_GROUPS):
+        add_group(host, f"/user.slice/{number}", [70_000 + number], 1)
+    with daemon_with_hook(tmp_path, host) as daemon, closing(connect(tmp_path)) as client:
+        assert call(client, NOTIFY, cgroup="/user.slice") == {"parameters": {}}
+        assert call(client, NOTIFY, cgroup="/" + "a" * 4000) == {"parameters": {}}
+        assert call(client, NOTIFY, cgroup="/user.slice/\0/a") == {"parameters": {}}
+        daemon.wait_for_log("about to kill /aaa")
+    assert len(read_members(host.folder / "sys/fs/cgroup/user.slice")) == MAX_GROUPS - 1
 
 
 def test_garbage_and_silent_clients_stay_bounded(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.systemd.pressure_sockets import MAX_CLIENTS, MAX_RECEIVED_BYTES
+from memwatchd.systemd.pressure_sockets import KEEP_SECONDS, MAX_CLIENTS, MAX_KEPT_AT_ONCE, MAX_RECEIVED_BYTES
 from support.daemon_process import MEMWATCHD, RunningDaemon, descriptors, run_program, running_daemon
 from support.mutable_machine import MutableMachine
 from support.passed_socket import passed_socket
@@ -44,11 +44,13 @@ def is_notified(client: socket.socket, seconds: float) -> bytes:
     return client.recv(100) if select.select([client], [], [], seconds)[0] else b""
 
 
-def wait_for_stored(manager: socket.socket, name: str) -> socket.socket:
-    """Return the socket that memwatchd stores under this name."""
+def wait_for_stored(manager: socket.socket, name: str, messages: list[str] | None = None) -> socket.socket:
+    """Return the socket that memwatchd stores under this name. `messages` gets all texts before it."""
     manager.settimeout(20)
     while True:
         text, descriptors, *_ = socket.recv_fds(manager, 4096, 1)
+        if messages is not None:
+            messages.append(text.decode())
         if text.decode() == f"FDSTORE=1\nFDNAME={name}":
             return socket.socket(fileno=descriptors[0])
         for one in descriptors:
@@ -163,6 +165,28 @@ def test_service_manager_keeps_connections_over_a_restart(tmp_path: Path) -> Non
 
     assert is_open
     assert notified == b"ram medium\n"
+
+
+def test_flood_of_connections_leaves_the_service_managers_socket_free(tmp_path: Path) -> None:
+    """The watchdog's messages take the same way. A connection that ends at once is not kept."""
+    (tmp_path / "run").mkdir()
+    config = CONFIG.format(tmp_path / "run")
+    environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "FDSTORE": "512"}
+    messages: list[str] = []
+    with ExitStack() as opened:
+        manager = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        manager.bind(environ["NOTIFY_SOCKET"])
+        machine = MutableMachine.of("workstation", tmp_path / "machine")
+        opened.enter_context(running_daemon(tmp_path, *machine.arguments, config=config, environ=environ))
+        begin = time.monotonic()
+        for _ in range(500):
+            connect(tmp_path / "run/pressure.sock", b"ram medium").close()
+        last = opened.enter_context(closing(connect(tmp_path / "run/pressure.sock", b"ram high")))
+        opened.enter_context(wait_for_stored(manager, "pressure 501 ram high common", messages))
+        turns = (time.monotonic() - begin) / KEEP_SECONDS + 1
+        assert last.fileno() >= 0
+
+    assert len([text for text in messages if "FDSTORE=1" in text]) <= MAX_KEPT_AT_ONCE * turns
 
 
 def test_sockets_are_for_all_users_and_are_removed_at_the_end(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from typing import Any
 
@@ -13,7 +12,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from memwatch.client.errors import CommandError
-from memwatch.client.home_assistant import Topics, discovery_of, values_of
+from memwatch.client.home_assistant import Topics, discovery_of, encode, values_of
 
 Json = dict[str, Any]
 PASSWORD_VARIABLE = "MEMWATCH_MQTT_PASSWORD"  # noqa: S105  a name
@@ -55,8 +54,8 @@ class MqttSession:
         """Connect for the first time. Raise CommandError if that fails."""
         try:
             self._client.connect(self._broker.host, self._broker.port)
-        except OSError as error:
-            why = error.strerror or str(error)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that is none in DNS
+            why = getattr(error, "strerror", None) or str(error)
             raise CommandError(f"cannot reach the broker {self._broker}: {why}; check --broker") from None
         self._client.loop_start()
         if not self._answered.wait(CONNECT_SECONDS):
@@ -72,9 +71,9 @@ class MqttSession:
 
         Values come before availability, so that a machine that is available has some.
         """
-        self._retain(self._topics.config, json.dumps(discovery_of(snapshot)))
+        self._retain(self._topics.config, encode(discovery_of(snapshot)))
         if self._client.is_connected():  # the library would queue old values
-            self._publish(self._topics.state, json.dumps(values_of(snapshot)))
+            self._publish(self._topics.state, encode(values_of(snapshot)))
         self._retain(self._topics.availability, ONLINE)
 
     def hide(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -106,3 +107,8 @@ def component_of(sensor: Sensor, topics: Topics) -> Json:
         **sensor.kind,
         **({} if sensor.kind is LEVEL else {"state_class": "measurement"}),
     }
+
+
+def encode(message: Json) -> str:
+    """Raise ValueError for a figure that JSON does not have, such as 1e999 in an answer."""
+    return json.dumps(message, allow_nan=False)

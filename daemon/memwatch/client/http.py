@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import Struct
 
@@ -128,7 +128,7 @@ def parse_date(header: str | None) -> float | None:
 def _read(address: Address, response: http.client.HTTPResponse, body: bytes) -> Any:  # noqa: ANN401
     kind = response.headers.get_content_type()
     try:
-        found = json.loads(body) if kind in JSON_TYPES else None
+        found = json.loads(body, parse_constant=_refuse) if kind in JSON_TYPES else None
     except (ValueError, RecursionError):
         found = None
     if response.status != http.client.OK:
@@ -138,6 +138,11 @@ def _read(address: Address, response: http.client.HTTPResponse, body: bytes) -> 
             f"{address} is not a memwatchd: it sent {kind}, not valid JSON; check the address"
         )
     return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(constant)
 
 
 def refusal(address: Address, response: http.client.HTTPResponse, found: object) -> str:

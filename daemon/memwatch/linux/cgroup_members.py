@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from memwatch.linux.cgroup_mounts import list_children
+
 MAX_GROUPS, MAX_MEMBERS = 64, 1000
 
 
@@ -42,12 +44,10 @@ def read_charged_bytes(group: Path) -> int | None:
 
 
 def _folders(group: Path) -> Iterator[Path]:
-    waiting, count = [group], 0
-    while waiting and count < MAX_GROUPS:
+    """Yield MAX_GROUPS at most. A user may have made any number below a delegated group."""
+    waiting, left = [group], MAX_GROUPS
+    while waiting:
         folder = waiting.pop()
-        count += 1
         yield folder
-        try:
-            waiting.extend(one for one in folder.iterdir() if os.path.isdir(one))
-        except OSError:
-            continue
+        left -= 1
+        waiting.extend(path for path, _ in list_children(folder, left - len(waiting)))

@@ -128,6 +128,8 @@ def compute_need(subject: str, use: Use) -> MemoryNeed:
 
 def read_subject(subject: str) -> Checkpoint:
     """Read the model at a path. Raises InvalidInputError."""
+    if "\0" in subject:
+        raise InvalidInputError("the path has a NUL, which no file's name has")
     if not subject.strip() or subject.startswith("-") or (subject[:1].isdigit() and " " in subject):
         parse_bytes(subject)
     return read_checkpoint_as_owner(Path(subject))

@@ -40,6 +40,9 @@ COMMON = "pressure.sock"
 ANY_USER = 0o666
 MAX_CLIENTS, MAX_CLIENTS_OF_USER, MAX_POOLS = 512, 128, 64
 READ_BYTES, MAX_RECEIVED_BYTES = 512, 4096
+# Connections that systemd is asked to keep in a second. Each is a message on the socket of the watchdog, whose own
+# messages are lost if it is full.
+KEEP_SECONDS, MAX_KEPT_AT_ONCE = 1.0, 64
 POOL_ID = re.compile(r"[A-Za-z0-9._-]{1,60}")
 ROOT = 0
 
@@ -84,6 +87,8 @@ class PressureSockets:
         self._pools: frozenset[str] = frozenset()
         self._targets: tuple[str, ...] = ()
         self._failures = FailureLog()
+        self._to_keep: dict[int, Client] = {}
+        self._keeping: asyncio.TimerHandle | None = None
 
     def open(self, snapshot: Snapshot | None) -> None:
         """Open the common socket, and those of the pools that are known. Raises OSError."""
@@ -104,6 +109,9 @@ class PressureSockets:
 
     def close(self) -> None:
         """Close all sockets. Connections that systemd keeps stay open for their clients."""
+        self._keep_due(MAX_CLIENTS)
+        if self._keeping is not None:
+            self._keeping.cancel()
         for client in list(self._clients.values()):
             self._loop.remove_reader(client.connection)
             client.connection.close()
@@ -167,8 +175,22 @@ class PressureSockets:
         self._loop.add_reader(client.connection, self._read, client)
 
     def _keep(self, client: Client) -> None:
-        """Have systemd keep the connection under a name with its current subscription."""
-        if self._store.can_store:
+        """Have systemd keep the connection soon, under a name with its current subscription."""
+        if not self._store.can_store:
+            return
+        self._to_keep[client.number] = client
+        if self._keeping is None:
+            self._keeping = self._loop.call_later(KEEP_SECONDS, self._keep_some)
+
+    def _keep_some(self) -> None:
+        self._keeping = None
+        self._keep_due(MAX_KEPT_AT_ONCE)
+        if self._to_keep:
+            self._keeping = self._loop.call_later(KEEP_SECONDS, self._keep_some)
+
+    def _keep_due(self, most: int) -> None:
+        for number in list(self._to_keep)[:most]:
+            client = self._to_keep.pop(number)
             if client.kept_as:
                 self._store.remove_stored(client.kept_as)
             client.kept_as = stored_name(client.number, client.notifications.subscription, client.is_fixed)
@@ -219,6 +241,7 @@ class PressureSockets:
 
     def _drop(self, client: Client) -> None:
         self._clients.pop(client.connection.fileno(), None)
+        self._to_keep.pop(client.number, None)
         self._loop.remove_reader(client.connection)
         client.connection.close()
         if client.kept_as:

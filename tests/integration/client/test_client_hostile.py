@@ -31,6 +31,7 @@ COMMANDS = (
     ["devices"],
     ["backends"],
     ["doctor"],
+    ["node-features"],
     ["events"],
     ["history"],
     ["fit", "1GiB"],
@@ -43,6 +44,8 @@ COMMANDS = (
     ["wait", "--free", "1", "--device", "gpu9", "--timeout", "1s"],
     ["wait", "--free", "999TiB"],
 )
+# These print no name.
+NAMELESS = ("run", "wait", "advise", "watch", "node-features")
 HEADER = HOSTILE.replace("\n", "").replace("\r", "")
 PROBLEM = json.dumps({"detail": HOSTILE, "title": HOSTILE, "status": 500}).encode()
 REFUSALS = {
@@ -162,7 +165,7 @@ def test_names_from_a_hostile_server_are_printed_escaped(output: str, command: l
         done = memwatch_in_process("--url", f"http://127.0.0.1:{port}", *flags, *command)
 
     check(done)
-    assert "owned" in done.stdout + done.stderr or command[0] in ("run", "wait", "advise", "watch")
+    assert "owned" in done.stdout + done.stderr or command[0] in NAMELESS
 
 
 INVALID = {

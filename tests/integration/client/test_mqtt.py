@@ -76,6 +76,16 @@ def test_address_that_is_no_broker_is_a_usage_error(broker: str) -> None:
     assert "mqtt://HOST:PORT" in done.stderr
 
 
+@pytest.mark.parametrize("host", ["a" * 70 + ".example", "a..b"])
+def test_broker_whose_name_is_none_is_an_error_of_one_line(tmp_path: Path, host: str) -> None:
+    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
+        done = memwatch("--url", daemon.url, "mqtt", "--broker", f"mqtt://{host}")
+
+    assert done.returncode == 1
+    assert f"cannot reach the broker mqtt://{host}:1883: " in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_missing_broker_is_named_with_the_reason(tmp_path: Path) -> None:
     with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
         done = memwatch("--url", daemon.url, "mqtt", "--broker", f"mqtt://{dead_address()}")
