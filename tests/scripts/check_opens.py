@@ -46,14 +46,15 @@ FUNCTIONS = frozenset(
             f"memwatch.linux.files.{name}"
             for name in ("KeptFile", "inode_of", "kept_file", "look_for", "names_in", "read_once")
         ),
+        "memwatch.linux.cgroup_mounts.list_children",
         *("memwatch.linux.process_files.read_at", "memwatch.linux.process_files.open_folder"),
         *("memwatch.backends.files.read_head", "memwatch.backends.files.list_names"),
     }
 )
-# Of pathlib.Path and of sockets, whatever they are called on.
+# Of paths, sockets and TLS contexts, whatever they are called on.
 _METHODS = """bind connect connect_ex exists glob hardlink_to is_block_device is_char_device is_dir is_fifo is_file
-is_mount is_socket is_symlink iterdir lstat mkdir open read_bytes read_text readlink resolve rglob rmdir samefile
-stat symlink_to touch unlink write_bytes write_text"""
+is_mount is_socket is_symlink iterdir load_cert_chain load_verify_locations lstat mkdir open read_bytes read_text
+readlink resolve rglob rmdir samefile stat symlink_to touch unlink write_bytes write_text"""
 METHODS = frozenset(_METHODS.split())
 
 

@@ -59,6 +59,17 @@ def read_regular(path: str | os.PathLike[str], max_bytes: int = -1) -> bytes:
         return file.read(max_bytes)
 
 
+@contextmanager
+def fixed_name(path: str) -> Iterator[str]:
+    """Yield a name by which a library opens this regular file, whatever takes its place. Raises OSError."""
+    descriptor = open_descriptor(path)
+    name = f"/proc/self/fd/{descriptor}"
+    try:
+        yield name if os.path.exists(name) else path
+    finally:
+        os.close(descriptor)
+
+
 def open_in_root(root: int, path: str, flags: int) -> int | None:
     """Open a path as a process with this root folder would, by openat2(2), through no magic link of /proc.
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from memwatch.options import InvalidValueError
+from memwatch.runtime.regular_file import fixed_name
 
 if TYPE_CHECKING:
     import ssl
@@ -30,7 +31,7 @@ def tls_context(cert_file: str, key_file: str | None, client_ca_file: str | None
     load_certificate(context, cert_file, key_file)
     if client_ca_file is not None:
         try:
-            context.load_verify_locations(client_ca_file)
+            load_authority(context, client_ca_file)
         except OSError as error:
             raise InvalidValueError(f"cannot be used: {describe_reason(error)}", (("client_ca_file",),)) from None
         context.verify_mode = ssl.CERT_REQUIRED
@@ -40,7 +41,7 @@ def tls_context(cert_file: str, key_file: str | None, client_ca_file: str | None
 def load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | None) -> None:
     """Load a certificate, also into a context in use: new connections get the new certificate."""
     try:
-        context.load_cert_chain(cert_file, key_file, password=b"")  # otherwise OpenSSL prompts on the terminal
+        load_chain(context, cert_file, key_file)
     except (OSError, ValueError) as error:
         name = "cert_file" if key_file is None else "key_file"
         raise InvalidValueError(
@@ -48,6 +49,21 @@ def load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | No
             "the key without a password",
             ((name,),),
         ) from None
+
+
+def load_chain(context: ssl.SSLContext, cert_file: str, key_file: str | None) -> None:
+    """Load a certificate and its key. Raises OSError and ValueError.
+
+    Their folder may belong to a program that renews them: a FIFO in it would hold up a reload for ever.
+    """
+    with fixed_name(cert_file) as cert, fixed_name(key_file or cert_file) as key:
+        context.load_cert_chain(cert, key, password=b"")  # otherwise OpenSSL prompts on the terminal
+
+
+def load_authority(context: ssl.SSLContext, ca_file: str) -> None:
+    """Trust the certificates of a file. Raises OSError."""
+    with fixed_name(ca_file) as name:
+        context.load_verify_locations(name)
 
 
 def certificate_names(cert_file: str, key_file: str | None) -> tuple[str, ...]:
@@ -63,7 +79,7 @@ def certificate_names(cert_file: str, key_file: str | None) -> tuple[str, ...]:
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | X509_V_FLAG_NO_CHECK_TIME
     try:
         load_certificate(server, cert_file, key_file)
-        client.load_verify_locations(cert_file)
+        load_authority(client, cert_file)
         names = shake_hands(server, client).get("subjectAltName", ())
     except (OSError, InvalidValueError) as error:
         log.info("names in %s are not known: %s", cert_file, describe_reason(error))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 from memwatch.client.address import Address, parse_url
 from memwatch.neighbours.book import MAX_NEIGHBOURS
 from memwatch.notify.webhook_payload import Password
 from memwatch.options import Accepts, Converter, InvalidValueError, Section
+from memwatch.runtime.regular_file import fixed_name
 from memwatchd.neighbours.peer import Peer
-from memwatchd.settings.certificates import describe_reason
+from memwatchd.settings.certificates import describe_reason, load_chain
 from memwatchd.settings.channels import parse_receiver_name
 from memwatchd.settings.secrets_source import password_from
 from memwatchd.settings.section import ContextConverter
@@ -75,10 +77,11 @@ def client_context(ca_file: str | None, cert_file: str | None, key_file: str | N
 
     name = "ca_file"
     try:
-        context = ssl.create_default_context(cafile=ca_file)
+        with fixed_name(ca_file) if ca_file else nullcontext() as authority:
+            context = ssl.create_default_context(cafile=authority)
         name = "key_file" if key_file else "cert_file"
         if cert_file is not None:
-            context.load_cert_chain(cert_file, key_file, password=b"")
+            load_chain(context, cert_file, key_file)
     except (OSError, ValueError) as error:
         raise InvalidValueError(
             f"cannot be used: {describe_reason(error)}", ((name,),), has_example=False

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from memwatchd.settings.certificates import certificate_names
+from memwatch.options import InvalidValueError
+from memwatchd.settings.certificates import certificate_names, tls_context
+from memwatchd.settings.neighbours import client_context
 from support.certificates import authority, signed_by
 
 pytestmark = pytest.mark.process
@@ -35,3 +38,24 @@ def test_certificate_without_names_or_file_has_none(tmp_path: Path) -> None:
 
     assert certificate_names(str(made.cert), str(made.key)) == ()
     assert certificate_names(str(tmp_path / "gone.pem"), None) == ()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_certificate_that_is_no_file_is_refused_without_waiting(tmp_path: Path, kind: str) -> None:
+    """The folder may belong to a program that renews certificates, and a reload must end."""
+    made, odd = signed_by(authority(tmp_path)), tmp_path / kind
+    if kind == "pipe":
+        os.mkfifo(odd)
+    elif kind == "device":
+        odd.symlink_to("/dev/zero")
+    else:
+        odd.mkdir()
+    good, bad = (str(made.cert), str(made.key)), str(odd)
+    for cert, key, ca in ((bad, None, None), (good[0], bad, None), (*good, bad)):
+        with pytest.raises(InvalidValueError, match="is not a regular file"):
+            tls_context(cert, key, ca)
+        with pytest.raises(InvalidValueError, match="is not a regular file"):
+            client_context(ca, cert, key)
+    assert certificate_names(bad, None) == ()
+    assert tls_context(*good, good[0])
+    assert client_context(good[0], *good)
