@@ -32,7 +32,8 @@ else:
 NEEDED_PROGRAMS = ("git",)
 
 FRONT, README, ATTACKS = Path("docs/index.md"), Path("README.md"), Path("docs/quality/attacks.md")
-CONTRIBUTING = Path("CONTRIBUTING.md")
+CONTRIBUTING, SECURITY = Path("CONTRIBUTING.md"), Path("SECURITY.md")
+WITH_TESTS = (ATTACKS, SECURITY, Path("docs/explanation/readings.md"), Path("docs/explanation/alerts.md"))
 MAX_PICTURES, MAX_PICTURE_BYTES = 4, 80_000
 SAMPLES = frozenset({"console", "text", "promql", "ini", ""})
 DATA = frozenset({"toml", "yaml", "json"})
@@ -232,11 +233,12 @@ def check_documented_rules(texts: Texts) -> Iterator[Finding]:
 
 
 def check_named_tests(texts: Texts) -> Iterator[Finding]:
-    """Find test files named by the page of attacks that do not exist."""
-    folders = [ROOT / "tests" / name for name in ("unit", "integration", "faults", "deploy")]
+    """Find test files named by the pages of attacks and laws that do not exist."""
+    folders = [ROOT / "tests" / name for name in ("unit", "incidents", "integration", "faults", "deploy")]
     known = {file.stem for folder in folders for file in folder.rglob("test_*.py")}
-    for name in sorted(set(re.findall(r"`(test_\w+)`", texts[ATTACKS])) - known):
-        yield Finding(ATTACKS, 1, "test", f"there is no {name}.py")
+    for page in WITH_TESTS:
+        for name in sorted(set(re.findall(r"`(test_\w+)`", texts[page])) - known):
+            yield Finding(page, 1, "test", f"there is no {name}.py")
 
 
 PAGE_CHECKS = (check_links, check_title, check_rendering, check_names, check_blocks)

@@ -10,12 +10,14 @@ import ctypes
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from typing import Protocol
 
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_PART_BYTES = 1 << 16
 NOT_REGULAR = "is not a regular file"
 # The number of openat2(2) on every architecture, and its rules for links (Linux 5.6).
 _OPENAT2 = 437
@@ -53,10 +55,16 @@ def open_descriptor(path: str | os.PathLike[str], folder: int | None = None, fla
     return _checked(os.open(path, flags, dir_fd=folder), path)
 
 
-def read_regular(path: str | os.PathLike[str], max_bytes: int = -1) -> bytes:
+def read_regular(path: str | os.PathLike[str], max_bytes: int = sys.maxsize) -> bytes:
     """Return the content of a file, or its first bytes. Raises OSError."""
-    with open_regular(path) as (file, _):
-        return file.read(max_bytes)
+    descriptor = open_descriptor(path)
+    try:
+        found = os.read(descriptor, min(max_bytes, _PART_BYTES))
+        while found and len(found) < max_bytes and (part := os.read(descriptor, min(max_bytes, _PART_BYTES))):
+            found += part
+        return found[:max_bytes]
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

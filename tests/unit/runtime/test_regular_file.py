@@ -53,6 +53,14 @@ def test_regular_file_is_read(tmp_path: Path) -> None:
     assert (read_regular(tmp_path / "a"), read_regular(str(tmp_path / "a"), 3)) == (b"content", b"con")
 
 
+@pytest.mark.parametrize("length", [0, 1, 65535, 65536, 65537, 131072, 200_000, 200_001])
+def test_first_bytes_are_read_in_parts(tmp_path: Path, length: int) -> None:
+    content = bytes(range(250)) * 800
+    (tmp_path / "a").write_bytes(content)
+    assert read_regular(tmp_path / "a", length) == content[:length]
+    assert read_regular(tmp_path / "a") == content
+
+
 @pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "device"])
 def test_other_kind_of_file_is_refused_without_waiting(tmp_path: Path, kind: str) -> None:
     path = tmp_path / kind
@@ -105,7 +113,7 @@ def test_magic_link_of_proc_leads_nowhere() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("own_links", [False, True])
 def test_root_reads_a_users_folder_with_the_rights_of_that_user(tmp_path: Path, own_links: bool) -> None:
-    """What the folder leads to is the choice of its owner."""
+    """Its owner chooses the target of each link in it."""
     if not CAN_SWITCH:
         assert owner_reads(tmp_path / "nothing") is None
         return

@@ -9,12 +9,12 @@ import pytest
 from scripts import check_pages
 from scripts.check_language import RULES
 from scripts.check_pages import (
-    ATTACKS,
     CONTRIBUTING,
     FRONT,
     PAGE_CHECKS,
     README,
     TREE_CHECKS,
+    WITH_TESTS,
     Texts,
     is_whole,
     read_pages,
@@ -113,7 +113,7 @@ def test_clean_page_has_no_finding() -> None:
         (GUIDE, "# A\n\n## B\n\n## B\n", ["front-page", "anchor"]),
         (GUIDE, "# A\n", ["front-page", "anchor"]),
         (CONTRIBUTING, "# A\n", ["rule"] * len(RULES)),
-        (ATTACKS, "# A\n\n`test_nothing`\n", ["test"]),
+        *((page, f"{TEXTS[page]}\n`test_nothing`\n", ["test"]) for page in WITH_TESTS),
     ],
 )
 def test_fault_of_the_tree_is_found(page: Path, text: str, rules: list[str]) -> None:
