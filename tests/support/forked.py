@@ -43,7 +43,7 @@ def _call(function: Callable[[], object], first: Sequence[Callable[[], None]]) -
         for one in first:
             one()
         return function(), ""
-    except Exception:  # noqa: BLE001  the parent raises it
+    except Exception:
         return None, traceback.format_exc()
 
 
