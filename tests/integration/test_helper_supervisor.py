@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from memwatch.helper.process import Child
-from memwatch.helper.supervisor import Helper, HelperError
+from memwatch.helper.supervisor import MAX_LEFT_BEHIND, Helper, HelperError
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 ECHO = "import sys\nfor line in sys.stdin: print('you said ' + line.strip(), flush=True)"
@@ -21,6 +22,23 @@ HANG = "import sys, time\nsys.stdin.readline()\n" + SLEEP
 CRASH = "import os, signal, sys\nsys.stdin.readline()\nos.kill(os.getpid(), signal.SIGSEGV)"
 LEAVE = "import sys\nsys.stdin.readline()\nsys.exit(75)"
 FLOOD = "import sys\nsys.stdin.readline()\nwhile True: sys.stdout.write('x' * 65536)"
+ANSWERS_ONCE = "import sys\nsys.stdin.readline()\nprint('ok', flush=True)\nsys.stdin.readline()\nsys.exit(3)"
+# prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY), and PTRACE_SEIZE by a child.
+UNENDING = """
+import ctypes, os, signal, sys
+libc = ctypes.CDLL(None)
+libc.prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)
+read, write = os.pipe()
+tracer = os.fork()
+if tracer == 0:
+    sys.stdout.close()
+    os.close(1)
+    os.write(write, b"ok" if libc.ptrace(0x4206, os.getppid(), None, None) == 0 else b"no")
+    signal.pause()
+assert os.read(read, 2) == b"ok"
+for line in sys.stdin:
+    print(tracer, flush=True)
+"""
 DEAF = "import signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsys.stdin.readline()\n" + SLEEP
 
 
@@ -81,26 +99,74 @@ def test_failed_child_is_gone_and_its_failure_reported(script: str, sentence: st
         wait_until(lambda: not is_alive(pid))
 
 
-def test_child_is_not_restarted_before_the_pause_ends() -> None:
-    """A driver that crashes at every request costs one start a minute."""
-    with helper(CRASH, deadline=MAX_WAIT_SECONDS) as one:
-        with pytest.raises(HelperError, match="signal 11"):
-            one.ask(b"read")
-        with pytest.raises(HelperError, match="killed by signal 11; it is restarted at most every 60 s"):
-            one.ask(b"read")
-
-
-def test_child_is_restarted_after_the_pause() -> None:
-    """The crashed child is replaced, and the new one gets the request."""
-    now = [1000.0]
+def test_crashing_child_is_restarted_at_once_and_then_with_backoff() -> None:
+    """A driver that crashes at every request costs one start a minute in the end."""
+    now, starts = [1000.0], []
     with helper(CRASH, deadline=MAX_WAIT_SECONDS, monotonic=lambda: now[0]) as one:
-        for _ in range(2):
-            with pytest.raises(HelperError, match=r"killed by signal 11$"):
+        while now[0] < 1300.0:
+            with pytest.raises(HelperError, match="killed by signal 11") as failure:
                 one.ask(b"read")
-            now[0] += 59.9
-            with pytest.raises(HelperError, match="it is restarted at most every 60 s"):
-                one.ask(b"read")
-            now[0] += 0.1
+            if "it is restarted with pauses of up to 60 s" not in str(failure.value):
+                starts.append(now[0] - 1000.0)
+            now[0] += 0.5
+
+    assert starts == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 63.5, 123.5, 183.5, 243.5]
+
+
+def test_child_that_ran_for_the_pause_is_restarted_at_once() -> None:
+    """Its failure is a first one again."""
+    now = [1000.0]
+    with helper(ANSWERS_ONCE, deadline=MAX_WAIT_SECONDS, monotonic=lambda: now[0]) as one:
+        for _ in range(5):
+            one.ask(b"read")
+            now[0] += 60.0
+
+
+def test_killed_child_is_replaced_within_the_request() -> None:
+    """The OOM killer took it between two requests: no reading is missing."""
+    with helper(ECHO, deadline=MAX_WAIT_SECONDS) as one:
+        one.ask(b"read")
+        before = one.pid
+        assert before is not None
+        os.kill(before, signal.SIGKILL)
+
+        assert one.ask(b"again") == b"you said again"
+        assert one.pid not in (None, before)
+
+
+def test_child_that_ends_after_each_answer_is_not_replaced_for_ever() -> None:
+    """The second replacement waits for the backoff, and a request fails."""
+    now = [1000.0]
+    with helper(ANSWERS_ONCE, deadline=MAX_WAIT_SECONDS, monotonic=lambda: now[0]) as one:
+        answers = [one.ask(b"read") for _ in range(2)]
+        with pytest.raises(HelperError, match="exited with code 3"):
+            one.ask(b"read")
+
+    assert answers == [b"ok"] * 2
+
+
+def test_children_that_cannot_be_killed_are_limited() -> None:
+    """A driver can hold up the end of a child. Here a process that traces it hides its end from its parent."""
+    with helper(UNENDING, deadline=MAX_WAIT_SECONDS, pause=0.0) as one:
+        tracers = []
+        for _ in range(MAX_LEFT_BEHIND):
+            tracers.append(int(one.ask(b"read")))
+            one.stop(0.0)
+        with pytest.raises(HelperError, match=r"3 killed helper processes do not end, .*: restart the machine"):
+            one.ask(b"read")
+
+        for tracer in tracers:
+            os.kill(tracer, signal.SIGKILL)
+        wait_until(lambda: is_restarted(one))
+        os.kill(int(one.ask(b"read")), signal.SIGKILL)
+
+
+def is_restarted(one: Helper) -> bool:
+    try:
+        one.send(b"read")
+    except HelperError:
+        return False
+    return True
 
 
 def test_stopped_child_is_restarted_without_a_pause() -> None:

@@ -12,7 +12,7 @@ import sys
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from pathlib import Path
 
-from memwatch.helper.bootstrap import bootstrap, write_all
+from memwatch.helper.bootstrap import bootstrap, offer_to_oom_killer, write_all
 
 # SIGALRM ends a child that is no longer waited for.
 LIFE_SECONDS = 60
@@ -77,6 +77,7 @@ def read_available(procfs: Path) -> int:
 
 def main() -> int:
     answers = bootstrap()
+    offer_to_oom_killer()
     signal.alarm(LIFE_SECONDS)
     driver = None
     for line in sys.stdin:

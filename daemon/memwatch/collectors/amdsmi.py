@@ -53,8 +53,9 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
         Duration,
         Bounds(seconds(1), seconds(3600)),
         Doc(
-            "A helper process calls AMD's library, if it is installed. Time until it is restarted after a failure, "
-            "1s to 1h. The time doubles with each further failure."
+            "A helper process calls AMD's library, if it is installed. If it hangs or crashes, it is restarted as "
+            "that of nvml. If the library reports a failure, it is tried again after this time, 1s to 1h, which "
+            "doubles with each further failure."
         ),
     ] = seconds(PAUSE_SECONDS)
 

@@ -83,8 +83,8 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
         Duration,
         Bounds(seconds(1), seconds(3600)),
         Doc(
-            "A helper process calls the NVIDIA driver. If it hangs or crashes, it is killed and restarted. Minimum "
-            "time between two starts, 1s to 1h."
+            "A helper process calls the NVIDIA driver. If it hangs or crashes, it is killed and restarted: at once "
+            "the first time, then after a pause that doubles up to this one, 1s to 1h."
         ),
     ] = seconds(PAUSE_SECONDS)
 

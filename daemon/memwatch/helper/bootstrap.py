@@ -1,4 +1,8 @@
-"""Startup of a helper process: reserve stdout for responses, die with the daemon, raise the OOM score."""
+"""Startup of a helper process: reserve stdout for responses, die with the daemon.
+
+A helper that stays inherits the daemon's oom_score_adj: it is as hard to replace when memory is short, and smaller.
+One that runs once for a question raises its own by `offer_to_oom_killer`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,6 @@ def bootstrap() -> int:
     """Apply all steps below, and exit cleanly on SIGTERM. Return the descriptor for responses."""
     answers = keep_stdout_for_answers()
     die_with_parent()
-    offer_to_oom_killer()
     signal.signal(signal.SIGTERM, _leave)
     return answers
 

@@ -107,6 +107,11 @@ class Child:
             return b""
         return os.read(self._output, _READ_BYTES) if is_ready(self._output, seconds) else None
 
+    def count_left_behind(self) -> int:
+        """Return how many killed children have not ended yet."""
+        self._reap(0.0)
+        return len(self._left_behind)
+
     def how_it_ended(self) -> str:
         """Return how the child ended, as a predicate. A child that closed its pipe has one second to exit."""
         if self._process is None:

@@ -35,6 +35,8 @@ MIN_OVERDUE_SECONDS = 3.0
 PROMPT_SECONDS = 0.005
 NOT_PROMPT_FIRST_SECONDS = 4.0
 MAX_NOT_PROMPT_SECONDS = 60.0
+# After this time without a result, the engines of the last one are dropped: their processes may have ended.
+LOST_SECONDS = 60.0
 # Pause before a collector runs again after its findings could not be stored for lack of memory.
 POSTPONE_SECONDS = 1.0
 
@@ -58,12 +60,16 @@ class CollectorRunner:
         self.is_fast = False
         # True: ticks run the collector, and its thread sleeps.
         self.on_tick: bool = False
+        # Set when another runner took its place, because a run of this one does not end.
+        self.is_abandoned: bool = False
+        self._running_since: float | None = None
         self._non_blocking: NonBlockingCollector | None = None
         self.movement_probe: MovementProbe | None = None
         self.watch: Watch | None = None
         self._prompt_backoff = Backoff(NOT_PROMPT_FIRST_SECONDS, MAX_NOT_PROMPT_SECONDS)
         self._sent_at: float | None = None
         self._late: tuple[CollectorResult, CollectorResult] | None = None
+        self._lost: tuple[Findings, Findings] | None = None
         self._unsuccessful: tuple[CollectorResult, CollectorStatus] | None = None
         self.last_read: CollectorResult = self.result
         self._retry_seconds = RETRY_FIRST_SECONDS
@@ -79,7 +85,8 @@ class CollectorRunner:
 
     def run(self) -> None:
         """Run the collector once and publish the result. The only place that catches every exception."""
-        started = self._clock.monotonic() if self._sent_at is None else self._sent_at
+        self._running_since = self._clock.monotonic()
+        started = self._running_since if self._sent_at is None else self._sent_at
         self._sent_at = None
         try:
             if self._collector is None:
@@ -97,6 +104,31 @@ class CollectorRunner:
             self._fail("failing", describe_error(error))
         else:
             self._publish(findings, started)
+        finally:
+            self._running_since = None
+
+    def running_seconds(self, now: float) -> float:
+        """Return how long the current run has taken, 0 between runs."""
+        since = self._running_since
+        return 0.0 if since is None else now - since
+
+    def create_replacement(self, attempt: str) -> CollectorRunner:
+        """Return a runner with a new collector, to run while this one's run does not end.
+
+        It shows this one's last findings, as stale, until it has its own.
+        """
+        fresh, last = CollectorRunner(self.entry, self._clock), self.result
+        fresh.errors.update(self.errors)
+        fresh.is_fast = self.is_fast
+        fresh.result = fresh.last_read = replace(
+            last,
+            state="stalled",
+            findings=last.findings.as_stale(),
+            error=f"no response; tried again in another thread, {attempt}",
+            errors=dict(self.errors),
+            overdue_at=math.inf,
+        )
+        return fresh
 
     def missing_signs(self) -> tuple[str, ...]:
         """Return the paths whose appearance may mean that the collector's source is there."""
@@ -163,7 +195,15 @@ class CollectorRunner:
         age, error = max(0.0, now - result.succeeded_at), result.error
         if now > result.overdue_at:
             result, error = self._overdue(result), f"no response for {age:.0f} s"
-        return result.findings, self._status(result, age, error)
+        is_lost = result.state != "ok" and age >= LOST_SECONDS and result.findings.engines
+        findings = self._without_engines(result.findings) if is_lost else result.findings
+        return findings, self._status(result, age, error)
+
+    def _without_engines(self, findings: Findings) -> Findings:
+        """Return the findings without engines, as the same object each time."""
+        if self._lost is None or self._lost[0] is not findings:
+            self._lost = findings, replace(findings, engines=())
+        return self._lost[1]
 
     def _status(self, result: CollectorResult, age: float | Absent, error: str | None) -> CollectorStatus:
         name, seconds, unix = self.entry.name, result.duration_seconds, result.succeeded_unix
@@ -217,7 +257,7 @@ class CollectorRunner:
 
     def _publish(self, findings: Findings, started: float) -> None:
         now = self._clock.monotonic()
-        if self.result.state == "failing" and self._failure_log.admits_recovery():
+        if self.result.state in ("failing", "stalled") and self._failure_log.admits_recovery():
             log.warning("collector %s recovered", self.entry.name)
         if findings.rejected:
             self.errors["inconsistent"] += findings.rejected

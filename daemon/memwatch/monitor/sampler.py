@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -19,6 +20,8 @@ from memwatch.model import Absent
 from memwatch.monitor.collector_runner import SIGNS_SECONDS, CollectorRunner
 from memwatch.snapshot import CollectorStatus
 
+log: logging.Logger = logging.getLogger(__name__)
+
 # Ticks come some milliseconds early or late: a collector due within this time runs now. Fast ticks are 0.1 s
 # apart.
 EARLY_SECONDS = 0.05
@@ -26,6 +29,11 @@ EARLY_SECONDS = 0.05
 EVENT_COLLECTORS = frozenset({"kmsg", "vmstat", "cgroup"})
 # It finds the cgroup of a kill that was counted.
 KILL_COLLECTOR = "cgroup_kills"
+
+# A run that takes longer may be stuck in the kernel for ever: another thread with a new collector takes its place.
+STUCK_SECONDS = 60.0
+# Stuck threads of one collector. Each is a task of the unit, and may hold a file.
+MAX_STUCK_THREADS = 2
 
 # The two parts of a collector's current result.
 FINDINGS, STATUS = itemgetter(0), itemgetter(1)
@@ -74,15 +82,17 @@ class Sampler:
         self._kills: int | Absent = Absent.NOT_AVAILABLE
         # One for each thread: a kill would wake 15 threads otherwise, of which one has something to do.
         self._changed = {runner: threading.Event() for runner in self._slow}
-        self._threads = [
-            threading.Thread(target=self._serve, args=(runner,), name=f"collect-{runner.entry.name}", daemon=True)
-            for runner in self._slow
-        ]
+        self._threads = {runner: self._create_thread(runner) for runner in self._slow}
+        self._stuck: dict[str, list[threading.Thread]] = {}
 
     def start(self) -> None:
-        """Start all threads. None is started later."""
-        for thread in self._threads:
+        """Start all threads. Later ones replace those that are stuck."""
+        for thread in self._threads.values():
             thread.start()
+
+    def _create_thread(self, runner: CollectorRunner) -> threading.Thread:
+        name = f"collect-{runner.entry.name}"
+        return threading.Thread(target=self._serve, args=(runner,), name=name, daemon=True)
 
     def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]:
         """Return the findings and status of every collector.
@@ -91,6 +101,7 @@ class Sampler:
         """
         now = self._clock.monotonic()
         soon, self._spacing, self._gathered_at = now + EARLY_SECONDS, now - self._gathered_at, now
+        self._replace_stuck(now)
         on_tick = [runner for runner in self._slow if runner.on_tick]
         self._check_signs(now)
         self._wake([runner for runner in self._slow if runner.hurry_for_news(now)])
@@ -108,6 +119,34 @@ class Sampler:
         found = self._composer.compose(tuple(map(FINDINGS, results)))
         self._explain_kills(found)
         return found, tuple(map(STATUS, results))
+
+    def _replace_stuck(self, now: float) -> None:
+        for place, runner in enumerate(self._slow):
+            if runner.running_seconds(now) >= STUCK_SECONDS:
+                self._replace(place, runner)
+
+    def _replace(self, place: int, runner: CollectorRunner) -> None:
+        """Give a collector whose run does not end another thread. If none can be started, the next tick retries."""
+        name = runner.entry.name
+        stuck = [thread for thread in self._stuck.get(name, []) if thread.is_alive()]
+        if len(stuck) >= MAX_STUCK_THREADS:
+            return
+        attempt = f"{len(stuck) + 1} of {MAX_STUCK_THREADS}"
+        fresh = runner.create_replacement(attempt)
+        self._changed[fresh], thread = threading.Event(), self._create_thread(fresh)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):
+            del self._changed[fresh]
+            return
+        self.runners[self.runners.index(runner)] = self._slow[place] = fresh
+        self._stuck[name] = [*stuck, self._threads.pop(runner)]
+        self._threads[fresh] = thread
+        runner.is_abandoned = True
+        self._wake([runner])
+        log.warning(
+            "collector %s has not responded for %g s, trying another thread, %s", name, STUCK_SECONDS, attempt
+        )
 
     def _explain_kills(self, found: Findings) -> None:
         """Run the collector that finds the cgroups of kills now if a kill was counted."""
@@ -182,17 +221,21 @@ class Sampler:
     def stop(self) -> None:
         self._stop.set()
         self._wake(self._slow)
-        for thread in self._threads:
+        for thread in self._threads.values():
             if thread.is_alive():
                 thread.join(timeout=0.5)
 
+    def _is_served(self, runner: CollectorRunner) -> bool:
+        return not self._stop.is_set() and not runner.is_abandoned
+
     def _serve(self, runner: CollectorRunner) -> None:
-        while not self._stop.is_set():
+        while self._is_served(runner):
             try:
                 runner.run()
             except MemoryError:  # not even the result could be stored
                 runner.postpone()
             self._wait(runner)
+        del self._changed[runner]
         runner.close()
 
     def _wait(self, runner: CollectorRunner) -> None:
@@ -200,7 +243,7 @@ class Sampler:
         least, changed = 0.01, self._changed[runner]
         changed.clear()
         runner.on_tick = runner.is_prompt(self._spacing)
-        while not self._stop.is_set():
+        while self._is_served(runner):
             if runner.on_tick:
                 self._wait_for(changed, None)
             elif (left := max(runner.seconds_until_due(), least)) > 0:

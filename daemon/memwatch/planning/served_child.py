@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import json
 
 from memwatch.engines.records import ModelQuery, ModelSizes, ServedBy
-from memwatch.helper.bootstrap import bootstrap, die_with_parent, write_all
+from memwatch.helper.bootstrap import bootstrap, die_with_parent, offer_to_oom_killer, write_all
 from memwatch.linux.capabilities import parse_effective
 from memwatch.linux.cgroups import parse_mountinfo
 from memwatch.linux.files import ParseError, read_once
@@ -38,6 +38,7 @@ NOT_READABLE = "The files of its model ({name}) are not readable here."
 
 def main() -> int:
     answers = bootstrap()
+    offer_to_oom_killer()
     query = json.decode(sys.stdin.buffer.readline(), type=ModelQuery)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from memwatch.clock import SystemClock
 from memwatch.collectors.base import Collector, CollectorEntry
+from memwatch.engines.records import Engine
 from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.model import Absent, Quality, Share, ShareKind
@@ -16,6 +18,8 @@ from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import CollectorStatus, Kernel
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.waiting import MAX_WAIT_SECONDS, wait_until
+
+VLLM = Engine("vllm-8000", "vllm", "vLLM", "http://127.0.0.1:8000")
 
 
 def enlist(*collectors: FakeCollector) -> list[CollectorEntry]:
@@ -142,6 +146,95 @@ def test_hanging_collector_is_stalled_and_ticks_continue() -> None:
     assert status_of(statuses, "slow").state == "stalled"
     assert status_of(statuses, "slow").error == "no response for 10 s"
     assert status_of(statuses, "slow").errors == {"deadline": 1}
+
+
+class Stuck:
+    """Makes collectors. Each of the first `hanging` ones returns once, and then hangs until `release` is set."""
+
+    def __init__(self, hanging: int) -> None:
+        self.release = threading.Event()
+        self.clock = FakeClock()
+        self.made: list[FakeCollector] = []
+        self.hung = 0
+        self._hanging = hanging
+
+    def __enter__(self) -> Sampler:
+        self.sampler = Sampler([CollectorEntry("engines", self._make, may_block=True)], self.clock)
+        self.sampler.start()
+        return self.sampler
+
+    def __exit__(self, *_: object) -> None:
+        self.release.set()
+        self.sampler.stop()
+
+    def _make(self) -> Collector:
+        one = FakeCollector("engines", may_block=True, findings=Findings(pools=(ram(GIB),), engines=(VLLM,)))
+        if len(self.made) < self._hanging:
+            one.collect = partial(self._hang, one)  # type: ignore[method-assign]
+        self.made.append(one)
+        return one
+
+    def _hang(self, one: FakeCollector) -> Findings:
+        one.calls += 1
+        if one.calls > 1 or one is not self.made[0]:
+            self.hung += 1
+            self.release.wait(MAX_WAIT_SECONDS)
+        return Findings(pools=(ram(9 * GIB),)) if self.release.is_set() else one.findings
+
+    def after(self, seconds: float) -> tuple[Findings, CollectorStatus]:
+        self.clock.now += seconds
+        findings, (status,) = self.sampler.gather()
+        return findings, status
+
+
+def test_stuck_collector_gets_another_thread_after_a_minute() -> None:
+    """The new one reads with a new collector. What the old one returns in the end is dropped."""
+    stuck = Stuck(hanging=1)
+    with stuck as sampler:
+        wait_until(lambda: stuck.hung == 1)
+        before = stuck.after(59.0)
+        stuck.after(1.0)
+        wait_until(lambda: sampler.runners[0].result.state == "ok")
+        found, status = stuck.after(0.0)
+
+        stuck.release.set()
+        wait_until(lambda: stuck.made[0].closed)
+        after, _ = stuck.after(0.0)
+
+    assert (before[1].state, len(stuck.made)) == ("stalled", 2)
+    assert (found.pools[0].used_bytes, found.engines) == (GIB, (VLLM,))
+    assert (status.state, status.error, status.errors) == ("ok", None, {"deadline": 1})
+    assert after.pools[0].used_bytes == GIB
+
+
+def test_stuck_threads_of_a_collector_are_limited() -> None:
+    """Two are left behind, the third waits as long as it takes. Each of them ends when its source returns."""
+    stuck = Stuck(hanging=9)
+    with stuck as sampler:
+        for count in (1, 2, 3):
+            wait_until(lambda count=count: stuck.hung == count)  # type: ignore[misc]
+            _, status = stuck.after(61.0)
+        for _ in range(5):
+            stuck.after(61.0)
+        hung = stuck.hung
+        stuck.release.set()
+        wait_until(lambda: sampler.runners[0].result.state == "ok")
+
+    assert hung == len(stuck.made) == 3
+    assert status.error == "no response; tried again in another thread, 2 of 2"
+
+
+def test_engines_of_a_stuck_collector_are_dropped_after_a_minute() -> None:
+    """An engine is a process, which may have ended. Pools of hardware stay, as stale."""
+    stuck = Stuck(hanging=9)
+    with stuck:
+        wait_until(lambda: stuck.hung == 1)
+        early, _ = stuck.after(50.0)
+        late, status = stuck.after(10.0)
+
+    assert [engine.id for engine in early.engines] == [VLLM.id]
+    assert (late.engines, status.state) == ((), "stalled")
+    assert late.pools[0].size_bytes == 64 * GIB
 
 
 def test_collector_runs_at_its_own_period() -> None:
