@@ -12,6 +12,7 @@ import click
 
 from memwatch.build_info import __version__, describe
 from memwatch.printable import printable_lines
+from memwatch.runtime.small_limits import explain_shortage, fit_into_limits
 from memwatch.runtime.standard_files import open_standard_files
 
 if TYPE_CHECKING:
@@ -189,6 +190,7 @@ def command_line() -> GroupedCommand:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code. Errors are one sentence on stderr."""
     open_standard_files()
+    fit_into_limits()
     command = command_line()
     argv = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -208,8 +210,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has closed the pipe. Flushing the rest of the buffer at exit must not raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
-    except OSError as error:
-        return print_errors([str(error)], EXIT_FAILURE)
+    except Exception as error:
+        sentence = explain_shortage(error)
+        if sentence is None and not isinstance(error, OSError):
+            raise
+        return print_errors([sentence or str(error)], EXIT_FAILURE)
     return code
 
 

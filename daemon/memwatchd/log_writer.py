@@ -22,6 +22,8 @@ STDERR = 2
 # Limits of the unread lines. Each failure is logged once, so that a daemon in trouble logs some ten lines a minute:
 # that is an hour or more. Long lines, such as tracebacks at debug level, are limited by their size.
 MAX_LINES, MAX_BYTES = 1000, 256 * 1024
+# A pipe that is ready takes as much without waiting (PIPE_BUF).
+PIECE_BYTES = 4096
 
 
 def describe_dropped(count: int) -> bytes:
@@ -66,7 +68,19 @@ class LogWriter:
         """Wait up to `seconds` until everything is written. Return False if it is not."""
         with self._changed:
             self._start()
-            return self._changed.wait_for(self._is_idle, seconds)
+            if self._thread is not None:
+                return self._changed.wait_for(self._is_idle, seconds)
+        return self._write_what_fits()
+
+    def _write_what_fits(self) -> bool:
+        """Write at the exit without a thread, as none can be started, as long as stderr takes a piece at once."""
+        lines = b"".join(entry for entry in self._waiting if isinstance(entry, bytes))
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        with suppress(OSError):
+            while lines and poll.poll(0):
+                lines = lines[os.write(self._descriptor, lines[:PIECE_BYTES]) :]
+        return not lines
 
     def _is_idle(self) -> bool:
         return not self._has_work() and not self._is_writing

@@ -29,6 +29,7 @@ from memwatch.client.context import (
 from memwatch.client.errors import EXIT_FAILURE, EXIT_UNKNOWN, CommandError
 from memwatch.client.help import DocumentedGroup, usage_sentence
 from memwatch.client.http import ask
+from memwatch.runtime.small_limits import explain_shortage, fit_into_limits
 from memwatch.runtime.standard_files import open_standard_files
 
 ABOUT = """Shows memory usage of hosts and GPUs from memwatchd: pools, their contents, pressure, and available
@@ -270,6 +271,7 @@ memwatch.deferred = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code. Errors are one sentence on stderr."""
     open_standard_files()
+    fit_into_limits()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack "✓"
     try:
@@ -285,8 +287,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILURE
     except CommandError as error:
         return print_errors([str(error)], error.code)
-    except OSError as error:
-        return print_errors([str(error)])
+    except Exception as error:
+        sentence = explain_shortage(error)
+        if sentence is None and not isinstance(error, OSError):
+            raise
+        return print_errors([sentence or str(error)])
     return code
 
 
