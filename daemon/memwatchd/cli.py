@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_CONFIGURATION = 0, 1, 2, 78
 
-INSTALL = "install-service"
+REMOVED_COMMAND = "install-service"
+INSTEAD = (
+    f"{REMOVED_COMMAND} was removed; install the Debian package, or copy the unit files of the package as "
+    "docs/start/install.md shows under Other Linux"
+)
 
 ABOUT = """Monitors memory of hosts and GPUs. Serves a dashboard, Prometheus metrics and a JSON API, and sends
 webhooks when memory gets critical.
@@ -35,7 +39,6 @@ EXAMPLES = (
     ("memwatchd --demo dgx-spark", "show a simulated machine"),
     ("memwatchd --replay box.memwatch --speed 10", "replay a recording at 10 times the speed"),
     ("memwatchd --test-alert", "send a test notification to each receiver"),
-    ("sudo memwatchd install-service", "install a systemd service; see its --help"),
     ("memwatchd --procfs /host/proc --sysfs /host/sys", "monitor the host from inside a container"),
 )
 
@@ -194,10 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = command_line()
     argv = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        if argv[:1] == [INSTALL]:
-            from memwatchd import install
-
-            return install.main(argv[1:])
+        if argv[:1] == [REMOVED_COMMAND]:
+            return print_errors([INSTEAD], EXIT_USAGE)
         code: int = command.main(argv, prog_name="memwatchd", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:

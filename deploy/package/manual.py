@@ -13,7 +13,6 @@ from click.shell_completion import get_completion_class
 from memwatch.client import cli as client
 from memwatch_build import read_build
 from memwatchd import cli as daemon
-from memwatchd.install import install_service
 
 ROOT = Path(__file__).parent.parent.parent
 SHELLS = {"bash": "bash/{}", "zsh": "zsh/_{}", "fish": "fish/{}.fish"}
@@ -56,13 +55,10 @@ def list_options(command: click.Command) -> Rows:
 def daemon_page() -> Iterator[str]:
     command = daemon.command_line()
     yield from heading("memwatchd", 8, "memory monitor for hosts and GPUs")
-    yield ".SH SYNOPSIS\n.B memwatchd\n[OPTIONS]\n.br"
-    yield f".B {roff('memwatchd install-service')}\n{roff('[--uninstall] [--dry-run]')}"
+    yield ".SH SYNOPSIS\n.B memwatchd\n[OPTIONS]"
     yield f".SH DESCRIPTION\n{paragraphs(daemon.ABOUT)}"
     yield ".SH OPTIONS"
     yield from rows(list_options(command))
-    yield f".SH INSTALL-SERVICE\n{paragraphs(install_service.help or '')}"
-    yield from rows(list_options(install_service))
     yield f".SH SETTINGS\n{paragraphs(daemon.SETTINGS)}"
     for title, pairs in (("EXIT STATUS", daemon.EXIT_CODES), ("FILES", FILES), ("EXAMPLES", daemon.EXAMPLES)):
         yield f".SH {title}"

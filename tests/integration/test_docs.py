@@ -41,11 +41,10 @@ def test_every_reference_page_is_generated() -> None:
     ("command", "page"),
     [
         ([MEMWATCHD], "memwatchd.md"),
-        ([MEMWATCHD, "install-service"], "memwatchd.md"),
         ([CLIENT], "memwatch.md"),
         ([CLIENT, "fit"], "memwatch.md"),
     ],
-    ids=["memwatchd", "install-service", "memwatch", "memwatch fit"],
+    ids=["memwatchd", "memwatch", "memwatch fit"],
 )
 def test_help_that_a_command_prints_is_on_its_page(command: list[str], page: str) -> None:
     done = subprocess.run(

@@ -80,7 +80,6 @@ def test_settings_are_accepted(fence: Fence, tmp_path: Path) -> None:
         "memwatch status --nonsense",
         "memwatch nonsense",
         "sudo memwatchd --nonsense",
-        "memwatchd install-service --nonsense",
         "FOO=1 memwatchd --once | memwatch --url http://a:1 nonsense",
         "make nonsense",
         "cp systemd/drop-ins/nonsense.conf /tmp",
@@ -97,7 +96,6 @@ def test_shell_block_that_names_something_that_does_not_exist_is_refused(code: s
     "code",
     [
         "memwatch --url http://gpu7:6360 --json devices",
-        "sudo memwatchd install-service --uninstall",
         "memwatch run -- python train.py --epochs 3",
         "make deb DEB_ARGS='--arch arm64' && sudo apt install ./dist/memwatchd_*_amd64.deb",
         "cat > a.toml <<'EOF'\nmemwatch nonsense\nEOF\nmemwatchd --config a.toml --check-config",

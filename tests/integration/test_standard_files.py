@@ -40,7 +40,6 @@ def test_closed_descriptors_of_the_daemon_are_opened_on_dev_null(tmp_path: Path)
     ("module", "arguments"),
     [
         ("memwatchd.cli", ["--version"]),
-        ("memwatchd.cli", ["install-service", "--dry-run"]),
         ("memwatch.client.cli", ["backends"]),
     ],
 )

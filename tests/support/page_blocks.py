@@ -17,8 +17,7 @@ from pathlib import Path
 import click
 
 from memwatch.client.cli import memwatch
-from memwatchd.cli import INSTALL, command_line
-from memwatchd.install import install_service
+from memwatchd.cli import command_line
 from support.checkpoint_files import safetensors
 from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, running_daemon
 from support.free_ports import free_port
@@ -253,8 +252,7 @@ def check_command(words: Sequence[str]) -> None:
             if not word.startswith("-") and "=" not in word and word not in targets:
                 raise BlockError(f"make has no target {word}")
     elif program == "memwatchd":
-        is_install = words[1:2] == [INSTALL]
-        check_options(words[1 + is_install :], install_service if is_install else command_line(), "memwatchd")
+        check_options(words[1:], command_line(), "memwatchd")
     elif program == "memwatch":
         check_client(words[1:])
 

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -312,16 +313,17 @@ def test_remove_keeps_settings_and_state_and_purge_deletes_them(machine: Machine
     assert what != "purge" or found == []
 
 
-def test_program_below_opt_installs_its_service(machine: Machine) -> None:
-    """install-service twice (the second has nothing to do), and --uninstall."""
+def test_program_below_opt_becomes_a_service(machine: Machine) -> None:
+    """By the lines of the page, with the folder of the package in place of that of a virtual environment."""
     program = "/opt/memwatchd/usr/bin/memwatchd"
     machine.run("ln -sf /usr/bin/python3 /opt/memwatchd/usr/lib/memwatchd/bin/python3")  # a relative link there
     machine.run(f"sed -i '1s,.*,#!/opt/memwatchd/usr/lib/memwatchd/bin/python3 -I,' {program}")
-    machine.run(f"{program} install-service")
+    page = Path(__file__).parents[2] / "docs/start/install.md"
+    (lines,) = re.findall(r"^cd (/opt/.+?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    unit = lines.partition("\n")[2].replace("sudo ", "").replace("/opt/memwatchd/bin/memwatchd", program)
+    machine.run(f"set -e\ncd /opt/memwatchd/usr/lib/memwatchd/wheels/memwatchd-*/memwatchd/unit\n{unit}")
     machine.wait_until(machine.answers)
 
-    assert machine.run(f"{program} install-service") == "nothing to do\n"
     assert json.loads(machine.run("curl -s http://localhost:6360/healthz"))["status"] == "ok"
-    machine.run(f"{program} install-service --uninstall")
+    machine.run("systemctl disable --now memwatchd && rm /etc/systemd/system/memwatchd.s*")
     assert not machine.answers()
-    assert machine.run("systemctl list-unit-files 'memwatchd*' --no-legend", check=False).strip() == ""

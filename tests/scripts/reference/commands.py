@@ -11,7 +11,6 @@ import click
 
 from memwatch.client import cli as client
 from memwatchd import cli as daemon
-from memwatchd.install import install_service
 from memwatchd.settings.environment import CONFIG, FLAGS, PREFIX, SYSTEMD_STATE
 from scripts.published_models import HEADER
 from scripts.published_models import rows as rows_of_models
@@ -71,7 +70,6 @@ def daemon_page() -> str:
         block(help_of(daemon.command_line(), "memwatchd")),
         "## Environment variables\n\n" + variables + "\n\n" + table(("variable", "option"), rows),
         "## Signals\n\n" + table(("signal", "effect"), SIGNALS),
-        "## memwatchd install-service\n\n" + block(help_of(install_service, "memwatchd install-service")),
     )
 
 

@@ -32,7 +32,11 @@ def test_wrong_command_line_has_a_remedy(command: str, remedy: str, capsys: pyte
     [
         ("nosuch", "see memwatchd --help"),
         ("--listen", "see memwatchd --help"),
-        ("install-service --nope", "see memwatchd install-service --help"),
+        (
+            "install-service --uninstall",
+            "install the Debian package, or copy the unit files of the package as docs/start/install.md shows "
+            "under Other Linux",
+        ),
     ],
 )
 def test_wrong_command_line_of_the_daemon_has_a_remedy(

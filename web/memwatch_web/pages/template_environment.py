@@ -88,17 +88,6 @@ def compile_templates() -> None:
         environment.get_template(name)
 
 
-def are_compiled() -> bool:
-    """Check that the cache has every template."""
-    environment, cache = create_environment(), CompiledTemplates(TEMPLATES)
-    return all(_is_cached(environment, cache, name) for name in _list_templates(environment))
-
-
-def _is_cached(environment: Environment, cache: CompiledTemplates, name: str) -> bool:
-    path = str(TEMPLATES / name)
-    return cache.get_bucket(environment, name, path, (TEMPLATES / name).read_text("utf-8")).code is not None
-
-
 def _list_templates(environment: Environment) -> list[str]:
     return environment.list_templates(("html", "svg"))
 
