@@ -11,8 +11,9 @@ import pytest
 
 from memwatch.collectors.base import Host
 from memwatch.collectors.engines import Collector, EngineAddress, EngineAddresses, Options
+from memwatch.engines.exchange import MAX_ANSWER_BYTES
 from memwatch.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
-from memwatch.engines.server import MAX_ANSWER_BYTES, Address
+from memwatch.engines.server import Address
 from memwatch.linux.files import SourceUnavailable
 from memwatch.model import Absent, Quality
 from support import engine_texts as texts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.engines.command import Command
+from memwatch.engines.exchange import SHARE_SECONDS, run_all
 from memwatch.engines.kinds import KIND_BY_NAME
 from memwatch.engines.records import Engine, ServedBy
 from memwatch.engines.server import Address, EngineServer, SizeModel
@@ -24,6 +26,7 @@ from memwatch.linux.process_files import Passwd
 from memwatch.linux.tcp_peer import NET
 from memwatch.model import Absent
 from memwatch.options import Doc, SwitchableOptions
+from memwatch.runtime.http_get import Resolve
 
 PERIOD_SECONDS = 5.0
 # A server opens its socket some minutes after its start, when its model is loaded.
@@ -68,6 +71,15 @@ class Found(Struct):
     turn: int
 
 
+class Asked(Struct):
+    """A server in this round. `blank`: its record without figures."""
+
+    blank: Engine
+    server: EngineServer | None
+    command: Command = Command()
+    inner: Command = Command()
+
+
 class Collector(BaseCollector):
     name = "engines"
     period_seconds: float = PERIOD_SECONDS
@@ -84,6 +96,7 @@ class Collector(BaseCollector):
         size_model: SizeModel | None = None,
         net: Path = NET,
         monotonic: Callable[[], float] = time.monotonic,
+        resolve: Resolve = socket.getaddrinfo,
     ) -> None:
         """`net`: the network namespace of this process, which is the only one that can be asked."""
         if not discover and not configured:
@@ -91,7 +104,7 @@ class Collector(BaseCollector):
         self._roots = roots
         self._net = net
         self._size_model = size_model
-        self._monotonic = monotonic
+        self._monotonic, self._resolve = monotonic, resolve
         self._passwd = Passwd(roots.rootfs / "etc/passwd")
         self._configured = [(one, self._server(one.kind, one.address)) for one in configured]
         self._found: dict[tuple[int, int], Found] = {}
@@ -119,11 +132,15 @@ class Collector(BaseCollector):
         self._found = {
             key: self._found[key] for one in running if (key := (one.pid, one.start_ticks)) in self._found
         }
-        engines = [self._ask_found(one) for one in running]
-        ports = {one.url: one for one in engines}
-        engines += [
-            self._ask_configured(one, server) for one, server in self._configured if server.address.url not in ports
+        asked = [self._prepare_found(one) for one in running]
+        urls = {one.blank.url for one in asked}
+        asked += [
+            self._prepare_configured(one, server)
+            for one, server in self._configured
+            if server.address.url not in urls
         ]
+        ask_all([one for one in asked if one.server])
+        engines = [one.server.build(one.blank) if one.server else one.blank for one in asked]
         not_followed = self._processes.not_followed if self._folder >= 0 else 0
         return Findings(engines=with_unique_ids(engines), engines_not_followed=not_followed)
 
@@ -132,15 +149,15 @@ class Collector(BaseCollector):
             os.close(self._folder)
             self._folder = -1
 
-    def _ask_configured(self, one: EngineAddress, server: EngineServer) -> Engine:
+    def _prepare_configured(self, one: EngineAddress, server: EngineServer) -> Asked:
         no = Absent.NOT_SUPPORTED
         title = server.kind.title
         blank = Engine(
             one.name, one.kind, title, one.address.url, no, user=no, footprint_bytes=no, remainder_bytes=no
         )
-        return server.ask(blank, Command(), Command())
+        return Asked(blank, server)
 
-    def _ask_found(self, process: ServerProcess) -> Engine:
+    def _prepare_found(self, process: ServerProcess) -> Asked:
         key = process.pid, process.start_ticks
         found = self._found.get(key)
         is_silent = found is not None and (found.server is None or found.server.is_silent)
@@ -158,7 +175,7 @@ class Collector(BaseCollector):
             self._passwd.name(process.uid),
             notes=tuple(_notes(found, process)),
         )
-        return server.ask(blank, process.command, process.inner) if server else blank
+        return Asked(blank, server, process.command, process.inner)
 
     def _locate(self, process: ServerProcess, before: Found | None) -> Found:
         """Find the socket of a server. One that listens where it did before is kept, with its counters."""
@@ -218,7 +235,19 @@ class Collector(BaseCollector):
         read = self._size_model
 
         size: SizeModel | None = None if read is None else lambda query: read(replace(query, by=by))
-        return EngineServer(KIND_BY_NAME[kind], address, size, self._monotonic)
+        return EngineServer(KIND_BY_NAME[kind], address, size, self._monotonic, None, self._resolve)
+
+
+def ask_all(asked: Sequence[Asked]) -> None:
+    """Ask the servers at once, each within its share of the round."""
+    deadline = time.monotonic() + SHARE_SECONDS
+    begun = [(one, one.server.begin(one.command, one.inner, deadline)) for one in asked if one.server is not None]
+    bounded = [exchange for one, exchange in begun if exchange and one.server and not one.server.may_hang]
+    unbounded = [exchange for one, exchange in begun if exchange and one.server and one.server.may_hang]
+    run_all(bounded, unbounded, deadline)
+    for one, exchange in begun:
+        if one.server is not None and exchange is not None:
+            one.server.take(exchange, one.command, one.inner)
 
 
 def _notes(found: Found, process: ServerProcess) -> Iterator[str]:

@@ -1,9 +1,11 @@
-"""One model server: the requests of a round, its latest answers, and the record that they make."""
+"""One model server: when it is asked, its latest answers, and the record that they make."""
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -11,23 +13,25 @@ from msgspec.structs import replace
 
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
+from memwatch.engines.exchange import OVERDUE, Exchange
 from memwatch.engines.kinds import EngineKind
 from memwatch.engines.rates import Rates, compute_rates
 from memwatch.engines.records import Counters, Engine, EngineReading, ModelQuery, ModelSizes
-from memwatch.engines.requests import Request
 from memwatch.model import Absent, Bytes, Quality
 from memwatch.printable import printable
-from memwatch.runtime.http_get import GetError, get
+from memwatch.runtime.http_get import Admit, GetError, GetTimeoutError, Resolve, get
 
 if TYPE_CHECKING:
     import ssl
 
-# vLLM prints 60 to 300 kB of metrics.
-MAX_ANSWER_BYTES = 1 << 20
-TIMEOUT_SECONDS = 2.0
 RARE_SECONDS = 60.0
-# Pause after a server did not answer: it is loading, or it is none.
+# Pause after a server gave no answer: it is loading, or it is none.
 SILENT_SECONDS = 30.0
+# One that uses up its share is asked again in the next round. From the second time on it waits, twice as long each
+# time, up to the second value.
+MAX_TIMES_USED_UP = 2
+MAX_SILENT_SECONDS = 300.0
+NO_ANSWER = "no answer"
 NOT_ALLOWED = frozenset({401, 403})
 WANTS_KEY = "It wants an API key: name it under [[engines]] with its token."
 
@@ -52,7 +56,7 @@ class Address(Struct, frozen=True):
 
 
 class EngineServer:
-    """Asks one server. `size_model`: reads the sizes of its model, None if they are not wanted."""
+    """One server, asked once a round. `size_model`: reads the sizes of its model, None if they are not wanted."""
 
     def __init__(
         self,
@@ -60,13 +64,23 @@ class EngineServer:
         address: Address,
         size_model: SizeModel | None,
         monotonic: Callable[[], float] = time.monotonic,
+        admit: Admit | None = None,
+        resolve: Resolve = socket.getaddrinfo,
     ) -> None:
+        """`admit`: see `memwatch.runtime.http_get`."""
         self.kind = kind
         self.address = address
         self._size_model, self._monotonic = size_model, monotonic
+        self._admit, self._resolve = admit, resolve
+        self._exchange: Exchange | None = None
         self._bodies: dict[str, bytes] = {}
-        self._rare_at = self._silent_at = float("-inf")
+        self._rare_at = float("-inf")
         self._failure: GetError | None = None
+        self._times_used_up = 0
+        self._waits_until = float("-inf")
+        self._reading: EngineReading | None = None
+        self._rates = Rates()
+        self._oddities: tuple[str, ...] = ()
         self._before: tuple[float, Counters] | None = None
         self._sizes = ModelSizes()
         self._sized: ModelQuery | None = None
@@ -77,87 +91,90 @@ class EngineServer:
     def is_silent(self) -> bool:
         return self._failure is not None
 
-    def ask(self, engine: Engine, command: Command, inner: Command) -> Engine:
-        """Return the record with what the server reports now."""
-        now = self._monotonic()
-        if now - self._silent_at < SILENT_SECONDS and self._failure is not None:
-            return describe_failure(engine, self._failure)
-        self._failure = None
-        self._request(now, command, inner)
-        if not self._bodies:
-            self._silent_at, self._before = now, None
-            self._failure = self._failure or GetError("no answer")
-            return describe_failure(engine, self._failure)
-        reading = self.kind.parse(Answers(self._bodies, command, inner))
-        before, self._before = self._before, (now, reading.counters)
-        rates = compute_rates(before[1], reading.counters, now - before[0]) if before else Rates()
-        found = build_engine(engine, reading, rates, self._size(reading, now))
-        return replace(found, notes=tuple(dict.fromkeys((*found.notes, *self._oddities()))))
+    @property
+    def may_hang(self) -> bool:
+        """Return True if the address has a name: looking it up has no deadline."""
+        try:
+            ip_address(self.address.host)
+        except ValueError:
+            return True
+        return False
 
-    def _oddities(self) -> Iterator[str]:
+    def begin(self, command: Command, inner: Command, deadline: float) -> Exchange | None:
+        """Return the requests of this round. None while the server waits, or the last ones have not ended."""
+        now = self._monotonic()
+        if now < self._waits_until or (self._exchange is not None and not self._exchange.is_done):
+            return None
+        asks_rare = now - self._rare_at >= RARE_SECONDS
+        self._exchange = Exchange(self.kind, self._fetch, self._bodies, command, inner, asks_rare, deadline)
+        return self._exchange
+
+    def take(self, exchange: Exchange, command: Command, inner: Command) -> None:
+        """Parse the answers of this round, and ask for the sizes of the model."""
+        now = self._monotonic()
+        answers = self._take(exchange, now)
+        if not answers:
+            self._before = self._reading = None
+            return
+        self._reading = reading = self.kind.parse(Answers(answers, command, inner))
+        self._oddities = tuple(self._find_oddities(answers))
+        before, self._before = self._before, (now, reading.counters)
+        self._rates = compute_rates(before[1], reading.counters, now - before[0]) if before else Rates()
+        self._size(reading, now)
+
+    def build(self, engine: Engine) -> Engine:
+        """Return the record with what the server reported in the last round."""
+        if self._reading is None:
+            return describe_failure(engine, self._failure or GetError(NO_ANSWER))
+        sizes = self._size(self._reading, self._monotonic())
+        found = build_engine(engine, self._reading, self._rates, sizes)
+        return replace(found, notes=tuple(dict.fromkeys((*found.notes, *self._oddities))))
+
+    def _take(self, exchange: Exchange, now: float) -> Mapping[str, bytes]:
+        """Return the answers of a round, none if it has not ended. Keep those to rare requests, and the failure."""
+        is_done = exchange.is_done  # it may end now, which is too late
+        answers = exchange.bodies if is_done else {}
+        rare = {one.path for one in self.kind.requests_of("once a minute")}
+        self._bodies = {path: body for path, body in answers.items() if path in rare}
+        if answers:
+            self._rare_at = now if exchange.has_asked_rare else self._rare_at
+            self._failure, self._times_used_up = None, 0
+            return answers
+        self._failure = (exchange.failure if is_done else GetTimeoutError(OVERDUE)) or GetError(NO_ANSWER)
+        self._waits_until = now + self._choose_pause(isinstance(self._failure, GetTimeoutError))
+        return {}
+
+    def _choose_pause(self, is_used_up: bool) -> float:
+        """Return the pause after a round without an answer. One that used up its share waits longer each time."""
+        self._times_used_up = self._times_used_up + 1 if is_used_up else 0
+        if not is_used_up:
+            return SILENT_SECONDS
+        over = self._times_used_up - MAX_TIMES_USED_UP
+        return 0.0 if over < 0 else min(MAX_SILENT_SECONDS, SILENT_SECONDS * 2.0 ** min(over, 8))
+
+    def _find_oddities(self, answers: Mapping[str, bytes]) -> Iterator[str]:
         """Yield a note for each answer that was not understood."""
         for one in self.kind.requests:
-            if one.path in self._bodies and (note := one.find_oddity(self._bodies[one.path])):
+            if one.path in answers and (note := one.find_oddity(answers[one.path])):
                 yield note
 
-    def _request(self, now: float, command: Command, inner: Command) -> None:
-        """Send the requests of this round. After the first that times out, the others are not sent.
-
-        A busy server may take too long for a rare path only: the figures of the round stay, and earlier answers.
-        """
-        frequent, rare = self.kind.requests_of("every 5 s"), self.kind.requests_of("once a minute")
-        for one in frequent:
-            self._bodies.pop(one.path, None)
-        answers = Answers(self._bodies, command, inner)
-        if not self._ask_all(frequent, answers):
-            self._bodies.clear()
-            return
-        if now - self._rare_at < RARE_SECONDS:
-            return
-        has_figures = any(one.path in self._bodies for one in frequent)
-        if not self._ask_all(rare, answers) and not has_figures:
-            self._bodies.clear()
-        if self._bodies:
-            self._rare_at = now
-
-    def _ask_all(self, requests: Sequence[Request], answers: Answers) -> bool:
-        """Return False if a path has no answer at all. A refusal replaces an earlier answer.
-
-        A request that would change the server is not sent; an earlier answer to it stays.
-        """
-        for one in requests:
-            if not one.allows(answers):
-                continue
-            body = self._first(one.path)
-            if body is not None:
-                self._bodies[one.path] = body
-            elif self._failure is not None and not self._failure.status:
-                return False
-            else:
-                self._bodies.pop(one.path, None)
-        return True
-
-    def _first(self, path: str) -> bytes | None:
-        """Return the first answer of `A|B`. Without one, keep the failure."""
-        for one in path.split("|"):
-            answer = self._get(one)
-            if isinstance(answer, bytes):
-                return answer
-            self._failure = answer
-            if not answer.status:  # not even a refusal: the next path would wait as long
-                return None
-        return None
-
-    def _get(self, path: str) -> bytes | GetError:
+    def _fetch(self, path: str, max_bytes: int, deadline: float) -> bytes:
         at = self.address
         if at.is_tls and self._tls is None:
             import ssl  # takes 2 MiB, and is needed for a server on another machine only
 
             self._tls = ssl.create_default_context()
-        try:
-            return get(at.host, at.port, at.prefix + path, TIMEOUT_SECONDS, MAX_ANSWER_BYTES, at.token, self._tls)
-        except GetError as failure:
-            return failure
+        return get(
+            at.host,
+            at.port,
+            at.prefix + path,
+            deadline,
+            max_bytes,
+            at.token,
+            self._tls,
+            self._admit,
+            self._resolve,
+        )
 
     def _size(self, reading: EngineReading, now: float) -> ModelSizes:
         """Return the sizes that follow from the model's files, read once for each model and capacity.

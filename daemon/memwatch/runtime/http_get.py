@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import http.client
 import socket
-import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from memwatch.runtime.deadline_socket import DeadlineSocket, remaining
 
@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     import ssl
 
 MAX_HEADER_BYTES = 64 * 1024
+# A name has a handful of addresses. The time that is left is divided among those that were not tried yet.
+MAX_ADDRESSES = 8
 USER_AGENT = "memwatchd"
+
+AddressInfo = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
+# Type of socket.getaddrinfo.
+Resolve = Callable[..., Sequence[AddressInfo]]
+# Called with a connection and the deadline, before a token is sent. It raises GetError if this is not permitted.
+Admit = Callable[[socket.socket, float], None]
 
 
 class GetError(Exception):
@@ -24,34 +32,58 @@ class GetError(Exception):
         self.status = status
 
 
+class GetTimeoutError(GetError):
+    """The deadline passed before the answer was complete."""
+
+
 def get(
     host: str,
     port: int,
     path: str,
-    timeout_seconds: float,
+    deadline: float,
     max_bytes: int,
     token: str = "",
     tls: ssl.SSLContext | None = None,
+    admit: Admit | None = None,
+    resolve: Resolve = socket.getaddrinfo,
 ) -> bytes:
     """Return the body of a successful answer. Raises GetError.
 
-    The deadline is for everything from the connection to the last byte, so that an answer of one byte a second ends
-    as well.
+    The deadline, in seconds of `time.monotonic`, is for everything from the connection to the last byte, so that an
+    answer of one byte a second ends as well. Only `resolve` of a name may take longer.
     """
-    deadline = time.monotonic() + timeout_seconds
     try:
-        with socket.create_connection((host, port), timeout_seconds) as plain:
+        with _connect(host, port, deadline, resolve) as plain:
+            if token and admit is not None:
+                admit(plain, deadline)
             if tls is None:
                 return _exchange(plain, deadline, host, port, path, max_bytes, token)
             plain.settimeout(remaining(deadline))
             with tls.wrap_socket(plain, server_hostname=host) as wrapped:
                 return _exchange(wrapped, deadline, host, port, path, max_bytes, token)
     except TimeoutError:
-        raise GetError(f"no complete answer within {timeout_seconds:g} s") from None
+        raise GetTimeoutError("no complete answer in time") from None
     except http.client.HTTPException:
         raise GetError("the answer is not HTTP") from None
     except (OSError, ValueError) as error:
         raise GetError(str(getattr(error, "strerror", None) or error).lower()) from None
+
+
+def _connect(host: str, port: int, deadline: float, resolve: Resolve) -> socket.socket:
+    """Connect to the first address that accepts a connection."""
+    found = resolve(host, port, type=socket.SOCK_STREAM)[:MAX_ADDRESSES]
+    failure = OSError("the name has no address")
+    for left, (family, kind, protocol, _, address) in zip(range(len(found), 0, -1), found, strict=True):
+        plain = socket.socket(family, kind, protocol)
+        try:
+            plain.settimeout(remaining(deadline) / left)
+            plain.connect(address)
+        except OSError as error:
+            plain.close()
+            failure = error
+        else:
+            return plain
+    raise failure
 
 
 def _exchange(

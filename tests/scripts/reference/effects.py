@@ -13,8 +13,9 @@ from memwatch.drivers.nvml.runtime_suspend import (
     MAX_IDLE_SECONDS,
     RELEASED_SECONDS,
 )
+from memwatch.engines.exchange import SHARE_SECONDS
 from memwatch.engines.kinds import KINDS
-from memwatch.engines.server import RARE_SECONDS, SILENT_SECONDS
+from memwatch.engines.server import MAX_SILENT_SECONDS, RARE_SECONDS, SILENT_SECONDS
 from memwatch.units import size
 from scripts.reference.markdown import code, codes, page, table
 
@@ -62,7 +63,9 @@ SERVERS = f"""
 
 These are all requests to a [model server](../howto/engines.md), with the effect of each on a server that sleeps or
 loads a model. All are `GET`. They are sent every {PERIOD_SECONDS:g} s or once in {RARE_SECONDS:g} s, and after no
-answer {SILENT_SECONDS:g} s later.
+answer {SILENT_SECONDS:g} s later. All servers are asked at once. One that does not answer within
+{SHARE_SECONDS:g} s twice in a row is asked again after {SILENT_SECONDS:g} s, then after twice that time, up to
+{MAX_SILENT_SECONDS:g} s.
 """
 NEVER = """
 ## Servers that start on a connection

@@ -1,0 +1,89 @@
+"""Attacks on the collector of model servers by the processes of other users: real servers on loopback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from memwatch.collectors.engines import Collector
+from memwatch.engines.records import Engine
+from memwatch.model import Absent
+from support import engine_texts as texts
+from support.engine_host import EngineHost
+from support.engine_servers import Answer, EngineSite, Handler, engine_site
+from support.waiting import wait_until
+
+VLLM = ("vllm", "serve", "Qwen/Qwen3-32B")
+GOOD = 600
+
+
+class BadServers:
+    """Answers that never end, until they are released."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def hang(self, _: Handler) -> None:
+        self.released.wait()
+
+    def trickle(self, handler: Handler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        while not self.released.wait(0.1):
+            handler.wfile.write(b"x")
+            handler.wfile.flush()
+
+    def answer_the_first_path_only(self, handler: Handler) -> None:
+        if handler.path == "/metrics":
+            handler.reply(200, texts.vllm_metrics())
+        else:
+            self.released.wait()
+
+    @property
+    def kinds(self) -> tuple[Answer, ...]:
+        return self.hang, self.trickle, self.answer_the_first_path_only
+
+
+@pytest.fixture
+def bad() -> Iterator[BadServers]:
+    found = BadServers()
+    yield found
+    found.released.set()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> EngineHost:
+    return EngineHost(tmp_path)
+
+
+def start(stack: ExitStack, host: EngineHost, pid: int, answer: Answer | None) -> EngineSite:
+    """Start a server of a process; one without an answer is good."""
+    answers = texts.vllm() if answer is None else dict.fromkeys(texts.vllm(), answer)
+    site = stack.enter_context(engine_site(answers))
+    host.add(pid, VLLM)
+    host.listen(pid, site.port)
+    return site
+
+
+def test_good_server_is_shown_beside_fifteen_bad_ones(host: EngineHost, bad: BadServers) -> None:
+    """None of them ends an answer while the round runs, and the good one is found last."""
+    with ExitStack() as stack:
+        sites = [start(stack, host, 500 + number, bad.kinds[number % 3]) for number in range(15)]
+        start(stack, host, GOOD, None)
+        collector = Collector(host.roots, True, (), None, host.net)
+
+        rounds: list[dict[int | Absent, Engine]] = []
+
+        def has_good_figures() -> bool:
+            rounds.append({one.pid: one for one in collector.collect().engines})
+            return rounds[-1][GOOD].requests_running == 3
+
+        wait_until(has_good_figures)
+        assert len(rounds[-1]) == 16
+        assert rounds[-1][GOOD].version == "0.11.0"
+        assert all(site.requests for site in sites)
+        bad.released.set()
