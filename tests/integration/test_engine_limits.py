@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from memwatch.client.engines import engine_lines
 from memwatch.collectors.engines import Collector
-from memwatch.linux.engine_processes import MAX_ENGINES, MAX_MEMBERS
+from memwatch.linux.engine_processes import MAX_MEMBERS, MAX_PER_ACCOUNT
+from memwatch.linux.engine_slots import COMPARED_TURNS, MAX_ENGINES
 from memwatch.model import Absent
 from memwatch.render.json import snapshot_json
 from memwatch_web.metrics.engine_families import engine_families
+from support.dead_address import dead_port
 from support.engine_host import EngineHost
 from support.sample_snapshots import calm_workstation
 
+GIB = 1 << 30
+VLLM = ("vllm", "serve", "m")
 LLAMA = ("llama-server", "-m", "/m/a.gguf")
 
 
@@ -57,6 +62,46 @@ def test_server_beyond_the_limit_that_ended_is_counted_no_more(tmp_path: Path) -
     found = collector.collect()
 
     assert (len(found.engines), found.engines_not_followed) == (MAX_ENGINES, 0)
+
+
+def test_fakes_of_one_account_take_no_slot_from_servers_of_others(tmp_path: Path) -> None:
+    """Sixteen processes that are only called like a server, some in containers; then two real ones."""
+    host = EngineHost(tmp_path)
+    (tmp_path / "etc/subuid").write_text("ana:100000:65536\n")
+    for number in range(MAX_ENGINES):
+        host.add(1000 + number, VLLM, uid=1000 if number % 2 else 100_000 + number)
+    collector = Collector(host.roots, True, (), None, host.net)
+    assert len(collector.collect().engines) == MAX_ENGINES
+    host.add(1900, VLLM, uid=1001, resident_bytes=GIB)
+    host.listen(1900, dead_port(), uid=1001)
+    host.add(1901, VLLM, uid=1002, resident_bytes=GIB)  # it loads its model
+    found = collector.collect()
+
+    assert {1900, 1901} < {one.pid for one in found.engines}
+    assert (len(found.engines), found.engines_not_followed) == (MAX_ENGINES, 2)
+
+
+def test_server_is_followed_when_it_has_evidence(tmp_path: Path) -> None:
+    """Fakes and server are of one account: only memory and socket tell them apart."""
+    host = crowded(tmp_path, MAX_ENGINES)
+    folder = host.add(1900, LLAMA, start=78)
+    collector = Collector(host.roots, True, (), None, host.net)
+    assert 1900 not in {one.pid for one in collector.collect().engines}
+    (folder / "stat").write_text((folder / "stat").read_text().replace(" 5 0 0", f" {GIB // mmap.PAGESIZE} 0 0"))
+    host.listen(1900, dead_port())
+    rounds = [{one.pid for one in collector.collect().engines} for _ in range(COMPARED_TURNS)]
+
+    assert 1900 in rounds[-1]
+    assert [len(one) for one in rounds] == [MAX_ENGINES] * COMPARED_TURNS
+
+
+def test_processes_beyond_the_limit_of_an_account_are_counted(tmp_path: Path) -> None:
+    host = crowded(tmp_path, MAX_PER_ACCOUNT + 5)
+    host.add(900_000, LLAMA, uid=1001)
+    found = Collector(host.roots, True, (), None, host.net).collect()
+
+    assert 900_000 in {one.pid for one in found.engines}
+    assert found.engines_not_followed == MAX_PER_ACCOUNT + 6 - MAX_ENGINES
 
 
 def test_no_server_beyond_the_limit_is_no_line(tmp_path: Path) -> None:

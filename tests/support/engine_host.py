@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import struct
@@ -32,11 +33,20 @@ class EngineHost:
     def roots(self) -> Roots:
         return Roots(self.proc, self.root / "sys", self.root)
 
-    def add(self, pid: int, argv: Sequence[str], parent: int = 1, uid: int = 1000, start: int = 77) -> Path:
+    def add(
+        self,
+        pid: int,
+        argv: Sequence[str],
+        parent: int = 1,
+        uid: int = 1000,
+        start: int = 77,
+        resident_bytes: int = 20480,
+    ) -> Path:
         folder = self.proc / str(pid)
         (folder / "fd").mkdir(parents=True)
         (folder / "net").mkdir()
-        columns = [pid, "(x)", "S", parent, pid, pid, 0, -1, 0x400100, *[0] * 10, 20, 0, start, 999, 5, *[0] * 28]
+        columns = [pid, "(x)", "S", parent, pid, pid, 0, -1, 0x400100, *[0] * 10, 20, 0]
+        columns += [start, 999, resident_bytes // mmap.PAGESIZE, *[0] * 28]
         (folder / "stat").write_text(" ".join(map(str, columns)) + "\n")
         (folder / "status").write_text(
             f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t{uid}\t{uid}\t{uid}\t{uid}\nGroups:\t\n"

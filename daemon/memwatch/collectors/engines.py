@@ -19,9 +19,11 @@ from memwatch.engines.kinds import KIND_BY_NAME
 from memwatch.engines.records import Engine, ServedBy
 from memwatch.engines.server import Address, EngineServer, SizeModel
 from memwatch.findings import Findings
+from memwatch.linux.accounts import Accounts
 from memwatch.linux.engine_processes import EngineProcesses, ServerProcess
+from memwatch.linux.engine_slots import EngineSlots, find_listeners
 from memwatch.linux.files import Roots, SourceUnavailable
-from memwatch.linux.listeners import Listener, read_listeners, read_socket_inodes
+from memwatch.linux.listeners import ListenerTables
 from memwatch.linux.process_files import Passwd
 from memwatch.linux.tcp_peer import NET
 from memwatch.model import Absent
@@ -109,6 +111,8 @@ class Collector(BaseCollector):
         self._configured = [(one, self._server(one.kind, one.address)) for one in configured]
         self._found: dict[tuple[int, int], Found] = {}
         self._kinds: list[str] = []
+        self._slots = EngineSlots(roots.procfs)
+        self._tables = ListenerTables()
         self._turn = 0
         self._folder = -1
         if discover:
@@ -116,7 +120,7 @@ class Collector(BaseCollector):
                 self._folder = os.open(roots.procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as error:
                 raise SourceUnavailable(f"{roots.procfs}: {error.strerror}") from error
-            self._processes = EngineProcesses(self._folder)
+            self._processes = EngineProcesses(self._folder, Accounts(roots.rootfs))
 
     @classmethod
     def create(cls, host: Host) -> Collector:
@@ -125,13 +129,13 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         self._turn += 1
-        running = self._processes.find() if self._folder >= 0 else []
+        self._tables = ListenerTables()
+        present = self._processes.find() if self._folder >= 0 else []
+        running = self._slots.choose(present, self._tables)
         self._kinds = [one.kind.name for one in running]
         if running:
             self._passwd.refresh()
-        self._found = {
-            key: self._found[key] for one in running if (key := (one.pid, one.start_ticks)) in self._found
-        }
+        self._found = {one.key: self._found[one.key] for one in running if one.key in self._found}
         asked = [self._prepare_found(one) for one in running]
         urls = {one.blank.url for one in asked}
         asked += [
@@ -141,7 +145,7 @@ class Collector(BaseCollector):
         ]
         ask_all([one for one in asked if one.server])
         engines = [one.server.build(one.blank) if one.server else one.blank for one in asked]
-        not_followed = self._processes.not_followed if self._folder >= 0 else 0
+        not_followed = self._processes.not_followed + len(present) - len(running) if self._folder >= 0 else 0
         return Findings(engines=with_unique_ids(engines), engines_not_followed=not_followed)
 
     def close(self) -> None:
@@ -158,11 +162,10 @@ class Collector(BaseCollector):
         return Asked(blank, server)
 
     def _prepare_found(self, process: ServerProcess) -> Asked:
-        key = process.pid, process.start_ticks
-        found = self._found.get(key)
+        found = self._found.get(process.key)
         is_silent = found is not None and (found.server is None or found.server.is_silent)
         if found is None or (is_silent and self._turn - found.turn >= SEARCH_TURNS):
-            found = self._found[key] = self._locate(process, found)
+            found = self._found[process.key] = self._locate(process, found)
         kind, server = process.kind, found.server
         port = server.address.port if server else process.pid
         blank = Engine(
@@ -180,12 +183,12 @@ class Collector(BaseCollector):
     def _locate(self, process: ServerProcess, before: Found | None) -> Found:
         """Find the socket of a server. One that listens where it did before is kept, with its counters."""
         kind = process.kind
-        listeners = self._listeners_of(process)
+        listeners = find_listeners(self._roots.procfs, process, self._tables)
         preferred = next((n for n in (process.command.number(name) for name in kind.port_options) if n), kind.port)
         listeners.sort(key=lambda one: (one.port != preferred, one.port))
         if not listeners:
             return Found(None, NO_SOCKET, self._turn)
-        ours = read_listeners(self._net)
+        ours = self._tables.read(self._net)
         first = next((one for one in listeners if one.inode in ours), None)
         host = first.loopback if first else None
         if first is None:
@@ -197,22 +200,6 @@ class Collector(BaseCollector):
         if before is not None and before.server is not None and before.server.address == address:
             return Found(before.server, "", self._turn)
         return Found(self._server(kind.name, address, process), "", self._turn)
-
-    def _listeners_of(self, process: ServerProcess) -> list[Listener]:
-        """Return the sockets of a server, or of the processes that it started if it has none.
-
-        Without access to their descriptors: those of its user at the port of its command line.
-        """
-        rows = read_listeners(self._roots.procfs / str(process.pid) / "net")
-        held = [read_socket_inodes(self._roots.procfs / str(pid)) for pid in process.pids]
-        for inodes in (held[0], frozenset().union(*(one for one in held if one is not None))):
-            found = [row for inode, row in rows.items() if inodes and inode in inodes]
-            if found:
-                return found
-        if None not in held:
-            return []
-        ports = {process.kind.port, *(process.command.number(name) for name in process.kind.port_options)}
-        return [row for row in rows.values() if row.port in ports and row.uid == process.uid]
 
     def _published_address(self, kind: str) -> Address | None:
         """Return the configured address of a server in a container, whose port the container's runtime forwards.

@@ -9,14 +9,24 @@ from msgspec import Struct, field
 
 from memwatch.engines.command import Command
 from memwatch.engines.kinds import EngineKind, find_kind, may_start_engine
+from memwatch.linux.accounts import Accounts
 from memwatch.linux.files import ParseError
-from memwatch.linux.process_files import STAT_BYTES, STATUS_BYTES, parse_stat, parse_uid, read_at
+from memwatch.linux.process_files import (
+    STAT_BYTES,
+    STATUS_BYTES,
+    Stat,
+    parse_real_uid,
+    parse_stat,
+    parse_uid,
+    read_at,
+)
 from memwatch.linux.process_table import NewProcessCheck
 
 COMMAND_BYTES = 16384
 # On a machine that starts more processes at once, the others are looked at in the next round.
 MAX_NEW = 1024
-MAX_ENGINES = 16
+# Servers of one account that are looked at. More than are followed: those without evidence may be first.
+MAX_PER_ACCOUNT = 32
 MAX_MEMBERS = 256
 # /proc is listed at least this often, once a minute.
 LISTED_TURNS = 12
@@ -24,16 +34,33 @@ LISTED_TURNS = 12
 
 class ServerProcess(Struct):
     """The first process of a model server, and those that it started. `inner`: command line of the one of them that
-    holds the model, if it is an engine itself."""
+    holds the model, if it is an engine itself.
+
+    `account`: that of the user who started it (see `memwatch.linux.accounts`). `evidence` that it is a server: 0 to
+    2.
+    """
 
     pid: int
     start_ticks: int
     uid: int | None
     kind: EngineKind
     command: Command
+    account: int | None = None
+    pages: int = 0
+    evidence: int = 0
     inner: Command = Command()
     members: dict[int, int] = field(default_factory=dict)  # start ticks by PID
+    member_pages: dict[int, int] = field(default_factory=dict)
     uncounted: set[int] = field(default_factory=set)  # processes beyond MAX_MEMBERS
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.pid, self.start_ticks
+
+    @property
+    def held_pages(self) -> int:
+        """Resident pages of its processes; those that they share count for each."""
+        return self.pages + sum(self.member_pages.values())
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -47,9 +74,9 @@ class EngineProcesses:
     once.
     """
 
-    def __init__(self, folder: int) -> None:
+    def __init__(self, folder: int, accounts: Accounts) -> None:
         """`folder`: descriptor of procfs."""
-        self._folder = folder
+        self._folder, self._accounts = folder, accounts
         self._new = NewProcessCheck(folder)
         self._seen: set[int] = set()
         self._young: set[int] = set()
@@ -60,12 +87,16 @@ class EngineProcesses:
 
     @property
     def not_followed(self) -> int:
-        """Return the number of servers beyond MAX_ENGINES. One of them is followed when another has ended."""
+        """Return the number of servers beyond MAX_PER_ACCOUNT. One of them counts when another has ended."""
         return len(self._beyond)
 
     def find(self) -> list[ServerProcess]:
         """Return the servers. Their workers are checked only if processes started or once a minute."""
-        ended = [server for server in self._servers.values() if not self._runs(server.pid, server.start_ticks)]
+        ended = []
+        for server in self._servers.values():
+            pages = self._read_pages(server.pid, server.start_ticks)
+            server.pages = server.pages if pages is None else pages
+            ended += [server] if pages is None else []
         for server in ended:
             self._drop(server)
         if ended:
@@ -77,6 +108,7 @@ class EngineProcesses:
         return list(self._servers.values())
 
     def _scan(self) -> None:
+        self._accounts.refresh()
         present = {int(name) for name in os.listdir(self._folder) if name.isdecimal()}
         self._seen &= present
         self._beyond &= present
@@ -103,25 +135,28 @@ class EngineProcesses:
         command = read_command(self._folder, pid)
         kind, parent = find_kind(command), self._server_of.get(stat.parent)
         if parent is not None and (kind is None or kind is not parent.kind or kind.name != "llama.cpp"):
-            self._join(pid, stat.start_ticks, parent, command if kind or _is_runner(command) else Command())
+            self._join(stat, parent, command if kind or _is_runner(command) else Command())
             return True
         if kind is None:
             return False
-        if len(self._servers) >= MAX_ENGINES:
+        status = read_at(self._folder, f"{pid}/status", STATUS_BYTES) or b""
+        account = self._accounts.of(parse_real_uid(status))
+        if sum(one.account == account for one in self._servers.values()) >= MAX_PER_ACCOUNT:
             self._beyond.add(pid)
             return True
         self._beyond.discard(pid)
-        uid = parse_uid(read_at(self._folder, f"{pid}/status", STATUS_BYTES) or b"")
-        self._servers[pid] = self._server_of[pid] = ServerProcess(pid, stat.start_ticks, uid, kind, command)
+        server = ServerProcess(pid, stat.start_ticks, parse_uid(status), kind, command, account, stat.rss_pages)
+        self._servers[pid] = self._server_of[pid] = server
         return True
 
-    def _join(self, pid: int, start_ticks: int, server: ServerProcess, inner: Command) -> None:
+    def _join(self, stat: Stat, server: ServerProcess, inner: Command) -> None:
         if len(server.members) < MAX_MEMBERS:
-            server.members[pid] = start_ticks
-            self._server_of[pid] = server
+            server.members[stat.pid] = stat.start_ticks
+            server.member_pages[stat.pid] = stat.rss_pages
+            self._server_of[stat.pid] = server
             server.inner = inner if inner.argv else server.inner
         else:
-            server.uncounted.add(pid)
+            server.uncounted.add(stat.pid)
 
     def _drop(self, server: ServerProcess) -> None:
         """Drop a server. Its workers are looked at again: they may have another parent now."""
@@ -133,17 +168,20 @@ class EngineProcesses:
     def _drop_ended_members(self) -> None:
         for server in self._servers.values():
             for pid, started in list(server.members.items()):
-                if not self._runs(pid, started):
-                    del server.members[pid], self._server_of[pid]
+                pages = self._read_pages(pid, started)
+                if pages is None:
+                    del server.members[pid], server.member_pages[pid], self._server_of[pid]
                     self._seen.discard(pid)
+                else:
+                    server.member_pages[pid] = pages
             server.inner = server.inner if server.members else Command()
 
-    def _runs(self, pid: int, started: int) -> bool:
-        """Return True if the process has not ended, also if its id was reused."""
+    def _read_pages(self, pid: int, started: int) -> int | None:
+        """Return the resident pages of a process, None if it has ended, also if its id was reused."""
         with contextlib.suppress(ParseError):
             stat = parse_stat(read_at(self._folder, f"{pid}/stat", STAT_BYTES) or b"")
-            return stat is not None and stat.start_ticks == started
-        return False
+            return stat.rss_pages if stat is not None and stat.start_ticks == started else None
+        return None
 
 
 def read_command(folder: int, pid: int) -> Command:

@@ -19,6 +19,8 @@ TABLES = ("tcp", "tcp6")
 MAX_ROWS = 4096
 # A server with thousands of connections has as many descriptors.
 MAX_DESCRIPTORS = 4096
+# Each takes 8 ms. A user may create thousands of them.
+MAX_NAMESPACES = 32
 _SOCKET = re.compile(r"socket:\[(\d{1,20})\]")
 
 
@@ -82,16 +84,43 @@ def decode_address(text: bytes) -> str | None:
     return str(IPv4Address(packed) if len(words) == 1 else IPv6Address(packed))
 
 
-def read_socket_inodes(folder: Path) -> frozenset[int] | None:
-    """Return the sockets that a process holds, None if its descriptors may not be read. `folder`: /proc/PID."""
-    found = set()
+def read_socket_inodes(folder: Path, most: int = MAX_DESCRIPTORS) -> tuple[frozenset[int], int] | None:
+    """Return the sockets among the first descriptors of a process, and the number of these.
+
+    None if they may not be read. `folder`: /proc/PID.
+    """
+    found, count = set(), 0
     try:
         with os.scandir(folder / "fd") as entries:
-            for _, entry in zip(range(MAX_DESCRIPTORS), entries, strict=False):
+            for count, entry in zip(range(1, most + 1), entries, strict=False):  # noqa: B007
                 with contextlib.suppress(OSError):
                     match = _SOCKET.fullmatch(os.readlink(entry.path))
                     if match:
                         found.add(int(match[1]))
     except OSError:
         return None
-    return frozenset(found)
+    return frozenset(found), count
+
+
+class ListenerTables:
+    """The listening sockets of network namespaces, each read once. One object serves one round.
+
+    All processes of a namespace share the file: its inode tells namespaces apart, also where the link ns/net may
+    not be read (Linux 6.18).
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[int, int], dict[int, Listener]] = {}
+
+    def read(self, net: Path) -> dict[int, Listener]:
+        """Return the sockets by inode, none if too many namespaces were read. `net`: /proc/PID/net."""
+        try:
+            status = (net / TABLES[0]).stat()
+        except OSError:
+            return {}
+        key = status.st_dev, status.st_ino
+        if key not in self._read:
+            if len(self._read) >= MAX_NAMESPACES:
+                return {}
+            self._read[key] = read_listeners(net)
+        return self._read[key]
