@@ -59,6 +59,7 @@ OTHERS: dict[tuple[str, ...], str] = {
     ("engines", "chat", "name"): '"other"',
     ("engines", "chat", "url"): '"http://127.0.0.1:8001"',
     ("engines", "chat", "token"): '"file:/etc/memwatchd/other-token"',
+    ("engines", "chat", "user"): '"other"',
     ("alerts", "apprise", "chat", "url"): '"json://other/"',
     ("collectors", "containers", "socket"): '"unix:/run/podman/podman.sock"',
     ("collectors", "journal", "path"): '"/bin/sh"',

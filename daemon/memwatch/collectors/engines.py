@@ -23,6 +23,7 @@ from memwatch.linux.accounts import Accounts
 from memwatch.linux.engine_processes import EngineProcesses, ServerProcess
 from memwatch.linux.engine_slots import EngineSlots, find_listeners
 from memwatch.linux.files import Roots, SourceUnavailable
+from memwatch.linux.key_owner import KeyOwner
 from memwatch.linux.listeners import ListenerTables
 from memwatch.linux.process_files import Passwd
 from memwatch.linux.tcp_peer import NET
@@ -108,6 +109,11 @@ class Collector(BaseCollector):
         self._size_model = size_model
         self._monotonic, self._resolve = monotonic, resolve
         self._passwd = Passwd(roots.rootfs / "etc/passwd")
+        self._owners = {
+            one.address.url: KeyOwner(one.name, one.address.user, self._passwd)
+            for one in configured
+            if one.address.token
+        }
         self._configured = [(one, self._server(one.kind, one.address)) for one in configured]
         self._found: dict[tuple[int, int], Found] = {}
         self._kinds: list[str] = []
@@ -222,7 +228,9 @@ class Collector(BaseCollector):
         read = self._size_model
 
         size: SizeModel | None = None if read is None else lambda query: read(replace(query, by=by))
-        return EngineServer(KIND_BY_NAME[kind], address, size, self._monotonic, None, self._resolve)
+        owner = self._owners.get(address.url)
+        admit = owner.admit if owner else None
+        return EngineServer(KIND_BY_NAME[kind], address, size, self._monotonic, admit, self._resolve)
 
 
 def ask_all(asked: Sequence[Asked]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from memwatch.config_state import ConfigState
 from memwatch.doctor.model import Check, Verdict
+from memwatch.engines.server import NOT_SENT
 from memwatch.model import Absent, Architecture, Device
 from memwatch.snapshot import CollectorStatus, Snapshot
 from memwatch.units import size
@@ -44,12 +45,13 @@ _MISSING = {"kmsg": "errors of GPU drivers, and processes that the OOM killer en
 
 
 def run_checks(snapshot: Snapshot) -> Iterator[Check]:
-    """Check pools, devices, processes and collectors, in this order."""
+    """Check pools, devices, processes, model servers and collectors, in this order."""
     yield from _pools(snapshot)
     yield from _gpus(snapshot)
     for device in snapshot.devices:
         yield from _device(device)
     yield from _processes(snapshot)
+    yield from _engines(snapshot)
     yield from check_collectors(snapshot)
 
 
@@ -123,6 +125,15 @@ def check_config(config: ConfigState) -> Iterator[Check]:
     """Each setting of the daemon that is not in force is a problem."""
     for number, problem in enumerate(config.problems, start=1):
         yield Check(f"config.{number}", Verdict.PROBLEM, problem, CONFIG_REMEDY)
+
+
+def _engines(snapshot: Snapshot) -> Iterator[Check]:
+    """Check that the key of each model server reaches it."""
+    for number, engine in enumerate(snapshot.engines):
+        for note in engine.notes:
+            if NOT_SENT in note:
+                what, _, remedy = note.rstrip(".").partition("; ")
+                yield Check(f"engines.{number}", Verdict.PROBLEM, f"{engine.id}: {what}", remedy or None)
 
 
 def check_locked_memory(lock_error: str | None) -> Iterator[Check]:

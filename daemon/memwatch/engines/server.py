@@ -33,6 +33,7 @@ MAX_TIMES_USED_UP = 2
 MAX_SILENT_SECONDS = 300.0
 NO_ANSWER = "no answer"
 NOT_ALLOWED = frozenset({401, 403})
+NOT_SENT = "its API key is not sent"
 WANTS_KEY = "It wants an API key: name it under [[engines]] with its token."
 
 TOO_OFTEN = "The files of its model are read once a minute."
@@ -41,13 +42,14 @@ SizeModel = Callable[[ModelQuery], ModelSizes]
 
 
 class Address(Struct, frozen=True):
-    """Address of a server. `prefix`: path before that of each request."""
+    """Address of a server. `prefix`: path before that of each request. `user`: the one who may get the token."""
 
     host: str
     port: int
     prefix: str = ""
     token: str = ""
     is_tls: bool = False
+    user: str = ""
 
     @property
     def url(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from memwatch.collectors.engines import EngineAddress, EngineAddresses
@@ -15,6 +16,16 @@ from memwatchd.settings.values import parse_tuple
 
 KindName = Literal["vllm", "sglang", "llama.cpp", "ollama", "tgi", "tensorrt-llm", "triton", "openai"]
 MAX_ENGINES = 32
+
+
+# As useradd(8) permits, with the dot that others do.
+USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?")
+
+
+def parse_user(value: object) -> str:
+    if not isinstance(value, str) or not USER.fullmatch(value):
+        raise InvalidValueError('is not the name or the number of a user, in quotes, such as "vllm" or "998"')
+    return value
 
 
 class EngineServer(Section, frozen=True, kw_only=True):
@@ -31,10 +42,14 @@ class EngineServer(Section, frozen=True, kw_only=True):
         ),
     ] = None
 
+    user: Annotated[
+        str | None, Converter(parse_user), Accepts("the name or the number of a user", '"vllm"', shown=False)
+    ] = None
+
     @property
     def address(self) -> EngineAddress:
         url, token = self.url, self.token.text if self.token else ""
-        at = Address(url.host, url.port, url.path.rstrip("/"), token, url.scheme == "https")
+        at = Address(url.host, url.port, url.path.rstrip("/"), token, url.scheme == "https", self.user or "")
         return EngineAddress(self.kind, self.name, at)
 
 
