@@ -16,7 +16,8 @@ from memwatch.collectors.base import BaseCollector, Host
 from memwatch.engines.command import Command
 from memwatch.engines.exchange import SHARE_SECONDS, run_all
 from memwatch.engines.kinds import KIND_BY_NAME
-from memwatch.engines.records import Engine, ServedBy
+from memwatch.engines.model_reader import ModelReader
+from memwatch.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
 from memwatch.engines.server import Address, EngineServer, SizeModel
 from memwatch.findings import Findings
 from memwatch.linux.accounts import Accounts
@@ -32,6 +33,8 @@ from memwatch.options import Doc, SwitchableOptions
 from memwatch.runtime.http_get import Resolve
 
 PERIOD_SECONDS = 5.0
+# Sizes that are read later than this after the share of the servers are shown in the next round.
+READ_SECONDS = 0.5
 # A server opens its socket some minutes after its start, when its model is loaded.
 SEARCH_TURNS = 3
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -96,7 +99,7 @@ class Collector(BaseCollector):
         roots: Roots,
         discover: bool = True,
         configured: Sequence[EngineAddress] = (),
-        size_model: SizeModel | None = None,
+        read_model: Callable[[ModelQuery], ModelSizes] | None = None,
         net: Path = NET,
         monotonic: Callable[[], float] = time.monotonic,
         resolve: Resolve = socket.getaddrinfo,
@@ -106,7 +109,7 @@ class Collector(BaseCollector):
             raise SourceUnavailable("discovery is off, and no server is configured under [[engines]]")
         self._roots = roots
         self._net = net
-        self._size_model = size_model
+        self._reader = ModelReader(read_model) if read_model else None
         self._monotonic, self._resolve = monotonic, resolve
         self._passwd = Passwd(roots.rootfs / "etc/passwd")
         self._owners = {
@@ -149,7 +152,7 @@ class Collector(BaseCollector):
             for one, server in self._configured
             if server.address.url not in urls
         ]
-        ask_all([one for one in asked if one.server])
+        ask_all([one for one in asked if one.server], self._reader)
         engines = [one.server.build(one.blank) if one.server else one.blank for one in asked]
         not_followed = self._processes.not_followed + len(present) - len(running) if self._folder >= 0 else 0
         return Findings(engines=with_unique_ids(engines), engines_not_followed=not_followed)
@@ -225,16 +228,17 @@ class Collector(BaseCollector):
         by = process and ServedBy(
             process.pid, process.start_ticks, str(self._roots.procfs), str(self._roots.rootfs)
         )
-        read = self._size_model
-
-        size: SizeModel | None = None if read is None else lambda query: read(replace(query, by=by))
+        size: SizeModel | None = None
+        if (reader := self._reader) is not None:
+            account = process.account if process else None
+            size = lambda query: reader.size(replace(query, by=by), account)  # noqa: E731
         owner = self._owners.get(address.url)
         admit = owner.admit if owner else None
         return EngineServer(KIND_BY_NAME[kind], address, size, self._monotonic, admit, self._resolve)
 
 
-def ask_all(asked: Sequence[Asked]) -> None:
-    """Ask the servers at once, each within its share of the round."""
+def ask_all(asked: Sequence[Asked], reader: ModelReader | None) -> None:
+    """Ask the servers at once, each within its share of the round. Wait a little for the sizes of their models."""
     deadline = time.monotonic() + SHARE_SECONDS
     begun = [(one, one.server.begin(one.command, one.inner, deadline)) for one in asked if one.server is not None]
     bounded = [exchange for one, exchange in begun if exchange and one.server and not one.server.may_hang]
@@ -243,6 +247,8 @@ def ask_all(asked: Sequence[Asked]) -> None:
     for one, exchange in begun:
         if one.server is not None and exchange is not None:
             one.server.take(exchange, one.command, one.inner)
+    if reader is not None:
+        reader.wait(deadline + READ_SECONDS)
 
 
 def _notes(found: Found, process: ServerProcess) -> Iterator[str]:

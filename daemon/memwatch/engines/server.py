@@ -37,8 +37,10 @@ NOT_SENT = "its API key is not sent"
 WANTS_KEY = "It wants an API key: name it under [[engines]] with its token."
 
 TOO_OFTEN = "The files of its model are read once a minute."
+NOT_YET = "The files of its model are not read yet."
 
-SizeModel = Callable[[ModelQuery], ModelSizes]
+# Return the sizes of a model, None while its files are being read.
+SizeModel = Callable[[ModelQuery], "ModelSizes | None"]
 
 
 class Address(Struct, frozen=True):
@@ -86,7 +88,8 @@ class EngineServer:
         self._before: tuple[float, Counters] | None = None
         self._sizes = ModelSizes()
         self._sized: ModelQuery | None = None
-        self._sized_at = float("-inf")
+        self._wanted: ModelQuery | None = None
+        self._wanted_at = float("-inf")
         self._tls: ssl.SSLContext | None = None
 
     @property
@@ -188,10 +191,15 @@ class EngineServer:
         query = ModelQuery(reading.model_path, reading.cache)
         if query == self._sized:
             return self._sizes
-        if now - self._sized_at < RARE_SECONDS:
-            return ModelSizes(note=TOO_OFTEN)
-        self._sizes, self._sized, self._sized_at = self._size_model(query), query, now
-        return self._sizes
+        if query != self._wanted:
+            if now - self._wanted_at < RARE_SECONDS:
+                return ModelSizes(note=TOO_OFTEN)
+            self._wanted, self._wanted_at = query, now
+        sizes = self._size_model(query)
+        if sizes is None:
+            return ModelSizes(note=NOT_YET)
+        self._sizes, self._sized = sizes, query
+        return sizes
 
 
 def is_needed(reading: EngineReading) -> bool:

@@ -159,7 +159,7 @@ def _are_parts(files: Sequence[ModelPath]) -> bool:
 def read_gguf(files: Sequence[ModelPath]) -> Checkpoint:
     """Read the parts of one model. Raises InvalidInputError and OSError."""
     # Only the first part has the metadata; each part has some of the tensors.
-    heads = [gguf.read_head(file) for file in files]
+    heads = gguf.read_heads(files)
     weights, numbers = (sum(getattr(head, name) for head in heads) for name in ("tensor_bytes", "parameters"))
     bytes_each = min(16.0, max(0.125, weights / numbers)) if numbers else 2.0
     context = heads[0].keys.get(f"{heads[0].keys.get('general.architecture')}.context_length")

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from msgspec import Struct
 
 from memwatch.planning.config_keys import Json, number
-from memwatch.planning.model_file import ModelPath, list_files, read_small
+from memwatch.planning.model_file import HeaderLimit, ModelPath, list_files, read_small
 from memwatch.planning.pipeline import Pipeline
 from memwatch.planning.safetensors import checked_bytes, list_tensors, parse_object, read_header
 from memwatch.planning.sizes import InvalidInputError
@@ -69,7 +69,8 @@ def read_folder(path: ModelPath) -> Found:
     denoiser = next((name for name in DENOISERS if name in known), "")
     if not denoiser:
         raise InvalidInputError(f"{path}: {MODEL_INDEX} names no folder called unet or transformer")
-    parts = {name: _read_component(path / name) for name in known}
+    limit = HeaderLimit()
+    parts = {name: _read_component(path / name, limit) for name in known}
     encoders = [part for name, part in parts.items() if name.startswith("text_encoder")]
     if not parts[denoiser].size_bytes:
         raise InvalidInputError(f"{path / denoiser}: has no safetensors files; is the download complete?")
@@ -101,14 +102,15 @@ def _build(denoiser: Part, encoders: Iterable[Part], vae: Part, shape: Mapping[s
     )
 
 
-def _read_component(path: ModelPath) -> Part:
+def _read_component(path: ModelPath, limit: HeaderLimit) -> Part:
     """Sum the tensors of one component. Of several variants the one in 16 bits, which pipelines are loaded in."""
+    limit.begin_component()
     files = list_files(path, "*.safetensors")
     small = [file for file in files if ".fp16" in file.name or ".bf16" in file.name]
     plain = [file for file in files if file not in small]
     tensors: dict[str, tuple[tuple[int, ...], int]] = {}
     for file in small or plain:
-        header, room = read_header(file)
+        header, room = read_header(file, limit)
         checked_bytes(header, room, str(file))
         if len(tensors) + len(header) > MAX_TENSORS:
             raise InvalidInputError(f"{path}: has more than {MAX_TENSORS} tensors, the most that are read")

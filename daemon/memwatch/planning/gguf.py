@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from memwatch.planning.model_file import ModelPath, open_model
+from memwatch.planning.model_file import HeaderLimit, ModelPath, open_model
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.printable import decode
 
@@ -128,9 +128,17 @@ class GgufReader:
         self._left -= count
 
 
-def read_head(path: ModelPath) -> GgufHeader:
+def read_heads(paths: Iterable[ModelPath]) -> list[GgufHeader]:
+    """Read the headers of all parts of one model. Raises InvalidInputError as `read_head` and HeaderLimit do."""
+    limit = HeaderLimit()
+    return [read_head(path, limit) for path in paths]
+
+
+def read_head(path: ModelPath, limit: HeaderLimit | None = None) -> GgufHeader:
     """Read the header of a GGUF file. Raises InvalidInputError for any other file and for a truncated one."""
+    limit = limit or HeaderLimit()
     with open_model(path) as (file, status):
+        limit.check_new(status, str(path))
         size = status.st_size
         reader = GgufReader(file, size, str(path))
         if reader.take(4) != b"GGUF":
@@ -141,6 +149,7 @@ def read_head(path: ModelPath) -> GgufHeader:
         tensors = reader.count("Q", MAX_TENSORS, "tensors")
         keys = dict(_key(reader) for _ in range(reader.count("Q", MAX_KEYS, "keys")))
         spans = [_tensor(reader) for _ in range(tensors)]
+        limit.spend(reader.position, str(path))
         start = _align(reader.position, keys, reader.name)
     end = start + _find_end(spans, str(path))
     if end > size:

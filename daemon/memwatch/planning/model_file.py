@@ -15,6 +15,42 @@ from memwatch.runtime.regular_file import NOT_REGULAR, NotRegularError, open_reg
 
 ModelPath: TypeAlias = Path | UserPath
 
+# Headers of all files of one model: those of 50,000 tensors have 6 MB.
+MAX_MODEL_HEADER_BYTES = 64 << 20
+
+
+class HeaderLimit:
+    """Limits of the headers of one model: bytes in all, and each file once.
+
+    A folder may have thousands of names for one large header, and thousands of large headers.
+    """
+
+    def __init__(self) -> None:
+        self._left: int = MAX_MODEL_HEADER_BYTES
+        self._seen: set[tuple[int, int]] = set()
+
+    def is_new(self, status: os.stat_result) -> bool:
+        """Return False if a file was read under another name: its tensors would count twice."""
+        key = status.st_dev, status.st_ino
+        is_new = key not in self._seen
+        self._seen.add(key)
+        return is_new
+
+    def begin_component(self) -> None:
+        """Let files count again: two components of a pipeline may have the same."""
+        self._seen.clear()
+
+    def check_new(self, status: os.stat_result, name: str) -> None:
+        if not self.is_new(status):
+            raise InvalidInputError(f"{name}: is another name of a file that is already counted")
+
+    def spend(self, count: int, name: str) -> None:
+        """Raise InvalidInputError if the bytes of a header would be too many."""
+        if count > self._left:
+            most = MAX_MODEL_HEADER_BYTES
+            raise InvalidInputError(f"{name}: at most {most} bytes of a model's headers are read")
+        self._left -= count
+
 
 @contextmanager
 def open_model(path: ModelPath) -> Iterator[tuple[BufferedReader, os.stat_result]]:

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 from msgspec import MsgspecError, Struct, convert
 from msgspec.json import Decoder
 
-from memwatch.planning.model_file import ModelPath, open_model
+from memwatch.planning.model_file import HeaderLimit, ModelPath, open_model
 from memwatch.planning.sizes import InvalidInputError
 
 # The format allows 100 MB; 6 MB hold 50,000 tensors. A header with errors is described up to the second limit.
@@ -36,27 +36,30 @@ Json = dict[str, Any]
 def sum_tensor_bytes(paths: Iterable[ModelPath]) -> int:
     """Return the bytes of all tensors of several files.
 
-    Raises InvalidInputError if a header does not match the size of its file, and if two names are the same file:
-    its tensors would count twice, and a folder may have thousands of names for one large header.
+    Raises InvalidInputError if a header does not match the size of its file, and for the reasons of HeaderLimit.
     """
-    total, seen = 0, set[tuple[int, int]]()
+    total, limit = 0, HeaderLimit()
     for path in paths:
         with open_model(path) as (file, status):
-            if (status.st_dev, status.st_ino) in seen:
-                raise InvalidInputError(f"{path}: is another name of a file that is already counted")
-            seen.add((status.st_dev, status.st_ino))
-            header, room = _read_header(file, status.st_size, str(path))
+            limit.check_new(status, str(path))
+            header, room = _read_header(file, status.st_size, str(path), limit)
         total += checked_bytes(header, room, str(path))
     return total
 
 
-def read_header(path: ModelPath) -> tuple[Mapping[str, object], int]:
-    """Return the header of a file and the bytes after it. Raises InvalidInputError."""
+def read_header(path: ModelPath, limit: HeaderLimit | None = None) -> tuple[Mapping[str, object], int]:
+    """Return the header of a file and the bytes after it; nothing of a file that was read under another name.
+
+    Raises InvalidInputError.
+    """
+    limit = limit or HeaderLimit()
     with open_model(path) as (file, status):
-        return _read_header(file, status.st_size, str(path))
+        return _read_header(file, status.st_size, str(path), limit) if limit.is_new(status) else ({}, 0)
 
 
-def _read_header(file: BufferedReader, size: int, name: str) -> tuple[Mapping[str, object], int]:
+def _read_header(
+    file: BufferedReader, size: int, name: str, limit: HeaderLimit
+) -> tuple[Mapping[str, object], int]:
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > size - 8:
         raise InvalidInputError(
@@ -66,6 +69,7 @@ def _read_header(file: BufferedReader, size: int, name: str) -> tuple[Mapping[st
         raise InvalidInputError(
             f"{name}: the header should have {length} bytes; at most {MAX_HEADER_BYTES} are read"
         )
+    limit.spend(length, name)
     return parse_header(file.read(length), name), size - 8 - length
 
 

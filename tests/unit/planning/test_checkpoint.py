@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memwatch.planning import gguf as gguf_format
+from memwatch.planning import model_file
 from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.sizes import InvalidInputError
 from scripts.published_models import MODELS
@@ -170,6 +171,38 @@ def test_gguf_may_end_with_an_empty_string(strings: int, tmp_path: Path) -> None
     path.write_bytes(head + bytes(8 * strings - 1))
     with pytest.raises(InvalidInputError, match="the header is truncated"):
         gguf_format.read_head(path)
+
+
+@pytest.mark.parametrize("name", ["model-{:05}-of-00300.safetensors", "model-{:05}-of-00300.gguf"])
+@pytest.mark.parametrize("kind", ["link", "hard link"])
+def test_names_of_one_file_are_not_counted_twice(tmp_path: Path, name: str, kind: str) -> None:
+    first = tmp_path / name.format(1)
+    if first.suffix == ".gguf":
+        gguf(first, LLAMA_KEYS, {}, 0)
+    else:
+        safetensors(first, {"a": ("I8", [4])})
+    for number in range(2, 301):
+        other = tmp_path / name.format(number)
+        other.symlink_to(first.name) if kind == "link" else other.hardlink_to(first)
+    with pytest.raises(InvalidInputError, match="is another name of a file that is already counted"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model-{:05}-of-00004.safetensors", "model-{:05}-of-00004.gguf"])
+def test_headers_of_a_model_have_a_limit_together(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file has its limit as well, and a folder thousands of files."""
+    for number in range(1, 5):
+        path = tmp_path / name.format(number)
+        if path.suffix == ".gguf":
+            gguf(path, LLAMA_KEYS, {}, 0)
+        else:
+            safetensors(path, {"a": ("I8", [4])})
+    read_checkpoint(tmp_path)
+    monkeypatch.setattr(model_file, "MAX_MODEL_HEADER_BYTES", 3 * path.stat().st_size)
+    with pytest.raises(InvalidInputError, match="of a model's headers are read"):
+        read_checkpoint(tmp_path)
 
 
 def test_index_may_not_point_outside_its_folder(tmp_path: Path) -> None:

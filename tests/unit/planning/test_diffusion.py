@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.planning import diffusion
+from memwatch.planning import diffusion, model_file
 from memwatch.planning.answer import answer_model
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
 from memwatch.planning.diffusion import denoiser_fields
@@ -298,6 +298,33 @@ def test_single_file_may_have_the_most_tensors(
     else:
         with pytest.raises(InvalidInputError, match="has 6 tensors; at most 5"):
             read_checkpoint(path)
+
+
+def test_names_of_one_file_count_once_in_a_component_and_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their tensors have the same names, so that the number of tensors limits nothing."""
+    folder = samples.sdxl(tmp_path / "model")
+    expected = read_checkpoint(folder)
+    (file,) = (folder / "unet").glob("*.safetensors")
+    for number in range(300):
+        (folder / f"unet/{number}.safetensors").symlink_to(file.name)
+    with file.open("rb") as opened:
+        header = int.from_bytes(opened.read(8), "little")
+    monkeypatch.setattr(model_file, "MAX_MODEL_HEADER_BYTES", 20 * header)
+    assert read_checkpoint(folder) == expected
+
+
+def test_components_may_have_the_same_file(tmp_path: Path) -> None:
+    """A cache of Hugging Face has one file for all of the same content."""
+    folder = samples.sdxl(tmp_path / "model")
+    (first,) = (folder / "text_encoder").glob("*.safetensors")
+    (second,) = (folder / "text_encoder_2").glob("*.safetensors")
+    second.unlink()
+    second.symlink_to(first)
+    pipeline = read_checkpoint(folder).pipeline
+    assert pipeline is not None
+    assert pipeline.encoder_bytes == 2 * pipeline.largest_encoder_bytes
 
 
 @pytest.mark.parametrize("name", ["../unet", "/etc", "unet/../../x"])
