@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from memwatch.clock import Clock
 from memwatch.collectors import list_collectors
 from memwatch.collectors.base import CollectorEntry, Host, ScanOptions
-from memwatch.collectors.model_sizes import read_model_sizes
 from memwatch.config_state import ConfigState
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.incidents.store import IncidentStore
@@ -31,6 +30,7 @@ from memwatch.notify.outbox.outbox import Outbox
 from memwatch.notify.receiver import Receiver, Subscription
 from memwatch.notify.sender import Sender
 from memwatch.options import InvalidValueError
+from memwatch.planning.served_models import ServedModels
 from memwatch.recording.file_format import RecordingError
 from memwatch.render.silence_words import notice_lines, notices_of
 from memwatch.snapshot import Snapshot
@@ -88,7 +88,7 @@ def build_host(settings: Settings) -> Host:
         settings.processes.command_lines and not settings.web.is_open,  # they may contain passwords
     )
     options = (scan, engine_addresses(settings.engines), *settings.collectors.options)
-    return Host(build_roots(settings), options, size_model=read_model_sizes)
+    return Host(build_roots(settings), options, size_model=ServedModels().size)
 
 
 def build_rules(settings: Settings, player: Player | None = None) -> MonitorRules:

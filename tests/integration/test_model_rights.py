@@ -11,9 +11,10 @@ from tempfile import TemporaryDirectory
 import msgspec
 import pytest
 
-from memwatch.collectors.model_sizes import read_model_sizes
-from memwatch.engines.records import ModelQuery, ModelSizes, ServedBy
-from memwatch.planning.served_child import read_sizes
+from memwatch.engines.records import Cache, ModelQuery, ModelSizes, ServedBy
+from memwatch.planning.served import ServedModel, size_served
+from memwatch.planning.served_child import read_model
+from memwatch.planning.served_models import ServedModels
 from support.checkpoint_files import safetensors
 from support.engine_host import EngineHost
 from support.other_user import CAN_SWITCH, OTHER_UID, become_other
@@ -31,14 +32,19 @@ def read_as_other(query: ModelQuery) -> ModelSizes:
     if child == 0:
         try:
             become_other()
-            os.write(sink, msgspec.json.encode(read_sizes(query)))
+            os.write(sink, msgspec.json.encode(read_model(query)))
         finally:
             os._exit(0)
     os.close(sink)
     with os.fdopen(source, "rb") as answers:
         found = answers.read()
     os.waitpid(child, 0)
-    return msgspec.json.decode(found, type=ModelSizes)
+    return size_served(msgspec.json.decode(found, type=ServedModel), query.cache)
+
+
+def read_as_child(query: ModelQuery) -> ModelSizes:
+    """Read as the daemon does."""
+    return ServedModels().size(query)
 
 
 @pytest.fixture
@@ -59,7 +65,7 @@ def fill(host: EngineHost) -> EngineHost:
     return host
 
 
-@pytest.fixture(params=[read_model_sizes, read_as_other], ids=["child", "service"])
+@pytest.fixture(params=[read_as_child, read_as_other], ids=["child", "service"])
 def read(request: pytest.FixtureRequest) -> Read:
     found: Read = request.param
     return found
@@ -180,3 +186,22 @@ def test_index_that_names_a_file_of_another_user_says_nothing_of_it(host: Engine
         index.chmod(0o644)
         notes.append(read(query(host, "/models/model.safetensors.index.json")).note.replace(shard, "SHARD"))
     assert notes[0] == notes[1] != ""
+
+
+def test_model_of_a_process_is_read_once(host: EngineHost) -> None:
+    """A server may report another cache in each answer."""
+    models, asked = ServedModels(), query(host, "/models/open.safetensors")
+    assert models.size(asked) == ModelSizes(4 * KIB)
+    (host.root / "models/open.safetensors").unlink()
+    note = "The model's shape is not known: no config.json."
+    assert models.size(msgspec.structs.replace(asked, cache=Cache("cells", tokens=1))) == ModelSizes(
+        4 * KIB, note=note
+    )
+    assert models.size(query(host, "/models/open.safetensors", start=78)) == missing("/models/open.safetensors")
+
+
+def test_model_that_could_not_be_read_is_read_again(host: EngineHost) -> None:
+    models, path = ServedModels(), host.root / "models/late.safetensors"
+    assert models.size(query(host, "/models/late.safetensors")) == missing("/models/late.safetensors")
+    safetensors(path, TENSORS).chmod(0o644)
+    assert models.size(query(host, "/models/late.safetensors")) == ModelSizes(4 * KIB)

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO
 
 from memwatch.collectors.engines import Collector
-from memwatch.collectors.model_sizes import read_model_sizes
 from memwatch.engines.records import Engine
 from memwatch.linux.files import Roots
+from memwatch.planning.served_models import ServedModels
 from support.free_ports import free_port
 from support.written_models import random_weights, write_gguf
 
@@ -40,7 +40,7 @@ START_SECONDS = 60.0
 
 def ask(pid: int) -> Engine | None:
     """Return the server as the collector sees it, None until its model is loaded."""
-    collector = Collector(Roots(), size_model=read_model_sizes)
+    collector = Collector(Roots(), size_model=ServedModels().size)
     try:
         found = [one for one in collector.collect().engines if one.pid == pid]
     finally:

@@ -99,7 +99,7 @@ class Collector(BaseCollector):
         roots: Roots,
         discover: bool = True,
         configured: Sequence[EngineAddress] = (),
-        read_model: Callable[[ModelQuery], ModelSizes] | None = None,
+        size_model: Callable[[ModelQuery], ModelSizes] | None = None,
         net: Path = NET,
         monotonic: Callable[[], float] = time.monotonic,
         resolve: Resolve = socket.getaddrinfo,
@@ -109,7 +109,7 @@ class Collector(BaseCollector):
             raise SourceUnavailable("discovery is off, and no server is configured under [[engines]]")
         self._roots = roots
         self._net = net
-        self._reader = ModelReader(read_model) if read_model else None
+        self._reader = ModelReader(size_model) if size_model else None
         self._monotonic, self._resolve = monotonic, resolve
         self._passwd = Passwd(roots.rootfs / "etc/passwd")
         self._owners = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.engines.records import Cache, ModelSizes
+from memwatch.engines.records import MAX_BYTES, Cache, ModelSizes
 from memwatch.model import Absent, Bytes, Quality
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint, read_gguf
 from memwatch.planning.inference import compute_cached_numbers, compute_kv_cache, compute_weights, layers_of_group
@@ -19,19 +20,43 @@ from memwatch.planning.transformer import Transformer
 BLOB = "sha256-"
 # A windowed layer of llama.cpp has room for one step beside its window (`--ubatch-size`).
 STEP_TOKENS = 512
+# Any user may write such files.
+TOO_LARGE = "The files of its model and its report lead to more bytes than any machine has."
+
+
+class ServedModel(Struct, frozen=True):
+    """A model by its files. `note`: why its shape is not known, a clause. `failure`: why nothing is, a sentence."""
+
+    weights_bytes: Bytes = Absent.NOT_AVAILABLE
+    shape: Transformer | None = None
+    note: str = ""
+    failure: str = ""
+
+
+def read_served(path: ModelPath) -> ServedModel:
+    """Read a model's files."""
+    try:
+        checkpoint = read_gguf([path]) if path.name.startswith(BLOB) else read_checkpoint(path)
+        return ServedModel(size_weights(checkpoint), checkpoint.transformer, checkpoint.note)
+    except (InvalidInputError, OSError) as error:
+        return ServedModel(failure=str(error))
+
+
+def size_served(model: ServedModel, cache: Cache | None) -> ModelSizes:
+    """Return the sizes of a model. Those that do not follow from its files are absent, with a note."""
+    if model.failure:
+        return ModelSizes(note=model.failure)
+    try:
+        found = size_cache(model, cache)
+    except InvalidInputError as error:
+        found = ModelSizes(model.weights_bytes, note=str(error))
+    if any(isinstance(one, int) and one > MAX_BYTES for one in (found.weights_bytes, found.kv_cache_bytes)):
+        return ModelSizes(Absent.INCONSISTENT, Absent.INCONSISTENT, note=TOO_LARGE)
+    return found
 
 
 def size_model(path: ModelPath, cache: Cache | None = None) -> ModelSizes:
-    """Read a model's files. Figures that do not follow from them are absent, with the reason as a note."""
-    try:
-        checkpoint = read_gguf([path]) if path.name.startswith(BLOB) else read_checkpoint(path)
-        weights = size_weights(checkpoint)
-    except (InvalidInputError, OSError) as error:
-        return ModelSizes(note=str(error))
-    try:
-        return size_cache(checkpoint, weights, cache)
-    except InvalidInputError as error:
-        return ModelSizes(weights, note=str(error))
+    return size_served(read_served(path), cache)
 
 
 def size_weights(checkpoint: Checkpoint) -> Bytes:
@@ -42,14 +67,14 @@ def size_weights(checkpoint: Checkpoint) -> Bytes:
     return compute_weights(checkpoint.transformer, checkpoint.dtype_bytes, checkpoint.scope)
 
 
-def size_cache(checkpoint: Checkpoint, weights: Bytes, cache: Cache | None) -> ModelSizes:
-    shape = checkpoint.transformer
+def size_cache(model: ServedModel, cache: Cache | None) -> ModelSizes:
+    shape, weights = model.shape, model.weights_bytes
     if cache is None:
         return ModelSizes(weights)
     if cache.replicas > 1:
         weights = Absent.NOT_AVAILABLE if cache.splits_experts else multiply(weights, cache.replicas)
     if shape is None:
-        return ModelSizes(weights, note=f"The model's shape is not known: {checkpoint.note or 'no config.json'}.")
+        return ModelSizes(weights, note=f"The model's shape is not known: {model.note or 'no config.json'}.")
     if shape.linear_layers:
         return ModelSizes(weights, note="Layers that keep a state have pages of a size of their own.")
     quality = Quality.ESTIMATED if shape.sliding_window else Quality.DERIVED

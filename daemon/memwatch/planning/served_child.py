@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import json
 
-from memwatch.engines.records import ModelQuery, ModelSizes, ServedBy
+from memwatch.engines.records import ModelQuery, ServedBy
 from memwatch.helper.bootstrap import bootstrap, die_with_parent, offer_to_oom_killer, write_all
 from memwatch.linux.capabilities import parse_effective
 from memwatch.linux.cgroups import parse_mountinfo
@@ -28,7 +28,7 @@ from memwatch.linux.process_files import (
     read_at,
 )
 from memwatch.linux.user_files import UserFiles
-from memwatch.planning.served import size_model
+from memwatch.planning.served import ServedModel, read_served
 
 # An index of 90,000 tensors and a header of 50,000 take 150 MiB to parse.
 MAX_MEMORY_BYTES = 512 << 20
@@ -42,20 +42,20 @@ def main() -> int:
     query = json.decode(sys.stdin.buffer.readline(), type=ModelQuery)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
-    write_all(answers, json.encode(read_sizes(query)) + b"\n")
+    write_all(answers, json.encode(read_model(query)) + b"\n")
     return 0
 
 
-def read_sizes(query: ModelQuery) -> ModelSizes:
-    """Return the sizes of the model. A model that may not be read has the note of one that does not exist."""
-    missing = ModelSizes(note=NOT_READABLE.format(name=query.name[:120]))
+def read_model(query: ModelQuery) -> ServedModel:
+    """Return the model. One that may not be read has the failure of one that does not exist."""
+    missing = ServedModel(failure=NOT_READABLE.format(name=query.name[:120]))
     try:
         return _read(query, missing)
     except (OSError, ParseError, MemoryError):
         return missing
 
 
-def _read(query: ModelQuery, missing: ModelSizes) -> ModelSizes:
+def _read(query: ModelQuery, missing: ServedModel) -> ServedModel:
     """Raises OSError and ParseError if the process has ended, or hides what it is."""
     by = query.by
     if by is None:
@@ -69,7 +69,7 @@ def _read(query: ModelQuery, missing: ModelSizes) -> ModelSizes:
         return missing
     files = UserFiles(root, take_rights(rights))
     found = find_model(query.name, files, find_home(files, rights.uid), cwd)
-    return size_model(found, query.cache) if found else missing
+    return read_served(found) if found else missing
 
 
 def open_root(process: int, by: ServedBy) -> int:

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from memwatch.engines.records import Cache
 from memwatch.model import Absent, Quality
-from memwatch.planning.served import size_model
+from memwatch.planning.served import ServedModel, read_served, size_model, size_served
 
 QWEN3_32B = {
     "model_type": "qwen3", "hidden_size": 5120, "intermediate_size": 25600, "num_hidden_layers": 64,
@@ -97,3 +98,19 @@ def test_missing_folder_gives_a_reason() -> None:
     found = size_model(Path("/nowhere/at/all"), blocks())
     assert (found.weights_bytes, found.kv_cache_bytes) == (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
     assert "/nowhere/at/all" in found.note
+
+
+def test_sizes_that_no_machine_has_are_inconsistent(tmp_path: Path) -> None:
+    """Any user may write such files, and report such a cache."""
+    huge = Cache("blocks", blocks=10**15, block_tokens=10**15)
+    found = size_model(Path(model(tmp_path / "q", QWEN3_32B)), huge)
+    assert (found.weights_bytes, found.kv_cache_bytes) == (Absent.INCONSISTENT, Absent.INCONSISTENT)
+    assert "more bytes than any machine has" in found.note
+
+
+@pytest.mark.parametrize("config", [QWEN3_32B, GPT_OSS])
+def test_model_is_the_same_after_its_way_from_the_child(tmp_path: Path, config: dict[str, Any]) -> None:
+    read = read_served(Path(model(tmp_path / "q", config)))
+    sent = msgspec.json.decode(msgspec.json.encode(read), type=ServedModel)
+    assert sent == read
+    assert size_served(sent, blocks()) == size_served(read, blocks())
