@@ -31,6 +31,10 @@ SILENT_SECONDS = 30.0
 # time, up to the second value.
 MAX_TIMES_USED_UP = 2
 MAX_SILENT_SECONDS = 300.0
+# Fraction of a core for the answers of one server, and CPU time that is below it in every round.
+MAX_CPU_RATIO = 0.005
+MAX_CHEAP_SECONDS = 0.025
+COSTLY = "Its answers take {seconds:.2f} s to parse, so that it is asked every {pause:.0f} s."
 NO_ANSWER = "no answer"
 NOT_ALLOWED = frozenset({401, 403})
 NOT_SENT = "its API key is not sent"
@@ -70,12 +74,13 @@ class EngineServer:
         monotonic: Callable[[], float] = time.monotonic,
         admit: Admit | None = None,
         resolve: Resolve = socket.getaddrinfo,
+        cpu_time: Callable[[], float] = time.thread_time,
     ) -> None:
         """`admit`: see `memwatch.runtime.http_get`."""
         self.kind = kind
         self.address = address
         self._size_model, self._monotonic = size_model, monotonic
-        self._admit, self._resolve = admit, resolve
+        self._admit, self._resolve, self._cpu_time = admit, resolve, cpu_time
         self._exchange: Exchange | None = None
         self._bodies: dict[str, bytes] = {}
         self._rare_at = float("-inf")
@@ -83,6 +88,8 @@ class EngineServer:
         self._times_used_up = 0
         self._waits_until = float("-inf")
         self._reading: EngineReading | None = None
+        self._is_fresh = False
+        self._costly = ""
         self._rates = Rates()
         self._oddities: tuple[str, ...] = ()
         self._before: tuple[float, Counters] | None = None
@@ -107,7 +114,7 @@ class EngineServer:
 
     def begin(self, command: Command, inner: Command, deadline: float) -> Exchange | None:
         """Return the requests of this round. None while the server waits, or the last ones have not ended."""
-        now = self._monotonic()
+        now, self._is_fresh = self._monotonic(), False
         if now < self._waits_until or (self._exchange is not None and not self._exchange.is_done):
             return None
         asks_rare = now - self._rare_at >= RARE_SECONDS
@@ -121,11 +128,19 @@ class EngineServer:
         if not answers:
             self._before = self._reading = None
             return
+        began, self._is_fresh = self._cpu_time(), True
         self._reading = reading = self.kind.parse(Answers(answers, command, inner))
         self._oddities = tuple(self._find_oddities(answers))
+        self._limit_cost(self._cpu_time() - began, now)
         before, self._before = self._before, (now, reading.counters)
         self._rates = compute_rates(before[1], reading.counters, now - before[0]) if before else Rates()
         self._size(reading, now)
+
+    def _limit_cost(self, seconds: float, now: float) -> None:
+        """Let a server wait whose answers are expensive: 1 MiB of JSON takes 0.1 s, those of real servers 2 ms."""
+        pause = min(seconds / MAX_CPU_RATIO, MAX_SILENT_SECONDS) if seconds > MAX_CHEAP_SECONDS else 0.0
+        self._waits_until = now + pause
+        self._costly = COSTLY.format(seconds=seconds, pause=pause)
 
     def build(self, engine: Engine) -> Engine:
         """Return the record with what the server reported in the last round."""
@@ -133,6 +148,8 @@ class EngineServer:
             return describe_failure(engine, self._failure or GetError(NO_ANSWER))
         sizes = self._size(self._reading, self._monotonic())
         found = build_engine(engine, self._reading, self._rates, sizes)
+        if not self._is_fresh:
+            return replace(found.as_stale(), notes=(*engine.notes, self._costly))
         return replace(found, notes=tuple(dict.fromkeys((*found.notes, *self._oddities))))
 
     def _take(self, exchange: Exchange, now: float) -> Mapping[str, bytes]:

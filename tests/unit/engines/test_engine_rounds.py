@@ -173,6 +173,41 @@ def test_server_that_answers_again_has_its_first_pause_again() -> None:
     assert [ask_once() for _ in range(3)] == [True, True, False]
 
 
+class CostlyAnswers:
+    """A server that is asked every 5 s, whose answers take as much CPU time to parse."""
+
+    def __init__(self, cost_seconds: float) -> None:
+        self.clock, self.cpu, self.cost = 0.0, 0.0, cost_seconds
+        self.server = EngineServer(VLLM, Address("127.0.0.1", 1), None, lambda: self.clock, cpu_time=self.spend)
+
+    def spend(self) -> float:
+        self.cpu += self.cost
+        return self.cpu
+
+    def ask(self) -> tuple[bool, Engine]:
+        begun = self.server.begin(NONE, NONE, FAR)
+        if begun is not None:
+            begun.bodies, begun.is_done = dict(ANSWERS), True
+            self.server.take(begun, NONE, NONE)
+        self.clock += 5.0
+        return begun is not None, self.server.build(BLANK)
+
+
+@pytest.mark.parametrize(("cost", "asked"), [(0.002, 60), (0.024, 60), (0.09, 15), (9.0, 1)])
+def test_server_with_expensive_answers_is_asked_less_often(cost: float, asked: int) -> None:
+    """For 300 s."""
+    costly = CostlyAnswers(cost)
+    assert sum(costly.ask()[0] for _ in range(60)) == asked
+
+
+def test_figures_between_expensive_answers_are_stale() -> None:
+    costly = CostlyAnswers(0.09)
+    rounds = [costly.ask()[1] for _ in range(5)]
+    assert [one.requests_running for one in rounds] == [3, *[Absent.STALE] * 3, 3]
+    assert rounds[1].notes == ("Its answers take 0.09 s to parse, so that it is asked every 18 s.",)
+    assert rounds[1].model == "Qwen/Qwen3-32B"
+
+
 @pytest.mark.parametrize("path", ["/version", "/v1/models"])
 def test_answer_that_is_kept_is_small(path: str) -> None:
     limits: dict[str, int] = {}
