@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from memwatch.printable import printable, printable_lines
+from memwatch.redaction import redact_text
 from memwatchd.log_writer import LogWriter, open_stderr
 
 log = logging.getLogger(__name__)
@@ -26,14 +27,14 @@ EXIT_SECONDS = 0.5
 
 
 class LineFormatter(logging.Formatter):
-    """Formatter that writes a message as one line, whatever it quotes. Only a traceback adds lines, indented."""
+    """Formatter that writes a message as one line, without secrets. Only a traceback adds lines, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = printable(record.message)
+        record.message = redact_text(printable(record.message))
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: ANN401  logging's own name and type
-        return "  " + printable_lines(super().formatException(ei)).replace("\n", "\n  ")
+        return "  " + redact_text(printable_lines(super().formatException(ei))).replace("\n", "\n  ")
 
 
 class JournalFormatter(LineFormatter):

@@ -160,8 +160,10 @@ def to_address(_ctx: click.Context, _option: click.Parameter, value: str | None)
     try:
         return None if value is None else parse_url(value)
     except InvalidValueError as error:
+        from memwatch.redaction import redact_text  # needed only after a mistake
+
         why = str(error) or "is not http://HOST:PORT, https://HOST:PORT or unix:/PATH"
-        raise click.UsageError(f'the URL "{value}" {why}; for example {DEFAULT}') from None
+        raise click.UsageError(f'the URL "{redact_text(value or "")}" {why}; for example {DEFAULT}') from None
 
 
 def seconds_within(

@@ -45,8 +45,10 @@ def parse_broker(_ctx: click.Context, _option: click.Parameter, value: str) -> t
     except (ValueError, KeyError):
         parts, port = urlsplit(""), 0
     if not parts.hostname or "@" in parts.netloc or parts.path.strip("/"):
+        from memwatch.redaction import redact_text  # needed only after a mistake
+
         raise click.UsageError(
-            f'--broker is "{value}", which is not mqtt://HOST:PORT or mqtts://HOST:PORT; for example mqtt://hass:1883'
+            f'--broker is "{redact_text(value)}", which is not mqtt://HOST:PORT or mqtts://HOST:PORT; for example mqtt://hass:1883'
         )
     return parts.hostname, port, parts.scheme == "mqtts"
 

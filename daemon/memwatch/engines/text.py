@@ -11,6 +11,7 @@ from memwatch.engines.identity import EVERY_LABEL, Identity
 from memwatch.engines.records import MAX_BYTES, MAX_COUNT
 from memwatch.model import Absent, Bytes, Words
 from memwatch.printable import printable
+from memwatch.redaction import redact_text
 
 # Ranks of one server that report the same metric: some hundreds at most.
 MAX_SAMPLES = 4096
@@ -142,7 +143,7 @@ def label(labels: bytes, name: str) -> str | None:
 
 
 def name_of(value: str | None) -> Words:
-    return printable(value[:MAX_NAME_CHARACTERS]) if value else Absent.NOT_AVAILABLE
+    return redact_text(printable(value[:MAX_NAME_CHARACTERS])) if value else Absent.NOT_AVAILABLE
 
 
 def count_of(value: float | None) -> int | Absent:

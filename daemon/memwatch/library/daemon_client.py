@@ -61,8 +61,10 @@ class Daemon:
             return UnixConnection(url.removeprefix("unix:").removeprefix("//"), seconds), ""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:
+            from memwatch.redaction import redact_text  # needed only after a mistake
+
             raise ValueError(
-                f'MEMWATCH_URL is "{url[:80]}", which is not a daemon\'s URL; '
+                f'MEMWATCH_URL is "{redact_text(url)[:80]}", which is not a daemon\'s URL; '
                 f"for example {TCP_URL} or unix:{SOCKET_FILE}"
             )
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection

@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from memwatch.linux.capabilities import parse_effective
 from memwatch.linux.cgroups import OwnerNames, owner_folders, parse_cgroup, parse_owners
-from memwatch.linux.command_redaction import redact_arguments
 from memwatch.linux.files import ParseError
 from memwatch.model import Absent, Words
 from memwatch.printable import decode, printable
+from memwatch.redaction import redact_arguments
 from memwatch.runtime.regular_file import read_regular
 
 # PF_KTHREAD in the flags of stat.

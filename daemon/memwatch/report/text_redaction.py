@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from memwatch.recording.redact import MIN_NAME_LENGTH, Redactor
+from memwatch.redaction import redact_text
 
 Json = Any
 
@@ -75,6 +76,7 @@ class TextRedactor:
         """Return the text with placeholders. UUIDs and hexadecimal ids keep their format, as parsers need it."""
         for folder, shown in self._folders.items():
             text = text.replace(folder, shown)
+        text = redact_text(text)
         text = _MAIL.sub(lambda found: f"mail-{self.number('mail', found[0])}", text)
         text = _HOME.sub(lambda found: found[1] + self.redactor.word("user", found[2]), text)
         text = _UUID.sub(lambda found: self.uuid(found[0], found[1]), text)

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 from msgspec import Struct
 
 from memwatch.options import Accepts, Bounds, Converter, InvalidValueError, KeyPath, Section, Size, duration_text
+from memwatch.redaction import redact_text
 from memwatchd.settings.diff import setting_text
 from memwatchd.settings.schema import Sections
 from memwatchd.settings.section import Key, is_section, section_keys, unwrap
@@ -214,5 +215,5 @@ def value_text(value: object) -> str:
         return f'"{duration_text(value)}"'
     if isinstance(value, int) and abs(value) >= 10**18:
         return "a number of more than 18 digits"
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
+    text = redact_text(json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value))
     return text if len(text) <= MAX_VALUE_CHARACTERS else f"{text[:MAX_VALUE_CHARACTERS]}…"
