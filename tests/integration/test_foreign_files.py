@@ -15,12 +15,13 @@ import pytest
 from memwatch.collectors import COLLECTORS
 from memwatch.collectors.base import BaseCollector, Host, ScanOptions
 from memwatch.collectors.engines import Collector as EngineCollector
-from memwatch.collectors.model_sizes import read_model_sizes
 from memwatch.engines.records import ModelQuery, ModelSizes
 from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.model import Bytes
-from memwatch.planning.served_child import read_sizes
+from memwatch.planning.served import size_served
+from memwatch.planning.served_child import read_model
+from memwatch.planning.served_models import ServedModels
 from memwatch.recording.redact import Redactor
 from memwatch.report.evidence import EvidenceReader
 from memwatch.report.text_redaction import TextRedactor
@@ -50,7 +51,7 @@ def folder() -> Iterator[Path]:
 def answers(roots: Roots) -> Answers:
     """Return what each collector and the report say of a machine."""
     options = (ScanOptions(command_lines=True),)
-    host = Host(roots, options, "linux", 4096, size_model=read_model_sizes)
+    host = Host(roots, options, "linux", 4096, size_model=ServedModels().size)
     kinds = [kind for kind in COLLECTORS if kind.supports("linux") and kind.name not in OF_THIS_MACHINE]
     found = {kind.name: answer(kind, host) for kind in kinds}
     evidence = EvidenceReader(roots, TextRedactor(Redactor((), {PID: 7}, 1001))).read([PID])
@@ -117,9 +118,9 @@ def test_model_of_an_asked_server_gives_the_answer_of_no_model(folder: Path, kin
     host.add(500, ("vllm", "serve", NAMED), uid=SERVER)
     with engine_site(engine_texts.vllm(root=NAMED)) as site:
         host.listen(500, site.port, uid=SERVER)
-        missing = [asked(host, read) for read in (read_model_sizes, read_as_service)]
+        missing = [asked(host, read) for read in (read_by_daemon, read_as_service)]
         fill_trap(trap, kind)
-        assert [asked(host, read) for read in (read_model_sizes, read_as_service)] == missing
+        assert [asked(host, read) for read in (read_by_daemon, read_as_service)] == missing
         assert "4321" not in repr(missing)
 
 
@@ -129,5 +130,11 @@ def asked(host: EngineHost, read: Callable[[ModelQuery], ModelSizes]) -> tuple[B
     return engine.weights_bytes, engine.notes
 
 
+def read_by_daemon(query: ModelQuery) -> ModelSizes:
+    """Read with a child, and nothing that is known from an earlier call."""
+    return ServedModels().size(query)
+
+
 def read_as_service(query: ModelQuery) -> ModelSizes:
-    return call_in_child(partial(read_sizes, query), become_other) if CAN_SWITCH else read_sizes(query)
+    read = partial(read_model, query)
+    return size_served(call_in_child(read, become_other) if CAN_SWITCH else read(), query.cache)

@@ -18,12 +18,12 @@ AS_ROOT = os.geteuid() == 0
 TOKEN = "sixteen-letters-or-more"
 SYSTEMCTL = """#!/bin/sh
 test "$1" = show || exit 1
-printf '%s\\n' LoadState=loaded User=nobody Group= 'LoadCredential={credentials}' ImportCredential=
+printf '%s\\n' LoadState=loaded User=daemon Group= 'LoadCredential={credentials}' ImportCredential=
 """
 
 
 def check(folder: Path, token: str, credentials: str = "") -> subprocess.CompletedProcess[str]:
-    """Check a token as root would, on a machine whose unit runs as nobody and loads these credentials."""
+    """Check a token as root would, on a machine whose unit runs as daemon and loads these credentials."""
     program = folder / "systemctl"
     program.write_text(SYSTEMCTL.format(credentials=credentials))
     program.chmod(0o755)
@@ -42,7 +42,7 @@ def secret(tmp_path: Path) -> Path:
 def test_file_that_only_root_reads_is_refused(tmp_path: Path, secret: Path) -> None:
     checked = check(tmp_path, f"file:{secret}")
 
-    assert ("memwatchd: checked as the user nobody of the service" in checked.stderr) is AS_ROOT
+    assert ("memwatchd: checked as the user daemon of the service" in checked.stderr) is AS_ROOT
     assert ("(Permission denied); let the user of memwatchd read it" in checked.stderr) is AS_ROOT
     assert checked.returncode == (78 if AS_ROOT else 0)
 
