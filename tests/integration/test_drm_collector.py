@@ -100,12 +100,30 @@ def test_process_in_a_chroot_has_the_same_gpu(machine: DrmMachine) -> None:
     """Its link starts with the chroot's path. Files with similar names are not devices."""
     text = fdinfo("xe", 12, IGPU, gtt="1 MiB")
     machine.opens(2100, 7, text, "/srv/chroot/dev/dri/renderD128")
+    (machine.roots.procfs / "2100/root").symlink_to("/srv/chroot")
     machine.opens(2200, 7, text, "/home/ada/dev/dri/notes/renderD128")
     machine.opens(2300, 7, text, "/home/ada/dev/drizzle")
 
     (client,) = reading(collector_of(machine)).clients
 
     assert (client.node, client.pids) == ("renderD128", (2100,))
+
+
+@pytest.mark.parametrize("target", ["folder/dev/dri/renderD128", "folder/dev/accel/accel0"])
+def test_file_of_a_user_is_no_device(machine: DrmMachine, tmp_path: Path, target: str) -> None:
+    """It would count as a holder of the GPU whose memory is not known."""
+    file = tmp_path / target
+    file.parent.mkdir(parents=True)
+    file.write_text("")
+    machine.opens(2100, 7, "pos:\t0\nflags:\t02\nmnt_id:\t24\n", str(file))
+    (machine.roots.procfs / "2100/root").symlink_to("/")
+    assert reading(collector_of(machine)).mute == {}
+    # In the root folder of a container, where its root makes any file.
+    (machine.roots.procfs / "2100/root").unlink()
+    (machine.roots.procfs / "2100/root").symlink_to(tmp_path / "folder")
+    assert reading(collector_of(machine)).mute == {}
+    file.unlink()
+    assert reading(collector_of(machine)).mute == {file.name: (2100,)}
 
 
 def test_client_without_memory_is_not_a_gpu_process(machine: DrmMachine) -> None:

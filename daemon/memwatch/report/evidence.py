@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from memwatch.linux.cgroups import parse_cgroup, parse_mountinfo
 from memwatch.linux.files import Roots, names_in, read_once
+from memwatch.linux.listeners import MAX_DESCRIPTORS
 from memwatch.linux.runtime_power import is_awake
 from memwatch.report.file_redaction import redact_file, redact_path
 from memwatch.report.sources import FOLDERS, Kind, Source, cgroup_sources, list_sources, process_sources
@@ -111,7 +112,7 @@ class EvidenceReader:
         folder = self._folders["proc"] / str(pid)
         shown = f"proc/{self._names.redactor.pid(pid)}"
         try:
-            numbers = os.listdir(folder / "fd")
+            numbers = os.listdir(folder / "fd")[:MAX_DESCRIPTORS]
         except FileNotFoundError:
             return
         except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +15,8 @@ from memwatch.drivers.drm.fdinfo import ClientDescriptor, Fdinfo, parse_fdinfo
 from memwatch.linux.files import SourceUnavailable
 from memwatch.linux.process_files import KERNEL_THREAD, STAT_BYTES, find_living_thread, open_folder, read_at
 
-# Targets of descriptors' links; for a process with another root, a path precedes /dev. Only the link is read, never
-# /dev itself.
-_DEVICES = re.compile(r"/dev/(?:dri|accel)/([^/ ]+)(?: \(deleted\))?$")
+# Targets of descriptors' links; for a process with another root, its path precedes /dev. No device is opened.
+_DEVICES = re.compile(r"(.*)/dev/(?:dri|accel)/([^/ ]+)(?: \(deleted\))?")
 # States in /proc/<pid>/stat of tasks that have ended: zombie and dead.
 _ENDED = ([b"Z"], [b"X"])
 _FDINFO_BYTES = 16384
@@ -161,10 +161,21 @@ class ClientScanner:
             every = os.listdir(folder)
             for fd in every:
                 with suppress(FileNotFoundError):
-                    node = _DEVICES.search(os.readlink(fd, dir_fd=folder))
-                    if node:
-                        found.append(_Descriptor(fd, node[1]))
+                    node = _DEVICES.fullmatch(os.readlink(fd, dir_fd=folder))
+                    if node and self._is_device(f"{place}/fd/{fd}", f"{place}/root", node[1]):
+                        found.append(_Descriptor(fd, node[2]))
         return len(every), found
+
+    def _is_device(self, descriptor: str, root: str, before: str) -> bool:
+        """Return False for a file of a user at a path such as /home/eve/dev/dri/renderD128.
+
+        `before`: the path before /dev. Only root can make files in /dev of the machine.
+        """
+        with suppress(OSError):
+            if before and os.readlink(root, dir_fd=self._folder) != before:
+                return False
+            return stat.S_ISCHR(os.stat(descriptor, dir_fd=self._folder).st_mode)
+        return True
 
     def _read(
         self, pid: str, known: _ProcessState, asleep: Collection[str], held: list[ClientDescriptor], mute: _Mute
@@ -192,10 +203,10 @@ class ClientScanner:
 
     def _leads_to(self, place: str, one: _Descriptor) -> bool:
         try:
-            node = _DEVICES.search(os.readlink(f"{place}/fd/{one.fd}", dir_fd=self._folder))
+            node = _DEVICES.fullmatch(os.readlink(f"{place}/fd/{one.fd}", dir_fd=self._folder))
         except OSError:
             return False
-        return node is not None and node[1] == one.node
+        return node is not None and node[2] == one.node
 
     def _other_thread(self, pid: str) -> str | None:
         """Return the folder of a living thread if the main thread has ended. It shares the open descriptors."""
