@@ -112,13 +112,15 @@ class EvidenceReader:
         folder = self._folders["proc"] / str(pid)
         shown = f"proc/{self._names.redactor.pid(pid)}"
         try:
-            numbers = os.listdir(folder / "fd")[:MAX_DESCRIPTORS]
+            numbers = os.listdir(folder / "fd")
         except FileNotFoundError:
             return
         except OSError as error:
             self._found.unread[f"{shown}/fd"] = reason_of(error)
             return
-        for number in sorted(numbers, key=lambda name: name.zfill(10)):
+        if len(numbers) > MAX_DESCRIPTORS:
+            self._found.unread[f"{shown}/fd"] = f"left out: descriptors after the first {MAX_DESCRIPTORS:,}"
+        for number in sorted(numbers, key=lambda name: name.zfill(10))[:MAX_DESCRIPTORS]:
             if (target := device_of(folder / "fd" / number)) is not None:
                 self._found.links[f"{shown}/fd/{number}"] = target
                 source = Source("proc", "", Kind.FDINFO)

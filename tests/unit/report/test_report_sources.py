@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from memwatch.linux.files import Roots
+from memwatch.linux.listeners import MAX_DESCRIPTORS
 from memwatch.recording.redact import Redactor
 from memwatch.report.contents import summarize_files
 from memwatch.report.evidence import EvidenceReader
@@ -98,3 +99,15 @@ def test_control_group_named_like_a_pattern_is_one_group(tmp_path: Path) -> None
     roots = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path)
     files = EvidenceReader(roots, TextRedactor(Redactor())).read([]).files
     assert [path for path in files if path.endswith("memory.current")] == ["sys/fs/cgroup/cgroup-1/memory.current"]
+
+
+def test_descriptors_of_a_process_are_bounded(tmp_path: Path) -> None:
+    folder = tmp_path / "proc/77/fd"
+    folder.mkdir(parents=True)
+    for number in range(MAX_DESCRIPTORS + 1):
+        (folder / str(number)).symlink_to("/dev/dri/card0")
+    evidence = EvidenceReader(
+        Roots(tmp_path / "proc", tmp_path / "sys", tmp_path), TextRedactor(Redactor((), {77: 1}))
+    ).read([77])
+    assert len(evidence.links) == MAX_DESCRIPTORS
+    assert evidence.unread == {"proc/1/fd": "left out: descriptors after the first 4,096"}
