@@ -6,7 +6,6 @@ opened by memwatch.linux.user_files, which has the rights of that process and us
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
@@ -83,9 +82,11 @@ def open_in_root(root: int, path: str, flags: int) -> int | None:
 
     `flags` of open(2). Return None where this kernel cannot tell. Raises OSError.
     """
-    call = _find_call()
-    if call is None:
+    if not hasattr(os, "O_PATH"):  # another system than Linux
         return None
+    import ctypes  # takes 5 ms, which most commands do not need
+
+    call = ctypes.CDLL(None, use_errno=True).syscall
     rules = (ctypes.c_uint64 * 3)(flags, 0, _NO_MAGIC_LINKS | _IN_ROOT)
     opened: int = call(ctypes.c_long(_OPENAT2), ctypes.c_int(root), os.fsencode(path), rules, ctypes.c_size_t(24))
     if opened >= 0:
@@ -94,10 +95,6 @@ def open_in_root(root: int, path: str, flags: int) -> int | None:
     if error in _NO_ANSWER:
         return None
     raise OSError(error, os.strerror(error), path)
-
-
-def _find_call() -> ctypes._NamedFuncPointer | None:
-    return ctypes.CDLL(None, use_errno=True).syscall if hasattr(os, "O_PATH") else None
 
 
 def _checked(descriptor: int, path: object) -> int:
