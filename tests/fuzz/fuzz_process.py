@@ -1,16 +1,20 @@
-"""Files of /proc/<pid>: stat, statm, status, cmdline, cgroup, smaps_rollup, mountinfo; and /etc/passwd."""
+"""Files of /proc/<pid>: stat, statm, status, cmdline, cgroup, smaps_rollup, mountinfo, net/tcp; passwd and subuid."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from ipaddress import ip_address
 
 from fuzz.oracle import are_in_input, are_valid
 from memwatch.collectors import cgroup
 from memwatch.linux import cgroup_mounts
 from memwatch.linux import process_files as files
+from memwatch.linux.accounts import MAX_ID, parse_subuid
 from memwatch.linux.cgroup_mounts import find_own_cgroup
 from memwatch.linux.cgroups import owner_folders, parse_cgroup, parse_mountinfo, parse_owners
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.linux.listeners import parse_listeners
+from memwatch.linux.tcp_peer import parse_rows
 from memwatch.processes.pss import parse_rollup
 
 MAX_COMMAND = 40
@@ -27,6 +31,26 @@ def check(data: bytes) -> None:
     names = files.parse_passwd(data)
     are_in_input(list(names), data)
     assert all(names.values())
+    accounts(data)
+    sockets(data)
+
+
+def accounts(data: bytes) -> None:
+    ranges = parse_subuid(data, {b"ana": 1000})
+    assert ranges == sorted(ranges)
+    for one in ranges:
+        assert one.size > 0
+        assert one.first + one.size <= MAX_ID
+        are_in_input((one.first, one.size), data)
+
+
+def sockets(data: bytes) -> None:
+    lines = data.splitlines(keepends=True)
+    for one in parse_listeners(lines):
+        assert 0 <= one.port <= 0xFFFF
+        assert one.loopback is None or ip_address(one.loopback).is_loopback
+        are_in_input((one.uid, one.inode), data)
+    are_in_input(list(parse_rows(lines, b"0100007F:DA2C", b"0100007F:9A33")), data)
 
 
 def figures(data: bytes) -> None:

@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from memwatch.engines.exchange import OVERDUE
+from support import engine_texts as texts
 from support.daemon_process import RunningDaemon, running_daemon
+from support.engine_servers import engine_site
+from support.libc_faults import SOURCE, built_library
 from support.paths import TESTS
 from support.waiting import wait_until
 
@@ -74,6 +78,23 @@ def test_server_is_found_shown_and_exported(tmp_path: Path, server: tuple[int, i
             check=True,
         )
         assert port in [int(str(one["url"]).rpartition(":")[2]) for one in json.loads(shown.stdout) if one["url"]]
+
+
+def test_name_that_does_not_resolve_delays_no_other_server(tmp_path: Path) -> None:
+    """getaddrinfo(3) of the first takes a minute."""
+    library = built_library(SOURCE.with_name("slow_names.c"))
+    with engine_site(texts.vllm()) as site:
+        config = "".join(
+            f'[[engines]]\nname = "{name}"\nkind = "vllm"\nurl = "http://{address}"\n'
+            for name, address in (("slow", "slow.example:8000"), ("good", f"127.0.0.1:{site.port}"))
+        )
+        with running_daemon(
+            tmp_path, config=config, environ={"LD_PRELOAD": str(library)}, installed=True
+        ) as daemon:
+            found = daemon.wait_for("/api/v1/engines", lambda listed: len(listed) == 2)
+    slow, good = found
+    assert OVERDUE in slow["notes"][0]
+    assert (good["id"], good["requests_running"]) == ("good", 3)
 
 
 @pytest.mark.host
