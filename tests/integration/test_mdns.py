@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from memwatch.neighbours.found import LATE_SECONDS, MAX_FOUND, FoundMachine, FoundMachines
-from memwatchd.neighbours.mdns import SERVICE, read_service
+from memwatch.neighbours.found import FoundMachine
+from memwatchd.neighbours.mdns_packet import Service
+from memwatchd.neighbours.mdns_search import SERVICE, read_service
 from support.daemon_process import MEMWATCHD, run_program, running_daemon
 from support.html_reader import Reader
 from support.mdns_pair import NETWORK
@@ -95,13 +95,13 @@ def test_missing_library_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def service(name: str = "spark", **fields: Any) -> FoundMachine | None:
-    info: dict[str, Any] = {
+    announced: dict[str, Any] = {
         "properties": {b"run": b"0123abcd", b"tls": b"0"},
         "server": "spark.local.",
         "port": 6360,
-        "parsed_addresses": lambda: ["10.0.0.2"],
+        "addresses": ("10.0.0.2",),
     }
-    return read_service(f"{name}.{SERVICE}", SimpleNamespace(**{**info, **fields}))
+    return read_service(Service(f"{name}.{SERVICE}", 4500, **{**announced, **fields}))
 
 
 def test_service_with_tls_is_found_by_its_name() -> None:
@@ -115,11 +115,9 @@ def test_service_with_tls_is_found_by_its_name() -> None:
     "fields",
     [
         {"properties": {}},
-        {"properties": {b"run": None}},
         {"properties": {b"run": b"\xff<b>"}},
         {"port": 0},
-        {"port": None},
-        {"parsed_addresses": list},
+        {"addresses": ()},
         {"properties": {b"run": b"0123abcd", b"tls": b"1"}, "server": "a/../b:1@evil.local."},
     ],
 )
@@ -133,30 +131,3 @@ def test_names_of_services_are_escaped_and_bounded() -> None:
     assert found is not None
     assert "\x1b" not in found.name
     assert len(found.name) == 63
-
-
-def test_number_of_found_machines_is_limited() -> None:
-    machines = FoundMachines()
-    for number in range(MAX_FOUND + 10):
-        machines.put(f"s{number}", FoundMachine(f"n{number}", f"http://10.0.0.2:{number}", f"{number:x}"))
-
-    assert len(machines.others((), ())) == MAX_FOUND
-    assert len(machines.others({"0"}, {"http://10.0.0.2:1"})) == MAX_FOUND - 2
-
-
-def test_late_answer_of_an_ended_machine_is_ignored() -> None:
-    """A new process at the same address is shown at once, and the same one when it comes back later."""
-    clock = [0.0]
-    machines = FoundMachines(lambda: clock[0])
-
-    def shown_after(run: str, seconds: float) -> list[str]:
-        clock[0] += seconds
-        machines.put("ember", FoundMachine("ember", "http://10.0.0.2:6360", run))
-        return [one.run for one in machines.others((), ())]
-
-    assert shown_after("1", 0.0) == ["1"]
-    machines.remove("ember")
-    assert shown_after("1", 0.5) == []
-    assert shown_after("2", 0.1) == ["2"]
-    machines.remove("ember")
-    assert shown_after("1", LATE_SECONDS) == ["1"]

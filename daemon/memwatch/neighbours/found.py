@@ -1,70 +1,126 @@
-"""Machines that mDNS has found. Thread-safe."""
+"""Machines that mDNS has found. Thread-safe.
+
+Any machine of the network can announce any name, as often as it likes. So what one source address announces is
+limited, does not replace what another one announces, and only it can take that back.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 MAX_FOUND = 64
-# zeroconf delays answers by up to 1.35 s, and sends them even after the goodbye of its machine. Repeated goodbyes
-# are ignored as duplicates, so the machine would stay for the 75 minutes that its announcement is valid.
+# A machine runs one memwatchd; a few more may run in its containers.
+MAX_FOUND_BY_SOURCE = 4
+# Announcements that are not listed are counted up to this number.
+MAX_COUNTED = 1000
+# Answers may come up to 1.35 s late, and even after the goodbye of their machine.
 LATE_SECONDS = 2.0
+# A machine answers every question, once a minute. One that missed three in a row is gone.
+EXPIRE_SECONDS = 200.0
 FOUND_TEXT = "found by mDNS, not joined: add it to [[neighbours]] with its URL, {}"
 
 
 class FoundMachine(Struct, frozen=True):
-    """A machine that announces its memwatchd. `run` identifies the process, as in its ticks."""
+    """A machine that announces its memwatchd. `run` identifies the process, as in its ticks.
+
+    `unlisted`: number of further announcements, on the last machine of a list.
+    """
 
     name: str
     url: str
     run: str
+    unlisted: int = 0
 
     @property
     def text(self) -> str:
-        return FOUND_TEXT.format(self.url)
+        number = f"at least {self.unlisted}" if self.unlisted >= MAX_COUNTED else str(self.unlisted)
+        rest = f"; and {number} more announcements are not listed" if self.unlisted else ""
+        return FOUND_TEXT.format(self.url) + rest
+
+
+Key = tuple[str, str]
 
 
 class FoundMachines:
-    """Machines found, by the names of their services. More than MAX_FOUND are ignored."""
+    """Machines found, by source address and name of the service."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._machines: dict[str, FoundMachine] = {}
+        self._machines: dict[Key, tuple[FoundMachine, float]] = {}
         self._removed: dict[str, float] = {}
+        self._unlisted: set[int] = set()
+        self._unlisted_before = 0
         self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
         return bool(self._machines)
 
-    def put(self, service: str, machine: FoundMachine) -> None:
-        """Add or replace a machine. Late answers of a process that was just removed are ignored."""
+    def put(self, source: str, service: str, machine: FoundMachine) -> None:
+        """Add, refresh or replace a machine. Late answers of a process that was just removed are ignored."""
+        key = source, service
         with self._lock:
             if self._is_late(machine.run):
                 return
-            if service in self._machines or len(self._machines) < MAX_FOUND:
-                self._machines[service] = machine
+            if key in self._machines or self._has_room(source):
+                self._machines[key] = machine, self._now()
+            elif len(self._unlisted) < MAX_COUNTED:
+                self._unlisted.add(hash(key))
 
-    def remove(self, service: str) -> None:
+    def remove(self, source: str, service: str) -> None:
         with self._lock:
-            machine = self._machines.pop(service, None)
+            machine, _ = self._machines.pop((source, service), (None, 0.0))
             if machine is not None:
                 self._removed = {run: at for run, at in self._removed.items() if self._is_late(run)}
                 self._removed[machine.run] = self._now()
 
+    def expire(self) -> None:
+        """Drop the machines that do not answer any more, and count the unlisted ones again."""
+        with self._lock:
+            oldest = self._now() - EXPIRE_SECONDS
+            self._machines = {key: one for key, one in self._machines.items() if one[1] >= oldest}
+            self._unlisted_before = len(self._unlisted)
+            self._unlisted.clear()
+
     def clear(self) -> None:
         with self._lock:
             self._machines.clear()
+            self._unlisted.clear()
+            self._unlisted_before = 0
 
     def others(self, runs: Collection[str], urls: Collection[str]) -> Sequence[FoundMachine]:
-        """Return the machines that neither these processes nor these URLs are, by name."""
+        """Return the machines that neither these processes nor these URLs are, by name.
+
+        One that answers from several addresses is listed once.
+        """
         with self._lock:
-            found = list(self._machines.values())
-        return sorted(
-            (one for one in found if one.run not in runs and one.url not in urls), key=lambda one: one.name
+            found = {machine for machine, _ in self._machines.values()}
+            unlisted = max(len(self._unlisted), self._unlisted_before)
+        listed = sorted(
+            (one for one in found if one.run not in runs and one.url not in urls),
+            key=lambda one: (one.name, one.url, one.run),
         )
+        if listed and unlisted:
+            listed[-1] = replace(listed[-1], unlisted=unlisted)
+        return listed
+
+    def _has_room(self, source: str) -> bool:
+        """Return True if the source may have another machine. In a full list, one that has more loses its last."""
+        counts = Counter(key[0] for key in self._machines)
+        if counts[source] >= MAX_FOUND_BY_SOURCE:
+            return False
+        if len(self._machines) < MAX_FOUND:
+            return True
+        most, count = max(counts.items(), key=lambda one: one[1])
+        if count <= counts[source] + 1:
+            return False
+        del self._machines[[key for key in self._machines if key[0] == most][-1]]
+        return True
 
     def _is_late(self, run: str) -> bool:
         return run in self._removed and self._now() - self._removed[run] < LATE_SECONDS

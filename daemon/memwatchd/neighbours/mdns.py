@@ -7,25 +7,25 @@ import logging
 import re
 import socket
 import threading
+from collections import deque
+from contextlib import ExitStack, closing
 from importlib import import_module
 from typing import Any
 
 from msgspec import Struct
 
-from memwatch.neighbours.found import FoundMachine, FoundMachines
-from memwatch.printable import printable
+from memwatch.neighbours.found import FoundMachines
+from memwatchd.neighbours.mdns_packet import PTR
+from memwatchd.neighbours.mdns_search import NAME_LENGTH, SERVICE, Search
 
 log = logging.getLogger(__name__)
 
-SERVICE = "_memwatch._tcp.local."
 RETRY_SECONDS = 60.0
 # Interval of a check for other addresses.
 ADDRESS_SECONDS = 10.0
 ANY, ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104  compared
-ANSWER_MILLISECONDS = 3000
-NAME_LENGTH = 63
-HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-RUN = re.compile(r"[0-9a-f]{1,16}")
+# Names of other services that the library's cache keeps.
+MAX_NAMES = 64
 
 
 class Announcement(Struct, frozen=True):
@@ -69,17 +69,17 @@ class Discovery:
         The library uses the addresses of its start: at boot, the network may have none yet.
         """
         before = set(zeroconf.get_all_addresses())
-        server = zeroconf.Zeroconf(ip_version=zeroconf.IPVersion.V4Only)
-        try:
+        with ExitStack() as stack:
+            search = stack.enter_context(closing(Search(self._found, sorted(before))))
             addresses = [] if self._announced is None else _addresses(zeroconf, self._announced.host)
             if self._announced is not None and addresses:
+                server = stack.enter_context(closing(_open_server(zeroconf)))
                 info = self._describe(zeroconf, self._announced, addresses)
                 server.register_service(info, allow_name_change=True)
-            zeroconf.ServiceBrowser(server, SERVICE, handlers=[self._on_change])
-            while not self._stop.wait(ADDRESS_SECONDS) and set(zeroconf.get_all_addresses()) == before:
-                pass
-        finally:
-            server.close()
+            while set(zeroconf.get_all_addresses()) == before:
+                search.take_answers(ADDRESS_SECONDS, self._stop.is_set)
+                if self._stop.is_set():
+                    break
         self._found.clear()
 
     def _describe(self, zeroconf: Any, announced: Announcement, addresses: list[str]) -> Any:  # noqa: ANN401
@@ -93,26 +93,32 @@ class Discovery:
             parsed_addresses=addresses,
         )
 
-    def _on_change(self, zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:  # noqa: ANN401
-        if state_change.name == "Removed":
-            self._found.remove(name)
-            return
-        info = zeroconf.get_service_info(service_type, name, timeout=ANSWER_MILLISECONDS)
-        machine = read_service(name, info) if info else None
-        if machine is not None:
-            self._found.put(name, machine)
 
+def _open_server(zeroconf: Any) -> Any:  # noqa: ANN401
+    """Open the library's part, which announces. It keeps everything that it receives: drop that at once."""
+    server = zeroconf.Zeroconf(ip_version=zeroconf.IPVersion.V4Only)
 
-def read_service(name: str, info: Any) -> FoundMachine | None:  # noqa: ANN401  a ServiceInfo
-    """Return the machine of a service; None if it is not usable. Any machine of the network may have written it."""
-    has_tls = info.properties.get(b"tls") == b"1"
-    run = (info.properties.get(b"run") or b"").decode("ascii", "replace")
-    host = info.server.rstrip(".") if has_tls else next(iter(info.parsed_addresses()), "")
-    is_valid = HOST_NAME.fullmatch(host) and RUN.fullmatch(run) and info.port
-    if not is_valid:
-        return None
-    label = printable(name.removesuffix(f".{SERVICE}"))[:NAME_LENGTH]
-    return FoundMachine(label, f"{'https' if has_tls else 'http'}://{host}:{info.port}", run)
+    class Forget(zeroconf.RecordUpdateListener):  # type: ignore[misc]
+        """Removes records from the cache, except names of other services: a new name must differ from them."""
+
+        def __init__(self) -> None:
+            self._received: list[Any] = []
+            self._names: deque[Any] = deque()
+
+        def async_update_records(self, _zc: Any, _now: float, updates: list[Any]) -> None:  # noqa: ANN401
+            for update in updates:
+                is_name = update.new.type == PTR and update.new.name.lower() == SERVICE
+                (self._names if is_name else self._received).append(update.new)
+
+        def async_update_records_complete(self) -> None:
+            while len(self._names) > MAX_NAMES:
+                self._received.append(self._names.popleft())
+            cache, received = server.cache, dict.fromkeys(self._received)
+            cache.async_remove_records([one for one in received if cache.async_get_unique(one) is not None])
+            self._received.clear()
+
+    server.add_listener(Forget(), None)
+    return server
 
 
 def _addresses(zeroconf: Any, host: str) -> list[str]:  # noqa: ANN401

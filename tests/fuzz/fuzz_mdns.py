@@ -1,0 +1,24 @@
+"""Answers of mDNS, which any machine of the network may send: machines within the limits, or a rejection."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from memwatch.neighbours.found import MAX_FOUND_BY_SOURCE, FoundMachines
+from memwatchd.neighbours.mdns_packet import MAX_SERVICES, PacketError, parse_services
+from memwatchd.neighbours.mdns_search import NAME_LENGTH, SERVICE, read_service
+
+
+def check(data: bytes) -> None:
+    found = FoundMachines()
+    with suppress(PacketError):
+        services = parse_services(data, SERVICE)
+        assert len(services) <= MAX_SERVICES
+        for service in services:
+            machine = read_service(service)
+            if machine is not None:
+                assert machine.name.isprintable()
+                assert len(machine.name) <= NAME_LENGTH
+                assert machine.url.isascii()
+                found.put("10.0.0.2", service.name, machine)
+    assert len(found.others((), ())) <= MAX_FOUND_BY_SOURCE

@@ -1,0 +1,104 @@
+"""Machines found by mDNS: limited by source address, counted beyond, and gone when they do not answer."""
+
+from __future__ import annotations
+
+from memwatch.neighbours.found import (
+    EXPIRE_SECONDS,
+    LATE_SECONDS,
+    MAX_COUNTED,
+    MAX_FOUND,
+    MAX_FOUND_BY_SOURCE,
+    FoundMachine,
+    FoundMachines,
+)
+
+
+def machine(number: int, name: str = "flood") -> FoundMachine:
+    return FoundMachine(f"{name}{number}", f"http://10.1.0.2:{number}", f"{number:x}")
+
+
+def names(machines: FoundMachines) -> list[str]:
+    return [one.name for one in machines.others((), ())]
+
+
+def test_flood_of_one_source_takes_four_places_and_is_counted() -> None:
+    machines = FoundMachines()
+    for number in range(100_000):
+        machines.put("10.1.0.2", f"s{number}", machine(number))
+    machines.put("10.0.0.2", "spark", FoundMachine("spark", "http://10.0.0.2:6360", "ab"))
+
+    listed = machines.others((), ())
+    assert len(listed) == MAX_FOUND_BY_SOURCE + 1
+    assert listed[-1].text.endswith(f"; and at least {MAX_COUNTED} more announcements are not listed")
+    assert [one.unlisted for one in listed[:-1]] == [0] * MAX_FOUND_BY_SOURCE
+
+
+def test_number_of_found_machines_is_limited() -> None:
+    """Sources with several lose one to a source that has none. Those with one stay."""
+    machines = FoundMachines()
+    for number in range(MAX_FOUND):
+        machines.put(f"10.0.0.{number // 2}", f"s{number}", machine(number))
+    for number in range(100, 110):
+        machines.put(f"10.0.9.{number}", f"s{number}", machine(number))
+    pairs = len(names(machines))
+    for number in range(200, 300):
+        machines.put(f"10.0.9.{number}", f"s{number}", machine(number))
+
+    assert pairs == len(names(machines)) == MAX_FOUND
+    assert {"flood0", "flood100", "flood109"} <= set(names(machines))
+    assert machines.others((), ())[-1].unlisted == 100 - (MAX_FOUND // 2 - 10)
+    assert len(machines.others({"0"}, {"http://10.1.0.2:2"})) == MAX_FOUND - 2
+
+
+def test_another_source_neither_replaces_nor_removes_a_machine() -> None:
+    machines = FoundMachines()
+    machines.put("10.0.0.2", "spark", machine(1, "spark"))
+    machines.put("10.0.0.66", "spark", FoundMachine("spark1", "http://10.0.0.66:1", "1"))
+    machines.remove("10.0.0.66", "spark")
+
+    assert [one.url for one in machines.others((), ())] == ["http://10.1.0.2:1"]
+
+
+def test_machine_with_two_addresses_is_listed_once() -> None:
+    machines = FoundMachines()
+    for source in ("10.0.0.2", "192.168.0.2"):
+        machines.put(source, "spark", machine(1, "spark"))
+
+    assert names(machines) == ["spark1"]
+
+
+def test_machine_that_does_not_answer_is_dropped() -> None:
+    """One that ends without a goodbye. The count of unlisted announcements is that of the last minute."""
+    clock = [0.0]
+    machines = FoundMachines(lambda: clock[0])
+    for number in range(MAX_FOUND_BY_SOURCE + 3):
+        machines.put("10.0.0.2", f"s{number}", machine(number))
+    machines.expire()
+    before = machines.others((), ())[-1].unlisted
+    machines.expire()
+    after = machines.others((), ())[-1].unlisted
+    clock[0] = EXPIRE_SECONDS
+    machines.put("10.0.0.2", "s1", machine(1))
+    clock[0] = EXPIRE_SECONDS + 1
+    machines.expire()
+
+    assert (before, after) == (3, 0)
+    assert names(machines) == ["flood1"]
+
+
+def test_late_answer_of_an_ended_machine_is_ignored() -> None:
+    """A new process at the same address is shown at once, and the same one when it comes back later."""
+    clock = [0.0]
+    machines = FoundMachines(lambda: clock[0])
+
+    def shown_after(run: str, seconds: float) -> list[str]:
+        clock[0] += seconds
+        machines.put("10.0.0.2", "ember", FoundMachine("ember", "http://10.0.0.2:6360", run))
+        return [one.run for one in machines.others((), ())]
+
+    assert shown_after("1", 0.0) == ["1"]
+    machines.remove("10.0.0.2", "ember")
+    assert shown_after("1", 0.5) == []
+    assert shown_after("2", 0.1) == ["2"]
+    machines.remove("10.0.0.2", "ember")
+    assert shown_after("1", LATE_SECONDS) == ["1"]
