@@ -22,6 +22,8 @@ MODULES = frozenset({"llama_cpp.server", "mlx_lm.server", "mlc_llm.serve", "aphr
 SCRIPTS = frozenset(
     {"mlx_lm.server", "lmdeploy", "koboldcpp", "mlc_llm", "aphrodite", "llamafile", "mistralrs-server"}
 )
+# Programs of a release and of a model: koboldcpp.py, koboldcpp-linux-x64, llamafile-0.9.3, Qwen3-8B.llamafile.
+PREFIXES, SUFFIX = ("koboldcpp-", "llamafile-"), ".llamafile"
 NO = Absent.NOT_SUPPORTED
 NOT_LOADED = "It lists {count} models, and not which of them are loaded."
 NOTHING_MORE = "It reports its model only: the API has no figures of memory and load."
@@ -29,7 +31,9 @@ NOTHING_MORE = "It reports its model only: the API has no figures of memory and 
 
 def matches(command: Command) -> bool:
     is_part = command.script == "mlx_lm" and command.subcommand == "server"
-    return is_part or command.module in MODULES or command.script in SCRIPTS
+    name = command.script.removesuffix(".py")
+    is_named = name in SCRIPTS or name.startswith(PREFIXES) or name.endswith(SUFFIX)
+    return is_part or command.module in MODULES or is_named
 
 
 def parse(answers: Answers) -> EngineReading:

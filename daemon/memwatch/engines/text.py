@@ -121,7 +121,7 @@ def worst_and_mean(
 
 def note_impossible(pools: Mapping[tuple[str, ...], float], impossible: int) -> tuple[str, ...]:
     """Return a sentence about pools whose use cannot be true; nothing without."""
-    return (f"{impossible} of {impossible + len(pools)} KV caches report a use below 0.",) if impossible else ()
+    return (f"{impossible} of {impossible + len(pools)} KV caches report an impossible use.",) if impossible else ()
 
 
 def parse_value(line: bytes) -> float | None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from memwatch.engines.answers import Answers, Models, VersionAnswer
 from memwatch.engines.command import Command
-from memwatch.engines.identity import EVERY_LABEL, VLLM_CORE
+from memwatch.engines.identity import EVERY_LABEL, VLLM_CORE, Identity
 from memwatch.engines.records import Cache, Counters, EngineReading
 from memwatch.engines.requests import Request
 from memwatch.engines.text import (
@@ -52,7 +52,7 @@ def parse(answers: Answers) -> EngineReading:
     metrics, model, command = answers.metrics(), answers.model(), answers.command
     started = command.word_after("serve") or command.option("--model")
     info = next(iter(metrics.infos(CONFIG, VLLM_CORE)), b"")
-    pools, impossible = metrics.by(USE, VLLM_CORE), metrics.count_impossible(*USE)
+    pools, impossible = find_cache_use(metrics)
     worst, mean = worst_and_mean(pools, impossible)
     found = EngineReading(
         version=name_of(answers.version()),
@@ -74,6 +74,18 @@ def parse(answers: Answers) -> EngineReading:
         notes=note_impossible(pools, impossible),
     )
     return with_sleep(with_cache(found, metrics, command), metrics)
+
+
+def find_cache_use(metrics: Exposition) -> tuple[dict[Identity, float], int]:
+    """Return the used fraction of each cache, and the number of those whose use cannot be true.
+
+    A request that runs has a block, so a cache of blocks is not empty then: a scheduler that leaves out its
+    statistics reports 0 (vllm-omni #4802). Models without attention have one block, and use none.
+    """
+    pools, running = metrics.by(USE, VLLM_CORE), metrics.by("vllm:num_requests_running", VLLM_CORE)
+    has_blocks = any(blocks > 1 for blocks in _numbers(metrics.infos(CONFIG, VLLM_CORE), "num_gpu_blocks"))
+    known = {core: used for core, used in pools.items() if used or not has_blocks or not running.get(core)}
+    return known, metrics.count_impossible(*USE) + len(pools) - len(known)
 
 
 def with_cache(found: EngineReading, metrics: Exposition, command: Command) -> EngineReading:

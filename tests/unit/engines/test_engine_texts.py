@@ -169,6 +169,10 @@ def test_other_servers_report_their_model_only() -> None:
         (("/venv/bin/python3", "/venv/bin/mlx_lm", "server", "--model", "m"), "openai"),
         (("tritonserver", "--model-repository=/m"), "triton"),
         (("python", "-m", "llama_cpp.server", "--model", "x.gguf"), "openai"),
+        (("python3", "/opt/koboldcpp/koboldcpp.py", "--model", "x.gguf"), "openai"),
+        (("./koboldcpp-linux-x64-nocuda", "--model", "x.gguf"), "openai"),
+        (("./Qwen3-8B-Q4_K_M.llamafile", "--server"), "openai"),
+        (("/usr/local/bin/llamafile-0.9.3", "-m", "x.gguf"), "openai"),
     ],
 )
 def test_command_line_names_the_engine(argv: tuple[str, ...], kind: str) -> None:
@@ -202,6 +206,7 @@ def test_other_command_lines_are_not_looked_at() -> None:
         ("llama", "bench", "serve"),
         ("python", "train.py", "--model", "vllm"),
         ("tail", "-f", "llama-server"),
+        ("less", "Qwen3-8B.llamafile"),
     ],
 )
 def test_other_programs_are_no_engine(argv: tuple[str, ...]) -> None:

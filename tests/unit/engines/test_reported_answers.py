@@ -39,6 +39,10 @@ def use(engine: int, value: float) -> str:
     return f'vllm:kv_cache_usage_perc{{engine="{engine}",model_name="m"}} {value}\n'
 
 
+def running(engine: int, count: int) -> str:
+    return f'vllm:num_requests_running{{engine="{engine}",model_name="m"}} {count}.0\n'
+
+
 def rank(name: str, value: float, kind: str = "unified") -> str:
     return f'sglang:{name}{{engine_type="{kind}",model_name="m",pp_rank="0",tp_rank="0"}} {value}\n'
 
@@ -65,6 +69,21 @@ MAPPED_TWICE = of_ollama({"name": "gemma4:26b", "size": 28_668_906_700, "size_vr
         ),
         pytest.param(
             OF_TWO, {"kv_cache_ratio": 0.21, "kv_cache_mean_ratio": INCONSISTENT}, id="the same, one of two"
+        ),
+        pytest.param(
+            of_vllm(use(0, 0.0) + running(0, 4) + config_info(num_gpu_blocks=20_000)),
+            {"kv_cache_ratio": INCONSISTENT, "requests_running": 4},
+            id="vllm-project/vllm-omni#4802",
+        ),
+        pytest.param(
+            of_vllm(use(0, 0.0) + running(0, 4) + config_info(num_gpu_blocks=1)),
+            {"kv_cache_ratio": 0.0},
+            id="the same without attention",
+        ),
+        pytest.param(
+            of_vllm(use(0, 0.0) + running(0, 0) + use(1, 0.5) + running(1, 4) + config_info(num_gpu_blocks=9)),
+            {"kv_cache_ratio": 0.5, "kv_cache_mean_ratio": 0.25},
+            id="the same of an idle replica",
         ),
         pytest.param(of_vllm(use(0, float("nan"))), {"kv_cache_ratio": Absent.NOT_AVAILABLE}, id="no value yet"),
         pytest.param(of_vllm(config_info(num_gpu_blocks="None")), {"cache": None}, id="vllm-project/vllm#16560"),
@@ -116,8 +135,8 @@ def test_reported_answer_gives_its_figures(found: EngineReading, figures: dict[s
 
 
 def test_impossible_use_of_a_cache_is_named() -> None:
-    assert BELOW_ZERO.notes == ("1 of 1 KV caches report a use below 0.",)
-    assert OF_TWO.notes == ("1 of 2 KV caches report a use below 0.",)
+    assert BELOW_ZERO.notes == ("1 of 1 KV caches report an impossible use.",)
+    assert OF_TWO.notes == ("1 of 2 KV caches report an impossible use.",)
 
 
 def test_plan_of_ollama_is_named_as_its_plan() -> None:
