@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from memwatch.collectors import cgroup
 from memwatch.collectors.meminfo import Collector
+from memwatch.collectors.numa import parse_node
+from memwatch.collectors.zram import parse_mm_stat
+from memwatch.drivers.amd.sysfs import build_region, parse_figure
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Bytes, Pool, Quality
 from memwatch.snapshot import Swap
@@ -94,3 +98,104 @@ def test_swap_line_without_a_blank_costs_the_swap_only(tmp_path: Path) -> None:
     pool, swap, _ = read(tmp_path, WSL1 + "SwapFree:18014393644749232 kB\n")
 
     assert (pool.available_bytes, swap) == (14_000_000 << 10, INCONSISTENT)
+
+
+V1, V2 = "cgroup /cgroup rw,memory", "cgroup2 /cgroup rw"
+UNLIMITED = {"memory.max": "max\n", "memory.current": "1000\n", "memory.stat": "active_file 0\ninactive_file 0\n"}
+TASK = "ecstasks.slice/ecstasks-bf0c.slice"
+LISTS = "total_inactive_file 0\ntotal_active_file 0\n"
+
+
+def folder(name: str, **changed: str) -> dict[str, str]:
+    """Return files of a cgroup of version 2. `memory_max` is `memory.max`."""
+    files = UNLIMITED | {key.replace("_", ".", 1): text for key, text in changed.items()}
+    return {f"{name}/{key}": text for key, text in files.items()}
+
+
+def of_v1(limit: str, stat: str) -> dict[str, str]:
+    return {
+        "docker/08bd/memory.limit_in_bytes": f"{limit}\n",
+        "docker/08bd/memory.usage_in_bytes": "734003200\n",
+        "docker/08bd/memory.stat": stat,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "files", "limit", "used"),
+    [
+        pytest.param(
+            V2,
+            f"0::/{TASK}/docker-5218.scope",
+            {**folder(f"{TASK}/docker-5218.scope"), **folder(TASK, memory_max="1073741824\n")},
+            1 << 30,
+            1000,
+            id="google/cadvisor#3523",
+        ),
+        pytest.param(
+            V1,
+            "4:memory:/docker/08bd",
+            of_v1("18446744073709551615", f"hierarchical_memory_limit 18446744073709551615\n{LISTS}"),
+            Absent.NOT_SUPPORTED,
+            734_003_200,
+            id="moby/moby#18087",
+        ),
+        pytest.param(
+            V1,
+            "4:memory:/docker/08bd",
+            of_v1("9223372036854771712", f"hierarchical_memory_limit 1073741824\n{LISTS}"),
+            1 << 30,
+            734_003_200,
+            id="open-telemetry/opentelemetry-collector#4972",
+        ),
+        pytest.param(
+            V1,
+            "4:memory:/docker/08bd",
+            of_v1("1073741824", "total_inactive_file -4096\ntotal_active_file 18446744073709547520\n"),
+            1 << 30,
+            734_003_200,
+            id="google/cadvisor#254",
+        ),
+    ],
+)
+def test_reported_cgroup_gives_its_limit(
+    kind: str, own: str, files: dict[str, str], limit: Bytes, used: int, tmp_path: Path
+) -> None:
+    name, point, options = kind.split()
+    texts = {
+        "proc/meminfo": "MemTotal:       16393244 kB\n",
+        "proc/self/cgroup": f"{own}\n",
+        "proc/self/mountinfo": f"30 1 0:26 / /sys/fs{point} rw - {name} {name} {options}\n",
+        "root/.dockerenv": "",
+        **{f"sys/fs/cgroup/{path}": text for path, text in files.items()},
+    }
+    for path, text in texts.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    collector = cgroup.Collector(Roots(tmp_path / "proc", tmp_path / "sys", tmp_path / "root"), "cgroup")
+    (share,) = collector.collect().shares
+    collector.close()
+
+    assert (share.limit_bytes, share.used_bytes) == (limit, used)
+
+
+def test_node_with_more_free_memory_than_it_has_keeps_its_size() -> None:
+    """Found as used memory of 16 EiB: intel/cri-resource-manager#795."""
+    data = b"Node 0 MemTotal: 65000000 kB\nNode 0 MemFree: 65300000 kB\nNode 0 MemUsed: 18446744073709251616 kB\n"
+    node = parse_node(0, data, b"0-7\n")
+    assert (node.size_bytes, node.free_bytes, node.available_bytes) == (
+        65_000_000 << 10,
+        INCONSISTENT,
+        INCONSISTENT,
+    )
+
+
+def test_pages_of_one_value_are_not_stored_in_zram() -> None:
+    """Swap holds 7.1 GiB, of which 2.3 are stored: util-linux/util-linux#3903."""
+    found = parse_mm_stat(b"2469606195 895483904 947716915 0 947716915 1276512 0 0 0\n")
+    assert (found.stored_bytes, found.memory_bytes) == (2_469_606_195, 947_716_915)
+
+
+def test_use_of_a_gpu_above_its_memory_is_inconsistent() -> None:
+    """98 GB in use of a card with 1 GB: clbr/radeontop#114."""
+    region = build_region(parse_figure(b"1073741824\n"), parse_figure(b"105226698752\n"))
+    assert (region.total_bytes, region.used_bytes) == (1 << 30, INCONSISTENT)

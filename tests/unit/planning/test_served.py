@@ -12,6 +12,7 @@ import pytest
 from memwatch.engines.records import Cache
 from memwatch.model import Absent, Quality
 from memwatch.planning.served import ServedModel, read_served, size_model, size_served
+from support.recent_models import DEEPSEEK_V4_FLASH, GEMMA_4_31B, QWEN3_5_35B
 
 QWEN3_32B = {
     "model_type": "qwen3", "hidden_size": 5120, "intermediate_size": 25600, "num_hidden_layers": 64,
@@ -114,3 +115,37 @@ def test_model_is_the_same_after_its_way_from_the_child(tmp_path: Path, config: 
     sent = msgspec.json.decode(msgspec.json.encode(read), type=ServedModel)
     assert sent == read
     assert size_served(sent, blocks()) == size_served(read, blocks())
+
+
+GPT_OSS_120B = GPT_OSS | {
+    "num_hidden_layers": 36, "layer_types": ["sliding_attention", "full_attention"] * 18, "num_local_experts": 128,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "groups", "tokens", "gib"),
+    [
+        pytest.param(GEMMA_4_31B, 6, 26_800, 24.54, id="alvarobartt/hf-mem#61"),
+        pytest.param(GPT_OSS_120B, 2, 78_384, 5.38, id="alvarobartt/hf-mem#60"),
+    ],
+)
+def test_blocks_have_the_bytes_that_vllm_logged(
+    config: dict[str, Any], groups: int, tokens: int, gib: float, tmp_path: Path
+) -> None:
+    """Blocks of 16 tokens, each of the layers of one group."""
+    found = size_model(Path(model(tmp_path / "m", config)), Cache("blocks", tokens * groups // 16, 16))
+    assert found.kv_cache_bytes == pytest.approx(gib * (1 << 30), rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("config", "block_tokens"),
+    [
+        pytest.param(QWEN3_5_35B, 16, id="vllm-project/vllm#42966"),  # 528 in truth
+        pytest.param(DEEPSEEK_V4_FLASH, 4, id="vllm-project/vllm#51163"),  # the smallest of four groups
+    ],
+)
+def test_blocks_whose_size_is_that_of_another_group_have_no_bytes(
+    config: dict[str, Any], block_tokens: int, tmp_path: Path
+) -> None:
+    found = size_model(Path(model(tmp_path / "m", config)), Cache("blocks", 3305, block_tokens))
+    assert (found.kv_cache_bytes, bool(found.note)) == (Absent.NOT_AVAILABLE, True)
