@@ -118,3 +118,13 @@ MIMO_V2_FLASH: dict[str, Any] = config(
     attention_chunk_size=128, n_routed_experts=256, num_experts_per_tok=8, moe_intermediate_size=2048,
     attention_value_scale=0.707, add_swa_attention_sink_bias=True, quantization_config=FP8,
 )  # fmt: skip
+LFM2_TYPES = ["full_attention" if at in (2, 6, 10, 14, 18, 21) else "conv" for at in range(24)]
+LFM2_8B_A1B: dict[str, Any] = config(
+    "lfm2_moe", 2048, 7168, 24, 65536, 32, 8, layer_types=LFM2_TYPES, conv_L_cache=3, moe_intermediate_size=1792,
+    num_dense_layers=2, num_experts=32, num_experts_per_tok=4, use_expert_bias=True, max_position_embeddings=128000,
+)  # fmt: skip
+LFM2_1_2B: dict[str, Any] = config(
+    "lfm2", 2048, 12288, 16, 65536, 32, 8, full_attn_idxs=[2, 5, 8, 10, 12, 14], conv_L_cache=3, block_dim=2048,
+    block_ff_dim=12288, block_auto_adjust_ff_dim=True, block_multiple_of=256, block_ffn_dim_multiplier=1.0,
+    max_position_embeddings=128000,
+)  # fmt: skip

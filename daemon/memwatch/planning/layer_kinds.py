@@ -22,6 +22,8 @@ from memwatch.planning.sparse_attention import indexed_layers
 
 # Types of hybrid models' layers with a KV cache, up to transformers 4 and from 5 on.
 ATTENTION = ("attention", "full_attention")
+# More than any model's `block_ffn_dim_multiplier`: a larger one is no factor.
+MAX_FACTOR = 16
 
 
 def experts_layers(text: Json) -> Fields:
@@ -316,7 +318,26 @@ def falcon_h1_layers(text: Json) -> Fields:
 
 
 def lfm2_layers(text: Json) -> Fields:
-    """Short convolutions, whose state is a few tokens."""
+    """Their MLP has two thirds of the written width, rounded up, unless `block_auto_adjust_ff_dim` is false."""
+    width = number(text, "block_ff_dim", "intermediate_size")
+    if text.get("block_auto_adjust_ff_dim", True) is not False:
+        factor, step = text.get("block_ffn_dim_multiplier"), number(text, "block_multiple_of") or 256
+        known = factor if isinstance(factor, int | float) and 0 < factor < MAX_FACTOR else 1
+        width = -(-int(2 * width // 3 * known) // step) * step
+    return {**_short_convolutions(text), "intermediate_size": width}
+
+
+def lfm2_moe_layers(text: Json) -> Fields:
+    """Experts in all layers after the first `num_dense_layers`, whose MLP is as wide as written."""
+    return {
+        **_short_convolutions(text),
+        "moe_layers": max(0, count_layers(text) - number(text, "num_dense_layers")),
+        "dense_intermediate_size": number(text, "intermediate_size"),
+    }
+
+
+def _short_convolutions(text: Json) -> Fields:
+    """Their state is a few tokens."""
     layers, hidden = count_layers(text), number(text, "hidden_size")
     indices = text.get("full_attn_idxs")
     attention = layer_types(text).count("full_attention") or (len(indices) if isinstance(indices, list) else 0)

@@ -58,6 +58,9 @@ KNOWN = (
     Known("LONGCAT_FLASH", 56 * 576 * 2, 0, 560),
     # 9 of 48 layers have 4 heads of 192 + 128 numbers, 39 have 8 of them for 128 tokens.
     Known("MIMO_V2_FLASH", 9 * 4 * (192 + 128) * 2, 39 * 8 * (192 + 128) * 2 * 128, 309),
+    # 6 layers with attention, 8 heads of 64; the others keep three tokens. Cards: 8.3 and 1.17 billion.
+    Known("LFM2_8B_A1B", 6 * 2 * 8 * 64 * 2, 18 * 2048 * 3 * 4, 8.34),
+    Known("LFM2_1_2B", 6 * 2 * 8 * 64 * 2, 10 * 2048 * 3 * 4, 1.17),
 )
 
 
@@ -93,6 +96,21 @@ def test_kimi_linear_may_list_its_layers_by_type() -> None:
     new = flat | {"linear_head_dim": 128, "linear_num_heads": 32, "linear_conv_kernel_dim": 4, "layer_types": types}
 
     assert parse_config(new, "").transformer == parse_config(KIMI_LINEAR, "").transformer
+
+
+@pytest.mark.parametrize(
+    ("more", "width"),
+    [
+        ({}, 8192),
+        ({"block_multiple_of": 1000}, 9000),
+        ({"block_ffn_dim_multiplier": 0.5}, 4096),
+        ({"block_ffn_dim_multiplier": "wide"}, 8192),
+        ({"block_auto_adjust_ff_dim": False}, 12288),
+    ],
+)
+def test_lfm2_narrows_the_written_width_of_its_mlp(more: dict[str, Any], width: int) -> None:
+    """transformers' Lfm2MLP: two thirds, times a factor, rounded up."""
+    assert parse_config(recent_models.LFM2_1_2B | more, "").transformer.intermediate_size == width
 
 
 def test_minimax_with_other_layers_is_refused() -> None:
