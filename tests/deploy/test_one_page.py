@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec import Struct
 
 from support.daemon_process import RunningDaemon, running_daemon
@@ -23,7 +22,7 @@ NEEDED_PROGRAMS = ("prometheus-alertmanager", "amtool", "prometheus", "promtool"
 
 WAYS = ("webhook", "push", "rules")
 EVENTS = '["pressure.medium", "pressure.high", "pressure.critical", "pressure.forecast", "kernel.oom_kill"]'
-TIMES = '[alerts]\ninstance = "127.0.0.1:{port}"\npending_for = "400ms"\n'
+TIMES = '[alerts]\ninstance = "{instance}"\npending_for = "400ms"\n'
 WEBHOOK = '[[alerts.webhooks]]\nname = "operators"\nurl = "{url}"\nsecret = "{secret}"\nevents = {events}\n'
 MANAGER = '[[alerts.alertmanagers]]\nname = "am"\nurl = "{url}"\nevents = {events}\n'
 # Longer than any group waits here: rules are evaluated each second.
@@ -37,101 +36,116 @@ SHORT_WAITS = {
 
 
 class Watched(Struct, frozen=True):
-    """A machine, its daemon, the receiver of notifications, and the Prometheus that scrapes the daemon."""
+    """A machine with a daemon for each way, the receiver of each, and the Prometheus that scrapes the daemons."""
 
     machine: MutableMachine
-    daemon: RunningDaemon
-    site: Site
+    daemons: Mapping[str, RunningDaemon]
+    instances: Mapping[str, str]
+    hook: Site
+    alerts: Site
     server: Engine
-    way: str
 
     def set_kills(self, count: int) -> None:
-        """Count kills, and wait until Prometheus has the count."""
+        """Count kills, and wait until Prometheus has the count of each daemon."""
         self.machine.set_oom_kills(count)
-        self.server.wait_for(f"memwatch_kernel_oom_kills_total == {count}")
+        self._wait_for_all(f"memwatch_kernel_oom_kills_total == {count}")
 
     def settle(self) -> None:
-        """Wait until a notification has come, and Prometheus has evaluated its rules often enough since then."""
-        wait_until(lambda: bool(self.site.deliveries))
+        """Wait until a notification has come by each way, and Prometheus has evaluated its rules since then."""
+        wait_until(lambda: all(map(self.notified, WAYS)))
         now = float(self.server.ask("/api/v1/query", query="time()")["data"]["result"][1])
-        until = now + SETTLED_SECONDS
-        self.server.wait_for(f"max(timestamp(memwatch_build_info)) > {until}")
+        self._wait_for_all(f"timestamp(memwatch_build_info) > {now + SETTLED_SECONDS}")
 
-    def notified(self) -> list[tuple[str, str]]:
+    def _wait_for_all(self, expression: str) -> None:
+        self.server.wait_for(f"count({expression}) == {len(WAYS)}")
+
+    def notified(self, way: str) -> list[tuple[str, str]]:
         """Return the name and severity of each firing alert, once for each message that has it."""
-        bodies = [json.loads(one.body) for one in self.site.deliveries]
-        if self.way == "webhook":
+        if way == "webhook":
+            bodies = [json.loads(one.body) for one in self.hook.deliveries]
             return [(body["event"], body["severity"]) for body in bodies]
-        alerts = [one for body in bodies if body["status"] == "firing" for one in body["alerts"]]
-        return [(one["labels"]["alertname"], one["labels"]["severity"]) for one in alerts]
+        bodies = [json.loads(one.body) for one in self.alerts.deliveries]
+        alerts = [one["labels"] for body in bodies if body["status"] == "firing" for one in body["alerts"]]
+        return [(one["alertname"], one["severity"]) for one in alerts if one["instance"] == self.instances[way]]
 
-    def fired(self, selector: str) -> set[str]:
-        """Return the names of the alerts of Prometheus's rules that fired at any time."""
-        found = self.server.query(f'count_over_time(ALERTS{{alertstate="firing",{selector}}}[1h])')
-        return {one["metric"]["alertname"] for one in found}
-
-
-def receiver_settings(way: str, site: Site, manager: Engine) -> str:
-    if way == "webhook":
-        return WEBHOOK.format(url=site.url, secret=SECRET, events=EVENTS)
-    return MANAGER.format(url=f"http://{manager.address}", events=EVENTS) if way == "push" else ""
+    def fired(self, way: str) -> set[str]:
+        """Return the names of the alerts of Prometheus's rules about a daemon that fired at any time."""
+        selector = f'alertstate="firing",severity=~".+",instance="{self.instances[way]}"'
+        return {
+            one["metric"]["alertname"] for one in self.server.query(f"count_over_time(ALERTS{{{selector}}}[1h])")
+        }
 
 
 @contextmanager
-def watching(folder: Path, way: str) -> Iterator[Watched]:
-    """Watch a calm machine. In the way `webhook`, Prometheus has the rules and no Alertmanager."""
-    machine, port, rules = MutableMachine.of("workstation", folder / "machine"), free_port(), folder / "rules"
+def watching(folder: Path) -> Iterator[Watched]:
+    """Watch a calm machine by three daemons at once: each waits as long as its receivers group alerts."""
+    machine, rules = MutableMachine.of("workstation", folder / "machine"), folder / "rules"
+    instances = {way: f"127.0.0.1:{free_port()}" for way in WAYS}
     rules.mkdir()
     (rules / "alerts.yml").write_text(shipped("prometheus/rules/alerts.yml", SHORT_RULES))
     machine.use(0.3)
     machine.set_oom_kills(5)
     with ExitStack() as stack:
-        site = stack.enter_context(receiving())
-        routes = shipped("alertmanager/alertmanager.yml", {"http://127.0.0.1:9095/alerts": site.url} | SHORT_WAITS)
+        hook, alerts = (stack.enter_context(receiving()) for _ in range(2))
+        routes = shipped(
+            "alertmanager/alertmanager.yml", {"http://127.0.0.1:9095/alerts": alerts.url} | SHORT_WAITS
+        )
         manager = stack.enter_context(alertmanager(folder, routes))
-        settings = TIMES.format(port=port) + receiver_settings(way, site, manager)
-        arguments = ("--interval", "200ms", "--listen", f"127.0.0.1:{port}", *machine.arguments)
-        daemon = stack.enter_context(running_daemon(folder, *arguments, config=settings))
+        receivers = {
+            "webhook": WEBHOOK.format(url=hook.url, secret=SECRET, events=EVENTS),
+            "push": MANAGER.format(url=f"http://{manager.address}", events=EVENTS),
+            "rules": "",
+        }
+        daemons = {}
+        for way, address in instances.items():
+            (folder / f"daemon-{way}").mkdir()
+            arguments = ("--interval", "200ms", "--listen", address, *machine.arguments)
+            settings = TIMES.format(instance=address) + receivers[way]
+            daemons[way] = stack.enter_context(
+                running_daemon(folder / f"daemon-{way}", *arguments, config=settings)
+            )
         changes = {
-            "127.0.0.1:6360": f"127.0.0.1:{port}",
-            "127.0.0.1:9093": "127.0.0.1:1" if way == "webhook" else manager.address,
+            '"127.0.0.1:6360"': ", ".join(f'"{address}"' for address in instances.values()),
+            "127.0.0.1:9093": manager.address,
             "15s": "1s",
             "10s": "1s",
             "rules/": f"{rules}/",
         }
         server = stack.enter_context(prometheus(folder, shipped("prometheus/prometheus.yml", changes)))
-        server.wait_for('memwatch_kernel_oom_kills_total == 5 and on () memwatch_pressure_level{target="ram"} == 0')
-        if way == "push":
-            server.wait_for('memwatch_alert_pushed{event="kernel.oom_kill"}')
-        yield Watched(machine, daemon, site, server, way)
+        calm = 'memwatch_kernel_oom_kills_total == 5 and on (instance) memwatch_pressure_level{target="ram"} == 0'
+        server.wait_for(f"count({calm}) == {len(WAYS)}")
+        server.wait_for('memwatch_alert_pushed{event="kernel.oom_kill"}')
+        yield Watched(machine, daemons, instances, hook, alerts, server)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_kill_for_lack_of_memory_is_one_critical_notification(tmp_path: Path, way: str) -> None:
+def test_kill_for_lack_of_memory_is_one_critical_notification(tmp_path: Path) -> None:
     """The receiver gets every event about memory. The kill, the levels and the forecast are one incident."""
-    with watching(tmp_path, way) as watched:
+    with watching(tmp_path) as watched:
         watched.machine.use(0.97)
         watched.set_kills(6)
         watched.settle()
-        notified, fired = watched.notified(), watched.fired('severity=~".+"')
+        notified = {way: watched.notified(way) for way in WAYS}
+        fired = {way: watched.fired(way) for way in WAYS}
 
-    assert notified == [("pressure.critical" if way == "webhook" else "MemoryCritical", "critical")]
-    assert fired == (set() if way == "push" else {"MemoryCritical"})
+    critical = [("MemoryCritical", "critical")]
+    assert notified == {"webhook": [("pressure.critical", "critical")], "push": critical, "rules": critical}
+    assert fired == {"webhook": {"MemoryCritical"}, "push": set(), "rules": {"MemoryCritical"}}
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_kills_at_a_limit_are_one_warning(tmp_path: Path, way: str) -> None:
+def test_kills_at_a_limit_are_one_warning(tmp_path: Path) -> None:
     """System RAM has room: five kills, one after the other, say nothing about it."""
-    with watching(tmp_path, way) as watched:
+    with watching(tmp_path) as watched:
         for count in range(6, 11):
             watched.set_kills(count)
         watched.settle()
-        notified, fired = watched.notified(), watched.fired('severity=~".+"')
-        level = watched.daemon.snapshot()["pressure"][0]["level"]
+        notified = {way: watched.notified(way) for way in WAYS}
+        fired = {way: watched.fired(way) for way in WAYS}
+        levels = {one.snapshot()["pressure"][0]["level"] for one in watched.daemons.values()}
 
-    assert notified == [("kernel.oom_kill" if way == "webhook" else "MemoryOOMKill", "warning")]
-    assert fired == (set() if way == "push" else {"MemoryOOMKill"})
-    assert level == "low"
+    kill = [("MemoryOOMKill", "warning")]
+    assert notified == {"webhook": [("kernel.oom_kill", "warning")], "push": kill, "rules": kill}
+    assert fired == {"webhook": {"MemoryOOMKill"}, "push": set(), "rules": {"MemoryOOMKill"}}
+    assert levels == {"low"}
 
 
 def test_alertmanager_inhibits_alerts_about_the_same_target_only(tmp_path: Path) -> None:
