@@ -23,6 +23,7 @@ from support.lanes import ALONE, Lane, assign_lane, count_workers, lane_of, runn
 from support.needed_programs import NOT_RUN, leave_out, path_of, summarize
 from support.purity import NotPureError, guarded
 from support.scheduling import Scheduling
+from support.shared_compilation import import_share
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -65,9 +66,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Exempt the tests from garbage collections, which take a sixth of the time of collecting 10,000 of them."""
     gc.disable()
+    import_share(session.config)
     result = yield
     gc.freeze()
     gc.enable()

@@ -74,11 +74,17 @@ def may_watch_this_machine() -> bool:
 
 def count_workers(arguments: Iterable[str], most: int) -> int:
     """Return the number of workers for these paths: at most `most`, one for each file; 0 for a single file."""
+    files = find_test_files(arguments)
+    return 0 if len(files) < 2 else min(len(files), most)
+
+
+def find_test_files(arguments: Iterable[str]) -> set[Path]:
+    """Return the test files of these paths, which may be folders or names of tests."""
     files: set[Path] = set()
     for argument in arguments:
         path = Path(argument.partition("::")[0])
         files |= set(_test_files(path)) if path.is_dir() else {path}
-    return 0 if len(files) < 2 else min(len(files), most)
+    return files
 
 
 def _test_files(folder: Path) -> Iterator[Path]:

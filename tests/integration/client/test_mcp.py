@@ -6,17 +6,18 @@ import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 
-from memwatch.client._mcp_tools import create_server
 from memwatch.client.address import parse_url
 from memwatch.client.context import ClientContext
 from support.client_process import SCRIPT
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
+
+if TYPE_CHECKING:  # the SDK takes an eighth of the time of importing all test files, in each worker
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters
 
 TOOLS = {"memory_status", "memory_holders", "will_it_fit", "memory_history", "incidents"}
 NOWHERE = "http://127.0.0.1:1"
@@ -28,15 +29,24 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         yield running
 
 
+def client_of(server: Any) -> Client:
+    from mcp import Client
+
+    return Client(server)
+
+
 def server_of(url: str) -> StdioServerParameters:
+    from mcp.client.stdio import StdioServerParameters
+
     return StdioServerParameters(command=SCRIPT[0], args=["--url", url, "mcp"], env=clean_environment())
 
 
 def call(url: str, tool: str, **arguments: Any) -> Any:
     """Return the result of a tool, called by the SDK's client."""
+    from memwatch.client._mcp_tools import create_server
 
     async def talk() -> Any:
-        async with Client(create_server(ClientContext(parse_url(url), True, True))) as client:
+        async with client_of(create_server(ClientContext(parse_url(url), True, True))) as client:
             return await client.call_tool(tool, arguments)
 
     return asyncio.run(asyncio.wait_for(talk(), 60))
@@ -59,7 +69,7 @@ def refusal(url: str, tool: str, **arguments: Any) -> str:
 
 def test_tools_over_stdio_are_read_only_and_answer(daemon: RunningDaemon) -> None:
     async def talk() -> Any:
-        async with Client(server_of(daemon.url)) as client:
+        async with client_of(server_of(daemon.url)) as client:
             return await client.list_tools(), client.instructions, await client.call_tool("memory_status", {})
 
     listed, instructions, status = asyncio.run(asyncio.wait_for(talk(), 60))
