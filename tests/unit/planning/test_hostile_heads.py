@@ -48,7 +48,7 @@ HEADS = {
 
 @pytest.mark.parametrize("name", HEADS)
 def test_hostile_head_is_refused_fast_and_in_little_memory(name: str, tmp_path: Path) -> None:
-    """200 ms of processor time on a machine of this speed, the best of three, and 20 MB.
+    """200 ms of processor time on a machine of this speed, once in three times, and 20 MB.
 
     The slowest takes 90 to 150 ms, and 216 ms with Python 3.10 on a machine that has other work.
     """
@@ -56,13 +56,13 @@ def test_hostile_head_is_refused_fast_and_in_little_memory(name: str, tmp_path: 
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(HEADS[name])
 
-    seconds = min(_refusal(path) / _slowness() for _ in range(3))
+    is_fast = any(_refusal(path) < MAX_SECONDS * _slowness() for _ in range(3))
     tracemalloc.start()
     _refusal(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
-    assert seconds < MAX_SECONDS
+    assert is_fast
     assert peak < MAX_BYTES
 
 
