@@ -118,13 +118,16 @@ def work_as(service: Service, folder: Path, work: Callable[[], int]) -> int:
 
 
 def copy_credentials(credentials: Mapping[str, Path], folder: Path, uid: int) -> None:
-    """Copy the credentials that exist, as the service manager does: readable by the user of the service only."""
-    os.chown(folder, uid, -1)
+    """Copy the credentials that exist, as the service manager does: readable by the user of the service only.
+
+    The folder is that user's when all files are in it: before, no other program can put a link there.
+    """
     for name, path in credentials.items():
         with suppress(OSError):
             with path.open("rb") as file:
                 data = file.read(MAX_CREDENTIAL_BYTES)
-            descriptor = os.open(folder / os.path.basename(name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o400)
+            descriptor = os.open(folder / os.path.basename(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
             with open(descriptor, "wb") as copy:
                 copy.write(data)
-            os.chown(folder / os.path.basename(name), uid, -1)
+                os.fchown(descriptor, uid, -1)
+    os.chown(folder, uid, -1)

@@ -1,4 +1,4 @@
-"""Files of /proc/<pid>: stat, statm, status, cmdline, cgroup, smaps_rollup, mountinfo, net/tcp; passwd and subuid."""
+"""Files of /proc/<pid>: stat, statm, status, cmdline, cgroup, smaps_rollup, mountinfo, net/tcp; passwd, subuid."""
 
 from __future__ import annotations
 
