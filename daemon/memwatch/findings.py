@@ -31,7 +31,8 @@ class Findings(Struct, frozen=True):
     were left out. `hwmon` has the GPUs with kernel sensors, by PCI address. `stale` names the readings (`READINGS`)
     that are too old to show: only their identities are used. `missing_pids` hold device memory according to a
     driver, and are not processes in /proc. `judged_pids` are all that were looked for in a container's PID
-    namespace, in which a driver's list may have PIDs of the host; None elsewhere.
+    namespace, in which a driver's list may have PIDs of the host; None elsewhere. `left_out`: entries beyond the
+    maximum, by list (`memwatch.listing.LISTS`).
     """
 
     pools: tuple[Pool, ...] = ()
@@ -71,6 +72,7 @@ class Findings(Struct, frozen=True):
     hwmon: Mapping[str, Vitals] | None = None
     apple: AppleReading | None = None
     dmem: DmemReading | None = None
+    left_out: Mapping[str, int] | None = None
     stale: frozenset[str] = frozenset()
     rejected: int = 0
 

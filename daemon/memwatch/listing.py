@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+# Lists whose left-out entries are counted, in `left_out` of the snapshot, a metric and the doctor.
+LISTS: Mapping[str, str] = {
+    "cgroup_pressure": "cgroups were not searched for one that stalls on memory",
+    "dmem_cgroups": "cgroups were not searched for limits and use of GPU memory",
+    "dmem_users": "cgroups with GPU memory in use and without a limit are not shown",
+    "gpu_limits": "limits of cgroups on GPU memory are not shown",
+    "incidents": "incidents began while the highest number was open, and are not followed",
+    "machines_found": "machines were found by mDNS and are not shown",
+}
+
+
+def left_out_texts(counts: Mapping[str, int], *lists: str) -> Iterator[str]:
+    """Yield a sentence for each of these lists, or of all, that leaves out entries."""
+    for name in lists or LISTS:
+        if count := counts.get(name):
+            yield f"{count} more {LISTS[name]}"
 
 
 def some_of(names: Sequence[str], most: int, others: int = 0) -> str:

@@ -334,7 +334,10 @@ UNKNOWN_BOOT = "unknown"
 
 
 class Snapshot(Struct, frozen=True, dict=True):
-    """State of the machine at one tick. `seq` counts ticks; `unix` is wall clock time, `monotonic` is not."""
+    """State of the machine at one tick. `seq` counts ticks; `unix` is wall clock time, `monotonic` is not.
+
+    `left_out`: entries beyond the maximum, by list (`memwatch.listing.LISTS`).
+    """
 
     seq: int
     unix: float
@@ -372,6 +375,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     leases: tuple[Lease, ...] = ()
     silences: tuple[Silence, ...] = ()
     neighbours: tuple[NeighbourStatus, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.labels) != len(self.pools) + len(self.shares):

@@ -80,6 +80,7 @@ class Daemon:
         self.broker = Broker(lambda: self.monitor.latest, self.live.max_streams)
         self.neighbours = NeighbourBook(self.monitor.identity.host, SystemClock())
         self.monitor.neighbours = self.neighbours.statuses
+        self.monitor.machines_left_out = self.neighbours.found.count_left_out
         self.follower = Follower(self.neighbours)
         self.pusher = wiring.create_pusher(settings, self.monitor, self.exporter(), self.labels)
         self.discovery = wiring.open_discovery(settings, self.neighbours, self.monitor.identity.host)

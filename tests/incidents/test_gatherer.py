@@ -46,6 +46,9 @@ def test_four_targets_at_once_have_an_incident_each(targets: int, count: int) ->
 
     assert [one.target for one in found] == [f"gpu{number}" for number in range(count)]
     assert tick(gatherer, 1.0, *(f"gpu{number}" for number in range(targets))) == []
+    assert gatherer.left_out == targets - count
+    tick(gatherer, 4000.0)
+    assert (gatherer.left_out, len(gatherer.open)) == (0, 0)
 
 
 @pytest.mark.parametrize(("kills", "count"), [(15, 15), (16, 16), (17, 16)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memwatch.events import MARK, Event
-from memwatch.incidents.assemble import _find_largest, _list_driver_lines, find_mark
+from memwatch.incidents.assemble import _find_largest, _list_driver_lines, build_incident, find_mark
 from memwatch.incidents.cause import Finding, Observed, Rise
 from memwatch.incidents.killer import Death
 from memwatch.incidents.open_incident import OpenIncident, is_same_end
@@ -73,6 +73,7 @@ def test_sixteen_victims_are_kept_and_others_are_still_new() -> None:
 
     assert all(found)
     assert [known.victim.pid for _, known in one.deaths] == list(range(1, 17))
+    assert "2 more reports of kills came after 16 victims; these are not listed." in build_incident(one).evidence
 
 
 @pytest.mark.parametrize(

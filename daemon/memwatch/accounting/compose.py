@@ -82,8 +82,8 @@ class Composer:
             return
         if name == "stale":
             self._sums[name] = frozenset(chain.from_iterable(values))
-        elif name == "container_names":  # of the container runtime and of Kubernetes
-            self._sums[name] = {key: title for names in values for key, title in names.items()}
+        elif name in ("container_names", "left_out"):  # names of the container runtime and of Kubernetes
+            self._sums[name] = {key: value for part in values for key, value in part.items()}
         else:
             self._sums[name] = tuple(chain.from_iterable(values)) if name in LISTS else values[0]
 

@@ -69,6 +69,7 @@ class Limits(NamedTuple):
     held: tuple[KernelHeld, ...] = ()
     notes: Mapping[str, tuple[str, ...]] = {}
     own: tuple[str, ...] = ()
+    left_out: int = 0
 
 
 def with_gpu_limits(found: Findings) -> Findings:
@@ -90,6 +91,7 @@ def with_gpu_limits(found: Findings) -> Findings:
             _with_limit(device, own.get(device.id), limits.notes.get(device.id, ())) for device in found.devices
         ),
         machine=_with_notes(found.machine, limits.notes.get("", ())),
+        left_out={**(found.left_out or {}), "gpu_limits": limits.left_out},
     )
 
 
@@ -143,6 +145,7 @@ def build_limits(
         tuple(_sum_held(dmem, places, "dmem" in stale)),
         notes,
         tuple(share.id for share, limit in zip(shares, kept, strict=True) if limit.cgroup in mine),
+        left_out,
     )
 
 

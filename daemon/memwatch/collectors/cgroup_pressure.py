@@ -24,6 +24,7 @@ CALM_SECONDS, SEARCH_SECONDS = 5.0, 1.0
 MIN_SHARE_OF_WAITING = 0.5
 NAMED_SECONDS = 10.0
 
+_DESCENDANTS = re.compile(rb"^nr_descendants (\d{1,10})$", re.MULTILINE)
 _SIZES = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n(?:.*\n)*?MemAvailable: +(\d{1,19}) kB\n", re.MULTILINE)
 
 
@@ -70,6 +71,7 @@ class Collector(BaseCollector):
         self._waited: tuple[float, float] | None = None
         self._before: tuple[float, Mapping[str, float]] | None = None
         self._named: tuple[float, CgroupPressure] | None = None
+        self._left_out: dict[str, int] = {"cgroup_pressure": 0}
 
     def collect(self) -> Findings:
         now, waited = self._clock(), parse_waiting(self._waiting.read())
@@ -79,16 +81,26 @@ class Collector(BaseCollector):
         else:
             self._before, self.period_seconds = None, CALM_SECONDS
         fresh = self._named is not None and now - self._named[0] < NAMED_SECONDS
-        return Findings(cgroup_pressure=self._named[1] if fresh and self._named else None)
+        named = self._named[1] if fresh and self._named else None
+        return Findings(cgroup_pressure=named, left_out=self._left_out)
 
     def close(self) -> None:
         self._waiting.close()
 
     def _search(self, now: float, waited: float) -> None:
         found = {"/": waited, **dict(waiting_groups(self._root))}
+        if (left_out := self._count_left_out(len(found) - 1)) != self._left_out["cgroup_pressure"]:
+            self._left_out = {"cgroup_pressure": left_out}
         before, self._before = self._before, (now, found)
         worst = find_worst(before[1], found, now - before[0]) if before and now > before[0] else None
         self._named = (now, worst) if worst else self._named
+
+    def _count_left_out(self, groups: int) -> int:
+        """Return the number of groups that were not read, as the kernel counts them. Read only at the maximum."""
+        if groups < MAX_GROUPS:
+            return 0
+        whole = _DESCENDANTS.search(read_once(self._root / "cgroup.stat") or b"")
+        return max(0, int(whole[1]) - groups) if whole else 0
 
     def _is_search_due(self, now: float, waited: float) -> bool:
         before, self._waited = self._waited, (now, waited)

@@ -74,10 +74,12 @@ class Collector(BaseCollector):
                 "xe or NVIDIA's driver R615"
             )
         self._walk: Iterator[None] | None = None
+        self._paths: list[str] = []
         self._walked_at: float | None = None
         self._found: list[DmemGroup] = []
         self._reading = DmemReading()
         self._kept: list[KeptGroup] = []
+        self._left_out: dict[str, int] = {}
 
     def collect(self) -> Findings:
         now, first = self._clock(), self._walked_at is None
@@ -87,7 +89,7 @@ class Collector(BaseCollector):
         self._step(MAX_GROUPS + 1 if first else STEP_GROUPS)
         if self._kept:
             self._reread()
-        return Findings(dmem=self._reading)
+        return Findings(dmem=self._reading, left_out=self._left_out)
 
     def close(self) -> None:
         kept, self._kept = self._kept, []
@@ -102,7 +104,7 @@ class Collector(BaseCollector):
 
     def _visit_groups(self) -> Iterator[None]:
         """Visit the groups that have the controller, outer groups first; yield after each."""
-        paths = [""]
+        self._paths = paths = [""]
         for path in islice(paths, MAX_GROUPS):  # grows while it is read
             folder = self._root + path
             limits = _read(f"{folder}/dmem.max")
@@ -150,6 +152,8 @@ class Collector(BaseCollector):
                 self._kept.append(KeptGroup(self._root + one.cgroup, one))
         capacity = parse_sizes(_read(f"{self._root}/dmem.capacity"))
         groups = (*limited[:MAX_LIMITED], *users[:MAX_USERS])
+        unread = max(0, len(self._paths) - MAX_GROUPS)
+        self._left_out = {"dmem_cgroups": unread, "dmem_users": len(users[MAX_USERS:])}
         self._reading = DmemReading(groups, own, capacity, len(limited[MAX_LIMITED:]))
 
     def _reread(self) -> None:

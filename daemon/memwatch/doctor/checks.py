@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from memwatch.config_state import ConfigState
 from memwatch.doctor.model import Check, Verdict
 from memwatch.engines.server import NOT_SENT
+from memwatch.listing import LISTS, left_out_texts
 from memwatch.model import Absent, Architecture, Device
 from memwatch.snapshot import CollectorStatus, Snapshot
 from memwatch.units import size
@@ -45,14 +46,21 @@ _MISSING = {"kmsg": "errors of GPU drivers, and processes that the OOM killer en
 
 
 def run_checks(snapshot: Snapshot) -> Iterator[Check]:
-    """Check pools, devices, processes, model servers and collectors, in this order."""
+    """Check pools, devices, processes, model servers, lists and collectors, in this order."""
     yield from _pools(snapshot)
     yield from _gpus(snapshot)
     for device in snapshot.devices:
         yield from _device(device)
     yield from _processes(snapshot)
     yield from _engines(snapshot)
+    yield from _lists(snapshot)
     yield from check_collectors(snapshot)
+
+
+def _lists(snapshot: Snapshot) -> Iterator[Check]:
+    for name in LISTS:
+        for text in left_out_texts(snapshot.left_out, name):
+            yield Check(f"lists.{name}", Verdict.HINT, text)
 
 
 def _pools(snapshot: Snapshot) -> Iterator[Check]:

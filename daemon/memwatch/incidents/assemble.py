@@ -10,7 +10,7 @@ from memwatch import units
 from memwatch.events import MARK
 from memwatch.incidents.cause import Finding, Members, Observed, find_cause
 from memwatch.incidents.killer import Death, choose_killer, is_member, mark_victims
-from memwatch.incidents.open_incident import OpenIncident
+from memwatch.incidents.open_incident import MAX_DEATHS, OpenIncident
 from memwatch.incidents.readings import FrameReader, Holding, Reading
 from memwatch.incidents.records import Entry, Incident, Sample, Suspect, Victim
 from memwatch.incidents.sentence import list_evidence, write_sentence
@@ -45,6 +45,10 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
     sentence = write_sentence(one.kind, one.label, finding, death, victims, left, detail, mark, one.labels)
     shown = replace(finding, rise=None) if one.is_of_cgroup else finding
     evidence = [*list_evidence(one.label, shown, deaths), *one.notes, *notes]
+    if one.more_deaths:
+        evidence.append(
+            f"{one.more_deaths} more reports of kills came after {MAX_DEATHS} victims; these are not listed."
+        )
     if one.kind == "gpu_lost":
         evidence += _list_driver_lines(one)
     elif came_back is not None:

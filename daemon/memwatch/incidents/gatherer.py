@@ -59,6 +59,8 @@ OTHER_CGROUPS = "cgroups"
 MAX_OPEN, MAX_EVENTS, MAX_ROUTINE, MAX_PENDING = 4, 100, 50, 50
 # With kills: a rollout with a limit that is too low kills in each of its control groups.
 MAX_OPEN_KILLS = 16
+# Counted of those that are not followed.
+MAX_NOT_FOLLOWED = 1000
 
 
 class Pending(Struct, frozen=True):
@@ -86,6 +88,7 @@ class Gatherer:
         self._own_killed_at: float = float("-inf")
         self._quiet_kills: list[str] = []
         self._ids: deque[str] = deque(maxlen=20)
+        self._not_followed: deque[str] = deque(maxlen=MAX_NOT_FOLLOWED)
 
     def add(self, seen: Observation) -> list[Incident]:
         """Add a tick. Return the incidents that began, changed or ended: `ended` is set for the last."""
@@ -102,6 +105,11 @@ class Gatherer:
             one.add_events(seen.events)
         changed = [key for trigger in triggers if (key := self._take(trigger, seen)) is not None]
         return self._build(changed, seen)
+
+    @property
+    def left_out(self) -> int:
+        """Number of targets whose incident is not followed, since one of the others ended."""
+        return len(self._not_followed)
 
     def take_quiet_kills(self) -> list[str]:
         """Return sentences about the kills since the last call that are no incident."""
@@ -249,6 +257,8 @@ class Gatherer:
                 return None
             one = self._begin(key, trigger, seen)
             if one is None:
+                if key not in self._not_followed:
+                    self._not_followed.append(key)
                 return None
         one.note(trigger.kind, seen.boottime, seen.snapshot.unix)
         if trigger.detail and trigger.detail not in one.detail:
@@ -312,6 +322,7 @@ class Gatherer:
             is_over = self._is_over(key, one, seen)
             if is_over:
                 del self.open[key]
+                self._not_followed.clear()
             is_due = seen.boottime - one.written_at >= one.rewrite_seconds
             if is_over or key in changed or is_due:
                 one.written_at = seen.boottime

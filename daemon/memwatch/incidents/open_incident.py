@@ -35,7 +35,7 @@ class OpenIncident(Struct):
     `place`: the pool or share whose figures are read. For an incident about a cgroup that is System RAM, of which
     only the processes in the cgroup count. `bad_at`: boot time of the last trigger, or of the last tick at a
     critical level. `labels`: those of pools and shares, by id. `long`: growth over the last hour by PID, the most
-    that was seen.
+    that was seen. `more_deaths`: reports of kills beyond MAX_DEATHS.
     """
 
     id: str
@@ -58,6 +58,7 @@ class OpenIncident(Struct):
     rewrite_seconds: float = 10.0
     frames: list[Frame] = field(default_factory=list)
     deaths: list[tuple[float, Death]] = field(default_factory=list)
+    more_deaths: int = 0
     events: list[Event] = field(default_factory=list)
     ends: list[tuple[ProcessEnd, Holding]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -104,6 +105,8 @@ class OpenIncident(Struct):
             return False
         if len(self.deaths) < MAX_DEATHS:
             self.deaths.append((boottime, death))
+        else:
+            self.more_deaths += 1
         return True
 
     def add_long(self, boottime: float, suspects: Iterable[Suspect]) -> None:

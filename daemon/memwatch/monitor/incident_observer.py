@@ -83,6 +83,11 @@ class IncidentObserver:
         return findings if self.ends is None else self._ended.drop(findings, self.ends.ended)
 
     @property
+    def left_out(self) -> int:
+        """Number of incidents that began while the highest number was open."""
+        return self._gatherer.left_out
+
+    @property
     def ended_pids(self) -> frozenset[int]:
         """Return the followed processes that ended and that the newest list of processes still has."""
         return frozenset(self.ends.ended) if self.ends is not None else frozenset()

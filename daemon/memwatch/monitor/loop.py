@@ -91,6 +91,7 @@ class Monitor:
         self.alert_states: Mapping[Key, AlertState] = {}
         self.listeners: list[Listener] = []
         self.neighbours: Callable[[Collection[str]], tuple[NeighbourStatus, ...]] = _no_neighbours
+        self.machines_left_out: Callable[[], int] = int
         self.rules: MonitorRules = rules
         self.config: ConfigState = ConfigState()
         self._sampler = sampler
@@ -390,6 +391,7 @@ class Monitor:
         lag_seconds: float,
     ) -> Snapshot:
         self._seq += 1
+        fields = build_fields(findings, statuses)
         return Snapshot(
             seq=self._seq,
             unix=now.wall,
@@ -403,8 +405,11 @@ class Monitor:
             collectors=statuses,
             claims=self.reports.current(now.monotonic),
             neighbours=self.neighbours(self._notified_neighbours()),
-            **build_fields(findings, statuses),
+            **{**fields, "left_out": {**fields.get("left_out", {}), **self._left_out()}},
         )
+
+    def _left_out(self) -> dict[str, int]:
+        return {"incidents": self.incidents.left_out, "machines_found": self.machines_left_out()}
 
     def _record(self, now: Moment, snapshot: Snapshot) -> None:
         if self.rules is not self._history_rules:

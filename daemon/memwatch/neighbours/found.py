@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 MAX_FOUND = 64
 # A machine runs one memwatchd; a few more may run in its containers.
@@ -27,21 +26,15 @@ FOUND_TEXT = "found by mDNS, not joined: add it to [[neighbours]] with its URL, 
 
 
 class FoundMachine(Struct, frozen=True):
-    """A machine that announces its memwatchd. `run` identifies the process, as in its ticks.
-
-    `unlisted`: number of further announcements, on the last machine of a list.
-    """
+    """A machine that announces its memwatchd. `run` identifies the process, as in its ticks."""
 
     name: str
     url: str
     run: str
-    unlisted: int = 0
 
     @property
     def text(self) -> str:
-        number = f"at least {self.unlisted}" if self.unlisted >= MAX_COUNTED else str(self.unlisted)
-        rest = f"; and {number} more announcements are not listed" if self.unlisted else ""
-        return FOUND_TEXT.format(self.url) + rest
+        return FOUND_TEXT.format(self.url)
 
 
 Key = tuple[str, str]
@@ -93,6 +86,11 @@ class FoundMachines:
             self._unlisted.clear()
             self._unlisted_before = 0
 
+    def count_left_out(self) -> int:
+        """Return the number of announcements that are not listed, up to MAX_COUNTED."""
+        with self._lock:
+            return max(len(self._unlisted), self._unlisted_before)
+
     def others(self, runs: Collection[str], urls: Collection[str]) -> Sequence[FoundMachine]:
         """Return the machines that neither these processes nor these URLs are, by name.
 
@@ -100,13 +98,10 @@ class FoundMachines:
         """
         with self._lock:
             found = {machine for machine, _ in self._machines.values()}
-            unlisted = max(len(self._unlisted), self._unlisted_before)
         listed = sorted(
             (one for one in found if one.run not in runs and one.url not in urls),
             key=lambda one: (one.name, one.url, one.run),
         )
-        if listed and unlisted:
-            listed[-1] = replace(listed[-1], unlisted=unlisted)
         return listed
 
     def _has_room(self, source: str) -> bool:

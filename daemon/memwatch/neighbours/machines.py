@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from memwatch.listing import left_out_texts
 from memwatch.model import Absent
 from memwatch.neighbour_status import NeighbourState
 from memwatch.neighbours.book import MachineView
@@ -17,6 +19,8 @@ from memwatch.snapshot import LEVEL_WORDS, LevelOrUnknown
 
 MachineState = NeighbourState | Literal["found"]
 LEVELS: tuple[LevelOrUnknown, ...] = (*reversed(LEVEL_WORDS[1:]), "unknown", LEVEL_WORDS[0])
+# Name of the list of machines found.
+FOUND = "machines_found"
 MISSING: tuple[MachineState, ...] = ("silent", "unreachable", "refused", "stopped", "starting")
 
 
@@ -38,10 +42,19 @@ class Machine(Struct, frozen=True):
     words: LastWords | None = None
 
 
-def list_machines(own: Tick, views: Iterable[MachineView], found: Sequence[FoundMachine] = ()) -> list[Machine]:
-    """Return all machines: those without ticks first, then by level, then by name, then those only found."""
+def list_machines(
+    own: Tick, views: Iterable[MachineView], found: Sequence[FoundMachine] = (), left_out: int = 0
+) -> list[Machine]:
+    """Return all machines: those without ticks first, then by level, then by name, then those only found.
+
+    The last one found tells the number of those that are left out.
+    """
     here = Machine(own.host, "up", own.sentence, 0.0, own, own.unix, is_self=True)
-    return [*sorted([here, *map(_from_view, views)], key=_rank), *map(_from_found, found)]
+    others = [_from_found(one) for one in found]
+    more = "; ".join(left_out_texts({FOUND: left_out}))
+    if more and others:
+        others[-1] = replace(others[-1], text=f"{others[-1].text}; {more}")
+    return [*sorted([here, *map(_from_view, views)], key=_rank), *others]
 
 
 def _from_found(one: FoundMachine) -> Machine:

@@ -173,6 +173,7 @@ def body_json(notification: Notification, snapshot: Snapshot, sender: Sender, le
         "new_reasons": reasons_json(notification.new_reasons, length),
         "values": values_json(notification, snapshot, length),
         "top": [top_json(process, length) for process in select_top(snapshot.processes)],
+        "left_out": count_left_out(notification, snapshot),
         "labels": dict(sender.labels),
         "dashboard_url": sender.url,
         "runbook_url": sender.runbook_url(notification.rule, notification.target),
@@ -186,6 +187,16 @@ def _word(level: Level | None) -> LevelWord | None:
 
 def reasons_json(reasons: Sequence[Reason], length: int) -> list[Json]:
     return [{"signal": why.signal, "text": cut(why.text, length)} for why in reasons[:MAX_REASONS]]
+
+
+def count_left_out(notification: Notification, snapshot: Snapshot) -> Json:
+    """Return the number of entries that each list of the body lacks."""
+    known_ones = sum(not isinstance(process.footprint_low_bytes, Absent) for process in snapshot.processes)
+    return {
+        "reasons": max(0, len(notification.reasons) - MAX_REASONS),
+        "new_reasons": max(0, len(notification.new_reasons) - MAX_REASONS),
+        "top": max(0, known_ones - TOP_PROCESSES),
+    }
 
 
 def values_json(notification: Notification, snapshot: Snapshot, length: int) -> Json:

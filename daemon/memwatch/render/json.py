@@ -130,6 +130,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         not_returned=[record_json(one) for one in snapshot.not_returned],
         leases=leases_json(snapshot.leases),
         silences=[silence_json(one) for one in snapshot.silences],
+        left_out=dict(snapshot.left_out),
         self=self_usage,
     )
 

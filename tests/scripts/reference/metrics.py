@@ -73,6 +73,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "log_",
         "thread_",
         "series_",
+        "list_",
     ),
 }
 # Errors of collectors, as `memwatch.monitor.collector_runner` counts them.

@@ -70,6 +70,7 @@ BODY_FIELDS = {
     "new_reasons": "those of them that no earlier notification of a firing alert had",
     "values": "figures of the target now, in bytes; `ratio` is the fraction that is judged",
     "top": "the five processes with the largest footprints, with `unit` and `container`",
+    "left_out": "number of entries that `reasons`, `new_reasons` and `top` lack",
     "labels": "`labels` of the [configuration](configuration.md#labels)",
     "dashboard_url": "the overview; null if other machines cannot reach it and `url` under `[web]` is not set",
     "runbook_url": "the section of the runbooks, likewise",

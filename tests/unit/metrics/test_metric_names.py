@@ -129,6 +129,7 @@ NAMES = {
     "engine_weights_bytes": {"engine"},
     "engines_not_followed": set(),
     "failed_logins_total": set(),
+    "list_left_out": {"list"},
     "time_to_full_seconds": {"target", "device"},
 }
 
@@ -182,6 +183,7 @@ def with_every_value() -> Snapshot:
         base,
         devices=(gpu,),
         engines=(WHOLE_ENGINE,),
+        left_out={"incidents": 0},
         shares=(limited,),
         collectors=(nvml,),
         tegrastats=Tegrastats(3, 4 << 20),

@@ -40,7 +40,7 @@ def test_body_has_alert_target_and_largest_processes() -> None:
 
     assert list(body) == [
         "schema", "id", "event", "time", "unix", "host", "target", "rule", "severity", "started", "repeated",
-        "level", "level_now", "previous", "reasons", "new_reasons", "values", "top", "labels",
+        "level", "level_now", "previous", "reasons", "new_reasons", "values", "top", "left_out", "labels",
         "dashboard_url", "runbook_url", "incident_url",
     ]  # fmt: skip
     assert (body["schema"], body["id"], body["event"]) == (1, "msg_1", "pressure.critical")
@@ -56,6 +56,7 @@ def test_body_has_alert_target_and_largest_processes() -> None:
     footprints = [process["footprint_bytes"] for process in body["top"]]
     assert len(footprints) <= 5
     assert footprints == sorted(footprints, reverse=True)
+    assert body["left_out"] == {"reasons": 0, "new_reasons": 0, "top": max(0, len(snapshot.processes) - 5)}
     assert body["dashboard_url"] == "https://spark/memory"
     assert body["runbook_url"] == "https://spark/memory/runbooks#memorycritical"
     assert body["incident_url"] is None

@@ -370,6 +370,7 @@ class Snapshot(Figures):
     silences: list[SilenceInForce]
     engines: list[Engine]
     engines_not_followed: int = Field(description="Model servers beyond the limit of those that are followed.")
+    left_out: dict[str, int] = Field(description="Entries beyond the maximum, by list.")
     self_: SelfUsage = Field(alias="self")
 
 

@@ -99,7 +99,7 @@ class Services(Struct):
     def machines(self, snapshot: Snapshot) -> list[Machine]:
         """Return this machine and its neighbours at a tick, those that need an operator first."""
         views, found = self.neighbours.views(snapshot.neighbours), self.neighbours.not_joined()
-        return list_machines(self.own_tick(snapshot), views, found)
+        return list_machines(self.own_tick(snapshot), views, found, self.neighbours.found.count_left_out())
 
     def json(self, value: Any) -> Response:  # noqa: ANN401  any JSON value
         return Response(self.json_bytes(value), media_type=JSON_TYPE)

@@ -68,6 +68,14 @@ def collector_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield counter("collector_errors", "Total errors of a collector, by reason.", errors, ("collector", "reason"))
 
 
+def list_families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield the number of entries that lists leave out."""
+    rows = [((name,), count) for name, count in sorted(snapshot.left_out.items())]
+    yield gauge(
+        "list_left_out", "Number of entries that a list leaves out because of its maximum.", rows, ("list",)
+    )
+
+
 def history_families(files: FilesStatus | None) -> Iterator[Metric]:
     """Yield the metrics of the history on disk; without samples if there is none."""
 

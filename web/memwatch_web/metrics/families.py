@@ -29,6 +29,7 @@ from memwatch_web.metrics.daemon_families import (
     daemon_families,
     history_families,
     incident_families,
+    list_families,
     machine_families,
     notification_families,
     tick_families,
@@ -114,6 +115,7 @@ class Exporter(Collector):
         yield from notification_families(notifiers, self._outbox() if notifiers else None)
         yield pushed_family(snapshot, filter(None, (one.in_place_of_prometheus() for one in notifiers)))
         yield from collector_families(snapshot)
+        yield from list_families(snapshot)
         yield from history_families(self._files())
         yield from daemon_families(self._process())
         yield from config_families(self._config())

@@ -11,7 +11,9 @@ from memwatch_web.pages.services import PageServices
 
 async def incidents(services: PageServices) -> Response:
     monitor = services.monitor
-    return HTMLResponse(services.pages.incidents(monitor.incidents.log.heads(), monitor.simulated))
+    return HTMLResponse(
+        services.pages.incidents(monitor.incidents.log.heads(), monitor.simulated, monitor.incidents.left_out)
+    )
 
 
 async def incident(services: PageServices, request: Request) -> Response:

@@ -34,9 +34,10 @@ class UnattributedRow(Struct, frozen=True):
 
 
 class MemoryHolders(Struct, frozen=True):
-    """Growing processes, suspected leaks and unattributed memory."""
+    """Growing processes, suspected leaks and unattributed memory. `more_grown`: growing ones that are left out."""
 
     grown: tuple[WindowedGrowth, ...]
+    more_grown: int
     suspects: tuple[LeakSuspect, ...]
     rests: tuple[UnattributedRow, ...]
 
@@ -46,6 +47,7 @@ def find_memory_holders(snapshot: Snapshot, growth: GrowthTracker) -> MemoryHold
     grown = [one for one in growth.since(start, snapshot.unix - GROWTH_SECONDS) if one.grown_bytes > 0]
     return MemoryHolders(
         tuple(WindowedGrowth(one, growth.growth_by_window(one.process)) for one in grown[:MAX_GROWN_PROCESSES]),
+        len(grown[MAX_GROWN_PROCESSES:]),
         tuple(growth.suspects()),
         tuple(_list_unattributed(snapshot)),
     )

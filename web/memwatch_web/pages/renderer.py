@@ -12,6 +12,7 @@ from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.history.holders import FOOTPRINTS, parse_name
 from memwatch.incidents.records import Incident
+from memwatch.listing import left_out_texts
 from memwatch.model import Absent
 from memwatch.neighbours.machines import Machine
 from memwatch.notify.status import AlertView
@@ -168,9 +169,11 @@ class Pages:
         context = {"page": "last-words", "words": words, "picture": picture, "simulated": simulated}
         return self._render("last-words.html", context)
 
-    def incidents(self, found: Sequence[Incident], simulated: bool = False) -> bytes:
+    def incidents(self, found: Sequence[Incident], simulated: bool = False, left_out: int = 0) -> bytes:
         """Render the list of incidents."""
-        return self._render("incidents.html", {"page": "incidents", "incidents": found, "simulated": simulated})
+        more = list(left_out_texts({"incidents": left_out}))
+        context = {"page": "incidents", "incidents": found, "simulated": simulated, "more": more}
+        return self._render("incidents.html", context)
 
     def incident(self, one: Incident, simulated: bool = False) -> bytes:
         """Render one incident with its picture."""
