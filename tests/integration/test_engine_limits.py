@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from memwatch.client.engines import engine_lines
 from memwatch.collectors.engines import Collector
-from memwatch.linux.engine_processes import MAX_MEMBERS, MAX_PER_ACCOUNT
+from memwatch.linux.engine_processes import LISTED_TURNS, MAX_MEMBERS, MAX_PER_ACCOUNT
 from memwatch.linux.engine_slots import COMPARED_TURNS, MAX_ENGINES
 from memwatch.model import Absent
 from memwatch.render.json import snapshot_json
@@ -102,6 +102,19 @@ def test_processes_beyond_the_limit_of_an_account_are_counted(tmp_path: Path) ->
 
     assert 900_000 in {one.pid for one in found.engines}
     assert found.engines_not_followed == MAX_PER_ACCOUNT + 6 - MAX_ENGINES
+
+
+def test_server_beyond_the_limit_of_its_account_is_followed_when_it_holds_memory(tmp_path: Path) -> None:
+    """The processes of all containers without a user namespace may be root's."""
+    host = crowded(tmp_path, MAX_PER_ACCOUNT + 5)
+    folder = host.add(900_000, LLAMA, start=78)
+    collector = Collector(host.roots, True, (), None, host.net)
+    assert 900_000 not in {one.pid for one in collector.collect().engines}
+    (folder / "stat").write_text((folder / "stat").read_text().replace(" 5 0 0", f" {GIB // mmap.PAGESIZE} 0 0"))
+    rounds = [collector.collect() for _ in range(LISTED_TURNS)]
+
+    assert 900_000 in {one.pid for one in rounds[-1].engines}
+    assert {one.engines_not_followed for one in rounds} == {MAX_PER_ACCOUNT + 6 - MAX_ENGINES}
 
 
 def test_no_server_beyond_the_limit_is_no_line(tmp_path: Path) -> None:

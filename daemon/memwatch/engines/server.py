@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +37,9 @@ MAX_CPU_RATIO = 0.005
 MAX_CHEAP_SECONDS = 0.025
 COSTLY = "Its answers take {seconds:.2f} s to parse, so that it is asked every {pause:.0f} s."
 NO_ANSWER = "no answer"
+DEFECT = "its answers could not be parsed; the log has the reason"
+
+log: logging.Logger = logging.getLogger(__name__)
 NOT_ALLOWED = frozenset({401, 403})
 NOT_SENT = "its API key is not sent"
 WANTS_KEY = "It wants an API key: name it under [[engines]] with its token."
@@ -90,6 +94,7 @@ class EngineServer:
         self._reading: EngineReading | None = None
         self._is_fresh = False
         self._costly = ""
+        self._has_defect = False
         self._rates = Rates()
         self._oddities: tuple[str, ...] = ()
         self._before: tuple[float, Counters] | None = None
@@ -129,12 +134,27 @@ class EngineServer:
             self._before = self._reading = None
             return
         began, self._is_fresh = self._cpu_time(), True
-        self._reading = reading = self.kind.parse(Answers(answers, command, inner))
-        self._oddities = tuple(self._find_oddities(answers))
+        reading = self._parse(answers, command, inner)
         self._limit_cost(self._cpu_time() - began, now)
+        self._reading = reading
+        if reading is None:
+            self._before, self._failure = None, GetError(DEFECT)
+            return
         before, self._before = self._before, (now, reading.counters)
         self._rates = compute_rates(before[1], reading.counters, now - before[0]) if before else Rates()
         self._size(reading, now)
+
+    def _parse(self, answers: Mapping[str, bytes], command: Command, inner: Command) -> EngineReading | None:
+        """Return the figures in the answers. A defect that they reveal costs only those of this server."""
+        try:
+            reading = self.kind.parse(Answers(answers, command, inner))
+            self._oddities = tuple(self._find_oddities(answers))
+        except Exception:
+            if not self._has_defect:
+                log.exception("Defect while the answers of %s were parsed", self.address.url)
+            self._has_defect = True
+            return None
+        return reading
 
     def _limit_cost(self, seconds: float, now: float) -> None:
         """Let a server wait whose answers are expensive: 1 MiB of JSON takes 0.1 s, those of real servers 2 ms."""

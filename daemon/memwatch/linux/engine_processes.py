@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 
 from msgspec import Struct, field
@@ -27,6 +28,8 @@ COMMAND_BYTES = 16384
 MAX_NEW = 1024
 # Servers of one account that are looked at. More than are followed: those without evidence may be first.
 MAX_PER_ACCOUNT = 32
+# The interpreter of a server takes more when its libraries are loaded, a context of CUDA 300 MiB.
+MIN_HELD_BYTES = 64 << 20
 MAX_MEMBERS = 256
 # /proc is listed at least this often, once a minute.
 LISTED_TURNS = 12
@@ -63,6 +66,10 @@ class ServerProcess(Struct):
         return self.pages + sum(self.member_pages.values())
 
     @property
+    def holds_memory(self) -> bool:
+        return self.held_pages * mmap.PAGESIZE >= MIN_HELD_BYTES
+
+    @property
     def pids(self) -> tuple[int, ...]:
         return (self.pid, *sorted(self.members))
 
@@ -87,7 +94,7 @@ class EngineProcesses:
 
     @property
     def not_followed(self) -> int:
-        """Return the number of servers beyond MAX_PER_ACCOUNT. One of them counts when another has ended."""
+        """Return the number of servers beyond MAX_PER_ACCOUNT. They are looked at again once a minute."""
         return len(self._beyond)
 
     def find(self) -> list[ServerProcess]:
@@ -99,7 +106,7 @@ class EngineProcesses:
             ended += [server] if pages is None else []
         for server in ended:
             self._drop(server)
-        if ended:
+        if ended or self._turn % LISTED_TURNS == 0:
             self._seen -= self._beyond
         if self._new.has_changed() or ended or self._young or self._turn % LISTED_TURNS == 0:
             self._drop_ended_members()
@@ -141,12 +148,28 @@ class EngineProcesses:
             return False
         status = read_at(self._folder, f"{pid}/status", STATUS_BYTES) or b""
         account = self._accounts.of(parse_real_uid(status))
-        if sum(one.account == account for one in self._servers.values()) >= MAX_PER_ACCOUNT:
+        if not self._has_room(account, stat.rss_pages * mmap.PAGESIZE >= MIN_HELD_BYTES):
             self._beyond.add(pid)
             return True
         self._beyond.discard(pid)
         server = ServerProcess(pid, stat.start_ticks, parse_uid(status), kind, command, account, stat.rss_pages)
         self._servers[pid] = self._server_of[pid] = server
+        return True
+
+    def _has_room(self, account: int | None, holds_memory: bool) -> bool:
+        """Return True if a server of this account can be added.
+
+        One that holds memory replaces one without evidence: containers of all users may run as root, one account.
+        """
+        of_account = [one for one in self._servers.values() if one.account == account]
+        if len(of_account) < MAX_PER_ACCOUNT:
+            return True
+        weak = next((one for one in of_account if not one.evidence and not one.holds_memory), None)
+        if not holds_memory or weak is None:
+            return False
+        self._drop(weak)
+        self._beyond.add(weak.pid)
+        self._seen.add(weak.pid)
         return True
 
     def _join(self, stat: Stat, server: ServerProcess, inner: Command) -> None:

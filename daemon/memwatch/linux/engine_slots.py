@@ -6,7 +6,6 @@ Among equals each account gets as many slots as another.
 
 from __future__ import annotations
 
-import mmap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,8 +14,6 @@ from memwatch.linux.engine_processes import ServerProcess
 from memwatch.linux.listeners import Listener, ListenerTables, read_socket_inodes
 
 MAX_ENGINES = 16
-# The interpreter of a server takes more when its libraries are loaded, a context of CUDA 300 MiB.
-MIN_HELD_BYTES = 64 << 20
 # Where there are too many servers, they are compared again this often.
 COMPARED_TURNS = 3
 # Descriptors of a server and its processes that are looked at in search of sockets. One takes 2 µs.
@@ -40,9 +37,7 @@ class EngineSlots:
             self._followed = known
         elif known != self._known or self._turn % COMPARED_TURNS == 0:
             for one in servers:
-                one.evidence = (one.held_pages * mmap.PAGESIZE >= MIN_HELD_BYTES) + bool(
-                    find_listeners(self._procfs, one, tables)
-                )
+                one.evidence = one.holds_memory + bool(find_listeners(self._procfs, one, tables))
             self._followed = {one.key for one in share_slots(servers, self._followed)}
         self._known = known
         return [one for one in servers if one.key in self._followed]

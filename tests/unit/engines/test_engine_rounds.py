@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.engines.command import Command
 from memwatch.engines.exchange import MAX_KEPT_BYTES, OVERDUE, SHARE_SECONDS, Exchange, run_all
 from memwatch.engines.kinds import KIND_BY_NAME
-from memwatch.engines.records import Engine
-from memwatch.engines.server import Address, EngineServer
+from memwatch.engines.records import Engine, EngineReading
+from memwatch.engines.server import DEFECT, Address, EngineServer
 from memwatch.model import Absent
 from memwatch.runtime.http_get import AddressInfo, GetError, GetTimeoutError
 from support import engine_texts as texts
@@ -229,6 +230,23 @@ def test_defect_of_one_server_costs_the_others_nothing(caplog: pytest.LogCapture
     assert (broken.bodies, broken.is_done) == ({}, True)
     assert set(other.bodies) == set(ANSWERS)
     assert "Defect while a model server was asked" in caplog.text
+
+
+def test_answers_that_reveal_a_defect_cost_the_other_servers_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """An error in the parsing of one would leave all without figures, round after round."""
+
+    def parse(_: object) -> EngineReading:
+        raise ZeroDivisionError
+
+    server = EngineServer(replace(VLLM, parse=parse), Address("127.0.0.1", 1), None, lambda: 0.0)
+    for _ in range(3):
+        begun = server.begin(NONE, NONE, FAR)
+        assert begun is not None
+        begun.bodies, begun.is_done = dict(ANSWERS), True
+        server.take(begun, NONE, NONE)
+    found = server.build(BLANK)
+    assert found.notes == (f"{BLANK.url}: {DEFECT}.",)
+    assert caplog.text.count("Defect while the answers of http://127.0.0.1:1 were parsed") == 1
 
 
 def test_server_without_a_thread_has_a_reason_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
