@@ -62,12 +62,14 @@ class FoundMachines:
                 return
             if key in self._machines or self._has_room(source):
                 self._machines[key] = machine, self._now()
+                self._unlisted.discard(hash(key))
             elif len(self._unlisted) < MAX_COUNTED:
                 self._unlisted.add(hash(key))
 
     def remove(self, source: str, service: str) -> None:
         with self._lock:
             machine, _ = self._machines.pop((source, service), (None, 0.0))
+            self._unlisted.discard(hash((source, service)))
             if machine is not None:
                 self._removed = {run: at for run, at in self._removed.items() if self._is_late(run)}
                 self._removed[machine.run] = self._now()
@@ -98,11 +100,10 @@ class FoundMachines:
         """
         with self._lock:
             found = {machine for machine, _ in self._machines.values()}
-        listed = sorted(
+        return sorted(
             (one for one in found if one.run not in runs and one.url not in urls),
             key=lambda one: (one.name, one.url, one.run),
         )
-        return listed
 
     def _has_room(self, source: str) -> bool:
         """Return True if the source may have another machine. In a full list, one that has more loses its last."""

@@ -58,7 +58,11 @@ def test_machines_beyond_the_maximum_are_counted_until_they_leave() -> None:
     found = FoundMachines()
     for number in range(MAX_FOUND + 5):
         for _ in range(2):  # announcements are repeated
-            found.put(f"service-{number}", FoundMachine(f"m{number:02}", f"http://m{number}:6360", f"run{number}"))
+            found.put(
+                f"10.0.0.{number}",
+                "service",
+                FoundMachine(f"m{number:02}", f"http://m{number}:6360", f"run{number}"),
+            )
 
     assert found.count_left_out() == 5
     own = build_tick(calm_workstation(), "0")
@@ -66,10 +70,10 @@ def test_machines_beyond_the_maximum_are_counted_until_they_leave() -> None:
     assert len(shown) == 1 + MAX_FOUND
     assert [one.name for one in shown if "5 more machines were found" in one.text] == [shown[-1].name]
 
-    found.remove(f"service-{MAX_FOUND}")
+    found.remove(f"10.0.0.{MAX_FOUND}", "service")
     assert found.count_left_out() == 4
-    found.remove("service-0")
-    found.put(f"service-{MAX_FOUND + 1}", FoundMachine("late", "http://late:6360", "late"))
+    found.remove("10.0.0.0", "service")
+    found.put(f"10.0.0.{MAX_FOUND + 1}", "service", FoundMachine("late", "http://late:6360", "late"))
     assert found.count_left_out() == 3
     found.clear()
     assert found.count_left_out() == 0

@@ -73,9 +73,9 @@ def test_machine_that_does_not_answer_is_dropped() -> None:
     for number in range(MAX_FOUND_BY_SOURCE + 3):
         machines.put("10.0.0.2", f"s{number}", machine(number))
     machines.expire()
-    before = machines.others((), ())[-1].unlisted
+    before = machines.count_left_out()
     machines.expire()
-    after = machines.others((), ())[-1].unlisted
+    after = machines.count_left_out()
     clock[0] = EXPIRE_SECONDS
     machines.put("10.0.0.2", "s1", machine(1))
     clock[0] = EXPIRE_SECONDS + 1
