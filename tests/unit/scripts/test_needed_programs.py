@@ -76,7 +76,7 @@ def test_missing_programs_are_counted_at_the_end(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout
     assert "tests were not run, as TOOLS=none and these programs are not installed:" in done.stdout
-    assert "    3 need openssl" in done.stdout
+    assert "    6 need openssl" in done.stdout
     assert "need promtool" in done.stdout
     assert " skipped" not in done.stdout
 
