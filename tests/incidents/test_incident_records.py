@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -575,10 +577,33 @@ def test_log_is_bounded_and_finds_the_open_incident() -> None:
     assert log.current_id("gpu0.vram") is None
 
 
-def test_markdown_escapes_names() -> None:
-    """A process may have any name."""
+# A code span of Markdown: between as many backticks before as after it.
+CODE = re.compile(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)")
+HOSTILE = "@admin admin@evil.example #12 GH-3 !4 https://evil.example www.evil.example ![x](//evil.example) [a](b)"
+
+
+def test_markdown_has_names_as_code() -> None:
+    """A row of a table is split at its bars before its code is read."""
     text = render(incident_json(INCIDENT))
 
-    assert "| x\\|\\* | 7 |" in text
+    assert r"| ` x\|* ` | 7 |" in text
     assert text.startswith("# Incident 20261121T102233Z\n")
     assert "OK → critical" in text
+
+
+@pytest.mark.parametrize(
+    "name", [HOSTILE, f"` {HOSTILE}", f"`` {HOSTILE} `", f"```\n{HOSTILE}\n```", r"<b>|</b>\`|"]
+)
+def test_names_make_no_link_and_no_mention_in_markdown(name: str) -> None:
+    """A forge makes links of URLs, of numbers and of users in any text except code."""
+    found = incident_json(INCIDENT)
+    suspect = {**found["cause"], "who": name, "unit": name, "container": name}
+    texts = {"sentence": name, "label": name, "target": name, "evidence": [name], "cause": suspect}
+    entries = {"timeline": [{**entry, "text": name} for entry in found["timeline"]]}
+
+    def outside(incident: dict[str, Any]) -> str:
+        return "\n".join(CODE.sub("", line) for line in render(incident).splitlines())
+
+    hostile, usual = outside({**found, **texts, **entries, "victim": {"who": name, "pid": 7}}), outside(found)
+    assert [hostile.count(sign) for sign in "@#!<[`"] == [usual.count(sign) for sign in "@#!<[`"]
+    assert "evil" not in hostile

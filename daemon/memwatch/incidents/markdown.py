@@ -1,7 +1,12 @@
-"""An incident as a Markdown report. Pure functions of its JSON."""
+"""An incident as a Markdown report. Pure functions of its JSON.
+
+Any program chooses its name, and the report is posted in an issue. Texts with names are code: a forge makes
+links of URLs and #12, and mentions of @user, even where they are escaped, but not in code.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +16,9 @@ from memwatch.units import size
 
 Json = Mapping[str, Any]
 NOT_KNOWN = "not known"
-# Characters that Markdown gives a meaning, in names that any program may choose.
-SPECIAL = frozenset("\\`*_{}[]()<>#+!|~")
+BACKTICKS = re.compile("`+")
+# A row of a table is split before its code is read.
+PIPE = r"\|"
 
 
 def render(found: Json) -> str:
@@ -22,27 +28,27 @@ def render(found: Json) -> str:
 
 def _lines(found: Json) -> Iterator[str]:
     yield f"# Incident {found['id']}"
-    yield from ("", escape(found["sentence"]), "")
+    yield from ("", code(found["sentence"]), "")
     yield from _table(_facts(found))
     yield from _suspects(found)
     if found["evidence"]:
         yield from ("", "## Evidence", "")
-        yield from (f"- {escape(one)}" for one in found["evidence"])
+        yield from (f"- {code(one)}" for one in found["evidence"])
     if found.get("timeline"):
         yield from ("", "## Timeline", "")
-        yield from (f"- {one['time']} {one['kind']}: {escape(one['text'])}" for one in found["timeline"])
+        yield from (f"- {one['time']} {one['kind']}: {code(one['text'])}" for one in found["timeline"])
 
 
 def _facts(found: Json) -> Iterator[tuple[str, str]]:
     yield "Began", found["began"]
     yield "Ended", found["ended"] or "not yet"
-    yield "Target", escape(f"{found['label']} ({found['target']})")
+    yield "Target", code(f"{found['label']} ({found['target']})")
     yield "Kind", title_of(found["kind"])
     killer, victim = found["killer"], found["victim"]
     if killer is not None:
         yield "Killer", title_of(killer["kind"])
     if victim is not None:
-        yield "Victim", escape(f"{victim['who']} (PID {victim['pid']})" if victim["pid"] else victim["who"])
+        yield "Victim", code(f"{victim['who']} (PID {victim['pid']})" if victim["pid"] else victim["who"])
     for name, title in (("lowest_available_bytes", "Lowest available"), ("came_back_bytes", "Came back")):
         yield title, NOT_KNOWN if found[name] is None else size(found[name])
 
@@ -60,7 +66,7 @@ def _suspects(found: Json) -> Iterator[str]:
 def _suspect(one: Json) -> tuple[str, ...]:
     owner = describe_home(one["unit"], one["container"]) or ""
     pid = "" if one["pid"] is None else str(one["pid"])
-    return escape(one["who"]), pid, escape(owner), size(one["growth_bytes"]), size(one["held_bytes"]), one["began"]
+    return code(one["who"]), pid, code(owner), size(one["growth_bytes"]), size(one["held_bytes"]), one["began"]
 
 
 def _table(facts: Iterator[tuple[str, str]]) -> Iterator[str]:
@@ -70,9 +76,12 @@ def _table(facts: Iterator[tuple[str, str]]) -> Iterator[str]:
 def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
-    yield from (f"| {' | '.join(row)} |" for row in rows)
+    yield from (f"| {' | '.join(cell.replace('|', PIPE) for cell in row)} |" for row in rows)
 
 
-def escape(text: str) -> str:
-    """Escape what Markdown or HTML would interpret."""
-    return "".join(f"\\{letter}" if letter in SPECIAL else letter for letter in text.replace("\n", " "))
+def code(text: str) -> str:
+    """Return a text as code between more backticks than it has in a row. An empty text stays empty."""
+    if not text:
+        return ""
+    fence = "`" * (1 + max(map(len, BACKTICKS.findall(text)), default=0))
+    return f"{fence} {' '.join(text.split())} {fence}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
@@ -12,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from memwatch_web.asgi.access import AccessControl
 from memwatch_web.asgi.auth import Login, parse_token
 from memwatch_web.asgi.caller import PEER
-from memwatch_web.asgi.host_check import is_allowed
+from memwatch_web.asgi.host_check import is_allowed, is_valid
 from memwatch_web.asgi.options import WebOptions
 
 TOKEN = b"sixteen-letters-of-tests"
@@ -62,21 +63,41 @@ def test_only_the_right_token_of_a_program_replaces_a_known_name(
     headers += [] if guess is None else [(b"authorization", guess)]
     headers += [] if mark is None else [(mark, b"a")]
     is_known = is_allowed(host.decode("latin-1"), {"localhost", "box", ".example.com"})
-    is_right = guess == b"Bearer " + TOKEN
+    is_right = guess == b"Bearer " + TOKEN and is_valid(host)
 
     expected = (200 if is_right else 401) if is_known else (200 if is_right and mark is None else 400)
 
-    assert status_of(WITH_LOGIN, headers) == expected
+    assert status_of(WITH_LOGIN, headers) == (expected if is_valid(host) else 400)
 
 
 @given(HOSTS, GUESSES)
 def test_credentials_change_nothing_without_a_login(host: bytes, guess: bytes | None) -> None:
     """And the socket file needs a known name, as its clients send no credentials."""
     headers = [(b"host", host), *([] if guess is None else [(b"authorization", guess)])]
-    is_known = is_allowed(host.decode("latin-1"), {"localhost", "box", ".example.com"})
+    is_known = is_valid(host) and is_allowed(host.decode("latin-1"), {"localhost", "box", ".example.com"})
 
     assert status_of(WebOptions(hosts=(".example.com",)), headers) == (200 if is_known else 400)
     assert status_of(WITH_LOGIN, headers, **{PEER: object()}) == (200 if is_known else 400)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"localhost\t",
+        b"local\thost",
+        b"localhost:6360\t",
+        b"localhost:6360 evil.example",
+        b"localhost:\x0b1",
+        b"localhost:x",
+        b"[::1]\t",
+        b"[::1]evil.example",
+        b"10.0.0.1\x00",
+    ],
+)
+def test_host_with_a_tab_or_other_odd_parts_is_refused(host: bytes) -> None:
+    """Also with the right token, which replaces a known name."""
+    for options in (WebOptions(), WITH_LOGIN):
+        assert status_of(options, [(b"host", host), (b"authorization", b"Bearer " + TOKEN)]) == 400
 
 
 @given(st.lists(HOSTS, max_size=3).filter(lambda hosts: len(hosts) != 1))

@@ -15,7 +15,7 @@ from memwatch.linux.host_names import OwnNames
 from memwatch_web.asgi.bounded_thread import QueueFullError
 from memwatch_web.asgi.caller import CALLER, PEER, USER, CallerLookup, has_forwarding_header
 from memwatch_web.asgi.failed_logins import FailedLogins
-from memwatch_web.asgi.host_check import HostCheck, OwnNamesSource, parse_host
+from memwatch_web.asgi.host_check import HostCheck, OwnNamesSource, is_valid, parse_host
 from memwatch_web.asgi.login_check import TOKEN_HOLDER, LoginCheck, LoginRefusal, has_right_token
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.problems import problem_response
@@ -68,8 +68,8 @@ class Admission(Enum):
     """Allowed if its credentials are right."""
     UNKNOWN_NAME = auto()
     """Host is not a name of this machine: allowed for an authenticated program only."""
-    NO_SINGLE_HOST = auto()
-    """Refused: no Host header, or several."""
+    NO_VALID_HOST = auto()
+    """Refused: no Host header, several, or one that is not a host and a port."""
 
 
 ADMITTED = frozenset({Admission.OPEN, Admission.TOKEN})
@@ -134,8 +134,8 @@ class AccessControl:
         """
         self._renew_date()
         hosts = [value for name, value in fields if name == b"host"]
-        if len(hosts) != 1:
-            return Admission.NO_SINGLE_HOST
+        if len(hosts) != 1 or not is_valid(hosts[0]):
+            return Admission.NO_VALID_HOST
         options = self._options()
         if not self._host_check.is_known(hosts[0], options):
             return Admission.UNKNOWN_NAME
@@ -154,9 +154,8 @@ class AccessControl:
     async def _refusal_of(self, scope: Scope) -> ASGIApp | None:
         """Return a refusal of a request, or None if it is allowed."""
         admission = self.admit(scope["headers"], scope["path"], PEER in scope)
-        if admission is Admission.NO_SINGLE_HOST:
-            count = len(hosts_of(scope))
-            return self._problem(400, f"a request needs exactly one Host header; this one has {count}.")
+        if admission is Admission.NO_VALID_HOST:
+            return self._invalid_host(hosts_of(scope))
         refusal = await self._refusal_by_login(scope, admission)
         if refusal is None and scope["method"] not in SAFE_METHODS:
             refusal = await self._refusal_of_change(scope, hosts_of(scope)[0])
@@ -211,6 +210,12 @@ class AccessControl:
             return self._problem(503, "too many requests for changes: retry in 5 s.", {"retry-after": "5"})
         is_program = caller.uid is not None and PEER not in scope and is_for_programs(scope["path"])
         return None if caller.is_operator or is_program else self._problem(403, NOT_AN_OPERATOR)
+
+    def _invalid_host(self, hosts: Sequence[bytes]) -> ASGIApp:
+        if len(hosts) != 1:
+            return self._problem(400, f"a request needs exactly one Host header; this one has {len(hosts)}.")
+        host = hosts[0][:80].decode("latin-1")
+        return self._problem(400, f"Host {host!r} is not a host and a port. Use for example localhost:6360.")
 
     def _unknown_name(self, host: bytes) -> ASGIApp:
         name = parse_host(host.decode("latin-1"))[:80]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Collection
 
 from memwatch.options import HOST_NAME
 from memwatch_web.asgi.options import WebOptions
 
 MAX_REMEMBERED = 1000
+# Names may have any letter but blanks and control characters, such as a tab: parsers treat these differently.
+HOST_AND_PORT = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[^\x00-\x20\x7f:\[\]]*)(?::[0-9]*)?")
 MAX_NAME_LENGTH = 253 + len(":65535")
 
 OwnNamesSource = Callable[[], frozenset[str]]
@@ -44,6 +47,11 @@ class HostCheck:
             if len(self._known) < MAX_REMEMBERED and len(header) <= MAX_NAME_LENGTH:
                 self._known[header] = known
         return known
+
+
+def is_valid(header: bytes) -> bool:
+    """Check that a Host header is a name or an address, with or without a port."""
+    return HOST_AND_PORT.fullmatch(header) is not None
 
 
 def parse_host(header: str) -> str:
