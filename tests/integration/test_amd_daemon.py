@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -321,8 +320,8 @@ def test_suspended_card_is_read_without_being_woken(tmp_path: Path) -> None:
     (recorder / "sitecustomize.py").write_text(RECORDER.format(log=str(tmp_path / "opened")))
     environ = {"PYTHONPATH": f"{recorder}:{os.environ.get('PYTHONPATH', '')}"}
 
-    with watched(tmp_path, *machine.arguments, environ=environ) as (_, snapshot):
-        time.sleep(3)
+    with watched(tmp_path, *machine.arguments, environ=environ) as (daemon, snapshot):
+        daemon.wait_for("/api/v1/snapshot", lambda one: one["unix"] >= snapshot["unix"] + 2)
     opened = (tmp_path / "opened").read_text()
 
     device = only(snapshot["devices"])

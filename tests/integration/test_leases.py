@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -157,15 +156,13 @@ def test_fit_counts_the_leases_of_others(daemon: RunningDaemon) -> None:
 def test_lease_ends_with_its_time_and_its_process(daemon: RunningDaemon) -> None:
     """Within a tick, in the snapshot as well."""
     with program(daemon) as other:
-        post(daemon, LEASES, wanted(1, seconds=1.0))
-        post(daemon, LEASES, wanted(1, pid=other, seconds=3600))
-        both = leases(daemon)
-        time.sleep(1.05)
-        one = leases(daemon)
+        granted = [
+            post(daemon, LEASES, one)[1] for one in (wanted(1, seconds=1.0), wanted(1, pid=other, seconds=3600))
+        ]
+        daemon.wait_for(LEASES, lambda found: [lease["pid"] for lease in found] == [other])
     daemon.wait_for("/api/v1/snapshot", lambda snapshot: snapshot["leases"] == [])
 
-    assert [lease["pid"] for lease in both] == [os.getpid(), other]
-    assert [lease["pid"] for lease in one] == [other]
+    assert [lease["pid"] for lease in granted] == [os.getpid(), other]
 
 
 @pytest.mark.parametrize(

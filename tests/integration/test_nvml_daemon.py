@@ -263,7 +263,7 @@ def test_xids_are_counted_by_code(tmp_path: Path) -> None:
     simulator = Simulator.of(tmp_path, MANY)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
         daemon.wait_until_ok("nvml")
-        time.sleep(1.5)
+        simulator.wait_for_call("nvmlEventSetWait_v2")
         simulator.show(MANY.with_event(Event(2, 0x8, 79)))
         devices = daemon.wait_for(
             "/api/v1/devices", lambda devices: any("xid_79" in device["errors"] for device in devices), 10
@@ -279,10 +279,10 @@ def test_tick_makes_at_most_four_calls_per_gpu(tmp_path: Path) -> None:
     simulator = Simulator.of(tmp_path, MANY)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
         daemon.wait_until_ok("nvml")
-        time.sleep(3)
+        began = daemon.snapshot()["unix"]
+        before = daemon.wait_for("/api/v1/snapshot", lambda one: one["unix"] >= began + 3)["unix"]
         simulator.clear_calls()
-        before = daemon.snapshot()["unix"]
-        time.sleep(6)
+        daemon.wait_for("/api/v1/snapshot", lambda one: one["unix"] >= before + 3)
         calls, rounds = simulator.calls(), daemon.snapshot()["unix"] - before
 
     per_gpu = Counter(call.device for call in calls if call.device != "-")

@@ -125,6 +125,7 @@ def test_slow_disk_does_not_advance_a_retry() -> None:
         made = new_receiver(webhook_channel(site.url), LONG_DELAYS, Outbox(SlowDisk()))
         made.start()
         put_notices(made, notice())
+        wait_until(lambda: site.deliveries)
         time.sleep(1.3)
         made.close()
 
