@@ -43,7 +43,9 @@ def assign_lane(item: pytest.Item) -> None:
         item.add_marker(lane.value)
 
 
+@cache
 def lane_of(item: pytest.Item) -> Lane:
+    """Return the lane of a test. Each step of a run asks for it."""
     marked = (lane for lane in MARKED if item.get_closest_marker(lane.value))
     return next(marked, Lane.PURE if is_pure(item.path) else Lane.PROCESS)
 
