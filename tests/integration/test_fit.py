@@ -19,7 +19,7 @@ from scripts.published_models import MODELS
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
 from support.checkpoint_files import safetensors
-from support.client_process import memwatch
+from support.client_process import call_memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.sample_parts import UNIX, system_ram
 from support.sample_snapshots import critical_gb10, discrete_gpu, many_owners
@@ -53,8 +53,8 @@ def test_model_with_an_unknown_cache_is_neither_a_yes_nor_a_no(daemon: RunningDa
     model = next(one.config for one in MODELS if one.name == "Llama 3.2 1B")
     text = json.dumps({**model, "index_topk": 2048})
     (tmp_path / "config.json").write_text(text)
-    done = memwatch("--url", daemon.url, "fit", str(tmp_path), "--json")
-    printed = memwatch("--url", daemon.url, "fit", str(tmp_path))
+    done = call_memwatch("--url", daemon.url, "fit", str(tmp_path), "--json")
+    printed = call_memwatch("--url", daemon.url, "fit", str(tmp_path))
     page = daemon.get(f"/fit?{urlencode(parse_config_fields(text))}").text
     found = json.loads(done.stdout)
     sentence = "This plan does not know index_topk of the config.json: its cache may be larger."
@@ -72,7 +72,7 @@ def test_model_with_an_unknown_cache_is_neither_a_yes_nor_a_no(daemon: RunningDa
 def test_verdict_says_if_page_cache_has_to_be_reclaimed(daemon: RunningDaemon) -> None:
     """13.4 GiB are free, 44.3 GiB available. The verdict itself stays that of the upper bound."""
     at_once, later, never = (daemon.get(f"/api/v1/fit?bytes={size}GiB").json for size in (10, 40, 60))
-    printed = memwatch("--url", daemon.url, "fit", "10GiB").stdout
+    printed = call_memwatch("--url", daemon.url, "fit", "10GiB").stdout
     page = daemon.get("/fit?bytes=40GiB").text
 
     for found, needs, fits in ((at_once, False, True), (later, True, True), (never, False, False)):
@@ -108,7 +108,7 @@ def test_shape_query_matches_the_estimate(daemon: RunningDaemon) -> None:
 @pytest.mark.parametrize("url", ["--url", "MEMWATCH_URL"])
 def test_connection_options_do_not_make_a_size_a_model(daemon: RunningDaemon, url: str) -> None:
     options = ["--url", daemon.url] if url == "--url" else []
-    done = memwatch("fit", "1GiB", "--json", *options, MEMWATCH_URL=daemon.url)
+    done = call_memwatch("fit", "1GiB", "--json", *options, MEMWATCH_URL=daemon.url)
 
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -223,22 +223,22 @@ def test_command_shows_the_change_that_makes_it_fit(daemon: RunningDaemon, tmp_p
     """70 billion parameters with 44 GiB available: the first fitting change with its option, exit code 1."""
     (tmp_path / "config.json").write_text(json.dumps(MODELS[3].config))
 
-    done = memwatch("--url", daemon.url, "fit", str(tmp_path))
-    as_json = memwatch("--url", daemon.url, "fit", str(tmp_path), "--json")
+    done = call_memwatch("--url", daemon.url, "fit", str(tmp_path))
+    as_json = call_memwatch("--url", daemon.url, "fit", str(tmp_path), "--json")
 
     assert (done.returncode, done.stderr) == (1, "")
     assert "Does not fit right now. It would fit with 4-bit weights (--dtype int4): " in done.stdout
     found = json.loads(as_json.stdout)
     assert found["best"] is None
     assert found["change"]["bytes"] < 44.3 * GIB < found["bytes"] == sum(found["parts"].values())
-    assert memwatch("--url", daemon.url, "fit", str(tmp_path), "--dtype", "int4").returncode == 0
+    assert call_memwatch("--url", daemon.url, "fit", str(tmp_path), "--dtype", "int4").returncode == 0
 
 
 def test_unknown_shape_is_mentioned(daemon: RunningDaemon, tmp_path: Path) -> None:
     """A checkpoint without config.json: weights only, with a note, and no yes."""
     path = safetensors(tmp_path / "model.safetensors", {"a": ("F32", [1000])})
 
-    done = memwatch("--url", daemon.url, "fit", str(path))
+    done = call_memwatch("--url", daemon.url, "fit", str(path))
 
     assert done.returncode == 3
     assert "The model's shape is not known: its KV cache and activations are not counted." in done.stdout
@@ -248,9 +248,9 @@ def test_command_accepts_sizes_and_training(daemon: RunningDaemon, tmp_path: Pat
     """20GiB fits. Full training of 7 billion parameters does not, LoRA does."""
     (tmp_path / "config.json").write_text(json.dumps(MODELS[0].config))
 
-    plain = memwatch("--url", daemon.url, "fit", "20GiB")
-    whole = memwatch("--url", daemon.url, "fit", str(tmp_path), "--train")
-    lora = memwatch("--url", daemon.url, "fit", str(tmp_path), "--train", "--lora", "16", "--context", "2048")
+    plain = call_memwatch("--url", daemon.url, "fit", "20GiB")
+    whole = call_memwatch("--url", daemon.url, "fit", str(tmp_path), "--train")
+    lora = call_memwatch("--url", daemon.url, "fit", str(tmp_path), "--train", "--lora", "16", "--context", "2048")
 
     assert (plain.returncode, plain.stdout.splitlines()[-1]) == (0, "Fits after reclaim of page cache: use gpu0.")
     assert whole.returncode == 1
@@ -282,7 +282,7 @@ def test_command_accepts_sizes_and_training(daemon: RunningDaemon, tmp_path: Pat
 )
 def test_invalid_command_line_is_one_line(arguments: list[str], words: str) -> None:
     """Exit code 2, before any request."""
-    done = memwatch("fit", *arguments)
+    done = call_memwatch("fit", *arguments)
 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert words in done.stderr

@@ -29,7 +29,7 @@ from simulators.nvml_machine import Simulator
 from simulators.nvml_state import Machine
 from support import diffusers_folders
 from support.checkpoint_files import LLAMA_KEYS, gguf
-from support.client_process import memwatch
+from support.client_process import call_memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.library_process import run_json
 
@@ -119,7 +119,7 @@ def folder_of(tmp_path: Path, name: str) -> Path:
 
 
 def ask(daemon: RunningDaemon, path: Path, *options: str) -> dict[str, Any]:
-    done = memwatch("--url", daemon.url, "fit", str(path), "--json", *options)
+    done = call_memwatch("--url", daemon.url, "fit", str(path), "--json", *options)
     assert done.stderr == ""
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -200,7 +200,7 @@ def test_example_pipelines_of_the_page_are_those_of_the_files(tmp_path: Path) ->
 
 def test_options_for_images_need_a_diffusion_model(daemons: Daemons, tmp_path: Path) -> None:
     daemon, path = daemons["rtx-4090"], folder_of(tmp_path, "Llama 3 8B")
-    done = memwatch("--url", daemon.url, "fit", str(path), "--width", "512")
+    done = call_memwatch("--url", daemon.url, "fit", str(path), "--width", "512")
     answer = daemon.get("/api/v1/fit?bytes=1GiB&width=512")
     alone = daemon.get("/api/v1/fit?width=512")
     partly = daemon.get("/api/v1/fit?denoiser=unet")
@@ -218,7 +218,7 @@ def test_eight_idle_h100_hold_llama_3_70b(daemons: Daemons, tmp_path: Path) -> N
     daemon, path = daemons["8x-h100"], folder_of(tmp_path, "Llama 3 70B")
     query = urlencode(model_fields(read_checkpoint(path), Use()))
 
-    printed = memwatch("--url", daemon.url, "fit", str(path))
+    printed = call_memwatch("--url", daemon.url, "fit", str(path))
     answer = daemon.get(f"/api/v1/fit?{query}").json
     page = daemon.get(f"/fit?{query}").text
     split = Fit.model_validate(answer).split
@@ -253,7 +253,7 @@ def test_command_and_api_give_the_same_answer(daemons: Daemons, tmp_path: Path) 
 def test_offloaded_optimizer_frees_nothing_on_a_gb10(daemons: Daemons, tmp_path: Path) -> None:
     """`--offload-optimizer` promised 89.7 GiB that the machine does not have."""
     path = folder_of(tmp_path, "Llama 3 8B")
-    done = memwatch("--url", daemons["gb10"].url, "fit", str(path), "--train", "--offload-optimizer")
+    done = call_memwatch("--url", daemons["gb10"].url, "fit", str(path), "--train", "--offload-optimizer")
 
     assert done.returncode == 1
     assert "in System RAM\n" in done.stdout.splitlines(keepends=True)[0]
@@ -272,7 +272,7 @@ def test_weights_of_a_file_are_counted_by_the_daemon_too(daemons: Daemons, tmp_p
 
 def test_answer_shows_the_greatest_that_fits(daemons: Daemons, tmp_path: Path) -> None:
     path = folder_of(tmp_path, "gpt-oss-20b")
-    done = memwatch("--url", daemons["gb10"].url, "fit", str(path))
+    done = call_memwatch("--url", daemons["gb10"].url, "fit", str(path))
 
     assert done.returncode == 0
     assert "Greatest that fits, other options as asked: a context of 131072 tokens, or a batch of " in done.stdout
@@ -288,7 +288,7 @@ def test_answer_shows_the_greatest_that_fits(daemons: Daemons, tmp_path: Path) -
     ],
 )
 def test_invalid_options_are_refused(arguments: list[str], words: str) -> None:
-    done = memwatch("fit", *arguments)
+    done = call_memwatch("fit", *arguments)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
@@ -301,7 +301,7 @@ def test_command_api_and_page_have_the_same_launch_lines(daemons: Daemons, tmp_p
     answer, page = daemon.get(f"/api/v1/fit?{urlencode(query)}").json, daemon.get(f"/fit?{urlencode(query)}").text
     found, printed = (
         ask(daemon, path, "--launch"),
-        memwatch("--url", daemon.url, "fit", str(path), "--launch").stdout,
+        call_memwatch("--url", daemon.url, "fit", str(path), "--launch").stdout,
     )
     lines = Fit.model_validate(answer).launch
 
@@ -317,7 +317,7 @@ def test_command_api_and_page_have_the_same_launch_lines(daemons: Daemons, tmp_p
 def test_engine_that_cannot_run_the_plan_is_an_answer(daemons: Daemons, tmp_path: Path) -> None:
     path = folder_of(tmp_path, "Llama 3 70B")
     gguf_only, too_large, unknown = (
-        memwatch("--url", daemons[name].url, "fit", str(path), "--launch", engine)
+        call_memwatch("--url", daemons[name].url, "fit", str(path), "--launch", engine)
         for name, engine in (("8x-h100", "ollama"), ("gb10", "vllm"), ("gb10", "tgi"))
     )
 

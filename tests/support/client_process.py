@@ -51,7 +51,7 @@ def memwatch(*arguments: str, command: Sequence[str] = (), **environ: str) -> su
     )
 
 
-def memwatch_in_process(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def call_memwatch(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run memwatch to its end in this process: 15 ms of CPU time in place of 130 ms.
 
     For commands that print the answer of a daemon. Tests of the process, its signals and its limits use `memwatch`.

@@ -20,9 +20,9 @@ from support.client_process import (
     MODULE,
     QUERIES,
     SCRIPT,
+    call_memwatch,
     into_a_closed_pipe,
     memwatch,
-    memwatch_in_process,
 )
 from support.daemon_process import RunningDaemon, running_daemon
 from support.dead_address import dead_address
@@ -57,7 +57,7 @@ def test_version_is_one_line(command: list[str]) -> None:
 
 def test_help_fits_a_screen_and_names_all_commands() -> None:
     """24 lines of 80. Each command has its own help; examples and exit codes are in the manual page."""
-    done = memwatch_in_process("--help", COLUMNS="80")
+    done = call_memwatch("--help", COLUMNS="80")
 
     assert done.returncode == 0
     for words in (
@@ -72,14 +72,14 @@ def test_help_fits_a_screen_and_names_all_commands() -> None:
     assert len(done.stdout.splitlines()) <= 24
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     for name in COMMANDS:
-        own = memwatch_in_process(name, "--help", COLUMNS="80")
+        own = call_memwatch(name, "--help", COLUMNS="80")
         assert own.returncode == 0
         assert own.stdout.startswith(f"Usage: memwatch {name} [OPTIONS]")
         assert "--json" in own.stdout
 
 
 def test_missing_command_prints_help_and_exits_with_2() -> None:
-    done = memwatch_in_process()
+    done = call_memwatch()
 
     assert done.returncode == 2
     assert done.stdout.startswith("Usage: memwatch [OPTIONS] COMMAND")
@@ -117,7 +117,7 @@ def test_client_does_not_import_dependencies_of_the_daemon(daemon: RunningDaemon
 )
 def test_invalid_command_line_prints_one_line_and_exits_with_2(arguments: list[str], words: str) -> None:
     """The line on stderr names the mistake, with a valid value."""
-    done = memwatch_in_process(*arguments)
+    done = call_memwatch(*arguments)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("memwatch: ")
@@ -127,7 +127,7 @@ def test_invalid_command_line_prints_one_line_and_exits_with_2(arguments: list[s
 
 def test_invalid_url_in_the_environment_is_reported() -> None:
     """MEMWATCH_URL is parsed like --url."""
-    done = memwatch_in_process("status", MEMWATCH_URL="nonsense")
+    done = call_memwatch("status", MEMWATCH_URL="nonsense")
 
     assert done.returncode == 2
     assert 'the URL "nonsense"' in done.stderr
@@ -153,7 +153,7 @@ def test_status_begins_with_the_verdict_and_has_a_tree(daemon: RunningDaemon) ->
 
 def test_devices_are_printed_as_a_table(daemon: RunningDaemon) -> None:
     """The columns are id, name, architecture, headroom and state."""
-    done = memwatch_in_process("devices", "--url", daemon.url)
+    done = call_memwatch("devices", "--url", daemon.url)
 
     head, row, sensors, note = done.stdout.splitlines()
     assert done.returncode == 0
@@ -165,7 +165,7 @@ def test_devices_are_printed_as_a_table(daemon: RunningDaemon) -> None:
 
 def test_backends_are_printed_with_reasons(daemon: RunningDaemon) -> None:
     """✓ and ✗ with a reason each, devices below, and the recommended backend."""
-    done = memwatch_in_process("--url", daemon.url, "backends")
+    done = call_memwatch("--url", daemon.url, "backends")
 
     lines = done.stdout.splitlines()
     marks = {line.split()[1]: line[0] for line in lines if " — " in line and line[0] in "✓✗?"}
@@ -180,7 +180,7 @@ def test_backends_are_printed_with_reasons(daemon: RunningDaemon) -> None:
 def test_json_is_the_response_of_the_daemon(command: str, daemon: RunningDaemon) -> None:
     """--json before or after the command prints the daemon's data on one line."""
     for arguments in (["--json", command], [command, "--json"]):
-        done = memwatch_in_process("--url", daemon.url, *arguments)
+        done = call_memwatch("--url", daemon.url, *arguments)
         found: Any = json.loads(done.stdout)
 
         assert (done.returncode, done.stdout.count("\n")) == (0, 1)
@@ -197,8 +197,8 @@ def test_json_is_the_response_of_the_daemon(command: str, daemon: RunningDaemon)
 @pytest.mark.parametrize("command", QUERIES)
 def test_unix_socket_url_is_supported(command: str, daemon: RunningDaemon) -> None:
     """unix:/PATH, as an option and in the environment. The Host check accepts it."""
-    by_flag = memwatch_in_process(command, "--url", unix_url(daemon))
-    by_environment = memwatch_in_process(command, MEMWATCH_URL=unix_url(daemon))
+    by_flag = call_memwatch(command, "--url", unix_url(daemon))
+    by_environment = call_memwatch(command, MEMWATCH_URL=unix_url(daemon))
 
     assert (by_flag.returncode, by_flag.stderr) == (0, "")
     assert (by_environment.returncode, by_environment.stderr) == (0, "")
@@ -213,7 +213,7 @@ def test_release_closes_and_reopens_the_driver(tmp_path: Path) -> None:
     listen = f"--listen=unix:{tmp_path / 'socket'}"
     with running_daemon(tmp_path, listen, *simulator.roots, environ=simulator.environ, config=QUICK) as running:
         running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok"])
-        done = memwatch_in_process("--url", unix_url(running), "release", "--for", "6s")
+        done = call_memwatch("--url", unix_url(running), "release", "--for", "6s")
         watch = Stopwatch(running.pid)
         running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["stalled"])
         released = watch.seconds
@@ -221,9 +221,9 @@ def test_release_closes_and_reopens_the_driver(tmp_path: Path) -> None:
         time.sleep(1.0)
         calls = simulator.calls()
         running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok"])
-        as_json = memwatch_in_process("--url", running.url, "release", "--json")
-        newest = memwatch_in_process("--url", running.url, "events", "--limit", "1").stdout
-        events = memwatch_in_process("--url", running.url, "events").stdout.splitlines()
+        as_json = call_memwatch("--url", running.url, "release", "--json")
+        newest = call_memwatch("--url", running.url, "events", "--limit", "1").stdout
+        events = call_memwatch("--url", running.url, "events").stdout.splitlines()
 
     assert done.returncode == 0
     assert released < 2.5
@@ -239,7 +239,7 @@ def test_release_closes_and_reopens_the_driver(tmp_path: Path) -> None:
 def test_release_without_a_driver_succeeds(tmp_path: Path) -> None:
     """A machine without a GPU gets a message and exit code 0."""
     with running_daemon(tmp_path, *roots_arguments("zram-laptop")) as running:
-        done = memwatch_in_process("--url", running.url, "release")
+        done = call_memwatch("--url", running.url, "release")
 
     assert (done.returncode, done.stdout.count("\n")) == (0, 1)
     assert "nothing to release" in done.stdout
@@ -265,7 +265,7 @@ def test_without_a_daemon_this_machine_is_read_with_a_notice(command: str) -> No
 def test_dead_address_of_this_machine_is_an_error_if_it_was_given(arguments: str) -> None:
     """This machine may be another one: a forwarded port is an address of this one."""
     url = f"http://{dead_address()}"
-    done = memwatch_in_process(*arguments.format(url).split())
+    done = call_memwatch(*arguments.format(url).split())
 
     assert (done.returncode, done.stdout) == (1, "")
     assert f"cannot reach memwatchd at {url} (connection refused)" in done.stderr
@@ -312,7 +312,7 @@ def test_check_has_the_exit_codes_of_nagios_plugins(daemon: RunningDaemon) -> No
     """0, 1, 2 by level; 3 without a daemon, for an unknown target, and for an invalid command line."""
     dead = f"http://{dead_address()}"
     done = [
-        memwatch_in_process("--url", url, "check", *arguments)
+        call_memwatch("--url", url, "check", *arguments)
         for url, *arguments in (
             (daemon.url,),
             (daemon.url, "--warn-on", "medium"),
@@ -332,7 +332,7 @@ def test_check_has_the_exit_codes_of_nagios_plugins(daemon: RunningDaemon) -> No
     assert done[4].stdout.startswith(f"MEMWATCH UNKNOWN - cannot reach memwatchd at {dead}")
     assert "--warn-on is critical, above --fail-on (medium)" in done[6].stderr
     assert "'ram'=63.6%;60;60;0;100 'ram_level'=1;0;0;0;3" in done[2].stdout
-    as_json = json.loads(memwatch_in_process("--url", daemon.url, "--json", "check", "--warn-on", "medium").stdout)
+    as_json = json.loads(call_memwatch("--url", daemon.url, "--json", "check", "--warn-on", "medium").stdout)
     assert (as_json["status"], as_json["exit_code"]) == ("warning", 1)
 
 
@@ -345,10 +345,9 @@ def test_owners_without_systemd_are_users_or_processes(tmp_path: Path) -> None:
     with running_daemon(tmp_path, "--interval", "200ms", *roots, environ=simulator.environ) as daemon:
         daemon.wait_for("/api/v1/processes", lambda found: any(one["device_bytes"] for one in found))
         by_default, by_unit, by_process = [
-            memwatch_in_process("owners", *words, "--url", daemon.url)
-            for words in ([], ["--by=unit"], ["--by=process"])
+            call_memwatch("owners", *words, "--url", daemon.url) for words in ([], ["--by=unit"], ["--by=process"])
         ]
-        as_json = memwatch_in_process("owners", "--by=process", "--limit=1", "--json", "--url", daemon.url)
+        as_json = call_memwatch("owners", "--by=process", "--limit=1", "--json", "--url", daemon.url)
 
     head, root = by_default.stdout.splitlines()
     assert head.split()[:2] == ["user", "processes"]
@@ -367,10 +366,10 @@ def test_owners_without_systemd_are_users_or_processes(tmp_path: Path) -> None:
 def test_reports_of_the_daemon_are_tables_or_json(daemon: RunningDaemon, command: str, words: str) -> None:
     """`last-words` of a daemon that ended cleanly, or keeps no files, has none and the reason."""
     done, as_json = (
-        memwatch_in_process("--url", daemon.url, command),
-        memwatch_in_process("--url", daemon.url, command, "--json"),
+        call_memwatch("--url", daemon.url, command),
+        call_memwatch("--url", daemon.url, command, "--json"),
     )
-    none = memwatch_in_process("--url", daemon.url, "last-words")
+    none = call_memwatch("--url", daemon.url, "last-words")
 
     assert (done.returncode, as_json.returncode, none.returncode) == (0, 0, 1)
     assert words in done.stdout or "growth" in done.stdout

@@ -11,7 +11,7 @@ import pytest
 from memwatch.client.address import parse_url
 from memwatch.client.http import DaemonUnreachableError, ask
 from memwatch.render.json import snapshot_json, to_bytes
-from support.client_process import COMMANDS, memwatch
+from support.client_process import COMMANDS, call_memwatch
 from support.daemon_process import running_daemon
 from support.dead_address import dead_port
 from support.http_site import http, site
@@ -23,7 +23,7 @@ def test_events_and_release_need_a_daemon(command: str) -> None:
     """The error has the address, the reason, and the command that starts a daemon."""
     port = dead_port()
 
-    done = memwatch(command, "--url", f"http://127.0.0.1:{port}")
+    done = call_memwatch(command, "--url", f"http://127.0.0.1:{port}")
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
@@ -69,7 +69,7 @@ def test_advice_depends_on_the_connection_error(url: str, error: OSError, senten
 
 def test_unresolvable_host_name_is_reported() -> None:
     """With the resolver's message. .invalid is reserved for names that never exist (RFC 6761)."""
-    done = memwatch("status", "--url", "http://gpu7.invalid:6360")
+    done = call_memwatch("status", "--url", "http://gpu7.invalid:6360")
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("memwatch: cannot resolve the host name gpu7.invalid (")
@@ -83,7 +83,7 @@ ARGUMENTS = {"fit": ("20GiB",), "silence": ("all",), "wait": ("--free", "1GiB")}
 @pytest.mark.parametrize("command", [one for one in COMMANDS if one not in ("check", "run")])
 def test_unreachable_machine_is_not_replaced_by_this_one(command: str) -> None:
     """0.0.0.0 is not a loopback address: an unreachable daemon is an error there, not this machine's figures."""
-    done = memwatch(command, "--url", f"http://0.0.0.0:{dead_port()}", *ARGUMENTS.get(command, ()))
+    done = call_memwatch(command, "--url", f"http://0.0.0.0:{dead_port()}", *ARGUMENTS.get(command, ()))
 
     assert (done.returncode, done.stdout) == (1, "")
     assert "connection refused" in done.stderr
@@ -95,8 +95,8 @@ def test_unusable_socket_is_reported(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.write_text("")
 
-    rejected = memwatch("events", "--url", f"unix:{plain}")
-    missing = memwatch("events", "--url", f"unix:{tmp_path}/missing")
+    rejected = call_memwatch("events", "--url", f"unix:{plain}")
+    missing = call_memwatch("events", "--url", f"unix:{tmp_path}/missing")
 
     assert "(connection refused)" in rejected.stderr
     assert "(no such file or directory); start one with: memwatchd --listen unix:" in missing.stderr
@@ -105,7 +105,7 @@ def test_unusable_socket_is_reported(tmp_path: Path) -> None:
 def test_rejection_shows_the_message_of_the_daemon(tmp_path: Path) -> None:
     """It is the `detail` of problem+json."""
     with running_daemon(tmp_path) as daemon:
-        done = memwatch("events", "--url", f"{daemon.url}/wrong")
+        done = call_memwatch("events", "--url", f"{daemon.url}/wrong")
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
@@ -151,7 +151,7 @@ def test_rejection_shows_the_message_of_the_daemon(tmp_path: Path) -> None:
 def test_response_of_another_server_is_an_error(answer: bytes, words: str, command: str) -> None:
     """One line, exit code 1, no traceback, and no figures of this machine instead."""
     with site(answer) as port:
-        done = memwatch(command, "--url", f"http://127.0.0.1:{port}")
+        done = call_memwatch(command, "--url", f"http://127.0.0.1:{port}")
 
     assert (done.returncode, done.stdout) == (1, "")
     assert words in done.stderr
@@ -168,7 +168,7 @@ def test_old_snapshot_is_shown_as_stale() -> None:
     """By the daemon's clock: its Date header is minutes after its snapshot."""
     snapshot = to_bytes(snapshot_json(critical_gb10()))
     with site(http(snapshot, "application/json", "200 OK", "Date: Sat, 21 Nov 2026 10:25:33 GMT")) as port:
-        done = memwatch("status", "--url", f"http://127.0.0.1:{port}")
+        done = call_memwatch("status", "--url", f"http://127.0.0.1:{port}")
 
     assert done.returncode == 0
     assert "Stale data, from 3 min ago: memwatchd is not sampling." in done.stdout
@@ -179,7 +179,7 @@ def test_control_characters_in_names_are_escaped() -> None:
     found = json.loads(to_bytes(snapshot_json(hostile_names())))
     found["host"] = "gpu\x1b]0;owned\x07\u202e"
     with site(http(json.dumps(found).encode())) as port:
-        done = memwatch("status", "--url", f"http://127.0.0.1:{port}")
+        done = call_memwatch("status", "--url", f"http://127.0.0.1:{port}")
 
     assert done.returncode == 0
     assert "gpu\\u001b]0;owned\\u0007\\u202e" in done.stdout

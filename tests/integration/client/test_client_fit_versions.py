@@ -10,7 +10,7 @@ import pytest
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Snapshot
 from scripts.published_models import MODELS
-from support.client_process import memwatch
+from support.client_process import call_memwatch
 from support.http_site import http, site
 from support.sample_snapshots import critical_gb10, simulated
 
@@ -38,7 +38,7 @@ def test_answer_comes_from_the_snapshot_of_an_earlier_daemon(model: str) -> None
     """With splits, the greatest that fits and launch lines."""
     with site(lambda request: earlier_daemon(simulated(), request)) as port:
         url = f"http://127.0.0.1:{port}"
-        done = memwatch("--url", url, "fit", model, "--launch", "vllm", "--json")
+        done = call_memwatch("--url", url, "fit", model, "--launch", "vllm", "--json")
     found = json.loads(done.stdout)
 
     assert done.returncode == (0 if found["best"] else 1)
@@ -52,7 +52,7 @@ def test_answer_comes_from_the_snapshot_of_an_earlier_daemon(model: str) -> None
 
 def test_text_of_a_real_machine_is_the_same_as_with_a_current_daemon(model: str) -> None:
     with site(lambda request: earlier_daemon(critical_gb10(), request)) as port:
-        done = memwatch("--url", f"http://127.0.0.1:{port}", "fit", model)
+        done = call_memwatch("--url", f"http://127.0.0.1:{port}", "fit", model)
 
     assert done.stdout.startswith(f"{model} needs 13.7 GiB")
     assert "gpu0, NVIDIA GB10" in done.stdout
@@ -61,7 +61,7 @@ def test_text_of_a_real_machine_is_the_same_as_with_a_current_daemon(model: str)
 def test_snapshot_that_cannot_be_used_is_reported_with_the_refusal(model: str) -> None:
     """The error says what failed, why, and what to do."""
     with site(lambda request: earlier_daemon(None, request)) as port:
-        done = memwatch("--url", f"http://127.0.0.1:{port}", "fit", model)
+        done = call_memwatch("--url", f"http://127.0.0.1:{port}", "fit", model)
 
     assert (done.returncode, done.stdout) == (1, "")
     assert "rejected the request: unknown parameter 'full_layers'" in done.stderr
@@ -72,7 +72,7 @@ def test_snapshot_that_cannot_be_used_is_reported_with_the_refusal(model: str) -
 def test_other_refusals_stay_errors(model: str) -> None:
     refused = http(b'{"detail": "log in"}', "application/problem+json", "401 Unauthorized")
     with site(refused) as port:
-        done = memwatch("--url", f"http://127.0.0.1:{port}", "fit", model)
+        done = call_memwatch("--url", f"http://127.0.0.1:{port}", "fit", model)
 
     assert done.returncode == 1
     assert done.stderr.endswith("rejected the request: log in\n")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memwatch.render.json import snapshot_json, to_bytes
-from support.client_process import memwatch, memwatch_in_process
+from support.client_process import call_memwatch, memwatch
 from support.daemon_process import clean_environment
 from support.hostile_names import HOSTILE, find_controls
 from support.http_site import http, site
@@ -153,7 +153,7 @@ def check(done: subprocess.CompletedProcess[str]) -> None:
 )
 def test_refusal_of_a_hostile_server_is_printed_escaped(refusal: str, command: list[str]) -> None:
     with site(REFUSALS[refusal]) as port:
-        check(memwatch_in_process("--url", f"http://127.0.0.1:{port}", *command))
+        check(call_memwatch("--url", f"http://127.0.0.1:{port}", *command))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -162,7 +162,7 @@ def test_names_from_a_hostile_server_are_printed_escaped(output: str, command: l
     flags = ["--json"] if output == "json" else []
     body = ANSWERS.get(command[0]) or hostile_body()
     with site(http(json.dumps(body).encode())) as port:
-        done = memwatch_in_process("--url", f"http://127.0.0.1:{port}", *flags, *command)
+        done = call_memwatch("--url", f"http://127.0.0.1:{port}", *flags, *command)
 
     check(done)
     assert "owned" in done.stdout + done.stderr or command[0] in NAMELESS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.client_process import memwatch
+from support.client_process import call_memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.login_settings import login_config
 
@@ -16,7 +16,7 @@ USAGE = 'memwatch: name a TARGET, such as "memwatch silence ram --for 1h", or us
 
 
 def run(daemon: RunningDaemon, *arguments: str) -> str:
-    done = memwatch("--url", daemon.url, *arguments)
+    done = call_memwatch("--url", daemon.url, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -69,14 +69,14 @@ def test_silence_of_one_target_names_it_and_notes_that_it_is_missing(tmp_path: P
     "arguments", [(), ("ram", "--list"), ("ram", "--end", "sil_1"), ("--list", "--end", "sil_1")]
 )
 def test_exactly_one_of_target_list_and_end_is_needed(arguments: tuple[str, ...]) -> None:
-    done = memwatch("silence", *arguments)
+    done = call_memwatch("silence", *arguments)
 
     assert (done.returncode, done.stdout, done.stderr) == (2, "", USAGE)
 
 
 @pytest.mark.parametrize("duration", ["0s", "31d", "soon", ""])
 def test_invalid_duration_is_refused_with_the_valid_ones(duration: str) -> None:
-    done = memwatch("silence", "ram", "--for", duration)
+    done = call_memwatch("silence", "ram", "--for", duration)
 
     assert done.returncode == 2
     assert done.stderr == (
@@ -86,10 +86,10 @@ def test_invalid_duration_is_refused_with_the_valid_ones(duration: str) -> None:
 
 def test_refusals_name_the_remedy(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
-        unknown = memwatch("--url", daemon.url, "silence", "--end", "sil_9")
-        empty = memwatch("--url", daemon.url, "silence", "--end", "")
-        event = memwatch("--url", daemon.url, "silence", "ram", "--event", "fire")
-        long = memwatch("--url", daemon.url, "silence", "x" * 257)
+        unknown = call_memwatch("--url", daemon.url, "silence", "--end", "sil_9")
+        empty = call_memwatch("--url", daemon.url, "silence", "--end", "")
+        event = call_memwatch("--url", daemon.url, "silence", "ram", "--event", "fire")
+        long = call_memwatch("--url", daemon.url, "silence", "x" * 257)
         made = daemon.get("/api/v1/silences").json
 
     assert unknown.stderr == 'memwatch: no silence "sil_9"; "memwatch silence --list" lists those in force\n'
@@ -102,7 +102,7 @@ def test_refusals_name_the_remedy(tmp_path: Path) -> None:
 
 def test_silence_without_a_login_is_refused(tmp_path: Path) -> None:
     with running_daemon(tmp_path, config=login_config(tmp_path)) as daemon:
-        done = memwatch("--url", daemon.url, "silence", "all")
+        done = call_memwatch("--url", daemon.url, "silence", "all")
 
     assert done.returncode == 1
     assert "MEMWATCH_TOKEN" in done.stderr
