@@ -1,6 +1,7 @@
 """Table of the machines on which `make test-hardware` was run: make hardware-result FROM=FILE [NAME=NAME].
 
-Copies the report of a run to tests/hardware/results, and writes docs/quality/hardware.md from all reports there.
+Copies the report of a run to tests/hardware/results, and writes docs/quality/hardware.md from all reports there and
+tests/hardware/public-reports.md.
 Without a report it only writes the page.
 """
 
@@ -20,6 +21,8 @@ from support.paths import ROOT
 
 RESULTS = ROOT / "tests/hardware/results"
 PAGE = ROOT / "docs/quality/hardware.md"
+# Reports of other tools, rebuilt: not results of this script, but of the same page.
+REBUILT = ROOT / "tests/hardware/public-reports.md"
 TITLE = "# memwatchd on real hardware"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,60}")
 FACTS = ("date", "machine", "GPU", "driver", "kernel", "memwatchd")
@@ -101,6 +104,7 @@ def _lines(results: Sequence[Result]) -> Iterator[str]:
         link = f"[{one.name}](../../tests/hardware/results/{one.name}.md)"
         yield f"| {link}{mark} | {' | '.join(one.facts[name] for name in FACTS)} | {one.words} |"
     yield FOOT
+    yield f"\n{REBUILT.read_text().rstrip()}"
 
 
 def add(report: Path, name: str, folder: Path, allow_simulated: bool) -> None:

@@ -100,7 +100,7 @@ def parse(answers: Answers) -> EngineReading:
 def find_waiting(metrics: Exposition) -> float | None:
     """Return the requests that wait: also those for a place in the KV cache, with prefill and decode apart.
 
-    A decoding server has them in a separate queue, and none in the other (sglang PR #13203).
+    A decoding server has them in separate queues, and none in the other (sglang PR #13203).
     """
     queues = [metrics.total(f"sglang:num_{name}_reqs", SGLANG_REPLICA) for name in QUEUES]
     return None if queues[0] is None else sum(queue or 0.0 for queue in queues)

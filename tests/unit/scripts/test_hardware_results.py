@@ -26,7 +26,7 @@ def test_page_is_that_of_the_reports() -> None:
 
 def test_empty_table_says_that_there_is_no_result() -> None:
     assert "**There is no result yet.**" in render_page([])
-    assert "| report |" not in render_page([])
+    assert "| report | date |" not in render_page([])
 
 
 def test_row_has_the_facts_and_the_count_of_each_verdict() -> None:
