@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from support.certificates import NEEDED_PROGRAMS as OPENSSL
 from support.certificates import authority, signed_by, tls_config
 from support.daemon_process import running_daemon
 from support.waiting import MAX_WAIT_SECONDS
 
-NEEDED_PROGRAMS = OPENSSL
+NEEDED_PROGRAMS = ("openssl",)
 TABBED = (b"localhost\t", b"local\thost", b"localhost:6360\t", b"localhost:6360\tevil.example")
 PATHS = (b"/healthz", b"/metrics", b"/", b"/api/v1/snapshot", b"/static/nothing")
 

@@ -11,12 +11,11 @@ import pytest
 from support.client_process import SCRIPT
 from support.daemon_process import MEMWATCHD, QUIET_MACHINE, ROOTS, clean_environment, running_daemon
 from support.dead_address import dead_address
-from support.libc_faults import NEEDED_PROGRAMS as COMPILER
 from support.libc_faults import built_library
 from support.paths import ROOT
 from support.waiting import MAX_WAIT_SECONDS
 
-NEEDED_PROGRAMS = COMPILER
+NEEDED_PROGRAMS = ("cc",)
 FEW_THREADS = ROOT / "tests/support/few_threads.c"
 SERVE = [MEMWATCHD, "--listen", "127.0.0.1:0"]
 ONCE = [MEMWATCHD, "--once"]

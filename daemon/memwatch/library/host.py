@@ -20,7 +20,16 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Lines by which a reading is plain: nothing refutes it.
 PLAIN = tuple(
     b"\n%s:" % key
-    for key in (b"MemFree", b"MemAvailable", b"Buffers", b"Cached", b"Active(file)", b"Inactive(file)", b"Shmem")
+    for key in (
+        b"MemFree",
+        b"MemAvailable",
+        b"Buffers",
+        b"Cached",
+        b"Active(file)",
+        b"Inactive(file)",
+        b"Shmem",
+        b"SReclaimable",
+    )
 )
 # The longest known has 1.8 KiB.
 MAX_MEMINFO_BYTES = 16384
@@ -69,14 +78,15 @@ def _parse_plain(text: bytes) -> Ram | None:
     """Return System RAM if nothing can refute it. None otherwise: to check all lines takes four times as long."""
     try:
         total = _line(text, b"MemTotal:")
-        free, available, buffers, cached, active, inactive, shared = [_line(text, key) for key in PLAIN]
+        free, available, buffers, cached, active, inactive, shared, slab = [_line(text, key) for key in PLAIN]
     except ValueError:
         return None
-    if not max(free, available) <= total <= MAX_KIB or free - available > MAX_RESERVE_RATIO * total:
+    reserve = free + (active + inactive + slab) // 2 - available
+    if not max(free, available) <= total <= MAX_KIB or reserve > MAX_RESERVE_RATIO * total:
         return None
     if active + inactive > buffers + cached - shared + MIN_EXCESS_KIB:
         return None  # perhaps given back with MADV_FREE, perhaps leaked counters
-    return Ram(total << 10, available << 10, free << 10) if min(free, available, shared) >= 0 else None
+    return Ram(total << 10, available << 10, free << 10) if min(free, available, shared, slab) >= 0 else None
 
 
 def _line(text: bytes, key: bytes) -> int:
