@@ -13,7 +13,7 @@ from memwatch.notify.manager import build_test_notification
 from memwatch.printable import printable
 from memwatch.recording.file_format import RecordingError
 from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.runtime.small_limits import require_descriptors
+from memwatch.runtime.small_limits import require_limits
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.http_server import server
@@ -26,7 +26,7 @@ EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
 
 def serve(settings: Settings, load: Callable[[], Settings], log_lines_dropped: Callable[[], int]) -> int:
     """Run the daemon until SIGTERM or SIGINT. SIGHUP calls `load` to reload the settings."""
-    require_descriptors()
+    require_limits()
     try:
         sockets, problems = open_sockets(settings.web.listen)
     except ListenError as error:

@@ -16,8 +16,9 @@ from memwatch.runtime.heap import use_one_arena
 STACK_BYTES = 2 << 20
 # With 64, a daemon serves its pages and the API. With fewer, files of collectors cannot be opened.
 MIN_DESCRIPTORS = 64
-# A daemon without a GPU uses 130 MiB of address space with the API and 23 threads (November 2026).
-MIN_ADDRESS_MIB = 200
+# A daemon without a GPU uses 130 MiB of address space with the API and 23 threads (November 2026). Below the first
+# number it is not started: Python may wait for ever for a thread that has no memory to begin.
+NEEDED_ADDRESS_MIB, MIN_ADDRESS_MIB = 128, 200
 NO_MEMORY = ("cannot allocate memory", "failed to map segment")
 NO_FILE = "too many open files"
 NO_THREAD = "can't start new thread"
@@ -30,10 +31,12 @@ def fit_into_limits() -> None:
         use_one_arena()
 
 
-def require_descriptors() -> None:
-    """Raise OSError if a daemon would run out of descriptors at its start."""
+def require_limits() -> None:
+    """Raise OSError or MemoryError if a daemon would run out of descriptors or memory at its start."""
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < MIN_DESCRIPTORS:
         raise OSError(errno.EMFILE, "Too many open files")
+    if (_address_mib() or MIN_ADDRESS_MIB) < NEEDED_ADDRESS_MIB:
+        raise MemoryError
 
 
 def explain_shortage(error: BaseException) -> str | None:
