@@ -72,9 +72,10 @@ def _build_pool(
     contents, unattributed, overlap = _contents(checked, (size, available, huge), available_memory.kib << 10)
     if huge and not checked.refuted.keys().isdisjoint(_FREE_PAGES):
         unused_huge_pages = Absent.INCONSISTENT
+    elif not huge:
+        unused_huge_pages = 0
     elif not has_other_huge_pages(kib):
-        free_pages = max(0, kib.get("HugePages_Free", 0) - kib.get("HugePages_Rsvd", 0))
-        unused_huge_pages = free_pages * kib.get("Hugepagesize", 0) << 10
+        unused_huge_pages = _unused_huge_pages(kib)
     return Pool(
         id="ram",
         kind=PoolKind.SYSTEM_RAM,
@@ -122,6 +123,13 @@ def _size(checked: Checked) -> int:
     if "MemFree" not in checked.kib and "MemFree" not in checked.refuted:
         raise ParseError("meminfo has no MemFree")
     return size << 10
+
+
+def _unused_huge_pages(kib: Mapping[str, int]) -> Bytes:
+    """Return the bytes of free huge pages of the default size that are not reserved."""
+    if "HugePages_Free" not in kib or "Hugepagesize" not in kib:
+        return Absent.NOT_AVAILABLE
+    return max(0, kib["HugePages_Free"] - kib.get("HugePages_Rsvd", 0)) * kib["Hugepagesize"] << 10
 
 
 def has_other_huge_pages(kib: Mapping[str, int]) -> bool:

@@ -217,6 +217,18 @@ def test_free_huge_pages_exclude_reserved_ones() -> None:
     assert build_pool(kib).set_aside_free_bytes == 16 << 30
 
 
+@pytest.mark.parametrize("line", ["HugePages_Free", "Hugepagesize"])
+def test_free_huge_pages_are_unknown_without_their_line(line: str) -> None:
+    """They are not 0. Without huge pages there are none."""
+    kib = Meminfo().parse(meminfo_of("kvm-hugepages"))
+    kib |= {"HugePages_Total": 20480, "HugePages_Free": 8192, "HugePages_Rsvd": 0, "Hugetlb": 20480 * 2048}
+    rest = {key: value for key, value in kib.items() if key != line}
+    none = {key: value for key, value in rest.items() if key not in ("HugePages_Total", "Hugetlb")}
+
+    assert not isinstance(build_pool(rest).set_aside_free_bytes, int)
+    assert build_pool(none).set_aside_free_bytes == 0
+
+
 def test_huge_pages_without_hugetlb_line_are_counted() -> None:
     """Kernels without the line Hugetlb count huge pages of the default size."""
     kib = Meminfo().parse(without(meminfo_of("kvm-hugepages"), "Hugetlb"))

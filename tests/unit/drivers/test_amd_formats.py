@@ -137,6 +137,15 @@ def test_node_of_cpus_is_no_gpu() -> None:
     )
 
 
+def test_frame_buffer_without_a_size_is_unknown() -> None:
+    """It is not 0 bytes: a sum with it would be too small."""
+    banks = [{"heap_type": 1, "size_in_bytes": 100}, {"heap_type": 2}]
+
+    assert kfd.select_bank_bytes(banks) is Absent.NOT_AVAILABLE
+    assert kfd.select_bank_bytes(banks[:1]) == 100
+    assert kfd.select_bank_bytes([]) is Absent.NOT_SUPPORTED
+
+
 def test_memory_of_processes_is_summed_by_gpu() -> None:
     """Contexts and partitions of one GPU add up; invalid values are counted; unknown GPUs are ignored."""
     nodes = [

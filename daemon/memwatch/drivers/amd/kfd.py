@@ -41,11 +41,17 @@ def find_pci(domain: int, location: int, known: Collection[str]) -> str | None:
 
 
 def select_bank_bytes(banks: Iterable[Mapping[str, int]]) -> Bytes:
-    """Return the frame buffer size in bytes. Of an APU it is the limit on System RAM or the carve-out."""
-    sizes = [bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFER]
+    """Return the frame buffer size in bytes. Of an APU it is the limit on System RAM or the carve-out.
+
+    A bank without a size is unknown, not empty, and so is the sum.
+    """
+    sizes = [bank.get("size_in_bytes") for bank in banks if bank.get("heap_type") in _FRAME_BUFFER]
     if not sizes:
         return Absent.NOT_SUPPORTED
-    return sum(sizes) if sum(sizes) <= MAX_BYTES else Absent.INCONSISTENT
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return Absent.NOT_AVAILABLE
+    return sum(known) if sum(known) <= MAX_BYTES else Absent.INCONSISTENT
 
 
 def parse_node(
