@@ -22,6 +22,8 @@ _JOB = re.compile(r"^job_(\d{1,20})$")
 # Slurm 26.05 names the cgroup of a job by its SLUID, unless CgroupJobIdPaths is set.
 _SLUID = re.compile(r"^s[0-9A-Z]{13}$")
 _SLURM_SCOPE = "slurmstepd.scope"
+# A zombie's cgroup may be gone; its memory, that of a GPU for example, may not.
+_DELETED = " (deleted)"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 # Folders in which container runtimes keep the layers of a root file system. containerd creates no marker file.
 _RUNTIME_FOLDERS = ("/containerd/", "/docker/", "/containers/storage/")
@@ -66,7 +68,7 @@ def parse_cgroup(data: bytes) -> dict[str, str]:
     for line in data.split(b"\n")[:-1]:
         parts = line.decode("utf-8", "backslashreplace").split(":", 2)
         if len(parts) == 3 and parts[0].isdecimal() and parts[2].startswith("/"):
-            paths.update(dict.fromkeys(parts[1].split(","), parts[2]))
+            paths.update(dict.fromkeys(parts[1].split(","), parts[2].removesuffix(_DELETED)))
     return paths
 
 

@@ -105,6 +105,11 @@ DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
         ("0::/system.slice/n1_slurmstepd.scope/job_81/step_0/user/task_0", "job", "81", None),
         (f"{GUEST}/system.slice/slurmstepd.scope/job_81/step_0", "job", "81 in lxc/101", None),
         (f"0::/system.slice/docker-{ID}.scope/init", "container", ID[:12], f"/system.slice/docker-{ID}.scope"),
+        (f"0::/system.slice/docker-{ID}.scope (deleted)", "container", ID[:12], None),  # of a zombie
+        ("0::/system.slice/ssh.service (deleted)", "unit", "ssh.service", None),
+        (f"4:memory:/libpod_parent/libpod-{ID}/ctr", "container", ID[:12], None),  # podman#826
+        (f"4:memory:/docker/{ID}\n1:name=systemd:/", "container", ID[:12], None),  # moby#33352
+        (f"4:memory:/docker/{OTHER_ID}/docker/{ID}", "container", ID[:12], None),  # DataDog/dd-agent#3274
         ("0::/system.slice/ssh.service/sub", "unit", "ssh.service", "/system.slice/ssh.service"),
         ("1:name=systemd:/system.slice/a.service\n4:memory:/system.slice/a.service", "unit", "a.service", None),
         ("1:name=systemd:/system.slice/a.service\n4:memory:/", "unit", "a.service", "nowhere"),
