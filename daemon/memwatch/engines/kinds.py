@@ -52,7 +52,15 @@ KINDS = (
         tensorrt_llm.parse_triton,
         ("--metrics-port",),
     ),
-    EngineKind("openai", "OpenAI-compatible server", openai.PORT, openai.REQUESTS, openai.matches, openai.parse),
+    EngineKind(
+        "openai",
+        "OpenAI-compatible server",
+        openai.PORT,
+        openai.REQUESTS,
+        openai.matches,
+        openai.parse,
+        ("--port", "-p", "--server-port"),
+    ),
 )
 KIND_BY_NAME = {kind.name: kind for kind in KINDS}
 # Every command line of an engine has one of these. The search takes 1 µs for a short command line; splitting it and

@@ -172,9 +172,12 @@ REQUESTS = (
 
 
 def matches(command: Command) -> bool:
-    """`llama serve` is the same server, in the one program of all tools (b9230 and later)."""
+    """`llama serve` is the same server, in the one program of all tools (b9230 and later).
+
+    Docker Model Runner has its own build, which listens on a Unix socket.
+    """
     is_part = command.script == "llama" and command.subcommand in ("serve", "server")
-    return is_part or command.script == "llama-server"
+    return is_part or command.script in ("llama-server", "com.docker.llama-server")
 
 
 def parse(answers: Answers) -> EngineReading:

@@ -31,6 +31,7 @@ NOTHING_MORE = "It reports its model only: the API has no figures of memory and 
 
 def matches(command: Command) -> bool:
     is_part = command.script == "mlx_lm" and command.subcommand == "server"
+    is_part = is_part or (command.script == "mistralrs" and command.subcommand == "serve")
     name = command.script.removesuffix(".py")
     is_named = name in SCRIPTS or name.startswith(PREFIXES) or name.endswith(SUFFIX)
     return is_part or command.module in MODULES or is_named

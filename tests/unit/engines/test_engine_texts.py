@@ -173,6 +173,8 @@ def test_other_servers_report_their_model_only() -> None:
         (("./koboldcpp-linux-x64-nocuda", "--model", "x.gguf"), "openai"),
         (("./Qwen3-8B-Q4_K_M.llamafile", "--server"), "openai"),
         (("/usr/local/bin/llamafile-0.9.3", "-m", "x.gguf"), "openai"),
+        (("mistralrs", "serve", "-p", "1234", "-m", "Qwen/Qwen3-4B"), "openai"),
+        (("/app/bin/com.docker.llama-server", "--model", "x.gguf", "--host", "inference-0.sock"), "llama.cpp"),
     ],
 )
 def test_command_line_names_the_engine(argv: tuple[str, ...], kind: str) -> None:
