@@ -155,10 +155,19 @@ def of_v1(limit: str, stat: str) -> dict[str, str]:
             734_003_200,
             id="google/cadvisor#254",
         ),
+        pytest.param(
+            V1,
+            "4:memory:/docker/08bd",
+            of_v1("9223372036854771712", f"hierarchical_memory_limit 9223372036854771712\n{LISTS}")
+            | {"docker/08bd/memory.usage_in_bytes": "80342220800\n"},
+            Absent.NOT_SUPPORTED,
+            INCONSISTENT,
+            id="kubernetes/kubernetes#114332",
+        ),
     ],
 )
 def test_reported_cgroup_gives_its_limit(
-    kind: str, own: str, files: dict[str, str], limit: Bytes, used: int, tmp_path: Path
+    kind: str, own: str, files: dict[str, str], limit: Bytes, used: Bytes, tmp_path: Path
 ) -> None:
     name, point, options = kind.split()
     texts = {
