@@ -12,11 +12,11 @@ from memwatch.notify.outbox.queue import DeliveredState, Kind, Message, Outcome,
 
 
 def queued(number: int, firing: bool, target: str = "ram") -> Message:
-    return Message(number, f"msg_{number}", target, Kind.FIRING if firing else Kind.RESOLVED, b"{}")
+    return Message(number, f"msg_{number}", target, Kind.FIRING if firing else Kind.RESOLVED, b"%d" % number)
 
 
 def message(number: int, kind: Kind, alert: str = "") -> Message:
-    return Message(number, f"msg_{number}", alert or f"{kind.value} {number}", kind, b"{}")
+    return Message(number, f"msg_{number}", alert or f"{kind.value} {number}", kind, b"%d" % number)
 
 
 def waiting_ids(queue: Queue) -> list[str]:
@@ -296,3 +296,25 @@ def test_resolve_of_a_delivered_firing_is_sent_after_an_earlier_loss() -> None:
     outcomes = queue.add(queued(5, False))
 
     assert (outcomes, len(queue)) == ([], 1)
+
+
+def test_end_of_a_notification_that_perhaps_arrived_is_sent_beside_the_end_before() -> None:
+    """After a crash, all four arrived, and nothing of it was saved. The receiver drops the end that it has got."""
+    queue = Queue()
+    first = Message(1, "msg_1", "ram", Kind.RESOLVED, b"1")
+    second = Message(2, "msg_2", "ram", Kind.FIRING, b"2")
+    queue.restore([first, second], [("ram", DeliveredState(True, b"0"))])
+
+    queue.add(Message(3, "msg_3", "ram", Kind.RESOLVED, b"3"))
+
+    assert waiting_ids(queue) == ["msg_1", "msg_3"]
+
+
+def test_end_of_a_notification_that_was_not_sent_is_left_out() -> None:
+    queue = Queue()
+    queue.restore([Message(1, "msg_1", "ram", Kind.RESOLVED, b"1")], [("ram", DeliveredState(True, b"0"))])
+    queue.add(Message(2, "msg_2", "ram", Kind.FIRING, b"2"))
+
+    queue.add(Message(3, "msg_3", "ram", Kind.RESOLVED, b"3"))
+
+    assert waiting_ids(queue) == ["msg_1"]

@@ -140,8 +140,9 @@ class Queue:
 
     def add(self, new: Message) -> list[Outcome]:
         """Append a message. Returns the outcomes of messages that are dropped because of it, or of itself."""
+        is_end = new.kind is Kind.RESOLVED and self._has_perhaps_arrived(new.alert)
         outcomes = self._drop_stale(new.alert) if new.kind is Kind.RESOLVED else []
-        if self._is_redundant(new):
+        if not is_end and self._is_redundant(new):
             return [*outcomes, Outcome.SUPERSEDED]
         self._waiting[new.seq] = new
         self.changes.messages.add(new.seq)
@@ -261,6 +262,15 @@ class Queue:
         if before:
             return before[-1].kind is new.kind
         return new.kind is Kind.RESOLVED and self._forget_undelivered(new.alert)
+
+    def _has_perhaps_arrived(self, alert: str) -> bool:
+        """Return True if a firing notification that still waits may have arrived before a restart.
+
+        The end of an earlier one, if that waits too, is not its end: a receiver drops what it has got before.
+        """
+        last = self._delivered.get(alert)
+        waiting = [entry.body for entry in self._messages_about(alert) if entry.firing]
+        return last is not None and last.may_have_arrived and bool(waiting) and waiting[-1] == last.body
 
     def _forget_undelivered(self, alert: str) -> bool:
         """Return True once if the last firing notification was dropped before it was delivered."""
