@@ -150,7 +150,7 @@ def test_missing_vram_files_are_not_zero(tmp_path: Path) -> None:
 def test_drm_client_with_two_descriptors_is_counted_once(tmp_path: Path) -> None:
     """Two descriptors of one client hold 1 GiB. The same client id on another GPU is another client."""
     machine = apu(tmp_path, gtt_used=3 * GIB)
-    machine.gpu(discrete(), pci="0000:0a:00.0", card=2)
+    machine.gpu(discrete(used=GIB, gtt_used=2 * GIB), pci="0000:0a:00.0", card=2)
     drm = DrmMachine(tmp_path)
     drm.process(700)
     for fd in (7, 9):
@@ -206,7 +206,7 @@ def test_invalid_fdinfo_values_are_skipped_and_counted(tmp_path: Path) -> None:
     """No value is invented from them, and none is 0; /metrics counts the errors."""
     machine = AmdMachine(tmp_path)
     machine.host(64 * GIB, 50 * GIB)
-    machine.gpu(discrete(used=30 * MIB))
+    machine.gpu(discrete(used=30 * MIB, gtt_used=30 * MIB))
     drm = DrmMachine(tmp_path)
     for pid, figure in {700: "8 GiB", 701: "-1", 702: "N/A"}.items():
         drm.process(pid)

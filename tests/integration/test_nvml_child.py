@@ -177,6 +177,7 @@ def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) 
         "memwatch.model",
         "memwatch.printable",
         "memwatch.runtime.backoff",
+        "memwatch.runtime.regular_file",
         "memwatch.helper.codec",
     }
 

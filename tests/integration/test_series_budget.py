@@ -33,12 +33,12 @@ def names_in(exposition: str) -> set[str]:
 
 
 def test_budget_depends_on_gpus_and_limits() -> None:
-    """150 series without a GPU, 240 with one, 138 and 60 per GPU with more, and 14 per limit of a cgroup."""
+    """150 series without a GPU, 240 with one, 141 and 60 per GPU with more, and 14 per limit of a cgroup."""
     gpus = [f'memwatch_device_info{{device="gpu{number}"}} 1.0\n' for number in range(3)]
     limit = 'memwatch_share_limit_bytes{device="gpu0",kind="gpu_limit",share="a"} 1.0\n'
     head = "# HELP memwatch_device_info Devices.\n"
 
-    assert [permitted_series(head + "".join(gpus[:count])) for count in range(4)] == [150, 240, 258, 318]
+    assert [permitted_series(head + "".join(gpus[:count])) for count in range(4)] == [150, 240, 261, 321]
     assert permitted_series(head + gpus[0] + limit * 2) == 240 + 28
     assert count_series(head + "".join(gpus)) == 3
 

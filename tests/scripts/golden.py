@@ -38,6 +38,7 @@ VOLATILE = (
     "memwatch_memory_locked ",
     "memwatch_pressure_seconds_total{",
     "memwatch_snapshot_timestamp_seconds ",
+    "memwatch_config_last_reload_success_timestamp_seconds ",
     "memwatch_tick_duration_seconds ",
     "memwatch_tick_lag_seconds ",
     "memwatch_tick_run_seconds",

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 # Series of a machine: without a GPU, with one, and for each of more.
 NO_GPU, ONE_GPU = 150, 240
-HOST, PER_GPU = 138, 60
+HOST, PER_GPU = 141, 60
 # A limit of a cgroup is a share and a pressure target; there are 64 at most.
 PER_LIMIT = 14
 LIMITS = re.compile(r'^memwatch_share_limit_bytes\{.*kind="gpu_limit"', re.MULTILINE)

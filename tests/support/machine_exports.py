@@ -124,6 +124,7 @@ def export_source(source: Source) -> Export:
     flags = {"procfs": roots.procfs, "sysfs": roots.sysfs, "rootfs": roots.rootfs, "interval": "1s"}
     settings = load({flag: str(value) for flag, value in flags.items()}, {}, default_file=Path("/nonexistent"))
     with closing(_MachineDaemon(source, settings)) as daemon:
+        daemon.config.started(settings)
         for _ in range(TICKS):
             snapshot = daemon.tick()
         metrics = daemon.exporter().render(snapshot, generate_latest).decode()

@@ -26,13 +26,20 @@ class MutableMachine(Struct, frozen=True):
         return [f"--{root}fs={self.folder / root}" for root in ("proc", "sys", "root")]
 
     def use(self, ratio: float) -> None:
-        """Set available memory, and free memory within it, so that this part of System RAM is used."""
+        """Set available memory, and free memory and caches within it, so that this part of System RAM is used."""
         meminfo = self.folder / "proc/meminfo"
         text = meminfo.read_bytes()
-        total = int(re.search(rb"MemTotal:\s+(\d+)", text)[1])  # type: ignore[index]
-        available = int(total * (1 - ratio))
-        for name, value in (("MemAvailable", available), ("MemFree", available // 2)):
-            text = re.sub(rf"{name}:\s+\d+".encode(), f"{name}:{value:>{23 - len(name)}}".encode(), text)
+        kib = {name.decode(): int(value) for name, value in re.findall(rb"(?m)^(\S+):\s+(\d+)", text)}
+        available = int(kib["MemTotal"] * (1 - ratio))
+        kib |= {"MemAvailable": available, "MemFree": available // 2}
+        lists = ("Active(file)", "Inactive(file)", "SReclaimable")
+        kept = min(1.0, available / 2 / max(1, sum(kib.get(name, 0) for name in lists)))
+        shared = kib.get("Shmem", 0)
+        kib["Cached"] = shared + int((kib.get("Cached", shared) - shared) * kept)
+        kib |= {name: int(kib[name] * kept) for name in (*lists, "Buffers") if name in kib}
+        for name in ("MemAvailable", "MemFree", "Cached", "Buffers", *lists):
+            line = f"{name}:{kib.get(name, 0):>{23 - len(name)}}"
+            text = re.sub(rf"(?m)^{re.escape(name)}:\s+\d+".encode(), line.encode(), text)
         # In place and in one write: the daemon keeps the file open.
         with meminfo.open("r+b", buffering=0) as file:
             file.write(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -339,6 +340,8 @@ def test_check_has_the_exit_codes_of_nagios_plugins(daemon: RunningDaemon) -> No
 def test_owners_without_systemd_are_users_or_processes(tmp_path: Path) -> None:
     """A virtual machine without units: the default shows users, and a named grouping says that none has one."""
     state = (MACHINES / "h100-firecracker/nvml.state").read_text()
+    used = f"gpu.0.memory.used = {32 << 30}\ngpu.0.memory.free = {85_017_493_504 - (32 << 30)}\n"
+    state = re.sub(r"gpu\.0\.memory\.used = .*\ngpu\.0\.memory\.free = .*\n", used, state)
     held = f"gpu.0.compute = 1002:{31 << 30}\n"
     simulator = Simulator.of_state(tmp_path, state.replace("gpu.0.compute = \n", held))
     roots = roots_arguments("h100-firecracker")

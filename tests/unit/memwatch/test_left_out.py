@@ -42,8 +42,7 @@ def test_metric_json_and_doctor_tell_the_number() -> None:
     metrics = Exporter("1", dict).render(snapshot, generate_latest).decode()
     checks = {check.id: check.text for check in run_checks(snapshot)}
 
-    assert set(re.findall(r'memwatch_list_left_out\{list="(\w+)"\}', metrics)) == set(LISTS)
-    assert 'memwatch_list_left_out{list="dmem_users"} 3.0' in metrics
+    assert re.findall(r"memwatch_list_left_out\{.*", metrics) == ['memwatch_list_left_out{list="dmem_users"} 3.0']
     assert snapshot_json(snapshot)["left_out"]["dmem_users"] == 3
     assert [name for name in checks if name.startswith("lists.")] == ["lists.dmem_users"]
     assert checks["lists.dmem_users"].startswith("3 more cgroups")

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from memwatch.config_state import ConfigState
 from memwatch.engines.records import Engine
 from memwatch.history.disk.files import FilesStatus
 from memwatch.model import Vitals
@@ -130,6 +131,9 @@ NAMES = {
     "engines_not_followed": set(),
     "failed_logins_total": set(),
     "list_left_out": {"list"},
+    "config_last_reload_success_timestamp_seconds": set(),
+    "config_last_reload_successful": set(),
+    "config_problems": set(),
     "time_to_full_seconds": {"target", "device"},
 }
 
@@ -183,7 +187,7 @@ def with_every_value() -> Snapshot:
         base,
         devices=(gpu,),
         engines=(WHOLE_ENGINE,),
-        left_out={"incidents": 0},
+        left_out={"incidents": 1},
         shares=(limited,),
         collectors=(nvml,),
         tegrastats=Tegrastats(3, 4 << 20),
@@ -204,7 +208,15 @@ def test_metrics_keep_their_names_and_labels() -> None:
     snapshot, between = with_every_value(), BetweenScrapes()
     between.on_tick(snapshot)
     exporter = Exporter(
-        "1", dict, lambda: [Receiver()], lambda: 5, lambda: outbox, lambda: files, lambda: process, between
+        "1",
+        dict,
+        lambda: [Receiver()],
+        lambda: 5,
+        lambda: outbox,
+        lambda: files,
+        lambda: process,
+        between,
+        config=lambda: ConfigState(loaded_unix=1.0),
     )
 
     text = exporter.render(snapshot, generate_latest).decode()

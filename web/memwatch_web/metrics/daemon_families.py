@@ -69,11 +69,10 @@ def collector_families(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def list_families(snapshot: Snapshot) -> Iterator[Metric]:
-    """Yield the number of entries that lists leave out."""
-    rows = [((name,), count) for name, count in sorted(snapshot.left_out.items())]
-    yield gauge(
-        "list_left_out", "Number of entries that a list leaves out because of its maximum.", rows, ("list",)
-    )
+    """Yield the number of entries that lists leave out. Most machines have no such list, and no such series."""
+    rows = [((name,), count) for name, count in sorted(snapshot.left_out.items()) if count]
+    text = "Number of entries that a list leaves out because of its maximum; absent if it has all."
+    yield gauge("list_left_out", text, rows, ("list",))
 
 
 def history_families(files: FilesStatus | None) -> Iterator[Metric]:
