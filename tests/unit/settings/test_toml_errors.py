@@ -42,7 +42,7 @@ def test_what_is_declared_twice_is_named_with_both_lines(tmp_path: Path, text: s
         ("\nx = abc\n", 2, "a text needs quotes; others are numbers, true, false and lists"),
         ('x = "abc\n', 1, "close the text with a quote on the same line"),
         ('x = "a\\q"\n', 1, "write \\\\ for a backslash, or put the text in single quotes"),
-        ("x = {a = 1\n", 1, None),
+        ("x = {a = 1", 1, None),
         ("[x\n", 1, "close the header of the section: [NAME]"),
         ("[[x]\n", 1, "close the header of the table: [[NAME]]"),
         ("x = 1 y = 2\n", 1, "begin a new line after a value"),
