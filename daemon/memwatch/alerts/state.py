@@ -28,6 +28,8 @@ CHANGE_SECONDS = 30.0
 MAX_EVENTS = 15
 # Events that keep coming are notified at intervals that double up to this one: four times in the first hour.
 MAX_GROUP_SECONDS = 1800.0
+# Events after this time without a notification begin anew. With less, five notifications would fit in an hour.
+NEW_SECONDS = 3600.0
 MAX_ROUNDS = 16
 # Signal of the reason of an alert that fires although its source stopped answering.
 SOURCE = "source"
@@ -260,7 +262,7 @@ def advance_fact(
     """
     passed = None if state.notified_at is None else now - state.notified_at
     if condition.true:
-        is_new = state.since is None and (passed is None or passed >= MAX_GROUP_SECONDS)
+        is_new = state.since is None and (passed is None or passed >= NEW_SECONDS)
         state = add_events(replace(state, rounds=0) if is_new else state, condition.reasons, now, unix)
     if state.since is None or now - state.since < condition.pending_seconds:
         return state, None

@@ -17,6 +17,7 @@ from memwatch.alerts.state import (
     CHANGE_SECONDS,
     GONE_SECONDS,
     MAX_GROUP_SECONDS,
+    NEW_SECONDS,
     PENDING_GONE_SECONDS,
     Key,
     Notification,
@@ -315,7 +316,7 @@ class Laws:
     def _check_kills(self, told: Told, sent: list[Notification]) -> Iterator[str]:
         """Each kill is named, or counted, in the next notification that is due: at growing intervals in a loop."""
         passed = math.inf if self.killed_at is None else told.at - self.killed_at
-        if told.events and not self.kills and passed >= MAX_GROUP_SECONDS:
+        if told.events and not self.kills and passed >= NEW_SECONDS:
             self.kill_rounds = 0
         self.kills += [event.text for event in told.events]
         is_rested = passed >= self._kill_wait()

@@ -295,17 +295,17 @@ def test_kills_that_wait_are_notified_without_their_target() -> None:
     assert sent == [(1, "cgroup"), (301, "cgroup")]
 
 
-def test_event_after_half_an_hour_without_any_is_notified_at_once() -> None:
+def test_events_an_hour_after_the_last_notification_begin_anew() -> None:
     alerts = Alerts()
     for minute in range(60):
         alerts.tick(60.0 * minute, events_of(1, minute))
     for minute in range(60, 66):
         alerts.tick(60.0 * minute, events_of(0, minute))
-    (alone,) = alerts.tick(60.0 * 95, events_of(1, 95))
-    waiting = alerts.tick(60.0 * 96, events_of(1, 96))
-    (again,) = alerts.tick(60.0 * 100, events_of(0, 100))
+    (alone,) = alerts.tick(60.0 * 126, events_of(1, 126))
+    waiting = alerts.tick(60.0 * 127, events_of(1, 127))
+    (again,) = alerts.tick(60.0 * 131, events_of(0, 131))
 
-    assert [why.text for why in alone.reasons] == ["kill 95 0"]
+    assert [why.text for why in alone.reasons] == ["kill 126 0"]
     assert waiting == []
     assert again.reasons[0].text == "1 more event in the last 5 min"
 

@@ -453,3 +453,17 @@ def test_memory_that_is_full_within_fifteen_seconds_is_urgent(
     )
 
     assert is_urgent(verdict) is is_told_at_once
+
+
+@pytest.mark.parametrize("quiet", [300, 1_000, 1_801, 2_500, 3_599])
+def test_events_that_pause_are_notified_four_times_in_an_hour_at_most(quiet: int) -> None:
+    """Each minute, with a pause after the third notification. Half an hour of it used to begin the count anew."""
+    rules, state, told = replace(RULES, again_seconds=300), AlertState(), []
+    for second in range(0, 4 * 3600, 60):
+        is_quiet = 901 < second < 901 + quiet
+        state, transition = advance_fact(state, fact(not is_quiet), float(second), 1e9, rules, silenced=False)
+        if transition is Transition.FIRING:
+            told.append(second)
+
+    assert told[:3] == [0, 300, 900]
+    assert max(sum(at <= other < at + 3600 for other in told) for at in told) == 4
