@@ -1,6 +1,6 @@
 """Checks of the settings with the rights of the service: root reads what the user of the unit cannot.
 
-The unit names its user and its credentials; `systemctl show` prints them. Without systemd it is the account
+The unit names its user and its credentials; `systemctl cat` prints it. Without systemd it is the account
 memwatchd, which the package creates. Files elsewhere than the service's are checked with the rights of the caller.
 """
 
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from memwatchd.settings.load import DEFAULT_FILE
 from memwatchd.settings.secrets_source import CREDENTIALS
 
 UNIT, ACCOUNT = "memwatchd.service", "memwatchd"
-PROPERTIES = ("LoadState", "User", "Group", "LoadCredential", "ImportCredential")
+KEYS = ("User", "LoadCredential", "ImportCredential")
 SYSTEMCTL_SECONDS = 10.0
 # Where ImportCredential= looks (systemd.exec(5)). Encrypted ones are not read here.
 STORES = ("/etc/credstore", "/run/credstore", "/usr/local/lib/credstore", "/usr/lib/credstore")
@@ -46,39 +46,47 @@ def find_service(ask: Callable[[], str]) -> Service | None:
     """Return the service whose rights the check needs: none unless root asks, or if it runs as root."""
     if os.geteuid() != 0 or CREDENTIALS in os.environ:
         return None
-    shown = dict(line.partition("=")[::2] for line in ask().splitlines())
-    is_unit = shown.get("LoadState") == "loaded"
-    name = shown.get("User", "") if is_unit else ACCOUNT
+    unit = parse_unit(ask())
+    name = next(reversed(unit["User"]), "") if unit else ACCOUNT
     try:
         account = pwd.getpwnam(name) if name and not name.isdecimal() else pwd.getpwuid(int(name or 0))
     except (KeyError, ValueError):
         return None
-    if account.pw_uid == 0:
-        return None
-    return Service(account, dict(list_credentials(shown)) if is_unit else {})
+    return None if account.pw_uid == 0 else Service(account, dict(list_credentials(unit)) if unit else {})
 
 
 def ask_systemctl() -> str:
-    """Return the properties of the unit, "" without systemd."""
+    """Return the unit with its drop-ins, "" without systemd or without the unit."""
     program = shutil.which("systemctl")
     if program is None:
         return ""
-    command = [program, "show", f"--property={','.join(PROPERTIES)}", UNIT]
     try:
-        shown = subprocess.run(command, capture_output=True, timeout=SYSTEMCTL_SECONDS, check=False)  # noqa: S603
+        shown = subprocess.run(  # noqa: S603
+            [program, "cat", UNIT], capture_output=True, timeout=SYSTEMCTL_SECONDS, check=True
+        )
         return shown.stdout.decode()
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return ""
 
 
-def list_credentials(shown: Mapping[str, str]) -> Iterable[tuple[str, Path]]:
+def parse_unit(text: str) -> dict[str, list[str]]:
+    """Return the values of `KEYS`, {} without a unit. An empty one drops those before it (systemd.syntax(7))."""
+    found: dict[str, list[str]] = {key: [] for key in KEYS} if text else {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and key.strip() in found:
+            found[key.strip()] = [*found[key.strip()], value.strip()] if value.strip() else []
+    return found
+
+
+def list_credentials(unit: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, Path]]:
     """Yield name and file of each credential of the unit."""
-    for pattern in shown.get("ImportCredential", "").split():
+    for pattern in unit["ImportCredential"]:
         for store in reversed(STORES):
             with suppress(OSError):
                 names = fnmatch.filter(os.listdir(store), pattern)
                 yield from ((name, Path(store, name)) for name in names)
-    for one in shown.get("LoadCredential", "").split():
+    for one in unit["LoadCredential"]:
         name, _, path = one.partition(":")
         yield name, Path(path or name)
 

@@ -17,15 +17,17 @@ from support.daemon_process import MEMWATCHD, run_program
 AS_ROOT = os.geteuid() == 0
 TOKEN = "sixteen-letters-or-more"
 SYSTEMCTL = """#!/bin/sh
-test "$1" = show || exit 1
-printf '%s\\n' LoadState=loaded User=daemon Group= 'LoadCredential={credentials}' ImportCredential=
+test "$1" = cat || exit 1
+printf '%s\\n' '# memwatchd.service' '[Service]' User=memwatchd LoadCredential=gone:/gone
+printf '%s\\n' '# drop-in' '[Service]' User=daemon LoadCredential= {credentials}
 """
 
 
 def check(folder: Path, token: str, credentials: str = "") -> subprocess.CompletedProcess[str]:
     """Check a token as root would, on a machine whose unit runs as daemon and loads these credentials."""
     program = folder / "systemctl"
-    program.write_text(SYSTEMCTL.format(credentials=credentials))
+    lines = " ".join(f"LoadCredential={one}" for one in credentials.split())
+    program.write_text(SYSTEMCTL.format(credentials=lines))
     program.chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
     return run_program(MEMWATCHD, "--check-config", PATH=path, MEMWATCHD_WEB_AUTH_BEARER_TOKEN=token)

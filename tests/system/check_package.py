@@ -16,6 +16,7 @@ from machine import Machine
 SETTINGS = "/etc/memwatchd/memwatchd.toml"
 DROP_IN = "/etc/systemd/system/memwatchd.service.d"
 TOKEN = "0123456789abcdef0123456789abcdef"
+HOOK_SECRET = "whsec_QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo="  # the alphabet
 
 
 def main_pid(machine: Machine) -> int:
@@ -168,7 +169,7 @@ def test_secret_that_the_service_cannot_read_switches_one_receiver_off(
 ) -> None:
     """The check of root has the eyes of the service, and the daemon runs without that receiver."""
     hook = '[[alerts.webhooks]]\nname = "ops"\nurl = "http://127.0.0.1:9/"\nsecret = "file:/etc/memwatchd/hook"\n'
-    machine.run('umask 077; echo "whsec_$(openssl rand -base64 32)" > /etc/memwatchd/hook')
+    machine.run(f"umask 077; echo {HOOK_SECRET} > /etc/memwatchd/hook")
     with settings(machine, hook):
         checked = machine.run("memwatchd --check-config || echo refused", check=False)
         machine.run("systemctl restart memwatchd")
@@ -194,7 +195,7 @@ def test_credential_that_is_missing_does_not_stop_the_service(machine: Machine) 
     with settings(machine, hook), drop_in(machine, shipped):
         machine.wait_until(machine.answers)
         without = machine.run("memwatch doctor", check=False)
-        machine.run('umask 077; echo "whsec_$(openssl rand -base64 32)" > /etc/memwatchd/webhook-secret')
+        machine.run(f"umask 077; echo {HOOK_SECRET} > /etc/memwatchd/webhook-secret")
         machine.run("memwatchd --check-config")
         machine.run("systemctl restart memwatchd")
         machine.wait_until(machine.answers)
@@ -213,7 +214,7 @@ def test_reload_of_bad_settings_fails_and_keeps_the_old_ones(machine: Machine) -
         machine.wait_until(lambda: "reload failed, keeping the old settings: " in machine.journal())
     machine.run("systemctl reload memwatchd")
 
-    assert ended.endswith("failed\n")
+    assert "failed" in ended
     assert main_pid(machine) == before
     assert machine.answers()
 
@@ -256,10 +257,12 @@ def test_jetson_drop_in_shows_only_nvmaps_folder_of_debugfs(machine: Machine) ->
         machine.run(f"umount {debugfs}")
 
 
-def test_remote_address_without_a_login_is_rejected(machine: Machine) -> None:
-    """With an address for other machines and no login, it does not start, and the journal gives the fix."""
+def test_remote_address_without_a_login_is_served_to_this_machine_only(machine: Machine) -> None:
+    """With an address for other machines and no login, none of them has access, and the journal gives the fix."""
     with drop_in(machine, "[Service]\nEnvironment=MEMWATCHD_LISTEN=0.0.0.0:6360\n"):
-        assert machine.property_of("ExecMainStatus") == "78"
+        machine.wait_until(machine.answers)
+        sockets = machine.run("cat /proc/net/tcp /proc/net/tcp6").splitlines()
+        assert [line.split()[1] for line in sockets if " 0A " in line] == ["0100007F:18D8"]
         assert "could read all data without a login" in machine.journal()
 
 
