@@ -28,7 +28,7 @@ CHANGE_SECONDS = 30.0
 MAX_EVENTS = 15
 # Events that keep coming are notified at intervals that double up to this one: four times in the first hour.
 MAX_GROUP_SECONDS = 1800.0
-# Events after this time without a notification begin anew. With less, five notifications would fit in an hour.
+# Events after this time without a notification are a new series. With less, five would fit in an hour.
 NEW_SECONDS = 3600.0
 MAX_ROUNDS = 16
 # Signal of the reason of an alert that fires although its source stopped answering.

@@ -457,7 +457,7 @@ def test_memory_that_is_full_within_fifteen_seconds_is_urgent(
 
 @pytest.mark.parametrize("quiet", [300, 1_000, 1_801, 2_500, 3_599])
 def test_events_that_pause_are_notified_four_times_in_an_hour_at_most(quiet: int) -> None:
-    """Each minute, with a pause after the third notification. Half an hour of it used to begin the count anew."""
+    """Each minute, with a pause after the third notification. Half an hour of it used to start the count again."""
     rules, state, told = replace(RULES, again_seconds=300), AlertState(), []
     for second in range(0, 4 * 3600, 60):
         is_quiet = 901 < second < 901 + quiet
