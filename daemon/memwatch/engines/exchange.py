@@ -50,8 +50,8 @@ class Exchange:
         """`deadline`: of all requests, in seconds of `time.monotonic`."""
         self.bodies: dict[str, bytes] = dict(earlier)
         self.failure: GetError | None = None
-        self.has_asked_rare = False
-        self.is_done = False
+        self.has_asked_rare: bool = False
+        self.is_done: bool = False
         self._deadline = deadline
         self._kind, self._fetch = kind, fetch
         self._answers = Answers(self.bodies, command, inner)
@@ -69,7 +69,8 @@ class Exchange:
     def refuse(self, why: str) -> None:
         """End the round without a request."""
         self.bodies.clear()
-        self.failure, self.is_done = GetError(why), True
+        self.failure = GetError(why)
+        self.is_done = True
 
     def _request(self) -> None:
         """Send the requests. After the first without any answer, the others are not sent.
