@@ -47,10 +47,10 @@ def find_service(ask: Callable[[], str]) -> Service | None:
     if os.geteuid() != 0 or CREDENTIALS in os.environ:
         return None
     unit = parse_unit(ask())
-    name = next(reversed(unit["User"]), "") if unit else ACCOUNT
+    name = next(reversed(unit["User"]), "root") if unit else ACCOUNT
     try:
-        account = pwd.getpwnam(name) if name and not name.isdecimal() else pwd.getpwuid(int(name or 0))
-    except (KeyError, ValueError):
+        account = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+    except KeyError:
         return None
     return None if account.pw_uid == 0 else Service(account, dict(list_credentials(unit)) if unit else {})
 

@@ -155,7 +155,7 @@ optuna --storage mysql+pymysql://ada:<word>@db/optuna
 migrate ada:<word>@tcp(db:3306)/train
 git clone https://<word>@example.org/x
 git clone https://oauth2:<word>@gitlab.example/x.git
-pip install --index-url https://ada:<word>@pypi.example/simple x
+pip install --index-url https://ada:<word>@packages.example/python x
 pull http://a.example,http://ada:<word>@b.example
 curl 'https://x.example/y?token=<word>&b=1'
 curl 'https://x.example/y?b=1&api_key=<word>#top'
