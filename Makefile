@@ -35,7 +35,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine golden mutants screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines alert-laws scale \
+.PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine golden surface roads size mutants screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines alert-laws scale \
 	reference docs verify-types shipped-config test-image test-deploy test-neighbours build deb test-system test-incidents test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
@@ -59,6 +59,9 @@ help:
 	@echo "make trace        turn a recording into a trace (RECORDING=FILE TRACE_ARGS='--name NAME --ends 90')"
 	@echo "make machine      turn a report of memwatch doctor --report into a machine of the tests (FROM=FILE NAME=NAME)"
 	@echo "make golden       rewrite the expected output of all simulated machines, with a summary (CHECK=1: only compare)"
+	@echo "make surface      compare all pages, answers, commands and options with those of a commit (AGAINST=COMMIT)"
+	@echo "make roads        count the files that a reading, a scrape, an alert, a plan and a page pass through"
+	@echo "make size         count lines, modules, comments and docstrings of each package"
 	@echo "make docs         build the site in out/site; fails on broken links and on pages missing in the navigation"
 	@echo "make reference    generate docs/reference from the code"
 	@echo "make screenshots  take every page of every demo, light and dark, wide and narrow, to out/screenshots"
@@ -146,6 +149,15 @@ verify-types: $(VENV)/.types
 
 golden: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.make_golden $(if $(CHECK),--check)
+
+surface: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m scripts.surface --against $(or $(AGAINST),HEAD)
+
+roads: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m scripts.roads
+
+size: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m scripts.size
 
 shipped-config: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.shipped_configuration

@@ -1,0 +1,135 @@
+"""Count the files that the main roads through the code enter: `make roads`, or with `--show` their names in order.
+
+A file counts once one of its functions runs during the road, as `sys.setprofile` sees it, in this thread. Each
+road is walked twice and the second time is counted, when modules are loaded and caches are filled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from msgspec import Struct
+
+from memwatch import memory_info
+from memwatch.client import cli
+from memwatch_web.api_app import create_api
+from memwatch_web.app import create_app
+from memwatch_web.metrics.endpoint import MetricsEndpoint
+from memwatchd.daemon import Daemon
+from memwatchd.settings.load import load
+from memwatchd.web_app import create_services
+from scripts.golden import arguments_of
+from support.paths import MACHINES
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = (f"{ROOT}/daemon/", f"{ROOT}/web/")
+MACHINE = MACHINES / "rtx-4090"
+
+
+class Road(Struct):
+    """Files and functions that one walk entered."""
+
+    files: list[str] = []
+    functions: set[tuple[str, str]] = set()
+    calls: int = 0
+
+    def row(self, name: str) -> str:
+        return f"{name:24}{len(self.files):6}{len(self.functions):11}{self.calls:8}"
+
+
+def walk(road: Callable[[], object]) -> Road:
+    """Return the files and functions of the product that `road` runs, in order."""
+    found = Road([], set())
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        path = frame.f_code.co_filename
+        if event != "call" or not path.startswith(PRODUCT):
+            return
+        file = path.removeprefix(f"{ROOT}/")
+        found.calls += 1
+        found.functions.add(
+            (file, frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name)
+        )
+        if file not in found.files:
+            found.files.append(file)
+
+    sys.setprofile(profile)
+    try:
+        road()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def get(app: Callable[..., Any], path: str, query: bytes = b"") -> None:
+    """Send a GET to an ASGI application and leave its answer."""
+    headers = [(b"host", b"localhost")]
+    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": query,
+             "headers": headers, "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80),
+             "client": ("127.0.0.1", 1), "root_path": ""}  # fmt: skip
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(_: object) -> None:
+        pass
+
+    asyncio.run(app(scope, receive, send))
+
+
+def roads() -> dict[str, Road]:
+    """Walk every road of a daemon on a committed machine."""
+    options = {
+        flag.removeprefix("--"): value for flag, _, value in (one.partition("=") for one in arguments_of(MACHINE))
+    }
+    settings = load(options, {}, default_file=Path("/nonexistent"))
+    found: dict[str, Road] = {}
+    daemon = Daemon(settings, lambda: settings)
+    with ExitStack() as ending:
+        ending.callback(daemon.stop)
+        for _ in range(3):
+            daemon.monitor.tick()
+        found["tick"] = walk(daemon.monitor.tick)
+        endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter())
+        services = create_services(daemon, endpoint)
+        app = create_app(services, create_api(services))
+        for name, target, path, query in (
+            ("/metrics", endpoint, "/metrics", b""),
+            ("overview", app, "/", b""),
+            ("/api/v1/snapshot", app, "/api/v1/snapshot", b""),
+            ("/api/v1/fit", app, "/api/v1/fit", b"bytes=20GiB"),
+            ("/history", app, "/history", b""),
+        ):
+            get(target, path, query)
+            daemon.monitor.tick()
+            found[name] = walk(lambda target=target, path=path, query=query: get(target, path, query))  # type: ignore[misc]
+    found["library reading"] = walk(memory_info)
+    with redirect_stdout(StringIO()):
+        found["memwatch fit"] = walk(lambda: cli.main(["fit", "20GiB"]))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="roads", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--show", action="store_true", help="print the files in the order in which they are entered"
+    )
+    shows = parser.parse_args(arguments).show
+    print(f"{'road':24}{'files':>6}{'functions':>11}{'calls':>8}")
+    for name, road in roads().items():
+        print(road.row(name))
+        if shows:
+            print("\n".join(f"    {file}" for file in road.files))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
