@@ -17,6 +17,7 @@ from memwatch.engines.server import DEFECT, Address, EngineServer
 from memwatch.model import Absent
 from memwatch.runtime.http_get import AddressInfo, GetError, GetTimeoutError
 from support import engine_texts as texts
+from support.thread_limit import no_threads
 from support.waiting import wait_until
 
 VLLM = KIND_BY_NAME["vllm"]
@@ -249,13 +250,10 @@ def test_answers_that_reveal_a_defect_cost_the_other_servers_nothing(caplog: pyt
     assert caplog.text.count("Defect while the answers of http://127.0.0.1:1 were parsed") == 1
 
 
-def test_server_without_a_thread_has_a_reason_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+def test_server_without_a_thread_has_a_reason_and_is_asked_again() -> None:
     first, second = exchange(SlowServer(0.0).fetch), exchange(SlowServer(0.0).fetch)
-    run_all([first, second], [], FAR)
+    with no_threads():
+        run_all([first, second], [], FAR)
     assert set(first.bodies) == set(ANSWERS)
     assert isinstance(second.failure, GetError)
     assert "no thread could be started" in str(second.failure)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -18,6 +18,7 @@ from memwatch.engines.model_reader import (
     ModelReader,
 )
 from memwatch.engines.records import ModelQuery, ModelSizes
+from support.thread_limit import no_threads
 
 ANA, BEN, EVE = 1000, 1001, 1002
 SIZES = ModelSizes(1 << 30)
@@ -152,18 +153,10 @@ def test_defect_costs_one_model(caplog: pytest.LogCaptureFixture) -> None:
     assert "Defect while a model was read" in caplog.text
 
 
-def test_reader_without_a_thread_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    start: Callable[[threading.Thread], None] = threading.Thread.start
-    failures = [1, 1]
-
-    def start_later(thread: threading.Thread) -> None:
-        if failures:
-            failures.pop()
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_later)
+def test_reader_without_a_thread_tries_again() -> None:
     reader = ModelReader(lambda _: SIZES)
-    assert [reader.size(query("a"), ANA) for _ in range(3)] == [None] * 3
+    with no_threads():
+        assert [reader.size(query("a"), ANA) for _ in range(3)] == [None] * 3
+    assert reader.size(query("a"), ANA) is None  # starts the thread
     reader.wait(far())
     assert reader.size(query("a"), ANA) == SIZES
