@@ -1,55 +1,69 @@
-"""Ports of tests: each belongs to one process, and none to a connection."""
+"""Ports of tests: bound until a server has them, and given to no other program."""
 
 from __future__ import annotations
 
-import os
+import errno
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from support.free_ports import RANGE, FreePorts, free_port
-from support.paths import TESTS
+from support import free_ports
+from support.free_ports import free_port
 
 
-def take_in_another_process(locks: Path, port: int) -> str:
-    """Return the port that a process gets which may have this one or the next."""
-    program = (
-        "import sys; from support.free_ports import FreePorts;"
-        f"print(FreePorts(open(sys.argv[1], 'ab'), range({port}, {port + 2})).take())"
-    )
-    environ = {**os.environ, "PYTHONPATH": str(TESTS)}
-    command = [sys.executable, "-c", program, str(locks)]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def test_ports_differ_and_can_be_bound() -> None:
-    one, other = free_port(), free_port()
-
-    assert one != other
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", one))
-
-
-def test_kernel_gives_the_ports_to_no_connection() -> None:
-    assert free_port() < int(RANGE.read_text().split()[0])
-
-
-def test_another_process_gets_another_port(tmp_path: Path) -> None:
-    locks, port = tmp_path / "locks", free_port()
-    with locks.open("ab") as mine:
-        assert FreePorts(mine, range(port, port + 1)).take() == port
-        assert take_in_another_process(locks, port) == str(port + 1)
-    assert take_in_another_process(locks, port) in (str(port), str(port + 1))
-
-
-def test_port_in_use_is_left_out(tmp_path: Path) -> None:
-    port = free_port()
-    with socket.socket() as server, (tmp_path / "locks").open("ab") as locks:
+def bind(port: int, *options: int) -> socket.socket:
+    server = socket.socket()
+    for option in options:
+        server.setsockopt(socket.SOL_SOCKET, option, 1)
+    try:
         server.bind(("127.0.0.1", port))
-        ports = FreePorts(locks, range(port, port + 1))
+        server.listen()
+    except OSError:
+        server.close()
+        raise
+    return server
 
-        with pytest.raises(RuntimeError, match="no free port is left"):
-            ports.take()
+
+@pytest.mark.parametrize("option", [socket.SO_REUSEADDR, socket.SO_REUSEPORT], ids=["REUSEADDR", "REUSEPORT"])
+def test_server_gets_the_port_and_its_connections(option: int) -> None:
+    port = free_port()
+    for _ in range(2):  # a daemon may be started again there
+        with bind(port, option) as server, socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = server.accept()
+            with accepted:
+                client.sendall(b"hello")
+                assert accepted.recv(5) == b"hello"
+
+
+def test_program_that_does_not_share_its_port_cannot_have_it() -> None:
+    with pytest.raises(OSError, match="in use") as raised:
+        bind(free_port())
+    assert raised.value.errno == errno.EADDRINUSE
+
+
+def test_kernel_gives_a_held_port_to_no_other_socket() -> None:
+    held = {free_port() for _ in range(20)}
+    others = []
+    for _ in range(300):
+        others.append(socket.socket())
+        others[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        others[-1].bind(("127.0.0.1", 0))
+    given = {one.getsockname()[1] for one in others}
+    for one in others:
+        one.close()
+
+    assert len(held) == 20
+    assert held & given == set()
+
+
+def test_oldest_ports_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_ports, "MAX_HELD", 3)
+    monkeypatch.setattr(free_ports, "_held", type(free_ports._held)())
+    first, *others = [free_port() for _ in range(4)]
+
+    bind(first).close()
+    for one in others:
+        with pytest.raises(OSError, match="in use"):
+            bind(one)
+    for held in free_ports._held:
+        held.close()
