@@ -1,19 +1,128 @@
-"""Scripted incidents with known answers: cause, killer and victim, and no wrong name in any."""
+"""Scripted incidents with known answers, and the words of displays meanwhile.
+
+Each script is played once for both: the cause, the killer and the victim are those of the script, and a process
+that has ended is not called growing.
+"""
 
 from __future__ import annotations
 
-import pytest
+import json
+from functools import cache
+from typing import Any
 
+import pytest
+from msgspec import Struct
+
+from memwatch.client.terminal.frame import View
+from memwatch.client.terminal.moment import Moment
+from memwatch.client.terminal.pages import render
+from memwatch.client.terminal.state import State
+from memwatch.client.terminal.style import plain
 from memwatch.incidents.records import Incident
+from memwatch.monitor.loop import Monitor
+from memwatch.processes.growth import ProcessGrowth
+from memwatch.render.json import grown_json, snapshot_json, to_bytes
+from memwatch.render.status_line import GROWTH_SECONDS, build_status_line
+from memwatch.snapshot import Snapshot
 from support.incident_player import Player, Scenario
 from support.incident_scenarios import SCENARIOS
 
-NAMES = [one.name for one in SCENARIOS]
+SCRIPTS = {one.name: one for one in SCENARIOS}
+# `memwatch top` asks for growth at this interval.
+ASK_SECONDS = 5
+# Words are compared until so long after the end of a script.
+WORDS_SECONDS = 30.0
 
 
-def play(script: Scenario) -> Incident:
+class EndedPlayer(Player):
+    """A player whose machine reports the ends of processes as they happen, as pidfds do.
+
+    `named` has the process that the status line calls growing, by second, and `wrong` each display that names an
+    ended process.
+    """
+
+    def __init__(self, script: Scenario) -> None:
+        super().__init__(script)
+        self.named: dict[float, int] = {}
+        self.wrong: list[tuple[float, str]] = []
+        self._asked: dict[int, Any] = {}
+
+    def tick(self, second: float) -> None:
+        for at, pid, _ in self._due(self.script.ends, second):
+            start = next(
+                (one.process(0.0) or one.process(at) for one in self.script.actors if one.pid == pid), None
+            )
+            if start is not None and self.monitor.incidents.ends is not None:
+                self.monitor.incidents.ends.ended[pid] = start.start_time
+        super().tick(second)
+        assert self.monitor.latest is not None
+        if second <= self.script.seconds + WORDS_SECONDS:
+            self._read_words(second, self.monitor.latest)
+
+    def _read_words(self, second: float, snapshot: Snapshot) -> None:
+        """Read the status line of the pages, the API, and `memwatch top`, whose growth is up to 5 s older."""
+        gone = ended_pids(self.script, snapshot, second)
+        grown = grown_since(self.monitor, snapshot, GROWTH_SECONDS)
+        if int(second) % ASK_SECONDS == 0:
+            self._asked = {
+                one.process.pid: asked(self.monitor, one) for one in self._grown_in_ten_minutes(snapshot)
+            }
+        status = build_status_line(snapshot, (), grown)
+        if status.grower is not None:
+            self.named[second] = status.grower.process.pid
+        if self.named.get(second) in gone:
+            self.wrong.append((second, "status line"))
+        if {one.process.pid for one in grown} & gone:
+            self.wrong.append((second, "API"))
+        if gone & self._asked.keys():
+            shown = top_of(snapshot, self._asked)
+            self.wrong += [(second, "top") for pid in gone if f" {pid} +" in shown]
+
+    def _grown_in_ten_minutes(self, snapshot: Snapshot) -> list[ProcessGrowth]:
+        return grown_since(self.monitor, snapshot, 600.0)
+
+
+class Played(Struct, frozen=True):
+    """Result of a script: its incidents, and the words of displays, as in EndedPlayer."""
+
+    incidents: list[Incident]
+    named: dict[float, int]
+    wrong: list[tuple[float, str]]
+
+
+@cache
+def played(name: str) -> Played:
+    player = EndedPlayer(SCRIPTS[name])
+    return Played(player.play(), player.named, player.wrong)
+
+
+def ended_pids(script: Scenario, snapshot: Snapshot, second: float) -> set[int]:
+    """Return the processes that are known to have ended: killed, reported, or no more in the newest list."""
+    log = snapshot.kernel_log
+    killed = {kill.pid for kill in getattr(log, "kills", ())}
+    reported = {pid for at, pid, _ in script.ends if at <= second}
+    listed = {process.pid for process in snapshot.processes}
+    return {one.pid for one in script.actors if one.pid in killed | reported or one.pid not in listed}
+
+
+def grown_since(monitor: Monitor, snapshot: Snapshot, seconds: float) -> list[ProcessGrowth]:
+    return monitor.growth.since(monitor.growth.boottime - seconds, snapshot.unix - seconds)
+
+
+def asked(monitor: Monitor, one: ProcessGrowth) -> Any:
+    return json.loads(to_bytes(grown_json(one, monitor.growth.growth_by_window(one.process), 0.0)))
+
+
+def top_of(snapshot: Snapshot, growth: dict[int, Any]) -> str:
+    """Return the lines of `memwatch top` that say what grows."""
+    sent = json.loads(to_bytes(snapshot_json(snapshot)))
+    view = View(Moment(sent, growth=growth), State(), 150, 40, snapshot.unix, has_colour=False)
+    return " ".join(plain(line) for line in render(view).lines if "↑" in plain(line))
+
+
+def expected(script: Scenario) -> Incident:
     """Return the incident of the script; of several the one of the expected kind."""
-    found = Player(script).play()
+    found = played(script.name).incidents
     assert found, "no incident"
     wanted = [one for one in found if one.kind == script.truth.kind]
     assert wanted, [(one.kind, one.sentence) for one in found]
@@ -32,13 +141,31 @@ def victim_of(one: Incident) -> int | str | None:
     return one.victim.pid if one.victim.pid is not None else one.victim.who
 
 
-@pytest.mark.parametrize("script", SCENARIOS, ids=NAMES)
-def test_scripted_incident_is_explained(script: Scenario) -> None:
-    """The culprit, the killer and the victim are those of the script."""
-    found = play(script)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripted_incident_is_explained(name: str) -> None:
+    """The culprit, the killer and the victim are those of the script, and no wrong name is in any."""
+    script = SCRIPTS[name]
+    found = expected(script)
 
     assert culprit_of(found) == script.truth.culprit, found.sentence
     assert (found.killer.kind if found.killer else None) == script.truth.killer, found.sentence
     if script.truth.victim is not None:
         assert victim_of(found) == script.truth.victim, found.sentence
     assert found.evidence
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_process_that_has_ended_is_not_called_growing(name: str) -> None:
+    """By the status line of the pages, by the API, and by `memwatch top`."""
+    assert played(name).wrong == []
+
+
+@pytest.mark.parametrize("name", ["unit at its limit, full since its start an hour ago", "kill -9 by hand"])
+def test_growing_process_is_named_until_it_is_killed(name: str) -> None:
+    """One kill is in the kernel's log, the other reported by a pidfd. Else the test above could not fail."""
+    script = SCRIPTS[name]
+    killed_at = min([at for at, _ in script.kernel] + [at for at, _, _ in script.ends])
+    named = [second for second, pid in played(name).named.items() if pid == script.truth.victim]
+
+    assert named
+    assert killed_at - 1.0 <= max(named) < killed_at

@@ -19,7 +19,6 @@ from memwatch.silences import Silence
 from memwatch.snapshot import Reason, Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
-from memwatchd.settings.schema import DEMOS
 from support.fakes import GIB
 
 
@@ -30,16 +29,6 @@ def demo(name: str = "dgx-spark") -> Snapshot:
 def plain(**fields: Any) -> dict[str, Any]:
     fit: dict[str, Any] = json.loads(encode_tick(build_tick(demo(), "run1")))
     return fit | fields
-
-
-@pytest.mark.parametrize("name", DEMOS)
-def test_tick_of_a_machine_has_at_most_one_kib(name: str) -> None:
-    """Also the busiest one of its recording, with events."""
-    events = [Event(seq, 1e9, "level", "System RAM: high → critical " + "x" * 200) for seq in range(20)]
-    for snapshot in read_frames(path_of(name)):
-        data = encode_tick(build_tick(snapshot, "run1", events))
-        assert len(data) <= MAX_BYTES
-        assert decode_tick(data).host == snapshot.host
 
 
 def test_tick_has_pools_headroom_and_holders() -> None:

@@ -1,4 +1,7 @@
-"""Test that the shipped demos equal what the code generates, and cover the whole story."""
+"""Test that the shipped demos equal what the code generates, cover the whole story, and keep the laws of snapshots.
+
+Each demo is read once, which takes 0.5 s, for the tests of all its seconds.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,18 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from prometheus_client import generate_latest
 
+from memwatch.events import Event
 from memwatch.kernel_log import KernelLog
 from memwatch.model import Absent
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
+from memwatch.neighbours.tick import MAX_BYTES, build_tick, decode_tick, encode_tick
 from memwatch.render.json import snapshot_json
 from memwatch.snapshot import Node, Snapshot
+from memwatch_web.metrics.families import Exporter
 from memwatchd.recording import demos
 from memwatchd.recording.frames import open_recording, read_frames
 from memwatchd.recording.player import Player, ReplayClock
@@ -23,6 +30,7 @@ from memwatchd.settings.schema import DEMOS, Replay
 from memwatchd.settings.section import section_keys
 from scripts import demo_machines
 from support import demo_host
+from support.exposition import contents_and_sizes
 
 NAMES = tuple(demos.DESCRIPTIONS)
 # Expected architecture of each machine, and the share that shows where its GPU's memory lies.
@@ -151,6 +159,25 @@ def test_values_of_a_demo_are_consistent(name: str) -> None:
     for frame in frames:
         check_nodes(frame)
         assert {pool.overlap for pool in frame.pools} == {False}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_contents_add_up_in_every_snapshot_of_a_demo(name: str) -> None:
+    """Contents of pools in /metrics, in every fiftieth second: their sum is the size of the pool."""
+    for frame in frames_of(name)[::50]:
+        contents, sizes = contents_and_sizes(Exporter("1", dict).render(frame, generate_latest).decode())
+        assert contents or name == "macbook"
+        assert contents == {pool: sizes[pool] for pool in contents}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tick_of_a_machine_has_at_most_one_kib(name: str) -> None:
+    """Also the busiest one of its recording, with events."""
+    events = [Event(seq, 1e9, "level", "System RAM: high → critical " + "x" * 200) for seq in range(20)]
+    for frame in frames_of(name):
+        data = encode_tick(build_tick(frame, "run1", events))
+        assert len(data) <= MAX_BYTES
+        assert decode_tick(data).host == frame.host
 
 
 @pytest.mark.parametrize("name", NAMES)
