@@ -158,7 +158,8 @@ def _contents(
     Parts that contradict the sum are not shown at all: a trimmed figure would have no source.
     """
     kib = checked.kib
-    if checked.refuted and not checked.refuted.keys().isdisjoint(_BY_USE | {"MemFree"}):
+    slab = "KReclaimable" if "KReclaimable" in kib else "SReclaimable"
+    if checked.refuted and not checked.refuted.keys().isdisjoint(_BY_USE | {"MemFree", slab}):
         return (), Absent.INCONSISTENT, False
     if not kib.keys() >= NEEDED_BY_USE:
         return (), Absent.NOT_SUPPORTED, False

@@ -18,6 +18,9 @@ FILE_PAGES = ("Active(file)", "Inactive(file)")
 ANONYMOUS = ("Active(anon)", "Inactive(anon)")
 # A page on these lists is counted in one of these lines. Shared memory is cached, and on the anonymous lists.
 COUNTED = ("Cached", "Buffers", "SwapCached", "AnonPages", "Shmem")
+# Parts that never overlap. Old lxcfs prints the slab and the lists of the host beside a container's other lines.
+DISJOINT = ("MemFree", "Cached", "Buffers")
+SLAB = ("SReclaimable", "KReclaimable")
 # Lines that are no part of the machine's memory, or are no size.
 BESIDE = frozenset(
     {
@@ -47,7 +50,10 @@ class Checked(NamedTuple):
 def check(kib: Mapping[str, int]) -> Checked:
     """Return the lines that agree with each other. A correct reading is returned as it is."""
     refuted = {} if _is_plain(kib) else dict(_refuted(kib))
-    rest = kib if not refuted else {key: value for key, value in kib.items() if key not in refuted}
+    rest = kib if not refuted else _without(kib, refuted)
+    if foreign := _find_foreign_slab(rest):
+        refuted |= foreign
+        rest = _without(rest, foreign)
     excess = _file_pages_excess(rest)
     beyond = f"file pages on the kernel's lists exceed its caches by {excess} kB"
     if excess and not _exceeds_parts(rest, excess):
@@ -55,14 +61,18 @@ def check(kib: Mapping[str, int]) -> Checked:
         excess = 0
     elif excess:
         refuted["MemAvailable"] = beyond
-    elif _is_less_than_parts(rest):
+    elif refuted.keys().isdisjoint(FILE_PAGES) and _is_less_than_parts(rest):
         refuted["MemAvailable"] = (
             f"MemAvailable {rest['MemAvailable']} kB is less than MemFree {rest.get('MemFree', 0)} kB "
             "and half of the caches leave"
         )
     else:
         return Checked(rest, refuted)
-    return Checked({key: value for key, value in kib.items() if key not in refuted}, refuted, excess)
+    return Checked(_without(kib, refuted), refuted, excess)
+
+
+def _without(kib: Mapping[str, int], refuted: Mapping[str, str]) -> dict[str, int]:
+    return {key: value for key, value in kib.items() if key not in refuted}
 
 
 def _is_plain(kib: Mapping[str, int]) -> bool:
@@ -82,6 +92,16 @@ def _refuted(kib: Mapping[str, int]) -> Iterator[tuple[str, str]]:
             yield key, f"{key} {value} kB is more than MemTotal {size} kB"
     if swap < kib.get("SwapFree", 0) < UNREAD:
         yield "SwapFree", f"SwapFree {kib['SwapFree']} kB is more than SwapTotal {swap} kB"
+
+
+def _find_foreign_slab(kib: Mapping[str, int]) -> dict[str, str]:
+    """Return the lines of reclaimable slab if free memory, the page cache and it exceed the machine (lxcfs#120)."""
+    size, slab = kib.get("MemTotal", 0), max(kib.get(key, 0) for key in SLAB)
+    parts = sum([kib.get(key, 0) for key in DISJOINT])
+    if not slab or not size or parts + slab - size <= max(MIN_EXCESS_KIB, MIN_EXCESS_RATIO * size):
+        return {}
+    sentence = f"reclaimable slab {slab} kB, free memory and the page cache exceed MemTotal {size} kB"
+    return {key: sentence for key in SLAB if key in kib}
 
 
 def _exceeds_parts(kib: Mapping[str, int], excess: int) -> bool:

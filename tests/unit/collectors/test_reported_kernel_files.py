@@ -43,6 +43,23 @@ ROUTER = """\
 Mem:  260579328 136073216 124506112        0  4915200 94064640
 Swap:        0        0        0
 """ + lines(MemTotal=254_472, MemFree=121_588, MemAvailable=190_000, MemShared=0, Buffers=4_800, Cached=91_860)
+# Containers of 4, 1.9 and 5.9 GiB. The first has lists and slab of its host, the second the programs.
+OF_HOST = lines(
+    MemTotal=4_194_304, MemFree=2_716_972, MemAvailable=2_716_972, Buffers=0, Cached=1_009_692, SwapCached=0,
+    Active_anon=8_803_716, Inactive_anon=4_290_860, Active_file=18_831_708, Inactive_file=2_030_096,
+    AnonPages=12_719_924, Shmem=249_032, SReclaimable=1_658_088, SUnreclaim=12_660_380,
+)  # fmt: skip
+PROGRAMS_OF_HOST = lines(
+    MemTotal=1_953_124, MemFree=1_549_084, MemAvailable=1_633_564, Buffers=0, Cached=84_480, SwapCached=0,
+    Active_anon=139_984, Inactive_anon=131_192, Active_file=57_868, Inactive_file=18_752, AnonPages=8_275_716,
+    Shmem=7_860, SReclaimable=0, SUnreclaim=0,
+)  # fmt: skip
+CACHE_AS_USED = lines(
+    MemTotal=6_144_000, MemFree=11_956, MemAvailable=11_956, Buffers=0, Cached=4_823_450, SwapCached=0,
+    Active_anon=900_000, Inactive_anon=1_100_000, Active_file=2_100_000, Inactive_file=2_019_962,
+    AnonPages=1_200_000, Shmem=703_488,
+)  # fmt: skip
+WITHOUT_NUMBERS = lines(MemTotal=8_000_000, MemFree=4_000_000, MemAvailable=6_000_000) + "SwapCached\nActive:\n"
 # A container of 975 MiB that uses 10.5. Its lists and slab are those of the host.
 CONTAINER = lines(
     MemTotal=998_384, MemFree=987_608, MemAvailable=987_608, Buffers=0, Cached=7_480, SwapCached=0,
@@ -72,6 +89,18 @@ OPENWRT = lines(
     [
         pytest.param(NOTHING_AVAILABLE, 1_540_420, ESTIMATED, None, 1, id="giampaolo/psutil#2052"),
         pytest.param(CONTAINER, 987_608, MEASURED, INCONSISTENT, 2, id="lxc/lxcfs#84"),
+        pytest.param(OF_HOST, 2_716_972, MEASURED, INCONSISTENT, 6, id="lxc/lxcfs#120"),
+        pytest.param(
+            OF_HOST.replace("MemAvailable", "MemNone"),
+            3_477_632,
+            ESTIMATED,
+            INCONSISTENT,
+            6,
+            id="the same before 3.14",
+        ),
+        pytest.param(PROGRAMS_OF_HOST, 1_633_564, MEASURED, INCONSISTENT, 1, id="canonical/lxd#5905"),
+        pytest.param(CACHE_AS_USED, 4_131_918, ESTIMATED, None, 1, id="lxc/lxcfs#175"),
+        pytest.param(WITHOUT_NUMBERS, 6_000_000, MEASURED, None, 1, id="prometheus/node_exporter#2751"),
         pytest.param(PADDED, 3_674_800, MEASURED, Absent.NOT_SUPPORTED, 0, id="koverstreet/bcachefs#447"),
         pytest.param(ROUTER, 190_000, MEASURED, Absent.NOT_SUPPORTED, 0, id="shirou/gopsutil#1002"),
         pytest.param(f"\n{PADDED}\n\n", 3_674_800, MEASURED, None, 0, id="prometheus/node_exporter#1671"),
