@@ -211,6 +211,19 @@ def test_inaccessible_gpu_is_not_permitted_and_not_lost(tmp_path: Path, code: in
     assert second.uuid == SECOND
 
 
+@pytest.mark.parametrize("code", [15, 999, 11, 8])
+def test_gpu_that_gives_no_handle_is_lost_and_costs_no_other(code: int, tmp_path: Path) -> None:
+    """nvidia-smi: "Unable to determine the device handle for GPU …: Unknown Error" (dcgm-exporter#604)."""
+    down = {"nvmlDeviceGetHandleByIndex_v2": Trouble(error=code)}
+    simulator = Simulator.of(tmp_path, TWO.with_gpu(0, troubles=down))
+
+    with running_child(simulator) as child:
+        first, second = child.reading().gpus
+
+    assert (first.state, first.memory) == ("lost", Absent.NOT_AVAILABLE)
+    assert (second.state, second.uuid) == ("ok", SECOND)
+
+
 def test_uninitialized_nvml_is_initialized_again(tmp_path: Path) -> None:
     """UNINITIALIZED within a round is one failure; then NVML is reopened."""
     simulator = Simulator.of(tmp_path, RTX_4090)

@@ -51,6 +51,9 @@ LIBRARY_WIDE = frozenset((Code.UNINITIALIZED, Code.LIB_RM_VERSION_MISMATCH))
 GPU_WIDE = frozenset((Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.GPU_NOT_FOUND)) | LIBRARY_WIDE
 # The same, if the call's only argument is the handle: its device no longer exists.
 HANDLE_GONE = frozenset((Code.INVALID_ARGUMENT, Code.NOT_FOUND))
+# A GPU that gives no handle for one of these does not work: the driver has no better word for one that is off the
+# bus when it starts (open-gpu-kernel-modules#387, dcgm-exporter#604).
+NO_HANDLE = frozenset((Code.UNKNOWN, Code.IRQ_ISSUE, Code.INSUFFICIENT_POWER))
 # The driver is older or newer than this version of the call. An older version may work.
 OTHER_FORM = frozenset((Code.FUNCTION_NOT_FOUND, Code.ARGUMENT_VERSION_MISMATCH, Code.DEPRECATED))
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from memwatch.drivers.nvml import binding
-from memwatch.drivers.nvml.errors import GPU_WIDE, HANDLE_GONE, Code, absent_reason
+from memwatch.drivers.nvml.errors import GPU_WIDE, HANDLE_GONE, NO_HANDLE, Code, absent_reason
 from memwatch.drivers.nvml.memory_limits import LimitReader
 from memwatch.drivers.nvml.mig import Mig
 from memwatch.drivers.nvml.process_lists import ProcessLists
@@ -84,7 +84,7 @@ class UnreachableGpu(Struct, frozen=True):
     def state(self) -> GpuState:
         if self.code == Code.RESET_REQUIRED:
             return "needs_reset"
-        return "lost" if self.code in GPU_WIDE or self.code in HANDLE_GONE else "ok"
+        return "lost" if self.code in GPU_WIDE | HANDLE_GONE | NO_HANDLE else "ok"
 
     @property
     def blocks_reset(self) -> bool:
