@@ -12,12 +12,13 @@ from memwatch.engines.text import Exposition
 
 
 class Model(Struct, frozen=True):
-    """An entry of /v1/models."""
+    """An entry of /v1/models. `loaded`: of servers that list other models as well (mlx-vlm 0.7)."""
 
     id: str = ""
     root: str | None = None
     owned_by: str = ""
     max_model_len: int | None = None
+    loaded: bool | None = None
 
 
 class Models(Struct, frozen=True):

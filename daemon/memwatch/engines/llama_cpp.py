@@ -39,6 +39,9 @@ MAYBE_KEPT_AWAKE = (
 ASLEEP = "It sleeps: weights and KV cache are unloaded until the next request."
 UNKNOWN_CELLS = "Its command line may not be read, so the size of its KV cache is not known."
 # Slots when `--parallel` is not given; all of them share one cache then (b7000 and later).
+DEFAULT_SLOTS = 4
+# The context of one slot (PR #24124, June 2026). The cache has whole groups of cells.
+PER_SLOT, CELLS = "--kv-unified-per-slot", 256
 KEYS, VALUES = ("--cache-type-k", "-ctk"), ("--cache-type-v", "-ctv")
 
 
@@ -244,19 +247,33 @@ def describe_router(props: Props, listed: list[Listed]) -> EngineReading:
 
 
 def find_cells(props: Props, command: Command) -> Cache | None:
-    """Return the capacity of the cache. Slots have a part of it each, or all share one.
-
-    `--parallel` divides the cache unless `--kv-unified` is given. Without `--parallel`, all share it. One slot
-    is the same either way; for more the command line must be known.
-    """
+    """Return the capacity of the cache. One slot is known from its context; for more the command line is needed."""
     context, slots = props.default_generation_settings.n_ctx, props.total_slots
     if not context or not slots or not 0 < context < MAX_TOKENS or not 0 < slots < MAX_SLOTS:
         return None
     if slots > 1 and not command.argv:
         return None
-    is_divided = command.number("--parallel", "-np") is not None and not command.has("--kv-unified", "-kvu")
+    # A variable may set the number of slots as well, LLAMA_ARG_N_PARALLEL.
+    is_chosen = command.number("--parallel", "-np") is not None or slots != DEFAULT_SLOTS
+    is_shared = slots == 1 or not is_chosen or command.has("--kv-unified", "-kvu")
+    cells = min(count_cells(context, slots, is_shared, command), MAX_TOKENS)
+    sequences = 1 if is_shared else slots
     key, value = command.option(*KEYS) or "f16", command.option(*VALUES) or "f16"
-    return Cache("cells", tokens=context, sequences=slots if is_divided else 1, key_dtype=key, value_dtype=value)
+    return Cache("cells", tokens=cells // sequences, sequences=sequences, key_dtype=key, value_dtype=value)
+
+
+def count_cells(context: int, slots: int, is_shared: bool, command: Command) -> int:
+    """Return the cells of all slots, of which each may use `context`.
+
+    That is all of a shared cache, or one slot's part of a divided one, unless `--kv-unified-per-slot` or the
+    context of the training limits it (lemonade-sdk/lemonade#3574). `--ctx-size` is that of all slots.
+    """
+    known = context if is_shared else context * slots
+    given, of_slot = command.number("--ctx-size", "-c"), command.number(PER_SLOT)
+    if given:
+        is_known = given <= known < given + CELLS * slots
+        return known if is_known else max(context, -(-given // CELLS) * CELLS)
+    return of_slot * slots if of_slot and given is None else known
 
 
 def _asleep(found: EngineReading) -> EngineReading:

@@ -7,9 +7,10 @@ from memwatch.engines.command import Command
 from memwatch.engines.records import EngineReading
 from memwatch.engines.requests import Request
 from memwatch.engines.text import count_of, name_of
+from memwatch.listing import some_of
 from memwatch.model import Absent
 
-PORT = 8000
+PORT, MAX_NAMES = 8000, 8
 REQUESTS = (
     Request(
         "/v1/models",
@@ -18,19 +19,21 @@ REQUESTS = (
         form=Models,
     ),
 )
-MODULES = frozenset({"llama_cpp.server", "mlx_lm.server", "mlc_llm.serve", "aphrodite.endpoints.openai.api_server"})
-SCRIPTS = frozenset(
-    {"mlx_lm.server", "lmdeploy", "koboldcpp", "mlc_llm", "aphrodite", "llamafile", "mistralrs-server"}
-)
+# They list all models of the machine's cache, loaded or not (Blaizzy/mlx-vlm#2073).
+LIST_CACHE = frozenset({"mlx_lm.server", "mlx_vlm.server"})
+MODULES = LIST_CACHE | {"llama_cpp.server", "mlc_llm.serve", "aphrodite.endpoints.openai.api_server"}
+SCRIPTS = LIST_CACHE | {"lmdeploy", "koboldcpp", "mlc_llm", "aphrodite", "llamafile", "mistralrs-server"}
 # Programs of a release and of a model: koboldcpp.py, koboldcpp-linux-x64, llamafile-0.9.3, Qwen3-8B.llamafile.
 PREFIXES, SUFFIX = ("koboldcpp-", "llamafile-"), ".llamafile"
 NO = Absent.NOT_SUPPORTED
 NOT_LOADED = "It lists {count} models, and not which of them are loaded."
+MAYBE_LOADED = "It lists a model of its cache, and not whether that is loaded."
+NONE_LOADED = "None of its {count} models is loaded."
 NOTHING_MORE = "It reports its model only: the API has no figures of memory and load."
 
 
 def matches(command: Command) -> bool:
-    is_part = command.script == "mlx_lm" and command.subcommand == "server"
+    is_part = command.script in ("mlx_lm", "mlx_vlm") and command.subcommand == "server"
     is_part = is_part or (command.script == "mistralrs" and command.subcommand == "serve")
     name = command.script.removesuffix(".py")
     is_named = name in SCRIPTS or name.startswith(PREFIXES) or name.endswith(SUFFIX)
@@ -39,7 +42,7 @@ def matches(command: Command) -> bool:
 
 def parse(answers: Answers) -> EngineReading:
     listed, started = answers.models(), answers.command.option("--model")
-    model = listed[0] if len(listed) == 1 else Model()
+    model, note = find_model(listed, started, lists_cache(answers.command))
     return EngineReading(
         version=NO,
         model=name_of(model.id or started),
@@ -52,5 +55,25 @@ def parse(answers: Answers) -> EngineReading:
         requests_waiting=NO,
         rate=NO,
         sleeping=NO,
-        notes=(NOTHING_MORE,) if len(listed) < 2 else (NOT_LOADED.format(count=len(listed)), NOTHING_MORE),
+        notes=(note, NOTHING_MORE) if note else (NOTHING_MORE,),
     )
+
+
+def lists_cache(command: Command) -> bool:
+    return command.script in (*LIST_CACHE, "mlx_lm", "mlx_vlm") or command.module in LIST_CACHE
+
+
+def find_model(listed: list[Model], started: str, is_cache: bool) -> tuple[Model, str]:
+    """Return the loaded model, and a note if it is not known. `is_cache`: the list has models of the cache too."""
+    loaded = [one for one in listed if one.loaded]
+    if len(loaded) == 1:
+        return loaded[0], ""
+    if len(loaded) > 1:
+        return Model(), f"It has {len(loaded)} models loaded: {some_of([one.id for one in loaded], MAX_NAMES)}."
+    if listed and all(one.loaded is False for one in listed):
+        return Model(), NONE_LOADED.format(count=len(listed))
+    if len(listed) == 1 and not is_cache:
+        return listed[0], ""
+    if not listed or started:
+        return Model(id=started), ""
+    return Model(), NOT_LOADED.format(count=len(listed)) if len(listed) > 1 else MAYBE_LOADED

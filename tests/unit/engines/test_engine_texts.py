@@ -167,6 +167,7 @@ def test_other_servers_report_their_model_only() -> None:
         (("/usr/bin/python3", "/usr/local/bin/trtllm-serve", "m"), "tensorrt-llm"),
         (("python3", "-m", "tensorrt_llm.commands.serve", "m"), "tensorrt-llm"),
         (("/venv/bin/python3", "/venv/bin/mlx_lm", "server", "--model", "m"), "openai"),
+        (("python3", "-m", "mlx_vlm.server", "--model", "m"), "openai"),
         (("tritonserver", "--model-repository=/m"), "triton"),
         (("python", "-m", "llama_cpp.server", "--model", "x.gguf"), "openai"),
         (("python3", "/opt/koboldcpp/koboldcpp.py", "--model", "x.gguf"), "openai"),

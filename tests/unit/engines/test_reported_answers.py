@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.engines import ollama, sglang, tensorrt_llm, tgi, vllm
+from memwatch.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
 from memwatch.engines.answers import Answers
 from memwatch.engines.command import Command
 from memwatch.engines.records import Cache, EngineReading
@@ -35,6 +35,25 @@ def of_ollama(*models: dict[str, Any]) -> EngineReading:
     return ollama.parse(Answers({"/api/ps": json.dumps({"models": models}).encode()}))
 
 
+def of_llama(context: int, slots: int, *options: str) -> EngineReading:
+    props = {"default_generation_settings": {"n_ctx": context}, "total_slots": slots, "model_path": "/m.gguf"}
+    return llama_cpp.parse(Answers({"/props": json.dumps(props).encode()}, Command(("llama-server", *options))))
+
+
+def of_trtllm(text: str, *options: str) -> EngineReading:
+    bodies = {"/prometheus/metrics": text.encode()}
+    return tensorrt_llm.parse_serve(Answers(bodies, Command(("trtllm-serve", "m", *options))))
+
+
+def of_mlx(*models: dict[str, Any], options: tuple[str, ...] = ()) -> EngineReading:
+    body = json.dumps({"object": "list", "data": models}).encode()
+    return openai.parse(Answers({"/v1/models": body}, Command(("mlx_vlm.server", *options))))
+
+
+def cells(tokens: int, sequences: int = 1) -> dict[str, object]:
+    return {"cache": Cache("cells", tokens=tokens, sequences=sequences, key_dtype="f16", value_dtype="f16")}
+
+
 def use(engine: int, value: float) -> str:
     return f'vllm:kv_cache_usage_perc{{engine="{engine}",model_name="m"}} {value}\n'
 
@@ -55,6 +74,27 @@ PREALLOCATING = of_sglang(
     + rank("num_decode_prealloc_queue_reqs", 17, "decode")
     + rank("num_decode_transfer_queue_reqs", 3, "decode")
 )
+# Version 1.3: it counts tokens, and names the ranks of an options file.
+RANKS = """\
+trtllm_kv_cache_utilization{engine_type="trtllm",model_name="m"} 0.5
+trtllm_kv_cache_max_blocks{engine_type="trtllm",model_name="m"} 1000
+trtllm_kv_cache_tokens_per_block{engine_type="trtllm",model_name="m"} 32
+trtllm_prompt_tokens_total{engine_type="trtllm",model_name="m"} 1800
+trtllm_generation_tokens_total{engine_type="trtllm",model_name="m"} 30
+trtllm_parallel_config_info{gpu_count="8",model_name="m",pipeline_parallel_size="1",tensor_parallel_size="8"} 1
+"""
+OF_ALL_RANKS = of_trtllm(RANKS)
+OF_FIRST_RANK = of_trtllm(RANKS, "--enable_attention_dp")
+OF_UNKNOWN_RANKS = of_trtllm(RANKS, "--extra_llm_api_options", "/etc/trtllm.yaml")
+# Servers that list what is in the cache of Hugging Face. Version 0.7 of one reports which model is loaded.
+CACHED = {"id": "mlx-community/Qwen2-VL-2B-Instruct-4bit", "object": "model"}
+EMBEDDER = {"id": "sentence-transformers/all-MiniLM-L6-v2", "object": "model"}
+OF_PATH = of_mlx(CACHED, EMBEDDER, options=("--model", "/models/GLM-5.3"))
+OF_ONE_CACHED = of_mlx(CACHED, options=("--model", "/models/GLM-5.3"))
+OF_NONE = of_mlx(CACHED)
+OF_LOADED = of_mlx({**CACHED, "loaded": True}, {**EMBEDDER, "loaded": False})
+NONE_LOADED = of_mlx({**CACHED, "loaded": False}, {**EMBEDDER, "loaded": False})
+TWO_LOADED = of_mlx({**CACHED, "loaded": True}, {**EMBEDDER, "loaded": True})
 STATES = of_sglang(rank("token_usage", 0.8) + rank("mamba_usage", 0.8) + rank("full_token_usage", 0.1))
 MAPPED_TWICE = of_ollama({"name": "gemma4:26b", "size": 28_668_906_700, "size_vram": 14_388_140_441})
 
@@ -124,6 +164,73 @@ MAPPED_TWICE = of_ollama({"name": "gemma4:26b", "size": 28_668_906_700, "size_vr
             id="huggingface/text-generation-inference#2842",
         ),
         pytest.param(
+            of_llama(4096, 4, "--kv-unified-per-slot", "4096"), cells(16_384), id="ggml-org/llama.cpp#24124"
+        ),
+        pytest.param(
+            of_llama(4096, 4, "-c", "8192", "--kv-unified-per-slot", "4096"), cells(8192), id="the same of one size"
+        ),
+        pytest.param(of_llama(65_536, 2, "-c", "131072"), cells(65_536, 2), id="NousResearch/hermes-agent#29825"),
+        pytest.param(of_llama(65_536, 2), cells(65_536, 2), id="the same by variables"),
+        pytest.param(
+            of_llama(262_144, 2, "-c", "524288", "--parallel", "2", "--no-kv-unified"),
+            cells(262_144, 2),
+            id="lemonade-sdk/lemonade#3574",
+        ),
+        pytest.param(
+            of_llama(262_144, 2, "-c", "524288", "-np", "2", "-kvu"), cells(524_288), id="the same of one cache"
+        ),
+        pytest.param(of_llama(1024, 4, "-c", "1024"), cells(1024), id="ggml-org/llama.cpp#23652"),
+        pytest.param(of_llama(256, 4, "-c", "1024", "-np", "4"), cells(256, 4), id="the same, divided"),
+        pytest.param(of_llama(8192, 4, "-c", "8000"), cells(8192), id="ggml-org/llama.cpp#17300"),
+        pytest.param(
+            OF_ALL_RANKS,
+            {"cache": Cache("blocks", 1000, 32, parallel=8), "rate": Absent.NOT_AVAILABLE, "notes": ()},
+            id="NVIDIA/TensorRT-LLM#12545",
+        ),
+        pytest.param(
+            OF_FIRST_RANK,
+            {
+                "cache": Cache("blocks", 8000, 32, replicas=8, splits_experts=True),
+                "kv_cache_ratio": 0.5,
+                "kv_cache_mean_ratio": Absent.NOT_AVAILABLE,
+                "notes": ("Its use is that of the first of 8 ranks: with attention DP each has its own KV cache.",),
+            },
+            id="NVIDIA/TensorRT-LLM#13221",
+        ),
+        pytest.param(
+            OF_UNKNOWN_RANKS,
+            {
+                "cache": None,
+                "kv_cache_ratio": 0.5,
+                "notes": (
+                    "The size of its KV cache is not known: if its file of options enables attention DP, the "
+                    "figures are those of the first of 8 ranks.",
+                ),
+            },
+            id="the same by a file",
+        ),
+        pytest.param(OF_PATH, {"model": "/models/GLM-5.3"}, id="Blaizzy/mlx-vlm#2073"),
+        pytest.param(OF_ONE_CACHED, {"model": "/models/GLM-5.3"}, id="Blaizzy/mlx-vlm#1133"),
+        pytest.param(OF_NONE, {"model": Absent.NOT_AVAILABLE}, id="the same without a model"),
+        pytest.param(OF_LOADED, {"model": CACHED["id"]}, id="Blaizzy/mlx-vlm#2294"),
+        pytest.param(NONE_LOADED, {"model": Absent.NOT_AVAILABLE}, id="the same, idle"),
+        pytest.param(TWO_LOADED, {"model": Absent.NOT_AVAILABLE}, id="the same of two"),
+        pytest.param(
+            of_vllm(use(0, 0.1) + use(1, 0.97) + running(0, 0) + running(1, 7)),
+            {"kv_cache_ratio": 0.97, "requests_running": 7},
+            id="kubernetes-sigs/gateway-api-inference-extension#2950",
+        ),
+        pytest.param(
+            of_vllm('vllm:kv_cache_usage_perc{engine="0",model_name="a model {v2}"} 0.5 1726000000000\n'),
+            {"kv_cache_ratio": 0.5},
+            id="vllm-project/vllm#56919",
+        ),
+        pytest.param(
+            of_sglang(rank("fwd_occupancy", float("nan")) + rank("token_usage", 0.3) + rank("num_running_reqs", 2)),
+            {"kv_cache_ratio": 0.3, "requests_running": 2},
+            id="ai-dynamo/aiperf#1025",
+        ),
+        pytest.param(
             MAPPED_TWICE,
             {"weights_bytes": Absent.NOT_AVAILABLE, "kv_cache_bytes": Absent.NOT_AVAILABLE},
             id="ollama/ollama#16637",
@@ -137,6 +244,12 @@ def test_reported_answer_gives_its_figures(found: EngineReading, figures: dict[s
 def test_impossible_use_of_a_cache_is_named() -> None:
     assert BELOW_ZERO.notes == ("1 of 1 KV caches report an impossible use.",)
     assert OF_TWO.notes == ("1 of 2 KV caches report an impossible use.",)
+
+
+def test_models_of_a_cache_are_not_said_to_be_loaded() -> None:
+    assert OF_NONE.notes[0] == "It lists a model of its cache, and not whether that is loaded."
+    assert NONE_LOADED.notes[0] == "None of its 2 models is loaded."
+    assert TWO_LOADED.notes[0] == f"It has 2 models loaded: {CACHED['id']}, {EMBEDDER['id']}."
 
 
 def test_plan_of_ollama_is_named_as_its_plan() -> None:
