@@ -61,6 +61,8 @@ def check(kib: Mapping[str, int]) -> Checked:
         excess = 0
     elif excess:
         refuted["MemAvailable"] = beyond
+    elif _is_without_slab(rest):
+        refuted["MemAvailable"] = f"MemAvailable leaves out reclaimable slab of {rest['SReclaimable']} kB"
     elif refuted.keys().isdisjoint(FILE_PAGES) and _is_less_than_parts(rest):
         refuted["MemAvailable"] = (
             f"MemAvailable {rest['MemAvailable']} kB is less than MemFree {rest.get('MemFree', 0)} kB "
@@ -124,6 +126,15 @@ def _is_less_than_parts(kib: Mapping[str, int]) -> bool:
         return False
     caches = sum([kib.get(key, 0) for key in (*FILE_PAGES, "SReclaimable")])
     return kib.get("MemFree", 0) + caches // 2 - available > MAX_RESERVE_RATIO * kib.get("MemTotal", 0)
+
+
+def _is_without_slab(kib: Mapping[str, int]) -> bool:
+    """Check for exactly free memory and file pages, as lxcfs prints for a container (lxcfs#670)."""
+    try:
+        parts = sum([kib[key] for key in ("MemFree", *FILE_PAGES)])
+        return kib["MemAvailable"] == parts and kib["SReclaimable"] > 0
+    except KeyError:
+        return False
 
 
 def _file_pages_excess(kib: Mapping[str, int]) -> int:

@@ -59,6 +59,21 @@ CACHE_AS_USED = lines(
     Active_anon=900_000, Inactive_anon=1_100_000, Active_file=2_100_000, Inactive_file=2_019_962,
     AnonPages=1_200_000, Shmem=703_488,
 )  # fmt: skip
+# Lines of lxcfs: reclaimable slab of 3.3 and 10 GiB of 16 counts as used; shared memory is the host's.
+SLAB_AS_USED = lines(
+    MemTotal=16_777_216, MemFree=6_048_576, MemAvailable=7_097_152, Buffers=0, Cached=1_048_576, SwapCached=0,
+    Active_anon=3_000_000, Inactive_anon=1_000_000, Active_file=500_000, Inactive_file=548_576, AnonPages=4_000_000,
+    Shmem=0, SReclaimable=3_485_760, SUnreclaim=100_000,
+)  # fmt: skip
+MUCH_SLAB_AS_USED = lines(
+    MemTotal=16_777_216, MemFree=1_048_576, MemAvailable=2_097_152, Buffers=0, Cached=1_048_576, SwapCached=0,
+    Active_file=500_000, Inactive_file=548_576, Shmem=0, SReclaimable=10_485_760, SUnreclaim=100_000,
+)  # fmt: skip
+SHARED_OF_HOST = lines(
+    MemTotal=524_288, MemFree=299_008, MemAvailable=299_008, Buffers=0, Cached=14_336, SwapCached=0,
+    Active_anon=100_000, Inactive_anon=50_000, Active_file=9_000, Inactive_file=5_000, AnonPages=150_000,
+    Shmem=978_944,
+)  # fmt: skip
 WITHOUT_NUMBERS = lines(MemTotal=8_000_000, MemFree=4_000_000, MemAvailable=6_000_000) + "SwapCached\nActive:\n"
 # A container of 975 MiB that uses 10.5. Its lists and slab are those of the host.
 CONTAINER = lines(
@@ -100,6 +115,9 @@ OPENWRT = lines(
         ),
         pytest.param(PROGRAMS_OF_HOST, 1_633_564, MEASURED, INCONSISTENT, 1, id="canonical/lxd#5905"),
         pytest.param(CACHE_AS_USED, 4_131_918, ESTIMATED, None, 1, id="lxc/lxcfs#175"),
+        pytest.param(SLAB_AS_USED, 10_582_912, ESTIMATED, None, 1, id="lxc/lxcfs#670"),
+        pytest.param(MUCH_SLAB_AS_USED, 12_582_912, ESTIMATED, None, 1, id="the same of much slab"),
+        pytest.param(SHARED_OF_HOST, 299_008, MEASURED, INCONSISTENT, 1, id="lxc/lxcfs#222"),
         pytest.param(WITHOUT_NUMBERS, 6_000_000, MEASURED, None, 1, id="prometheus/node_exporter#2751"),
         pytest.param(PADDED, 3_674_800, MEASURED, Absent.NOT_SUPPORTED, 0, id="koverstreet/bcachefs#447"),
         pytest.param(ROUTER, 190_000, MEASURED, Absent.NOT_SUPPORTED, 0, id="shirou/gopsutil#1002"),
