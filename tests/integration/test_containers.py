@@ -91,6 +91,24 @@ def test_missing_socket_is_named_in_the_error(tmp_path: Path) -> None:
         Collector(f"unix:{tmp_path}/nowhere.sock").collect()
 
 
+def test_stopped_docker_is_not_started_again(tmp_path: Path) -> None:
+    """wtfutil/wtf#2176: a request to the socket starts a stopped Docker. It removes its pid file as it ends."""
+    pid_file = tmp_path / "run.pid"
+    with runtime(tmp_path, answer(LISTED)) as (address, requests):
+        collector = Collector(address)
+        pid_file.write_text("4711")
+        collector.collect()
+        pid_file.unlink()
+        with pytest.raises(ParseError, match=r"run\.sock: Docker was stopped, and a request could start it again"):
+            collector.collect()
+        asked = len(requests)
+        pid_file.write_text("4712")
+        findings = collector.collect()
+
+    assert asked == 1
+    assert findings.container_names == {ID[:12]: "vllm"}
+
+
 def test_long_names_are_truncated() -> None:
     """A name stays within one line."""
     data = json.dumps([{"Id": ID, "Names": ["/" + "x" * 10_000]}]).encode()

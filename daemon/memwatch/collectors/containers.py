@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 from memwatch.collectors.base import BaseCollector, Host
@@ -61,6 +62,10 @@ class Collector(BaseCollector):
                 "no container runtime socket is configured: set collectors.containers.socket for container names"
             )
         self._path = path.removeprefix("unix:")
+        # Docker's, beside its socket as /run/docker.pid. systemd holds the socket of a Docker that was stopped, and
+        # starts it again for the next request.
+        self._pid_file = Path(self._path).with_suffix(".pid")
+        self._has_run = False
 
     @classmethod
     def create(cls, host: Host) -> Collector:
@@ -69,6 +74,10 @@ class Collector(BaseCollector):
     def collect(self) -> Findings:
         connection = UnixConnection(self._path, TIMEOUT_SECONDS)
         try:
+            runs = self._pid_file.exists()
+            if self._has_run and not runs:
+                raise ParseError(f"{self._path}: Docker was stopped, and a request could start it again")
+            self._has_run = runs
             connection.request("GET", "/containers/json")
             response = connection.getresponse()
             data = response.read(MAX_ANSWER_BYTES + 1)
