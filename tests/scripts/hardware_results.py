@@ -23,6 +23,7 @@ RESULTS = ROOT / "tests/hardware/results"
 PAGE = ROOT / "docs/quality/hardware.md"
 # Reports of other tools, rebuilt: not results of this script, but of the same page.
 REBUILT = ROOT / "tests/hardware/public-reports.md"
+END_OF_PAGE = "<!-- The page ends here. -->"
 TITLE = "# memwatchd on real hardware"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,60}")
 FACTS = ("date", "machine", "GPU", "driver", "kernel", "memwatchd")
@@ -104,7 +105,7 @@ def _lines(results: Sequence[Result]) -> Iterator[str]:
         link = f"[{one.name}](../../tests/hardware/results/{one.name}.md)"
         yield f"| {link}{mark} | {' | '.join(one.facts[name] for name in FACTS)} | {one.words} |"
     yield FOOT
-    yield f"\n{REBUILT.read_text().rstrip()}"
+    yield f"\n{REBUILT.read_text().partition(END_OF_PAGE)[0].rstrip()}"
 
 
 def add(report: Path, name: str, folder: Path, allow_simulated: bool) -> None:
