@@ -186,8 +186,8 @@ class Pool(Struct, frozen=True):
 class Share(Struct, frozen=True):
     """Bytes inside a pool or another share (`within`). Never added to anything.
 
-    `within` is the device itself if its memory size is unknown, as inside a memory partition. `peak_bytes` is the
-    highest use since the cgroup was created; only the kernel's limits on a GPU's memory have it.
+    `within` is the device itself if its memory size is unknown, as in a memory partition. `limit_throttles`: the
+    limit is memory.high. `peak_bytes`: highest use since the cgroup was created, only of limits on a GPU's memory.
     """
 
     id: str
@@ -201,6 +201,7 @@ class Share(Struct, frozen=True):
     device: str | None = None
     note: str | None = None
     peak_bytes: Bytes = Absent.NOT_SUPPORTED
+    limit_throttles: bool = False
 
     def __post_init__(self) -> None:
         refuse_negative(self, ("used_bytes", "limit_bytes", "peak_bytes"), "share", self.id)
@@ -325,8 +326,7 @@ class Process(Struct, frozen=True):
 
     `footprint_range` is the minimum and maximum if device bytes may also be part of the resident set, or if their
     number is unknown; `footprint_bytes` is absent then. `start_time` is seconds since the Unix epoch. `unit`,
-    `container`, `pod` (Kubernetes) and `job` (Slurm) are None if the process has none. `command` is None unless
-    command lines are read.
+    `container`, `pod` (Kubernetes) and `job` (Slurm, PBS, …) are None if there is none, `command` if not read.
 
     `visible` is false for a process that only a driver lists: /proc does not have its PID, so that its name is
     absent. `orphan` is true if its parent has ended and it holds a large part of a pool. `note` explains both.
@@ -375,7 +375,7 @@ class Process(Struct, frozen=True):
                 )
 
 
-# The share of the cgroup that limits memwatchd.
+# Share of the cgroup that limits memwatchd.
 OWN_CGROUP = "cgroup"
 
 

@@ -6,8 +6,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 
 from fuzz.oracle import are_in_input, are_valid
-from memwatch.collectors import cgroup
-from memwatch.linux import cgroup_mounts
+from memwatch.linux import cgroup_limits, cgroup_mounts
 from memwatch.linux import process_files as files
 from memwatch.linux.accounts import MAX_ID, parse_subuid
 from memwatch.linux.cgroup_mounts import find_own_cgroup
@@ -66,7 +65,7 @@ def figures(data: bytes) -> None:
         are_in_input(files.parse_boot_time(data), data)
     with suppress(ParseError):
         are_in_input([one for one in (cgroup_mounts.parse_limit(data),) if one is not None], data)
-    are_in_input(cgroup.parse_stat(data), data)
+    are_in_input(cgroup_limits.parse_stat(data), data)
     are_in_input([one for one in (files.parse_uid(data), files.parse_swap(data)) if one is not None], data)
 
 

@@ -13,14 +13,11 @@ import pytest
 from memwatch.collectors.cgroup import (
     NOTE,
     RESCAN_SECONDS,
-    CgroupLimit,
     Collector,
-    GroupFiles,
     compute_period,
-    compute_used,
-    limiting_cgroup,
     parse_size,
 )
+from memwatch.linux.cgroup_limits import CgroupLimit, GroupFiles, compute_used, limiting_cgroup
 from memwatch.linux.cgroup_mounts import V1, V2, CgroupVersion, find_own_cgroup, parse_limit
 from memwatch.linux.cgroups import OwnerNames, parse_cgroup, parse_mountinfo, parse_owners
 from memwatch.linux.files import ParseError, Roots, SourceUnavailable
@@ -117,6 +114,91 @@ def test_cgroup_limit_excludes_gpu_memory() -> None:
     assert share["used_bytes"] < 0.04 * share["limit_bytes"]
     assert pool["unattributed_bytes"] > 27_000_000_000
     assert share["note"] == NOTE
+
+
+def test_lower_throttle_limit_is_the_limit(tmp_path: Path) -> None:
+    """A container at memory.high stalls and is never killed, below memory.max."""
+    roots = copied(tmp_path, "container-v2")
+    (roots.sysfs / "fs/cgroup/memory.high").write_text("2147483648\n")
+
+    (share,) = Collector(roots).collect().shares
+
+    assert (share.label, share.limit_bytes, share.limit_throttles) == ("Container throttle limit", 2 * GIB, True)
+    assert share.note == (
+        "memory.high: above it the kernel slows the processes down, and kills only at memory.max, 12.0 GiB; " + NOTE
+    )
+
+
+def test_throttle_limit_is_the_only_limit(tmp_path: Path) -> None:
+    """systemd's MemoryHigh= without MemoryMax=: the note says that no process is killed."""
+    roots = copied(tmp_path, "container-v2")
+    (roots.sysfs / "fs/cgroup/memory.high").write_text("2147483648\n")
+    (roots.sysfs / "fs/cgroup/memory.max").write_text("max\n")
+
+    (share,) = Collector(roots).collect().shares
+
+    assert (share.limit_bytes, share.limit_throttles) == (2 * GIB, True)
+    assert (share.note or "").startswith(
+        "memory.high: above it the kernel slows the processes down, and kills none;"
+    )
+
+
+@pytest.mark.parametrize("high", ["max", "12884901888", "13958643712"])
+def test_throttle_limit_that_is_not_lower_changes_nothing(high: str, tmp_path: Path) -> None:
+    """The kernel kills at memory.max first, which is the limit then."""
+    roots = copied(tmp_path, "container-v2")
+    (roots.sysfs / "fs/cgroup/memory.high").write_text(f"{high}\n")
+
+    assert (
+        plain(Collector(roots).collect())["shares"] == machine_folder("container-v2").expected["cgroup"]["shares"]
+    )
+
+
+def test_kernel_without_throttle_limits_has_the_other_limit(tmp_path: Path) -> None:
+    roots = copied(tmp_path, "container-v2")
+    (roots.sysfs / "fs/cgroup/memory.high").unlink()
+
+    assert (
+        plain(Collector(roots).collect())["shares"] == machine_folder("container-v2").expected["cgroup"]["shares"]
+    )
+
+
+def test_throttle_limit_of_an_ancestor_is_used(tmp_path: Path) -> None:
+    """The tightest limit on the way up counts, whichever of the two it is, with the use that counts against it."""
+    roots = copied(tmp_path, "container-nested")
+    (roots.sysfs / "fs/cgroup/kubepods.slice/kubepods-burstable.slice/memory.high").write_text("4294967296\n")
+
+    (share,) = Collector(roots).collect().shares
+
+    assert (share.limit_bytes, share.limit_throttles) == (4 * GIB, True)
+    assert share.used_bytes == 16_106_127_360 - 3_000_000_000 - 2_000_000_000 - 300_000_000
+
+
+def test_odd_throttle_limit_leaves_the_other_limit(tmp_path: Path) -> None:
+    roots = copied(tmp_path, "container-v2")
+    (roots.sysfs / "fs/cgroup/memory.high").write_text("none\n")
+
+    (share,) = Collector(roots).collect().shares
+
+    assert (share.label, share.limit_bytes, share.limit_throttles) == ("Container limit", 12 * GIB, False)
+    assert "a limit cannot be read" in (share.note or "")
+
+
+def test_kills_are_counted_at_the_limit_that_kills(tmp_path: Path) -> None:
+    """The pod has a throttle limit, the container is killed at its own limit: the kill is counted."""
+    roots = copied(tmp_path, "container-nested")
+    leaf = next((roots.sysfs / "fs/cgroup").rglob("cri-containerd-*"))
+    (leaf / "memory.max").write_text("5368709120\n")
+    (roots.sysfs / "fs/cgroup/kubepods.slice/memory.high").write_text("4294967296\n")
+    (leaf / "memory.events").write_text("low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n")
+    collector = Collector(roots)
+    before = collector.collect().cgroup_oom_kills_total
+    (leaf / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 1\noom_kill 1\n")
+
+    after = collector.collect()
+
+    assert after.shares[0].limit_throttles
+    assert (before, after.cgroup_oom_kills_total) == (0, 1)
 
 
 def test_limit_above_memtotal_is_ignored(tmp_path: Path) -> None:

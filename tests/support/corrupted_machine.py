@@ -46,6 +46,7 @@ SOURCES: Mapping[str, Source] = {
             f"sys/fs/cgroup/**/{name}"
             for name in (
                 "memory.current",
+                "memory.high",
                 "memory.max",
                 "memory.stat",
                 "memory.usage_in_bytes",

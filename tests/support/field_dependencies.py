@@ -72,10 +72,10 @@ ZRAM: Fields = {
 
 USED = ("cgroup.used_bytes", "cgroup.quality", "cgroup.note")
 # The smallest limit decides which of several groups is shown.
-LIMITING = ("cgroup.limit_bytes", "cgroup.label", "cgroup.source", *USED)
+LIMITING = ("cgroup.limit_bytes", "cgroup.limit_throttles", "cgroup.label", "cgroup.source", *USED)
 CGROUP: Fields = {
     **dict.fromkeys(("memory.current", "memory.usage_in_bytes"), USED),
-    **dict.fromkeys(("memory.max", "memory.limit_in_bytes", "hierarchical_memory_limit"), LIMITING),
+    **dict.fromkeys(("memory.high", "memory.max", "memory.limit_in_bytes", "hierarchical_memory_limit"), LIMITING),
     **dict.fromkeys(("inactive_file", "active_file", "slab_reclaimable"), USED),
     **dict.fromkeys(("total_inactive_file", "total_active_file"), USED),
 }

@@ -13,7 +13,7 @@ from memwatch.drivers.drm.records import DrmClient
 from memwatch.drivers.tegra.records import TegraReading
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots
-from memwatch.model import Content, Process
+from memwatch.model import Content, Process, Share
 from support.paths import MACHINES
 
 # State of a simulated NVIDIA driver, in the format of `nvml_state_file`, in folders made from a report.
@@ -51,6 +51,8 @@ def plain(findings: Findings) -> dict[str, Any]:
 
 def _is_usual(record: Struct, name: str, value: Any) -> bool:
     """Check for the state of nearly every process and board, which expected.json leaves out."""
+    if isinstance(record, Share):
+        return name == "limit_throttles" and value is False
     return isinstance(record, Process | TegraReading | DrmClient) and name in USUAL and value == USUAL[name]
 
 

@@ -5,71 +5,35 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch import units
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
-from memwatch.linux.cgroup_kills import Counts, counts_reader
-from memwatch.linux.cgroup_mounts import (
-    V1,
-    V2,
-    CgroupVersion,
-    charges_gpu,
-    find_own_cgroup,
-    parse_figure,
-    parse_limit,
-)
+from memwatch.linux.cgroup_kills import LimitKills
+from memwatch.linux.cgroup_limits import CgroupLimit, GroupFiles, killing_cgroup, limiting_cgroup
+from memwatch.linux.cgroup_mounts import V2, CgroupVersion, find_own_cgroup
 from memwatch.linux.cgroups import in_container
-from memwatch.linux.files import KeptFile, ParseError, Roots, SourceUnavailable, is_shortage, kept_file
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable, is_shortage, kept_file
 from memwatch.model import OWN_CGROUP, Absent, Bytes, Quality, Share, ShareKind
 from memwatch.options import Doc, SwitchableOptions
 from memwatch.printable import printable
 
 Scope = Literal["auto", "host", "cgroup"]
 
-_STAT_KEYS = sorted({*V1.reclaimable, *V2.reclaimable, "hierarchical_memory_limit", "oom_kill"})
-_STAT = re.compile(rb"^(%s) (\d{1,20})\n" % "|".join(_STAT_KEYS).encode(), re.MULTILINE)
 _MEM_TOTAL = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n", re.MULTILINE)
 
 NOTE = "does not include GPU memory on unified machines"
+# The kernel's documentation calls memory.high the "memory usage throttle limit".
+THROTTLE_LIMIT, THROTTLE_FILE = "throttle limit", "memory.high"
 CHARGED_NOTE = "includes GPU memory in System RAM"
-
-
-# Kernel counters are kept per CPU and are added up every 2 s: the cache may exceed the usage by that much.
-MIN_EXCESS_BYTES, MIN_EXCESS_RATIO = 64 << 20, 0.02
 NO_CACHE = "includes page cache: the figures of the cache exceed the use, or are missing"
-
-
-class CgroupLimit(Struct, frozen=True):
-    """One cgroup: limit (None: no limit), usage that counts against it, and OOM kills (None: not counted).
-
-    A figure that cannot be true is absent by itself. `includes_cache`: the usage is an upper bound.
-    """
-
-    folder: Path
-    limit_bytes: int | Absent | None
-    used_bytes: Bytes
-    oom_kills: int | None = None
-    charges_gpu: bool = False
-    includes_cache: bool = False
-
-    @property
-    def rejected(self) -> int:
-        """Return the number of figures that cannot be true."""
-        return sum([isinstance(self.limit_bytes, Absent), isinstance(self.used_bytes, Absent), self.includes_cache])
-
-
-class Used(NamedTuple):
-    """Usage without the cache, or with it where the cache is not known."""
-
-    bytes: int
-    includes_cache: bool = False
 
 
 def parse_size(meminfo: bytes) -> int:
@@ -78,31 +42,6 @@ def parse_size(meminfo: bytes) -> int:
     if found is None:
         raise ParseError("meminfo has no line MemTotal")
     return int(found[1]) << 10
-
-
-def parse_stat(data: bytes) -> dict[str, int]:
-    """Parse memory.stat or the events file: the lines needed for either version, by key."""
-    return {key.decode(): int(value) for key, value in _STAT.findall(data)}
-
-
-def compute_used(version: CgroupVersion, usage: int, stat: Mapping[str, int]) -> Used:
-    """Subtract cache from usage, down to 0: the files are not read at the same instant.
-
-    A part of the cache that exceeds the usage is not subtracted: a container that is full would be empty.
-    """
-    most = usage + max(MIN_EXCESS_BYTES, MIN_EXCESS_RATIO * usage)
-    parts = [stat.get(key, 0) for key in version.reclaimable]
-    plausible = [part for part in parts if part <= most]
-    cache = sum(plausible) if sum(plausible) <= most else 0
-    is_known = stat.keys() >= set(version.reclaimable[:2]) and cache == sum(parts)
-    return Used(max(0, usage - cache), not is_known)
-
-
-def limiting_cgroup(groups: Iterable[CgroupLimit], size_bytes: int) -> CgroupLimit | None:
-    """Return the group with the smallest limit below `size_bytes`; of equals the outermost, which fills first."""
-    limits = [(group, group.limit_bytes) for group in groups if isinstance(group.limit_bytes, int)]
-    limited = [(group, limit) for group, limit in limits if limit < size_bytes]
-    return min(limited, key=lambda one: one[1], default=(None, 0))[0]
 
 
 # A container of 1 GiB can fill in seconds: it is read once a second, and ten times a second near its limit. A
@@ -122,62 +61,15 @@ def compute_period(group: CgroupLimit | None, cpu_seconds: float, growth: float 
 
     `cpu_seconds`: CPU time of one read; `growth`: bytes that it grew in a second.
     """
-    if group is None or isinstance(group.limit_bytes, Absent) or not group.limit_bytes:
+    limit = None if group is None else group.lowest_bytes
+    if group is None or isinstance(limit, Absent) or not limit:
         return UNLIMITED_SECONDS
     if isinstance(group.used_bytes, Absent):
         return max(CALM_SECONDS, cpu_seconds / MAX_CPU_RATIO)
-    longest = NEAR_SECONDS if group.used_bytes >= NEAR_RATIO * group.limit_bytes else CALM_SECONDS
-    margin = MARGIN_RATIO * max(0, group.limit_bytes - group.used_bytes)
+    longest = NEAR_SECONDS if group.used_bytes >= NEAR_RATIO * limit else CALM_SECONDS
+    margin = MARGIN_RATIO * max(0, limit - group.used_bytes)
     seconds = max(MIN_SECONDS, margin / growth) if growth > 0 else longest
     return max(min(longest, seconds), cpu_seconds / MAX_CPU_RATIO)
-
-
-class GroupFiles:
-    """The open files of one cgroup. Raises OSError if it does not account memory.
-
-    In version 2, the root has no such files, nor has a group without the memory controller. `oom_kill` exists since
-    Linux 4.13.
-    """
-
-    def __init__(self, version: CgroupVersion, folder: Path) -> None:
-        self._version, self._folder = version, folder
-        self._events: KeptFile | None = None
-        self._open: list[KeptFile] = []
-        try:
-            for name in (version.usage, version.limit, "memory.stat"):
-                self._open.append(KeptFile(folder / name))
-            with suppress(FileNotFoundError, PermissionError):  # OOM kills are unknown then; the limit is not
-                self._events = KeptFile(folder / version.events, 512)
-            self.read()
-        except BaseException:
-            self.close()
-            raise
-
-    def read(self) -> CgroupLimit:
-        usage, limit, statistics = [file.read() for file in self._open]
-        stat = parse_stat(statistics)
-        kills = parse_stat(self._events.read()).get("oom_kill") if self._events else None
-        smallest = _smallest_limit(limit, stat)
-        try:
-            used = compute_used(self._version, parse_figure(usage), stat)
-        except ParseError:
-            return CgroupLimit(self._folder, smallest, Absent.INCONSISTENT, kills, charges_gpu(statistics))
-        return CgroupLimit(self._folder, smallest, used.bytes, kills, charges_gpu(statistics), used.includes_cache)
-
-    def close(self) -> None:
-        for file in (*self._open, self._events):
-            if file is not None:
-                file.close()
-
-
-def _smallest_limit(limit: bytes, stat: Mapping[str, int]) -> int | Absent | None:
-    """Return the limit. Version 1 also reports those of ancestors that are not visible from inside."""
-    outer = stat.get("hierarchical_memory_limit")
-    try:
-        limits = [parse_limit(limit), outer]
-    except ParseError:
-        return Absent.INCONSISTENT
-    return min([value for value in limits if value is not None], default=None)
 
 
 class UnreadGroup(Struct, frozen=True):
@@ -211,31 +103,15 @@ def describe_unread(groups: Sequence[UnreadGroup]) -> str:
     return f"the limit of {first.name}{others} cannot be read ({first.error.strerror}) and may be lower"
 
 
+def describe_throttle(group: CgroupLimit) -> str:
+    """Return the meaning of a limit that kills no process, as a part of a sentence."""
+    limit = group.limit_bytes
+    killed = f"kills only at memory.max, {units.size(limit)}" if isinstance(limit, int) else "kills none"
+    return f"{THROTTLE_FILE}: above it the kernel slows the processes down, and {killed}"
+
+
 def _name_of(folder: Path, mount: Path) -> str:
     return "/" if folder == mount else printable(f"/{folder.relative_to(mount)}")
-
-
-class LimitKills:
-    """Counter of the OOM kills at the limit of a group. `oom_kill` includes those of the machine in it."""
-
-    def __init__(self) -> None:
-        self._folder: Path | None = None
-        self._seen: int | None = None
-        self._before = Counts()
-        self._total = 0
-
-    def count(self, group: CgroupLimit | None, version: CgroupVersion) -> int | None:
-        """Return the kills since the start, None if they are not counted. Reads only after a kill."""
-        if group is None or group.oom_kills is None:
-            return None
-        is_new, self._folder = group.folder != self._folder, group.folder
-        if is_new or group.oom_kills != self._seen:
-            counts = counts_reader(version)(group.folder)
-            if counts is None:
-                return self._total
-            rise, self._before, self._seen = counts.since(self._before), counts, group.oom_kills
-            self._total += rise.kills if rise.hits and not is_new else 0
-        return self._total
 
 
 class Options(SwitchableOptions, frozen=True, kw_only=True):
@@ -290,14 +166,18 @@ class Collector(BaseCollector):
         groups = [self._bounded(group) for group in self._read()]
         group = limiting_cgroup(groups, self._size)
         shown = group or (groups[-1] if groups else None)
-        share = self._build_share(group, shown, any(isinstance(one.limit_bytes, Absent) for one in groups))
+        share = self._build_share(group, shown, any(one.is_odd for one in groups))
         growth = self._growth(shown.used_bytes) if shown else 0.0
         self.period_seconds = compute_period(group, time.thread_time() - started, growth)
         return Findings(
             shares=(share,),
-            cgroup_oom_kills_total=self._kills.count(group, self._version),
+            cgroup_oom_kills_total=self._count_kills(groups),
             rejected=sum(one.rejected for one in groups),
         )
+
+    def _count_kills(self, groups: Sequence[CgroupLimit]) -> int | None:
+        group = killing_cgroup(groups, self._size)
+        return self._kills.count(group.folder, group.oom_kills, self._version) if group else None
 
     def _bounded(self, group: CgroupLimit) -> CgroupLimit:
         """Reject a use that exceeds the machine's memory. The limit stays."""
@@ -314,16 +194,18 @@ class Collector(BaseCollector):
         no_limit = Absent.INCONSISTENT if some_odd else Absent.NOT_SUPPORTED
         unread = self._unread[-1].reason if self._unread else no_limit
         with_cache = shown is not None and shown.includes_cache
+        limit, throttles = (group.lowest_bytes, group.throttles) if group else (None, False)
         return Share(
             id=OWN_CGROUP,
             kind=ShareKind.CGROUP,
-            label=f"{word} limit" if group or some_odd else word,
+            label=f"{word} {THROTTLE_LIMIT if throttles else 'limit'}" if group or some_odd else word,
             within="ram",
             used_bytes=shown.used_bytes if shown else unread,
-            limit_bytes=unread if group is None or group.limit_bytes is None else group.limit_bytes,
+            limit_bytes=unread if limit is None else limit,
             source=self._version.source,
             quality=Quality.ESTIMATED if with_cache else self._version.quality,
             note="; ".join(self._notes(group, shown, some_odd)),
+            limit_throttles=throttles,
         )
 
     def _notes(self, group: CgroupLimit | None, shown: CgroupLimit | None, some_odd: bool) -> Iterator[str]:
@@ -333,6 +215,8 @@ class Collector(BaseCollector):
             yield "a limit cannot be read"
         if group is None and not some_odd and not self._unread:
             yield "no limit is set"
+        if group is not None and group.throttles:
+            yield describe_throttle(group)
         if shown is not None and shown.includes_cache:
             yield NO_CACHE
         yield CHARGED_NOTE if shown is not None and shown.charges_gpu else NOTE

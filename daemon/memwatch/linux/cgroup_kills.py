@@ -219,3 +219,26 @@ def read_v2(folder: Path, name: str = V2.events) -> Counts | None:
     """Return the counts of a group; None if it was removed, or does not account memory."""
     found = dict(_COUNTS.findall(read_once(folder / name) or b""))
     return Counts(int(found[b"oom"]), int(found[b"oom_kill"])) if len(found) == 2 else None
+
+
+class LimitKills:
+    """Counter of the OOM kills at the limit of a group. `oom_kill` includes those of the machine in it."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._seen: int | None = None
+        self._before = Counts()
+        self._total = 0
+
+    def count(self, folder: Path, oom_kills: int | None, version: CgroupVersion) -> int | None:
+        """Return the kills since the start, None if they are not counted. Reads only after a kill."""
+        if oom_kills is None:
+            return None
+        is_new, self._folder = folder != self._folder, folder
+        if is_new or oom_kills != self._seen:
+            counts = counts_reader(version)(folder)
+            if counts is None:
+                return self._total
+            rise, self._before, self._seen = counts.since(self._before), counts, oom_kills
+            self._total += rise.kills if rise.hits and not is_new else 0
+        return self._total

@@ -22,6 +22,9 @@ class CgroupVersion(Struct, frozen=True):
     Usage includes the page cache. Memory that the kernel would reclaim under pressure (the file LRUs and, if
     reported, reclaimable slab) is subtracted, as in MemAvailable: "used" then means the same for a container as for
     the machine. tmpfs is on the anonymous LRUs, so it stays used in both.
+
+    `throttle`: the limit above which the kernel slows the processes and kills none. Version 1 has none: its soft
+    limit counts only when the machine is short of memory.
     """
 
     limit: str
@@ -30,6 +33,7 @@ class CgroupVersion(Struct, frozen=True):
     reclaimable: tuple[str, ...]
     source: str
     quality: Quality
+    throttle: str | None = None
 
 
 V2 = CgroupVersion(
@@ -39,6 +43,7 @@ V2 = CgroupVersion(
     ("inactive_file", "active_file", "slab_reclaimable"),
     "cgroup2:memory.current less file cache and reclaimable slab",
     Quality.DERIVED,
+    "memory.high",
 )
 # Documentation/admin-guide/cgroup-v1/memory.rst, 5.5, calls usage_in_bytes a "fuzz value".
 V1 = CgroupVersion(

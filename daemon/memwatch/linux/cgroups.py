@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from memwatch.linux.cgroup_jobs import find_job
 from memwatch.linux.cgroup_scopes import Scope, find_scopes, name_container, parse_container_id, qualify
 from memwatch.linux.files import Roots, read_once
 from memwatch.printable import printable
@@ -18,10 +19,6 @@ from memwatch.printable import printable
 # `pod<uid>` with cgroupfs, `kubepods-burstable-pod<uid>.slice` with systemd, which replaces each - of the uid by _.
 # A runtime with cgroupfs under a kubelet with systemd: `kubepods-pod<uid>.slice:cri-containerd:<id>`.
 _POD = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?:\.slice)?(?::|$)")
-_JOB = re.compile(r"^job_(\d{1,20})$")
-# Slurm 26.05 names the cgroup of a job by its SLUID, unless CgroupJobIdPaths is set.
-_SLUID = re.compile(r"^s[0-9A-Z]{13}$")
-_SLURM_SCOPE = "slurmstepd.scope"
 # A zombie's cgroup may be gone; its memory, that of a GPU for example, may not.
 _DELETED = " (deleted)"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
@@ -37,8 +34,8 @@ class OwnerNames(Struct, frozen=True):
     """Owners of a process.
 
     Its systemd unit, the first 12 characters of its container's id (LXC and nspawn: its name), the uid of its
-    Kubernetes pod, and the number or SLUID of its Slurm job. A unit of a container or of a user manager is named
-    with it: `ollama.service in lxc/101`. It is not the host's unit of that name.
+    Kubernetes pod, and the number, SLUID or slot of its batch job. A unit of a container or of a user manager is
+    named with it: `ollama.service in lxc/101`. It is not the host's unit of that name.
     """
 
     unit: str | None
@@ -112,7 +109,7 @@ def _find_all(path: str) -> dict[str, _Found]:
         "unit": _find_unit(parts, scopes),
         "container": _find_container(scopes),
         "pod": next((_Found(uid, at + 1) for at, uid in _backwards(parts, _parse_pod)), None),
-        "job": _find_job(parts, scopes) if "slurm" in path else None,
+        "job": _find_job(path, scopes),
     }
     return {kind: owner for kind, owner in found.items() if owner is not None}
 
@@ -134,22 +131,12 @@ def _parse_pod(part: str) -> str | None:
     return found[1].replace("_", "-") if found else None
 
 
-def _find_job(parts: Sequence[str], scopes: Sequence[Scope]) -> _Found | None:
-    """Find the outermost `job_7` of a path with "slurm": other software may use such a name as well.
-
-    A number is unique in one cluster, and so in one container.
-    """
-    for at, part in enumerate(parts):
-        if name := _parse_job(part, parts[at - 1] if at else ""):
-            around = (scope for scope in scopes if scope.is_container and scope.end <= at)
-            return _Found(qualify(name, around), at + 1)
-    return None
-
-
-def _parse_job(part: str, parent: str) -> str | None:
-    if found := _JOB.match(part):
-        return found[1]
-    return part if parent.endswith(_SLURM_SCOPE) and _SLUID.match(part) else None
+def _find_job(path: str, scopes: Sequence[Scope]) -> _Found | None:
+    """Find the outermost job. Its number is unique in one cluster, and so in one container."""
+    if not (job := find_job(path)):
+        return None
+    around = (scope for scope in scopes if scope.is_container and scope.end < job.end)
+    return _Found(qualify(job.name, around), job.end)
 
 
 def _find_unit(parts: Sequence[str], scopes: Sequence[Scope]) -> _Found | None:

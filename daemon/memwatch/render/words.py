@@ -85,7 +85,7 @@ GROUP_WORDS = {
     "process": "Processes",
     "container": "Containers",
     "pod": "Kubernetes pods",
-    "job": "Slurm jobs",
+    "job": "Batch jobs",
     "unit": "systemd units",
     "user": "Users",
 }

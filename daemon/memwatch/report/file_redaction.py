@@ -38,13 +38,18 @@ _KEPT_PARTS = re.compile(
     r"(?:system|user|machine|app|session|background|kubepods(?:-burstable|-besteffort)?|-)\.slice|init\.scope|"
     r"(?:cpu|cpuacct|cpuset|devices|freezer|blkio|pids|systemd|hugetlb|net_cls|net_prio|perf_event|rdma|misc|,)+|"
     r"(?:docker|lxc|kubepods|burstable|besteffort|slurm|system|unified|memory|\.\.|\.)|slurmstepd\.scope|"
+    r"pbs\w{0,16}\.(?:service|slice)|jobid|jobs|torque|lsf|htcondor|"
     r"session-c?\d+\.scope|(?:step|task)_\d+|(?:memwatchd|docker|containerd)\.service"
 )
 _CONTAINER_PART = re.compile(r"((?:[a-z]+-)*)([0-9a-f]{64})(\.scope)?")
 _POD_PART = re.compile(r"((?:kubepods-)?(?:burstable-|besteffort-)?pod)([0-9a-fA-F_-]{32,36})(\.slice)?")
 _UID_PART = re.compile(r"(user[-@]|uid_)(\d{1,10})(\.slice|\.service)?")
 _LXC_PART = re.compile(r"lxc\.(payload|monitor)\.(.+)")
-_JOB_PART = re.compile(r"job_(\d{1,20})")
+# Forms of `cgroup_jobs`: what follows the number names a server or is another number.
+_JOB_PART = re.compile(
+    r"(?!.*\.(?:service|scope)\Z)(job_|job\.|pbs\w{0,16}-|)(\d{1,20})(\[\d{1,9}\])?(?:\..*?)?(\.slice)?"
+)
+_SLOT_PART = re.compile(r"condor_.*_slot(\d{1,9}(?:_\d{1,9})?)(?:@.*)?")
 _UNIT_SUFFIX = re.compile(r".*(\.(?:service|scope|slice|socket|mount|swap))")
 
 
@@ -84,7 +89,9 @@ def cgroup_part(names: TextRedactor, part: str) -> str:
     if found := _LXC_PART.fullmatch(part):
         return f"lxc.{found[1]}.{names.redactor.word('container', found[2])}"
     if found := _JOB_PART.fullmatch(part):
-        return f"job_{names.number('job', found[1])}"
+        return f"{found[1]}{names.number('job', found[2])}{found[3] or ''}{found[4] or ''}"
+    if found := _SLOT_PART.fullmatch(part):
+        return f"condor_execute_slot{names.number('slot', found[1])}"
     if found := _UNIT_SUFFIX.fullmatch(part):
         return names.redactor.word("unit", part) + found[1]
     return names.redactor.word("cgroup", part)

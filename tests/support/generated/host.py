@@ -7,11 +7,12 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.collectors.cgroup import NOTE, CgroupLimit, limiting_cgroup
+from memwatch.collectors.cgroup import NOTE
 from memwatch.collectors.meminfo import ArcStats, build_pool, build_swap
 from memwatch.collectors.numa import parse_node
 from memwatch.collectors.zram import parse_mm_stat
 from memwatch.findings import Findings
+from memwatch.linux.cgroup_limits import CgroupLimit, limiting_cgroup
 from memwatch.linux.files import ParseError
 from memwatch.linux.lxcfs import LXCFS
 from memwatch.model import Absent, Process, Quality, Share, ShareKind

@@ -362,6 +362,11 @@ METRICS: Mapping[str, Callable[[Snapshot], Iterable[tuple[str, Bytes]]]] = {
     "pool_used_bytes": lambda one: [(pool.id, pool.used_bytes) for pool in one.pools],
     "pool_available_bytes": lambda one: [(pool.id, pool.available_bytes) for pool in one.pools],
     "share_used_bytes": lambda one: [(share.id, share.used_bytes) for share in one.shares],
+    "share_limit_throttles": lambda one: [
+        (share.id, int(share.limit_throttles))
+        for share in one.shares
+        if share.kind is ShareKind.CGROUP and isinstance(share.limit_bytes, int)
+    ],
     "share_limit_bytes": lambda one: [(share.id, share.limit_bytes) for share in one.shares],
     "device_headroom_bytes": lambda one: [(device.id, device.headroom_bytes) for device in one.devices],
     "device_headroom_certain_bytes": lambda one: [

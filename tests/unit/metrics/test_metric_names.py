@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from memwatch.config_state import ConfigState
 from memwatch.engines.records import Engine
 from memwatch.history.disk.files import FilesStatus
-from memwatch.model import Vitals
+from memwatch.model import OWN_CGROUP, ShareKind, Vitals
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.notify.outbox.outbox import OutboxFigures
 from memwatch.notify.receiver import Subscription
@@ -99,6 +99,7 @@ NAMES = {
     "psi_stall_ratio": {"kind", "window"},
     "psi_stalled_seconds_total": {"kind"},
     "series_dropped": set(),
+    "share_limit_throttles": {"share", "kind", "within", "device"},
     "share_limit_bytes": {"share", "kind", "within", "device"},
     "share_used_bytes": {"share", "kind", "within", "device"},
     "snapshot_timestamp_seconds": set(),
@@ -188,7 +189,7 @@ def with_every_value() -> Snapshot:
         devices=(gpu,),
         engines=(WHOLE_ENGINE,),
         left_out={"incidents": 1},
-        shares=(limited,),
+        shares=(limited, replace(limited, id=OWN_CGROUP, kind=ShareKind.CGROUP)),
         collectors=(nvml,),
         tegrastats=Tegrastats(3, 4 << 20),
         processes=(*base.processes, swapped, *ghosts),

@@ -67,7 +67,14 @@ def test_other_text_is_unchanged(text: str) -> None:
         "/lxc.payload.falke/system.slice/falke.service",
         "/user.slice/user-70123.slice/user@70123.service/app.slice/app-falke-12.scope",
         "/system.slice/slurmstepd.scope/job_8812/step_0/user/task_0",
+        "/pbs_jobs.service/jobid/8812[4].falke",
+        "/pbspro.service/jobs/8812.1",
+        "/pbspro.slice/pbspro-8812.falke.slice",
+        "/torque/8812.falke",
+        "/lsf/falke/job.8812.4242.1732800000/x",
+        "/system.slice/htcondor/condor_var_lib_falke_execute_slot1_23@falke",
         "/falke/falke-2",
+        "/falke/8812.falke.service",
     ],
 )
 def test_redacted_cgroup_has_the_same_kinds_of_owners(path: str) -> None:

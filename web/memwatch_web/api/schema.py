@@ -78,6 +78,9 @@ class Share(Figures):
     device: str | None
     used_bytes: int | None
     limit_bytes: int | None
+    limit_throttles: bool = Field(
+        description="At the limit, the kernel slows the processes and kills none (memory.high)."
+    )
     peak_bytes: int | None = Field(
         description="Highest use since the cgroup was created, of a limit on GPU memory."
     )
@@ -143,7 +146,9 @@ class Process(Figures):
     )
     pod_name: str | None = Field(description="Namespace and name of the pod, from the kubelet's links to logs.")
     pod: str | None = Field(description="UID of the Kubernetes pod.")
-    job: str | None = Field(description="Number of the Slurm job, or its SLUID since Slurm 26.05.")
+    job: str | None = Field(
+        description="Job of Slurm (its SLUID since 26.05), PBS, Torque or LSF by number, of HTCondor by slot."
+    )
     command: str | None = Field(description="Null unless command_lines is set.")
     rss_bytes: int | None
     swap_bytes: int | None

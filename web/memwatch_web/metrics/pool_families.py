@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import Metric
 
 from memwatch.accounting.leased import held_by_pool
-from memwatch.model import Absent, Pool
+from memwatch.model import Absent, Pool, ShareKind
 from memwatch.snapshot import Snapshot
 from memwatch_web.metrics.places import find_devices
 from memwatch_web.metrics.samples import Row, gauge
@@ -58,6 +58,9 @@ def share_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield gauge("share_used_bytes", text, [(values, share.used_bytes) for values, share in rows], labels)
     limits = [(values, share.limit_bytes) for values, share in rows]
     yield gauge("share_limit_bytes", "Limit of a share in bytes.", limits, labels)
+    cgroups = [(values, s) for values, s in rows if s.kind is ShareKind.CGROUP and isinstance(s.limit_bytes, int)]
+    text = "1 if the kernel slows the processes of a cgroup at its limit (memory.high), 0 if it kills them."
+    yield gauge("share_limit_throttles", text, [(values, int(s.limit_throttles)) for values, s in cgroups], labels)
 
 
 def swap_families(snapshot: Snapshot) -> Iterator[Metric]:
