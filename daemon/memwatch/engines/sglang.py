@@ -14,7 +14,7 @@ from memwatch.engines.identity import EVERY_LABEL, SGLANG_POOL, SGLANG_REPLICA
 from memwatch.engines.records import Counters, EngineReading
 from memwatch.engines.requests import Request
 from memwatch.engines.text import Exposition, bytes_of, count_of, name_of, note_impossible, ratio_of, worst_and_mean
-from memwatch.model import Quality
+from memwatch.model import Absent, Bytes, Quality
 
 PORT = 30000
 QUEUES = ("queue", "prefill_prealloc_queue", "decode_prealloc_queue")
@@ -79,8 +79,8 @@ def parse(answers: Answers) -> EngineReading:
         model_path=info.model_path,
         quantization=name_of(info.quantization),
         context_tokens=count_of(info.context_length or metrics.one("sglang:context_len")),
-        weights_bytes=bytes_of(find_bytes([one.weight for one in usage], gpus)),
-        kv_cache_bytes=bytes_of(find_bytes([one.kvcache for one in usage], gpus)),
+        weights_bytes=find_bytes([one.weight for one in usage], gpus),
+        kv_cache_bytes=find_bytes([one.kvcache for one in usage], gpus),
         kv_cache_ratio=worst,
         kv_cache_mean_ratio=mean,
         requests_running=count_of(running),
@@ -121,10 +121,15 @@ def count_gpus(info: Info) -> int | None:
     return max(1, tensor * stages * replicas // nodes)
 
 
-def find_bytes(sizes: list[float | None], gpus: int | None) -> float | None:
-    """Return the bytes on all GPUs, of the GiB on the first one of each replica: all have the same part."""
+def find_bytes(sizes: list[float | None], gpus: int | None) -> Bytes:
+    """Return the bytes on all GPUs, of the GiB on the first one of each replica: all have the same part.
+
+    0 is a size that was never set, as of the caches with several pools of DeepSeek V4 (sglang #37852).
+    """
     known = [size for size in sizes if size is not None]
-    return sum(known) / len(known) * gpus * GIB if gpus and known and len(known) == len(sizes) else None
+    if not gpus or not known or len(known) < len(sizes):
+        return Absent.NOT_AVAILABLE
+    return bytes_of(sum(known) / len(known) * gpus * GIB) if all(known) else Absent.INCONSISTENT
 
 
 def find_cache_use(metrics: Exposition) -> dict[tuple[str, ...], float]:

@@ -31,6 +31,10 @@ def of_sglang(text: str) -> EngineReading:
     return sglang.parse(Answers({"/metrics": text.encode()}))
 
 
+def of_sglang_info(text: str, **info: object) -> EngineReading:
+    return sglang.parse(Answers({"/metrics": text.encode(), sglang.INFO: json.dumps(info).encode()}))
+
+
 def of_ollama(*models: dict[str, Any]) -> EngineReading:
     return ollama.parse(Answers({"/api/ps": json.dumps({"models": models}).encode()}))
 
@@ -96,6 +100,14 @@ OF_LOADED = of_mlx({**CACHED, "loaded": True}, {**EMBEDDER, "loaded": False})
 NONE_LOADED = of_mlx({**CACHED, "loaded": False}, {**EMBEDDER, "loaded": False})
 TWO_LOADED = of_mlx({**CACHED, "loaded": True}, {**EMBEDDER, "loaded": True})
 STATES = of_sglang(rank("token_usage", 0.8) + rank("mamba_usage", 0.8) + rank("full_token_usage", 0.1))
+# DeepSeek V4, whose pools report no size; a field of newer servers beside the known ones (sglang #39993).
+SEVERAL_POOLS = of_sglang_info(
+    rank("token_usage", 0.31) + rank("num_running_reqs", 4),
+    version="0.5.9",
+    frontend="rust",
+    tp_size=8,
+    internal_states=[{"memory_usage": {"weight": 18.71, "kvcache": 0.0, "token_capacity": 975_424}}],
+)
 MAPPED_TWICE = of_ollama({"name": "gemma4:26b", "size": 28_668_906_700, "size_vram": 14_388_140_441})
 
 
@@ -229,6 +241,31 @@ MAPPED_TWICE = of_ollama({"name": "gemma4:26b", "size": 28_668_906_700, "size_vr
             of_sglang(rank("fwd_occupancy", float("nan")) + rank("token_usage", 0.3) + rank("num_running_reqs", 2)),
             {"kv_cache_ratio": 0.3, "requests_running": 2},
             id="ai-dynamo/aiperf#1025",
+        ),
+        pytest.param(
+            SEVERAL_POOLS,
+            {"kv_cache_bytes": INCONSISTENT, "weights_bytes": 160_717_676_216, "kv_cache_ratio": 0.31},
+            id="sgl-project/sglang#37852",
+        ),
+        pytest.param(
+            of_sglang(rank("num_running_reqs", 4)),
+            {"kv_cache_ratio": Absent.NOT_AVAILABLE, "requests_running": 4},
+            id="sgl-project/sglang#21167",
+        ),
+        pytest.param(
+            of_vllm(use(0, 0.02) + config_info(num_gpu_blocks="None", num_cpu_blocks="None")),
+            {"kv_cache_bytes": Absent.NOT_AVAILABLE, "cache": None, "kv_cache_ratio": 0.02},
+            id="vllm-project/vllm#15719",
+        ),
+        pytest.param(
+            llama_cpp.parse(
+                Answers(
+                    {"/metrics": b"llamacpp:requests_processing 1\nllamacpp:n_busy_slots_per_decode 1\n"},
+                    Command(("llama-server", "-m", "m.gguf")),
+                )
+            ),
+            {"kv_cache_ratio": NOT_SUPPORTED, "requests_running": 1},
+            id="defilantech/LLMKube#1373",
         ),
         pytest.param(
             MAPPED_TWICE,
