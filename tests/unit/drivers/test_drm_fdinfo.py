@@ -126,6 +126,51 @@ def test_keys_of_amdxdna_count_each_buffer_once(prefix: str) -> None:
     assert not found.rejected
 
 
+@pytest.mark.parametrize(
+    ("text", "basis", "resident"),
+    [
+        pytest.param(
+            "drm-driver:\tv3d\ndrm-client-id:\t7\ndrm-total-memory:\t3772 KiB\ndrm-resident-memory:\t3520 KiB\n",
+            "resident",
+            {"memory": 3520 << 10},
+            id="nicolargo/glances#3611",
+        ),
+        pytest.param(
+            "drm-driver:\tv3d\ndrm-client-id:\t8\ndrm-total-memory:\t0\ndrm-shared-memory:\t0\n",
+            "resident",
+            {"memory": 0},
+            id="the same, of a client without buffers",
+        ),
+        pytest.param(
+            "drm-driver:\tetnaviv\ndrm-client-id:\t40\ndrm-engine-GPU:\t0 ns\n", None, {}, id="nokyan/resources#278"
+        ),
+        pytest.param(
+            "drm-driver:\tamdgpu\ndrm-pdev:\t0000:03:00.0\ndrm-client-id:\t12\ndrm-memory-vram:\t96180 KiB\n"
+            "drm-memory-gtt: \t4096 KiB\ndrm-memory-cpu: \t0 KiB\n",
+            "memory",
+            {"vram": 96_180 << 10, "gtt": 4 << 20, "cpu": 0},
+            id="Syllo/nvtop#158",
+        ),
+        pytest.param(
+            "pdev:\t0000:03:00.0\npasid:\t32770\nvram mem:\t96180 kB\ngtt mem:\t4096 kB\ncpu mem:\t0 kB\n",
+            "memory",
+            {"vram": 96_180 << 10, "gtt": 4 << 20, "cpu": 0},
+            id="Umio-Yasuno/amdgpu_top#132",
+        ),
+    ],
+)
+def test_reported_descriptor_gives_its_memory(text: str, basis: str | None, resident: dict[str, int]) -> None:
+    info = parse_fdinfo(text.encode())
+
+    assert info is not None
+    assert (info.basis, dict(info.resident)) == (basis, resident)
+
+
+def test_descriptor_without_statistics_is_no_client() -> None:
+    """An NPU of which the kernel prints the usual four lines: not 0 bytes (Umio-Yasuno/amdgpu_top#120)."""
+    assert parse_fdinfo(b"pos:\t0\nflags:\t02100002\nmnt_id:\t26\nino:\t894\n") is None
+
+
 def test_amdxdna_that_counts_no_memory_has_no_basis() -> None:
     """Its first versions print 0 for each client: amd/xdna-driver#324."""
     found = parsed(

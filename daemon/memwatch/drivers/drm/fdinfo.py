@@ -68,8 +68,10 @@ def parse_fdinfo(data: bytes) -> Fdinfo | None:
         return None
     sizes, rejected = _parse_sizes(data)
     basis, resident = _select_resident(sizes)
-    if driver.startswith(b"amdxdna") and basis == "total" and not any(resident.values()):
-        basis, resident = None, {}  # it counts no memory, and prints 0 (amd/xdna-driver#324)
+    if basis == "total" and not any(resident.values()):
+        # amdxdna counts no memory, and prints 0 (amd/xdna-driver#324). With other drivers, a client that has
+        # requested nothing has no line drm-resident-*: nothing could be resident (glances #3611).
+        basis, resident = (None, {}) if driver.startswith(b"amdxdna") else ("resident", resident)
     pdev = _text(words.get(b"drm-pdev") or words.get(b"pdev", b"")).lower()
     return Fdinfo(
         driver=_text(driver),
