@@ -43,6 +43,7 @@ MEMINFO: Fields = {
     **dict.fromkeys(("MemAvailable", *CACHES), (*AVAILABLE, *LIMIT)),
     **dict.fromkeys(("KReclaimable", "SUnreclaim", "KernelStack", "PageTables", "SecPageTables", "Percpu"), BY_USE),
     "Balloon": BY_USE,
+    "GPUReclaim": (*AVAILABLE, *LIMIT, *BY_USE),
     "Zswap": (*BY_USE, "swap.zswap_memory_bytes"),
     "Zswapped": ("swap.zswap_stored_bytes",),
     **dict.fromkeys(("HugePages_Total", "Hugepagesize", "Hugetlb"), HUGE),

@@ -31,6 +31,7 @@ _MEM_TOTAL = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n", re.MULTILINE)
 
 NOTE = "does not include GPU memory on unified machines"
 # The kernel's documentation calls memory.high the "memory usage throttle limit".
+NO_LIMIT_VISIBLE = "no limit is set; those of the cgroups around it are not visible here"
 THROTTLE_LIMIT, THROTTLE_FILE = "throttle limit", "memory.high"
 CHARGED_NOTE = "includes GPU memory in System RAM"
 NO_CACHE = "includes page cache: the figures of the cache exceed the use, or are missing"
@@ -143,6 +144,7 @@ class Collector(BaseCollector):
         self._looked_at = -math.inf
         self._version = V2
         self._size = 0
+        self._has_hidden_groups = False
         self._groups: list[GroupFiles] = []
         self._unread: list[UnreadGroup] = []
         self._used: tuple[float, int] | None = None
@@ -214,7 +216,7 @@ class Collector(BaseCollector):
         if some_odd:
             yield "a limit cannot be read"
         if group is None and not some_odd and not self._unread:
-            yield "no limit is set"
+            yield NO_LIMIT_VISIBLE if self._has_hidden_groups else "no limit is set"
         if group is not None and group.throttles:
             yield describe_throttle(group)
         if shown is not None and shown.includes_cache:
@@ -258,6 +260,10 @@ class Collector(BaseCollector):
                 self._groups.append(files)
         if not self._groups and not self._unread:
             raise SourceUnavailable(f"{home.mount / home.path}: no {home.version.usage} there or in an ancestor")
+        # The root of version 2 has no such files: a mount whose folder has them begins below it. Version 1 reports
+        # limits that are not visible, as hierarchical_memory_limit.
+        outermost = self._groups[0].folder if self._groups else None
+        self._has_hidden_groups = home.version is V2 and outermost == home.mount
         self._own_cgroup, self._looked_at = cgroup, self._clock()
 
     def _read_proc_file(self, name: str) -> bytes:

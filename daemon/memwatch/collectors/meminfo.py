@@ -13,7 +13,15 @@ from memwatch.findings import Findings
 from memwatch.linux.files import KeptFile, ParseError, Roots, kept_file, read_once
 from memwatch.linux.huge_pages import read_unused_huge_pages
 from memwatch.linux.lxcfs import LXCFS, is_container_limited
-from memwatch.linux.meminfo import BALLOON, KERNEL, Meminfo, compute_available, parse_low_watermark
+from memwatch.linux.meminfo import (
+    BALLOON,
+    GPU_POOL,
+    KERNEL,
+    Meminfo,
+    compute_available,
+    gpu_pool_kib,
+    parse_low_watermark,
+)
 from memwatch.linux.meminfo_checks import FILE_PAGES, Checked, check
 from memwatch.model import Absent, Bytes, Content, Pool, PoolKind, Quality
 from memwatch.snapshot import Swap, ZfsCache
@@ -65,6 +73,11 @@ def _build_pool(
     available_memory = compute_available(kib, low_watermark_kib, checked.file_pages_excess)
     source, quality = available_memory.source, available_memory.quality
     available = min(size, available_memory.kib << 10)
+    if pooled := gpu_pool_kib(kib, available_memory.kib):
+        available += pooled << 10
+        source, quality = f"{source} + {GPU_POOL}", Quality.ESTIMATED
+    elif kib.get(GPU_POOL) or GPU_POOL in checked.refuted:
+        quality = Quality.ESTIMATED  # a part that is not known
     if arc and arc.reclaimable_bytes and arc.size_bytes <= size:  # else it is not this machine's
         # The two files are not read at the same instant, so their sum may briefly exceed the size.
         available = min(size, available + arc.reclaimable_bytes)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from memwatch.library.daemon_client import read_roots
 from memwatch.linux.files import ParseError
-from memwatch.linux.meminfo import Meminfo, compute_available
+from memwatch.linux.meminfo import GPU_POOL, Meminfo, compute_available, gpu_pool_kib
 from memwatch.linux.meminfo_checks import MAX_KIB, MAX_RESERVE_RATIO, MIN_EXCESS_KIB, check
 from memwatch.model import Absent, Bytes, Quality
 from memwatch.processes.allocator_reports import parse_start_ticks
@@ -84,6 +84,8 @@ def _parse_plain(text: bytes) -> Ram | None:
     reserve = free + (active + inactive + slab) // 2 - available
     if not max(free, available) <= total <= MAX_KIB or reserve > MAX_RESERVE_RATIO * total:
         return None
+    if b"GPUReclaim:" in text:
+        return None  # counts as available where it fits
     if active + inactive > buffers + cached - shared + MIN_EXCESS_KIB:
         return None  # perhaps given back with MADV_FREE, perhaps leaked counters
     return Ram(total << 10, available << 10, free << 10) if min(free, available, shared, slab) >= 0 else None
@@ -106,7 +108,9 @@ def _parse_checked(text: bytes) -> Ram | Absent:
         return Absent.INCONSISTENT if "MemTotal" in checked.refuted else Absent.NOT_SUPPORTED
     no_free = Absent.INCONSISTENT if "MemFree" in checked.refuted else Absent.NOT_SUPPORTED
     free = kib["MemFree"] << 10 if "MemFree" in kib else no_free
-    return Ram(size << 10, min(size, available.kib) << 10, free, available.quality)
+    pooled = gpu_pool_kib(kib, available.kib)
+    quality = Quality.ESTIMATED if kib.get(GPU_POOL) or GPU_POOL in checked.refuted else available.quality
+    return Ram(size << 10, min(size, available.kib + pooled) << 10, free, quality)
 
 
 def _ram_elsewhere() -> Ram | Absent:

@@ -108,7 +108,7 @@ class GroupFiles:
     """
 
     def __init__(self, version: CgroupVersion, folder: Path) -> None:
-        self._version, self._folder = version, folder
+        self._version, self.folder = version, folder
         self._events: KeptFile | None = None
         self._high: KeptFile | None = None
         self._open: list[KeptFile] = []
@@ -133,8 +133,8 @@ class GroupFiles:
         try:
             used = compute_used(self._version, parse_figure(usage), stat)
         except ParseError:
-            return CgroupLimit(self._folder, smallest, Absent.INCONSISTENT, kills, charges, high_bytes=high)
-        return CgroupLimit(self._folder, smallest, used.bytes, kills, charges, used.includes_cache, high)
+            return CgroupLimit(self.folder, smallest, Absent.INCONSISTENT, kills, charges, high_bytes=high)
+        return CgroupLimit(self.folder, smallest, used.bytes, kills, charges, used.includes_cache, high)
 
     def close(self) -> None:
         for file in (*self._open, self._events, self._high):

@@ -14,10 +14,12 @@ from memwatch.model import Quality
 
 # Pages that a hypervisor took back (Linux 6.16). Most drivers subtract them from MemTotal, some do not.
 BALLOON = "Balloon"
+# Pages that drivers of GPUs keep for reuse (Linux 7.0). The kernel frees them for others; MemAvailable lacks them.
+GPU_POOL = "GPUReclaim"
 KERNEL = ("SUnreclaim", "KernelStack", "PageTables", "SecPageTables", "Percpu", "Zswap")
 _CACHE = ("KReclaimable", "SReclaimable", *FILE_PAGES, *ANONYMOUS, *COUNTED)
 _HUGE = ("HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "Hugepagesize", "Hugetlb")
-_TOTALS = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "Zswapped", BALLOON)
+_TOTALS = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "Zswapped", BALLOON, GPU_POOL)
 WANTED = frozenset(_TOTALS + _CACHE + KERNEL + _HUGE)
 
 _NUMBER = re.compile(rb"( *\d{1,19} ?)(?:kB)?")
@@ -98,6 +100,12 @@ def _numbers(layout: MeminfoLayout, data: bytes) -> dict[str, int]:
 def parse_low_watermark(zoneinfo: bytes, page_size: int) -> int:
     """Sum the low watermark over all zones, in KiB. Free memory below it is reserved."""
     return sum(map(int, _LOW_WATERMARK.findall(zoneinfo))) * page_size >> 10
+
+
+def gpu_pool_kib(kib: Mapping[str, int], available_kib: int) -> int:
+    """Return the KiB that drivers of GPUs would give back, beside what is available. None that do not fit."""
+    pooled = kib.get(GPU_POOL, 0)
+    return pooled if available_kib + pooled <= kib.get("MemTotal", 0) else 0
 
 
 def compute_available(

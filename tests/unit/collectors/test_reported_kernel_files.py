@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from memwatch.collectors.meminfo import Collector
 from memwatch.collectors.numa import parse_node
 from memwatch.collectors.zram import parse_mm_stat
 from memwatch.drivers.amd.sysfs import build_region, parse_figure
+from memwatch.library.host import Ram, parse_meminfo
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Bytes, Pool, Quality
 from memwatch.snapshot import Swap
+from support.paths import MACHINES
 
 MEASURED, ESTIMATED = Quality.MEASURED, Quality.ESTIMATED
 INCONSISTENT = Absent.INCONSISTENT
@@ -92,6 +95,12 @@ IN_LXC = lines(
     MemTotal=104_857_600, MemFree=60_000_000, MemAvailable=124_857_600, Buffers=100, Cached=1_000_000,
     Shmem=100_100, SReclaimable=60_000,
 )  # fmt: skip
+# 23 GiB in the pool of amdgpu, which the kernel gives back: 27 % in use, and not 65.
+AMDGPU = lines(
+    MemTotal=63_411_580, MemFree=9_000_000, MemAvailable=21_930_336, Buffers=100_000, Cached=14_000_000,
+    Active_file=6_000_000, Inactive_file=7_000_000, Shmem=200_000, SReclaimable=900_000, GPUActive=81_108,
+)  # fmt: skip
+POOLED, POOLED_TOO_MUCH = AMDGPU + lines(GPUReclaim=24_407_784), AMDGPU + lines(GPUReclaim=44_407_784)
 OPENWRT = lines(
     MemTotal=125_128, MemFree=80_288, Buffers=7_652, Cached=21_700, SwapCached=0, Active_anon=6_764,
     Inactive_anon=16, Active_file=14_576, Inactive_file=9_360, AnonPages=1_388, Shmem=5_416, SReclaimable=6_144,
@@ -124,6 +133,8 @@ OPENWRT = lines(
         pytest.param(f"\n{PADDED}\n\n", 3_674_800, MEASURED, None, 0, id="prometheus/node_exporter#1671"),
         pytest.param(IN_LXC, 60_960_000, ESTIMATED, None, 1, id="aristocratos/btop#473"),
         pytest.param(OPENWRT, 110_368, ESTIMATED, None, 0, id="GuillaumeGomez/sysinfo#164"),
+        pytest.param(POOLED, 46_338_120, ESTIMATED, None, 0, id="AvengeMedia/dgop#38"),
+        pytest.param(POOLED_TOO_MUCH, 21_930_336, ESTIMATED, None, 0, id="the same, of more than there is"),
     ],
 )
 def test_reported_meminfo_gives_what_is_available(
@@ -138,6 +149,9 @@ def test_reported_meminfo_gives_what_is_available(
 
     assert (pool.available_bytes, pool.quality, count) == (available_kib << 10, quality, rejected)
     assert unattributed is None or pool.unattributed_bytes == unattributed
+    library = parse_meminfo(meminfo.encode())
+    assert isinstance(library, Ram)
+    assert (library.available_bytes, library.quality) == (available_kib << 10, quality)
 
 
 def test_swap_line_without_a_blank_costs_the_swap_only(tmp_path: Path) -> None:
@@ -232,6 +246,19 @@ def test_reported_cgroup_gives_its_limit(
     collector.close()
 
     assert (share.limit_bytes, share.used_bytes) == (limit, used)
+
+
+def test_limit_around_a_mounted_cgroup_is_not_none(tmp_path: Path) -> None:
+    """enroot mounts the cgroup of a task: 4 GiB are the limit of the step around it (NVIDIA/enroot#169)."""
+    machine = tmp_path / "machine"
+    shutil.copytree(MACHINES / "container-v2", machine)
+    (machine / "sys/fs/cgroup/memory.max").write_text("max\n")
+    collector = cgroup.Collector(Roots(machine / "proc", machine / "sys", machine / "root"))
+    (share,) = collector.collect().shares
+    collector.close()
+
+    assert share.limit_bytes is Absent.NOT_SUPPORTED
+    assert (share.note or "").startswith(cgroup.NO_LIMIT_VISIBLE)
 
 
 def test_node_with_more_free_memory_than_it_has_keeps_its_size() -> None:

@@ -136,6 +136,18 @@ DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
         (f"4:memory:/libpod_parent/libpod-{ID}/ctr", "container", ID[:12], None),  # podman#826
         (f"4:memory:/docker/{ID}\n1:name=systemd:/", "container", ID[:12], None),  # moby#33352
         (f"4:memory:/docker/{OTHER_ID}/docker/{ID}", "container", ID[:12], None),  # DataDog/dd-agent#3274
+        (  # containerd/runwasi#821
+            f"0::/{SLICE.replace('burstable', 'besteffort')}:cri-containerd:{ID}",
+            "container",
+            ID[:12],
+            f"/{SLICE.replace('burstable', 'besteffort')}:cri-containerd:{ID}",
+        ),
+        (  # coreos/fedora-coreos-tracker#682: only some hierarchies of version 1 have the container
+            f"11:freezer:/kubepods/burstable/pod{POD}/{ID}\n10:cpu,cpuacct:/\n8:pids:/system.slice/docker.service",
+            "pod",
+            POD,
+            None,
+        ),
         ("0::/system.slice/ssh.service/sub", "unit", "ssh.service", "/system.slice/ssh.service"),
         ("1:name=systemd:/system.slice/a.service\n4:memory:/system.slice/a.service", "unit", "a.service", None),
         ("1:name=systemd:/system.slice/a.service\n4:memory:/", "unit", "a.service", "nowhere"),
