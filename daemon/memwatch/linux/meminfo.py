@@ -82,6 +82,8 @@ class Meminfo:
 
         A line without a number is `UNREAD`, which `check` refutes: it is not the same as no line.
         """
+        if not data:
+            raise ParseError("meminfo is empty")
         if not data.endswith(b"\n"):
             raise ParseError(f"meminfo ends in the middle of a line: …{data[-40:]!r}")
         layout = self._layout

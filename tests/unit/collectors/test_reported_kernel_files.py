@@ -13,7 +13,7 @@ from memwatch.collectors.numa import parse_node
 from memwatch.collectors.zram import parse_mm_stat
 from memwatch.drivers.amd.sysfs import build_region, parse_figure
 from memwatch.library.host import Ram, parse_meminfo
-from memwatch.linux.files import Roots
+from memwatch.linux.files import ParseError, Roots
 from memwatch.model import Absent, Bytes, Pool, Quality
 from memwatch.snapshot import Swap
 from support.paths import MACHINES
@@ -152,6 +152,12 @@ def test_reported_meminfo_gives_what_is_available(
     library = parse_meminfo(meminfo.encode())
     assert isinstance(library, Ram)
     assert (library.available_bytes, library.quality) == (available_kib << 10, quality)
+
+
+def test_empty_meminfo_is_named_as_empty(tmp_path: Path) -> None:
+    """lxcfs without a memory controller on its host: no memory of 0 bytes (lxc/lxcfs#30)."""
+    with pytest.raises(ParseError, match="meminfo is empty"):
+        read(tmp_path, "")
 
 
 def test_swap_line_without_a_blank_costs_the_swap_only(tmp_path: Path) -> None:
