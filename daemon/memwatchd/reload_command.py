@@ -11,11 +11,13 @@ from pathlib import Path
 
 import msgspec
 
+from memwatch.runtime.regular_file import read_regular
 from memwatchd.config_keeper import ReloadResult, result_file
 
 # The daemon answers within a tick; reading secrets from a slow file system takes longer. systemd waits for 60 s.
 WAIT_SECONDS = 45.0
 PAUSE_SECONDS = 0.02
+MAX_RESULT_BYTES = 1 << 20
 
 
 class ReloadError(Exception):
@@ -51,6 +53,6 @@ def reload(environ: Mapping[str, str]) -> None:
 
 def read_result(file: Path) -> ReloadResult | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=ReloadResult)
+        return msgspec.json.decode(read_regular(file, MAX_RESULT_BYTES), type=ReloadResult)
     except (OSError, ValueError):
         return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 import os
 import pwd
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from memwatch.runtime.programs import find_program
+from memwatch.runtime.regular_file import read_regular
 from memwatchd.settings.load import DEFAULT_FILE
 from memwatchd.settings.secrets_source import CREDENTIALS
 
@@ -57,7 +58,7 @@ def find_service(ask: Callable[[], str]) -> Service | None:
 
 def ask_systemctl() -> str:
     """Return the unit with its drop-ins, "" without systemd or without the unit."""
-    program = shutil.which("systemctl")
+    program = find_program("systemctl").path
     if program is None:
         return ""
     try:
@@ -132,8 +133,7 @@ def copy_credentials(credentials: Mapping[str, Path], folder: Path, uid: int) ->
     """
     for name, path in credentials.items():
         with suppress(OSError):
-            with path.open("rb") as file:
-                data = file.read(MAX_CREDENTIAL_BYTES)
+            data = read_regular(path, MAX_CREDENTIAL_BYTES)
             descriptor = os.open(folder / os.path.basename(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
             with open(descriptor, "wb") as copy:
                 copy.write(data)

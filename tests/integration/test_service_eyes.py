@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from memwatchd.service_eyes import is_of_service
 from support.daemon_process import MEMWATCHD, run_program
+from support.other_user import OTHER_UID
 
 AS_ROOT = os.geteuid() == 0
 TOKEN = "sixteen-letters-or-more"
@@ -34,6 +37,14 @@ def check(folder: Path, token: str, credentials: str = "") -> subprocess.Complet
 
 
 @pytest.fixture
+def programs() -> Iterator[Path]:
+    """A folder that only root can change, as root runs no program from another one."""
+    with tempfile.TemporaryDirectory(dir="/var/lib" if AS_ROOT else None) as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+@pytest.fixture
 def secret(tmp_path: Path) -> Path:
     file = tmp_path / "token"
     file.write_text(TOKEN)
@@ -41,23 +52,43 @@ def secret(tmp_path: Path) -> Path:
     return file
 
 
-def test_file_that_only_root_reads_is_refused(tmp_path: Path, secret: Path) -> None:
-    checked = check(tmp_path, f"file:{secret}")
+def test_file_that_only_root_reads_is_refused(programs: Path, secret: Path) -> None:
+    checked = check(programs, f"file:{secret}")
 
     assert ("memwatchd: checked as the user daemon of the service" in checked.stderr) is AS_ROOT
     assert ("(Permission denied); let the user of memwatchd read it" in checked.stderr) is AS_ROOT
     assert checked.returncode == (78 if AS_ROOT else 0)
 
 
-def test_credential_of_the_unit_is_read_by_root_for_the_service(tmp_path: Path, secret: Path) -> None:
-    checked = check(tmp_path, "credential:token", f"other:/nowhere token:{secret}")
+def test_credential_of_the_unit_is_read_by_root_for_the_service(programs: Path, secret: Path) -> None:
+    checked = check(programs, "credential:token", f"other:/nowhere token:{secret}")
 
     assert checked.returncode == (0 if AS_ROOT else 78)
     assert TOKEN not in checked.stdout + checked.stderr
 
 
-def test_credential_that_the_unit_does_not_load_is_missing(tmp_path: Path) -> None:
-    assert check(tmp_path, "credential:token").returncode == 78
+def test_credential_that_the_unit_does_not_load_is_missing(programs: Path) -> None:
+    assert check(programs, "credential:token").returncode == 78
+
+
+def test_systemctl_of_another_user_is_not_run(tmp_path: Path) -> None:
+    """Its folder is first on the PATH of root."""
+    program = tmp_path / "systemctl"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o755)
+    if AS_ROOT:
+        os.chown(tmp_path, OTHER_UID, -1)
+    run_program(MEMWATCHD, "--check-config", PATH=f"{tmp_path}:{os.environ['PATH']}")
+
+    assert not (tmp_path / "ran").exists()
+
+
+def test_fifo_as_a_credential_is_missing(programs: Path, tmp_path: Path) -> None:
+    """Root would wait for its writer."""
+    os.mkfifo(tmp_path / "fifo")
+    checked = check(programs, "credential:token", f"token:{tmp_path}/fifo")
+
+    assert checked.returncode == 78
 
 
 def test_draft_is_checked_with_the_rights_of_its_owner(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memwatch.linux.process_files import parse_passwd
+from memwatch.runtime.regular_file import read_regular
 
 MAX_FILE_BYTES = 1 << 20
 MAX_ID = (1 << 32) - 1
@@ -73,6 +74,6 @@ def _changed_at(path: Path) -> int:
 
 
 def _read(path: Path) -> bytes:
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        return file.read(MAX_FILE_BYTES)
+    with contextlib.suppress(OSError):
+        return read_regular(path, MAX_FILE_BYTES)
     return b""

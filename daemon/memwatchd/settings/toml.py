@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from memwatch.options import KeyPath
+from memwatch.runtime.regular_file import NOT_REGULAR, NotRegularError, open_regular
 from memwatchd.settings.toml_errors import describe_toml_error
 from memwatchd.settings.values import why_unreadable
 
@@ -46,9 +46,11 @@ class TomlFile(Struct, frozen=True):
 def read_toml(path: Path) -> TomlFile:
     """Read and parse a file. Raises ConfigFileError."""
     try:
-        with path.open("rb") as file:
-            public = bool(os.fstat(file.fileno()).st_mode & stat.S_IROTH)
+        with open_regular(path) as (file, status):
+            public = bool(status.st_mode & stat.S_IROTH)
             data = file.read(MAX_FILE_BYTES + 1)
+    except NotRegularError:
+        raise ConfigFileError(f"{path} cannot be read (it {NOT_REGULAR}); name a file") from None
     except (OSError, ValueError) as error:
         is_missing = isinstance(error, FileNotFoundError)
         raise ConfigFileError(f"{path} cannot be read {why_unreadable(error)}", is_missing) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -237,10 +238,14 @@ def test_variables_of_kubernetes_are_ignored(tmp_path: Path) -> None:
 
 
 def test_named_file_must_be_readable(tmp_path: Path) -> None:
-    """A configured file that cannot be read is a problem, reported with its reason."""
+    """A configured file that cannot be read is a problem, reported with its reason. A FIFO is not waited for."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
     for name, reason in (
         (tmp_path / "absent", "(No such file or directory); check the name"),
-        (tmp_path, "(Is a directory); name a file in it"),
+        (tmp_path, "(it is not a regular file); name a file"),
+        (Path("/dev/zero"), "(it is not a regular file); name a file"),
+        (fifo, "(it is not a regular file); name a file"),
     ):
         with pytest.raises(SettingsError) as caught:
             load({}, {"MEMWATCHD_CONFIG": str(name)})
