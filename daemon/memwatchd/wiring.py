@@ -6,6 +6,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -40,7 +41,7 @@ from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import Player, ReplayClock
 from memwatchd.recording.recorder import Recorder
-from memwatchd.settings.certificates import certificate_names, tls_context
+from memwatchd.settings.certificates import certificate_names, client_context, tls_context
 from memwatchd.settings.channels import ReceiverSection
 from memwatchd.settings.engines import engine_addresses
 from memwatchd.settings.load import SettingsError
@@ -170,7 +171,8 @@ def create_pusher(
     from memwatchd.otlp.source import PayloadSource
 
     headers = {name: one.text for name, one in otlp.headers.items()}
-    target = Target(otlp.url, otlp.endpoint.origin, otlp.interval.total_seconds(), headers, otlp.ca_file)
+    tls = partial(client_context, otlp.ca_file)
+    target = Target(otlp.url, otlp.endpoint.origin, otlp.interval.total_seconds(), headers, tls)
     return Pusher(target, PayloadSource(lambda: monitor.latest, exporter, labels))
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from prometheus_client.parser import text_string_to_metric_families
 
+from memwatchd.otlp.deadline_adapter import DeadlineAdapter
+from memwatchd.otlp.pusher import create_session
+from memwatchd.settings.certificates import client_context
 from support.certificates import authority, signed_by
 from support.daemon_process import MEMWATCHD, clean_environment, run_program, running_daemon
 from support.otlp_receiver import Push, attributes_of, read_push
 from support.waiting import wait_until
-from support.webhook_receiver import Endless, Site, raw_receiver, receiving
+from support.webhook_receiver import Endless, Site, dripping, raw_receiver, receiving
 
 EACH_SECOND = '[otlp]\ninterval = "1s"\nendpoint = "{endpoint}"\n'
 
@@ -90,7 +99,7 @@ def test_push_over_tls_accepts_only_the_named_authority(tmp_path: Path) -> None:
             assert first_push(site).metrics
         (tmp_path / "other").mkdir()
         with running_daemon(tmp_path / "other", config=config_for(site)) as daemon:
-            daemon.wait_for_log("does not accept metrics (SSLError)")
+            daemon.wait_for_log("does not accept metrics (TLS certificate verification failed: ")
 
 
 def test_redirect_is_not_followed(tmp_path: Path) -> None:
@@ -100,7 +109,7 @@ def test_redirect_is_not_followed(tmp_path: Path) -> None:
         receiving((307, {"Location": other.url})) as site,
         running_daemon(tmp_path, config=config_for(site)) as daemon,
     ):
-        daemon.wait_for_log("does not accept metrics (TooManyRedirects)")
+        daemon.wait_for_log("does not accept metrics (answered 307, a redirect, which is not followed)")
 
     assert not other.deliveries
 
@@ -113,7 +122,7 @@ def test_receiver_that_refuses_is_logged_once_and_its_recovery_too(tmp_path: Pat
         log = daemon.log.read_text()
 
     assert ready == 200
-    assert log.count("does not accept metrics (HTTP 401); check endpoint under [otlp]") == 1
+    assert log.count("does not accept metrics (answered 401); check endpoint under [otlp]") == 1
     assert "/otlp" not in log
     assert "Traceback" not in log
 
@@ -143,6 +152,42 @@ def test_endless_response_is_not_read(tmp_path: Path) -> None:
     assert endless.sent_bytes < 64 << 20
 
 
+def test_dripping_answer_ends_at_the_deadline() -> None:
+    """A head that comes byte by byte does not extend an attempt, and no attempt follows it."""
+    with raw_receiver(dripping) as url:
+        adapter = DeadlineAdapter(client_context)
+        exporter = OTLPMetricExporter(url, timeout=0.5, session=create_session(adapter))
+        began = time.monotonic()
+        result = exporter.export(MetricsData([]))
+        seconds = time.monotonic() - began
+
+    assert (result, adapter.failure) == (MetricExportResult.FAILURE, "no response within 0.5 s")
+    assert seconds >= 0.5
+
+
+def test_daemon_stops_at_once_while_an_answer_drips(tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    def talk(connection: socket.socket) -> None:
+        begun.set()
+        dripping(connection)
+
+    with raw_receiver(talk) as url, running_daemon(tmp_path, config=EACH_SECOND.format(endpoint=url)) as daemon:
+        wait_until(begun.is_set)
+        assert daemon.terminate() == 0
+
+
+def test_fifo_as_authority_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ca.pem")
+    config = tmp_path / "memwatchd.toml"
+    config.write_text(f'[otlp]\nendpoint = "https://127.0.0.1:4318"\nca_file = "{tmp_path}/ca.pem"\n')
+    done = run_program(MEMWATCHD, "--config", config, "--check-config")
+
+    assert done.returncode == 78
+    assert "ca_file" in done.stderr
+    assert "cannot be used: is not a regular file" in done.stderr
+
+
 def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
@@ -150,7 +195,7 @@ def resident_bytes(pid: int) -> int:
 def test_missing_receiver_is_named_with_the_reason(tmp_path: Path) -> None:
     config = EACH_SECOND.format(endpoint="http://127.0.0.1:1")
     with running_daemon(tmp_path, config=config) as daemon:
-        daemon.wait_for_log("http://127.0.0.1:1 does not accept metrics (Connection refused)")
+        daemon.wait_for_log("http://127.0.0.1:1 does not accept metrics (connection refused)")
 
 
 def test_sdk_is_not_imported_without_an_endpoint() -> None:

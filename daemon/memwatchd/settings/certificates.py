@@ -66,6 +66,26 @@ def load_authority(context: ssl.SSLContext, ca_file: str) -> None:
         context.load_verify_locations(name)
 
 
+def client_context(
+    ca_file: str | None, cert_file: str | None = None, key_file: str | None = None
+) -> ssl.SSLContext:
+    """Build the TLS context of a client. Raises InvalidValueError if a file cannot be used."""
+    import ssl  # takes 4.5 MiB, which only https needs
+
+    name = "ca_file"
+    try:
+        with fixed_name(ca_file) if ca_file else contextlib.nullcontext() as authority:
+            context = ssl.create_default_context(cafile=authority)
+        name = "key_file" if key_file else "cert_file"
+        if cert_file is not None:
+            load_chain(context, cert_file, key_file)
+    except (OSError, ValueError) as error:
+        raise InvalidValueError(
+            f"cannot be used: {describe_reason(error)}", ((name,),), has_example=False
+        ) from None
+    return context
+
+
 def certificate_names(cert_file: str, key_file: str | None) -> tuple[str, ...]:
     """Return the DNS names of a certificate, () if it cannot be read.
 

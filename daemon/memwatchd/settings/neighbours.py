@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 from memwatch.client.address import Address, parse_url
 from memwatch.neighbours.book import MAX_NEIGHBOURS
 from memwatch.notify.webhook_payload import Password
 from memwatch.options import Accepts, Converter, InvalidValueError, Section
-from memwatch.runtime.regular_file import fixed_name
 from memwatchd.neighbours.peer import Peer
-from memwatchd.settings.certificates import describe_reason, load_chain
+from memwatchd.settings.certificates import client_context
 from memwatchd.settings.channels import parse_receiver_name
 from memwatchd.settings.secrets_source import password_from
 from memwatchd.settings.section import ContextConverter
@@ -69,24 +67,6 @@ class NeighbourSection(Section, frozen=True, kw_only=True):
             raise InvalidValueError("has no effect without cert_file", (("key_file",),))
         if any(self.files):
             client_context(*self.files)
-
-
-def client_context(ca_file: str | None, cert_file: str | None, key_file: str | None) -> ssl.SSLContext:
-    """Build the TLS context of a client. Raises InvalidValueError if a file cannot be used."""
-    import ssl  # takes 4.5 MiB, which only https needs
-
-    name = "ca_file"
-    try:
-        with fixed_name(ca_file) if ca_file else nullcontext() as authority:
-            context = ssl.create_default_context(cafile=authority)
-        name = "key_file" if key_file else "cert_file"
-        if cert_file is not None:
-            load_chain(context, cert_file, key_file)
-    except (OSError, ValueError) as error:
-        raise InvalidValueError(
-            f"cannot be used: {describe_reason(error)}", ((name,),), has_example=False
-        ) from None
-    return context
 
 
 def refuse_equal_neighbours(neighbours: tuple[NeighbourSection, ...]) -> None:

@@ -10,6 +10,7 @@ from msgspec import field
 
 from memwatch.notify.webhook_payload import Endpoint, Password, parse_password
 from memwatch.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
+from memwatchd.settings.certificates import client_context
 from memwatchd.settings.secrets_source import REFERENCES, SecretContext, look_up
 from memwatchd.settings.section import ContextConverter, checked_endpoint
 from memwatchd.settings.values import parse_file
@@ -82,6 +83,10 @@ class Otlp(Section, frozen=True, kw_only=True):
             ),
         ],
     ] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.ca_file is not None:
+            client_context(self.ca_file)
 
     @property
     def url(self) -> str:
