@@ -39,6 +39,7 @@ from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter
 from memwatchd import wiring
 from memwatchd.config_keeper import ConfigKeeper
+from memwatchd.key_owners import open_key_owners
 from memwatchd.liveness import find_ill
 from memwatchd.neighbours.follower import Follower
 from memwatchd.recording.player import Player, ReplaySleep, play_through
@@ -65,13 +66,14 @@ class Daemon:
         self.player = wiring.open_player(settings, time.time())
         self._host = "" if self.player else read_identity(self.roots).host
         self.live = wiring.build_live_settings(settings, settings, self.player, self._host)
+        self.state = open_state(settings.state.dir) if self.player is None else StateDir(None)
+        self.key_owners = open_key_owners(self.state.folder)
         self.monitor, self.sampler = (
             self._monitor_machine(self.roots) if self.player is None else self._monitor_recording(self.player)
         )
         self.recorder, problems = wiring.open_recorder(settings, self.monitor.identity)
         if problems:
             self.settings = self._started = replace(settings, problems=(*settings.problems, *problems))
-        self.state = open_state(settings.state.dir) if self.player is None else StateDir(None)
         self.config = ConfigKeeper(self.monitor.use_config, self.state.folder)
         self.alerting = self._alerting()
         self.failed_logins = FailedLogins()
@@ -81,7 +83,7 @@ class Daemon:
         self.neighbours = NeighbourBook(self.monitor.identity.host, SystemClock())
         self.monitor.neighbours = self.neighbours.statuses
         self.monitor.machines_left_out = self.neighbours.found.count_left_out
-        self.follower = Follower(self.neighbours)
+        self.follower = Follower(self.neighbours, self._passwd, self.key_owners)
         self.pusher = wiring.create_pusher(settings, self.monitor, self.exporter(), self.labels)
         self.discovery = wiring.open_discovery(settings, self.neighbours, self.monitor.identity.host)
         self.service = Notifier()
@@ -96,7 +98,7 @@ class Daemon:
 
     def _monitor_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         clock = SystemClock()
-        sampler = Sampler(wiring.list_enabled_collectors(self.settings), clock)
+        sampler = Sampler(wiring.list_enabled_collectors(self.settings, self.key_owners), clock)
         ends = ProcessEnds() if roots.procfs == Roots().procfs else None
         own = OwnPressure(os.environ, trim_heap)
         watches = PsiTrigger(roots.procfs / "pressure/memory"), MemoryEvents(roots), own, *([ends] if ends else ())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 from msgspec import Struct
@@ -53,6 +55,39 @@ def open_state(wanted: Path | None) -> StateDir:
         os.close(lock)
         return _reject(wanted, unfit, wanted if unfit == NOT_WRITABLE else None)
     return StateDir(wanted, lock=lock)
+
+
+def read_state_file(folder: Path, name: str, max_bytes: int) -> bytes:
+    """Return the content of a small file that only root and this user can have written. Raises OSError.
+
+    The folder may be one that is not locked: a start reads its last configuration before it opens the folder.
+    """
+    if why := why_exchangeable(folder):
+        raise PermissionError(errno.EPERM, why, str(folder))
+    descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or not (_is_own(found) and _is_own(os.stat(folder))):
+            raise PermissionError(errno.EPERM, "belongs to another user, or is writable by one", name)
+        return file.read(max_bytes)
+
+
+def write_state_file(folder: Path, name: str, data: bytes) -> None:
+    """Replace a small file at once; it is on the disk then. Raises OSError."""
+    descriptor, fresh = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, folder / name)
+    except OSError:
+        os.unlink(fresh)
+        raise
+
+
+def _is_own(found: os.stat_result) -> bool:
+    return found.st_uid in (ROOT, os.geteuid()) and not is_writable_by_others(found)
 
 
 def why_exchangeable(folder: Path, uid: int | None = None) -> str:

@@ -19,6 +19,7 @@ from memwatch.config_state import ConfigState
 from memwatch.history.disk.writer import HistoryWriter
 from memwatch.incidents.store import IncidentStore
 from memwatch.linux.files import Roots
+from memwatch.linux.key_owner import KnownOwners
 from memwatch.linux.pstore import find_crash_records
 from memwatch.monitor.direct_reading import DirectReading
 from memwatch.monitor.identity import Identity
@@ -67,9 +68,9 @@ def build_roots(settings: Settings) -> Roots:
     return Roots(sampling.procfs, sampling.sysfs, sampling.rootfs)
 
 
-def list_enabled_collectors(settings: Settings) -> list[CollectorEntry]:
+def list_enabled_collectors(settings: Settings, key_owners: KnownOwners | None = None) -> list[CollectorEntry]:
     """Return the collectors that are not disabled."""
-    return list_collectors(build_host(settings), settings.collectors.disabled)
+    return list_collectors(build_host(settings, key_owners), settings.collectors.disabled)
 
 
 def build_direct_reading(settings: Settings) -> DirectReading:
@@ -82,14 +83,14 @@ def build_direct_reading(settings: Settings) -> DirectReading:
     return replace(reading, replay=monitor.tick)
 
 
-def build_host(settings: Settings) -> Host:
+def build_host(settings: Settings, key_owners: KnownOwners | None = None) -> Host:
     scan = ScanOptions(
         settings.processes.top,
         settings.processes.interval.total_seconds(),
         settings.processes.command_lines and not settings.web.is_open,  # they may contain passwords
     )
     options = (scan, engine_addresses(settings.engines), *settings.collectors.options)
-    return Host(build_roots(settings), options, size_model=ServedModels().size)
+    return Host(build_roots(settings), options, size_model=ServedModels().size, key_owners=key_owners)
 
 
 def build_rules(settings: Settings, player: Player | None = None) -> MonitorRules:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
-import signal
 import socket
 import struct
 import time
@@ -20,16 +20,19 @@ from memwatch.doctor.checks import run_checks
 from memwatch.doctor.model import Verdict
 from memwatch.engines.records import Engine
 from memwatch.engines.server import NOT_SENT, Address
-from memwatch.linux.key_owner import KeyOwner, is_on_this_machine
+from memwatch.linux.key_owner import MAX_OWNERS, KeyOwner, KeyUse, KnownOwners
+from memwatch.linux.listener_owner import is_on_this_machine
 from memwatch.linux.process_files import Passwd
 from memwatch.linux.tcp_peer import Peer, TcpEnd, find_peer
 from memwatch.model import Absent
 from memwatch.runtime.http_get import GetError
+from memwatchd.key_owners import NAME, open_key_owners, read_owners
 from support import engine_texts as texts
 from support.engine_host import EngineHost
 from support.engine_servers import engine_site
-from support.other_user import CAN_SWITCH, OTHER_UID, become_other
+from support.other_user import CAN_SWITCH, OTHER_UID, server_of_other
 from support.sample_snapshots import calm_workstation
+from support.waiting import wait_until
 
 KEY = "s3cret"
 ME = os.geteuid()
@@ -58,37 +61,16 @@ def ask(collector: Collector) -> Engine:
 
 
 @contextmanager
-def server_of_other(port: int) -> Iterator[int]:
-    """Listen at a port as another user, and answer nothing. Yield a pipe with all that clients send."""
-    source, sink = os.pipe()
-    listening = socket.create_server(("127.0.0.1", port))
-    child = os.fork()
-    if child == 0:
-        try:
-            become_other()
-            while True:
-                accepted, _ = listening.accept()
-                with accepted:
-                    os.write(sink, accepted.recv(1 << 16))
-        finally:
-            os._exit(0)
-    listening.close()
-    os.close(sink)
-    try:
-        yield source
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-@contextmanager
 def connection(listening: socket.socket) -> Iterator[socket.socket]:
     with socket.create_connection(listening.getsockname()[:2]) as connected:
         yield connected
 
 
-def owner_of(peer: Peer, user: str = "", folder: Path = Path("/nowhere")) -> KeyOwner:
-    return KeyOwner("chat", user, Passwd(folder), lambda *_: peer)
+USE = KeyUse("Engine chat", "http://127.0.0.1:8000", "API key", "[[engines]]")
+
+
+def owner_of(peer: Peer, user: str = "", known: KnownOwners | None = None) -> KeyOwner:
+    return KeyOwner(USE, user, Passwd(Path("/nowhere")), known or KnownOwners(), lambda *_: peer)
 
 
 @pytest.mark.parametrize("user", ["", MY_NAME, str(ME)])
@@ -149,7 +131,7 @@ def test_user_who_takes_the_port_over_gets_nothing(host: EngineHost, caplog: pyt
 
 def test_server_that_is_back_gets_its_key_again(host: EngineHost, caplog: pytest.LogCaptureFixture) -> None:
     peers = [Peer(998, True, True), Peer(1002, True, True), Peer(998, True, True)]
-    owner = KeyOwner("chat", "", Passwd(host.root / "etc/passwd"), lambda *_: peers.pop(0))
+    owner = KeyOwner(USE, "", Passwd(host.root / "etc/passwd"), KnownOwners(), lambda *_: peers.pop(0))
     with socket.create_server(("127.0.0.1", 0)) as listening, connection(listening) as connected:
         owner.admit(connected, 0.0)
         with pytest.raises(GetError, match="user 1002 listens there now, before it was 998"):
@@ -165,7 +147,7 @@ def test_key_waits_until_a_process_accepts_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, connection(listening) as connected:
         ends = TcpEnd(*connected.getpeername()), TcpEnd(*connected.getsockname())
         assert find_peer(*ends) == Peer(None, True, False)
-        owner = KeyOwner("chat", "", Passwd(Path("/nowhere")), pause=pauses.append)
+        owner = KeyOwner(USE, "", Passwd(Path("/nowhere")), KnownOwners(), pause=pauses.append)
         with pytest.raises(TimeoutError):
             owner.admit(connected, time.monotonic() - 1)
         accepted, _ = listening.accept()
@@ -185,7 +167,7 @@ def test_connection_that_was_reset_makes_no_one_the_owner() -> None:
             accepted.close()
             return find_peer(theirs, ours)
 
-        owner = KeyOwner("chat", "", Passwd(Path("/nowhere")), find_after_the_reset)
+        owner = KeyOwner(USE, "", Passwd(Path("/nowhere")), KnownOwners(), find_after_the_reset)
         with pytest.raises(ConnectionResetError):
             owner.admit(connected, 0.0)
         with connection(listening) as connected, listening.accept()[0]:
@@ -212,6 +194,57 @@ def test_owner_who_is_not_known(peer: Peer, user: str, why: str) -> None:
             return
         with pytest.raises(GetError, match=why):
             owner_of(peer, user).admit(connected, 0.0)
+
+
+def test_owner_is_not_forgotten_at_a_restart(tmp_path: Path) -> None:
+    """The server is down while memwatchd starts again, and another user listens there."""
+    tmp_path.chmod(0o700)
+    with socket.create_server(("127.0.0.1", 0)) as listening, connection(listening) as connected:
+        owner_of(Peer(998, True, True), known=open_key_owners(tmp_path)).admit(connected, 0.0)
+        wait_until((tmp_path / NAME).exists)
+        with pytest.raises(GetError, match="user 1002 listens there now, before it was 998"):
+            owner_of(Peer(1002, True, True), known=open_key_owners(tmp_path)).admit(connected, 0.0)
+        owner_of(Peer(1002, True, True), "1002", open_key_owners(tmp_path)).admit(connected, 0.0)
+    assert json.loads((tmp_path / NAME).read_bytes())["owners"] == {"[[engines]] http://127.0.0.1:8000": 998}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "it is damaged"),
+        (b'{"version":1,"owners":{"a":"root"}}', "it is damaged"),
+        (b'{"version":1,"owners":[1,2', "it is damaged"),
+        (b'{"version":2,"owners":{}}', "it is of another version"),
+        (json.dumps({"version": 1, "owners": {str(one): one for one in range(999)}}).encode(), "another version"),
+    ],
+)
+def test_file_of_owners_that_cannot_be_used_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes, why: str
+) -> None:
+    """memwatchd starts, and writes it again at the next key."""
+    tmp_path.chmod(0o700)
+    (tmp_path / NAME).write_bytes(content)
+    known = open_key_owners(tmp_path)
+    assert why in caplog.text
+    assert known.first(USE, 7) == 7
+    wait_until(lambda: read_owners(tmp_path) == {USE.id: 7})
+
+
+def test_file_of_owners_that_others_can_write_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / NAME).write_bytes(b'{"version":1,"owners":{"a":1}}')
+    (tmp_path / NAME).chmod(0o666)
+    assert read_owners(tmp_path) == {}
+    assert "is writable by one" in caplog.text
+
+
+def test_number_of_owners_is_limited() -> None:
+    """The oldest are dropped."""
+    known = KnownOwners()
+    uses = [KeyUse("", f"http://127.0.0.1:{port}", "token", "[[neighbours]]") for port in range(MAX_OWNERS + 1)]
+    for use in uses:
+        known.first(use, 1)
+    assert [known.first(use, 2) for use in (uses[0], uses[-1])] == [2, 1]
 
 
 @pytest.mark.parametrize(

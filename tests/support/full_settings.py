@@ -46,6 +46,7 @@ OTHERS: dict[tuple[str, ...], str] = {
     ("neighbours", "spark-2", "name"): '"other"',
     ("neighbours", "spark-2", "url"): '"https://spark-3.example.com:6360"',
     ("neighbours", "spark-2", "token"): '"file:/etc/memwatchd/other-token"',
+    ("neighbours", "spark-2", "user"): '"other"',
     ("neighbours", "spark-2", "ca_file"): '"/etc/memwatchd/other.pem"',
     ("neighbours", "spark-2", "cert_file"): '"/etc/memwatchd/other.pem"',
     ("neighbours", "spark-2", "key_file"): '"/etc/memwatchd/other.key"',

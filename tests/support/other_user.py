@@ -75,6 +75,33 @@ def process_of_other() -> Iterator[int]:
         os.waitpid(child, 0)
 
 
+@contextmanager
+def server_of_other(port: int) -> Iterator[int]:
+    """Listen at a port as another user, and answer nothing. Yield a pipe with all that clients send.
+
+    The caller closes the pipe.
+    """
+    source, sink = os.pipe()
+    listening = socket.create_server(("127.0.0.1", port))
+    child = os.fork()
+    if child == 0:
+        try:
+            become_other()
+            while True:
+                accepted, _ = listening.accept()
+                with accepted:
+                    os.write(sink, accepted.recv(1 << 16))
+        finally:
+            os._exit(0)
+    listening.close()
+    os.close(sink)
+    try:
+        yield source
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 def become_other() -> None:
     if CAN_SWITCH:
         os.setgroups([])

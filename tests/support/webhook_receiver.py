@@ -89,9 +89,15 @@ def receiving(*answers: int | tuple[int, dict[str, str]], certificate: Path | No
 
 
 @contextmanager
-def raw_receiver(talk: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Yield the URL of a receiver that passes every connection to `talk`; an OSError there ends the connection."""
-    listener = socket.create_server(("127.0.0.1", 0))
+def raw_receiver(talk: Callable[[socket.socket], None], path: str = "") -> Iterator[str]:
+    """Yield the URL of a receiver that passes every connection to `talk`; an OSError there ends the connection.
+
+    `path`: of a socket file in place of a port.
+    """
+    listener = socket.create_server(("127.0.0.1", 0)) if not path else socket.socket(socket.AF_UNIX)
+    if path:
+        listener.bind(path)
+        listener.listen()
     connections: list[socket.socket] = []
 
     def serve() -> None:
@@ -106,7 +112,7 @@ def raw_receiver(talk: Callable[[socket.socket], None]) -> Iterator[str]:
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        yield path or f"http://127.0.0.1:{listener.getsockname()[1]}/"
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()

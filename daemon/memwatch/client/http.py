@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
@@ -14,7 +15,9 @@ from msgspec import Struct
 
 from memwatch.client.address import Address
 from memwatch.client.errors import CommandError
+from memwatch.linux.daemon_connection import DaemonConnection, ForeignListenerError
 from memwatch.runtime.daemon_address import read_authorization
+from memwatch.runtime.deadline_socket import connected_until
 from memwatch.runtime.unix_http import UnixConnection
 
 SECONDS = 10.0
@@ -73,17 +76,18 @@ def ask(
     if data is not None:
         headers["Content-Type"] = "application/json"
     try:
-        connection.request(method, address.prefix + path, data, headers)
-        response = connection.getresponse()
-        answer = response.read(MAX_ANSWER_BYTES)
+        with connected_until(connection, time.monotonic() + seconds, MAX_ANSWER_BYTES):
+            connection.request(method, address.prefix + path, data, headers)
+            response = connection.getresponse()
+            answer = response.read(MAX_ANSWER_BYTES)
+    except ForeignListenerError as error:
+        raise CommandError(str(error.strerror)) from None
     except OSError as error:
         raise DaemonUnreachableError(address, error, seconds) from None
     except http.client.HTTPException as error:
         raise RequestDeclinedError(
             f"the response of {address} is not valid HTTP ({type(error).__name__}); check the address"
         ) from None
-    finally:
-        connection.close()
     is_simulated = response.headers["Memwatch-Simulated"] == "true"
     return DaemonResponse(_read(address, response, answer), parse_date(response.headers["Date"]), is_simulated)
 
@@ -97,7 +101,7 @@ def connection_to(address: Address, seconds: float) -> http.client.HTTPConnectio
         return UnixConnection(address.host, seconds)
     if address.scheme == "https":
         return http.client.HTTPSConnection(address.host, address.port, timeout=seconds)
-    return http.client.HTTPConnection(address.host, address.port, timeout=seconds)
+    return DaemonConnection(address.host, address.port, seconds)
 
 
 def describe_reason(error: OSError, seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import sys
 from collections.abc import Callable
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct, field
 
@@ -14,6 +14,9 @@ from memwatch.findings import Findings
 from memwatch.linux.files import Roots
 from memwatch.linux.pci import GpuPids
 from memwatch.options import SwitchableOptions
+
+if TYPE_CHECKING:
+    from memwatch.linux.key_owner import KnownOwners  # takes http.client, which only the collector engines needs
 
 AnyOptions = TypeVar("AnyOptions", bound=Struct)
 
@@ -30,6 +33,7 @@ class Host(Struct, frozen=True):
     """The machine that collectors read, with shared state. `options` holds the settings, one record per type.
 
     `size_model` reads the sizes of a model that a server has loaded, None if it is not wanted.
+    `key_owners` remembers to whom API keys were sent.
     """
 
     roots: Roots = Roots()
@@ -38,6 +42,7 @@ class Host(Struct, frozen=True):
     page_size: int = mmap.PAGESIZE
     gpu_pids: GpuPids = field(default_factory=GpuPids)
     size_model: Callable[[ModelQuery], ModelSizes] | None = None
+    key_owners: KnownOwners | None = None
 
     def options_for(self, kind: type[AnyOptions]) -> AnyOptions:
         """Return the options of this type, or the defaults if none were set."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,8 @@ from memwatch.findings import Findings
 from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.options import Accepts, Converter, Doc, SwitchableOptions, parse_socket
 from memwatch.printable import printable
+from memwatch.runtime.deadline_socket import connected_until
+from memwatch.runtime.http_get import MAX_HEADER_BYTES
 from memwatch.runtime.unix_http import UnixConnection
 
 TIMEOUT_SECONDS = 5.0
@@ -78,15 +81,16 @@ class Collector(BaseCollector):
             if self._has_run and not runs:
                 raise ParseError(f"{self._path}: Docker was stopped, and a request could start it again")
             self._has_run = runs
-            connection.request("GET", "/containers/json")
-            response = connection.getresponse()
-            data = response.read(MAX_ANSWER_BYTES + 1)
+            with connected_until(
+                connection, time.monotonic() + TIMEOUT_SECONDS, MAX_ANSWER_BYTES + MAX_HEADER_BYTES
+            ):
+                connection.request("GET", "/containers/json")
+                response = connection.getresponse()
+                data = response.read(MAX_ANSWER_BYTES + 1)
         except http.client.HTTPException as error:
             raise ParseError(f"{self._path}: {type(error).__name__} instead of an HTTP response") from None
         except OSError as error:
             raise ParseError(f"{self._path}: {error.strerror or 'timed out'}") from None
-        finally:
-            connection.close()
         if response.status != http.HTTPStatus.OK:
             raise ParseError(f"{self._path}: status {response.status} instead of a list of containers")
         if len(data) > MAX_ANSWER_BYTES:

@@ -18,13 +18,13 @@ from memwatch.engines.exchange import SHARE_SECONDS, run_all
 from memwatch.engines.kinds import KIND_BY_NAME
 from memwatch.engines.model_reader import ModelReader
 from memwatch.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
-from memwatch.engines.server import Address, EngineServer, SizeModel
+from memwatch.engines.server import KEY, Address, EngineServer, SizeModel
 from memwatch.findings import Findings
 from memwatch.linux.accounts import Accounts
 from memwatch.linux.engine_processes import EngineProcesses, ServerProcess
 from memwatch.linux.engine_slots import EngineSlots, find_listeners
 from memwatch.linux.files import Roots, SourceUnavailable
-from memwatch.linux.key_owner import KeyOwner
+from memwatch.linux.key_owner import KeyOwner, KeyUse, KnownOwners
 from memwatch.linux.listeners import ListenerTables
 from memwatch.linux.process_files import Passwd
 from memwatch.linux.tcp_peer import NET
@@ -103,6 +103,7 @@ class Collector(BaseCollector):
         net: Path = NET,
         monotonic: Callable[[], float] = time.monotonic,
         resolve: Resolve = socket.getaddrinfo,
+        key_owners: KnownOwners | None = None,
     ) -> None:
         """`net`: the network namespace of this process, which is the only one that can be asked."""
         if not discover and not configured:
@@ -112,8 +113,14 @@ class Collector(BaseCollector):
         self._reader = ModelReader(size_model) if size_model else None
         self._monotonic, self._resolve = monotonic, resolve
         self._passwd = Passwd(roots.rootfs / "etc/passwd")
+        known = key_owners or KnownOwners()
         self._owners = {
-            one.address.url: KeyOwner(one.name, one.address.user, self._passwd)
+            one.address.url: KeyOwner(
+                KeyUse(f"Engine {one.name}", one.address.url, KEY, "[[engines]]"),
+                one.address.user,
+                self._passwd,
+                known,
+            )
             for one in configured
             if one.address.token
         }
@@ -134,7 +141,8 @@ class Collector(BaseCollector):
     @classmethod
     def create(cls, host: Host) -> Collector:
         listed = host.options_for(EngineAddresses).listed
-        return cls(host.roots, host.options_for(Options).discover, listed, host.size_model)
+        discover = host.options_for(Options).discover
+        return cls(host.roots, discover, listed, host.size_model, key_owners=host.key_owners)
 
     def collect(self) -> Findings:
         self._turn += 1

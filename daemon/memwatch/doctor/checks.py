@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from memwatch.config_state import ConfigState
 from memwatch.doctor.model import Check, Verdict
 from memwatch.engines.server import NOT_SENT
+from memwatch.linux.key_owner import TOKEN_NOT_SENT
 from memwatch.listing import LISTS, left_out_texts
 from memwatch.model import Absent, Architecture, Device
 from memwatch.snapshot import CollectorStatus, Snapshot
@@ -46,13 +47,14 @@ _MISSING = {"kmsg": "errors of GPU drivers, and processes that the OOM killer en
 
 
 def run_checks(snapshot: Snapshot) -> Iterator[Check]:
-    """Check pools, devices, processes, model servers, lists and collectors, in this order."""
+    """Check pools, devices, processes, model servers, neighbours, lists and collectors, in this order."""
     yield from _pools(snapshot)
     yield from _gpus(snapshot)
     for device in snapshot.devices:
         yield from _device(device)
     yield from _processes(snapshot)
     yield from _engines(snapshot)
+    yield from _neighbours(snapshot)
     yield from _lists(snapshot)
     yield from check_collectors(snapshot)
 
@@ -142,6 +144,15 @@ def _engines(snapshot: Snapshot) -> Iterator[Check]:
             if NOT_SENT in note:
                 what, _, remedy = note.rstrip(".").partition("; ")
                 yield Check(f"engines.{number}", Verdict.PROBLEM, f"{engine.id}: {what}", remedy or None)
+
+
+def _neighbours(snapshot: Snapshot) -> Iterator[Check]:
+    """Check that the token of each neighbour reaches it."""
+    for number, one in enumerate(snapshot.neighbours):
+        _, found, why = one.text.partition(TOKEN_NOT_SENT)
+        if found:
+            what, _, remedy = why.partition(")")[0].partition("; ")
+            yield Check(f"neighbours.{number}", Verdict.PROBLEM, f"{one.name}: {found}{what}", remedy or None)
 
 
 def check_locked_memory(lock_error: str | None) -> Iterator[Check]:

@@ -41,7 +41,8 @@ DEFECT = "its answers could not be parsed; the log has the reason"
 
 log: logging.Logger = logging.getLogger(__name__)
 NOT_ALLOWED = frozenset({401, 403})
-NOT_SENT = "its API key is not sent"
+KEY = "API key"
+NOT_SENT = f"its {KEY} is not sent"
 WANTS_KEY = "It wants an API key: name it under [[engines]] with its token."
 
 TOO_OFTEN = "The files of its model are read once a minute."

@@ -13,7 +13,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from memwatch.library.never_raise import log_once
+from memwatch.linux.daemon_connection import DaemonConnection, ForeignListenerError
 from memwatch.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url, read_authorization
+from memwatch.runtime.deadline_socket import connected_until
 from memwatch.runtime.unix_http import UnixConnection
 
 Json = Any
@@ -67,27 +69,26 @@ class Daemon:
                 f'MEMWATCH_URL is "{redact_text(url)[:80]}", which is not a daemon\'s URL; '
                 f"for example {TCP_URL} or unix:{SOCKET_FILE}"
             )
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        kind = HTTPSConnection if parts.scheme == "https" else DaemonConnection
         return kind(parts.hostname, parts.port, timeout=seconds), parts.path.rstrip("/")
 
     def _ask(self, method: str, path: str, body: bytes | None, seconds: float, backoff: float) -> Json | None:
-        """Connect within `seconds` and wait up to `backoff` seconds for each part of the response."""
+        """Connect within `seconds` and wait up to `backoff` seconds for the response."""
         if self.is_silent:
             return None
         try:
             connection, prefix = self.connection(seconds)
-            try:
-                connection.connect()
-                connection.sock.settimeout(backoff)
+            with connected_until(connection, time.monotonic() + seconds + backoff, MAX_ANSWER_BYTES):
                 headers = read_authorization(os.environ)
                 if body:
                     headers["Content-Type"] = "application/json"
                 connection.request(method, prefix + path, body, headers)
                 response = connection.getresponse()
                 answer = response.read(MAX_ANSWER_BYTES)
-            finally:
-                connection.close()
             return json.loads(answer) if response.status == 200 else None
+        except ForeignListenerError as error:
+            log_once(str(error.strerror))
+            self.rest()
         except (OSError, HTTPException, RecursionError):
             self.rest()
         except ValueError as error:

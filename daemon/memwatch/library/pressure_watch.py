@@ -16,7 +16,8 @@ from memwatch.library.daemon_client import Daemon, daemon
 from memwatch.library.frameworks import shrink
 from memwatch.library.host import Host, host
 from memwatch.library.machine import list_gpu_pools
-from memwatch.library.never_raise import never_raise
+from memwatch.library.never_raise import log_once, never_raise
+from memwatch.linux.daemon_connection import ForeignListenerError
 from memwatch.model import Absent, Pool
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.printable import printable
@@ -121,6 +122,9 @@ class PressureWatch:
             response = connection.getresponse()
             if response.status == 200:
                 yield from parse_events(response)
+        except ForeignListenerError as error:
+            log_once(str(error.strerror))
+            self._of.rest()
         except OSError:
             self._of.rest()
         finally:

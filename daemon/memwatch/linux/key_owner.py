@@ -1,61 +1,101 @@
-"""The user to whom the API key of a model server is sent.
-
-A port of this machine belongs to any user who listens on it first. While a server is down, its key would go to
-another user. Each connection is therefore looked up before the key is sent: its other end is a socket of the
-process that accepted it, in the table of this network namespace.
-"""
+"""The user to whom memwatchd sends an API key or a token at a loopback URL."""
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import socket
+import threading
 import time
-from collections.abc import Callable
-from ipaddress import ip_address
+from collections.abc import Callable, Mapping
 
-from memwatch.engines.server import NOT_SENT
+from msgspec import Struct
+
+from memwatch.linux.listener_owner import (
+    ELSEWHERE,
+    HIDDEN,
+    REMOTE,
+    Connected,
+    Find,
+    describe_owner,
+    find_owner,
+    is_user,
+    wait_for_owner,
+)
 from memwatch.linux.process_files import Passwd
-from memwatch.linux.tcp_peer import Peer, TcpEnd, find_peer, unmap
-from memwatch.model import Absent
-from memwatch.runtime.deadline_socket import remaining
+from memwatch.linux.tcp_peer import find_peer
 from memwatch.runtime.http_get import GetError
 
 log: logging.Logger = logging.getLogger(__name__)
 
-# Pauses until a server has accepted the connection: an idle one does within 1 ms. Each lookup takes 4 to 10 ms.
-FIRST_PAUSE_SECONDS = 0.005
-MAX_PAUSE_SECONDS = 0.2
-# State of a connection (include/net/tcp_states.h), the first byte of tcp_info.
-ESTABLISHED = 1
-# Stands for every owner outside this network namespace: only root can redirect a port of this machine to there.
-ELSEWHERE = -1
+# The token of a neighbour, in its state.
+TOKEN = "token"  # noqa: S105  a word
+TOKEN_NOT_SENT = f"its {TOKEN} is not sent"
 
-NOT_USER = 'user {found} listens there, not {user}; start the server, or set user = "{found}" under [[engines]]'
-CHANGED = "user {found} listens there now, before it was {user}; start the server, or set user under [[engines]]"
+# Those that are seen first: 32 model servers, 30 neighbours, and as many that were configured before.
+MAX_OWNERS = 128
+
+NOT_USER = 'user {found} listens there, not {user}; start the server, or set user = "{found}" under {table}'
+CHANGED = "user {found} listens there now, before it was {user}; start the server, or set user under {table}"
 NOT_VISIBLE = "the user who listens there is not visible in this container; run memwatchd outside of it"
 IN_OTHER_NETWORK = "it listens in the network of a container, so that its user is not known; remove user"
 
-Find = Callable[[TcpEnd, TcpEnd], Peer]
+
+class KeyUse(Struct, frozen=True):
+    """A secret and its receiver. `title`: the receiver, for the log. `word`: the secret. `table`: its settings."""
+
+    title: str
+    url: str
+    word: str
+    table: str
+
+    @property
+    def not_sent(self) -> str:
+        return f"its {self.word} is not sent"
+
+    @property
+    def id(self) -> str:
+        return f"{self.table} {self.url}"
+
+
+class KnownOwners:
+    """The owner that was seen first for each secret. `keep` gets all of them after a new one. Thread-safe."""
+
+    def __init__(
+        self, owners: Mapping[str, int] | None = None, keep: Callable[[Mapping[str, int]], None] | None = None
+    ) -> None:
+        self._owners = dict(owners or {})
+        self._keep = keep
+        self._lock = threading.Lock()
+
+    def first(self, use: KeyUse, owner: int) -> int:
+        """Return the first owner of a secret: this one if there was none."""
+        with self._lock:
+            known = self._owners.get(use.id)
+            if known is not None:
+                return known
+            for oldest in list(self._owners)[: len(self._owners) - MAX_OWNERS + 1]:
+                del self._owners[oldest]
+            self._owners[use.id] = owner
+            if self._keep is not None:
+                self._keep(dict(self._owners))
+        return owner
 
 
 class KeyOwner:
-    """The owner of one key: the configured `user`, a name or a number, else the first one who was seen."""
+    """The owner of one secret: the configured `user`, a name or a number, else the first one who was seen."""
 
     def __init__(
         self,
-        name: str,
+        use: KeyUse,
         user: str,
         passwd: Passwd,
+        known: KnownOwners,
         find: Find = find_peer,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`name`: that of the engine, for the log."""
-        self._name, self._user = name, user
-        self._passwd = passwd
+        self._use, self._user = use, user
+        self._passwd, self._known = passwd, known
         self._find, self._pause = find, pause
-        self._first: int | None = None
         self._logged = ""
 
     def admit(self, connected: socket.socket, deadline: float) -> None:
@@ -63,58 +103,40 @@ class KeyOwner:
 
         Raises TimeoutError if no process has accepted the connection by the deadline.
         """
-        ours, theirs = (TcpEnd(*name[:2]) for name in (connected.getsockname(), connected.getpeername()))
-        if not is_on_this_machine(ours, theirs):
+        self._check(wait_for_owner(connected, deadline, self._find, self._pause))
+
+    def admits(self, connected: Connected) -> bool:
+        """Return False until a process has accepted the connection. Raises GetError, and OSError after its end."""
+        owner = find_owner(connected, self._find)
+        if owner is not None:
+            self._check(owner)
+        return owner is not None
+
+    def _check(self, owner: int) -> None:
+        if owner == REMOTE:
             return
-        why = self._refuse(self._wait_for_owner(connected, theirs, ours, deadline))
+        why = self._refuse(owner)
         if why and why != self._logged:
-            log.warning("Engine %s: %s: %s", self._name, NOT_SENT, why)
+            log.warning("%s: %s: %s", self._use.title, self._use.not_sent, why)
         elif self._logged and not why:
-            log.info("Engine %s: its API key is sent again", self._name)
+            log.info("%s: its %s is sent again", self._use.title, self._use.word)
         self._logged = why
         if why:
-            raise GetError(f"{NOT_SENT}: {why}")
+            raise GetError(f"{self._use.not_sent}: {why}")
 
-    def _wait_for_owner(self, connected: socket.socket, theirs: TcpEnd, ours: TcpEnd, deadline: float) -> Peer:
-        """Return the other end when a process has accepted it. A connection that has ended has no row either."""
-        pause = FIRST_PAUSE_SECONDS
-        while True:
-            peer = self._find(theirs, ours)
-            if connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != ESTABLISHED:
-                raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-            if peer.is_accepted or not peer.is_here:
-                return peer
-            self._pause(min(pause, remaining(deadline)))
-            pause = min(2 * pause, MAX_PAUSE_SECONDS)
-
-    def _refuse(self, peer: Peer) -> str:
-        """Return why the key is not sent, empty if it is."""
-        if peer.is_here and peer.uid is None:
+    def _refuse(self, owner: int) -> str:
+        """Return why the secret is not sent, empty if it is."""
+        if owner == HIDDEN:
             return NOT_VISIBLE
-        owner = ELSEWHERE if peer.uid is None else peer.uid
+        table = self._use.table
         if self._user:
             if owner == ELSEWHERE:
                 return IN_OTHER_NETWORK
-            is_right = self._user in (str(owner), self._describe(owner))
-            return "" if is_right else NOT_USER.format(found=self._describe(owner), user=self._user)
-        if self._first is None:
-            self._first = owner
-        if owner == self._first:
+            if is_user(owner, self._user, self._passwd):
+                return ""
+            return NOT_USER.format(found=describe_owner(owner, self._passwd), user=self._user, table=table)
+        first = self._known.first(self._use, owner)
+        if owner == first:
             return ""
-        return CHANGED.format(found=self._describe(owner), user=self._describe(self._first))
-
-    def _describe(self, owner: int) -> str:
-        if owner == ELSEWHERE:
-            return "one in a container's network"
-        self._passwd.refresh()
-        name = self._passwd.name(owner)
-        return str(owner) if isinstance(name, Absent) else name
-
-
-def is_on_this_machine(ours: TcpEnd, theirs: TcpEnd) -> bool:
-    """Return True for a connection to loopback, and for one to another address of this machine.
-
-    Both ends have that address then.
-    """
-    here, there = (unmap(ip_address(end.host)) for end in (ours, theirs))
-    return there.is_loopback or here == there
+        found, before = (describe_owner(one, self._passwd) for one in (owner, first))
+        return CHANGED.format(found=found, user=before, table=table)

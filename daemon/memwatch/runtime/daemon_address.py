@@ -10,6 +10,10 @@ SOCKET_NAME = "memwatchd.sock"
 SOCKET_FILE = f"/run/memwatchd/{SOCKET_NAME}"
 TCP_URL = "http://127.0.0.1:6360"
 TOKEN = "MEMWATCH_TOKEN"  # noqa: S105  the name of the variable
+# The user whose daemon gets the token over a port of this machine, a name or a number.
+USER = "MEMWATCH_DAEMON_USER"
+# The user of the unit.
+ACCOUNT = "memwatchd"
 
 
 def default_url(socket_file: str = SOCKET_FILE) -> str:

@@ -5,10 +5,34 @@ from __future__ import annotations
 import io
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
     from _typeshed import WriteableBuffer
+
+
+@contextmanager
+def connected_until(connection: HTTPConnection, deadline: float, max_bytes: int) -> Iterator[None]:
+    """Connect, and end the exchange at the deadline, in seconds of `time.monotonic`. Raises OSError.
+
+    Connecting itself has the timeout of the connection.
+    """
+    try:
+        connection.connect()
+    except BaseException:
+        connection.close()
+        raise
+    plain = connection.sock
+    connection.sock = DeadlineSocket(plain, deadline, max_bytes)
+    try:
+        yield
+    finally:
+        connection.close()
+        plain.close()
 
 
 class DeadlineSocket:

@@ -8,13 +8,16 @@ from typing import Any
 
 from httptools import HttpParserError, HttpResponseParser
 
+from memwatch.linux.key_owner import KeyOwner
+from memwatch.linux.listener_owner import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS
 from memwatch.neighbours.neighbour import Failure
 from memwatch.neighbours.tick import TickError
+from memwatch.runtime.http_get import GetError
 from memwatchd.neighbours.event_parser import EventParser
 from memwatchd.neighbours.peer import Peer
 
 CONNECT_SECONDS = ANSWER_SECONDS = 5.0
-# A stream sends a comment every 15 s at least.
+# A stream sends a comment every 15 s at least. Parts of one do not count: a byte now and then is no answer.
 QUIET_SECONDS = 20.0
 MAX_HEAD_BYTES = 16 << 10
 # 20 ticks a second at most have 20 KiB. More is read later: the sender waits.
@@ -47,7 +50,7 @@ class Connection(asyncio.Protocol):
         self._events = EventParser()
         self._type = b""
         self._answered = False
-        self._head_bytes = 0
+        self.head_bytes: int = 0
         self._window_at = self._heard_at = asyncio.get_running_loop().time()
         self._window_bytes = 0
         self._transport: asyncio.Transport | None = None
@@ -55,10 +58,20 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  narrows the type
         self._transport = transport
-        transport.write(self._peer.request())
+        transport.pause_reading()  # nothing is taken from a listener before it may have the token
+
+    async def request(self, owner: KeyOwner | None) -> None:
+        """Send the request. With an owner, wait until the listener is known. Raises GetError and OSError."""
+        assert self._transport is not None  # noqa: S101  made before the connection is returned
+        pause = FIRST_PAUSE_SECONDS
+        while owner is not None and not owner.admits(self._transport.get_extra_info("socket")):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+        self._heard_at = asyncio.get_running_loop().time()
+        self._transport.write(self._peer.request())
+        self._resume()
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
         self._limit_rate(len(data))
         try:
             self._parser.feed_data(data)
@@ -68,8 +81,8 @@ class Connection(asyncio.Protocol):
             self._end("refused", f"it sends {cause}" if cause else "it does not answer in HTTP")
             return
         if not self._answered:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
+            self.head_bytes += len(data)
+            if self.head_bytes > MAX_HEAD_BYTES:
                 self._end("refused", f"its answer has no end within {MAX_HEAD_BYTES} bytes")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -88,6 +101,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._answered = True
+        self._heard_at = asyncio.get_running_loop().time()
         status = self._parser.get_status_code()
         if status == 200 and self._type == EVENTS:
             return
@@ -97,15 +111,18 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         if self.ended.done():
             return
+        count = self._events.count
         for data in self._events.feed(body):
             self._take(data)
             self.has_ticks = True
+        if self._events.count > count:
+            self._heard_at = asyncio.get_running_loop().time()
 
     def on_message_complete(self) -> None:
         self._end("ended", "its stream ended")
 
     def is_overdue(self, now: float) -> bool:
-        """Return True if nothing came for too long."""
+        """Return True if no head of the answer, or no complete event, came for too long."""
         return now - self._heard_at > (QUIET_SECONDS if self._answered else ANSWER_SECONDS)
 
     def close(self) -> None:
@@ -118,7 +135,7 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def _limit_rate(self, count: int) -> None:
-        now = self._heard_at
+        now = asyncio.get_running_loop().time()
         if now - self._window_at >= PAUSE_SECONDS:
             self._window_at, self._window_bytes = now, 0
         self._window_bytes += count
@@ -131,8 +148,15 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
 
-async def connect(peer: Peer, take: Callable[[bytes], None]) -> Connection:
-    """Open a connection. Raises OSError or TimeoutError."""
+async def connect(peer: Peer, take: Callable[[bytes], None], owner: KeyOwner | None = None) -> Connection:
+    """Open a connection and send the request. Raises OSError, TimeoutError and GetError.
+
+    `owner`: to whom the token may be sent. A lookup takes 4 to 10 ms of the loop, and only for this machine.
+    """
+    return await asyncio.wait_for(_connect(peer, take, owner), CONNECT_SECONDS)
+
+
+async def _connect(peer: Peer, take: Callable[[bytes], None], owner: KeyOwner | None) -> Connection:
     loop = asyncio.get_running_loop()
 
     def create() -> Connection:
@@ -142,8 +166,14 @@ async def connect(peer: Peer, take: Callable[[bytes], None]) -> Connection:
         opening: Any = loop.create_unix_connection(create, peer.host)
     else:
         opening = loop.create_connection(create, peer.host, peer.port, ssl=peer.tls)
-    _, connection = await asyncio.wait_for(opening, CONNECT_SECONDS)
-    return connection  # type: ignore[no-any-return]
+    _, connection = await opening
+    assert isinstance(connection, Connection)  # noqa: S101  narrows the type
+    try:
+        await connection.request(None if peer.scheme == "unix" else owner)
+    except BaseException:  # cancelled as well
+        connection.close()
+        raise
+    return connection
 
 
 def explain(status: int) -> str:
@@ -163,6 +193,8 @@ def explain_error(error: BaseException) -> Failure:
     """Return the reason of a failed connection. What only a change of the settings can mend is refused."""
     if isinstance(error, TimeoutError | asyncio.TimeoutError):
         return Failure("down", f"no connection within {CONNECT_SECONDS:g} s")
+    if isinstance(error, GetError):  # another user listens: the neighbour itself is down
+        return Failure("down", str(error))
     if certificate := getattr(error, "verify_message", ""):
         remedy = "use a name of its certificate in url" if "mismatch" in certificate else "check ca_file"
         return Failure("refused", f"TLS certificate verification failed: {certificate.rstrip('.')}; {remedy}")

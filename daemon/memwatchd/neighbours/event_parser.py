@@ -10,10 +10,11 @@ TICK = b"tick"
 
 
 class EventParser:
-    """Collects the body of a stream and returns the data of its ticks."""
+    """Collects the body of a stream and returns the data of its ticks. `count`: all events and comments so far."""
 
     def __init__(self) -> None:
         self._rest = b""
+        self.count: int = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the data of each tick that is complete now. Raises TickError if an event does not end."""
@@ -21,6 +22,7 @@ class EventParser:
         if len(rest) > MAX_EVENT_BYTES:
             raise TickError(f"an event of more than {MAX_EVENT_BYTES} bytes")
         self._rest = rest
+        self.count += len(blocks)
         return [found for block in blocks if (found := parse_tick(block)) is not None]
 
 

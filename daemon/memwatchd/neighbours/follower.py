@@ -8,6 +8,8 @@ import random
 import threading
 from collections.abc import Iterable
 
+from memwatch.linux.key_owner import TOKEN, KeyOwner, KeyUse, KnownOwners
+from memwatch.linux.process_files import Passwd
 from memwatch.neighbours.book import NeighbourBook
 from memwatch.runtime.backoff import Backoff
 from memwatch.runtime.worker import ThreadState, Worker
@@ -23,10 +25,14 @@ RESTART_SECONDS = 1.0
 
 
 class Follower:
-    """Follows peers and writes what they send to the book. It has no thread before the first peer."""
+    """Follows peers and writes what they send to the book. It has no thread before the first peer.
 
-    def __init__(self, book: NeighbourBook) -> None:
+    `known`: the users to whom tokens were sent at addresses of this machine.
+    """
+
+    def __init__(self, book: NeighbourBook, passwd: Passwd, known: KnownOwners) -> None:
         self._book = book
+        self._passwd, self._known = passwd, known
         self.peers: tuple[Peer, ...] = ()
         self._worker = Worker(self._run, "neighbours")
         self._links: dict[str, Link] = {}
@@ -115,11 +121,13 @@ class Follower:
     async def _follow(self, peer: Peer) -> None:
         """Follow one peer for ever."""
         loop, backoff = asyncio.get_running_loop(), Backoff(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+        owner = self._owner_for(peer)
         while True:
             link = Link(
                 peer,
                 lambda data: self._book.on_tick(peer.name, data),
                 lambda: self._book.is_late(peer.name),
+                owner,
             )
             self._links[peer.name] = link
             self._book.on_failure(peer.name, await link.follow())
@@ -128,3 +136,10 @@ class Follower:
             backoff.failed(loop.time())
             # Jitter: machines that lost the same neighbour do not return at the same instant.
             await asyncio.sleep(backoff.seconds_left(loop.time()) * random.uniform(0.5, 1.0))  # noqa: S311
+
+    def _owner_for(self, peer: Peer) -> KeyOwner | None:
+        """Return the owner of the token, None without one."""
+        if peer.authorization is None:
+            return None
+        use = KeyUse(f"Neighbour {peer.name}", peer.url, TOKEN, "[[neighbours]]")
+        return KeyOwner(use, peer.user, self._passwd, self._known)

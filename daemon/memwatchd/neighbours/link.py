@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from memwatch.linux.key_owner import KeyOwner
 from memwatch.neighbours.neighbour import Failure
+from memwatch.runtime.http_get import GetError
 from memwatchd.neighbours.connection import Connection, connect, explain_error
 from memwatchd.neighbours.peer import Peer
 
@@ -18,9 +20,12 @@ FURTHER_SECONDS = 2.0
 class Link:
     """Follows a peer until its last connection has ended. `take` raises TickError for invalid data."""
 
-    def __init__(self, peer: Peer, take: Callable[[bytes], None], is_late: Callable[[], bool]) -> None:
+    def __init__(
+        self, peer: Peer, take: Callable[[bytes], None], is_late: Callable[[], bool], owner: KeyOwner | None = None
+    ) -> None:
         self.has_ticks = False
         self._peer, self._take, self._is_late = peer, take, is_late
+        self._owner = owner
         self._attempts: set[asyncio.Task[Failure]] = set()
         self._opened_at = 0.0
         self._ended: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
@@ -55,9 +60,9 @@ class Link:
         own = asyncio.current_task()
         connection: Connection | None = None
         try:
-            connection = await connect(self._peer, lambda data: self._on_tick(data, own))
+            connection = await connect(self._peer, lambda data: self._on_tick(data, own), self._owner)
             return await wait_for_end(connection)
-        except (OSError, asyncio.TimeoutError, UnicodeError) as error:
+        except (OSError, asyncio.TimeoutError, UnicodeError, GetError) as error:
             return explain_error(error)
         finally:
             if connection is not None:

@@ -17,7 +17,8 @@ STREAM = "/api/v1/stream?form=compact"
 class Peer(Struct, frozen=True):
     """A machine to follow. `scheme` is http, https or unix; with unix, `host` is the path of a socket file.
 
-    `prefix`: path of a reverse proxy. `authorization`: the header's value; it is never shown.
+    `prefix`: path of a reverse proxy. `authorization`: the header's value; it is never shown. `user`: to whom it is
+    sent at an address of this machine, empty for the first one who was seen there.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Peer(Struct, frozen=True):
     prefix: str = ""
     authorization: str | None = None
     tls: ssl.SSLContext | None = None
+    user: str = ""
 
     def __repr__(self) -> str:
         return f"Peer({self.name!r}, {self.url!r})"

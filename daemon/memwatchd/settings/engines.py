@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from memwatch.collectors.engines import EngineAddress, EngineAddresses
@@ -12,20 +11,10 @@ from memwatch.options import Accepts, Converter, InvalidValueError, Section
 from memwatchd.settings.channels import parse_receiver_name
 from memwatchd.settings.secrets_source import password_from
 from memwatchd.settings.section import ContextConverter, checked_endpoint
-from memwatchd.settings.values import parse_tuple
+from memwatchd.settings.values import parse_account, parse_tuple
 
 KindName = Literal["vllm", "sglang", "llama.cpp", "ollama", "tgi", "tensorrt-llm", "triton", "openai"]
 MAX_ENGINES = 32
-
-
-# As useradd(8) permits, with the dot that others do.
-USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?")
-
-
-def parse_user(value: object) -> str:
-    if not isinstance(value, str) or not USER.fullmatch(value):
-        raise InvalidValueError('is not the name or the number of a user, in quotes, such as "vllm" or "998"')
-    return value
 
 
 class EngineServer(Section, frozen=True, kw_only=True):
@@ -43,7 +32,7 @@ class EngineServer(Section, frozen=True, kw_only=True):
     ] = None
 
     user: Annotated[
-        str | None, Converter(parse_user), Accepts("the name or the number of a user", '"vllm"', shown=False)
+        str | None, Converter(parse_account), Accepts("the name or the number of a user", '"vllm"', shown=False)
     ] = None
 
     @property

@@ -6,17 +6,13 @@ the token as its digest, so that access is not loosened while the setting of it 
 
 from __future__ import annotations
 
-import os
-import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field
 
-from memwatch.runtime.path_walk import is_writable_by_others
-from memwatchd.state_dir import why_exchangeable
+from memwatchd.state_dir import read_state_file, write_state_file
 
 NAME = "configuration.json"
 VERSION = 1
@@ -50,22 +46,13 @@ class LastGood(Struct, frozen=True):
 
 def read_last_good(folder: Path | None) -> LastGood | None:
     """Return the last good configuration, None if there is none that only root and this user can have written."""
-    if folder is None or why_exchangeable(folder):
+    if folder is None:
         return None
     try:
-        descriptor = os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            found = [os.fstat(descriptor), os.stat(folder)]
-            if not stat.S_ISREG(found[0].st_mode) or not all(is_own(one) for one in found):
-                return None
-            last = msgspec.json.decode(file.read(MAX_BYTES), type=LastGood)
+        last = msgspec.json.decode(read_state_file(folder, NAME, MAX_BYTES), type=LastGood)
     except (OSError, ValueError):
         return None
     return last if last.version == VERSION else None
-
-
-def is_own(found: os.stat_result) -> bool:
-    return found.st_uid in (0, os.geteuid()) and not is_writable_by_others(found)
 
 
 def keep_last_good(folder: Path, last: LastGood) -> None:
@@ -73,13 +60,4 @@ def keep_last_good(folder: Path, last: LastGood) -> None:
     before = read_last_good(folder)
     if before is not None and msgspec.structs.replace(before, unix=last.unix) == last:
         return
-    descriptor, fresh = tempfile.mkstemp(prefix=f".{NAME}.", dir=folder)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(last))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, folder / NAME)
-    except OSError:
-        os.unlink(fresh)
-        raise
+    write_state_file(folder, NAME, msgspec.json.encode(last))

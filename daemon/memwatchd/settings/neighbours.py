@@ -13,7 +13,7 @@ from memwatchd.settings.certificates import client_context
 from memwatchd.settings.channels import parse_receiver_name
 from memwatchd.settings.secrets_source import password_from
 from memwatchd.settings.section import ContextConverter
-from memwatchd.settings.values import parse_file, parse_tuple
+from memwatchd.settings.values import parse_account, parse_file, parse_tuple
 
 if TYPE_CHECKING:
     import ssl
@@ -52,6 +52,9 @@ class NeighbourSection(Section, frozen=True, kw_only=True):
         ContextConverter(password_from),
         Accepts("file:/PATH, credential:NAME or env:NAME of a token", '"file:/etc/memwatchd/spark-2"', shown=False),
     ] = None
+    user: Annotated[
+        str | None, Converter(parse_account), Accepts("the name or the number of a user", '"tunnel"', shown=False)
+    ] = None
     ca_file: Annotated[str | None, Converter(parse_file), PEM] = None
     cert_file: Annotated[str | None, Converter(parse_file), PEM] = None
     key_file: Annotated[str | None, Converter(parse_file), PEM] = None
@@ -61,6 +64,8 @@ class NeighbourSection(Section, frozen=True, kw_only=True):
         return self.ca_file, self.cert_file, self.key_file
 
     def __post_init__(self) -> None:
+        if self.user and not (self.token and self.url.scheme != "unix"):
+            raise InvalidValueError("has no effect without a token and a URL of http or https", (("user",),))
         if any(self.files) and self.url.scheme != "https":
             raise InvalidValueError("certificates need a URL that begins with https", (("url",),))
         if self.key_file and not self.cert_file:
@@ -92,4 +97,5 @@ def _create_peer(one: NeighbourSection, contexts: dict[object, ssl.SSLContext]) 
             contexts[one.files] = client_context(*one.files)
         tls = contexts[one.files]
     login = one.token.authorization(None) if one.token else None
-    return Peer(one.name, str(address), address.scheme, address.host, address.port, address.prefix, login, tls)
+    place = (address.scheme, address.host, address.port, address.prefix)
+    return Peer(one.name, str(address), *place, login, tls, one.user or "")

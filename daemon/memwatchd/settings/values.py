@@ -14,6 +14,8 @@ from memwatch.runtime.file_remedies import remedy_to_read
 
 # Domains that cannot be registered. Of all others one label is not enough: ".com" would allow an attacker's names.
 PRIVATE_DOMAINS = frozenset({"internal", "lan", "local"})
+# As useradd(8) permits, with the dot that others do.
+ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?")
 USER = re.compile(r"[^:\x00-\x1f\x7f]{1,255}")
 
 
@@ -85,6 +87,13 @@ def parse_domain(value: str) -> str:
     if re.fullmatch(r"[0-9.]+", domain):
         raise InvalidValueError
     return domain
+
+
+def parse_account(value: object) -> str:
+    """Parse the name or the number of a user of this machine."""
+    if not isinstance(value, str) or not ACCOUNT.fullmatch(value):
+        raise InvalidValueError('is not the name or the number of a user, in quotes, such as "vllm" or "998"')
+    return value
 
 
 def parse_folder(value: object) -> Path:

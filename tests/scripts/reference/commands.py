@@ -43,6 +43,10 @@ HEADS = {"Exit codes": ("code", "meaning"), "Checks by other programs": ("progra
 CLIENT_VARIABLES = (
     ("MEMWATCH_URL", "the daemon's address, if `--url` does not name one: `http://HOST:PORT` or `unix:/PATH`"),
     ("MEMWATCH_TOKEN", "the token to log in with"),
+    (
+        "MEMWATCH_DAEMON_USER",
+        "name or number of the user who gets it at a port of this machine; by default root, you and memwatchd",
+    ),
 )
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.options import InvalidValueError
-from memwatchd.settings.certificates import certificate_names, tls_context
-from memwatchd.settings.neighbours import client_context
+from memwatchd.settings.certificates import certificate_names, client_context, tls_context
 from support.certificates import authority, signed_by
 
 pytestmark = pytest.mark.process
