@@ -34,6 +34,7 @@ from memwatch.library.host import host
 from memwatch.library.process_peak import KEEP_PEAK
 from memwatch.printable import printable
 from memwatch.render import words as wording
+from memwatch.runtime.own_files import open_own
 
 Json = dict[str, Any]
 SAMPLE_SECONDS = 0.1
@@ -43,6 +44,9 @@ STAGES_SECONDS = 10.0
 # Exit codes as in POSIX shells: cannot be executed, not found, killed by a signal.
 EXIT_NOT_RUN, EXIT_NOT_FOUND, EXIT_SIGNAL = 126, 127, 128
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+ROOT = 0
+# Mode of a report, less those bits that the umask takes.
+MODE = 0o666
 
 COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED)
 PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -102,10 +106,10 @@ def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_j
 def _try(output: Path) -> None:
     """Raise UsageError if the file cannot be written, before the program starts. Keep its content for now."""
     is_there = os.path.lexists(output)
-    if is_there and not os.path.isfile(output):
+    if _is_special(output):
         return  # closing a pipe here would signal end of file to its reader
     try:
-        output.open("ab").close()
+        os.close(_open(output))
     except OSError as error:
         raise click.UsageError(
             f'--output is "{output}", which cannot be written ({describe_reason(error)}); use a file in a '
@@ -114,6 +118,18 @@ def _try(output: Path) -> None:
     if not is_there:
         with suppress(OSError):
             output.unlink()
+
+
+def _is_special(output: Path) -> bool:
+    """Return True for a pipe or a terminal, such as /dev/stdout."""
+    return os.path.lexists(output) and not os.path.isfile(output)
+
+
+def _open(output: Path, flags: int = 0) -> int:
+    """Open a file to write. Root uses no link and no file of another user, who may have put it there."""
+    if os.geteuid() == ROOT:
+        return open_own(output, os.O_WRONLY | flags, MODE)
+    return os.open(output, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, MODE)
 
 
 def _run(command: Sequence[str], poller: SnapshotPoller, peaks: Peaks, group: PeakCgroup | None) -> int:
@@ -172,7 +188,11 @@ def _stages(poller: SnapshotPoller, peaks: Peaks) -> list[Json]:
 def _print(text: str, output: Path | None) -> None:
     try:
         if output is not None:
-            output.write_text(text, encoding="utf-8")
+            if _is_special(output):
+                output.write_text(text, encoding="utf-8")
+                return
+            with open(_open(output, os.O_TRUNC), "w", encoding="utf-8") as file:
+                file.write(text)
             return
     except OSError as error:
         print_errors([f"cannot write {output} ({describe_reason(error)}); the report is:"])

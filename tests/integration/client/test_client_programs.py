@@ -28,6 +28,7 @@ from support.client_process import SCRIPT, memwatch
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
 from support.dead_address import dead_address
 from support.library_process import roots_environment
+from support.other_user import CAN_SWITCH
 from support.sample_snapshots import critical_gb10
 from support.waiting import MAX_WAIT_SECONDS
 
@@ -191,6 +192,18 @@ def test_output_of_run_is_checked_before_the_program_starts(tmp_path: Path) -> N
     assert 'no/such", which cannot be written (no such file or directory); use a file in a w' in rejected.stderr
     assert [one.name for one in tmp_path.iterdir()] == ["kept"]
     assert kept.read_text() == "the last one"
+
+
+def test_root_writes_no_report_through_a_link(tmp_path: Path) -> None:
+    """A user puts it into the own folder, where root wants the report. For users a link is their own."""
+    target, link = tmp_path / "target", tmp_path / "report"
+    target.write_text("kept")
+    link.symlink_to(target)
+    done = memwatch("run", "--output", str(link), "--", "true", MEMWATCH_URL=f"http://{dead_address()}")
+
+    assert (target.read_text() == "kept") is CAN_SWITCH
+    assert done.returncode == (2 if CAN_SWITCH else 0)
+    assert ('report", which cannot be written (is a link); use' in done.stderr) is CAN_SWITCH
 
 
 def test_report_that_cannot_be_written_is_printed(tmp_path: Path) -> None:
