@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from memwatch.runtime.path_walk import walk
+from memwatch.runtime.path_walk import is_writable_by_others, walk
 from memwatch.runtime.regular_file import READ, NotRegularError, open_descriptor, open_in_root
 
 # As many links as the kernel follows (path_resolution(7)), and entries of a folder that are looked at.
@@ -34,13 +34,15 @@ class UserFiles:
     """The files below one root folder, for a process of one user.
 
     With a `uid`, a file must belong to that user or be readable by everyone, and so must each folder on the way.
-    Without one, this process has the rights of the user, and the kernel checks.
+    Without one, this process has the rights of the user, and the kernel checks. With `links_of`, no link of another
+    user than that is followed.
     """
 
-    def __init__(self, root: int, uid: int | None) -> None:
+    def __init__(self, root: int, uid: int | None, links_of: int | None = None) -> None:
         """`root`: descriptor of the root folder. The caller closes it."""
         self._root = root
         self._uid = uid
+        self._links_of = links_of
 
     def path(self, path: str) -> UserPath:
         return UserPath(self, PurePosixPath("/", path))
@@ -50,6 +52,8 @@ class UserFiles:
         try:
             return self._open(path)
         except OSError:
+            if self._links_of is not None:  # root may know
+                raise
             raise _missing(path) from None
 
     def names(self, path: PurePosixPath) -> list[str]:
@@ -69,7 +73,7 @@ class UserFiles:
             return False
 
     def _open(self, path: PurePosixPath) -> int:
-        found = open_in_root(self._root, str(path), READ) if self._uid is None else None
+        found = open_in_root(self._root, str(path), READ) if self._kernel_checks else None
         if found is None:
             with self._walk(path) as (folder, name):
                 found = open_descriptor(name or ".", folder, READ | os.O_NOFOLLOW)
@@ -80,7 +84,7 @@ class UserFiles:
         raise NotRegularError(path)
 
     def _open_listed(self, path: PurePosixPath) -> int:
-        found = open_in_root(self._root, str(path), _LISTED) if self._uid is None else None
+        found = open_in_root(self._root, str(path), _LISTED) if self._kernel_checks else None
         if found is not None:
             return found
         with self._walk(path) as (folder, name):
@@ -103,9 +107,9 @@ class UserFiles:
                     _close_all(folders, 1)
                 elif part == "..":
                     _close_all(folders, max(1, len(folders) - 1))
-                elif stat.S_ISLNK(mode := self._mode(folders[-1], part)):
+                elif stat.S_ISLNK(mode := (status := self._status(folders[-1], part)).st_mode):
                     links += 1
-                    if links > MAX_LINKS:
+                    if links > MAX_LINKS or self._links_of not in (None, status.st_uid):
                         raise _missing(path)
                     left += reversed(PurePosixPath(os.readlink(part, dir_fd=folders[-1])).parts)
                 elif stat.S_ISDIR(mode):
@@ -119,11 +123,15 @@ class UserFiles:
         finally:
             _close_all(folders, 0)
 
-    def _mode(self, folder: int, name: str) -> int:
-        """Return the mode of an entry. Raises FileNotFoundError if the user may not enter the folder."""
+    @property
+    def _kernel_checks(self) -> bool:
+        return self._uid is None and self._links_of is None
+
+    def _status(self, folder: int, name: str) -> os.stat_result:
+        """Return the status of an entry. Raises FileNotFoundError if the user may not enter the folder."""
         if not self._may(os.fstat(folder), stat.S_IXOTH):
             raise _missing(name)
-        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
     def _may(self, status: os.stat_result, right: int) -> bool:
         return self._uid is None or status.st_uid == self._uid or bool(status.st_mode & right)
@@ -186,15 +194,18 @@ class UserPath:
 def as_owner(path: Path) -> Iterator[Path | UserPath]:
     """Yield the path with the rights of its owner, for root. It is as it is for other users, and for root's files.
 
-    The path is one that a user of a command names. What a folder of another user leads to is that user's choice.
+    The path is one that a user of a command names. What a folder of another user leads to is that user's choice. In
+    a folder of root that others may write to, their links are not followed.
     """
     owner = find_owner(path.absolute()) if os.geteuid() == ROOT else ROOT
-    if owner == ROOT:
+    is_shared = os.geteuid() == ROOT and _is_shared(path)
+    if owner == ROOT and not is_shared:
         yield path
         return
     root = os.open("/", getattr(os, "O_PATH", os.O_RDONLY) | _FOLDER)
     try:
-        yield UserFiles(root, owner).path(str(path.absolute()))
+        files = UserFiles(root, None, links_of=ROOT) if owner == ROOT else UserFiles(root, owner)
+        yield files.path(str(path.absolute()))
     finally:
         os.close(root)
 
@@ -206,6 +217,14 @@ def find_owner(path: Path) -> int:
         for _, found in walk(path):
             owner = found.st_uid or owner
     return owner
+
+
+def _is_shared(path: Path) -> bool:
+    """Return True if other users may put files into the folder, or into that of a file."""
+    with suppress(OSError):
+        folder = path if path.is_dir() else path.parent
+        return is_writable_by_others(folder.stat())
+    return False
 
 
 def _open_folder(name: str, folder: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.linux.user_files import UserFiles, as_owner, find_owner
+from memwatch.linux.user_files import UserFiles, UserPath, as_owner, find_owner
 from memwatch.runtime.regular_file import READ, NotRegularError, open_in_root, open_regular, read_regular
 from support.forked import OPENAT2, call_in_child, refuse_call
 from support.other_user import CAN_SWITCH, OTHER_UID, become_other
@@ -133,13 +133,36 @@ def test_root_reads_a_users_folder_with_the_rights_of_that_user(tmp_path: Path, 
     assert (find_owner(home / "out"), find_owner(secret)) == (OTHER_UID, 0)
 
 
+@pytest.mark.process
+def test_root_follows_no_link_of_a_user_in_a_shared_folder(tmp_path: Path) -> None:
+    """The folder is root's, and everyone may put a file there."""
+    secret, shared = tmp_path / "secret", tmp_path / "shared"
+    secret.write_bytes(b"secret")
+    secret.chmod(0o600)
+    shared.mkdir()
+    shared.chmod(0o1777)
+    for name in ("foreign", "own"):
+        (shared / name).symlink_to(secret)
+    (shared / "file").write_bytes(b"file")
+    if CAN_SWITCH:
+        for name in ("foreign", "file"):
+            os.chown(shared / name, OTHER_UID, -1, follow_symlinks=False)
+    with as_owner(shared) as folder:
+        found = [read_or_none(folder / name) for name in ("foreign", "own", "file")]
+    assert found == [None if CAN_SWITCH else b"secret", b"secret", b"file"]
+
+
 def owner_reads(path: Path) -> bytes | None:
     with as_owner(path) as found:
-        try:
-            with open_regular(found) as (file, _):
-                return file.read()
-        except OSError:
-            return None
+        return read_or_none(found)
+
+
+def read_or_none(path: Path | UserPath) -> bytes | None:
+    try:
+        with open_regular(path) as (file, _):
+            return file.read()
+    except OSError:
+        return None
 
 
 @pytest.mark.process
