@@ -13,7 +13,9 @@ from memwatch.incidents.gatherer import Gatherer
 from memwatch.incidents.records import Incident, Suspect
 from memwatch.incidents.triggers import Observation
 from memwatch.kill_log import ProcessEnd, ServiceKill
+from memwatch.linux.cgroup_kills import CgroupKill
 from memwatch.model import Process
+from memwatch.pressure.oom_kills import NewKills
 from memwatch.snapshot import Level, Pressure, Snapshot
 from support.fakes import GIB
 from support.sample_snapshots import calm_workstation
@@ -70,6 +72,23 @@ def test_kill_of_the_machine_begins_an_incident_beside_those_of_cgroups() -> Non
     )
 
     assert [one.target for one in found] == ["ram"]
+
+
+@pytest.mark.parametrize("rises", [(1, 2, 2), (5,), (1, 1, 1, 1, 1), (20, 3)])
+def test_incident_counts_the_processes_that_counters_of_a_cgroup_report(rises: Sequence[int]) -> None:
+    """Twelve kills in eight seconds were "a process in it and 7 more", those of a container "a process in it"."""
+    gatherer, killed, place = Gatherer(), 0, f"/system.slice/docker-{'1f6b' * 16}.scope"
+    for second, count in enumerate(rises):
+        killed += count
+        kills = NewKills(of_cgroups=(CgroupKill(killed, count, place, 32 << 20),))
+        found = gatherer.add(Observation(float(second), machine(float(second)), kills))
+
+    who = "a process in it" if rises[0] == 1 else f"{rises[0]} processes in it"
+    more = f" and {killed - rises[0]} more" if killed > rises[0] else ""
+    assert [one.sentence for one in found] == [
+        "docker-1f6b1f6b1f6b.scope reached its limit of 32.0 MiB; the kernel killed "
+        f"{who}{more}; System RAM was not involved."
+    ]
 
 
 def test_kill_begins_an_incident_beside_four_targets() -> None:

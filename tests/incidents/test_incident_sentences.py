@@ -65,9 +65,9 @@ def test_victim_that_is_the_cause_is_the_cause_itself() -> None:
     ("others", "end"), [(0, ""), (1, " and 1 more"), (2, " and 2 more")], ids=["alone", "one", "two"]
 )
 def test_other_victims_are_counted(others: int, end: str) -> None:
-    victims = [VICTIM, *(replace(VICTIM, pid=20 + number) for number in range(others))]
+    text = describe_death(DEATH, [VICTIM], others=others)
 
-    assert describe_death(DEATH, victims) == f"the kernel killed gnome-shell (PID 7) with 1.0 GiB{end}"
+    assert text == f"the kernel killed gnome-shell (PID 7) with 1.0 GiB{end}"
 
 
 def with_evidence(text: str) -> Death:

@@ -42,12 +42,13 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
     left = None if lowest is None else lowest.available
     mark = find_mark(one, finding)
     detail = one.describe()
-    sentence = write_sentence(one.kind, one.label, finding, death, victims, left, detail, mark, one.labels)
+    others = 0 if death is None else sum(each.count for each in deaths) + one.more_deaths - death.count
+    sentence = write_sentence(one.kind, one.label, finding, death, victims, left, detail, mark, one.labels, others)
     shown = replace(finding, rise=None) if one.is_of_cgroup else finding
     evidence = [*list_evidence(one.label, shown, deaths), *one.notes, *notes]
     if one.more_deaths:
         evidence.append(
-            f"{one.more_deaths} more reports of kills came after {MAX_DEATHS} victims; these are not listed."
+            f"{one.more_deaths} more processes were killed after {MAX_DEATHS} reports of kills; none is listed."
         )
     if one.kind == "gpu_lost":
         evidence += _list_driver_lines(one)

@@ -49,6 +49,7 @@ class Death(Struct, frozen=True):
     `source`: `kernel`, `cgroup`, `count`, `end`, `program`, or the service. `place`: the cgroup, unit, pod or
     container that was killed, if the line names no process. `tasks`: the largest processes at that time.
     `holding`: the victim as it was listed last. `limit_bytes`: limit of the cgroup, None if it is not known.
+    `count`: processes that were killed, more than one if only their number is known.
     """
 
     victim: Victim
@@ -59,6 +60,7 @@ class Death(Struct, frozen=True):
     tasks: tuple[OomTask, ...] = ()
     holding: Holding | None = None
     limit_bytes: int | None = None
+    count: int = 1
 
     @property
     def is_of_limit(self) -> bool:
@@ -94,7 +96,8 @@ def from_count(number: int, unix: float, is_own: bool) -> Death:
     processes = "1 process" if number == 1 else f"{number} processes"
     text = f"/proc/vmstat: the OOM killer killed {processes}; its log does not name them"
     who = "a process" if number == 1 else processes
-    return Death(Victim(who, None, None, None, None, unix, kind), Killer(kind, text), source="count")
+    victim = Victim(who, None, None, None, None, unix, kind)
+    return Death(victim, Killer(kind, text), source="count", count=number)
 
 
 def from_cgroup(kill: CgroupKill, unix: float, known: Victim | None = None) -> Death:
@@ -109,6 +112,7 @@ def from_cgroup(kill: CgroupKill, unix: float, known: Victim | None = None) -> D
         "cgroup",
         place=kill.cgroup,
         limit_bytes=kill.limit_bytes,
+        count=1 if known else kill.count,
     )
 
 

@@ -15,6 +15,8 @@ from memwatch.kernel_log import shorten_cgroup
 from memwatch.kill_log import ProcessEnd
 from memwatch.units import duration
 
+# Sources of deaths of which only the number is known.
+COUNTERS = frozenset({"cgroup", "count"})
 MAX_FRAMES, MAX_DEATHS, MAX_EVENTS, MAX_ENDS = 600, 16, 150, 50
 # The more specific kind is kept.
 RANK: dict[IncidentKind, int] = {
@@ -35,7 +37,7 @@ class OpenIncident(Struct):
     `place`: the pool or share whose figures are read. For an incident about a cgroup that is System RAM, of which
     only the processes in the cgroup count. `bad_at`: boot time of the last trigger, or of the last tick at a
     critical level. `labels`: those of pools and shares, by id. `long`: growth over the last hour by PID, the most
-    that was seen. `more_deaths`: reports of kills beyond MAX_DEATHS.
+    that was seen. `more_deaths`: processes killed beyond MAX_DEATHS reports.
     """
 
     id: str
@@ -106,7 +108,7 @@ class OpenIncident(Struct):
         if len(self.deaths) < MAX_DEATHS:
             self.deaths.append((boottime, death))
         else:
-            self.more_deaths += 1
+            self.more_deaths += death.count
         return True
 
     def add_long(self, boottime: float, suspects: Iterable[Suspect]) -> None:
@@ -145,6 +147,8 @@ def is_same_end(one: Death, other: Death) -> bool:
     first, second = one.victim, other.victim
     if first.pid is not None and second.pid is not None:
         return first.pid == second.pid
+    if one.source == other.source and one.source in COUNTERS:  # it rose twice
+        return False
     if "count" in (one.source, other.source):  # the counter of the kernel and a line of its log
         return {one.source, other.source} <= {"count", "oom_report", "kernel", "runtime_oom"}
     for whole, part in ((one, other), (other, one)):

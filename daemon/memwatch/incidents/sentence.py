@@ -41,11 +41,12 @@ def write_sentence(
     detail: str = "",
     mark: str = "",
     labels: Mapping[str, str] = NO_LABELS,
+    others: int = 0,
 ) -> str:
     """Return the cause, what was left, and the end of the victim, as one sentence.
 
     `detail`: what happened instead of a kill: a lost GPU, a gap in the samples. `mark`: the last mark of a program
-    before the memory went. `labels`: those of the pools, by id.
+    before the memory went. `labels`: those of the pools, by id. `others`: further processes that were killed.
     """
     if kind == "gpu_lost":
         return f"{detail}."
@@ -59,7 +60,7 @@ def write_sentence(
     if kind == "unclean_end" or detail:
         parts.append(detail)
     if death is not None:
-        parts.append(describe_death(death, victims, finding.cause.pid if finding.cause else None, labels))
+        parts.append(describe_death(death, victims, finding.cause.pid if finding.cause else None, labels, others))
         parts.append(NOT_RAM if death.is_of_limit else "")
     return capitalized("; ".join(part for part in parts if part)) + "."
 
@@ -109,6 +110,7 @@ def describe_death(
     victims: Sequence[Victim],
     finding_pid: int | None = None,
     labels: Mapping[str, str] = NO_LABELS,
+    others: int = 0,
 ) -> str:
     """Return the end of the first victim: "the kernel killed gnome-shell (0.3 GiB), which was not the cause"."""
     victim = next((one for one in victims if one.unix == death.victim.unix and one.pid == death.victim.pid), None)
@@ -116,12 +118,13 @@ def describe_death(
     held = "" if victim.held_bytes is None else f" with {size(victim.held_bytes)}"
     if held and victim.device_bytes:
         held += f" and {describe_device_memory(victim.device_bytes, labels)}"
-    who = f"{describe_owner(victim)}{held}"
+    # Of unnamed processes in a cgroup at its limit, the sentence has named the cgroup.
+    is_unnamed = death.is_of_limit and bool(death.cgroup) and victim.pid is None
+    who = f"{victim.who if is_unnamed else describe_owner(victim)}{held}"
     if death.killer.kind == "program":
         text = f"{who} reported that an allocation failed"
     else:
         text = f"{WORDS[death.killer.kind]} killed {who}{_at_limit(death)}"
-    others = len(victims) - 1
     text += f" and {others} more" if others > 0 and victim.is_cause is None else ""
     if victim.is_cause is False:
         caught = next((one for one in victims if one.is_cause), None)
