@@ -135,11 +135,12 @@ def step(
     """Return the next state of all alerts and the notifications to send.
 
     `silences`: those in force. `collectors`: their states. The state is the same object if nothing changed. An
-    alert without a condition at this tick keeps its state, unless it was pending when its source stopped.
+    alert without a condition at this tick keeps its state, unless it was pending when its source stopped. Alerts of
+    a rule that is not enabled any more are dropped: nothing evaluates them, and no receiver gets them.
     """
-    after, notifications = dict(states), []
+    after, notifications = {key: state for key, state in states.items() if key[0] in rules.events}, []
     present = {(condition.rule, condition.target): condition for condition in conditions}
-    inferred = infer_conditions(states, present, now, collectors)
+    inferred = infer_conditions(after, present, now, collectors)
     for key, condition in (*present.items(), *inferred.items()):
         watch = states.get(key)
         if is_calm(watch, condition):

@@ -1,4 +1,5 @@
-"""Generated histories of alerts: readings, hung sources, kill loops, neighbours, restarts, receivers that fail.
+"""Generated histories of alerts: readings, hung sources, kill loops, neighbours, restarts, receivers that fail,
+silences that end early, settings that are reloaded, clocks that are set, machines that sleep.
 
 A history is a plan of steps. `World` holds the facts of one moment; `Run` plays a plan through the product's rules,
 state machine, neighbours, persistence and queues, on a virtual clock.
@@ -27,15 +28,24 @@ from memwatch.neighbours.book import NeighbourBook
 from memwatch.neighbours.neighbour import Failure
 from memwatch.neighbours.tick import SCHEMA, Tick
 from memwatch.notify.manager import new_message
-from memwatch.notify.outbox.queue import DeliveredState, Message, Queue
+from memwatch.notify.outbox.queue import MAX_WAITING, DeliveredState, Message, Queue
 from memwatch.silences import Silence, in_force
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
 from support.fakes import GIB, FakeClock
 from support.generated.choices import Choices
 from support.sample_snapshots import calm_workstation
 
-# Targets of alerts, with their kind and the collector that reads them.
-TARGETS = {"ram": ("system_ram", "meminfo"), "gpu0": ("vram", "nvml")}
+# Targets of alerts, with their kind and the collector that reads them. A GPU is split again by MIG: of two instances
+# one exists at a time, and its memory is as full as that of the one before.
+TARGETS = {
+    "ram": ("system_ram", "meminfo"),
+    "gpu0": ("vram", "nvml"),
+    "gpu1": ("vram", "nvml"),
+    "mig1": ("vram", "nvml"),
+    "mig2": ("vram", "nvml"),
+}
+MIG = ("mig1", "mig2")
+CAN_BE_GONE = ("gpu0", *MIG, "gpu1")
 COLLECTORS = ("meminfo", "nvml")
 SIGNALS = ("", "oom_kill", "floor", "psi_full", "psi", "ttf")
 SIGNAL_LEVELS = {"psi": Level.MEDIUM}
@@ -74,10 +84,11 @@ class Step(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """A whole history."""
+    """A whole history. `queue_size`: messages that the queue of the receiver has room for."""
 
     rules: AlertRules
     steps: tuple[Step, ...]
+    queue_size: int = MAX_WAITING
 
 
 # Names of acts, by how often they are drawn.
@@ -85,6 +96,9 @@ ACTS = (
     *["nothing"] * 2,
     *["ram"] * 6,
     *["gpu0"] * 4,
+    "gpu1",
+    *["mig1"] * 2,
+    "split",
     *["hang"] * 4,
     *["answer"] * 3,
     *["kill"] * 2,
@@ -92,6 +106,10 @@ ACTS = (
     *["restart"] * 3,
     *["receiver"] * 3,
     *["silence"] * 2,
+    "unsilence",
+    *["reload"] * 2,
+    "clock",
+    "sleep",
     *["die"] * 2,
     *["return"] * 2,
     "goodbye",
@@ -104,6 +122,12 @@ ACTS = (
 FORMS = {
     "ram": 4,
     "gpu0": 4,
+    "gpu1": 4,
+    "mig1": 4,
+    "reload": 6,
+    "clock": 6,
+    "sleep": 4,
+    "unsilence": 2,
     "hang": 2,
     "crash": 2,
     "answer": 2,
@@ -123,7 +147,8 @@ def draw_plan(choices: Choices) -> Plan:
     rules = AlertRules(events=EVENTS, repeat_seconds=choices.pick((14_400.0, 0.0, 3600.0)))
     if choices.chance(25):
         rules = replace(rules, again_seconds=0.0, keep_firing_seconds=0.0, pending_seconds=0.0)
-    return Plan(rules, tuple(one for steps in choices.many(24, lambda _: _draw_steps(choices)) for one in steps))
+    steps = tuple(one for steps in choices.many(24, lambda _: _draw_steps(choices)) for one in steps)
+    return Plan(rules, steps, choices.pick((MAX_WAITING, MAX_WAITING, MAX_WAITING, 1)))
 
 
 def _draw_steps(choices: Choices) -> tuple[Step, ...]:
@@ -163,19 +188,22 @@ class Mood(Struct, frozen=True):
 class World(Struct):
     """Facts that the product can see, and those of its receivers. Restarts do not change it.
 
-    `is_stuck`: the first call of a hung collector never ends.
+    `is_stuck`: the first call of a hung collector never ends. `run`: number of the run of the silent machine;
+    `claim` is about the one of number `claim_run`.
     """
 
     moods: dict[str, Mood] = field(default_factory=lambda: dict.fromkeys(TARGETS, Mood()))
     hung: set[str] = field(default_factory=set)
     is_stuck: bool = False
-    gone: bool = False
+    gone: set[str] = field(default_factory=lambda: {MIG[1]})
     kill_loop: bool = False
     kills: int = 0
     is_up: bool = True
     goodbye: bool = False
     is_goodbye_sent: bool = False
     claim: str = ""
+    run: int = 0
+    claim_run: int = 0
     is_liar_up: bool = True
     receiver: int = 0
 
@@ -203,7 +231,7 @@ class Run:
     """One daemon, with restarts, in a world."""
 
     def __init__(self, plan: Plan) -> None:
-        self.rules = plan.rules
+        self.rules, self._queue_size = plan.rules, plan.queue_size
         self.world = World()
         self.clock = FakeClock()
         self.arrived: list[str] = []
@@ -225,7 +253,7 @@ class Run:
         if self._disk.states is not None:
             data = encode_alert_states(*self._disk.states)
             self.states = decode_alert_states(data, self.moment(), f"boot{self._boot}")
-        self.queue = Queue()
+        self.queue = Queue(self._queue_size)
         self.queue.restore([copy.copy(one) for one in self._disk.messages], self._disk.delivered)
         self.knows_goodbye = False
 
@@ -235,9 +263,14 @@ class Run:
     def reboot(self) -> None:
         """Restart the machine: the clock since boot starts over."""
         self._boot += 1
-        self.clock.wall_offset += self.clock.now + 60.0
-        self.clock.now = 20.0
+        self.clock.wall_offset += self.clock.boottime() + 60.0
+        self.clock.now, self.clock.slept = 20.0, 0.0
         self.silences = ()
+
+    def reload(self, rules: AlertRules) -> None:
+        """Use other settings from the next tick on. The queue keeps the alerts that its receiver still wants."""
+        self.rules = rules
+        self.queue.keep_only(lambda alert: alert.partition(" ")[0] in rules.events)
 
     def tick(self, is_written: bool = True, is_sent: bool = True) -> Told:
         """Run a tick. `is_written`: its changes reach the disk. `is_sent`: its notifications are attempted."""
@@ -300,7 +333,7 @@ class Run:
         world = self.world
         self.book.on_read()
         if world.is_up:
-            self.book.on_tick(SILENT, encoded_tick(SILENT, ""))
+            self.book.on_tick(SILENT, encoded_tick(SILENT, world.run, "", 0))
             self.knows_goodbye = world.is_goodbye_sent = False
         elif world.goodbye and not world.is_goodbye_sent:
             self.book.on_failure(SILENT, Failure("ended", "its stream ended"))
@@ -308,14 +341,14 @@ class Run:
         else:
             self.book.on_failure(SILENT, Failure("down", "connection refused"))
         if world.is_liar_up:
-            self.book.on_tick(LIAR, encoded_tick(LIAR, world.claim))
+            self.book.on_tick(LIAR, encoded_tick(LIAR, 0, world.claim, world.claim_run))
 
     def _snapshot(self) -> Snapshot:
         world = self.world
         for collector in COLLECTORS:
             if collector not in world.hung:
                 self.seen.add(collector)
-        base = base_snapshot(frozenset(world.hung), frozenset(self.seen), world.gone)
+        base = base_snapshot(frozenset(world.hung), frozenset(self.seen), frozenset(world.gone))
         present = {pool.id for pool in base.pools if not isinstance(pool.available_bytes, Absent)}
         firing = [target for (rule, target), one in self.states.items() if rule == NEIGHBOUR_SILENT and one.firing]
         return replace(
@@ -354,20 +387,24 @@ def replace_flight(message: Message) -> Message:
 
 
 @lru_cache
-def encoded_tick(host: str, claim: str) -> bytes:
-    sees = {f"run-{SILENT}": claim} if claim else {}
-    fields = {"schema": SCHEMA, "run": f"run-{host}", "host": host, "unix": 1000.0, "interval": 1.0, "level": "low"}
-    return msgspec.json.encode(msgspec.convert({**fields, "sentence": "System RAM is OK", "sees": sees}, Tick))
+def encoded_tick(host: str, run: int, claim: str, claim_run: int) -> bytes:
+    sees = {f"run-{SILENT}-{claim_run}": claim} if claim else {}
+    fields = {"schema": SCHEMA, "run": f"run-{host}-{run}", "host": host, "unix": 1000.0, "interval": 1.0}
+    words = {"level": "low", "sentence": "System RAM is OK"}
+    return msgspec.json.encode(msgspec.convert({**fields, **words, "sees": sees}, Tick))
 
 
 @lru_cache
-def base_snapshot(hung: frozenset[str], seen: frozenset[str], gone: bool) -> Snapshot:
+def base_snapshot(hung: frozenset[str], seen: frozenset[str], gone: frozenset[str]) -> Snapshot:
     """Return the machine's pools: stale ones of a hung collector, none of one that never answered."""
     calm = calm_workstation()
     ram = replace(calm.pools[0], source="meminfo:MemAvailable")
     gpu = Pool("gpu0", PoolKind.VRAM, "VRAM", 80 * GIB, 40 * GIB, 40 * GIB, "nvml:memory_info_v2", Quality.MEASURED)
     pools = []
-    for pool, collector in ((ram, "meminfo"), *(() if gone else ((gpu, "nvml"),))):
+    for name, (_, collector) in TARGETS.items():
+        pool = ram if name == "ram" else replace(gpu, id=name)
+        if name in gone:
+            continue
         if collector in seen:
             pools.append(stale_pool(pool) if collector in hung else pool)
     return replace(calm, pools=tuple(pools), pressure=(), processes=(), owners=(), nodes=())

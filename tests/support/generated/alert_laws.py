@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from memwatch.alerts.rules import FAILED_SECONDS, URGENT, AlertRules
 from memwatch.alerts.sources import STARTING_SECONDS
@@ -25,12 +26,16 @@ from memwatch.alerts.state import (
 from memwatch.clock import Moment
 from memwatch.neighbours.book import HOLD_SECONDS
 from memwatch.neighbours.neighbour import FIRST_SECONDS, MAX_STOPPED_SECONDS, SILENT_SECONDS
+from memwatch.notify.outbox.queue import MAX_WAITING
 from memwatch.silences import Silence, is_silenced
 from memwatch.snapshot import Level, Pressure, Reason
 from support.generated.alert_history import (
+    CAN_BE_GONE,
     CLAIMS,
     COLLECTORS,
+    EVENTS,
     LIAR,
+    MIG,
     SIGNALS,
     SILENT,
     TARGETS,
@@ -117,8 +122,9 @@ class Record(Struct):
 class Laws:
     """Records of a run, and the sentences of laws that it breaks."""
 
-    def __init__(self, rules: AlertRules, moment: Moment) -> None:
+    def __init__(self, rules: AlertRules, moment: Moment, is_queue_small: bool = False) -> None:
         self.rules = rules
+        self.is_queue_small = is_queue_small
         self.records: dict[Key, Record] = {(rule, target): Record() for rule in LEVELS for target in TARGETS}
         self.records |= {("collector.failed", name): Record(wait=FAILED_SECONDS) for name in COLLECTORS}
         self.records[NEIGHBOUR] = Record(urgent=True)
@@ -127,19 +133,21 @@ class Laws:
         self.others["neighbour.silent", LIAR] = Record()
         self.high: dict[str, Level] = {}
         self.heard_at: dict[str, float] = {}
+        self.heard_run: int | None = None
         self.started_at = moment.monotonic
         self.kills: list[str] = []
         self.killed_at: float | None = None
         # Notifications of kills that keep coming, and the times of the latest ones.
         self.kill_rounds = 0
         self.kill_times: list[float] = []
-        # Ids of notifications that have to arrive, and the ends of alerts with the ids of their firing.
+        # Ids of notifications that have to arrive, and the ends of alerts: key, ids of the firing ones, own id.
         self.owed: set[str] = set()
-        self.ends: list[tuple[list[str], str]] = []
+        self.owed_kills: set[str] = set()
+        self.ends: list[tuple[Key, list[str], str]] = []
 
     def on_restart(self, moment: Moment, is_reboot: bool) -> None:
         """Take a start of the daemon. A reboot ends all waits: the timers start over."""
-        self.heard_at, self.started_at = {}, moment.monotonic
+        self.heard_at, self.heard_run, self.started_at = {}, None, moment.monotonic
         for record in (*self.records.values(), *self.others.values()):
             record.seen_at = moment.monotonic if record.firing or record.true_since is not None else None
             if is_reboot:
@@ -148,6 +156,26 @@ class Laws:
                 record.notified_at = moment.monotonic if record.outstanding else None
         if is_reboot:
             self.high, self.killed_at, self.kill_times = {}, None, []
+
+    def on_reload(self, rules: AlertRules) -> None:
+        """Take a reload. Alerts of a rule that no receiver subscribes to any more are over, without a message."""
+        self.rules = rules
+        self.kill_times = []
+        self.ends = [one for one in self.ends if one[0][0] in rules.events]
+        for key, record in (self.records | self.others).items():
+            record.fired = record.fired[-1:]
+            if key[0] not in rules.events:
+                self._forget(record)
+        if KILLED[0] not in rules.events:
+            self.kills, self.killed_at, self.kill_rounds = [], None, 0
+            self.owed -= self.owed_kills
+
+    def _forget(self, record: Record) -> None:
+        self.owed.difference_update(record.episode)
+        record.true_since = record.false_since = record.seen_at = record.notified_at = None
+        record.firing = record.outstanding = False
+        record.fired, record.episode = [], []
+        record.said, record.untold = {}, {}
 
     def on_tick(self, told: Told, run: Run) -> Iterator[str]:
         """Take a tick, and yield one sentence for each law that it breaks."""
@@ -159,7 +187,14 @@ class Laws:
             sent.setdefault((one.rule, one.target), []).append(one)
             yield from complaints_about_message(one, told.snapshot)
         yield from self._check_kills(told, sent.pop(KILLED, []))
+        for key in [key for key in sent if key[0] not in self.rules.events]:
+            yield f"off: {key} is notified although no receiver wants its rule"
         for key, record in self.records.items():
+            if key[0] not in self.rules.events:
+                if key in told.firing:
+                    yield f"off: {key} fires although no receiver wants its rule"
+                self._forget(record)
+                continue
             is_firing = key in told.firing
             yield from self._check_firing(key, record, is_firing, told)
             yield from self._check_due_notification(key, record, is_firing, sent.get(key, []), told)
@@ -172,7 +207,7 @@ class Laws:
         arrived = set(run.arrived)
         if lost := self.owed - arrived:
             yield f"delivery: {len(lost)} notifications never arrive at a receiver that works again"
-        for episode, end in self.ends:
+        for _, episode, end in self.ends:
             if arrived.intersection(episode) and end not in arrived:
                 yield "delivery: a receiver got an alert and never its end"
 
@@ -212,11 +247,15 @@ class Laws:
         for name, is_up in ((SILENT, run.world.is_up), (LIAR, run.world.is_liar_up)):
             if is_up:
                 self.heard_at[name] = at
+        if run.world.is_up:
+            self.heard_run = run.world.run
         heard, other = self.heard_at.get(SILENT), self.heard_at.get(LIAR)
         age = at - (self.started_at if heard is None else heard)
         limit = FIRST_SECONDS if heard is None else SILENT_SECONDS
         is_muted = run.knows_goodbye and age <= MAX_STOPPED_SECONDS
         has_word = bool(run.world.claim) and other is not None and at - other <= SILENT_SECONDS
+        # The word about an earlier run of the machine is none about this one.
+        has_word = has_word and run.world.claim_run == self.heard_run
         record.may_fire = age > limit and not is_muted
         record.is_unseen = not record.may_fire and not is_muted and heard is None
         if not record.may_fire and not record.is_unseen:
@@ -277,6 +316,9 @@ class Laws:
             else:
                 yield from self._check_first(key, record, one, told.at)
             record.on_sent((*one.reasons, *one.new_reasons), told.at)
+            if self.is_queue_small and not one.repeated:  # a full queue keeps the newest message of each alert
+                self.owed.difference_update(record.episode)
+                self.ends = [end for end in self.ends if end[0] != key]
             record.episode.append(one.id)
             if not one.repeated:
                 self.owed.add(one.id)
@@ -310,12 +352,14 @@ class Laws:
             yield f"pair: {key} ends without a notification that it fired"
         record.outstanding, record.said, record.untold = False, {}, {}
         self.owed.difference_update(record.episode)
-        self.ends.append((record.episode, one.id))
+        self.ends.append((key, record.episode, one.id))
         record.episode = []
 
     def _check_kills(self, told: Told, sent: list[Notification]) -> Iterator[str]:
         """Each kill is named, or counted, in the next notification that is due: at growing intervals in a loop."""
         passed = math.inf if self.killed_at is None else told.at - self.killed_at
+        if KILLED[0] not in self.rules.events:
+            return
         if told.events and not self.kills and passed >= NEW_SECONDS:
             self.kill_rounds = 0
         self.kills += [event.text for event in told.events]
@@ -325,7 +369,9 @@ class Laws:
                 yield "flapping: kills are notified sooner than they have to be"
             yield from self._check_kill_texts(one, passed)
             yield from self._check_kill_rate(told.at)
-            self.owed.add(one.id)
+            if not self.is_queue_small:  # a full queue drops events
+                self.owed.add(one.id)
+                self.owed_kills.add(one.id)
             self.killed_at, self.kill_rounds, self.kills = told.at, self.kill_rounds + 1, []
         if is_rested and self.kills:
             if not is_silenced(told.silences, *KILLED):
@@ -371,7 +417,7 @@ def check_history(plan: Plan) -> None:
 def complaints_about(plan: Plan, run: Run | None = None) -> Iterator[str]:
     """Play a history, and yield one sentence for each law that it breaks. `run`: a changed daemon."""
     run = run or Run(plan)
-    laws = Laws(plan.rules, run.moment())
+    laws = Laws(plan.rules, run.moment(), plan.queue_size < MAX_WAITING)
     yield from laws.on_tick(run.tick(), run)
     for step in plan.steps:
         apply(run, laws, step.act)
@@ -399,6 +445,9 @@ def apply(run: Run, laws: Laws, act: Act) -> None:
         run.world.moods[act.name] = Mood(Level(act.number), SIGNALS[act.other])
     elif act.name == "restart":
         restart(run, laws, act.number)
+    elif act.name == "reload":
+        run.reload(RELOADS[act.number](run.rules))
+        laws.on_reload(run.rules)
     elif act.name in CHANGES:
         CHANGES[act.name](run, act)
 
@@ -425,17 +474,58 @@ def _die(run: Run, goodbye: bool) -> None:
 
 
 def _return(run: Run, _: Act) -> None:
+    """Start the machine again, as another run."""
+    if not run.world.is_up:
+        run.world.run += 1
     run.world.is_up, run.world.goodbye, run.world.is_liar_up = True, False, True
 
 
 def _claim(run: Run, act: Act) -> None:
-    run.world.claim = CLAIMS[act.other]
+    run.world.claim, run.world.claim_run = CLAIMS[act.other], run.world.run
 
 
 def _silence(run: Run, act: Act) -> None:
     until = run.clock.boottime() + (10.0, 200.0, 5000.0, 0.0)[act.number]
     target = (None, "ram", "gpu0", "kernel", SILENT, "nvml")[act.other]
-    run.silences = (Silence("sil", 0.0, 0.0, until, target=target),)
+    event = "pressure.critical" if act.number == 1 else None
+    run.silences = (*run.silences[-2:], Silence("sil", 0.0, 0.0, until, event, target))
+
+
+def _unsilence(run: Run, act: Act) -> None:
+    """End all silences, or the first one."""
+    run.silences = () if act.number else run.silences[1:]
+
+
+def _toggled(name: str) -> Callable[[AlertRules], AlertRules]:
+    return lambda rules: replace(rules, events=rules.events ^ {name})
+
+
+# Reloads of the settings: other times, and rules that receivers subscribe to.
+RELOADS: tuple[Callable[[AlertRules], AlertRules], ...] = (
+    lambda rules: replace(rules, pending_seconds=20.0 if rules.pending_seconds < 20 else 0.0),
+    lambda rules: replace(rules, again_seconds=0.0 if rules.again_seconds else 300.0),
+    lambda rules: replace(rules, repeat_seconds=0.0 if rules.repeat_seconds else 600.0),
+    lambda rules: replace(rules, events=EVENTS),
+    _toggled("pressure.critical"),
+    _toggled("kernel.oom_kill"),
+)
+CLOCK_STEPS = (3600.0, -3600.0, -0.5, 86_400.0 * 400, -86_400.0 * 400, 20.0)
+
+
+def _set_clock(run: Run, act: Act) -> None:
+    run.clock.wall_offset += CLOCK_STEPS[act.number]
+
+
+def _sleep(run: Run, act: Act) -> None:
+    """Suspend the machine: the clock since boot goes on, the monotonic one does not."""
+    run.clock.slept += (30.0, 400.0, 7200.0, 200_000.0)[act.number]
+
+
+def _split(run: Run, _: Act) -> None:
+    """Replace an instance of MIG by one with another id."""
+    first, second = MIG if MIG[1] in run.world.gone else MIG[::-1]
+    run.world.gone = run.world.gone - {second} | {first}
+    run.world.moods[second] = run.world.moods[first]
 
 
 def _receiver(run: Run, act: Act) -> None:
@@ -447,7 +537,8 @@ def _kill_loop(run: Run, _: Act) -> None:
 
 
 def _gone(run: Run, act: Act) -> None:
-    run.world.gone = bool(act.number)
+    name = CAN_BE_GONE[act.other % len(CAN_BE_GONE)]
+    run.world.gone = run.world.gone | {name} if act.number else run.world.gone - {name}
 
 
 def _liar_dies(run: Run, _: Act) -> None:
@@ -461,6 +552,10 @@ CHANGES: Mapping[str, Callable[[Run, Act], None]] = {
     "kill_loop": _kill_loop,
     "receiver": _receiver,
     "silence": _silence,
+    "unsilence": _unsilence,
+    "clock": _set_clock,
+    "sleep": _sleep,
+    "split": _split,
     "die": lambda run, _: _die(run, goodbye=False),
     "return": _return,
     "goodbye": lambda run, _: _die(run, goodbye=True),
