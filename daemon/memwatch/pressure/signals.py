@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
@@ -15,6 +16,8 @@ from memwatch.pressure.inputs import DriverErrors, PressureInputs, Target
 from memwatch.snapshot import SHORT_USED, CgroupPressure, Level
 
 MIB = 1 << 20
+# A reason that is over, as `judge.add_age` writes it.
+PAST = re.compile(r"(?P<age>\d+) s ago: (?P<text>.*)", re.DOTALL)
 # An event holds its level for this time; other signals hold theirs for `clear_after_seconds`.
 EVENT_HOLD_SECONDS = 60.0
 PSI_WINDOW_SECONDS = 10.0

@@ -13,6 +13,7 @@ from msgspec import Struct
 from memwatch.accounting.relations import left_of
 from memwatch.events import Event
 from memwatch.model import Absent, Bytes, Device, PoolKind, Process, ShareKind
+from memwatch.pressure.signals import PAST
 from memwatch.processes.growth import ProcessGrowth
 from memwatch.render import words
 from memwatch.render.silence_words import find_notice
@@ -145,7 +146,7 @@ def build_details(snapshot: Snapshot, worst: Pressure) -> tuple[str, ...]:
 
 
 def _detail(reason: Reason) -> str:
-    past, held = words.PAST.fullmatch(reason.text), words.HELD.search(reason.text)
+    past, held = PAST.fullmatch(reason.text), words.HELD.search(reason.text)
     if past:
         return _in_the_past(reason.signal, past)
     if reason.signal == "util":

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from memwatch import units
 from memwatch.drivers.error_words import describe_kind
 from memwatch.model import Absent, Bytes, Process, Vitals
-from memwatch.pressure.signals import full_in
+from memwatch.pressure.signals import PAST, full_in
 from memwatch.snapshot import Level, Pressure, Reason
 
 DASH = "—"
@@ -17,8 +17,6 @@ SIMULATED = "Simulated data: replayed from a recording, not measured on this mac
 # For a carve-out.
 NOT_JUDGED = "no pressure level (the GPU also uses system RAM)"
 LEVEL_LABELS: Mapping[str, str] = {level.word: level.label for level in Level}
-# A reason that is over, as `pressure.judge.add_age` writes it.
-PAST = re.compile(r"(?P<age>\d+) s ago: (?P<text>.*)", re.DOTALL)
 # Why a level is held, as `pressure.hysteresis.describe_hold` writes it.
 HELD = re.compile(r"; (?:calm for \d+ s|\w+ clears (?P<way>after [\d.]+ s below \d+%))")
 DAY_SECONDS = 86_400

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 from msgspec.structs import replace
 
-from memwatch.alerts.rules import AlertRules, Condition, evaluate_rules
+from memwatch.alerts.reasons import describe_news
+from memwatch.alerts.rules import EVENTS, AlertRules, Condition, evaluate_rules
 from memwatch.alerts.sources import OF_MEMORY, STARTING_SECONDS, collectors_of, source_word
 from memwatch.alerts.state import CHANGE_SECONDS, AlertState, Key, Notification, step
 from memwatch.findings import stale_pool
@@ -289,10 +290,43 @@ def test_kill_loop_is_notified_at_growing_intervals_and_its_last_count_when_it_e
 
 def test_kills_that_wait_are_notified_without_their_target() -> None:
     """The limit of memwatchd's own cgroup was removed meanwhile."""
-    alerts, kill = Alerts(), replace(events_of(1, 0), target="cgroup", pending_seconds=3.0)
+    alerts = Alerts(replace(RULES, events=frozenset(EVENTS)))
+    kill = replace(events_of(1, 0), target="cgroup", pending_seconds=3.0)
     sent = [(at, one.target) for at in range(400) for one in alerts.tick(at, *(kill,) * (at in (0, 10)))]
 
     assert sent == [(1, "cgroup"), (301, "cgroup")]
+
+
+def test_new_reasons_have_the_words_of_their_notification() -> None:
+    """Ten seconds after a kill an alert said "now also: full in about 9 s", of a machine with 41 GiB available."""
+    alerts = Alerts()
+    alerts.tick(0.0, critical(USED))
+
+    def reasons(second: int) -> tuple[Reason, ...]:
+        age = "" if second <= 10 else f"{second - 10} s ago: "
+        killed = Reason("oom_kill", f"{age}OOM killer: killed train.py (51210)", Level.CRITICAL)
+        full = Reason("ttf", f"{age}full in about {max(4, 12 - second)} s at the current rate", Level.CRITICAL)
+        return (USED, *([killed] if second >= 10 else []), full)
+
+    sent = [one for second in range(1, 40) for one in alerts.tick(float(second), critical(*reasons(second)))]
+
+    assert [describe_news(one.new_reasons) for one in sent] == [
+        ", now also: OOM killer: killed train.py (51210); full in about 4 s at the current rate (20 s ago)"
+    ]
+
+
+def test_alerts_of_a_rule_that_a_reload_turns_off_are_dropped() -> None:
+    """They were listed as firing for an hour, and then ended as targets that "have not been seen" for that time."""
+    alerts = Alerts()
+    critical = Condition("pressure.critical", "ram", True, level=Level.CRITICAL)
+    assert [one.firing for one in alerts.tick(0.0, critical)] == [True]
+
+    alerts.rules = replace(RULES, events=RULES.events - {"pressure.critical"})
+    assert [one for at in range(1, 4000) for one in alerts.tick(float(at))] == []
+    assert alerts.states == {}
+
+    alerts.rules = RULES
+    assert [one.firing for one in alerts.tick(4000.0, critical)] == [True]
 
 
 def test_events_an_hour_after_the_last_notification_begin_anew() -> None:

@@ -15,7 +15,7 @@ from memwatch.client.terminal.moment import Moment
 from memwatch.client.terminal.state import State
 from memwatch.client.terminal.style import clip_line, plain
 from memwatch.model import Absent
-from memwatch.render import words
+from memwatch.pressure.signals import PAST
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.render.status_line import build_status_line
 from memwatch.render.summary import build_sentence, build_title
@@ -39,7 +39,7 @@ def is_true_now(verdict: Pressure) -> bool:
     """Check that something holds the level now: a signal, or use above the line from which it clears."""
     others = [one for one in verdict.reasons if one.signal != "util"]
     use = [one.text for one in verdict.reasons if one.signal == "util"]
-    return any(not words.PAST.fullmatch(one.text) for one in others) or any("calm for" not in one for one in use)
+    return any(not PAST.fullmatch(one.text) for one in others) or any("calm for" not in one for one in use)
 
 
 @pytest.mark.parametrize("name", NAMES)
