@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from memwatch.alerts.rules import DEFAULT_EVENTS
 from memwatch.config_state import ConfigState
 from memwatch.events import Event
 from memwatch.history.all_series import AllSeries
@@ -251,6 +252,7 @@ class Pages:
             "entries": build_entries(snapshot) if name == "devices" else (),
             "alerting": self._alerting() if name == "alerts" else None,
             "silence_spans": SILENCE_SPANS,
+            "default_events": DEFAULT_EVENTS,
             "notices": notices_of(snapshot),
             "config": self._config(),
             "targets": target_labels(snapshot),
