@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,7 +18,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from memwatchd.otlp.deadline_adapter import DeadlineAdapter
 from memwatchd.otlp.pusher import create_session
-from memwatchd.settings.certificates import client_context
 from support.certificates import authority, signed_by
 from support.daemon_process import MEMWATCHD, clean_environment, run_program, running_daemon
 from support.otlp_receiver import Push, attributes_of, read_push
@@ -155,7 +155,7 @@ def test_endless_response_is_not_read(tmp_path: Path) -> None:
 def test_dripping_answer_ends_at_the_deadline() -> None:
     """A head that comes byte by byte does not extend an attempt, and no attempt follows it."""
     with raw_receiver(dripping) as url:
-        adapter = DeadlineAdapter(client_context)
+        adapter = DeadlineAdapter(ssl.create_default_context)
         exporter = OTLPMetricExporter(url, timeout=0.5, session=create_session(adapter))
         began = time.monotonic()
         result = exporter.export(MetricsData([]))
