@@ -24,18 +24,36 @@ from memwatchd.settings.load import DEFAULT_FILE
 from memwatchd.settings.secrets_source import CREDENTIALS
 
 UNIT, ACCOUNT = "memwatchd.service", "memwatchd"
-KEYS = ("User", "LoadCredential", "ImportCredential")
-SYSTEMCTL_SECONDS = 10.0
-# Where ImportCredential= looks (systemd.exec(5)). Encrypted ones are not read here.
+KEYS = ("User", "LoadCredential", "LoadCredentialEncrypted", "ImportCredential")
+SYSTEMCTL_SECONDS = DECRYPT_SECONDS = 10.0
+# Where ImportCredential= looks, and the others for a name without a folder (systemd.exec(5)). Encrypted ones are in
+# folders of the same names with ".encrypted".
 STORES = ("/etc/credstore", "/run/credstore", "/usr/local/lib/credstore", "/usr/lib/credstore")
 MAX_CREDENTIAL_BYTES = 1 << 20
 
 
+class Credential(Struct, frozen=True):
+    """The file of a credential."""
+
+    path: Path
+    is_encrypted: bool = False
+
+    def read(self, name: str) -> bytes:
+        """Return the credential, decrypted. Raises OSError or SubprocessError."""
+        if not self.is_encrypted:
+            return read_regular(self.path, MAX_CREDENTIAL_BYTES)
+        program = find_program("systemd-creds").path
+        if program is None:
+            raise FileNotFoundError("systemd-creds")
+        command = [program, "decrypt", f"--name={name}", str(self.path), "-"]
+        return subprocess.run(command, capture_output=True, timeout=DECRYPT_SECONDS, check=True).stdout  # noqa: S603
+
+
 class Service(Struct, frozen=True):
-    """The account of the service, and the files of its credentials by name."""
+    """The account of the service, and its credentials by name."""
 
     account: pwd.struct_passwd
-    credentials: Mapping[str, Path] = {}
+    credentials: Mapping[str, Credential] = {}
 
 
 def is_of_service(file: str | None) -> bool:
@@ -80,16 +98,20 @@ def parse_unit(text: str) -> dict[str, list[str]]:
     return found
 
 
-def list_credentials(unit: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, Path]]:
+def list_credentials(unit: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, Credential]]:
     """Yield name and file of each credential of the unit."""
     for pattern in unit["ImportCredential"]:
         for store in reversed(STORES):
-            with suppress(OSError):
-                names = fnmatch.filter(os.listdir(store), pattern)
-                yield from ((name, Path(store, name)) for name in names)
-    for one in unit["LoadCredential"]:
-        name, _, path = one.partition(":")
-        yield name, Path(path or name)
+            for folder, is_encrypted in ((f"{store}.encrypted", True), (store, False)):
+                with suppress(OSError):
+                    names = fnmatch.filter(os.listdir(folder), pattern)
+                    yield from ((name, Credential(Path(folder, name), is_encrypted)) for name in names)
+    for key, suffix in (("LoadCredentialEncrypted", ".encrypted"), ("LoadCredential", "")):
+        for one in unit[key]:
+            name, _, path = one.partition(":")
+            found = [f"{store}{suffix}/{path or name}" for store in STORES]
+            file = path if path.startswith("/") else next(filter(os.path.exists, found), found[0])
+            yield name, Credential(Path(file), bool(suffix))
 
 
 def run_as_service(work: Callable[[], int]) -> int:
@@ -126,14 +148,14 @@ def work_as(service: Service, folder: Path, work: Callable[[], int]) -> int:
     return code
 
 
-def copy_credentials(credentials: Mapping[str, Path], folder: Path, uid: int) -> None:
-    """Copy the credentials that exist, as the service manager does: readable by the user of the service only.
+def copy_credentials(credentials: Mapping[str, Credential], folder: Path, uid: int) -> None:
+    """Copy the credentials that can be read, as the service manager does: for the user of the service only.
 
     The folder is that user's when all files are in it: before, no other program can put a link there.
     """
-    for name, path in credentials.items():
-        with suppress(OSError):
-            data = read_regular(path, MAX_CREDENTIAL_BYTES)
+    for name, credential in credentials.items():
+        with suppress(OSError, subprocess.SubprocessError):
+            data = credential.read(name)
             descriptor = os.open(folder / os.path.basename(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
             with open(descriptor, "wb") as copy:
                 copy.write(data)

@@ -24,14 +24,21 @@ test "$1" = cat || exit 1
 printf '%s\\n' '# memwatchd.service' '[Service]' User=memwatchd LoadCredential=gone:/gone
 printf '%s\\n' '# drop-in' '[Service]' User=daemon LoadCredential= {credentials}
 """
+# Decrypts what is only marked, and checks the name, which is part of an encrypted credential.
+SYSTEMD_CREDS = """#!/bin/sh
+test "$1 $2 $4" = "decrypt --name=token -" || exit 1
+sed -n 's/^encrypted //p' "$3"
+"""
 
 
 def check(folder: Path, token: str, credentials: str = "") -> subprocess.CompletedProcess[str]:
     """Check a token as root would, on a machine whose unit runs as daemon and loads these credentials."""
     program = folder / "systemctl"
-    lines = " ".join(f"LoadCredential={one}" for one in credentials.split())
+    lines = " ".join(f"{'' if '=' in one else 'LoadCredential='}{one}" for one in credentials.split())
     program.write_text(SYSTEMCTL.format(credentials=lines))
     program.chmod(0o755)
+    (folder / "systemd-creds").write_text(SYSTEMD_CREDS)
+    (folder / "systemd-creds").chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
     return run_program(MEMWATCHD, "--check-config", PATH=path, MEMWATCHD_WEB_AUTH_BEARER_TOKEN=token)
 
@@ -64,6 +71,17 @@ def test_credential_of_the_unit_is_read_by_root_for_the_service(programs: Path, 
     checked = check(programs, "credential:token", f"other:/nowhere token:{secret}")
 
     assert checked.returncode == (0 if AS_ROOT else 78)
+    assert TOKEN not in checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize(("text", "is_readable"), [(f"encrypted {TOKEN}", True), ("of another machine", False)])
+def test_encrypted_credential_is_decrypted_as_for_the_service(
+    programs: Path, secret: Path, text: str, is_readable: bool
+) -> None:
+    secret.write_text(text)
+    checked = check(programs, "credential:token", f"LoadCredentialEncrypted=token:{secret}")
+
+    assert checked.returncode == (0 if AS_ROOT and is_readable else 78)
     assert TOKEN not in checked.stdout + checked.stderr
 
 
