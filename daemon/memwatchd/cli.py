@@ -277,7 +277,9 @@ def work(chosen: Sequence[str], as_json: bool, flags: Mapping[str, Any]) -> int:
 
     if not chosen:
         writer = start_logging(settings.log.level, os.environ)
-        return run.serve(settings, lambda: load(flags, os.environ), lambda: writer.dropped)
+        return run.serve(
+            settings, lambda had_file: load(flags, os.environ, had_file=had_file), lambda: writer.dropped
+        )
     start_direct_logging("warning", os.environ)
     return run.test_alert(settings) if "--test-alert" in chosen else run.once(settings, as_json)
 

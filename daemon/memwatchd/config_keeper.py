@@ -49,11 +49,15 @@ class ConfigKeeper:
         self._loaded_unix: float | None = None
         # Problems of the settings in force.
         self._problems: tuple[str, ...] = ()
-        self._is_closed = False
+        # Those that the next start may end, but no reload.
+        self._lasting: tuple[str, ...] = ()
 
     def started(self, settings: Settings) -> None:
         """Take note of the settings of the start."""
-        self._is_closed, self._problems = settings.access_is_closed, settings.problems
+        self._problems = settings.problems
+        self._lasting = tuple(f"{one}; restart memwatchd when that is mended" for one in settings.lasting_problems)
+        if settings.access_is_closed:
+            self._lasting = (ONLY_HERE, *self._lasting)
         event = f"configuration not in force: {settings.problems[0]}" if settings.problems else ""
         if settings.is_as_given:
             self._take(settings, event)
@@ -63,7 +67,7 @@ class ConfigKeeper:
 
     def reloaded(self, settings: Settings) -> None:
         """Take note of new settings that are in force."""
-        self._problems = (ONLY_HERE,) if self._is_closed else ()
+        self._problems = self._lasting
         self._take(settings)
         self._number += 1
         self._write_result(())
@@ -81,9 +85,17 @@ class ConfigKeeper:
     def _take(self, settings: Settings, event: str = "") -> None:
         """Note that the configuration is in force, and keep it."""
         self._loaded_unix = time.time()
+        problem = self._keep(settings)
+        if problem:
+            log.warning("%s", problem)
+            self._problems = (*self._problems, problem)
+            event = event or problem
         self._tell(ConfigState(self._problems, True, self._loaded_unix), event)
+
+    def _keep(self, settings: Settings) -> str:
+        """Keep the configuration for a later start. Return why it cannot be kept, or ""."""
         if self._folder is None:
-            return
+            return ""
         login = settings.web.login
         last = LastGood(
             time.time(),
@@ -95,8 +107,8 @@ class ConfigKeeper:
         try:
             keep_last_good(self._folder, last)
         except OSError as error:
-            why = error.strerror or error
-            log.warning("this configuration cannot be kept for a start with a refused one: %s", why)
+            return f"this configuration cannot be kept for a start with a refused one: {error.strerror or error}"
+        return ""
 
     def _write_result(self, problems: Sequence[str]) -> None:
         """Tell `memwatchd --reload`. Without a folder of the unit there is none to tell."""

@@ -8,8 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from msgspec.structs import replace
-
 from memwatch.build_info import REVISION, __version__
 from memwatch.clock import SystemClock
 from memwatch.doctor.checks import check_collectors
@@ -59,7 +57,7 @@ class Daemon:
     """All parts of a running memwatchd except its web server."""
 
     def __init__(
-        self, settings: Settings, load: Callable[[], Settings], log_lines_dropped: Callable[[], int] = lambda: 0
+        self, settings: Settings, load: Callable[[bool], Settings], log_lines_dropped: Callable[[], int] = lambda: 0
     ) -> None:
         self.settings = self._started = settings
         self.roots = wiring.build_roots(settings)
@@ -72,8 +70,9 @@ class Daemon:
             self._monitor_machine(self.roots) if self.player is None else self._monitor_recording(self.player)
         )
         self.recorder, problems = wiring.open_recorder(settings, self.monitor.identity)
-        if problems:
-            self.settings = self._started = replace(settings, problems=(*settings.problems, *problems))
+        if self.state.complaint and self.state.was_wanted:
+            problems = (*problems, self.state.complaint)
+        self.settings = self._started = settings.with_lasting(problems)
         self.config = ConfigKeeper(self.monitor.use_config, self.state.folder)
         self.alerting = self._alerting()
         self.failed_logins = FailedLogins()
@@ -152,8 +151,8 @@ class Daemon:
             log.error("configuration: %s", problem)
         for warning in filter(None, (*self.settings.warnings, self.live.exposure)):
             log.warning("%s", warning)
-        if self.state.complaint:
-            missed = self.state.was_wanted or self.settings.alerts.receivers
+        if self.state.complaint and not self.state.was_wanted:
+            missed = self.settings.alerts.receivers
             log.log(logging.WARNING if missed else logging.INFO, "%s", self.state.complaint)
         self.alerting.restore()
         self.alerting.start()
@@ -239,7 +238,7 @@ class Daemon:
         """Reload the settings. Keep the old ones if the new ones are invalid or cannot be applied."""
         self.service.reloading()
         try:
-            settings = self._load()
+            settings = self._load(self.settings.file is not None)
             self._use(settings)
             self.config.reloaded(settings)
         except SettingsError as error:

@@ -7,8 +7,6 @@ import os
 import sys
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from memwatch.notify.manager import build_test_notification
 from memwatch.printable import printable
 from memwatch.recording.file_format import RecordingError
@@ -24,8 +22,11 @@ from memwatchd.settings.schema import Settings
 EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
 
 
-def serve(settings: Settings, load: Callable[[], Settings], log_lines_dropped: Callable[[], int]) -> int:
-    """Run the daemon until SIGTERM or SIGINT. SIGHUP calls `load` to reload the settings."""
+def serve(settings: Settings, load: Callable[[bool], Settings], log_lines_dropped: Callable[[], int]) -> int:
+    """Run the daemon until SIGTERM or SIGINT. SIGHUP calls `load` to reload the settings.
+
+    Its argument: the settings of before came from a file.
+    """
     require_limits()
     try:
         sockets, problems = open_sockets(settings.web.listen)
@@ -33,9 +34,8 @@ def serve(settings: Settings, load: Callable[[], Settings], log_lines_dropped: C
         print(f"memwatchd: {printable(str(error))}", file=sys.stderr)
         # A service manager tries again: what has the port may end, and a name may be known later.
         return EXIT_FAILURE if "NOTIFY_SOCKET" in os.environ else EXIT_CONFIGURATION
-    settings = replace(settings, problems=(*settings.problems, *problems))
     try:
-        daemon = Daemon(settings, load, log_lines_dropped)
+        daemon = Daemon(settings.with_lasting(problems), load, log_lines_dropped)
     except (RecordingError, OSError) as error:
         print(f"memwatchd: {printable(str(error))}", file=sys.stderr)
         return EXIT_CONFIGURATION

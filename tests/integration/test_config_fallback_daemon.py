@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.broken_configurations import BREAKAGES, TOKEN, Breakage, good
+from support.broken_configurations import OF_DAEMON, TOKEN, Breakage, good
 from support.daemon_process import MEMWATCHD, RunningDaemon, get, run_program, running_daemon
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
@@ -62,7 +62,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "state/configuration.json").read_bytes().replace(os.fsencode(folder), b"@FOLDER@")
 
 
-@pytest.mark.parametrize("broken", BREAKAGES, ids=lambda one: one.name)
+@pytest.mark.parametrize("broken", OF_DAEMON, ids=lambda one: one.name)
 def test_daemon_watches_and_says_what_is_not_in_force(tmp_path: Path, kept: bytes, broken: Breakage) -> None:
     state = tmp_path / "state"
     state.mkdir(0o700)
@@ -86,7 +86,8 @@ def test_daemon_watches_and_says_what_is_not_in_force(tmp_path: Path, kept: byte
     assert refused == 401
     assert "configuration not in force" in status
     assert [one for one in problems if broken.says in one]
-    assert figures == {"problems": len(problems), "last_reload_successful": 0}
+    assert (figures["problems"], figures["last_reload_successful"]) == (len(problems), broken.is_of_start)
+    assert ("last_reload_success_timestamp_seconds" in figures) == broken.is_of_start
     assert len(events) == 1
     assert "Not in force" in about
 
@@ -164,8 +165,14 @@ def test_recording_that_cannot_be_written_is_off(tmp_path: Path) -> None:
     with running_daemon(tmp_path, *options) as daemon:
         problems = problems_of(daemon)
         figures = read_metrics(daemon)
+        os.kill(daemon.pid, signal.SIGHUP)
+        daemon.wait_for(
+            "/api/v1/events", lambda found: any(one["kind"] == "reloaded" for one in found), headers=BEARER
+        )
+        (after,) = problems_of(daemon)
 
     assert problems[0].startswith("the recording is off: ")
+    assert after == f"{problems[0]}; restart memwatchd when that is mended"
     assert (figures["problems"], figures["last_reload_successful"]) == (1, 1)
 
 

@@ -201,7 +201,7 @@ def test_missing_receiver_is_named_with_the_reason(tmp_path: Path) -> None:
 def test_sdk_is_not_imported_without_an_endpoint() -> None:
     code = (
         "import sys; from memwatchd.daemon import Daemon; from memwatchd.settings.schema import Settings\n"
-        "Daemon(Settings(), Settings).stop()\n"
+        "Daemon(Settings(), lambda _: Settings()).stop()\n"
         "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

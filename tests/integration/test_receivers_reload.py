@@ -275,7 +275,7 @@ def test_failed_reload_keeps_the_old_settings(
     first, second = (settings_from(tmp_path, f"[history]\nlength = '{minutes}m'\n") for minutes in (20, 40))
     answers: list[Exception] = [OSError(errno.EMFILE, "Too many open files"), MemoryError()]
 
-    def load() -> Settings:
+    def load(_had_file: bool) -> Settings:
         if answers:
             raise answers.pop(0)
         return second

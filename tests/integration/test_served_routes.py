@@ -20,7 +20,7 @@ from memwatchd.web_app import create_services
 
 @pytest.fixture
 def app() -> Iterator[FastAPI]:
-    daemon = Daemon(Settings(), Settings)
+    daemon = Daemon(Settings(), lambda _: Settings())
     yield create_api(create_services(daemon, MetricsEndpoint(daemon.monitor, daemon.exporter())))
     daemon.stop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct, field
 
@@ -31,7 +32,9 @@ BOTH = ("ops", "night")
 class Breakage(Struct, frozen=True):
     """`says`: a part of a problem. `receivers`: those that are left.
 
-    `change` edits the text or the files; without it `append` is added to the text.
+    `change` edits the text or the files; without it `append` is added to the text. `seen_by`: the settings, as most
+    ways; a daemon only, which opens sockets; or the service only, whose user is not the one of the files.
+    `mode`: of the configuration. `closes_access`: [web] is at fault.
     """
 
     name: str
@@ -41,6 +44,20 @@ class Breakage(Struct, frozen=True):
     environ: Mapping[str, str] = field(default_factory=dict)
     receivers: tuple[str, ...] = BOTH
     high_percent: float = 77.0
+    seen_by: Literal["settings", "daemon", "service"] = "settings"
+    mode: int = 0o644
+    closes_access: bool = False
+
+    @property
+    def is_of_start(self) -> bool:
+        """True for what only a start tries, so that a check and a reload accept it."""
+        return self.says.startswith(("cannot listen", "the recording", "/etc cannot"))
+
+    @property
+    def lasts(self) -> bool:
+        """True if another start has to end it: a reload of a mended configuration does not."""
+        parts = ("mDNS", "the push over OTLP", "model server")
+        return self.is_of_start or self.closes_access or self.says.startswith(parts)
 
     def apply(self, folder: Path) -> str:
         """Break the files in the folder, and return the new text of the configuration."""
@@ -87,6 +104,16 @@ def as_folder(folder: Path, text: str) -> str:
     return text
 
 
+def as_mode(mode: int) -> Callable[[Path, str], str]:
+    """Give the secret to root with this mode."""
+
+    def change(folder: Path, text: str) -> str:
+        (folder / "secret").chmod(mode)
+        return text
+
+    return change
+
+
 def as_loop(folder: Path, text: str) -> str:
     (folder / "secret").unlink()
     (folder / "secret").symlink_to("secret")
@@ -96,6 +123,8 @@ def as_loop(folder: Path, text: str) -> str:
 OTLP = '[otlp]\nendpoint = "http://127.0.0.1:9"\nheaders = { authorization = "file:/nowhere" }\n'
 ENGINE = '[[engines]]\nname = "chat"\nkind = "vllm"\nurl = "http://127.0.0.1:9"\ntoken = "file:/nowhere"\n'
 PEER = '[[neighbours]]\nname = "spark-2"\nurl = "https://127.0.0.1:9"\nca_file = "/nowhere.pem"\n'
+MTLS = '[web.tls]\nclient_ca_file = "/nowhere.pem"\n'
+RECORDING = '[recording]\nfile = "/nowhere/x"\n'
 PROXY = 'proxy = "file:/nowhere"\n'
 BREAKAGES = (
     Breakage("second table", "web is declared again, first on line 1", "[web]\nmax_streams = 9\n"),
@@ -103,7 +132,12 @@ BREAKAGES = (
     Breakage("half a line", "is not valid TOML", "high_perc"),
     Breakage("text without its quote", "close the text with a quote", '[log]\nlevel = "info\n'),
     Breakage("not UTF-8", "is not UTF-8", change=lambda _, text: text + "# \udcff"),
-    Breakage("no streams", "web.max_streams is 0", change=replacing("[web]", "[web]\nmax_streams = 0")),
+    Breakage(
+        "no streams",
+        "web.max_streams is 0",
+        change=replacing("[web]", "[web]\nmax_streams = 0"),
+        closes_access=True,
+    ),
     Breakage("unknown section", "webb is not a setting", "[webb]\nlisten = []\n"),
     Breakage("unknown key", "did you mean", change=replacing("high_percent", "high_procent")),
     Breakage("value out of bounds", "high_percent is 177", change=replacing("77", "177")),
@@ -140,10 +174,51 @@ BREAKAGES = (
     Breakage("header of OTLP is gone", "the push over OTLP is off", OTLP),
     Breakage("token of a model server is gone", 'model server "chat" is off', ENGINE),
     Breakage("certificate of a neighbour is gone", 'neighbour "spark-2" is off', PEER),
-    Breakage("token is gone", "only this machine has access", change=without("token")),
-    Breakage("token is short", "only this machine has access", change=with_content("token", "short")),
-    Breakage("certificate is gone", "only this machine has access", '[web.tls]\ncert_file = "/nowhere.pem"\n'),
-    Breakage("hosts are bad", "only this machine has access", change=replacing("[web]", '[web]\nhosts = ["a b"]')),
+    Breakage("token is gone", "only this machine has access", change=without("token"), closes_access=True),
+    Breakage(
+        "token is short", "only this machine has access", change=with_content("token", "short"), closes_access=True
+    ),
+    Breakage(
+        "certificate is gone",
+        "only this machine has access",
+        '[web.tls]\ncert_file = "/nowhere.pem"\n',
+        closes_access=True,
+    ),
+    Breakage(
+        "hosts are bad",
+        "only this machine has access",
+        change=replacing("[web]", '[web]\nhosts = ["a b"]'),
+        closes_access=True,
+    ),
+    Breakage("CA of clients without a certificate", "only this machine has access", MTLS, closes_access=True),
+    Breakage("mDNS without its library", "mDNS is off", "[discovery]\nmdns = true\n", seen_by="service"),
+    Breakage(
+        "name that DNS does not know",
+        "cannot listen on name.invalid:6361: ",
+        change=replacing('["', '["name.invalid:6361", "'),
+        seen_by="service",
+    ),
+    Breakage("recording in no folder", "the recording is off: ", RECORDING, seen_by="daemon"),
+    Breakage(
+        "secret of another user",
+        'receiver "ops" is off',
+        change=as_mode(0o600),
+        receivers=("night",),
+        seen_by="service",
+    ),
+    Breakage(
+        "secret of no mode", 'receiver "ops" is off', change=as_mode(0), receivers=("night",), seen_by="service"
+    ),
+    Breakage(
+        "file of another user",
+        "cannot be read (Permission denied)",
+        change=lambda _, text: text,
+        seen_by="service",
+        mode=0o600,
+    ),
+    Breakage("foreign state folder", "/etc cannot be used (", '[state]\ndir = "/etc"\n', seen_by="service"),
     Breakage("unknown variable", "MEMWATCHD_FOO is not a setting", environ={"MEMWATCHD_FOO": "1"}),
     Breakage("bad variable", "MEMWATCHD_LOG_LEVEL", environ={"MEMWATCHD_LOG_LEVEL": "loud"}),
 )
+OF_SETTINGS = tuple(one for one in BREAKAGES if one.seen_by == "settings")
+OF_DAEMON = tuple(one for one in BREAKAGES if one.seen_by != "service")

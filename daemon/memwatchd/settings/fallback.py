@@ -41,6 +41,8 @@ from memwatchd.settings.web import Auth, Web, is_local
 MAX_ROUNDS = 200
 # What is watched: without these keys it would be another machine.
 ROOTS = frozenset({("sampling", name) for name in ("procfs", "sysfs", "rootfs")})
+# Sections of a part of their own, with the words for it.
+PARTS = {"otlp": "the push over OTLP is off", "discovery": "mDNS is off"}
 WHERE_HTTP = tuple(name for name, kind in CHANNELS.items() if issubclass(kind, HttpReceiver))
 
 
@@ -51,14 +53,15 @@ def load_for_start(
 
     Raises SettingsError if nothing can take their place: at a first start, for a flag, or during replay.
     """
+    had_file = had_default_file(flags, environ, default_file)
     try:
-        return load(flags, environ, default_file=default_file)
+        return load(flags, environ, default_file=default_file, had_file=had_file)
     except SettingsError as error:
         refused = error
     if refused.usage or flags.get("demo") or flags.get("replay"):
         raise refused
     problems: list[Problem] = []
-    merged = merge(flags, environ, default_file, problems)
+    merged = merge(flags, environ, default_file, problems, had_file=had_file)
     last = read_last_good(find_state_folder(flags, environ, merged.values))
     found = None if problems else Repair(merged, environ, last).settings()
     if found is None and last is not None:
@@ -66,6 +69,14 @@ def load_for_start(
     if found is None:
         raise refused
     return found
+
+
+def had_default_file(flags: Mapping[str, Any], environ: Mapping[str, str], default_file: Path) -> bool:
+    """Return True if the last start read the default file. If it is missing now, it cannot name a state folder."""
+    if flags.get("demo") or flags.get("replay"):
+        return False
+    last = read_last_good(find_state_folder(flags, environ, {}))
+    return last is not None and last.given.file == str(default_file)
 
 
 def use_last(
@@ -116,6 +127,7 @@ class Repair:
         self._listen: object = None
         self._is_closed = False
         self._receivers_off: list[str] = []
+        self._lasting: list[str] = []
 
     def settings(self) -> Settings | None:
         """Return the settings, None if what is wrong cannot be left out."""
@@ -137,6 +149,7 @@ class Repair:
             is_as_given=False,
             access_is_closed=self._is_closed,
             receivers_off=tuple(self._receivers_off),
+            lasting_problems=tuple(self._lasting),
         )
 
     def _leave_out(self, mistakes: Iterable[Mistake]) -> bool:
@@ -158,6 +171,7 @@ class Repair:
                 self._receivers_off.append(self._name_at(place).strip('"'))
             remove(self._merged.values, place)
         self._problems += found.values()
+        self._lasting += (text for place, text in found.items() if place[0] in (*PARTS, "engines"))
         return True
 
     def _close(self, sentence: str) -> bool:
@@ -180,8 +194,8 @@ class Repair:
             for place, kind in ((path[:3], "receiver"), (path[:2], "model server"), (path[:2], "neighbour")):
                 if self._is_table(place, kind):
                     return {place: f"{kind} {self._name_at(place)} is off"}
-            if path[:1] == ("otlp",):
-                return {("otlp",): "the push over OTLP is off"}
+            if path[0] in PARTS:
+                return {path[:1]: PARTS[str(path[0])]}
         if not self._leaves_out_keys or path[:2] in ROOTS:
             return {}
         keys = [(*path, *key) for key in mistake.refusal.keys] or [path]

@@ -15,6 +15,7 @@ from memwatchd.settings.diff import flat
 from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_RUNTIME, SYSTEMD_STATE, read_environment
 from memwatchd.settings.last_good import Given
 from memwatchd.settings.messages import Problem, ValueOrigin, describe_mistake, dotted
+from memwatchd.settings.renamed_keys import use_successors, use_successors_of_variables
 from memwatchd.settings.schema import Sections, Settings
 from memwatchd.settings.secrets_source import SecretContext
 from memwatchd.settings.section import ContextConverter, is_section, section_keys, unwrap
@@ -49,6 +50,7 @@ class MergedInput(Struct):
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[KeyPath, ValueOrigin] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     def put(self, path: tuple[str, ...], value: object, place: ValueOrigin) -> None:
         """Override a key. A section that is not a table is left as it is; validation rejects it later."""
@@ -70,13 +72,20 @@ class MergedInput(Struct):
         return ValueOrigin(f"{self.file}{f' line {line}' if line else ''}", dotted(path))
 
 
-def load(flags: Mapping[str, Any], environ: Mapping[str, str], *, default_file: Path = DEFAULT_FILE) -> Settings:
+def load(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    default_file: Path = DEFAULT_FILE,
+    had_file: bool = False,
+) -> Settings:
     """Return the settings in force. Raises SettingsError with all problems.
 
-    `flags` has the values of the command line: `config` and the names in FLAGS. None means not given.
+    `flags` has the values of the command line: `config` and the names in FLAGS. None means not given. `had_file`: a
+    default file that is missing was there before. Its login and its receivers must not vanish with it.
     """
     problems: list[Problem] = []
-    merged = merge(flags, environ, default_file, problems)
+    merged = merge(flags, environ, default_file, problems, had_file=had_file)
     context = SecretContext(environ, str(merged.file) if merged.toml.public else None)
     sections = validate(merged, context, problems)
     if problems:
@@ -90,9 +99,12 @@ def merge(
     default_file: Path,
     problems: list[Problem],
     given: MergedInput | None = None,
+    had_file: bool = False,
 ) -> MergedInput:
     """Merge all sources. `given`: a file that is not read again."""
-    merged = given or read_file(flags, environ, default_file, problems)
+    merged = given or read_file(flags, environ, default_file, problems, had_file)
+    environ, renamed = use_successors_of_variables(environ)
+    merged.warnings += renamed
     found, mistakes = read_environment(environ, not_ours=secret_variables(merged.values))
     problems += mistakes
     systemd_state = environ.get(SYSTEMD_STATE, "").partition(":")[0]
@@ -117,7 +129,7 @@ def build_settings(sections: Sections, merged: MergedInput, context: SecretConte
         **{name: getattr(sections, name) for name in section_keys(Sections)},
         file=merged.file,
         origins=origins(sections, merged),
-        warnings=tuple(context.warnings),
+        warnings=(*merged.warnings, *context.warnings),
         given=Given(str(merged.file) if merged.file else None, merged.toml.text, merged.variables),
     )
 
@@ -127,8 +139,12 @@ def parse_given(given: Given) -> MergedInput:
     if given.file is None:
         return MergedInput(None, TomlFile())
     file = Path(given.file)
-    toml = parse_toml(file, given.text.encode())
-    return MergedInput(file, toml, toml.values)
+    return merge_file(file, parse_toml(file, given.text.encode()))
+
+
+def merge_file(file: Path, toml: TomlFile) -> MergedInput:
+    toml, warnings = use_successors(file, toml)
+    return MergedInput(file, toml, toml.values, warnings=warnings)
 
 
 def use_runtime_folder(merged: MergedInput, folder: str) -> None:
@@ -141,9 +157,13 @@ def use_runtime_folder(merged: MergedInput, folder: str) -> None:
 
 
 def read_file(
-    flags: Mapping[str, Any], environ: Mapping[str, str], default_file: Path, problems: list[Problem]
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    default_file: Path,
+    problems: list[Problem],
+    had_file: bool,
 ) -> MergedInput:
-    """Read the configuration file. A named file must exist; the default file is optional."""
+    """Read the configuration file. A named file must exist; the default file is optional unless it was there."""
     named = flags.get("config") or environ.get(CONFIG)
     file = Path(named) if named else default_file
     try:
@@ -151,8 +171,10 @@ def read_file(
     except ConfigFileError as bad:
         if named or not bad.missing:
             problems.append(Problem(str(bad)))
+        elif had_file:
+            problems.append(Problem(f"{bad}; for a start without settings, leave an empty file there"))
         return MergedInput(None, TomlFile())
-    return MergedInput(file, toml, toml.values)
+    return merge_file(file, toml)
 
 
 def validate(merged: MergedInput, context: SecretContext, problems: list[Problem]) -> Sections:

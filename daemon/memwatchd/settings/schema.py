@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal, cast
 
 from msgspec import defstruct, field
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from memwatch.collectors import COLLECTORS
 from memwatch.collectors.base import BaseCollector
@@ -248,7 +248,7 @@ class Settings(Sections, frozen=True, kw_only=True):
 
     `warnings` are for the log. `problems` are sentences about settings that are not in force. `given`: what the
     file and the variables say. `is_as_given` is false if some of it was left out or replaced. `access_is_closed`:
-    [web] is at fault, and only this machine has access.
+    [web] is at fault, and only this machine has access. `lasting_problems`: those that a reload does not end.
     `receivers_off`: names of receivers that cannot be used. What is queued for them is kept.
     """
 
@@ -256,7 +256,15 @@ class Settings(Sections, frozen=True, kw_only=True):
     origins: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    lasting_problems: tuple[str, ...] = ()
     given: Given = Given()
     is_as_given: bool = True
     access_is_closed: bool = False
     receivers_off: tuple[str, ...] = ()
+
+    def with_lasting(self, problems: Iterable[str]) -> Settings:
+        """Add problems that last until the next start."""
+        more = tuple(problems)
+        if not more:
+            return self
+        return replace(self, problems=(*self.problems, *more), lasting_problems=(*self.lasting_problems, *more))

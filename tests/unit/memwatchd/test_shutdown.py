@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 
 def started(folder: Path) -> Daemon:
     settings = settings_from(folder, f"[state]\ndir = '{folder / 'state'}'\n[web]\nlisten = ['127.0.0.1:0']\n")
-    daemon = Daemon(settings, lambda: settings)
+    daemon = Daemon(settings, lambda _: settings)
     daemon.start()
     daemon.first_tick()
     return daemon

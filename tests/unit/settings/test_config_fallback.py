@@ -12,7 +12,7 @@ from memwatchd.settings.fallback import load_for_start
 from memwatchd.settings.last_good import NAME, LastGood, keep_last_good, read_last_good
 from memwatchd.settings.load import SettingsError, load
 from memwatchd.settings.schema import Settings
-from support.broken_configurations import BREAKAGES, TOKEN, Breakage, good
+from support.broken_configurations import OF_SETTINGS, TOKEN, Breakage, good
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def start_after(
 
 
 @pytest.mark.usefixtures("state")
-@pytest.mark.parametrize("broken", BREAKAGES, ids=lambda one: one.name)
+@pytest.mark.parametrize("broken", OF_SETTINGS, ids=lambda one: one.name)
 def test_start_with_a_broken_configuration(tmp_path: Path, broken: Breakage) -> None:
     flags = write(tmp_path, good(tmp_path))
     keep(load(flags, {}))
@@ -79,7 +79,7 @@ def test_start_with_a_broken_configuration(tmp_path: Path, broken: Breakage) -> 
 
 
 @pytest.mark.usefixtures("state")
-@pytest.mark.parametrize("broken", BREAKAGES, ids=lambda one: one.name)
+@pytest.mark.parametrize("broken", OF_SETTINGS, ids=lambda one: one.name)
 def test_first_start_is_refused_unless_it_can_leave_something_out(tmp_path: Path, broken: Breakage) -> None:
     flags = write(tmp_path, good(tmp_path))
     text = broken.apply(tmp_path)
@@ -227,3 +227,31 @@ def test_kept_configuration_is_for_its_owner_only_and_written_once(tmp_path: Pat
     assert (state / NAME).stat().st_mode & 0o777 == 0o600
     assert read_last_good(state) == first
     assert [one.name for one in state.iterdir()] == [NAME]
+
+
+def test_default_file_that_is_gone_does_not_loosen_access(tmp_path: Path, state: Path) -> None:
+    """The settings of before stay in force: without a file, no login would be required."""
+    file = tmp_path / "etc.toml"
+    file.write_text(good(tmp_path))
+    environ = {"MEMWATCHD_STATE_DIR": str(state)}
+    keep(load({}, environ, default_file=file))
+    file.unlink()
+
+    settings = load_for_start({}, environ, default_file=file)
+    assert settings.web.login.token == parse_token(TOKEN)
+    assert "leave an empty file there" in settings.problems[0]
+    with pytest.raises(SettingsError, match="leave an empty file there"):
+        load({}, environ, default_file=file, had_file=True)
+    file.touch()
+    assert load_for_start({}, environ, default_file=file).problems == ()
+
+
+@pytest.mark.usefixtures("state")
+def test_mdns_without_its_library_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memwatchd.settings.discovery.find_spec", lambda _name: None)
+    settings = load_for_start(write(tmp_path, "[discovery]\nmdns = true\n[pressure]\nhigh_percent = 71\n"), {})
+
+    assert not settings.discovery.mdns
+    assert settings.pressure.high_percent == 71
+    assert settings.problems[0].startswith("mDNS is off: ")
+    assert settings.lasting_problems == settings.problems

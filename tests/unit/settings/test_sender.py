@@ -61,7 +61,7 @@ def test_runbook_needs_an_address_and_an_alert() -> None:
 def test_reload_changes_the_labels(tmp_path: Path) -> None:
     """SIGHUP applies [labels]; with invalid ones the old stay in force."""
     texts = iter(('[labels]\ncluster = "west"\n', '[labels]\njob = "x"\n'))
-    daemon = Daemon(settings_from(tmp_path), lambda: settings_from(tmp_path, next(texts)))
+    daemon = Daemon(settings_from(tmp_path), lambda _: settings_from(tmp_path, next(texts)))
     before = daemon.labels()
     daemon.reload()
     after = daemon.labels()

@@ -151,7 +151,7 @@ def test_daemon_uses_every_field_that_a_reload_applies(tmp_path: Path, root_leve
         "[[neighbours]]\nname = 'spark-2'\nurl = 'http://127.0.0.1:9'\n[labels]\ncluster = 'west'\n"
     )
     second = settings_from(tmp_path, config)
-    daemon = Daemon(first, lambda: second)
+    daemon = Daemon(first, lambda _: second)
     before = in_use(daemon)
     daemon.reload()
     after, live = in_use(daemon), wiring.build_live_settings(second, first, host=daemon.monitor.identity.host)
@@ -170,7 +170,7 @@ def test_reload_that_would_open_the_addresses_of_the_start_is_rejected(tmp_path:
     token.write_text("sixteen-letters-")
     login = f"[web.auth]\nbearer_token = 'file:{token}'\n"
     first = settings_from(tmp_path, f"[web]\nlisten = ['0.0.0.0:0']\n{login}")
-    daemon = Daemon(first, lambda: settings_from(tmp_path, "[web]\nlisten = ['127.0.0.1:0']\n"))
+    daemon = Daemon(first, lambda _: settings_from(tmp_path, "[web]\nlisten = ['127.0.0.1:0']\n"))
     daemon.reload()
     daemon.stop()
 
