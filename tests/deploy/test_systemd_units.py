@@ -173,6 +173,8 @@ def test_each_drop_in_describes_its_rights(drop_in: Path) -> None:
         "DeviceAllow",
         "SupplementaryGroups",
         "ProtectKernelLogs",
+        "RestrictAddressFamilies",
+        "SocketBindAllow",
         "Sockets",
         "FileDescriptorStoreMax",
         "FileDescriptorStorePreserve",

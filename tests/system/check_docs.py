@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from machine import Machine, base_of, booted
+from machine import Machine
 from support.pages import ROOT, Fence, fences, pages
 
 BLOCKS = [
@@ -18,18 +17,6 @@ BLOCKS = [
 ]
 # The commands run as root already.
 HEAD = 'set -euo pipefail\nsudo() { "$@"; }\n'
-
-
-@pytest.fixture(scope="module")
-def installed() -> Iterator[Machine]:
-    """Run a second machine, because other checks upgrade and purge the package on the first."""
-    work = ROOT / "out" / "system"
-    work.mkdir(parents=True, exist_ok=True)
-    package = (ROOT / "dist/memwatchd.deb").resolve()
-    with booted(base_of(work), work / "pages") as running:
-        (running.root / "root" / "memwatchd.deb").write_bytes(package.read_bytes())
-        running.run("cd /root && apt-get install --yes ./memwatchd.deb")
-        yield running
 
 
 def test_some_blocks_need_systemd() -> None:

@@ -1,4 +1,4 @@
-"""Session fixture: one machine for all checks, which run in the order of an administrator's work."""
+"""Session fixtures: a machine for checks in the order of an administrator's work, another with the package."""
 
 from __future__ import annotations
 
@@ -20,4 +20,16 @@ def machine() -> Iterator[Machine]:
     package = (ROOT / "dist/memwatchd.deb").resolve()
     with booted(base_of(work), work / "machine") as running:
         (running.root / "root" / "memwatchd.deb").write_bytes(package.read_bytes())
+        yield running
+
+
+@pytest.fixture(scope="session")
+def installed() -> Iterator[Machine]:
+    """Run a second machine, with the package: other checks upgrade and purge it on the first."""
+    work = ROOT / "out" / "system"
+    work.mkdir(parents=True, exist_ok=True)
+    package = (ROOT / "dist/memwatchd.deb").resolve()
+    with booted(base_of(work), work / "pages") as running:
+        (running.root / "root" / "memwatchd.deb").write_bytes(package.read_bytes())
+        running.run("cd /root && apt-get install --yes ./memwatchd.deb")
         yield running
