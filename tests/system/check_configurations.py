@@ -41,9 +41,9 @@ test "$1" || memwatch doctor
 
 
 class Seen(Struct, frozen=True):
-    """What an operator can see. `code`: of a request without a login. `socket`: mode and owner of its file.
+    """State of the service as an operator sees it. `code`: of a request without a login.
 
-    `doctor`: if something is wrong.
+    `socket`: mode and owner of its file. `doctor`: if something is wrong.
     """
 
     active: str
