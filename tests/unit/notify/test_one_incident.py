@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import pytest
@@ -29,6 +29,7 @@ from memwatch.notify.receiver import Receiver, Subscription
 from memwatch.silences import Silence
 from memwatch.snapshot import Kernel
 from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.generated.choices import RandomChoices
 from support.webhook_samples import webhook_channel
 
 CALM, HIGH, CRITICAL = 16 * GIB, 54 * GIB, 62 * GIB
@@ -357,3 +358,48 @@ def test_no_alert_that_is_due_is_lost_and_each_one_ends_once(
     assert opened == []
     assert ("kernel" in kills) is any(scope == "cgroup" for _, _, scope in phases)
     assert "ram" not in kills
+
+
+class StillReceiver(Receiver):
+    """Receiver without a thread: the bench delivers its messages."""
+
+    def start(self) -> bool:
+        return True
+
+
+class ChangingBench(Bench):
+    """A bench whose receivers come and go by reloads."""
+
+    def change(self, names: Iterable[str], wanted: Subscription) -> None:
+        """Use the receivers of these names. One that is back has forgotten what it got before."""
+        known = {one.name: one for one in self.manager.receivers}
+        got = dict(zip(known, zip(self.got, self.open, strict=True), strict=True))
+        channel = webhook_channel("http://127.0.0.1:1/")
+        receivers = [
+            known.get(name) or StillReceiver(name, channel, self.outbox.queue(name), wanted) for name in names
+        ]
+        self.manager.use(receivers)
+        self.got = [got[one.name][0] if one.name in got else [] for one in receivers]
+        self.open = [got[one.name][1] if one.name in got else {} for one in receivers]
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_receivers_that_come_and_go_get_each_alert_and_its_end_once(seed: int) -> None:
+    """The bench fails if one gets an alert twice, or an end without its alert."""
+    choices, wanted = RandomChoices(seed), Subscription(frozenset({"pressure.critical", "pressure.high"}))
+    bench, names = ChangingBench(wanted, step=2.0), {"0"}
+    bench.manager.receivers = ()
+    bench.got, bench.open = [], []
+    bench.change(sorted(names), wanted)
+    bench.run(CALM, 5)
+    for _ in range(choices.integer(4, 10)):
+        if choices.chance(60):
+            names ^= {choices.pick(("0", "1", "2"))}
+            bench.change(sorted(names), wanted)
+        used, seconds = choices.pick((CALM, HIGH, CRITICAL)), choices.pick((2, 8, 70, 330))
+        bench.run(used, seconds)
+        if used == CRITICAL and seconds == 330:
+            assert all(bench.is_open(CRITICAL_RAM, number) for number in range(len(names)))
+    bench.run(CALM, 700)
+
+    assert not any(is_open for opened in bench.open for is_open in opened.values())
