@@ -20,6 +20,7 @@ PORT = 30000
 QUEUES = ("queue", "prefill_prealloc_queue", "decode_prealloc_queue")
 INFO = "/server_info|/get_server_info"
 GIB, MAX_GPUS = 1 << 30, 4096
+SOME_REPLICAS = "{count} of {replicas} replicas report: its requests and the use of its KV cache are theirs only."
 NO_METRICS = "Start it with --enable-metrics for requests and tokens."
 
 
@@ -73,6 +74,7 @@ def parse(answers: Answers) -> EngineReading:
     usage, gpus = [state.memory_usage for state in info.internal_states], count_gpus(info)
     pools, impossible = find_cache_use(metrics), metrics.count_impossible("sglang:token_usage")
     worst, mean = worst_and_mean(pools, impossible)
+    missing = note_missing(metrics, info)
     return EngineReading(
         version=name_of(info.version),
         model=name_of(info.served_model_name or info.model_path or answers.command.option("--model-path")),
@@ -82,7 +84,7 @@ def parse(answers: Answers) -> EngineReading:
         weights_bytes=find_bytes([one.weight for one in usage], gpus),
         kv_cache_bytes=find_bytes([one.kvcache for one in usage], gpus),
         kv_cache_ratio=worst,
-        kv_cache_mean_ratio=mean,
+        kv_cache_mean_ratio=Absent.NOT_AVAILABLE if missing else mean,
         requests_running=count_of(running),
         requests_waiting=count_of(find_waiting(metrics)),
         counters=Counters(
@@ -93,8 +95,20 @@ def parse(answers: Answers) -> EngineReading:
         ),
         gpu_fraction=ratio_of(info.mem_fraction_static),
         quality=Quality.MEASURED if gpus == 1 else Quality.DERIVED,
-        notes=note_impossible(pools, impossible) if "/metrics" in answers.bodies else (NO_METRICS,),
+        notes=(*note_impossible(pools, impossible), *missing) if "/metrics" in answers.bodies else (NO_METRICS,),
     )
+
+
+def note_missing(metrics: Exposition, info: Info) -> tuple[str, ...]:
+    """Return a sentence if replicas do not report; nothing without. Replicas of other nodes report there.
+
+    Each has a rank of its own, `dp_rank`, or `tp_rank` alone, and reports from its first request on. Versions of
+    2025 gave all the same labels with `--enable-dp-attention`; the last one that wrote counted (sglang#6892).
+    """
+    count, replicas = len(metrics.by("sglang:token_usage", ("dp_rank", "tp_rank"))), info.dp_size or 1
+    if not 0 < count < replicas <= MAX_GPUS or info.nnodes != 1:
+        return ()
+    return (SOME_REPLICAS.format(count=count, replicas=replicas),)
 
 
 def find_waiting(metrics: Exposition) -> float | None:

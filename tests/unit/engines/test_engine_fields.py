@@ -69,7 +69,9 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
             "quantization": figures("quantization"),
             "context_length": figures("context_tokens"),
             "mem_fraction_static": figures("gpu_fraction"),
-            **dict.fromkeys(("tp_size", "pp_size", "dp_size", "nnodes", "enable_dp_attention"), SIZES),
+            **dict.fromkeys(("tp_size", "pp_size", "nnodes", "enable_dp_attention"), SIZES),
+            # More replicas than report: no mean is known.
+            "dp_size": SIZES | {"kv_cache_mean_ratio"},
             "internal_states": figures("quality"),
             "internal_states.memory_usage.weight": figures("weights_bytes"),
             "internal_states.memory_usage.kvcache": figures("kv_cache_bytes"),

@@ -27,11 +27,7 @@ def of_vllm(text: str, *options: str) -> EngineReading:
     return vllm.parse(Answers({"/metrics": text.encode()}, Command(("vllm", "serve", "m", *options))))
 
 
-def of_sglang(text: str) -> EngineReading:
-    return sglang.parse(Answers({"/metrics": text.encode()}))
-
-
-def of_sglang_info(text: str, **info: object) -> EngineReading:
+def of_sglang(text: str, **info: Any) -> EngineReading:
     return sglang.parse(Answers({"/metrics": text.encode(), sglang.INFO: json.dumps(info).encode()}))
 
 
@@ -101,7 +97,7 @@ NONE_LOADED = of_mlx({**CACHED, "loaded": False}, {**EMBEDDER, "loaded": False})
 TWO_LOADED = of_mlx({**CACHED, "loaded": True}, {**EMBEDDER, "loaded": True})
 STATES = of_sglang(rank("token_usage", 0.8) + rank("mamba_usage", 0.8) + rank("full_token_usage", 0.1))
 # DeepSeek V4, whose pools report no size; a field of newer servers beside the known ones (sglang #39993).
-SEVERAL_POOLS = of_sglang_info(
+SEVERAL_POOLS = of_sglang(
     rank("token_usage", 0.31) + rank("num_running_reqs", 4),
     version="0.5.9",
     frontend="rust",
@@ -266,6 +262,21 @@ MAPPED_TWICE = of_ollama({"name": "gemma4:26b", "size": 28_668_906_700, "size_vr
             ),
             {"kv_cache_ratio": NOT_SUPPORTED, "requests_running": 1},
             id="defilantech/LLMKube#1373",
+        ),
+        pytest.param(
+            of_sglang(rank("num_running_reqs", 3) + rank("token_usage", 0.2), tp_size=8, dp_size=8),
+            {
+                "requests_running": 3,
+                "kv_cache_ratio": 0.2,
+                "kv_cache_mean_ratio": Absent.NOT_AVAILABLE,
+                "notes": ("1 of 8 replicas report: its requests and the use of its KV cache are theirs only.",),
+            },
+            id="sgl-project/sglang#6892",
+        ),
+        pytest.param(
+            of_sglang(rank("num_running_reqs", 3) + rank("token_usage", 0.2), dp_size=2, nnodes=2),
+            {"kv_cache_mean_ratio": 0.2, "notes": ()},
+            id="the same of two nodes",
         ),
         pytest.param(
             MAPPED_TWICE,
