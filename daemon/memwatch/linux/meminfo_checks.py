@@ -51,12 +51,12 @@ def check(kib: Mapping[str, int]) -> Checked:
     """Return the lines that agree with each other. A correct reading is returned as it is."""
     refuted = {} if _is_plain(kib) else dict(_refuted(kib))
     rest = kib if not refuted else _without(kib, refuted)
-    if foreign := _find_foreign_slab(rest):
+    if foreign := _find_foreign_lines(rest):
         refuted |= foreign
         rest = _without(rest, foreign)
     excess = _file_pages_excess(rest)
     beyond = f"file pages on the kernel's lists exceed its caches by {excess} kB"
-    if excess and not _exceeds_parts(rest, excess):
+    if excess and (_is_free_only(rest) or not _exceeds_parts(rest, excess)):
         refuted |= dict.fromkeys(FILE_PAGES, beyond)
         excess = 0
     elif excess:
@@ -68,8 +68,11 @@ def check(kib: Mapping[str, int]) -> Checked:
             f"MemAvailable {rest['MemAvailable']} kB is less than MemFree {rest.get('MemFree', 0)} kB "
             "and half of the caches leave"
         )
-    else:
+    elif not refuted:
         return Checked(rest, refuted)
+    if not refuted.keys().isdisjoint(FILE_PAGES) and (left_out := _find_cache_left_out(rest)):
+        sentence = f"MemAvailable is MemFree, and leaves out a page cache of {left_out} kB"
+        refuted |= {key: sentence for key in ("MemAvailable", *SLAB) if key in rest}
     return Checked(_without(kib, refuted), refuted, excess)
 
 
@@ -96,14 +99,18 @@ def _refuted(kib: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         yield "SwapFree", f"SwapFree {kib['SwapFree']} kB is more than SwapTotal {swap} kB"
 
 
-def _find_foreign_slab(kib: Mapping[str, int]) -> dict[str, str]:
-    """Return the lines of reclaimable slab if free memory, the page cache and it exceed the machine (lxcfs#120)."""
+def _find_foreign_lines(kib: Mapping[str, int]) -> dict[str, str]:
+    """Return lines of the host in a container: slab and lists that free memory leaves no room for (lxcfs#120)."""
     size, slab = kib.get("MemTotal", 0), max(kib.get(key, 0) for key in SLAB)
-    parts = sum([kib.get(key, 0) for key in DISJOINT])
-    if not slab or not size or parts + slab - size <= max(MIN_EXCESS_KIB, MIN_EXCESS_RATIO * size):
-        return {}
-    sentence = f"reclaimable slab {slab} kB, free memory and the page cache exceed MemTotal {size} kB"
-    return {key: sentence for key in SLAB if key in kib}
+    most = size + max(MIN_EXCESS_KIB, int(MIN_EXCESS_RATIO * size))
+    found: dict[str, str] = {}
+    if size and slab and sum([kib.get(key, 0) for key in DISJOINT]) + slab > most:
+        sentence = f"reclaimable slab {slab} kB, free memory and the page cache exceed MemTotal {size} kB"
+        found |= {key: sentence for key in SLAB if key in kib}
+    if size and _is_free_only(kib) and kib["MemFree"] + sum([kib.get(key, 0) for key in FILE_PAGES]) > most:
+        sentence = f"file pages on the kernel's lists and free memory exceed MemTotal {size} kB"
+        found |= {key: sentence for key in FILE_PAGES if key in kib}
+    return found
 
 
 def _exceeds_parts(kib: Mapping[str, int], excess: int) -> bool:
@@ -126,6 +133,18 @@ def _is_less_than_parts(kib: Mapping[str, int]) -> bool:
         return False
     caches = sum([kib.get(key, 0) for key in (*FILE_PAGES, "SReclaimable")])
     return kib.get("MemFree", 0) + caches // 2 - available > MAX_RESERVE_RATIO * kib.get("MemTotal", 0)
+
+
+def _is_free_only(kib: Mapping[str, int]) -> bool:
+    """Check for a MemAvailable that is exactly MemFree, as old lxcfs prints. A kernel subtracts its reserves."""
+    return "MemAvailable" in kib and kib["MemAvailable"] == kib.get("MemFree")
+
+
+def _find_cache_left_out(kib: Mapping[str, int]) -> int:
+    """Return the KiB of page cache beside such a MemAvailable; 0 if it is little (lxcfs#115)."""
+    cache = kib.get("Cached", 0) + kib.get("Buffers", 0) - kib.get("Shmem", 0)
+    is_much = cache > max(MIN_EXCESS_KIB, MIN_EXCESS_RATIO * kib.get("MemTotal", 0))
+    return cache if is_much and _is_free_only(kib) else 0
 
 
 def _is_without_slab(kib: Mapping[str, int]) -> bool:

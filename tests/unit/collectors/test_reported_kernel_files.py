@@ -77,6 +77,17 @@ SHARED_OF_HOST = lines(
     Active_anon=100_000, Inactive_anon=50_000, Active_file=9_000, Inactive_file=5_000, AnonPages=150_000,
     Shmem=978_944,
 )  # fmt: skip
+# Containers of 20 and 2 GiB: available memory is free memory, and the lists are the host's.
+WITHOUT_CACHE = lines(
+    MemTotal=20_971_520, MemFree=8_615_216, MemAvailable=8_615_216, Buffers=0, Cached=9_258_920, SwapCached=0,
+    Active_anon=3_338_232, Inactive_anon=127_944, Active_file=12_674_952, Inactive_file=38_848,
+    AnonPages=3_143_312, Shmem=322_176, Slab=0, SReclaimable=383_268, SUnreclaim=1_822_392,
+)  # fmt: skip
+SECOND_OF_HOST = lines(
+    MemTotal=2_097_152, MemFree=1_981_836, MemAvailable=1_981_836, Buffers=0, Cached=75_824, SwapCached=0,
+    Active_anon=4_455_404, Inactive_anon=80_596, Active_file=1_074_200, Inactive_file=507_724,
+    AnonPages=4_418_608, Shmem=117_488, Slab=0, SReclaimable=207_316, SUnreclaim=2_799_256,
+)  # fmt: skip
 WITHOUT_NUMBERS = lines(MemTotal=8_000_000, MemFree=4_000_000, MemAvailable=6_000_000) + "SwapCached\nActive:\n"
 # A container of 975 MiB that uses 10.5. Its lists and slab are those of the host.
 CONTAINER = lines(
@@ -113,7 +124,9 @@ OPENWRT = lines(
     [
         pytest.param(NOTHING_AVAILABLE, 1_540_420, ESTIMATED, None, 1, id="giampaolo/psutil#2052"),
         pytest.param(CONTAINER, 987_608, MEASURED, INCONSISTENT, 2, id="lxc/lxcfs#84"),
-        pytest.param(OF_HOST, 2_716_972, MEASURED, INCONSISTENT, 6, id="lxc/lxcfs#120"),
+        pytest.param(OF_HOST, 3_477_632, ESTIMATED, INCONSISTENT, 8, id="lxc/lxcfs#120"),
+        pytest.param(SECOND_OF_HOST, 1_981_836, MEASURED, INCONSISTENT, 6, id="another one of its host"),
+        pytest.param(WITHOUT_CACHE, 17_551_960, ESTIMATED, INCONSISTENT, 4, id="lxc/lxcfs#115"),
         pytest.param(
             OF_HOST.replace("MemAvailable", "MemNone"),
             3_477_632,
