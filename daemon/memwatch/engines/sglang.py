@@ -102,7 +102,7 @@ def parse(answers: Answers) -> EngineReading:
 def note_missing(metrics: Exposition, info: Info) -> tuple[str, ...]:
     """Return a sentence if replicas do not report; nothing without. Replicas of other nodes report there.
 
-    Each has a rank of its own, `dp_rank`, or `tp_rank` alone, and reports from its first request on. Versions of
+    Each has its own rank, `dp_rank`, or `tp_rank` alone, and reports from its first request on. Versions of
     2025 gave all the same labels with `--enable-dp-attention`; the last one that wrote counted (sglang#6892).
     """
     count, replicas = len(metrics.by("sglang:token_usage", ("dp_rank", "tp_rank"))), info.dp_size or 1
