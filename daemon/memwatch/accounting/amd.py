@@ -36,6 +36,7 @@ UNKNOWN = "A GPU was found, but the relation of its memory to System RAM is unkn
 SPILL = "spill: buffers of this GPU in System RAM, not additional VRAM"
 UNREAD = "Some processes cannot be read: their memory on this GPU is not listed, unless they use ROCm."
 SHARED = "Some processes share buffers: their sum exceeds the used memory."
+NO_FILES = "The driver has no files about its memory (mem_info_*), so its VRAM is unknown: newer kernels have them."
 NO_BAR = "The CPU can access only a part of this GPU's memory: it has no resizable BAR."
 
 
@@ -272,6 +273,7 @@ def build_notes(gpu: AmdGpu, place: GpuContext, clients: ClientUsage) -> tuple[s
     notes = {
         UNREAD: place.hides_processes,
         SHARED: clients.are_shared,
+        NO_FILES: gpu.state == "ok" and gpu.vram.total_bytes is Absent.NOT_SUPPORTED,
         NO_BAR: isinstance(visible, int) and isinstance(vram, int) and visible < vram,
         _pages_limit(place.reading, gpu): bool(_pages_limit(place.reading, gpu)),
     }

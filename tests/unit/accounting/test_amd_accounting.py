@@ -232,6 +232,15 @@ def test_small_bar_adds_a_note() -> None:
     assert len(whole.pools) == 2
 
 
+def test_card_without_files_about_its_memory_says_so() -> None:
+    """amdgpu of Linux 4.19: the VRAM is not shown, with its reason (ROCm/ROC-smi#90)."""
+    gpu = replace(gpu_of(CARD), vram=Region(Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED))
+    whole, device = only(findings_of(gpu))
+
+    assert [pool.id for pool in whole.pools] == ["ram"]
+    assert any("no files about its memory" in note for note in device.notes)
+
+
 def test_card_and_apu_in_one_machine_are_mixed() -> None:
     """Each keeps its own architecture, the machine is mixed, and labels distinguish the two."""
     apu = replace(APU, pci="0000:c5:00.0", cards=("card2",))
