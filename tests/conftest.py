@@ -24,6 +24,7 @@ from support.needed_programs import NOT_RUN, leave_out, path_of, summarize
 from support.purity import NotPureError, guarded
 from support.scheduling import Scheduling
 from support.shared_compilation import import_share
+from support.shared_daemons import SharedDaemons
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -165,6 +166,20 @@ def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with taking_turns(shared, alone=lane in ALONE):
         yield
+
+
+@pytest.fixture(scope="session")
+def _shared_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedDaemons]:
+    daemons = SharedDaemons(tmp_path_factory.mktemp("shared"))
+    yield daemons
+    daemons.close()
+
+
+@pytest.fixture
+def shared_daemons(_shared_daemons: SharedDaemons) -> Iterator[SharedDaemons]:
+    """Return the daemons of this worker for a test that only reads. One that changes a daemon fails."""
+    yield _shared_daemons
+    assert _shared_daemons.take_changes() == {}, "this test changes a daemon: start its own by running_daemon"
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.daemon_process import Answer, RunningDaemon, get, running_daemon
+from support.shared_daemons import SharedDaemons
 from support.waiting import wait_until
 
 FULL_PATH = {"Connection": "close"}
@@ -99,9 +100,9 @@ def test_configured_token_is_required_on_tcp_and_not_on_the_unix_socket(tmp_path
     assert peer.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_simulated_machine_is_marked_on_both_paths(tmp_path: Path) -> None:
+def test_simulated_machine_is_marked_on_both_paths(shared_daemons: SharedDaemons) -> None:
     """Every response of a simulated machine has the memwatch-simulated header."""
-    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        answers = [daemon.get("/metrics"), get(daemon.port, "/metrics", FULL_PATH)]
+    daemon = shared_daemons.demo("dgx-spark")
+    answers = [daemon.get("/metrics"), get(daemon.port, "/metrics", FULL_PATH)]
 
     assert [answer.headers["memwatch-simulated"] for answer in answers] == ["true", "true"]

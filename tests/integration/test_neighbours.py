@@ -31,6 +31,7 @@ from support.neighbours import (
     tick_data,
     wait_for_state,
 )
+from support.shared_daemons import SharedDaemons
 from support.webhook_receiver import receiving
 from support.webhook_samples import SECRET
 
@@ -86,12 +87,12 @@ def test_pair_of_machines_is_on_one_page_of_both(tmp_path: Path) -> None:
         assert "the neighbours are: ember" in missing.text
 
 
-def test_machine_without_neighbours_has_no_entry_and_no_thread(tmp_path: Path) -> None:
-    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        assert "Machines</a>" not in daemon.get("/").text
-        assert "No neighbours are configured" in daemon.get("/machines").text
-        assert len(daemon.get("/api/v1/machines").json) == 1
-        assert "neighbour" not in daemon.get("/metrics").text  # also not among the threads
+def test_machine_without_neighbours_has_no_entry_and_no_thread(shared_daemons: SharedDaemons) -> None:
+    daemon = shared_daemons.demo("dgx-spark")
+    assert "Machines</a>" not in daemon.get("/").text
+    assert "No neighbours are configured" in daemon.get("/machines").text
+    assert len(daemon.get("/api/v1/machines").json) == 1
+    assert "neighbour" not in daemon.get("/metrics").text  # also not among the threads
 
 
 def test_hostile_neighbours_are_named_and_cost_little(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from support.client_process import SCRIPT, memwatch
 from support.daemon_process import MEMWATCHD, POWERLESS, clean_environment, run_program, running_daemon, sample_once
 from support.paths import MACHINES, ROOT
 from support.report_bundle import Bundle, read_bundle
+from support.shared_daemons import SharedDaemons
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 SECRET = "zanzibar"
@@ -331,10 +332,9 @@ def test_recording_of_a_report_can_be_replayed(planted: Reported, tmp_path: Path
     assert json.loads(done.stdout)["pools"]
 
 
-def test_report_of_a_demo_has_a_recording_and_no_files(tmp_path: Path) -> None:
+def test_report_of_a_demo_has_a_recording_and_no_files(tmp_path: Path, shared_daemons: SharedDaemons) -> None:
     """Files of this machine are no evidence for simulated data. No machine folder is made of such a report."""
-    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        found = report_of(tmp_path / "demo.tar.gz", "--url", daemon.url)
+    found = report_of(tmp_path / "demo.tar.gz", "--url", shared_daemons.demo("dgx-spark").url)
 
     assert found.bundle.files == {}
     assert found.bundle.drivers == {}

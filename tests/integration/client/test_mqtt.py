@@ -21,6 +21,7 @@ from support.client_process import SCRIPT, memwatch
 from support.daemon_process import clean_environment, running_daemon
 from support.dead_address import dead_address
 from support.mosquitto import PASSWORD, USER, MqttBroker, mosquitto, watch
+from support.shared_daemons import SharedDaemons
 from support.waiting import MAX_WAIT_SECONDS
 
 STATE, AVAILABILITY = "memwatch/spark_1a2b/state", "memwatch/spark_1a2b/availability"
@@ -77,18 +78,16 @@ def test_address_that_is_no_broker_is_a_usage_error(broker: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["a" * 70 + ".example", "a..b"])
-def test_broker_whose_name_is_none_is_an_error_of_one_line(tmp_path: Path, host: str) -> None:
-    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        done = memwatch("--url", daemon.url, "mqtt", "--broker", f"mqtt://{host}")
+def test_broker_whose_name_is_none_is_an_error_of_one_line(shared_daemons: SharedDaemons, host: str) -> None:
+    done = memwatch("--url", shared_daemons.demo("dgx-spark").url, "mqtt", "--broker", f"mqtt://{host}")
 
     assert done.returncode == 1
     assert f"cannot reach the broker mqtt://{host}:1883: " in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_missing_broker_is_named_with_the_reason(tmp_path: Path) -> None:
-    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        done = memwatch("--url", daemon.url, "mqtt", "--broker", f"mqtt://{dead_address()}")
+def test_missing_broker_is_named_with_the_reason(shared_daemons: SharedDaemons) -> None:
+    done = memwatch("--url", shared_daemons.demo("dgx-spark").url, "mqtt", "--broker", f"mqtt://{dead_address()}")
 
     assert done.returncode == 1
     assert "cannot reach the broker mqtt://127.0.0.1:" in done.stderr

@@ -15,6 +15,7 @@ import pytest
 from support.client_process import SCRIPT, memwatch
 from support.daemon_process import clean_environment, running_daemon
 from support.paths import DEPLOY
+from support.shared_daemons import SharedDaemons
 from support.waiting import wait_until
 
 PREFIX = "feature.node.kubernetes.io/memwatch."
@@ -40,11 +41,10 @@ def labels_in(text: str) -> dict[str, str]:
     ],
 )
 def test_labels_have_kind_count_and_size_of_gpu_memory(
-    tmp_path: Path, demo: str, kind: str, gpus: int, mib: int
+    shared_daemons: SharedDaemons, demo: str, kind: str, gpus: int, mib: int
 ) -> None:
     """A GPU that uses System RAM has a size as well."""
-    with running_daemon(tmp_path, "--demo", demo) as daemon:
-        done = memwatch("--url", daemon.url, "node-features")
+    done = memwatch("--url", shared_daemons.demo(demo).url, "node-features")
 
     assert done.returncode == 0, done.stderr
     labels = labels_in(done.stdout)
@@ -63,12 +63,11 @@ def test_machine_without_gpu_has_no_label_of_its_memory(tmp_path: Path) -> None:
     assert "gpu.memory" not in labels
 
 
-def test_file_is_replaced_at_once_and_readable_for_others(tmp_path: Path) -> None:
-    file = tmp_path / "memwatch"
+def test_file_is_replaced_at_once_and_readable_for_others(tmp_path: Path, shared_daemons: SharedDaemons) -> None:
+    file, url = tmp_path / "memwatch", shared_daemons.demo("dgx-spark").url
     file.write_text("old=1\n")
-    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        done = memwatch("--url", daemon.url, "node-features", "--output", str(file))
-        printed = memwatch("--url", daemon.url, "node-features").stdout
+    done = memwatch("--url", url, "node-features", "--output", str(file))
+    printed = memwatch("--url", url, "node-features").stdout
 
     assert (done.returncode, done.stdout) == (0, "")
     assert file.stat().st_mode & 0o777 == 0o644
@@ -76,14 +75,13 @@ def test_file_is_replaced_at_once_and_readable_for_others(tmp_path: Path) -> Non
     assert [name for name in os.listdir(tmp_path) if name.startswith(".memwatch")] == []
 
 
-def test_file_of_an_interval_has_a_time_at_which_it_expires(tmp_path: Path) -> None:
+def test_file_of_an_interval_has_a_time_at_which_it_expires(tmp_path: Path, shared_daemons: SharedDaemons) -> None:
     """The first line is the time from which node-feature-discovery ignores the file."""
-    file = tmp_path / "memwatch"
-    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        command = [*SCRIPT, "--url", daemon.url, "node-features", "--output", str(file), "--interval", "10s"]
-        process = subprocess.Popen(command, env=clean_environment(), stderr=subprocess.PIPE)
-        wait_until(file.exists)
-        text = file.read_text()
+    file, url = tmp_path / "memwatch", shared_daemons.demo("dgx-spark").url
+    command = [*SCRIPT, "--url", url, "node-features", "--output", str(file), "--interval", "10s"]
+    process = subprocess.Popen(command, env=clean_environment(), stderr=subprocess.PIPE)
+    wait_until(file.exists)
+    text = file.read_text()
     try:
         assert process.poll() is None
     finally:
@@ -96,9 +94,9 @@ def test_file_of_an_interval_has_a_time_at_which_it_expires(tmp_path: Path) -> N
     assert 0 < expires.timestamp() - time.time() <= 31
 
 
-def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        done = memwatch("--url", daemon.url, "node-features", "--output", str(tmp_path / "missing/file"))
+def test_file_that_cannot_be_written_is_named(tmp_path: Path, shared_daemons: SharedDaemons) -> None:
+    url = shared_daemons.demo("dgx-spark").url
+    done = memwatch("--url", url, "node-features", "--output", str(tmp_path / "missing/file"))
 
     assert done.returncode == 1
     assert "missing/file: no such file or directory" in done.stderr
