@@ -63,7 +63,7 @@ def test_ten_minutes_of_sawtooth_are_one_level_change() -> None:
     """78 to 82 % every four seconds: the first level, one change, and no notice."""
     machine = Machine(sawtooth)
 
-    machine.run(600, 0.1)
+    machine.run(600, 0.2)
 
     changes = machine.events("level")
     assert len(changes) == 2
