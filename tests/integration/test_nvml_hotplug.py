@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -230,7 +229,7 @@ def test_uninitialized_nvml_is_initialized_again(tmp_path: Path) -> None:
 
     with running_child(simulator) as child:
         child.reading()
-        time.sleep(0.25)
+        child.reading()  # a whole round of the driver as it was: the trouble begins within a later one
         troubles = {"nvmlDeviceGetMemoryInfo_v2": Trouble(error=1, times=1)}
         simulator.show(RTX_4090.with_gpu(0, troubles=troubles))
         failure = child.failure()
