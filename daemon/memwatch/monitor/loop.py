@@ -76,6 +76,7 @@ class Monitor:
         trigger: Sleep | None = None,
         speed: float | None = None,
         reports: AllocatorReports | None = None,
+        self_usage: SelfUsageReader | None = None,
     ) -> None:
         self.events: EventLog = EventLog()
         self.history: History = History(rules.tier_specs)
@@ -85,7 +86,7 @@ class Monitor:
         self.growth: GrowthTracker = GrowthTracker()
         self.incidents: IncidentObserver = IncidentObserver(self.events, self.growth)
         self._returns = ReturnTracker()
-        self.self_usage: SelfUsageReader = SelfUsageReader()
+        self.self_usage: SelfUsageReader = self_usage or SelfUsageReader()
         self.between_scrapes: BetweenScrapes = BetweenScrapes()
         self.reports: AllocatorReports = reports or AllocatorReports()
         self.alert_states: Mapping[Key, AlertState] = {}

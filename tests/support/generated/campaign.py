@@ -6,6 +6,7 @@ Each example has a number, its seed.
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import os
 import re
@@ -79,7 +80,7 @@ def run(
     started = reported = time.monotonic()
     done = 0
     # Processes that end from time to time return memory that the allocator keeps.
-    with get_context("spawn").Pool(processes, maxtasksperchild=100) as pool:
+    with get_context("spawn").Pool(processes, _freeze, maxtasksperchild=100) as pool:
         for found in pool.imap_unordered(partial(check_batch, campaign), batches):
             if found is not None:
                 return found
@@ -92,6 +93,12 @@ def run(
             if is_over:
                 return None
     return None
+
+
+def _freeze() -> None:
+    """Exclude the modules from garbage collection, which is a sixth of the time otherwise."""
+    gc.collect()
+    gc.freeze()
 
 
 def main(campaign: Campaign[T], description: str | None, arguments: Sequence[str] | None = None) -> int:

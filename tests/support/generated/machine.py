@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -12,6 +13,7 @@ from memwatch.findings import Findings
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
+from memwatch.monitor.self_usage import SelfUsageReader
 from memwatch.snapshot import CollectorStatus, Snapshot
 from support.fakes import FakeClock
 from support.generated.amd import draw_amd
@@ -131,5 +133,12 @@ class Tick(NamedTuple):
 
 def tick(machine: GeneratedMachine) -> Tick:
     sampler = GeneratedSampler(machine)
-    snapshot = Monitor(sampler, FakeClock(), MonitorRules(), Identity("generated", "boot")).tick()
+    identity = Identity("generated", "boot")
+    snapshot = Monitor(sampler, FakeClock(), MonitorRules(), identity, self_usage=_self_usage()).tick()
     return Tick(sampler.found, snapshot)
+
+
+@cache
+def _self_usage() -> SelfUsageReader:
+    """Return one reader for all machines of a process: all clocks show the same, so it reads once."""
+    return SelfUsageReader()
