@@ -27,6 +27,7 @@ from support.daemon_process import MEMWATCHD, run_program, running_daemon
 from support.exposition import contents_and_sizes, count_series, families_of, permitted_series, points_of
 from support.machine_exports import Export, export_of
 from support.machine_folders import NAMES, machine_folder
+from support.null_reasons import figures_without_a_reason
 from support.paths import MACHINES
 
 # One of each kind: integrated by NVIDIA and AMD, coherent, divided, and a container.
@@ -95,29 +96,9 @@ def json_has_the_figures_of_a_jetson(name: str, export: Export) -> None:
         check_jetson(name, export.json)
 
 
-# Words for which null is an answer: there is no such thing. A figure never is one of them.
-NO_SUCH_THING = frozenset(
-    ("command", "container", "container_name", "device", "error", "job", "note", "pod", "pod_name", "unit")
-)
-
-
 def every_null_has_a_reason(_: str, export: Export) -> None:
     """A null in JSON is listed under `absent` beside it, with the reason."""
-    assert set(unexplained_nulls(export.json)) <= NO_SUCH_THING
-
-
-def unexplained_nulls(value: Any) -> Iterator[str]:
-    """Yield the names of nulls without a reason, at any depth."""
-    if isinstance(value, dict):
-        yield from (name for name, part in value.items() if part is None and name not in value.get("absent", {}))
-    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from unexplained_nulls(part)
-
-
-def test_null_without_a_reason_is_found() -> None:
-    found = {"shares": [{"peak_bytes": None, "limit_bytes": None, "absent": {"limit_bytes": "stale"}}]}
-
-    assert list(unexplained_nulls(found)) == ["peak_bytes"]
+    assert figures_without_a_reason(export.json) == []
 
 
 LAWS: tuple[Law, ...] = (

@@ -234,12 +234,19 @@ def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
         process_list=scan if isinstance(scan, Absent) else scan.process_list,
         note=None if isinstance(scan, Absent) else scan.note,
         owners=[
-            record_json(total, container_name=names.get(str(total.name)), pod_name=pods.get(str(total.name)))
+            record_json(
+                _with_reason(total), container_name=names.get(str(total.name)), pod_name=pods.get(str(total.name))
+            )
             for total in list_totals(snapshot, kind)
         ],
         pools=rests,
         shares=shares,
     )
+
+
+def _with_reason(total: OwnerTotal) -> OwnerTotal:
+    """Return an owner without a cgroup with the reason why it has no figure of one."""
+    return total if total.cgroup_bytes is not None else replace(total, cgroup_bytes=Absent.NOT_SUPPORTED)
 
 
 def list_totals(snapshot: Snapshot, kind: OwnerKind) -> list[OwnerTotal]:

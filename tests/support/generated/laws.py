@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+from msgspec import json
 
 from memwatch.accounting.compose import Composer
 from memwatch.drivers.nvml.records import GpuMemory, GpuReading, NvmlReading
@@ -23,11 +24,12 @@ from memwatch.model import (
     sum_figures,
 )
 from memwatch.render.json import owners_json, snapshot_json, to_bytes
-from memwatch.render.json_decode import snapshot_from
+from memwatch.render.json_decode import build_snapshot
 from memwatch.snapshot import Machine, Node, Snapshot
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.metrics.samples import PREFIX
 from support.generated.machine import GeneratedMachine, tick
+from support.null_reasons import figures_without_a_reason
 
 # Counters of 64 bits, which the history, recordings and clients use.
 MAX_FIGURE = 1 << 63
@@ -319,13 +321,15 @@ def zero_complaints(machine: GeneratedMachine, snapshot: Snapshot) -> Iterator[s
 
 def json_complaints(snapshot: Snapshot) -> Iterator[str]:
     """JSON has every figure, and reads as the same snapshot."""
-    found = to_bytes(snapshot_json(snapshot))
-    yield from (f"{path} is {figure}" for path, figure in figures_in(json.loads(found)) if figure >= MAX_FIGURE)
-    again = snapshot_from(found)
+    found = json.decode(to_bytes(snapshot_json(snapshot)))
+    yield from (f"{path} is {figure}" for path, figure in figures_in(found) if figure >= MAX_FIGURE)
+    yield from (f"{name} is null without a reason" for name in figures_without_a_reason(found))
+    again = build_snapshot(found)
     for name in ("pools", "shares", "devices", "processes", "nodes", "pressure", "swap", "zram", "tegrastats"):
         if getattr(again, name) != getattr(snapshot, name):
             yield f"{name} differ after JSON: {getattr(snapshot, name)} became {getattr(again, name)}"
-    owners = json.loads(to_bytes(owners_json(snapshot, "unit")))
+    owners = json.decode(to_bytes(owners_json(snapshot, "unit")))
+    yield from (f"{name} of an owner is null without a reason" for name in figures_without_a_reason(owners))
     yield from (f"{path} is {figure}" for path, figure in figures_in(owners) if not 0 <= figure < MAX_FIGURE)
 
 
