@@ -50,8 +50,8 @@ class Findings(Struct, frozen=True):
     pod_names: Mapping[str, str] | None = None
     machine: Machine | None = None
     swap: Swap | Absent | None = None
-    zram: Zram | None = None
-    zfs_cache: ZfsCache | None = None
+    zram: Zram | Absent | None = None
+    zfs_cache: ZfsCache | Absent | None = None
     psi: MemoryPsi | None = None
     cgroup_pressure: CgroupPressure | None = None
     nodes: tuple[Node, ...] = ()
@@ -89,6 +89,7 @@ class Findings(Struct, frozen=True):
             devices=tuple(stale_device(device) for device in self.devices),
             nodes=tuple(stale_node(node) for node in self.nodes),
             engines=tuple(engine.as_stale() for engine in self.engines),
+            zram=None if self.zram is None else Absent.STALE,
             stale=frozenset(name for name, reading in readings.items() if reading is not None),
             **readings,
         )

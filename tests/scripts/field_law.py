@@ -1,10 +1,12 @@
-"""Check the law of single figures on the committed machines, and print how many corruptions nothing detects.
+"""Check the laws of single figures and of failures on the committed machines.
 
     PYTHONPATH=tests python -m scripts.field_law [--count 20000] [--machines gb10,thor] [--processes 2] [--write]
 
-Each figure of each kernel file and driver answer is corrupted in each way, in a random order, until `--count` cases
-are checked. Exits with 1 if a figure changes that does not depend on it, or if a corruption is not detected that
-tests/undetected.toml does not have. `--write` adds those to it.
+Each collector fails, and so does each file that it reads: see `support.failing_collectors`.
+
+Then each figure of each kernel file and driver answer is corrupted in each way, until `--count` random cases are
+checked, and the number that nothing detects is printed. Exits with 1 if a figure changes that does not depend on
+it, or if a corruption is not detected that tests/undetected.toml does not have. `--write` adds those to it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from support.corrupted_machine import ALL_SOURCES, CorruptedMachine
+from support.engine_fields import TEXTS, findings
+from support.failing_collectors import FailingMachine
 from support.field_law import UNDETECTED, Finding, changes, is_known, judge, read_undetected
 from support.paths import MACHINES
 
@@ -56,6 +60,15 @@ def check(name: str, part: float) -> Checked:
                 finding = judge(source, case.field, case.how, list(changes(machine.sound, machine.corrupted(case))))
                 found |= {finding} if finding else set()
     return Checked(cases, frozenset(found))
+
+
+def check_failures(name: str) -> tuple[int, list[str]]:
+    """Return the number of failures of a machine's collectors and files, and a sentence for each broken law."""
+    machine, count, found = FailingMachine(name), 0, list[str]()
+    for failure in (*machine.collectors(), *machine.files()):
+        count += 1
+        found += machine.complaints(failure)
+    return count, found
 
 
 def count_cases(name: str) -> int:
@@ -106,19 +119,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="add undetected corruptions to the table")
     given = parser.parse_args(arguments)
     known = read_undetected()
-    checked = run(given.machines or names(), given.count, given.processes)
-    undetected = [one for one in checked.findings if not one.complaint]
+    machines = given.machines or names()
+    of_engines = {one for name in TEXTS for one in findings(name)}
+    failures = [check_failures(name) for name in machines]
+    print(f"{sum(count for count, _ in failures):,} failures of collectors and files")
+    failed = [text for _, texts in failures for text in texts]
+    failed += [one.complaint for one in of_engines if one.complaint]
+    for text in failed:
+        print(f"VIOLATION: {text}", flush=True)
+    checked = run(machines, given.count, given.processes)
+    undetected = [one for one in (*checked.findings, *of_engines) if not one.complaint]
     new = [one for one in undetected if not is_known(one, known)]
     print(f"{sum(checked.cases.values()):,} corrupted figures of {len(checked.cases)} fields")
     for source, fields in sorted(known.items()):
         kinds = sum(map(len, fields.values()))
         print(f"{source}: {kinds} kinds of corruption of {len(fields)} fields are not detected")
-    for one in sorted(new):
+    for one in sorted(set(new)):
         print(f"NOT DETECTED: {one.source}: {one.field} {one.how}")
     if given.write and new:
         write(merge(known, new))
         new = []
-    return 1 if new or any(one.complaint for one in checked.findings) else 0
+    return 1 if failed or new or any(one.complaint for one in checked.findings) else 0
 
 
 if __name__ == "__main__":

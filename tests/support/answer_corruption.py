@@ -15,6 +15,7 @@ GONE = object()
 # A line of a file in /proc or /sys: its key, if it has one. Numbers of it stand alone, or before a unit.
 LINE = re.compile(rb"(?:Node \d+ )?(?:(?P<key>[A-Za-z_][^:\s]*)(?::\s*|\s+))?")
 NUMBER = re.compile(rb"(?<![\w.-])\d+(?![\w.])")
+LAST_NUMBER = re.compile(rb"\s(\d+)\s*$")
 # A line of tegrastats: words, each with its numbers.
 WORD_AND_NUMBERS = re.compile(rb"(?P<word>[A-Za-z][\w.-]*?)(?=[\s@\[(])|(?<![A-Za-z\d_.-])(?P<number>\d+)")
 
@@ -120,6 +121,18 @@ def corrupt_lines(data: bytes) -> Iterator[Corrupted]:
         if spans:
             yield key, "missing", before + after
             yield key, "repeated", before + line + line + after
+
+
+def corrupt_values(data: bytes) -> Iterator[Corrupted]:
+    """Yield a file of names and figures, such as dmem.current, with each figure corrupted in each way."""
+    lines = data.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        found = LAST_NUMBER.search(line)
+        if found is None:
+            continue
+        before, after = b"".join(lines[:number]), b"".join(lines[number + 1 :])
+        for kind, changed in (*change_figure(line, found.span(1)), ("missing", b""), ("repeated", line + line)):
+            yield "", kind, before + changed + after
 
 
 def corrupt_words(data: bytes) -> Iterator[Corrupted]:

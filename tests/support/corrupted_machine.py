@@ -16,7 +16,7 @@ from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.model import find_system_ram
 from simulators.nvml_answers import answers_of, corrupt_answers, reading_of
 from simulators.sample_nvml import READY
-from support.answer_corruption import Corrupted, corrupt_lines, corrupt_words
+from support.answer_corruption import Corrupted, corrupt_lines, corrupt_values, corrupt_words
 from support.field_law import Records, records_of
 from support.machine_exports import RecordedTegrastats
 from support.paths import MACHINES
@@ -29,19 +29,19 @@ LEFT_OUT = frozenset(
 
 
 class Source(NamedTuple):
-    """One kind of text: its files in a machine's folder, and the collector that reads them."""
+    """One kind of text: its files in a machine's folder, and the collectors that read them."""
 
-    collector: str
+    collectors: tuple[str, ...]
     patterns: tuple[str, ...]
     corrupt: Callable[[bytes], Iterator[Corrupted]] = corrupt_lines
 
 
 SOURCES: Mapping[str, Source] = {
-    "meminfo": Source("meminfo", ("proc/meminfo",)),
-    "numa": Source("numa", ("sys/devices/system/node/node*/meminfo",)),
-    "zram": Source("zram", ("sys/block/zram*/mm_stat",)),
+    "meminfo": Source(("meminfo",), ("proc/meminfo",)),
+    "numa": Source(("numa",), ("sys/devices/system/node/node*/meminfo",)),
+    "zram": Source(("zram",), ("sys/block/zram*/mm_stat",)),
     "cgroup": Source(
-        "cgroup",
+        ("cgroup",),
         tuple(
             f"sys/fs/cgroup/**/{name}"
             for name in (
@@ -54,9 +54,10 @@ SOURCES: Mapping[str, Source] = {
             )
         ),
     ),
-    "amdgpu": Source("amdgpu", ("sys/class/drm/card*/device/mem_info_*",)),
-    "fdinfo": Source("drm", ("proc/[0-9]*/fdinfo/*",)),
-    "tegrastats": Source("tegrastats", ("tegrastats",), corrupt_words),
+    "amdgpu": Source(("amdgpu",), ("sys/class/drm/card*/device/mem_info_*",)),
+    "fdinfo": Source(("drm",), ("proc/[0-9]*/fdinfo/*",)),
+    "dmem": Source(("dmem", "drm"), ("sys/fs/cgroup/**/dmem.*",), corrupt_values),
+    "tegrastats": Source(("tegrastats",), ("tegrastats",), corrupt_words),
 }
 
 NVML = "nvml"
@@ -119,8 +120,7 @@ class CorruptedMachine:
         sound = case.path.read_bytes()
         case.path.write_bytes(case.data)
         try:
-            name = SOURCES[case.source].collector
-            return self._records({name: self._collect(name)})
+            return self._records({name: self._collect(name) for name in SOURCES[case.source].collectors})
         finally:
             case.path.write_bytes(sound)
 

@@ -52,7 +52,9 @@ MEMINFO: Fields = {
 }
 
 # A node that is a GPU's memory is the pool of that GPU, and is no part of System RAM.
-NODE_AVAILABLE = ("node.available_bytes", "node.quality", "hbm.*", *AVAILABLE)
+# The use of HBM is the most that its processes can hold.
+HELD = ("process.device_bytes", "process.footprint_bytes", "process.footprint_basis", "process.footprint_range")
+NODE_AVAILABLE = ("node.available_bytes", "node.quality", "hbm.*", *HELD, *AVAILABLE)
 NODE_PARTS = ("node.contents", "hbm.contents", "hbm.unattributed_bytes", "hbm.overlap", *BY_USE)
 WHOLE_NODE = ("node.*", "system_ram.*", "nvml_used.*", "hbm.*", "device.*", "process.*", "machine.*", "cgroup.*")
 NUMA: Fields = {
@@ -152,7 +154,15 @@ NVML: Fields = {
     **dict.fromkeys(("gpus.instances", "gpus.instances.*"), MIG),
 }
 
+BY_KERNEL = ("gpu_limit.*", "device.notes", "machine.explanation", *HEADROOM)
+DMEM: Fields = {
+    **dict.fromkeys(("dmem.max", "dmem.min", "dmem.low", "dmem.peak"), BY_KERNEL),
+    # The use and the size of an xe card are those of its region.
+    **dict.fromkeys(("dmem.current", "dmem.capacity"), (*BY_KERNEL, *OWN, *CLIENTS)),
+}
+
 DEPENDENT: Mapping[str, Fields] = {
+    "dmem": DMEM,
     "meminfo": MEMINFO,
     "numa": NUMA,
     "zram": ZRAM,

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 
 from memwatch.accounting.amd_clients import ClientMemory, ClientUsage, sum_clients
-from memwatch.accounting.device_memory import DeviceMemory, remainder
-from memwatch.drivers.amd.architecture import ArchitectureDecision, decide_architecture
+from memwatch.accounting.device_memory import DeviceMemory, remainder, without_figures
+from memwatch.drivers.amd.architecture import ArchitectureDecision, decide_architecture, is_unread
 from memwatch.drivers.amd.records import AmdGpu, AmdReading, AmdSensors
 from memwatch.drivers.amd.rocm import free_bytes, takes_gtt
 from memwatch.drivers.amd.smi import SmiGpu
@@ -41,7 +41,10 @@ NO_BAR = "The CPU can access only a part of this GPU's memory: it has no resizab
 
 
 class GpuContext(Struct, frozen=True):
-    """A GPU's id, its number in labels (empty if it is the only one), and the findings that concern it."""
+    """A GPU's id, its number in labels (empty if it is the only one), and the findings that concern it.
+
+    `last_drm`: the clients that were read last, while they are stale.
+    """
 
     name: str
     number: str
@@ -51,6 +54,7 @@ class GpuContext(Struct, frozen=True):
     sensors: AmdSensors
     smi: SmiGpu
     sees_all_processes: bool
+    last_drm: DrmReading | None = None
 
     @property
     def gtt(self) -> str:
@@ -58,7 +62,8 @@ class GpuContext(Struct, frozen=True):
 
     @property
     def hides_processes(self) -> bool:
-        return not self.sees_all_processes or (isinstance(self.drm, DrmReading) and not self.drm.is_complete)
+        clients_are_hidden = isinstance(self.drm, DrmReading) and not self.drm.is_complete
+        return not self.sees_all_processes or not self.reading.lists_compute or clients_are_hidden
 
 
 def build_device_memories(found: Findings, first: int) -> list[DeviceMemory]:
@@ -80,6 +85,7 @@ def build_device_memories(found: Findings, first: int) -> list[DeviceMemory]:
                 sensors=find_sensors(gpu, found),
                 smi=find_smi_gpu(gpu, found),
                 sees_all_processes=found.machine is None or found.machine.sees_all_processes,
+                last_drm=found.drm if drm is Absent.STALE else None,
             ),
         )
         for at, gpu in enumerate(reading.gpus, first)
@@ -114,18 +120,29 @@ def build_device_memory(gpu: AmdGpu, place: GpuContext) -> DeviceMemory:
     places = {"vram": pool.id if pool else None, "gtt": share.id if share else None}
     return DeviceMemory(
         device=build_device(gpu, place, verdict, clients, in_gtt, places),
-        explanation=explanation_of(verdict, pool),
+        explanation=explanation_of(gpu, verdict, pool),
         pools=(pool,) if pool else (),
         shares=(share,) if share else (),
-        held=bytes_by_pid(clients.by_pid, places, clients.unread),
+        held={**bytes_by_pid(clients.by_pid, places, clients.unread), **_held_last(gpu, place, in_gtt, places)},
         held_most=most_by_pid(clients, places),
+        unplaced=find_unplaced(clients.by_pid, places),
         beyond_meminfo=share.used_bytes if share else None,
     )
 
 
-def explanation_of(verdict: ArchitectureDecision, pool: Pool | None) -> str:
+def _held_last(
+    gpu: AmdGpu, place: GpuContext, in_gtt: bool, places: Mapping[str, str | None]
+) -> Mapping[int, Mapping[str, Bytes]]:
+    """Return where the clients that were read last held memory, while they are stale."""
+    if place.last_drm is None:
+        return {}
+    clients = sum_clients(gpu, place.last_drm, in_gtt)
+    return without_figures(bytes_by_pid(clients.by_pid, places, clients.unread), Absent.STALE)
+
+
+def explanation_of(gpu: AmdGpu, verdict: ArchitectureDecision, pool: Pool | None) -> str:
     if verdict.is_apu:
-        return APU if pool else NO_VRAM
+        return APU if pool or is_unread(gpu.card.vram_bytes) else NO_VRAM
     return DISCRETE if verdict.architecture is Architecture.DISCRETE else UNKNOWN
 
 
@@ -194,6 +211,15 @@ def bytes_by_pid(
     return held
 
 
+def find_unplaced(clients: Mapping[int, ClientMemory], places: Mapping[str, str | None]) -> frozenset[int]:
+    """Return the processes with memory in a region whose pool or share is not known."""
+    return frozenset(
+        pid
+        for pid, figures in clients.items()
+        if (figures.vram and not places["vram"]) or (figures.gtt and not places["gtt"])
+    )
+
+
 def most_by_pid(clients: ClientUsage, places: Mapping[str, str | None]) -> dict[int, dict[str, int]]:
     """Return the upper bounds by process and place, where clients of a process may share buffers."""
     found = bytes_by_pid(clients.most_by_pid, places, {})
@@ -236,8 +262,8 @@ def build_device(
 
 def _headroom_reason(gpu: AmdGpu, verdict: ArchitectureDecision) -> Absent:
     """Return why there is no headroom yet. An APU's carve-out of unknown size makes the sum unknown for good."""
-    is_lost = verdict.is_apu and gpu.vram.total_bytes is Absent.INCONSISTENT
-    return Absent.INCONSISTENT if is_lost else Absent.NOT_AVAILABLE
+    size = gpu.vram.total_bytes
+    return size if verdict.is_apu and isinstance(size, Absent) and is_unread(size) else Absent.NOT_AVAILABLE
 
 
 def _process_list(place: GpuContext) -> Words:
@@ -250,6 +276,9 @@ def _api_free(gpu: AmdGpu, place: GpuContext, in_gtt: bool) -> dict[str, Bytes]:
     """Free memory by ROCm's own rule. Empty if ROCm cannot use the GPU."""
     if not gpu.card.nodes or place.ram is None or gpu.state != "ok":
         return {}
+    size = gpu.card.vram_bytes
+    if isinstance(size, Absent) and is_unread(size):
+        return {"rocm": size}
     return {"rocm": free_bytes(gpu, in_gtt, place.reading, place.ram.size_bytes, place.ram.available_bytes)}
 
 

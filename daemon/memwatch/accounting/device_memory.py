@@ -18,7 +18,8 @@ class DeviceMemory(Struct, frozen=True):
 
     `held`: bytes by process id, then by pool or share; `held_most`: upper bounds where these are lower bounds.
     `node`: the NUMA node inside MemTotal that is this GPU's own memory. `beyond_meminfo`: System RAM of the device
-    that no line of /proc/meminfo contains, in bytes; None for a device that does not use System RAM.
+    that no line of /proc/meminfo contains, in bytes; None for a device that does not use System RAM. `unplaced`:
+    processes with further memory of it, whose pool or share is not known.
     """
 
     device: Device
@@ -29,6 +30,7 @@ class DeviceMemory(Struct, frozen=True):
     node: Node | None = None
     beyond_meminfo: Bytes | None = None
     held_most: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    unplaced: frozenset[int] = frozenset()
 
     def as_stale(self) -> DeviceMemory:
         """Return the device after its collector stopped answering. Figures from a NUMA node stay valid."""
@@ -44,7 +46,7 @@ class DeviceMemory(Struct, frozen=True):
             device=device,
             pools=self.pools if self.node else tuple(stale_pool(pool, why) for pool in self.pools),
             shares=tuple(stale_share(share, why) for share in self.shares),
-            held={},
+            held=without_figures(self.held, why),
             held_most={},
             beyond_meminfo=None if self.beyond_meminfo is None else why,
         )
@@ -56,9 +58,16 @@ class NpuMemory(Struct, frozen=True):
     shares: tuple[Share, ...]
     held: Mapping[int, Mapping[str, Bytes]] = field(default_factory=dict)
     held_most: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    unplaced: frozenset[int] = frozenset()
 
     def as_stale(self) -> NpuMemory:
-        return NpuMemory(tuple(stale_share(share) for share in self.shares))
+        shares = tuple(stale_share(share) for share in self.shares)
+        return NpuMemory(shares, without_figures(self.held, Absent.STALE))
+
+
+def without_figures(held: Mapping[int, Mapping[str, Bytes]], why: Absent) -> Mapping[int, Mapping[str, Bytes]]:
+    """Return the places in which processes held memory, of which it is not known how much they hold now."""
+    return {pid: dict.fromkeys(places, why) for pid, places in held.items()}
 
 
 class Remainder(NamedTuple):

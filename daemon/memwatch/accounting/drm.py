@@ -105,6 +105,7 @@ def build_device_memory(gpu: Gpu, place: GpuContext) -> DeviceMemory:
         shares=(share,) if share else (),
         held=held_by_pid(gpu, pool, share),
         held_most=most_by_pid(gpu, pool, share),
+        unplaced=find_unplaced(gpu, pool, share),
         beyond_meminfo=system.bytes if share and system and gpu.driver in BEYOND_MEMINFO else None,
     )
 
@@ -241,6 +242,13 @@ def held_by_pid(gpu: Gpu, pool: Pool | None, share: Share | None) -> Mapping[int
     if share:
         held |= {pid: {**held.get(pid, {}), share.id: Absent.NOT_SUPPORTED} for pid in gpu.uncounted_pids}
     return held
+
+
+def find_unplaced(gpu: Gpu, pool: Pool | None, share: Share | None) -> frozenset[int]:
+    """Return the processes with memory of a card whose size is not known, or in System RAM that is not read."""
+    without = [] if pool else [gpu.own]
+    without += [] if share else [gpu.in_ram]
+    return frozenset(pid for those in without for pid, size in those.by_pid.items() if size)
 
 
 def most_by_pid(gpu: Gpu, pool: Pool | None, share: Share | None) -> Mapping[int, Mapping[str, int]]:

@@ -17,11 +17,17 @@ NOTE = "does not include GPU memory on unified machines"
 
 
 def with_both_scopes(found: Findings) -> Findings:
-    """Return findings unchanged if meminfo shows the machine, or if the machine's memory size is unknown."""
+    """Return findings unchanged if meminfo shows the machine, or if the machine's memory size is unknown.
+
+    Where its nodes are there and cannot be read, the container's size is an estimate of the machine's.
+    """
     limit = find_system_ram(found.pools)
     if limit is None or not limit.source.startswith(LXCFS):
         return found
     machine = machine_ram(found, limit)
+    if machine is None and any(isinstance(node.size_bytes, Absent) for node in found.nodes):
+        estimated = replace(limit, quality=Quality.ESTIMATED)
+        return replace(found, pools=tuple(estimated if pool is limit else pool for pool in found.pools))
     if machine is None:
         return found
     others = tuple(share for share in found.shares if share.kind is not ShareKind.CGROUP)

@@ -65,7 +65,10 @@ def _with_memory(
     if unknown:
         return ArchitectureDecision(Architecture.UNKNOWN, (unknown,))
     if is_integrated(gpu):
-        if ram_bytes and abs(memory.total_bytes - ram_bytes) <= SAME_SIZE * ram_bytes:
+        if ram_bytes is None:
+            text = f"NVML memory info reports {size(memory.total_bytes)}, and the size of System RAM is not known"
+            return ArchitectureDecision(Architecture.UNKNOWN, (_named(gpu), text))
+        if abs(memory.total_bytes - ram_bytes) <= SAME_SIZE * ram_bytes:
             return ArchitectureDecision(
                 Architecture.UNIFIED, (_named(gpu), "NVML memory info reports the size of System RAM")
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from memwatch.drivers.nvml.records import (
     Ecc,
     GpuInstance,
     GpuMemory,
+    GpuProcess,
     GpuReading,
     MissingGpu,
     NvmlReading,
@@ -85,6 +86,7 @@ def build_device_memory(
         pools=(pool,) if pool else (),
         shares=shares,
         held=held_by_pid(gpu, place.name, holds, instances),
+        unplaced=find_unplaced(gpu, place.name, holds, instances),
         node=verdict.node,
         beyond_meminfo=shares[0].used_bytes if unified and shares else None,
     )
@@ -349,11 +351,23 @@ def held_by_pid(
     A process in several instances has several rows, which may all be in `place`.
     """
     held: dict[int, dict[str, Bytes]] = {}
-    for process in () if isinstance(gpu.processes, Absent) else gpu.processes:
-        instance = f"{device}.mig{process.instance}"
-        there = instance if instance in instances else place
+    for process, there in _places(gpu, device, place, instances):
         if there is None:
             continue
         places = held.setdefault(process.pid, {})
         places[there] = sum_figures((places[there], process.used_bytes)) if there in places else process.used_bytes
     return held
+
+
+def find_unplaced(gpu: GpuReading, device: str, place: str | None, instances: Collection[str]) -> frozenset[int]:
+    """Return the processes with memory on a GPU whose pool is not known."""
+    rows = _places(gpu, device, place, instances)
+    return frozenset(process.pid for process, there in rows if there is None and process.used_bytes != 0)
+
+
+def _places(
+    gpu: GpuReading, device: str, place: str | None, instances: Collection[str]
+) -> Iterator[tuple[GpuProcess, str | None]]:
+    for process in () if isinstance(gpu.processes, Absent) else gpu.processes:
+        instance = f"{device}.mig{process.instance}"
+        yield process, instance if instance in instances else place

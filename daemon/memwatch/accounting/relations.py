@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from memwatch.accounting.device_memory import DeviceMemory, NpuMemory
 from memwatch.accounting.memoize import memoize
 from memwatch.findings import Findings
+from memwatch.linux.pci import NVIDIA
 from memwatch.model import (
     PERHAPS_IN_RSS,
     Absent,
@@ -23,6 +24,7 @@ from memwatch.model import (
     Process,
     Quality,
     Share,
+    ShareKind,
     find_system_ram,
     sum_figures,
 )
@@ -33,6 +35,7 @@ RAM = "ram"
 # Reasons of figures that the driver has, but not now: the rest may contain them.
 LOST = frozenset({Absent.STALE, Absent.INCONSISTENT})
 OVERLAP = "the sum of its processes exceeds it: they share buffers, or were read at another time"
+UNSEEN_GPU = "System RAM may contain memory of a GPU, which is not read as such."
 MIXED = "GPUs of different kinds: each pool below is separate memory, and each share is part of a pool."
 
 
@@ -42,6 +45,8 @@ def with_device_memories(
     """Add the devices to the findings. Each byte is in one pool only, and each share within its parent."""
     memories: tuple[DeviceMemory | NpuMemory, ...] = (*device_memories, *npus)
     ram = find_system_ram(found.pools)
+    if ram is not None and _holds_unseen_gpu(found, device_memories):
+        found, ram = _with_unseen_gpu(found, ram)
     if not memories:
         return _with_clamped(found, ram)
     if ram is not None:
@@ -77,6 +82,26 @@ def with_device_memories(
         ),
         machine=with_architecture(found.machine, *device_memories) if device_memories else found.machine,
     )
+
+
+def _holds_unseen_gpu(found: Findings, memories: Sequence[DeviceMemory]) -> bool:
+    """Check for memory of a GPU that is a NUMA node inside MemTotal, and cannot be told from System RAM.
+
+    A driver names a node that is not read, or a node without CPUs is there beside GPUs of which none is read.
+    """
+    if found.nvml is not None:
+        named = any(isinstance(gpu.numa_node, int) for gpu in found.nvml.gpus)
+        return named and all(memory.node is None for memory in memories)
+    without_cpus = any(node.has_cpus is False and node.size_bytes for node in found.nodes)
+    return without_cpus and NVIDIA in (found.pci_gpus or {})
+
+
+def _with_unseen_gpu(found: Findings, ram: Pool) -> tuple[Findings, Pool]:
+    machine = found.machine or Machine()
+    marked = replace(ram, quality=Quality.ESTIMATED)
+    explained = replace(machine, explanation=" ".join(filter(None, (machine.explanation, UNSEEN_GPU))))
+    pools = tuple(marked if pool is ram else pool for pool in found.pools)
+    return replace(found, machine=explained, pools=pools), marked
 
 
 def without_nodes(ram: Pool, nodes: Sequence[Node]) -> Pool:
@@ -334,8 +359,10 @@ class HeadroomCalculator:
     def _left(self, place: str, device: Device) -> tuple[str, Bytes, Bytes]:
         """Return the pool at the end of a chain, and the smallest remainder along it, with and without reclaim."""
         bounds: list[Bytes] = []
+        is_set_apart = False
         while place in self._shares:
             share = self._shares[place]
+            is_set_apart |= share.kind is ShareKind.MIG_INSTANCE
             if share.limit_bytes is not Absent.NOT_SUPPORTED:
                 bounds.append(left_of(share))
             place = share.within
@@ -346,6 +373,8 @@ class HeadroomCalculator:
             left = _least(*bounds) if bounds else Absent.NOT_AVAILABLE
             return place, left, left
         left, free = _left_in(self._pools[place], device, bool(bounds))
+        if isinstance(left, Absent) and not is_set_apart:  # a limit alone is no memory, an instance is
+            return place, left, left
         is_unknown = isinstance(free, Absent) and _holds_cache(self._pools[place])
         return place, _least(left, *bounds), free if is_unknown else _least(free, left, *bounds)
 
@@ -396,6 +425,8 @@ def with_device_bytes(
     held: dict[int, dict[str, Bytes]] = {}
     most: dict[int, dict[str, int]] = {}
     for device_memory in device_memories:
+        for pid in device_memory.unplaced:
+            held.setdefault(pid, {})
         for pid, places in device_memory.held.items():
             held.setdefault(pid, {}).update(places)
         for pid, bounds in device_memory.held_most.items():
@@ -406,8 +437,9 @@ def with_device_bytes(
         for share in device_memory.shares
         if share.kind in PERHAPS_IN_RSS
     }
+    unplaced = frozenset().union(*[device_memory.unplaced for device_memory in device_memories])
     return tuple(
-        _with_device_bytes(process, held[process.pid], most.get(process.pid, {}), unsure)
+        _with_device_bytes(process, held[process.pid], most.get(process.pid, {}), unsure, process.pid in unplaced)
         if process.pid in held
         else process
         for process in processes
@@ -415,12 +447,13 @@ def with_device_bytes(
 
 
 def _with_device_bytes(
-    process: Process, held: Mapping[str, Bytes], most: Mapping[str, int], unsure: set[str]
+    process: Process, held: Mapping[str, Bytes], most: Mapping[str, int], unsure: set[str], is_more: bool
 ) -> Process:
     """Add device memory that is known to be outside the resident set, as cudaMalloc's is, to the footprint.
 
     If that is unknown, the footprint is a range: from full overlap with the resident set to none. It is a range as
-    well if `most` is more than `held`: then the process's clients may share buffers.
+    well if `most` is more than `held`: then the process's clients may share buffers. `is_more`: it holds further
+    memory, of which only that is known.
     """
     rss = process.rss_bytes
     if isinstance(rss, Absent):
@@ -434,6 +467,7 @@ def _with_device_bytes(
                 figure if isinstance(figure, Absent) else max(figure, most.get(place, 0))
                 for place, figure in held.items()
             ),
+            *([Absent.NOT_AVAILABLE] if is_more else []),
         ]
     )
     if isinstance(whole, int) and whole == rss + beyond:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from memwatch.accounting import nvidia_gpu
-from memwatch.accounting.device_memory import DeviceMemory
+from memwatch.accounting.device_memory import DeviceMemory, without_figures
 from memwatch.accounting.nvidia_architecture import ArchitectureDecision, decide_architecture, is_integrated
 from memwatch.drivers.nvml.records import GpuReading, NvmlReading
 from memwatch.drivers.tegra.detect import SOME_TEGRA
@@ -144,7 +144,7 @@ def _with_nvmap(
         device_memory,
         device=device,
         shares=(cuda_share(figure, place),) if place.ram else (),
-        held=held_by_pid(clients, share) if place.ram and seen and not isinstance(clients, Absent) else {},
+        held=_held(found.nvmap, clients, share) if place.ram and seen else {},
         beyond_meminfo=figure.bytes,
     )
 
@@ -153,6 +153,15 @@ def select_clients(found: Findings) -> NvMapClients:
     if found.nvmap is None:
         return Absent.NOT_AVAILABLE
     return Absent.STALE if "nvmap" in found.stale else found.nvmap.clients
+
+
+def _held(nvmap: NvMapReading | None, clients: NvMapClients, share: str) -> Mapping[int, Mapping[str, Bytes]]:
+    """Return the memory of processes. Those that were listed last hold an unknown amount while that is stale."""
+    if not isinstance(clients, Absent):
+        return held_by_pid(clients, share)
+    if clients is not Absent.STALE or nvmap is None or isinstance(nvmap.clients, Absent):
+        return {}
+    return without_figures(held_by_pid(nvmap.clients, share), clients)
 
 
 def held_by_pid(clients: Iterable[NvMapClient], share: str) -> Mapping[int, Mapping[str, Bytes]]:

@@ -8,7 +8,7 @@ from memwatch.model import Absent, Content, Pool, PoolKind
 from memwatch.snapshot import Zram
 
 
-def with_zram(pool: Pool, zram: Zram | None) -> Pool:
+def with_zram(pool: Pool, zram: Zram | Absent | None) -> Pool:
     """Move zram's compressed pages from unattributed memory to the kernel; no line of /proc/meminfo contains them.
 
     At most all unattributed memory moves: the two figures are not read at the same instant. If zram's memory is not
@@ -17,7 +17,7 @@ def with_zram(pool: Pool, zram: Zram | None) -> Pool:
     unattributed = pool.unattributed_bytes
     if zram is None or pool.kind is not PoolKind.SYSTEM_RAM or isinstance(unattributed, Absent):
         return pool
-    memory = zram.memory_bytes
+    memory = zram if isinstance(zram, Absent) else zram.memory_bytes
     if isinstance(memory, Absent) or memory > pool.size_bytes:
         return replace(
             pool, unattributed_bytes=memory if isinstance(memory, Absent) else Absent.INCONSISTENT, contents=()

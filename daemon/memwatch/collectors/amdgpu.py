@@ -144,6 +144,7 @@ class Collector(BaseCollector):
         self._layout = NO_LAYOUT
         self._look_at = self._held_at = 0.0
         self._rejected = 0
+        self._left_out: dict[str, int] = {}
         if not cards.find(self._drm).gpus:
             raise SourceUnavailable(f"{self._drm}: no card of the driver {cards.DRIVER}")
         self._take_up(ask_fused)
@@ -165,7 +166,8 @@ class Collector(BaseCollector):
         here = {gpu.card.pci for gpu in gpus}
         missing = [mark_missing(gpu) for pci, gpu in self._last.items() if pci not in here]
         reading = replace(self._frame, gpus=tuple(sorted([*gpus, *missing], key=lambda gpu: gpu.card.pci)))
-        return Findings(amdgpu=reading, rejected=self._rejected + sum(map(count_rejected, gpus)))
+        rejected = self._rejected + sum(map(count_rejected, gpus))
+        return Findings(amdgpu=reading, left_out=self._left_out, rejected=rejected)
 
     def close(self) -> None:
         while self._open:
@@ -235,12 +237,19 @@ class Collector(BaseCollector):
         nodes = [node for one in self._open for node in one.card.nodes]
         figures: list[tuple[int, int, Bytes]] = []
         evicted: list[tuple[int, int, Bytes]] = []
-        for name in cards.list_names(self._kfd / "proc")[:MAX_PROCESSES] if nodes else ():
+        names = cards.names_or_reason(self._kfd / "proc") if nodes else []
+        listed = [] if isinstance(names, Absent) else names
+        self._left_out = {"kfd_processes": len(listed[MAX_PROCESSES:])}
+        for name in listed[:MAX_PROCESSES]:
             if name.isdecimal() and len(name) <= 10:
                 figures += [(int(name), *one) for one in _list_held(self._kfd / "proc" / name)]
                 evicted += [(int(name), *one) for one in _list_evicted(self._kfd / "proc" / name)]
         self._held, self._rejected = kfd.held_by_gpu(figures, nodes)
-        self._frame = replace(self._frame, evicted_seconds=self._evicted.add(evicted, nodes))
+        self._frame = replace(
+            self._frame,
+            evicted_seconds=self._evicted.add(evicted, nodes),
+            lists_compute=len(listed) <= MAX_PROCESSES and names in (Absent.NOT_SUPPORTED, listed),
+        )
         self._pids.update(self.name, frozenset(pid for held in self._held.values() for pid in held))
 
 

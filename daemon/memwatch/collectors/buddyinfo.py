@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
-from memwatch.linux.files import ParseError, Roots, kept_file, read_once
+from memwatch.linux.files import ParseError, Roots, kept_file
+from memwatch.model import Absent
+from memwatch.runtime.regular_file import read_regular
 from memwatch.snapshot import Node
 
 MIB = 1 << 20
@@ -75,13 +78,20 @@ def parse_protection(zoneinfo: bytes) -> dict[Zone, int]:
     return protection
 
 
-def build_nodes(zones: Iterable[FreeBlocks], protection: Mapping[Zone, int], page_size: int) -> tuple[Node, ...]:
+def build_nodes(
+    zones: Iterable[FreeBlocks], protection: Mapping[Zone, int] | Absent, page_size: int
+) -> tuple[Node, ...]:
     """Return the largest free block per node, and the free memory in large blocks.
 
     A zone whose free memory is below its protection is closed to ordinary allocations, so its blocks do not count.
     On x86, the 16 MiB of zone DMA always stay free and would hide the fragmentation of all other memory. GPU
-    drivers then fail although memory is "available".
+    drivers then fail although memory is "available". While the protection is not known, neither are the blocks.
     """
+    if isinstance(protection, Absent):
+        numbers = dict.fromkeys(blocks.zone[0] for blocks in zones)
+        return tuple(
+            Node(one, largest_free_block_bytes=protection, free_large_blocks_bytes=protection) for one in numbers
+        )
     largest: dict[int, int] = {}
     large: dict[int, int] = {}
     large_order = max(0, (LARGE_BLOCK_BYTES // page_size).bit_length() - 1)
@@ -99,6 +109,16 @@ def build_nodes(zones: Iterable[FreeBlocks], protection: Mapping[Zone, int], pag
     )
 
 
+def read_protection(path: Path) -> dict[Zone, int] | Absent:
+    """Return the protection of each zone, none without the file, or why it cannot be read."""
+    try:
+        return parse_protection(read_regular(path))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        return Absent.NOT_PERMITTED if isinstance(error, PermissionError) else Absent.NOT_AVAILABLE
+
+
 def _word(text: bytes) -> str:
     return text.decode("ascii", "replace")
 
@@ -112,7 +132,7 @@ class Collector(BaseCollector):
         self._file = kept_file(roots.procfs / "buddyinfo", 2048)
         self._page_size = page_size
         # Read once: the file is large on large machines, and protection changes only with hot-plugged memory.
-        self._protection = parse_protection(read_once(roots.procfs / "zoneinfo") or b"")
+        self._protection = read_protection(roots.procfs / "zoneinfo")
 
     @classmethod
     def create(cls, host: Host) -> Collector:

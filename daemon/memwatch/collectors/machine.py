@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from memwatch.linux.cgroup_mounts import charges_gpu, find_unified_tree
 from memwatch.linux.cgroups import in_container, sees_all_processes
 from memwatch.linux.container_kind import describe_container
 from memwatch.linux.device_tree import device_tree
-from memwatch.linux.files import Roots, SourceUnavailable, read_once
-from memwatch.linux.pci import PciGpu, read_gpu
+from memwatch.linux.files import Roots, SourceUnavailable, names_in, read_once
+from memwatch.linux.pci import PciGpu, is_unread, read_gpu
 from memwatch.model import Absent, Words
 from memwatch.printable import decode, printable
 from memwatch.snapshot import CHARGED, GPU_CHARGING, Machine
@@ -46,6 +47,9 @@ _FILLERS = frozenset(
         "0123456789",
     }
 )
+
+
+_CARD = re.compile(r"card\d{1,6}")
 
 
 def choose_name(dmi: dict[str, str]) -> Words:
@@ -79,14 +83,14 @@ def decode_text(data: bytes | None) -> str:
 
 
 def build_machine(name: Words, gpus: list[str] | None, contained: bool, unread: int = 0) -> Machine:
-    """`gpus`: descriptions; None if no bus is visible. GPUs are only detected here, their memory is not read.
+    """`gpus`: descriptions; None if no bus is visible or readable. Their memory is not read here.
 
-    `unread` counts PCI functions whose class cannot be read: each of them may be a GPU.
+    `unread` counts PCI functions whose class or vendor cannot be read: each of them may be a GPU.
     """
     if gpus is None:
         return Machine(name, "unknown", "It is unknown if there is a GPU: no bus is visible.", contained)
     if not gpus and unread:
-        text = f"It is unknown if there is a GPU: the class of {unread} PCI functions cannot be read."
+        text = f"It is unknown if there is a GPU: class or vendor of {unread} PCI functions cannot be read."
         return Machine(name, "unknown", text, contained)
     if not gpus:
         return Machine(name, "cpu_only", "No GPU found: all memory is System RAM.", contained)
@@ -143,22 +147,45 @@ class Collector(BaseCollector):
         if not tegra and not os.path.isdir(bus):
             return None
         # The last token is the chip, those before it are the board.
-        return tegra[-1:] + [str(gpu) for gpu in self._list_gpus(bus / "pci/devices")]
+        found = self._list_gpus(bus / "pci/devices")
+        if found is None and not tegra:
+            return None
+        return tegra[-1:] + ([str(gpu) for gpu in found or ()] or (self._without_bus() if not tegra else []))
 
-    def _list_gpus(self, pci: Path) -> list[PciGpu]:
-        """List the GPUs. Large servers have hundreds of PCI functions: they are read only if the list changed."""
-        names = sorted(os.listdir(pci)) if os.path.isdir(pci) else []
+    def _without_bus(self) -> list[str]:
+        """Return GPUs that are no PCI functions: those of chips, by driver, and Windows' GPU in WSL2."""
+        drm = self._roots.sysfs / "class/drm"
+        devices = [drm / name / "device" for name in names_in(drm) if _CARD.fullmatch(name)]
+        devices = [one for one in devices if any(name.startswith("renderD") for name in names_in(one / "drm"))]
+        # Software such as vgem has a render node as well, and no driver.
+        chips = [one / "driver" for one in devices if not _is_on_pci(one) and os.path.lexists(one / "driver")]
+        drivers = [os.path.basename(os.path.realpath(driver)) for driver in chips]
+        return [
+            *(f"driver {name}" for name in drivers),
+            *(["of Windows"] if os.path.exists(self._roots.rootfs / "dev/dxg") else []),
+        ]
+
+    def _list_gpus(self, pci: Path) -> list[PciGpu] | None:
+        """List the GPUs, None if the bus cannot be read.
+
+        Large servers have hundreds of PCI functions: they are read only if the list changed.
+        """
+        try:
+            names = sorted(os.listdir(pci))
+        except (FileNotFoundError, NotADirectoryError):
+            names = []
+        except OSError:
+            return None
         if names != self._pci_names:
             self._pci_gpus = [gpu for name in names if (gpu := read_gpu(pci / name))]
-            self._unread = sum(_is_unread(pci / name) for name in names)
+            self._unread = sum(is_unread(pci / name) for name in names)
             # Functions that cannot be read are tried again.
             self._pci_names = [] if self._unread else names
         return self._pci_gpus
 
 
-def _is_unread(function: Path) -> bool:
-    """Return True for a PCI function that is there, and whose class cannot be read."""
-    return read_once(function / "class") is None and os.path.exists(function)
+def _is_on_pci(device: Path) -> bool:
+    return "/pci" in os.path.realpath(device)
 
 
 def _read_own_stat(roots: Roots) -> bytes | None:

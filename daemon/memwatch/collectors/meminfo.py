@@ -65,9 +65,10 @@ def build_pool(lines: Mapping[str, int], low_watermark_kib: int | None = None, a
 def _build_pool(
     checked: Checked,
     low_watermark_kib: int | None,
-    arc: ArcStats | None,
+    arc: ArcStats | Absent | None,
     unused_huge_pages: Bytes = Absent.NOT_AVAILABLE,
 ) -> Pool:
+    """Return System RAM. The cache of ZFS counts as used if it is there and cannot be read: a lower bound."""
     kib = checked.kib
     size, huge = _size(checked), _huge_pages(kib)
     available_memory = compute_available(kib, low_watermark_kib, checked.file_pages_excess)
@@ -78,7 +79,9 @@ def _build_pool(
         source, quality = f"{source} + {GPU_POOL}", Quality.ESTIMATED
     elif kib.get(GPU_POOL) or GPU_POOL in checked.refuted:
         quality = Quality.ESTIMATED  # a part that is not known
-    if arc and arc.reclaimable_bytes and arc.size_bytes <= size:  # else it is not this machine's
+    if isinstance(arc, Absent):
+        source, quality = f"{source}, arcstats is not readable", Quality.ESTIMATED
+    elif arc and arc.reclaimable_bytes and arc.size_bytes <= size:  # else it is not this machine's
         # The two files are not read at the same instant, so their sum may briefly exceed the size.
         available = min(size, available + arc.reclaimable_bytes)
         source, quality = f"{source} + arcstats:size-c_min", Quality.ESTIMATED
@@ -139,10 +142,10 @@ def _size(checked: Checked) -> int:
 
 
 def _unused_huge_pages(kib: Mapping[str, int]) -> Bytes:
-    """Return the bytes of free huge pages of the default size that are not reserved."""
-    if "HugePages_Free" not in kib or "Hugepagesize" not in kib:
+    """Return the bytes of free huge pages of the default size that are not reserved, if the kernel prints both."""
+    if not kib.keys() >= {"HugePages_Free", "HugePages_Rsvd", "Hugepagesize"}:
         return Absent.NOT_AVAILABLE
-    return max(0, kib["HugePages_Free"] - kib.get("HugePages_Rsvd", 0)) * kib["Hugepagesize"] << 10
+    return max(0, kib["HugePages_Free"] - kib["HugePages_Rsvd"]) * kib["Hugepagesize"] << 10
 
 
 def has_other_huge_pages(kib: Mapping[str, int]) -> bool:
@@ -213,6 +216,13 @@ def _kept_back(kib: Mapping[str, int], available: int) -> int:
     return max(0, (kib["MemFree"] + cache + reclaimable << 10) - available)
 
 
+def _why_unread(error: OSError) -> Absent | None:
+    """Return the reason of a file that is there and cannot be read; None for one that is not there."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return None
+    return Absent.NOT_PERMITTED if isinstance(error, PermissionError) else Absent.NOT_AVAILABLE
+
+
 class Collector(BaseCollector):
     name = "meminfo"
     period_seconds: float = 0.0
@@ -229,6 +239,7 @@ class Collector(BaseCollector):
         self._arc_path = roots.procfs / "spl/kstat/zfs/arcstats"
         self._arcstats: KeptFile | None = None
         self._ticks = 0
+        self._no_arc: Absent | None = None
         self._last = Checked({}, {})
 
     @classmethod
@@ -245,7 +256,7 @@ class Collector(BaseCollector):
         pool = _build_pool(checked, self._low_watermark(checked), arc, unused)
         if self._is_of_container:
             pool = replace(pool, source=LXCFS + pool.source.removeprefix("meminfo:"))
-        cache = None if arc is None else ZfsCache(arc.size_bytes, arc.floor_bytes)
+        cache = ZfsCache(arc.size_bytes, arc.floor_bytes) if isinstance(arc, ArcStats) else arc
         refuted = len(checked.refuted)
         return Findings(pools=(pool,), swap=_build_swap(checked), zfs_cache=cache, rejected=refuted)
 
@@ -275,15 +286,17 @@ class Collector(BaseCollector):
         if self._arcstats:
             self._arcstats.close()
 
-    def _read_arc(self) -> ArcStats | None:
-        """Read ZFS's cache. Its module can be loaded and unloaded, so the file is tried again periodically."""
+    def _read_arc(self) -> ArcStats | Absent | None:
+        """Read ZFS's cache; None without ZFS. Its module can be loaded and unloaded: the file is tried again."""
         try:
             if self._arcstats is None:
                 self._ticks += 1
                 if self._ticks % ARC_RETRY_TICKS != 1:
-                    return None
+                    return self._no_arc
                 self._arcstats = KeptFile(self._arc_path)
             return parse_arcstats(self._arcstats.read())
-        except OSError:
-            self._arcstats = None
-            return None
+        except ParseError:
+            return Absent.INCONSISTENT
+        except OSError as error:
+            self._arcstats, self._no_arc = None, _why_unread(error)
+            return self._no_arc

@@ -106,19 +106,23 @@ def build_contents(checked: Checked) -> tuple[Content, ...]:
 
 
 class NodeFiles:
-    """The files of one node. Raises OSError if it has no meminfo."""
+    """The files of one node, opened at the first read."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._number = number
         self._cpulist = folder / "cpulist"
-        self._meminfo = KeptFile(folder / "meminfo", 4096)
+        self._path = folder / "meminfo"
+        self._meminfo: KeptFile | None = None
 
     def read(self) -> tuple[Node, int]:
-        """Return the node, and the number of lines that were left out. Raises ParseError without its size."""
+        """Return the node, and the number of lines that were left out. Raises OSError, or ParseError."""
+        if self._meminfo is None:
+            self._meminfo = KeptFile(self._path, 4096)
         return _parse_node(self._number, self._meminfo.read(), read_once(self._cpulist))
 
     def close(self) -> None:
-        self._meminfo.close()
+        if self._meminfo is not None:
+            self._meminfo.close()
 
 
 class Collector(BaseCollector):
@@ -166,7 +170,8 @@ class Collector(BaseCollector):
         try:
             self._nodes[number], self._rejected[number] = self._files[number].read()
         except (OSError, ParseError) as error:
-            before, unknown = self._nodes.get(number), Absent.INCONSISTENT
+            is_denied = isinstance(error, PermissionError)
+            before, unknown = self._nodes.get(number), Absent.NOT_PERMITTED if is_denied else Absent.INCONSISTENT
             self._nodes[number] = stale_node(before) if before else Node(number, unknown, unknown, unknown)
             self._rejected[number] = 1
             return error

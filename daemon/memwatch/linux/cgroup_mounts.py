@@ -78,11 +78,17 @@ def parse_figure(data: bytes) -> int:
 
 
 def parse_limit(data: bytes) -> int | None:
-    """Parse a limit in bytes; None for `max`. Version 1 writes 2^63 less a page instead, which exceeds any RAM."""
+    """Parse a limit in bytes; None for `max`. Version 1 writes 2^63 less a page instead, which exceeds any RAM.
+
+    The kernel never prints more than that: it is a figure below zero, and no "none". Raises ParseError.
+    """
     text = data.strip()
     if text == b"max":
         return None
-    return parse_figure(data)
+    figure = parse_figure(data)
+    if figure >= 1 << 63:
+        raise ParseError(f"cgroup: a limit of {figure} bytes is below zero")
+    return figure
 
 
 def charges_gpu(memory_stat: bytes | None) -> bool:

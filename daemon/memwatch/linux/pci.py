@@ -45,9 +45,21 @@ def parse_gpu(pci_class: str, vendor: str, device: str) -> PciGpu | None:
 def read_gpu(function: Path) -> PciGpu | None:
     """Read the GPU of a folder in /sys/bus/pci/devices. None if it is not one."""
     pci_class = _read_word(function / "class")
-    if not pci_class.startswith(("0x03", "0x12")):
+    if not is_gpu_class(pci_class):
         return None
     return parse_gpu(pci_class, _read_word(function / "vendor"), _read_word(function / "device"))
+
+
+def is_unread(function: Path) -> bool:
+    """Return True for a PCI function that is there and may be a GPU: its class or its maker cannot be read."""
+    pci_class = _read_word(function / "class")
+    is_known = bool(pci_class) and not (is_gpu_class(pci_class) and not _read_word(function / "vendor"))
+    return not is_known and os.path.exists(function)
+
+
+def is_gpu_class(pci_class: str) -> bool:
+    """Check for a display controller or a processing accelerator."""
+    return pci_class.startswith(("0x03", "0x12"))
 
 
 def _read_word(path: Path) -> str:

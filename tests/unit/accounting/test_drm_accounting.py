@@ -354,7 +354,7 @@ def test_stale_collector_keeps_devices_and_drops_values() -> None:
     assert (device.state, device.process_list) == ("stalled", Absent.STALE)
     assert share.used_bytes is Absent.STALE
     assert found.pools[0].unattributed_bytes is Absent.STALE
-    assert held(found) == {100: {}, 200: {}}
+    assert held(found) == {100: {"gpu0.buffers": Absent.STALE}, 200: {}}
 
 
 @pytest.mark.parametrize(("tiles", "quality"), [(1, Quality.MEASURED), (2, Quality.DERIVED)])

@@ -175,7 +175,7 @@ def test_stale_nvmap_table_drops_only_the_values_of_processes() -> None:
 
     assert found.shares[0].used_bytes == 3 * GIB
     assert found.devices[0].process_list is Absent.STALE
-    assert found.processes[0].device_bytes == {}
+    assert found.processes[0].device_bytes == {"cuda0": Absent.STALE}
 
 
 def test_on_thor_nvml_lists_the_processes() -> None:
@@ -200,7 +200,7 @@ def test_stale_nvml_on_thor_drops_its_values() -> None:
     assert found.shares[0].used_bytes is Absent.STALE
     assert found.devices[0].state == "stalled"
     assert found.devices[0].busy_ratio == 0.62
-    assert found.processes[0].device_bytes == {}
+    assert found.processes[0].device_bytes == {"cuda0": Absent.STALE}
 
 
 def test_thor_without_nvml_is_a_device_of_unknown_use() -> None:

@@ -129,7 +129,7 @@ def test_unreadable_pci_functions_are_not_the_absence_of_a_gpu(tmp_path: Path) -
     assert unread is not None
     assert (unread.architecture, unread.explanation) == (
         "unknown",
-        "It is unknown if there is a GPU: the class of 1 PCI functions cannot be read.",
+        "It is unknown if there is a GPU: class or vendor of 1 PCI functions cannot be read.",
     )
     assert read is not None
     assert read.architecture == "cpu_only"

@@ -31,6 +31,7 @@ PARTS = (
     ("container-v2", "cgroup", 3),
     ("container-v1", "cgroup", 3),
     ("zram-laptop", "zram", 1),
+    ("three-makers-dmem", "dmem", 9),
     ("jetson-orin-nano", "tegrastats", 3),
 )
 

@@ -52,7 +52,7 @@ def test_arc_larger_than_system_ram_does_not_count() -> None:
 
 def test_free_huge_pages_are_not_more_than_all() -> None:
     kib = {"MemTotal": 8 << 20, "MemFree": 1 << 20, "MemAvailable": 2 << 20}
-    pages = {"HugePages_Total": 512, "HugePages_Free": 4096, "Hugepagesize": 2048}
+    pages = {"HugePages_Total": 512, "HugePages_Free": 4096, "HugePages_Rsvd": 0, "Hugepagesize": 2048}
     pool = build_pool(kib | pages)
 
     assert (pool.set_aside_bytes, pool.set_aside_free_bytes) == (GIB, GIB)

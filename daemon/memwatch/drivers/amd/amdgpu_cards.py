@@ -65,11 +65,16 @@ def read(path: Path, size: int = _MAX_FILE_BYTES) -> bytes | Absent:
 
 
 def list_names(folder: Path) -> list[str]:
+    found = names_or_reason(folder)
+    return [] if isinstance(found, Absent) else found
+
+
+def names_or_reason(folder: Path) -> list[str] | Absent:
+    """Return the sorted names in a folder, or why it cannot be listed."""
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
-        absent_reason(error)
-        return []
+        return absent_reason(error)
 
 
 def find(drm: Path) -> CardEntries:

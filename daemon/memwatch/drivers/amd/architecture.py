@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from memwatch.drivers.amd.records import AmdCard
-from memwatch.model import Absent, Architecture
+from memwatch.model import Absent, Architecture, Bytes
 from memwatch.units import size
 
 # GPUs that are part of a processor, by PCI device id.
@@ -81,9 +81,16 @@ def decide_architecture(card: AmdCard) -> ArchitectureDecision:
     )
 
 
+def is_unread(figure: Bytes) -> bool:
+    """Return True for a figure that the driver has, and that could not be read."""
+    return isinstance(figure, Absent) and figure is not Absent.NOT_SUPPORTED
+
+
 def _memory_evidence(card: AmdCard) -> list[str]:
     if isinstance(card.vram_bytes, int) and card.vram_bytes:
         return [f"firmware reserves {size(card.vram_bytes)} for it, which MemTotal does not include"]
+    if is_unread(card.vram_bytes):
+        return ["the size of the memory that firmware reserves for it cannot be read"]
     return ["it has no VRAM and uses only System RAM"]
 
 
