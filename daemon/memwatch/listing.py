@@ -6,12 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 # Lists whose left-out entries are counted, in `left_out` of the snapshot, a metric and the doctor.
 LISTS: Mapping[str, str] = {
+    "announced_kills": "kills that services reported in one tick were not taken",
     "cgroup_pressure": "cgroups were not searched for one that stalls on memory",
+    "container_logs": "logs of containers were not read for the names of containers and pods",
     "dmem_cgroups": "cgroups were not searched for limits and use of GPU memory",
     "dmem_users": "cgroups with GPU memory in use and without a limit are not shown",
+    "driver_errors": "errors of drivers in the kernel log are of further kinds or GPUs, and are not shown",
     "gpu_limits": "limits of cgroups on GPU memory are not shown",
     "incidents": "incidents began while the highest number was open, and are not followed",
+    "kfd_processes": "processes of AMD's compute driver were not read for their GPU memory",
+    "listening_sockets": "network namespaces have too many listening sockets to find all model servers by them",
     "machines_found": "machines were found by mDNS and are not shown",
+    "nvidia_cgroups": "cgroups with processes on NVIDIA's GPUs were not searched for limits on GPU memory",
 }
 
 

@@ -27,7 +27,7 @@ NO_COUNT = re.compile(
     r"|PID_MAX|DEPTH|INTERVALS|CHANGES|CHANGES_OF_NAMES|COMMON_PAIRS|COMMON_PAIRS_JOINED|STEPS_UP|LINE|NAME|ID)"
 )
 # Kinds of answers to: what becomes of the entries beyond the limit?
-KINDS = ("said", "refused", "oldest", "largest", "input", "internal", "silent")
+KINDS = ("said", "refused", "oldest", "largest", "input", "internal")
 
 
 def find_limits(root: Path = ROOT) -> dict[str, str]:

@@ -91,7 +91,11 @@ def with_gpu_limits(found: Findings) -> Findings:
             _with_limit(device, own.get(device.id), limits.notes.get(device.id, ())) for device in found.devices
         ),
         machine=_with_notes(found.machine, limits.notes.get("", ())),
-        left_out={**(found.left_out or {}), "gpu_limits": limits.left_out},
+        left_out={
+            **(found.left_out or {}),
+            "gpu_limits": limits.left_out,
+            "nvidia_cgroups": sum(gpu.cgroups_left_out for gpu in nvml.gpus) if nvml else 0,
+        },
     )
 
 

@@ -65,6 +65,7 @@ class Peaks(Struct):
     """Peaks of a running program. RSS is the sum over its processes; shared pages count once per process.
 
     `process_rss_bytes` and `cgroup_bytes` are counted by the kernel, the others are the greatest of the samples.
+    `is_partial`: it had more processes than are followed, and the samples are lower bounds.
     """
 
     rss_bytes: int | None = None
@@ -75,10 +76,12 @@ class Peaks(Struct):
     pids: set[int] = field(default_factory=set)
     began_unix: float = field(default_factory=time.time)
     is_simulated: bool = False
+    is_partial: bool = False
 
     def see_tree(self, tree: Mapping[int, int]) -> None:
         if tree:
             self.rss_bytes = max(self.rss_bytes or 0, sum(tree.values()))
+        self.is_partial |= len(tree) >= MAX_PROCESSES or len(self.pids) >= MAX_PIDS
         if len(self.pids) < MAX_PIDS:
             self.pids.update(tree)
 
@@ -115,6 +118,7 @@ class Peaks(Struct):
             "peak_used_bytes": self.used_bytes,
             "peak_device_bytes": self.device_bytes,
             "processes": len(self.pids),
+            "partial": self.is_partial,
         }
 
 

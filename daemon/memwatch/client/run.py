@@ -27,7 +27,7 @@ from memwatch.client.errors import CommandError
 from memwatch.client.http import ask
 from memwatch.client.peak_cgroup import PeakCgroup, peak_cgroup
 from memwatch.client.poller import SnapshotPoller
-from memwatch.client.process_tree import Peaks, read_children_peak, read_tree
+from memwatch.client.process_tree import MAX_PROCESSES, Peaks, read_children_peak, read_tree
 from memwatch.client.tables import columns
 from memwatch.client.times import clock
 from memwatch.library.host import host
@@ -218,6 +218,8 @@ def _lines(found: Json, is_simulated: bool) -> Iterator[str]:
         for name, count in found["peak_device_bytes"].items()
     ]
     yield from columns(rows, right=frozenset({1}))
+    if found["partial"]:
+        yield f"  It had more processes than are followed ({MAX_PROCESSES:,} at once): the peaks are lower bounds."
     yield from (f"  {clock(stage['unix'])} {stage['text']}" for stage in found["stages"])
 
 

@@ -163,7 +163,11 @@ class Collector(BaseCollector):
         ask_all([one for one in asked if one.server], self._reader)
         engines = [one.server.build(one.blank) if one.server else one.blank for one in asked]
         not_followed = self._processes.not_followed + len(present) - len(running) if self._folder >= 0 else 0
-        return Findings(engines=with_unique_ids(engines), engines_not_followed=not_followed)
+        return Findings(
+            engines=with_unique_ids(engines),
+            engines_not_followed=not_followed,
+            left_out={"listening_sockets": self._tables.cut},
+        )
 
     def close(self) -> None:
         if self._folder >= 0:

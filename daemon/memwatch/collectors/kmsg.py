@@ -58,7 +58,7 @@ class Collector(BaseCollector):
     def collect(self) -> Findings:
         self._read_new()
         self._tracker.end_wait(self._wall_clock())
-        return Findings(kernel_log=self._tracker.log)
+        return Findings(kernel_log=self._tracker.log, left_out={"driver_errors": self._tracker.left_out})
 
     def read_event(self, happened: int) -> Wake:
         """Read new lines. Only those about a kill or an error of a driver need a tick."""

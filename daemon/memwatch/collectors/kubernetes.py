@@ -50,12 +50,14 @@ class Collector(BaseCollector):
         self._list()
 
     def collect(self) -> Findings:
-        names = self._list()[:MAX_LINKS]
+        listed = self._list()
+        names = listed[:MAX_LINKS]
         self._known = {name: self._known[name] if name in self._known else self._read(name) for name in names}
         found = [one for one in self._known.values() if one is not None]
         return Findings(
             container_names={one.id: one.name for one in found},
             pod_names={one.pod_uid: one.pod_name for one in found},
+            left_out={"container_logs": len(listed) - len(names)},
         )
 
     def close(self) -> None:

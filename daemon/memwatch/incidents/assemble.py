@@ -10,7 +10,7 @@ from memwatch import units
 from memwatch.events import MARK
 from memwatch.incidents.cause import Finding, Members, Observed, find_cause
 from memwatch.incidents.killer import Death, choose_killer, is_member, mark_victims
-from memwatch.incidents.open_incident import MAX_DEATHS, OpenIncident
+from memwatch.incidents.open_incident import MAX_DEATHS, MAX_ENDS, OpenIncident
 from memwatch.incidents.readings import FrameReader, Holding, Reading
 from memwatch.incidents.records import Entry, Incident, Sample, Suspect, Victim
 from memwatch.incidents.sentence import list_evidence, write_sentence
@@ -50,6 +50,8 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
         evidence.append(
             f"{one.more_deaths} more processes were killed after {MAX_DEATHS} reports of kills; none is listed."
         )
+    if one.more_ends:
+        evidence.append(f"{one.more_ends} more processes ended; the timeline has the first {MAX_ENDS}.")
     if one.kind == "gpu_lost":
         evidence += _list_driver_lines(one)
     elif came_back is not None:

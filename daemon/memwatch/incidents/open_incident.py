@@ -37,7 +37,8 @@ class OpenIncident(Struct):
     `place`: the pool or share whose figures are read. For an incident about a cgroup that is System RAM, of which
     only the processes in the cgroup count. `bad_at`: boot time of the last trigger, or of the last tick at a
     critical level. `labels`: those of pools and shares, by id. `long`: growth over the last hour by PID, the most
-    that was seen. `more_deaths`: processes killed beyond MAX_DEATHS reports.
+    that was seen. `more_deaths`: processes killed beyond MAX_DEATHS reports. `more_ends`: ends of processes beyond
+    MAX_ENDS.
     """
 
     id: str
@@ -61,6 +62,7 @@ class OpenIncident(Struct):
     frames: list[Frame] = field(default_factory=list)
     deaths: list[tuple[float, Death]] = field(default_factory=list)
     more_deaths: int = 0
+    more_ends: int = 0
     events: list[Event] = field(default_factory=list)
     ends: list[tuple[ProcessEnd, Holding]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -93,6 +95,8 @@ class OpenIncident(Struct):
     def add_end(self, end: ProcessEnd, holding: Holding) -> None:
         if len(self.ends) < MAX_ENDS:
             self.ends.append((end, holding))
+        else:
+            self.more_ends += 1
 
     def add_death(self, boottime: float, death: Death) -> bool:
         """Add a death. Return False if it is another line about a known one.

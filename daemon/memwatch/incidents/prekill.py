@@ -14,17 +14,23 @@ MAX_NAMED = 5
 
 
 def describe_holders(
-    place: str, snapshot: Snapshot | None, members: Collection[int], charged_bytes: int | None
+    place: str,
+    snapshot: Snapshot | None,
+    members: Collection[int],
+    charged_bytes: int | None,
+    is_whole: bool = True,
 ) -> str:
     """Return a sentence: what is killed, and which of its processes hold memory of which pool.
 
-    `members`: PIDs of the group; if empty, processes are found by their unit or container.
+    `members`: PIDs of the group; if empty, processes are found by their unit or container. `is_whole`: these are
+    all.
     """
     charged = "" if charged_bytes is None else f" ({units.size(charged_bytes)} charged to it)"
     named = [] if snapshot is None else list(_describe(snapshot, find_members(place, snapshot, members)))
     held = "; ".join(named[:MAX_NAMED]) or "no listed process is in it"
     rest = f"; and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
-    return f"about to kill {place}{charged}: {held}{rest}"
+    unread = "" if is_whole else "; it has more processes than were read"
+    return f"about to kill {place}{charged}: {held}{rest}{unread}"
 
 
 def find_members(place: str, snapshot: Snapshot, members: Collection[int]) -> list[Process]:

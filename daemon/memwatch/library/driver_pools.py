@@ -19,7 +19,8 @@ MAPS = Path("/proc/self/maps")
 LOADED = re.compile(r"(/\S*/(libcuda|libamdhip64)\.so[.\d]*)$", re.MULTILINE)
 # CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, hipMemPoolAttrReservedMemCurrent.
 RESERVED_NOW = 5
-MAX_GPUS = 64
+# A count beyond that is no answer of a driver.
+MAX_GPUS = 1024
 
 
 class Calls(Struct, frozen=True):
@@ -100,7 +101,7 @@ def _list_pools(library: ctypes.CDLL, calls: Calls) -> Iterator[DriverPool]:
     count = ctypes.c_int()
     if getattr(library, calls.count)(ctypes.byref(count)):
         return  # not initialized
-    for index in range(min(count.value, MAX_GPUS)):
+    for index in range(count.value if count.value <= MAX_GPUS else 0):
         pool = _find_pool(library, calls, index)
         if pool is not None:
             yield DriverPool(library, calls, index, pool)

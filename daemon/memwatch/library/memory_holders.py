@@ -16,6 +16,7 @@ from memwatch.model import Absent
 from memwatch.printable import decode, printable
 
 MAX_HOLDERS = 5
+# Reading this many takes half a second. With more, the largest are not known.
 MAX_READ = 20_000
 
 
@@ -56,9 +57,11 @@ def held_by(process: Any, places: list[set[str]] | None) -> int:  # noqa: ANN401
     return 0
 
 
-def list_resident() -> tuple[Holder, ...]:
+def list_resident() -> tuple[Holder, ...] | Absent:
     folder = read_roots(os.environ)[0]
-    pids = [int(name) for name in os.listdir(folder) if name.isdecimal()][:MAX_READ]
+    pids = [int(name) for name in os.listdir(folder) if name.isdecimal()]
+    if len(pids) > MAX_READ:
+        return Absent.NOT_AVAILABLE
     return largest([one for one in (read_resident(folder, pid) for pid in pids) if one is not None])
 
 

@@ -23,6 +23,8 @@ from memwatch.planning.sizes import InvalidInputError
 MAX_SAMPLES = 100_000
 MAX_STAGES = 1000
 FIRST_STAGE = "start"
+# All stages beyond the maximum: their peaks are those of one.
+OTHER_STAGES = "other stages"
 
 
 class Report(Struct, frozen=True):
@@ -87,7 +89,7 @@ class MemoryProfiler:
             if ended is not None:
                 self._peaks[self._stage] = count_peaks(self._peaks[self._stage], ended)
             if name not in self._peaks and len(self._peaks) >= MAX_STAGES:
-                name = self._stage
+                name = OTHER_STAGES
             self._stage = name
             self._peaks.setdefault(name, Peak(name))
         self._see(sample)

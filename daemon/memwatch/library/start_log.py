@@ -18,6 +18,7 @@ from memwatch.library.memory_tree import name_gpus
 from memwatch.library.never_raise import never_raise
 from memwatch.library.reporter import reporter
 from memwatch.library.stage_log import write_line
+from memwatch.listing import first_of
 from memwatch.model import Absent, Bytes, Device, Share
 from memwatch.units import size
 
@@ -33,7 +34,7 @@ def log_start(name: str = "") -> str:
     its file. Takes up to two seconds, as `machine`: call it once, before the work.
     """
     title = name or Path(sys.argv[0]).name or "program"
-    lines = list(build_lines(title, machine(), os.environ))[:MAX_LINES]
+    lines = first_of(list(build_lines(title, machine(), os.environ)), MAX_LINES, "lines")
     for line in lines:
         write_line(line)
     reporter.mark(f"[start] {title}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from memwatch.linux.cgroup_mounts import list_children
 
@@ -22,17 +23,25 @@ def find_group(sysfs: Path, place: str) -> Path | None:
     return None
 
 
-def read_members(group: Path) -> frozenset[int]:
-    """Return the PIDs of a group and the groups below it, of MAX_GROUPS and MAX_MEMBERS at most."""
+class Members(NamedTuple):
+    """PIDs of a group and the groups below it. `is_whole`: it has no more groups and processes than were read."""
+
+    pids: frozenset[int] = frozenset()
+    is_whole: bool = True
+
+
+def read_members(group: Path) -> Members:
+    """Return the processes of MAX_GROUPS and of MAX_MEMBERS at most."""
     members: set[int] = set()
-    for folder in _folders(group):
+    groups = 0
+    for groups, folder in enumerate(_folders(group), 1):  # noqa: B007
         try:
             members.update(map(int, (folder / "cgroup.procs").read_bytes().split()))
         except (OSError, ValueError):  # removed, or threaded
             continue
         if len(members) >= MAX_MEMBERS:
             break
-    return frozenset(members)
+    return Members(frozenset(members), len(members) < MAX_MEMBERS and groups < MAX_GROUPS)
 
 
 def read_charged_bytes(group: Path) -> int | None:

@@ -8,8 +8,6 @@ from pathlib import Path
 from memwatch.linux.files import names_in, read_once
 from memwatch.model import Absent, Bytes
 
-# Kernels have up to six sizes.
-MAX_SIZES = 16
 _FOLDER = re.compile(r"hugepages-(\d{1,12})kB")
 
 
@@ -17,7 +15,7 @@ def read_unused_huge_pages(sysfs: Path) -> Bytes:
     """Return the bytes of huge pages that are neither used nor promised to a process, over all sizes."""
     folder = sysfs / "kernel/mm/hugepages"
     try:
-        found = [match for match in map(_FOLDER.fullmatch, names_in(folder)) if match][:MAX_SIZES]
+        found = [match for match in map(_FOLDER.fullmatch, names_in(folder)) if match]
         counts = [(int(match[1]), *_read_counts(folder / match[0])) for match in found]
     except (OSError, ValueError):
         return Absent.NOT_AVAILABLE

@@ -21,7 +21,7 @@ from memwatch.printable import decode
 MAX_KILLS = 16
 # Processes that are kept of the table before a kill.
 MAX_TASKS = 10
-# Limit on the number of distinct errors, one per GPU and kind. Further ones are ignored.
+# Limit on the number of distinct errors, one per GPU and kind. Further ones are counted only.
 MAX_ERRORS = 256
 MAX_TEXT_LENGTH = 200
 
@@ -215,6 +215,7 @@ class KernelLogTracker:
         self.log: KernelLog = KernelLog()
         self._kills: deque[OomKill] = deque(maxlen=MAX_KILLS)
         self._errors: dict[DriverMessage, DriverError] = {}
+        self.left_out: int = 0
         self._cause: OomCause | None = None
         self._alone: tuple[OomCause, float] | None = None
         self._group = ""
@@ -284,6 +285,7 @@ class KernelLogTracker:
     def _note(self, complaint: DriverMessage, text: str, unix: float) -> None:
         before = self._errors.get(complaint)
         if before is None and len(self._errors) >= MAX_ERRORS:
+            self.left_out += 1
             return
         self._fault = complaint if complaint.kind == "page_fault" else None
         count = before.count + 1 if before else 1

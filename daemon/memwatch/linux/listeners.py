@@ -106,11 +106,12 @@ class ListenerTables:
     """The listening sockets of network namespaces, each read once. One object serves one round.
 
     All processes of a namespace share the file: its inode tells namespaces apart, also where the link ns/net may
-    not be read (Linux 6.18).
+    not be read (Linux 6.18). `cut` counts the namespaces with more sockets than are read.
     """
 
     def __init__(self) -> None:
         self._read: dict[tuple[int, int], dict[int, Listener]] = {}
+        self.cut: int = 0
 
     def read(self, net: Path) -> dict[int, Listener]:
         """Return the sockets by inode, none if too many namespaces were read. `net`: /proc/PID/net."""
@@ -123,4 +124,5 @@ class ListenerTables:
             if len(self._read) >= MAX_NAMESPACES:
                 return {}
             self._read[key] = read_listeners(net)
+            self.cut += len(self._read[key]) >= MAX_ROWS
         return self._read[key]

@@ -58,6 +58,7 @@ class IncidentObserver:
         self._last: Observation | None = None
         self._ended = EndedProcesses()
         self._announced: deque[ServiceKill] = deque(maxlen=MAX_ANNOUNCED)
+        self.announced_left_out: int = 0
         self._turn = threading.Lock()
         self._is_stopped = False
 
@@ -76,6 +77,7 @@ class IncidentObserver:
 
     def announce(self, kill: ServiceKill) -> None:
         """Add a kill that its service reports itself. The next tick takes it. Thread-safe."""
+        self.announced_left_out += len(self._announced) == MAX_ANNOUNCED
         self._announced.append(kill)
 
     def without_ended(self, findings: Findings) -> Findings:

@@ -410,7 +410,11 @@ class Monitor:
         )
 
     def _left_out(self) -> dict[str, int]:
-        return {"incidents": self.incidents.left_out, "machines_found": self.machines_left_out()}
+        return {
+            "announced_kills": self.incidents.announced_left_out,
+            "incidents": self.incidents.left_out,
+            "machines_found": self.machines_left_out(),
+        }
 
     def _record(self, now: Moment, snapshot: Snapshot) -> None:
         if self.rules is not self._history_rules:

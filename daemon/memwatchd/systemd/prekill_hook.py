@@ -56,6 +56,8 @@ class PrekillHook:
     def _add(self, connection: socket.socket) -> None:
         if len(self._received) >= MAX_CONNECTIONS:
             connection.close()
+            if self._failures.admits("full"):
+                log.warning("prekill hook: %d connections are open; another one is closed", MAX_CONNECTIONS)
             return
         self._received[connection] = b""
         self._loop.add_reader(connection, self._read, connection)

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from memwatch.listing import some_of
 from memwatch.runtime.failure_log import FailureLog
 from memwatch.snapshot import Snapshot
 from memwatchd.systemd.listener import Listener
@@ -144,7 +145,10 @@ class PressureSockets:
     def _open_for(self, snapshot: Snapshot) -> None:
         self._targets = tuple(one.target for one in snapshot.pressure)
         new = [pool for pool in pool_ids(snapshot) if pool not in self._pools]
-        for pool in new[: max(0, MAX_POOLS - len(self._pools))]:
+        room = max(0, MAX_POOLS - len(self._pools))
+        if new[room:]:
+            log.warning("no pressure sockets for %s: %d pools have some", some_of(new[room:], 8), MAX_POOLS)
+        for pool in new[:room]:
             for level in LEVELS:
                 self._listen(f"pressure-{pool}-{level.word}.sock", Subscription(pool, level), is_fixed=True)
         self._pools = self._pools.union(new)

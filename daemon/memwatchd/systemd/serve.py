@@ -13,7 +13,7 @@ from pathlib import Path
 from memwatch.alerts.state import Notification
 from memwatch.incidents.prekill import describe_holders
 from memwatch.kill_log import ServiceKill
-from memwatch.linux.cgroup_members import find_group, read_charged_bytes, read_members
+from memwatch.linux.cgroup_members import Members, find_group, read_charged_bytes, read_members
 from memwatch.linux.files import Roots
 from memwatch.monitor.loop import Monitor
 from memwatch.printable import printable
@@ -85,9 +85,9 @@ def _pass_tick(pressure: PressureSockets, snapshot: Snapshot, _notices: tuple[No
 def announce(monitor: Monitor, roots: Roots, place: str, number: int) -> None:
     """Note for the incidents who holds memory in a control group that is about to be killed."""
     group = find_group(roots.sysfs, place)
-    members = read_members(group) if group is not None else frozenset()
+    members = read_members(group) if group is not None else Members()
     charged = read_charged_bytes(group) if group is not None else None
     name = printable(place)
-    text = describe_holders(name, monitor.latest, members, charged)
+    text = describe_holders(name, monitor.latest, members.pids, charged, members.is_whole)
     log.info("systemd-oomd is %s", text)
     monitor.incidents.announce(ServiceKill(number, monitor.moment().wall, "oomd_prekill", text, place=name))

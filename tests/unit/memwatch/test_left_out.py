@@ -9,13 +9,26 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import generate_latest
 
-from memwatch.collectors import cgroup_pressure, dmem
+from memwatch.accounting.compose import Composer
+from memwatch.client.process_tree import Peaks
+from memwatch.collectors import cgroup_pressure, dmem, kubernetes
 from memwatch.doctor.checks import run_checks
+from memwatch.drivers.nvml.records import GpuReading, NvmlReading
+from memwatch.events import EventLog
+from memwatch.findings import Findings
+from memwatch.kill_log import ServiceKill
+from memwatch.library import memory_holders, profiler
+from memwatch.linux import listeners, pstore
+from memwatch.linux.cgroup_members import MAX_MEMBERS, read_members
 from memwatch.linux.files import Roots
+from memwatch.linux.kmsg_parser import MAX_ERRORS, KernelLogTracker
 from memwatch.listing import LISTS, left_out_texts
+from memwatch.model import Absent
+from memwatch.monitor.incident_observer import MAX_ANNOUNCED, IncidentObserver
 from memwatch.neighbours.found import MAX_FOUND, FoundMachine, FoundMachines
 from memwatch.neighbours.machines import list_machines
 from memwatch.neighbours.tick import build_tick
+from memwatch.processes.growth import GrowthTracker
 from memwatch.render.json import snapshot_json
 from memwatch.snapshot import Snapshot
 from memwatch_web.metrics.families import Exporter
@@ -112,3 +125,99 @@ def test_cgroups_with_gpu_memory_beyond_the_maximum_are_counted(tmp_path: Path) 
     collector.close()
 
     assert found.left_out == {"dmem_cgroups": 0, "dmem_users": 4}
+
+
+def test_logs_of_containers_beyond_the_maximum_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / kubernetes.FOLDER
+    folder.mkdir(parents=True)
+    for number in range(5):
+        (folder / f"{number}.log").touch()
+    monkeypatch.setattr(kubernetes, "MAX_LINKS", 3)
+
+    assert kubernetes.Collector(Roots(rootfs=tmp_path)).collect().left_out == {"container_logs": 2}
+
+
+def test_driver_errors_beyond_the_maximum_are_counted() -> None:
+    tracker = KernelLogTracker()
+    for number in range(MAX_ERRORS + 3):
+        text = (
+            f"NVRM: Xid (PCI:0000:{number % 256:02x}:{number // 256:02x}): 79, pid=1, GPU has fallen off the bus."
+        )
+        tracker.read(text.encode(), 1.0)
+
+    assert (len(tracker.log.driver_errors), tracker.left_out) == (MAX_ERRORS, 3)
+
+
+def test_cgroups_that_the_nvidia_driver_was_not_asked_about_are_counted() -> None:
+    gpu = GpuReading(0, "GPU-1", "0000:01:00.0", "NVIDIA GB10", limits=(), cgroups_left_out=7)
+
+    found = Composer().compose((Findings(nvml=NvmlReading("1", "1", (gpu,))),))
+
+    assert (found.left_out or {})["nvidia_cgroups"] == 7
+
+
+def test_namespaces_with_too_many_listening_sockets_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "MAX_ROWS", 2)
+    row = "  {0}: 0100007F:1F9{0} 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000 0 {0} 1 0 100\n"
+    (tmp_path / "tcp").write_text("sl local\n" + "".join(row.format(number) for number in range(3)))
+    tables = listeners.ListenerTables()
+
+    assert (len(tables.read(tmp_path)), tables.cut) == (2, 1)
+
+
+def test_kills_beyond_those_of_one_tick_are_counted() -> None:
+    observer = IncidentObserver(EventLog(), GrowthTracker())
+    for number in range(MAX_ANNOUNCED + 2):
+        observer.announce(ServiceKill(number, 1.0, "oomd_prekill", "about to kill"))
+
+    assert observer.announced_left_out == 2
+
+
+def test_group_with_too_many_processes_is_not_whole(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in range(1, MAX_MEMBERS + 1)))
+
+    assert not read_members(tmp_path).is_whole
+
+
+def test_crash_records_beyond_the_maximum_are_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "fs/pstore"
+    folder.mkdir(parents=True)
+    for number in range(5):
+        (folder / f"dmesg-{number}").write_text("Kernel panic - not syncing: dead\n")
+
+    found = pstore.find_crash_records(Roots(sysfs=tmp_path, rootfs=tmp_path), 0.0)
+
+    assert found[-1] == "3 more crash records"
+
+
+def test_tree_with_too_many_processes_has_lower_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memwatch.client.process_tree.MAX_PROCESSES", 2)
+    peaks = Peaks()
+    peaks.see_tree({1: 1})
+    assert not peaks.json()["partial"]
+    peaks.see_tree({1: 1, 2: 1})
+
+    assert peaks.json()["partial"]
+
+
+@pytest.mark.process
+def test_stages_beyond_the_maximum_are_one_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler, "MAX_STAGES", 2)
+    found = profiler.MemoryProfiler(interval=60.0)
+    for name in ("a", "b", "c"):
+        found.stage(name)
+
+    assert [peak.stage for peak in found.report().peaks] == ["start", "a", profiler.OTHER_STAGES]
+
+
+def test_largest_processes_are_not_known_if_not_all_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in (1, 2):
+        (tmp_path / str(pid)).mkdir()
+    monkeypatch.setattr(memory_holders, "read_roots", lambda _: (tmp_path, tmp_path, tmp_path))
+    monkeypatch.setattr(memory_holders, "MAX_READ", 1)
+
+    assert memory_holders.list_resident() is Absent.NOT_AVAILABLE

@@ -181,7 +181,10 @@ def build_label(name: str, snapshot: Snapshot, titles: Mapping[str, str] = Mappi
 
 
 def usual_series(known: Sequence[str], snapshot: Snapshot) -> list[str]:
-    """Return the default series: use of pools and device shares, headroom of devices (or available), pressure."""
+    """Return the default series, of which a page draws MAX_SERIES.
+
+    These are use of pools and device shares, headroom of devices (or available), and pressure.
+    """
     within = [share.id for share in snapshot.shares if share.kind not in (ShareKind.CGROUP, ShareKind.GPU_LIMIT)]
     served = {choose_chart(f"device.{one.id}.headroom_bytes", snapshot) for one in snapshot.devices}
     wanted = [f"pool.{pool.id}.used_bytes" for pool in snapshot.pools]
@@ -189,4 +192,4 @@ def usual_series(known: Sequence[str], snapshot: Snapshot) -> list[str]:
     wanted += [f"share.{share}.used_bytes" for share in within]
     wanted += [f"device.{one.id}.headroom_bytes" for one in snapshot.devices]
     wanted += [f"pool.{pool.id}.available_bytes" for pool in snapshot.pools if pool.id not in served]
-    return [name for name in wanted if name in known][:MAX_SERIES]
+    return [name for name in wanted if name in known]

@@ -15,7 +15,7 @@ from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 from memwatch_web.asgi.static_files import accepts_gzip
 from memwatch_web.pages.annotations import most_telling
-from memwatch_web.pages.charts import usual_series
+from memwatch_web.pages.charts import MAX_SERIES, usual_series
 from memwatch_web.pages.history_data import build_data
 from memwatch_web.pages.history_query import HistoryInput, query_window
 from memwatch_web.pages.history_request import GZIP_LEVEL, build_input, estimate_seconds, parse_window, send_page
@@ -114,6 +114,7 @@ def parse_query(past: HistoryInput, query: QueryParams, snapshot: Snapshot) -> H
     window = parse_window(past, query, snapshot)
     chosen = [name for name in query.getlist("series") if name]
     if not chosen:
-        return HistoryQuery(window, (), tuple(usual_series(past.history.names(), snapshot)))
+        usual = usual_series(past.history.names(), snapshot)
+        return HistoryQuery(window, (), tuple(usual[:MAX_SERIES]), left_out=len(usual[MAX_SERIES:]))
     names = tuple(dict.fromkeys(parse_names(chosen, past.history)))
     return HistoryQuery(window, names, names)

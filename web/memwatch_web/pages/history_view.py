@@ -17,7 +17,7 @@ from memwatch_web.api.history_csv import build_file_name
 from memwatch_web.pages.annotations import Annotation, Gap, most_telling
 from memwatch_web.pages.charts import Chart, Curve, build_charts
 from memwatch_web.pages.history_data import build_data
-from memwatch_web.pages.history_query import HistoryInput, WindowData, query_window
+from memwatch_web.pages.history_query import MAX_STACKED, HistoryInput, WindowData, query_window
 from memwatch_web.pages.time_range import Moves, Range, TimeWindow, WindowLink, available_ranges, build_moves
 
 # The chart that the server draws for browsers without JavaScript, in units of its view box.
@@ -31,12 +31,16 @@ MAX_AGE = 120.0
 
 
 class HistoryQuery(Struct, frozen=True):
-    """A parsed query. `series`: the selected series, may be empty. `names`: those shown. `path`: page of links."""
+    """A parsed query. `series`: the selected series, may be empty. `names`: those shown. `path`: page of links.
+
+    `left_out`: default series of this machine that are not drawn.
+    """
 
     window: TimeWindow
     series: tuple[str, ...]
     names: tuple[str, ...]
     path: str = "history"
+    left_out: int = 0
 
     def href(self, series_slice: WindowLink, range_name: str | None = None) -> str:
         """Return a permalink to another time range of the same series."""
@@ -119,6 +123,12 @@ class HistoryView(Struct, frozen=True):
     def stacked(self) -> frozenset[str]:
         """Return the charts that show the composition of a pool."""
         return frozenset(chart["id"] for chart in self.data["charts"] if chart["stack"])
+
+    @property
+    def not_stacked(self) -> int:
+        """Return the number of shown pools beyond those whose composition is drawn."""
+        pools = [name for name in self.query.names if name.startswith("pool.") and name.endswith(".used_bytes")]
+        return len(pools[MAX_STACKED:])
 
     @property
     def start_href(self) -> str:

@@ -34,7 +34,6 @@ _VRAM_TYPES = {
 _BDF = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 _MAX_BYTES = 1 << 60
 _PAGE_BYTES, _PAGE_AS_THOUSANDS = 4096, 4000
-_MAX_PIDS = 1024
 
 
 class SmiProcess(Struct, frozen=True):
@@ -113,7 +112,7 @@ def parse_vram_type(answer: Any) -> Words:  # noqa: ANN401
 
 def parse_processes(answer: Any) -> tuple[SmiProcess, ...]:  # noqa: ANN401
     """Parse the result of amdsmi_get_gpu_process_list. Its `mem` is not the sum of its parts and is not used."""
-    found = (parse_process(one) for one in (answer[:_MAX_PIDS] if isinstance(answer, list) else ()))
+    found = (parse_process(one) for one in (answer if isinstance(answer, list) else ()))
     return tuple(one for one in found if one is not None)
 
 

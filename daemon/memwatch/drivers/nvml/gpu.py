@@ -191,6 +191,7 @@ class Gpu:
             # Utilization of a framebuffer that the GPU does not have: N/A in nvidia-smi, and 0 here.
             memory_busy_ratio=latest.memory_busy_ratio if _has_framebuffer(memory) else Absent.NOT_SUPPORTED,
             limits=self._read_limits(now, processes),
+            cgroups_left_out=self._limits.left_out,
             codes=dict(self._codes),
         )
 

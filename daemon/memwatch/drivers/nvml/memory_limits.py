@@ -58,12 +58,16 @@ def read_limits(handle: binding.Handle, folder: Path) -> Answer | None:
 
 
 class LimitReader:
-    """Limits on one GPU. The first call that the driver does not support is the last."""
+    """Limits on one GPU. The first call that the driver does not support is the last.
+
+    `left_out`: cgroups with processes on the GPU that the driver was not asked about.
+    """
 
     def __init__(self, handle: binding.Handle, pci: Words, roots: Roots, codes: dict[str, int]) -> None:
         self._handle, self._pci, self._roots, self._codes = handle, pci, roots, codes
         self._limits: tuple[CgroupLimit, ...] | Absent = Absent.NOT_AVAILABLE
         self._found_at: float | None = None
+        self.left_out: int = 0
         self._read_at = 0.0
 
     def read(self, now: float, pids: Iterable[int], has_mig: bool) -> tuple[CgroupLimit, ...] | Absent:
@@ -92,9 +96,11 @@ class LimitReader:
         if self._is_kernels(tree):
             return Absent.NOT_SUPPORTED
         own = tree.own_path(read_once(self._roots.procfs / "self/cgroup") or b"")
-        paths = dict.fromkeys([own, *(self._cgroup_of(pid, tree) for pid in sorted(set(pids))[:MAX_CGROUPS])])
+        paths = dict.fromkeys([own, *(self._cgroup_of(pid, tree) for pid in sorted(set(pids)))])
+        known = [path for path in paths if path is not None]
+        self.left_out = len(known[MAX_CGROUPS:])
         found: dict[str, CgroupLimit] = {}
-        for path in [path for path in paths if path is not None][:MAX_CGROUPS]:
+        for path in known[:MAX_CGROUPS]:
             limited = self._climb(tree, path)
             if limited is not None:
                 is_own = path == own or (limited.cgroup in found and found[limited.cgroup].own)

@@ -109,6 +109,7 @@ class GpuReading(Struct, frozen=True):
     busy_ratio: float | Absent = Absent.NOT_AVAILABLE
     memory_busy_ratio: float | Absent = Absent.NOT_AVAILABLE
     limits: tuple[CgroupLimit, ...] | Absent = Absent.NOT_SUPPORTED
+    cgroups_left_out: int = 0
     codes: Mapping[str, int] = field(default_factory=dict)
     asleep: Asleep | None = None
 

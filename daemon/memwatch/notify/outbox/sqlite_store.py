@@ -26,8 +26,6 @@ VERSION = 1
 FILE_MODE = 0o600
 MAX_FILE_BYTES = 256 << 20
 MAX_ROWS = 100_000
-# Rows that cannot be read and survive a rewriting of everything, of each table.
-MAX_UNREAD_ROWS = 1000
 CACHE_KIB = 256
 # Suffixes of the files that SQLite writes.
 FILE_SUFFIXES = ("", "-wal", "-shm", "-journal")
@@ -100,7 +98,7 @@ class OutboxStore:
             self._connection.execute("BEGIN IMMEDIATE")
             if batch.everything:
                 for table in ("messages", "heard", "named_values"):
-                    unread = ", ".join(map(str, self._unread.get(table, ())[:MAX_UNREAD_ROWS]))
+                    unread = ", ".join(map(str, self._unread.get(table, ())))
                     self._connection.execute(f"DELETE FROM {table} WHERE rowid NOT IN ({unread})")  # noqa: S608
             self._put("messages", "seq = ?", {(seq,): row for seq, row in batch.messages.items()})
             self._put("heard", "receiver = ? AND alert = ?", batch.delivered)
