@@ -140,7 +140,7 @@ def run(folder: Path, url: str, hours: int) -> None:
         file.chmod(0o600)
 
     write_settings(0)
-    daemon = Day(load({"config": str(file)}, {}), lambda: load({"config": str(file)}, {}))
+    daemon = Day(load({"config": str(file)}, {}), lambda _: load({"config": str(file)}, {}))
     exporter = Exporter(
         "0", lambda: daemon.monitor.alert_states, lambda: daemon.alerting.receivers, lambda: 10,
         daemon.alerting.outbox_figures, daemon.monitor.files_status,

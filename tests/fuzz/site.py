@@ -63,7 +63,7 @@ def site(token: str = "") -> Site:
     """Return the web side of a daemon, which requires the token if one is given."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    daemon = Daemon(settings(), settings)
+    daemon = Daemon(settings(), lambda _: settings())
     daemon.sampler.start()
     daemon.first_tick()
     daemon.sampler.stop()

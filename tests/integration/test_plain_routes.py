@@ -133,7 +133,7 @@ async def refuse(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: A
 def apps() -> Iterator[Apps]:
     roots = {"procfs": MACHINE / "proc", "sysfs": MACHINE / "sys", "rootfs": MACHINE / "root"}
     loaded = load({flag: str(folder) for flag, folder in roots.items()}, {})
-    daemon = Daemon(loaded, lambda: loaded)
+    daemon = Daemon(loaded, lambda _: loaded)
     daemon.sampler.start()
     daemon.first_tick()
     services = create_services(daemon, MetricsEndpoint(daemon.monitor, daemon.exporter()))

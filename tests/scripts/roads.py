@@ -92,7 +92,7 @@ def roads() -> dict[str, Road]:
     }
     settings = load(options, {}, default_file=Path("/nonexistent"))
     found: dict[str, Road] = {}
-    daemon = Daemon(settings, lambda: settings)
+    daemon = Daemon(settings, lambda _: settings)
     with ExitStack() as ending:
         ending.callback(daemon.stop)
         for _ in range(3):

@@ -95,7 +95,7 @@ AMDGPU: Fields = {
     "mem_info_vram_used": (*OWN, *HEADROOM, "process.*"),
 }
 
-CLIENTS = (
+CLIENTS: tuple[str, ...] = (
     "process.*",
     "*.unattributed_bytes",
     "*.overlap",
@@ -133,7 +133,7 @@ OTHER_WORD = (
     "device.details",
 )
 
-HELD = (
+OF_PROCESSES = (
     "process.*",
     "*.unattributed_bytes",
     "*.overlap",
@@ -150,7 +150,7 @@ NVML: Fields = {
     **dict.fromkeys(("gpus.memory.total", "gpus.memory_v1.total"), ("*",)),
     **dict.fromkeys(("gpus.memory.*", "gpus.memory_v1.*"), MEMORY),
     **dict.fromkeys(("gpus.bar1", "gpus.addressing", "gpus.numa_node"), ("*",)),
-    **dict.fromkeys(("gpus.compute", "gpus.graphics", "gpus.compute.*", "gpus.graphics.*"), HELD),
+    **dict.fromkeys(("gpus.compute", "gpus.graphics", "gpus.compute.*", "gpus.graphics.*"), OF_PROCESSES),
     **dict.fromkeys(("gpus.instances", "gpus.instances.*"), MIG),
 }
 

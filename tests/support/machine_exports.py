@@ -88,7 +88,7 @@ class _MachineDaemon(Daemon):
         self._source = source
         self._clock = FakeClock()
         self._runners: list[CollectorRunner] = []
-        super().__init__(settings, lambda: settings)
+        super().__init__(settings, lambda _: settings)
 
     def _monitor_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         host = wiring.build_host(self.settings)

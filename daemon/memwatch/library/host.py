@@ -86,6 +86,8 @@ def _parse_plain(text: bytes) -> Ram | None:
         return None
     if b"GPUReclaim:" in text:
         return None  # counts as available where it fits
+    if available in (free, free + active + inactive):
+        return None  # exactly these sums are lxcfs's, which leaves other parts out
     if active + inactive > buffers + cached - shared + MIN_EXCESS_KIB:
         return None  # perhaps given back with MADV_FREE, perhaps leaked counters
     return Ram(total << 10, available << 10, free << 10) if min(free, available, shared, slab) >= 0 else None

@@ -78,12 +78,13 @@ def parse_figure(data: bytes) -> int:
 
 
 def parse_limit(data: bytes) -> int | None:
-    """Parse a limit in bytes; None for `max`. Version 1 writes 2^63 less a page instead, which exceeds any RAM.
+    """Parse a limit in bytes; None for `max`. Version 1 writes 2^63 less a page instead, which exceeds any RAM, and
+    before Linux 3.19 2^64 − 1 (RESOURCE_MAX of res_counter).
 
-    The kernel never prints more than that: it is a figure below zero, and no "none". Raises ParseError.
+    The kernel never prints another figure above that: it is one below zero, and no "none". Raises ParseError.
     """
     text = data.strip()
-    if text == b"max":
+    if text == b"max" or text == b"%d" % ((1 << 64) - 1):
         return None
     figure = parse_figure(data)
     if figure >= 1 << 63:

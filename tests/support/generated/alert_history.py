@@ -35,8 +35,8 @@ from support.fakes import GIB, FakeClock
 from support.generated.choices import Choices
 from support.sample_snapshots import calm_workstation
 
-# Targets of alerts, with their kind and the collector that reads them. A GPU is split again by MIG: of two
-# instances one exists at a time, and its memory is as full as that of the one before.
+# Targets of alerts, with their kind and the collector that reads them. MIG splits a GPU again: of two instances one
+# exists at a time, and its memory is as full as that of the one before.
 TARGETS = {
     "ram": ("system_ram", "meminfo"),
     "gpu0": ("vram", "nvml"),
