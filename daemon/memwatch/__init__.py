@@ -7,8 +7,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # importing typing would take 30 ms
 if TYPE_CHECKING:
-    from memwatch.backends.cuda_context import ContextNotMeasuredError as ContextNotMeasuredError
     from memwatch.build_info import __version__ as __version__
+    from memwatch.core.backends.cuda_context import ContextNotMeasuredError as ContextNotMeasuredError
     from memwatch.library.advice import advise as advise
     from memwatch.library.advice import recommended_env as recommended_env
     from memwatch.library.advice_record import Advice as Advice
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from memwatch.planning.transformer import Transformer as Transformer
 
 _HOME = {
-    "backends.cuda_context": "ContextNotMeasuredError",
+    "core.backends.cuda_context": "ContextNotMeasuredError",
     "build_info": "__version__",
     "library.advice": "advise recommended_env",
     "library.advice_record": "Advice",

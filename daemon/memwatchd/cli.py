@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memwatch.build_info import __version__, describe
-from memwatch.printable import printable_lines
-from memwatch.runtime.small_limits import explain_shortage, fit_into_limits
-from memwatch.runtime.standard_files import open_standard_files
+from memwatch.core.printable import printable_lines
+from memwatch.core.runtime.small_limits import explain_shortage, fit_into_limits
+from memwatch.core.runtime.standard_files import open_standard_files
 
 if TYPE_CHECKING:
     from memwatchd.settings.schema import Settings
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = command.main(argv, prog_name="memwatchd", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        from memwatch.client.help import usage_sentence
+        from memwatch.cli.help import usage_sentence
 
         return print_errors([usage_sentence(error, "memwatchd")], EXIT_USAGE)
     except click.Abort:

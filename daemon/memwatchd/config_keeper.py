@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from memwatch.config_state import ConfigState
+from memwatch.core.config_state import ConfigState
 from memwatchd.settings.environment import SYSTEMD_RUNTIME
 from memwatchd.settings.last_good import LastGood, keep_last_good
 from memwatchd.settings.schema import Settings

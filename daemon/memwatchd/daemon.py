@@ -9,27 +9,27 @@ import time
 from collections.abc import Callable, Mapping
 
 from memwatch.build_info import REVISION, __version__
-from memwatch.clock import SystemClock
-from memwatch.doctor.checks import check_collectors
-from memwatch.doctor.model import Verdict
-from memwatch.linux.files import Roots
-from memwatch.linux.memory_events import MemoryEvents
-from memwatch.linux.own_pressure import OwnPressure
-from memwatch.linux.process_ends import ProcessEnds
-from memwatch.linux.process_files import Passwd
-from memwatch.linux.psi_trigger import PsiTrigger
-from memwatch.linux.wakeups import Wakeups
+from memwatch.core.clock import SystemClock
+from memwatch.core.linux.files import Roots
+from memwatch.core.linux.memory_events import MemoryEvents
+from memwatch.core.linux.own_pressure import OwnPressure
+from memwatch.core.linux.process_ends import ProcessEnds
+from memwatch.core.linux.process_files import Passwd
+from memwatch.core.linux.psi_trigger import PsiTrigger
+from memwatch.core.linux.wakeups import Wakeups
+from memwatch.core.processes.allocator_reports import AllocatorReports
+from memwatch.core.runtime.heap import trim_heap
+from memwatch.core.runtime.worker import ThreadState
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.direct_reading import first_tick
+from memwatch.monitor.doctor.checks import check_collectors
+from memwatch.monitor.doctor.model import Verdict
 from memwatch.monitor.identity import read_identity
 from memwatch.monitor.loop import Monitor
+from memwatch.monitor.neighbours.book import NeighbourBook
+from memwatch.monitor.notify.manager import NotificationManager
+from memwatch.monitor.notify.outbox.outbox import Outbox
 from memwatch.monitor.sampler import Gatherer, Sampler
-from memwatch.neighbours.book import NeighbourBook
-from memwatch.notify.manager import NotificationManager
-from memwatch.notify.outbox.outbox import Outbox
-from memwatch.processes.allocator_reports import AllocatorReports
-from memwatch.runtime.heap import trim_heap
-from memwatch.runtime.worker import ThreadState
-from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.failed_logins import FailedLogins
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.sse import Broker

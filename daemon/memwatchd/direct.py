@@ -1,12 +1,12 @@
-"""Direct reading for the command `memwatch`, with the settings of a daemon. `memwatch.client.local` loads it."""
+"""Direct reading for the command `memwatch`, with the settings of a daemon. `memwatch.cli.local` loads it."""
 
 from __future__ import annotations
 
 import os
 
-from memwatch.client.errors import CommandError
+from memwatch.cli.errors import CommandError
 from memwatch.monitor.direct_reading import DirectReading
-from memwatch.recording.file_format import RecordingError
+from memwatch.monitor.recording.file_format import RecordingError
 from memwatchd import wiring
 from memwatchd.settings.load import SettingsError, load
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from memwatch.linux.key_owner import MAX_OWNERS, KnownOwners
+from memwatch.core.linux.key_owner import MAX_OWNERS, KnownOwners
 from memwatchd.state_dir import read_state_file, write_state_file
 
 log: logging.Logger = logging.getLogger(__name__)

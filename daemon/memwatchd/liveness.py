@@ -11,8 +11,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from memwatch.core.runtime.worker import ThreadState
 from memwatch.monitor.loop import Monitor
-from memwatch.runtime.worker import ThreadState
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from memwatch.printable import printable, printable_lines
-from memwatch.redaction import redact_text
+from memwatch.core.printable import printable, printable_lines
+from memwatch.core.redaction import redact_text
 from memwatchd.log_writer import LogWriter, open_stderr
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from memwatch.runtime.regular_file import read_regular
+from memwatch.core.runtime.regular_file import read_regular
 from memwatchd.config_keeper import ReloadResult, result_file
 
 # The daemon answers within a tick; reading secrets from a slow file system takes longer. systemd waits for 60 s.

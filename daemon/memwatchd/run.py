@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Callable
 
-from memwatch.notify.manager import build_test_notification
-from memwatch.printable import printable
-from memwatch.recording.file_format import RecordingError
-from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.runtime.small_limits import require_limits
+from memwatch.core.printable import printable
+from memwatch.core.runtime.small_limits import require_limits
+from memwatch.monitor.notify.manager import build_test_notification
+from memwatch.monitor.recording.file_format import RecordingError
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.http_server import server
@@ -76,8 +76,8 @@ def test_alert(settings: Settings) -> int:
 
 def once(settings: Settings, as_json: bool) -> int:
     """Print one sample. Return EXIT_FAILURE if it has no pools."""
-    from memwatch.client import status
-    from memwatch.client.output import paint_lines, stdout_depth, stdout_width
+    from memwatch.cli import status
+    from memwatch.cli.output import paint_lines, stdout_depth, stdout_width
 
     try:
         snapshot = wiring.build_direct_reading(settings).read()

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.runtime.programs import find_program
-from memwatch.runtime.regular_file import read_regular
+from memwatch.core.runtime.programs import find_program
+from memwatch.core.runtime.regular_file import read_regular
 from memwatchd.settings.load import DEFAULT_FILE
 from memwatchd.settings.secrets_source import CREDENTIALS
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.runtime.path_walk import is_writable_by_others, walk
+from memwatch.core.runtime.path_walk import is_writable_by_others, walk
 
 ROOT = 0
 MODE = 0o700

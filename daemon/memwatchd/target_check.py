@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from memwatch.alerts.rules import possible_targets
-from memwatch.alerts.state import Notification
-from memwatch.snapshot import Snapshot
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.alerts.rules import possible_targets
+from memwatch.monitor.alerts.state import Notification
 from memwatchd.settings.schema import Settings
 
 log = logging.getLogger(__name__)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from memwatch.backends.finder import Finder
-from memwatch.doctor.examiner import Examiner
-from memwatch.notify.status import build_view, count_firing
-from memwatch.processes.process_folder import read_oom_score
-from memwatch.processes.pss import PssReader
+from memwatch.core.backends.finder import Finder
+from memwatch.core.processes.process_folder import read_oom_score
+from memwatch.core.processes.pss import PssReader
+from memwatch.monitor.doctor.examiner import Examiner
+from memwatch.monitor.notify.status import build_view, count_firing
 from memwatch_web.api.inquiries import Inquiries
 from memwatch_web.asgi.single_flight import SingleFlight
 from memwatch_web.metrics.endpoint import MetricsEndpoint

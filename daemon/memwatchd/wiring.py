@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.clock import Clock
-from memwatch.collectors import list_collectors
-from memwatch.collectors.base import CollectorEntry, Host, ScanOptions
-from memwatch.config_state import ConfigState
-from memwatch.history.disk.writer import HistoryWriter
-from memwatch.incidents.store import IncidentStore
-from memwatch.linux.files import Roots
-from memwatch.linux.key_owner import KnownOwners
-from memwatch.linux.pstore import find_crash_records
+from memwatch.core.clock import Clock
+from memwatch.core.collectors import list_collectors
+from memwatch.core.collectors.base import CollectorEntry, Host, ScanOptions
+from memwatch.core.config_state import ConfigState
+from memwatch.core.linux.files import Roots
+from memwatch.core.linux.key_owner import KnownOwners
+from memwatch.core.linux.pstore import find_crash_records
+from memwatch.core.options import InvalidValueError
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.direct_reading import DirectReading
+from memwatch.monitor.history.disk.writer import HistoryWriter
 from memwatch.monitor.identity import Identity
+from memwatch.monitor.incidents.store import IncidentStore
 from memwatch.monitor.loop import Monitor
+from memwatch.monitor.neighbours.book import NeighbourBook
+from memwatch.monitor.notify.channel import Channel
+from memwatch.monitor.notify.manager import NotificationManager
+from memwatch.monitor.notify.outbox.outbox import Outbox
+from memwatch.monitor.notify.receiver import Receiver, Subscription
+from memwatch.monitor.notify.sender import Sender
+from memwatch.monitor.recording.file_format import RecordingError
+from memwatch.monitor.render.silence_words import notice_lines, notices_of
 from memwatch.monitor.rules import MonitorRules
-from memwatch.neighbours.book import NeighbourBook
-from memwatch.notify.channel import Channel
-from memwatch.notify.manager import NotificationManager
-from memwatch.notify.outbox.outbox import Outbox
-from memwatch.notify.receiver import Receiver, Subscription
-from memwatch.notify.sender import Sender
-from memwatch.options import InvalidValueError
 from memwatch.planning.served_models import ServedModels
-from memwatch.recording.file_format import RecordingError
-from memwatch.render.silence_words import notice_lines, notices_of
-from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.metrics.families import Exporter
 from memwatchd.recording.demos import path_of
@@ -55,7 +55,7 @@ from memwatchd.state_dir import StateDir
 if TYPE_CHECKING:
     import ssl
 
-    from memwatch.notify.outbox.open import OpenResult
+    from memwatch.monitor.notify.outbox.open import OpenResult
     from memwatchd.neighbours.mdns import Discovery
     from memwatchd.otlp.pusher import Pusher
 
@@ -275,7 +275,7 @@ def open_state_outbox(state: StateDir) -> OpenResult | None:
     """Open the outbox in the state folder, None without one. SQLite is imported only if it is needed."""
     if state.folder is None:
         return None
-    from memwatch.notify.outbox.open import open_outbox
+    from memwatch.monitor.notify.outbox.open import open_outbox
 
     return open_outbox(state.folder, time.time())
 

@@ -26,7 +26,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 from conditions import Condition
-from memwatch.snapshot import Level
+from memwatch.core.snapshot import Level
 
 DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"

@@ -119,7 +119,7 @@ def put(source: Path, target: Path) -> None:
 
 def make_files(tree: Path, work: Path) -> None:
     """Write everything except the environment: programs, units, configuration, manual, completions."""
-    for program, module in (("memwatchd", "memwatchd.cli"), ("memwatch", "memwatch.client.cli")):
+    for program, module in (("memwatchd", "memwatchd.cli"), ("memwatch", "memwatch.cli.cli")):
         script = tree / "usr/bin" / program
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text(SCRIPT.format(home=HOME, module=module))

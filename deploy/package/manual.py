@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from memwatch.client import cli as client
+from memwatch.cli import cli as client
 from memwatch_build import read_build
 from memwatchd import cli as daemon
 

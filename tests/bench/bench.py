@@ -19,12 +19,12 @@ from bench_machines import bench_machines, bench_requests, bench_streams, bench_
 from bench_peers import bench_peers
 from bench_store import bench_store
 
-from memwatch.clock import SystemClock
-from memwatch.collectors import buddyinfo, list_collectors, processes, psi, vmstat
-from memwatch.collectors.base import CollectorEntry, Host
-from memwatch.linux.files import KeptFile, Roots
-from memwatch.linux.meminfo import Meminfo
-from memwatch.linux.process_files import STAT_BYTES, read_at
+from memwatch.core.clock import SystemClock
+from memwatch.core.collectors import buddyinfo, list_collectors, processes, psi, vmstat
+from memwatch.core.collectors.base import CollectorEntry, Host
+from memwatch.core.linux.files import KeptFile, Roots
+from memwatch.core.linux.meminfo import Meminfo
+from memwatch.core.linux.process_files import STAT_BYTES, read_at
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules

@@ -12,13 +12,13 @@ from bench_machines import SETTLE_SECONDS, daemon_on, machine_of
 from msgspec.structs import replace
 from subjects import pss_mib, rss_mib
 
-from memwatch.history.column import Aggregates
-from memwatch.history.disk.files import Files
-from memwatch.history.disk.payload_reader import PayloadReader
-from memwatch.history.disk.record_codec import ROWS, pack_entry
-from memwatch.history.disk.ring_set import TIERS, open_ring_set
-from memwatch.history.tier import RowBlock, TierSpec
-from memwatch.history.tiers import TIER_SPECS
+from memwatch.monitor.history.column import Aggregates
+from memwatch.monitor.history.disk.files import Files
+from memwatch.monitor.history.disk.payload_reader import PayloadReader
+from memwatch.monitor.history.disk.record_codec import ROWS, pack_entry
+from memwatch.monitor.history.disk.ring_set import TIERS, open_ring_set
+from memwatch.monitor.history.tier import RowBlock, TierSpec
+from memwatch.monitor.history.tiers import TIER_SPECS
 from support.sleeping_processes import sleepers
 
 DISK_BYTES = 64 << 20

@@ -12,11 +12,11 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from memwatch.history.column import Aggregate
-from memwatch.history.disk.record_codec import pack_entry
-from memwatch.history.disk.ring_file import BLOCK, RingFile, Stamp, blocks_for
-from memwatch.history.disk.writer import BATCH_ROWS, FLUSH_SECONDS
-from memwatch.history.tiers import History
+from memwatch.monitor.history.column import Aggregate
+from memwatch.monitor.history.disk.record_codec import pack_entry
+from memwatch.monitor.history.disk.ring_file import BLOCK, RingFile, Stamp, blocks_for
+from memwatch.monitor.history.disk.writer import BATCH_ROWS, FLUSH_SECONDS
+from memwatch.monitor.history.tiers import History
 
 SIZE = 20 << 20
 SLOTS = SIZE // BLOCK

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 from playwright.sync_api import BrowserContext, Page, expect
 
-from memwatch.silences import Silence
-from memwatch.snapshot import Level
+from memwatch.core.silences import Silence
+from memwatch.core.snapshot import Level
 from support.browsing import SharedBrowser
 from support.live_page import wait_for_ticks
 from support.sample_site import Site, served

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Locator, Page, expect
 
-from memwatch.snapshot import Level, Snapshot
+from memwatch.core.snapshot import Level, Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from memwatchd.settings.schema import DEMOS

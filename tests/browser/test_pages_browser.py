@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import CDPSession, Page, Route, expect
 
-from memwatch.model import Absent
-from memwatch.snapshot import Level
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Level
 from support.browsing import SharedBrowser, wait_for_frames
 from support.live_page import showing, wait_for_ticks
 from support.sample_site import Site

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.model import Absent
-from memwatch.processes.growth import GrowthTracker
-from memwatch.processes.leaks import LeakRules
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Absent
+from memwatch.core.processes.growth import GrowthTracker
+from memwatch.core.processes.leaks import LeakRules
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.pages.process_list import (
     ListQueryError,
     ListView,

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 
-from memwatch.silences import Silence
+from memwatch.core.silences import Silence
 from support.axe import faults
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import get, running_daemon

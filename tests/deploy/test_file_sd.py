@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.client.address import parse_url
-from memwatch.client.scrape_targets import build_targets
+from memwatch.cli.address import parse_url
+from memwatch.cli.scrape_targets import build_targets
 from support.client_process import memwatch
 from support.daemon_process import running_daemon
 from support.neighbours import folder, neighbours, wait_for_state

@@ -131,7 +131,7 @@ def test_library_asks_a_daemon(programs: Path, daemon: RunningDaemon) -> None:
 def test_client_of_another_version_is_answered(programs: Path, daemon: RunningDaemon) -> None:
     """It shows the same figures; an answer that it cannot use names the version to install."""
     code = (
-        f"import memwatch; memwatch.__version__ = '9.0.0'; from memwatch.client.cli import main;"
+        f"import memwatch; memwatch.__version__ = '9.0.0'; from memwatch.cli.cli import main;"
         f"main(['--url', {daemon.url!r}, 'devices', '--json'])"
     )
 

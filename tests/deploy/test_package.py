@@ -115,7 +115,7 @@ def test_wheel_has_complete_metadata(built: Built) -> None:
     assert "\nRequires-Python: >=3.10\n" in metadata
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
     assert "memwatchd = memwatchd.cli:main" in programs
-    assert "memwatch = memwatch.client.cli:main" in programs
+    assert "memwatch = memwatch.cli.cli:main" in programs
     assert "\nProvides-Extra: opencl\n" in metadata
     assert f"\nRequires-Dist: memwatch=={VERSION}\n" in metadata
     assert "file://" not in metadata
@@ -150,7 +150,7 @@ def test_library_needs_at_most_two_packages_on_linux(release: dict[str, Built]) 
 
     assert metadata["Version"] == VERSION
     assert {one.name for one in needed if one.marker is None or one.marker.evaluate(linux)} == {"msgspec", "click"}
-    assert "memwatch = memwatch.client.cli:main" in release["memwatch"].read("entry_points.txt")
+    assert "memwatch = memwatch.cli.cli:main" in release["memwatch"].read("entry_points.txt")
 
 
 def test_source_distributions_have_no_path_of_this_machine(release: dict[str, Built]) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from memwatch.alerts.naming import runbook_anchor
-from memwatch.alerts.rules import EVENTS
+from memwatch.monitor.alerts.naming import runbook_anchor
+from memwatch.monitor.alerts.rules import EVENTS
 from scripts.reference.runbooks import SOURCE, TEMPLATE, anchors
 from support.exported_metrics import exported_names
 from support.paths import ROOT

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from fuzz.oracle import are_valid
-from memwatch.drivers.amd import smi, smi_json
-from memwatch.model import Absent
+from memwatch.core.drivers.amd import smi, smi_json
+from memwatch.core.model import Absent
 
 MAX_BYTES = 1 << 60
 MAX_GIB_AS_BYTES = MAX_BYTES << 30

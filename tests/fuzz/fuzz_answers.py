@@ -9,12 +9,14 @@ from contextlib import suppress
 from typing import Any
 
 from fuzz.oracle import are_valid
-from memwatch.client import history as past
-from memwatch.client import tables, tree
-from memwatch.client.address import DEFAULT
-from memwatch.client.context import UnexpectedResponseError, check_shape
-from memwatch.client.http import parse_date
-from memwatch.collectors.containers import MAX_NAME_CHARACTERS, parse_containers
+from memwatch.cli import history as past
+from memwatch.cli import tables, tree
+from memwatch.cli.address import DEFAULT
+from memwatch.cli.context import UnexpectedResponseError, check_shape
+from memwatch.cli.http import parse_date
+from memwatch.core.collectors.containers import MAX_NAME_CHARACTERS, parse_containers
+from memwatch.core.linux.files import ParseError
+from memwatch.core.printable import printable
 from memwatch.library.decode import (
     ResponseDecodeError,
     decode_backends,
@@ -23,9 +25,7 @@ from memwatch.library.decode import (
     decode_shares,
 )
 from memwatch.library.pressure_watch import parse_events
-from memwatch.linux.files import ParseError
-from memwatch.notify.http_post import MAX_RETRY_AFTER_SECONDS, retry_after_seconds
-from memwatch.printable import printable
+from memwatch.monitor.notify.http_post import MAX_RETRY_AFTER_SECONDS, retry_after_seconds
 
 MAX_BYTES = 6000
 HERE = DEFAULT

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_valid
-from memwatch.backends.libraries import MAX_PATH_LENGTH, parse_linker_cache
-from memwatch.drivers.apple import ioreg, text
-from memwatch.drivers.apple import metal_child as metal
+from memwatch.core.backends.libraries import MAX_PATH_LENGTH, parse_linker_cache
+from memwatch.core.drivers.apple import ioreg, text
+from memwatch.core.drivers.apple import metal_child as metal
 
 
 def check(data: bytes) -> None:

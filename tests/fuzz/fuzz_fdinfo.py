@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fuzz.oracle import are_in_input, are_valid
-from memwatch.drivers.drm import cards
-from memwatch.drivers.drm.fdinfo import ClientDescriptor, is_pci_address, merge_clients, parse_fdinfo
+from memwatch.core.drivers.drm import cards
+from memwatch.core.drivers.drm.fdinfo import ClientDescriptor, is_pci_address, merge_clients, parse_fdinfo
 
 
 def check(data: bytes) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fuzz.oracle import are_in_input, are_valid
-from memwatch.drivers.amd import kfd, names, sysfs
-from memwatch.drivers.amd.apu import parse_device
-from memwatch.model import Absent
+from memwatch.core.drivers.amd import kfd, names, sysfs
+from memwatch.core.drivers.amd.apu import parse_device
+from memwatch.core.model import Absent
 
 KNOWN = frozenset({"0000:03:00.0", "0000:0b:00.0", "0001:03:00.0"})
 

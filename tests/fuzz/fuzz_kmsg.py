@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzz.oracle import are_valid, numbers_of
-from memwatch.linux.kmsg_parser import (
+from memwatch.core.linux.kmsg_parser import (
     MAX_ERRORS,
     MAX_KILLS,
     MAX_TEXT_LENGTH,
@@ -11,7 +11,7 @@ from memwatch.linux.kmsg_parser import (
     may_matter,
     parse_record,
 )
-from memwatch.model import Absent
+from memwatch.core.model import Absent
 
 # Maximum length of a kernel log record.
 MAX_BYTES = 8192

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from memwatch.neighbours.found import MAX_FOUND_BY_SOURCE, FoundMachines
+from memwatch.monitor.neighbours.found import MAX_FOUND_BY_SOURCE, FoundMachines
 from memwatchd.neighbours.mdns_packet import MAX_SERVICES, PacketError, parse_services
 from memwatchd.neighbours.mdns_search import NAME_LENGTH, SERVICE, read_service
 

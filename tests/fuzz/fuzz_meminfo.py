@@ -6,16 +6,16 @@ import re
 from contextlib import suppress
 
 from fuzz.oracle import are_in_input, are_valid, at_most_sum_of_input, numbers_of
-from memwatch.collectors import cgroup, cgroup_pressure, drm, meminfo, numa
-from memwatch.drivers.tegra import nvmap
-from memwatch.helper.codec import DecodeError
+from memwatch.core.collectors import cgroup, cgroup_pressure, drm, meminfo, numa
+from memwatch.core.drivers.tegra import nvmap
+from memwatch.core.helper.codec import DecodeError
+from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.meminfo import Meminfo, parse_low_watermark
+from memwatch.core.linux.meminfo_checks import UNREAD
+from memwatch.core.model import Absent, Pool, Quality
+from memwatch.core.snapshot import Swap
 from memwatch.library import host
 from memwatch.library.host import Ram
-from memwatch.linux.files import ParseError
-from memwatch.linux.meminfo import Meminfo, parse_low_watermark
-from memwatch.linux.meminfo_checks import UNREAD
-from memwatch.model import Absent, Pool, Quality
-from memwatch.snapshot import Swap
 
 
 def check(data: bytes) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_in_input, are_valid
-from memwatch.drivers.tegra.nvmap import parse_clients
-from memwatch.helper.codec import DecodeError
+from memwatch.core.drivers.tegra.nvmap import parse_clients
+from memwatch.core.helper.codec import DecodeError
 
 
 def check(data: bytes) -> None:

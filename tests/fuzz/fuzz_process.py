@@ -6,15 +6,15 @@ from contextlib import suppress
 from ipaddress import ip_address
 
 from fuzz.oracle import are_in_input, are_valid
-from memwatch.linux import cgroup_limits, cgroup_mounts
-from memwatch.linux import process_files as files
-from memwatch.linux.accounts import MAX_ID, parse_subuid
-from memwatch.linux.cgroup_mounts import find_own_cgroup
-from memwatch.linux.cgroups import owner_folders, parse_cgroup, parse_mountinfo, parse_owners
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.linux.listeners import parse_listeners
-from memwatch.linux.tcp_peer import parse_rows
-from memwatch.processes.pss import parse_rollup
+from memwatch.core.linux import cgroup_limits, cgroup_mounts
+from memwatch.core.linux import process_files as files
+from memwatch.core.linux.accounts import MAX_ID, parse_subuid
+from memwatch.core.linux.cgroup_mounts import find_own_cgroup
+from memwatch.core.linux.cgroups import owner_folders, parse_cgroup, parse_mountinfo, parse_owners
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.core.linux.listeners import parse_listeners
+from memwatch.core.linux.tcp_peer import parse_rows
+from memwatch.core.processes.pss import parse_rollup
 
 MAX_COMMAND = 40
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_valid, numbers_of
-from memwatch.collectors.psi import parse_pressure
-from memwatch.linux.files import ParseError
-from memwatch.linux.psi_trigger import parse_waiting
-from memwatch.model import Absent
+from memwatch.core.collectors.psi import parse_pressure
+from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.psi_trigger import parse_waiting
+from memwatch.core.model import Absent
 
 
 def check(data: bytes) -> None:

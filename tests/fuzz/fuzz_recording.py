@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fuzz.oracle import as_file
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
+from memwatch.monitor.recording.file_format import GZIP, RecordingError, _with_sum, first_line, read_lines
 from memwatch.monitor.rules import MonitorRules
-from memwatch.recording.file_format import GZIP, RecordingError, _with_sum, first_line, read_lines
 from memwatchd.recording.frames import open_recording, read_frames
 from memwatchd.recording.player import Player, ReplayClock, ReplaySleep
 

@@ -7,16 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from memwatch.events import EventLog
-from memwatch.history.disk.record_codec import unpack_entry
-from memwatch.history.disk.restore import restore
-from memwatch.history.disk.ring_file import BLOCK, CRC, HEAD, HEAD_BYTES, MAGIC, Stamp
-from memwatch.history.disk.ring_set import PARTS, open_ring_set, prepare
-from memwatch.history.disk.row_codec import MAX_ROWS, RowDecodeError, pack_rows, unpack_rows
-from memwatch.history.holder_history import HolderHistory
-from memwatch.history.holders import parse_name
-from memwatch.history.notable_ticks import NotableTicks
-from memwatch.history.tiers import History
+from memwatch.core.events import EventLog
+from memwatch.monitor.history.disk.record_codec import unpack_entry
+from memwatch.monitor.history.disk.restore import restore
+from memwatch.monitor.history.disk.ring_file import BLOCK, CRC, HEAD, HEAD_BYTES, MAGIC, Stamp
+from memwatch.monitor.history.disk.ring_set import PARTS, open_ring_set, prepare
+from memwatch.monitor.history.disk.row_codec import MAX_ROWS, RowDecodeError, pack_rows, unpack_rows
+from memwatch.monitor.history.holder_history import HolderHistory
+from memwatch.monitor.history.holders import parse_name
+from memwatch.monitor.history.notable_ticks import NotableTicks
+from memwatch.monitor.history.tiers import History
 
 MAX_BYTES = 3 * BLOCK
 SIZE = 256 << 10

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_in_input, are_valid
-from memwatch.drivers.tegra.board import parse_compatible, parse_release
-from memwatch.drivers.tegra.records import Load
-from memwatch.drivers.tegra.tegrastats_line import parse_line
-from memwatch.helper.codec import DecodeError
-from memwatch.model import Absent
+from memwatch.core.drivers.tegra.board import parse_compatible, parse_release
+from memwatch.core.drivers.tegra.records import Load
+from memwatch.core.drivers.tegra.tegrastats_line import parse_line
+from memwatch.core.helper.codec import DecodeError
+from memwatch.core.model import Absent
 
 
 def check(data: bytes) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_in_input, are_valid, numbers_of
-from memwatch.collectors import buddyinfo, meminfo, vmstat, zram
-from memwatch.linux.files import ParseError
-from memwatch.linux.meminfo import parse_low_watermark
+from memwatch.core.collectors import buddyinfo, meminfo, vmstat, zram
+from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.meminfo import parse_low_watermark
 
 
 def check(data: bytes) -> None:

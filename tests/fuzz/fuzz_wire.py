@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import Any
 
 from fuzz.oracle import numbers_in
-from memwatch.backends.opencl_result import OpenclResult
-from memwatch.drivers.amd.smi import SmiFailure, SmiReading
-from memwatch.drivers.apple.records import Metal
-from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
-from memwatch.helper.codec import DecodeError, from_line, to_line
-from memwatch.history.notable_ticks import Tick, unpack
+from memwatch.core.backends.opencl_result import OpenclResult
+from memwatch.core.drivers.amd.smi import SmiFailure, SmiReading
+from memwatch.core.drivers.apple.records import Metal
+from memwatch.core.drivers.nvml.records import NvmlFailure, NvmlReading
+from memwatch.core.helper.codec import DecodeError, from_line, to_line
+from memwatch.monitor.history.notable_ticks import Tick, unpack
 
 KINDS: tuple[Any, ...] = (NvmlReading, NvmlFailure, SmiReading, SmiFailure, OpenclResult, Metal, Tick)
 

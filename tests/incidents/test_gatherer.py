@@ -8,15 +8,15 @@ from collections.abc import Iterable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from memwatch.events import MARK, Event
-from memwatch.incidents.gatherer import Gatherer
-from memwatch.incidents.records import Incident, Suspect
-from memwatch.incidents.triggers import Observation
-from memwatch.kill_log import ProcessEnd, ServiceKill
-from memwatch.linux.cgroup_kills import CgroupKill
-from memwatch.model import Process
-from memwatch.pressure.oom_kills import NewKills
-from memwatch.snapshot import Level, Pressure, Snapshot
+from memwatch.core.events import MARK, Event
+from memwatch.core.kill_log import ProcessEnd, ServiceKill
+from memwatch.core.linux.cgroup_kills import CgroupKill
+from memwatch.core.model import Process
+from memwatch.core.snapshot import Level, Pressure, Snapshot
+from memwatch.monitor.incidents.gatherer import Gatherer
+from memwatch.monitor.incidents.records import Incident, Suspect
+from memwatch.monitor.incidents.triggers import Observation
+from memwatch.monitor.pressure.oom_kills import NewKills
 from support.fakes import GIB
 from support.sample_snapshots import calm_workstation
 

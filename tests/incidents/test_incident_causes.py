@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.incidents.cause import Finding, find_cause, find_rise
-from memwatch.incidents.readings import HolderKey, Holding, Reading
-from memwatch.incidents.records import Suspect
+from memwatch.monitor.incidents.cause import Finding, find_cause, find_rise
+from memwatch.monitor.incidents.readings import HolderKey, Holding, Reading
+from memwatch.monitor.incidents.records import Suspect
 from support.fakes import GIB
 
 MIB = 1 << 20

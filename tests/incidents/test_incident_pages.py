@@ -6,7 +6,7 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from memwatch.incidents.records import Incident
+from memwatch.monitor.incidents.records import Incident
 from memwatch_web.pages.incident_chart import HEIGHT, Edge, Place, build_incident_chart, find_place
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader

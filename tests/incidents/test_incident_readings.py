@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from memwatch.history.notable_ticks import Holder, PoolUse, Tick
-from memwatch.incidents.readings import HolderKey, Places, read_ticks, size_in
-from memwatch.model import Absent, Bytes, Process
+from memwatch.core.model import Absent, Bytes, Process
+from memwatch.monitor.history.notable_ticks import Holder, PoolUse, Tick
+from memwatch.monitor.incidents.readings import HolderKey, Places, read_ticks, size_in
 from support.fakes import GIB
 
 RAM = Places(frozenset({"ram", "cuda0"}), is_ram=True)

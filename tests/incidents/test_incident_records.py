@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.clock import SystemClock
-from memwatch.incidents.incident_json import incident_json
-from memwatch.incidents.log import MAX_INCIDENTS, RECENT_SECONDS, IncidentLog, pack
-from memwatch.incidents.markdown import render
-from memwatch.incidents.open_incident import OpenIncident
-from memwatch.incidents.records import Incident
-from memwatch.incidents.store import FILE, IncidentStore
-from memwatch.linux.cgroup_kills import CgroupKill
-from memwatch.linux.kmsg_parser import KernelLogTracker
-from memwatch.model import Quality, Share, ShareKind
+from memwatch.core.clock import SystemClock
+from memwatch.core.linux.cgroup_kills import CgroupKill
+from memwatch.core.linux.kmsg_parser import KernelLogTracker
+from memwatch.core.model import Quality, Share, ShareKind
+from memwatch.monitor.incidents.incident_json import incident_json
+from memwatch.monitor.incidents.log import MAX_INCIDENTS, RECENT_SECONDS, IncidentLog, pack
+from memwatch.monitor.incidents.markdown import render
+from memwatch.monitor.incidents.open_incident import OpenIncident
+from memwatch.monitor.incidents.records import Incident
+from memwatch.monitor.incidents.store import FILE, IncidentStore
 from support.incident_player import Actor, Player, Scenario, Truth
 from support.incident_scenarios import DESKTOP, ID, SCENARIOS, global_kill, group_kill, kib
 from support.sample_incident import GIB, INCIDENT

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from memwatch.client.terminal.frame import View
-from memwatch.client.terminal.moment import Moment
-from memwatch.client.terminal.pages import render
-from memwatch.client.terminal.state import State
-from memwatch.client.terminal.style import plain
-from memwatch.incidents.records import Incident
+from memwatch.cli.terminal.frame import View
+from memwatch.cli.terminal.moment import Moment
+from memwatch.cli.terminal.pages import render
+from memwatch.cli.terminal.state import State
+from memwatch.cli.terminal.style import plain
+from memwatch.core.processes.growth import ProcessGrowth
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.loop import Monitor
-from memwatch.processes.growth import ProcessGrowth
-from memwatch.render.json import grown_json, snapshot_json, to_bytes
-from memwatch.render.status_line import GROWTH_SECONDS, build_status_line
-from memwatch.snapshot import Snapshot
+from memwatch.monitor.render.json import grown_json, snapshot_json, to_bytes
+from memwatch.monitor.render.status_line import GROWTH_SECONDS, build_status_line
 from support.incident_player import Player, Scenario
 from support.incident_scenarios import SCENARIOS
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memwatch.history.disk.boot_timeline import boot_bytes
-from memwatch.history.disk.ring_file import RingFile, Stamp
-from memwatch.incidents.store import FILE, INCIDENT, IncidentStore
+from memwatch.monitor.history.disk.boot_timeline import boot_bytes
+from memwatch.monitor.history.disk.ring_file import RingFile, Stamp
+from memwatch.monitor.incidents.store import FILE, INCIDENT, IncidentStore
 from support.fakes import FakeClock
 
 SIZE = 1 << 16

@@ -7,9 +7,11 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
-from memwatch.events import MARK, Event
-from memwatch.incidents.readings import build_frame
-from memwatch.incidents.triggers import (
+from memwatch.core.events import MARK, Event
+from memwatch.core.model import Absent, Bytes, Process
+from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
+from memwatch.monitor.incidents.readings import build_frame
+from memwatch.monitor.incidents.triggers import (
     Observation,
     find_gap,
     find_lost_devices,
@@ -18,8 +20,6 @@ from memwatch.incidents.triggers import (
     is_critical,
     is_routine,
 )
-from memwatch.model import Absent, Bytes, Process
-from memwatch.snapshot import Level, Pressure, Reason, Snapshot
 from support.fakes import GIB
 from support.gpu_cards import cards
 from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu

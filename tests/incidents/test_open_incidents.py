@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.events import MARK, Event
-from memwatch.incidents.assemble import _find_largest, _list_driver_lines, build_incident, find_mark
-from memwatch.incidents.cause import Finding, Observed, Rise
-from memwatch.incidents.killer import Death
-from memwatch.incidents.open_incident import OpenIncident, is_same_end
-from memwatch.incidents.readings import HolderKey, Holding, Reading, build_frame
-from memwatch.incidents.records import IncidentKind, Killer, KillerKind, Suspect, Victim
+from memwatch.core.events import MARK, Event
+from memwatch.monitor.incidents.assemble import _find_largest, _list_driver_lines, build_incident, find_mark
+from memwatch.monitor.incidents.cause import Finding, Observed, Rise
+from memwatch.monitor.incidents.killer import Death
+from memwatch.monitor.incidents.open_incident import OpenIncident, is_same_end
+from memwatch.monitor.incidents.readings import HolderKey, Holding, Reading, build_frame
+from memwatch.monitor.incidents.records import IncidentKind, Killer, KillerKind, Suspect, Victim
 from support.fakes import GIB
 from support.sample_snapshots import calm_workstation
 

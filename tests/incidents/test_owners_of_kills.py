@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.incidents.cause import owner_key
-from memwatch.incidents.killer import is_member, owner_in
-from memwatch.incidents.readings import Holding
-from memwatch.linux.cgroups import parse_owners
+from memwatch.core.linux.cgroups import parse_owners
+from memwatch.monitor.incidents.cause import owner_key
+from memwatch.monitor.incidents.killer import is_member, owner_in
+from memwatch.monitor.incidents.readings import Holding
 
 ID = "3fa9c1d07be24586" * 4
 

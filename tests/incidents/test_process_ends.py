@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from memwatch.kill_log import ProcessEnd
-from memwatch.linux.process_ends import MAX_FOLLOWED, ProcessEnds
-from memwatch.linux.wakeups import Wake
+from memwatch.core.kill_log import ProcessEnd
+from memwatch.core.linux.process_ends import MAX_FOLLOWED, ProcessEnds
+from memwatch.core.linux.wakeups import Wake
 from support.sample_parts import process
 
 pytestmark = pytest.mark.process

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.history.disk.last_run import Sample as LastSample
-from memwatch.history.disk.last_run import UncleanShutdown
-from memwatch.history.notable_ticks import Holder, PoolUse, TargetPressure, Tick
-from memwatch.incidents.unclean import build_unclean, close_cut_off, explain_end
-from memwatch.linux.files import Roots
-from memwatch.linux.pstore import find_crash_records
+from memwatch.core.linux.files import Roots
+from memwatch.core.linux.pstore import find_crash_records
+from memwatch.monitor.history.disk.last_run import Sample as LastSample
+from memwatch.monitor.history.disk.last_run import UncleanShutdown
+from memwatch.monitor.history.notable_ticks import Holder, PoolUse, TargetPressure, Tick
+from memwatch.monitor.incidents.unclean import build_unclean, close_cut_off, explain_end
 from support.sample_incident import GIB, INCIDENT
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors import list_collectors
-from memwatch.collectors.base import Host
-from memwatch.model import Absent
+from memwatch.core.collectors import list_collectors
+from memwatch.core.collectors.base import Host
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import CollectorState, CollectorStatus, Snapshot
 from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
-from memwatch.snapshot import CollectorState, CollectorStatus, Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from scripts.golden import roots_arguments

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from memwatch.collectors.amd_cli import Collector, Options, find_tools, run_tool
-from memwatch.drivers.amd.smi_json import NoOutputError
-from memwatch.linux.files import SourceUnavailable
-from memwatch.model import Absent
+from memwatch.core.collectors.amd_cli import Collector, Options, find_tools, run_tool
+from memwatch.core.drivers.amd.smi_json import NoOutputError
+from memwatch.core.linux.files import SourceUnavailable
+from memwatch.core.model import Absent
 from simulators.amd_machine import GIB, MIB, AmdMachine, discrete
 from simulators.amd_smi_samples import AMD_SMI, PROCESS, ROCM_SMI, WARNING
 from support.daemon_process import running_daemon

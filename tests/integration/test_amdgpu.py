@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.collectors.amdgpu import HELD_SECONDS, RESCAN_SECONDS, Collector
-from memwatch.collectors.amdgpu_sensors import ERRORS_SECONDS
-from memwatch.collectors.amdgpu_sensors import Collector as Sensors
-from memwatch.drivers.amd.records import Region
-from memwatch.linux.files import Roots, SourceUnavailable
-from memwatch.linux.pci import GpuPids
-from memwatch.model import Absent
+from memwatch.core.collectors.amdgpu import HELD_SECONDS, RESCAN_SECONDS, Collector
+from memwatch.core.collectors.amdgpu_sensors import ERRORS_SECONDS
+from memwatch.core.collectors.amdgpu_sensors import Collector as Sensors
+from memwatch.core.drivers.amd.records import Region
+from memwatch.core.linux.files import Roots, SourceUnavailable
+from memwatch.core.linux.pci import GpuPids
+from memwatch.core.model import Absent
 from simulators.amd_machine import GIB, MIB, PCI, AmdMachine, discrete, memory
 from simulators.amd_readings import FakeIoctl, ManualClock, as_written, only_gpu, read, read_folder, reading_of
 from support.machine_folders import machine_folder

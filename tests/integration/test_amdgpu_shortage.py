@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.amdgpu import RESCAN_SECONDS, Collector
-from memwatch.linux.pci import GpuPids
+from memwatch.core.collectors.amdgpu import RESCAN_SECONDS, Collector
+from memwatch.core.linux.pci import GpuPids
 from simulators.amd_machine import GIB, AmdMachine, discrete
 from simulators.amd_readings import FakeIoctl, ManualClock, only_gpu, reading_of
 from support.fd_limit import descriptors, few_descriptors, no_descriptors

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from memwatch.collectors.amdsmi import CHILD, Collector, parse_reading
-from memwatch.drivers.amd.smi_child import NO_DRIVER
-from memwatch.findings import Findings
-from memwatch.helper.python_child import python_child
-from memwatch.helper.supervisor import Helper
-from memwatch.linux.files import ParseError, SourceUnavailable
+from memwatch.core.collectors.amdsmi import CHILD, Collector, parse_reading
+from memwatch.core.drivers.amd.smi_child import NO_DRIVER
+from memwatch.core.findings import Findings
+from memwatch.core.helper.python_child import python_child
+from memwatch.core.helper.supervisor import Helper
+from memwatch.core.linux.files import ParseError, SourceUnavailable
 from simulators.amd_machine import GIB, PCI, AmdMachine, discrete
 from support.daemon_process import RunningDaemon, running_daemon
 from support.paths import TESTS

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from memwatch.model import Absent
+from memwatch.core.model import Absent
 from memwatch_web.api import schema as contract
 from memwatch_web.api import schema_alerts as contract_alerts
 from memwatch_web.api import schema_history as contract_past

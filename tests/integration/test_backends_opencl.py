@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.backends.finder import CHILD, ask_opencl
-from memwatch.backends.opencl_child import kind_of
-from memwatch.backends.opencl_result import OpenclResult
-from memwatch.helper.codec import from_line
-from memwatch.helper.python_child import import_path, python_child
-from memwatch.model import Absent
+from memwatch.core.backends.finder import CHILD, ask_opencl
+from memwatch.core.backends.opencl_child import kind_of
+from memwatch.core.backends.opencl_result import OpenclResult
+from memwatch.core.helper.codec import from_line
+from memwatch.core.helper.python_child import import_path, python_child
+from memwatch.core.model import Absent
 from simulators import opencl_binding
 from simulators.opencl_binding import binding
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.backends.libraries import find_library, parse_linker_cache
-from memwatch.backends.opencl_result import OpenclResult
-from memwatch.backends.probes import ProbeResults, Rocm, find_rocm, gather, parse_cpu_name, read_group
-from memwatch.linux.files import Roots
+from memwatch.core.backends.libraries import find_library, parse_linker_cache
+from memwatch.core.backends.opencl_result import OpenclResult
+from memwatch.core.backends.probes import ProbeResults, Rocm, find_rocm, gather, parse_cpu_name, read_group
+from memwatch.core.linux.files import Roots
 from support.daemon_process import POWERLESS
 
 
@@ -125,8 +125,8 @@ def test_kfd_group_needs_read_and_write_access(mode: int, group: str | None, tmp
 
 PROBE = """
 import pathlib, sys
-from memwatch.backends.probes import gather
-from memwatch.linux.files import Roots
+from memwatch.core.backends.probes import gather
+from memwatch.core.linux.files import Roots
 folder = pathlib.Path(sys.argv[1])
 print(gather(Roots(folder / "proc", folder / "sys", folder / "root"), None, "linux").closed)
 """

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.cgroup import (
+from memwatch.core.collectors.cgroup import (
     NOTE,
     RESCAN_SECONDS,
     Collector,
     compute_period,
     parse_size,
 )
-from memwatch.linux.cgroup_limits import CgroupLimit, GroupFiles, compute_used, limiting_cgroup
-from memwatch.linux.cgroup_mounts import V1, V2, CgroupVersion, find_own_cgroup, parse_limit
-from memwatch.linux.cgroups import OwnerNames, parse_cgroup, parse_mountinfo, parse_owners
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.model import Absent
+from memwatch.core.linux.cgroup_limits import CgroupLimit, GroupFiles, compute_used, limiting_cgroup
+from memwatch.core.linux.cgroup_mounts import V1, V2, CgroupVersion, find_own_cgroup, parse_limit
+from memwatch.core.linux.cgroups import OwnerNames, parse_cgroup, parse_mountinfo, parse_owners
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.core.model import Absent
 from simulators.amd_readings import ManualClock
 from support.fd_limit import descriptors, few_descriptors
 from support.machine_folders import machine_folder, plain

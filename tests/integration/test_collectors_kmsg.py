@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.collectors import kmsg
-from memwatch.kernel_log import KernelLog
-from memwatch.linux.files import Roots, SourceUnavailable
-from memwatch.linux.kmsg_parser import KernelLogTracker, parse_record
-from memwatch.model import Absent
+from memwatch.core.collectors import kmsg
+from memwatch.core.kernel_log import KernelLog
+from memwatch.core.linux.files import Roots, SourceUnavailable
+from memwatch.core.linux.kmsg_parser import KernelLogTracker, parse_record
+from memwatch.core.model import Absent
 from support.daemon_process import quiet_machine, running_daemon
 from support.kmsg_samples import (
     AMD_EVICT,

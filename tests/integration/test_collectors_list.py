@@ -10,17 +10,17 @@ import sys
 import psutil
 import pytest
 
-from memwatch.collectors import list_collectors, psutil_host, psutil_processes
-from memwatch.collectors.base import Host
-from memwatch.linux.files import ParseError, SourceUnavailable
-from memwatch.model import Absent
-from memwatch.snapshot import Swap
+from memwatch.core.collectors import list_collectors, psutil_host, psutil_processes
+from memwatch.core.collectors.base import Host
+from memwatch.core.linux.files import ParseError, SourceUnavailable
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Swap
 
 RUN_ALL = """
 import sys
-from memwatch.linux.files import SourceUnavailable
-from memwatch.collectors import list_collectors
-from memwatch.collectors.base import Host
+from memwatch.core.linux.files import SourceUnavailable
+from memwatch.core.collectors import list_collectors
+from memwatch.core.collectors.base import Host
 for entry in list_collectors(Host()):
     try:
         collector = entry.make()
@@ -45,7 +45,7 @@ def test_collector_names_match_their_modules(platform: str, at_least: int) -> No
 
     assert len(made) >= at_least
     for entry, collector in made:
-        assert type(collector).__module__ == f"memwatch.collectors.{entry.name}"
+        assert type(collector).__module__ == f"memwatch.core.collectors.{entry.name}"
         assert (collector.name, collector.may_block) == (entry.name, entry.may_block)
     assert len({entry.name for entry in entries}) == len(entries)
 

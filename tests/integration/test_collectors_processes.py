@@ -13,12 +13,12 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from memwatch.collectors.processes import RESCAN_TURNS, Collector
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.linux.process_files import Stat, parse_boot_time, parse_passwd, parse_stat, parse_uid
-from memwatch.linux.process_owners import SHOWN_TURNS
-from memwatch.model import Absent, Process
-from memwatch.snapshot import ProcessScan
+from memwatch.core.collectors.processes import RESCAN_TURNS, Collector
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.core.linux.process_files import Stat, parse_boot_time, parse_passwd, parse_stat, parse_uid
+from memwatch.core.linux.process_owners import SHOWN_TURNS
+from memwatch.core.model import Absent, Process
+from memwatch.core.snapshot import ProcessScan
 from support.daemon_process import descriptors
 from support.machine_folders import machine_folder
 from support.process_folders import add_process, folder_of, stat_line, statm_line

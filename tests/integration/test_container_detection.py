@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.machine import Collector as MachineCollector
-from memwatch.linux.cgroups import in_container
-from memwatch.linux.files import Roots
-from memwatch.snapshot import Machine
+from memwatch.core.collectors.machine import Collector as MachineCollector
+from memwatch.core.linux.cgroups import in_container
+from memwatch.core.linux.files import Roots
+from memwatch.core.snapshot import Machine
 
 ALL_MARKERS = ("run/systemd/container", ".dockerenv", "run/.containerenv")
 

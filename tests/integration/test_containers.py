@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.containers import MAX_ANSWER_BYTES, Collector, Options, parse_containers
-from memwatch.linux.files import ParseError, SourceUnavailable
+from memwatch.core.collectors.containers import MAX_ANSWER_BYTES, Collector, Options, parse_containers
+from memwatch.core.linux.files import ParseError, SourceUnavailable
 from memwatchd.settings.schema import Settings
 from memwatchd.wiring import build_host
 from support.container_host import OFTEN, simulated

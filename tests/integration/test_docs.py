@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import memwatch
-import memwatch.pressure
-from memwatch.history.disk import ring_file
-from memwatch.notify.outbox import sqlite_store
-from memwatch.recording import file_format
-from memwatch.render import json
-from memwatch.report import contents
+import memwatch.monitor.pressure
+from memwatch.monitor.history.disk import ring_file
+from memwatch.monitor.notify.outbox import sqlite_store
+from memwatch.monitor.recording import file_format
+from memwatch.monitor.render import json
+from memwatch.monitor.report import contents
 from memwatch_build import debian_version, next_version
 from scripts.reference.__main__ import FOLDER, PAGES
 from scripts.reference.commands import WIDTH
@@ -59,7 +59,7 @@ def test_help_that_a_command_prints_is_on_its_page(command: list[str], page: str
 
 
 def test_every_signal_of_the_code_is_on_the_page_of_rules() -> None:
-    (folder,) = memwatch.pressure.__path__
+    (folder,) = memwatch.monitor.pressure.__path__
     code = "".join(file.read_text() for file in Path(folder).glob("*.py"))
     named = set(re.findall(r'\b(?:Signal|Reason)\(\s*"(\w+)"', code))
 
@@ -93,7 +93,9 @@ def test_exit_codes_are_those_that_help_promises() -> None:
 
 
 def test_importing_everything_reads_no_device_and_needs_no_root() -> None:
-    modules = "memwatch.monitor, memwatch.collectors, memwatch_web.app, memwatchd.http_server.server, memwatchd.run"
+    modules = (
+        "memwatch.monitor, memwatch.core.collectors, memwatch_web.app, memwatchd.http_server.server, memwatchd.run"
+    )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"import {modules}"], capture_output=True, check=False
     )

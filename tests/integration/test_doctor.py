@@ -12,16 +12,16 @@ import pytest
 from msgspec.structs import replace
 from pydantic import TypeAdapter
 
-from memwatch.collectors.kmsg import explain_denial
-from memwatch.doctor.checks import find_remedy, run_checks
-from memwatch.doctor.examiner import Examiner
-from memwatch.doctor.known_issues import find_known_issues
-from memwatch.doctor.model import Check, Examination, Verdict
-from memwatch.doctor.versions import InstalledVersions, find_version, parse_numbers, read_versions
-from memwatch.linux.capabilities import parse_effective
-from memwatch.linux.files import Roots
-from memwatch.model import Absent
-from memwatch.snapshot import CollectorStatus, ProcessScan
+from memwatch.core.collectors.kmsg import explain_denial
+from memwatch.core.linux.capabilities import parse_effective
+from memwatch.core.linux.files import Roots
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import CollectorStatus, ProcessScan
+from memwatch.monitor.doctor.checks import find_remedy, run_checks
+from memwatch.monitor.doctor.examiner import Examiner
+from memwatch.monitor.doctor.known_issues import find_known_issues
+from memwatch.monitor.doctor.model import Check, Examination, Verdict
+from memwatch.monitor.doctor.versions import InstalledVersions, find_version, parse_numbers, read_versions
 from memwatch_web.api import schema_inquiries as contract_inquiries
 from scripts.golden import host_of
 from support.client_process import memwatch

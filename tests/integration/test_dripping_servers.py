@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from memwatch.client.address import parse_url
-from memwatch.client.http import DaemonUnreachableError, ask
-from memwatch.collectors.containers import Collector as Containers
+from memwatch.cli.address import parse_url
+from memwatch.cli.http import DaemonUnreachableError, ask
+from memwatch.core.collectors.containers import Collector as Containers
+from memwatch.core.linux.files import ParseError
 from memwatch.library.daemon_client import Daemon
-from memwatch.linux.files import ParseError
 from memwatchd.neighbours.connection import ANSWER_SECONDS, QUIET_SECONDS, Connection, connect
 from memwatchd.neighbours.peer import Peer
 from support.neighbours import HEAD, event, serving, tick_data
@@ -50,7 +50,7 @@ def test_library_ends_at_its_deadline(talk: Callable[[socket.socket], None]) -> 
 
 
 def test_socket_of_containers_ends_at_its_deadline(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memwatch.collectors.containers.TIMEOUT_SECONDS", SECONDS)
+    monkeypatch.setattr("memwatch.core.collectors.containers.TIMEOUT_SECONDS", SECONDS)
     path = f"{tmp_path}/docker.sock"
     with raw_receiver(dripping, path), pytest.raises(ParseError, match="timed out"):
         Containers(f"unix:{path}").collect()

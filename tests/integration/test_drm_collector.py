@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.drm import IDLE_PERIOD_SECONDS, PERIOD_SECONDS, Collector
-from memwatch.drivers.drm.clients import DESCRIPTORS_A_ROUND, QUIET_ROUNDS, ClientScanner
-from memwatch.drivers.drm.records import DrmClient, DrmReading
-from memwatch.linux.pci import GpuPids
-from memwatch.linux.process_files import find_living_thread
-from memwatch.model import Absent
+from memwatch.core.collectors.drm import IDLE_PERIOD_SECONDS, PERIOD_SECONDS, Collector
+from memwatch.core.drivers.drm.clients import DESCRIPTORS_A_ROUND, QUIET_ROUNDS, ClientScanner
+from memwatch.core.drivers.drm.records import DrmClient, DrmReading
+from memwatch.core.linux.pci import GpuPids
+from memwatch.core.linux.process_files import find_living_thread
+from memwatch.core.model import Absent
 from simulators.drm_machine import KERNEL_THREAD, DrmMachine, fdinfo
 from support.budget import within
 from support.calibration import COLD_SECONDS, seconds_of_work, slowness
@@ -41,7 +41,7 @@ AS_UNPRIVILEGED = """
 import os
 from contextlib import suppress
 from pathlib import Path
-from memwatch.drivers.drm.clients import ClientScanner
+from memwatch.core.drivers.drm.clients import ClientScanner
 
 def count_processes():
     found = 0

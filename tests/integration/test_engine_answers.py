@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from memwatch.collectors.engines import Collector, EngineAddress
-from memwatch.engines.kinds import KINDS, EngineKind
-from memwatch.engines.llama_cpp import NO_METRICS
-from memwatch.engines.ollama import MAX_MODELS
-from memwatch.engines.records import Engine
-from memwatch.engines.requests import NOT_UNDERSTOOD
-from memwatch.engines.server import Address
-from memwatch.model import Absent
+from memwatch.core.collectors.engines import Collector, EngineAddress
+from memwatch.core.engines.kinds import KINDS, EngineKind
+from memwatch.core.engines.llama_cpp import NO_METRICS
+from memwatch.core.engines.ollama import MAX_MODELS
+from memwatch.core.engines.records import Engine
+from memwatch.core.engines.requests import NOT_UNDERSTOOD
+from memwatch.core.engines.server import Address
+from memwatch.core.model import Absent
 from support import engine_texts as texts
 from support.engine_host import EngineHost
 from support.engine_servers import Answer, EngineSite, engine_site

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.base import Host
-from memwatch.collectors.engines import Collector, EngineAddress, EngineAddresses, Options
-from memwatch.engines.exchange import MAX_ANSWER_BYTES
-from memwatch.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
-from memwatch.engines.server import Address
-from memwatch.linux.files import SourceUnavailable
-from memwatch.model import Absent, Quality
+from memwatch.core.collectors.base import Host
+from memwatch.core.collectors.engines import Collector, EngineAddress, EngineAddresses, Options
+from memwatch.core.engines.exchange import MAX_ANSWER_BYTES
+from memwatch.core.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
+from memwatch.core.engines.server import Address
+from memwatch.core.linux.files import SourceUnavailable
+from memwatch.core.model import Absent, Quality
 from support import engine_texts as texts
 from support.budget import within
 from support.engine_host import EngineHost

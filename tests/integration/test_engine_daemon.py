@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.engines.exchange import OVERDUE
+from memwatch.core.engines.exchange import OVERDUE
 from support import engine_texts as texts
 from support.daemon_process import RunningDaemon, running_daemon
 from support.engine_servers import engine_site
@@ -72,7 +72,7 @@ def test_server_is_found_shown_and_exported(tmp_path: Path, server: tuple[int, i
         assert f'memwatch_engine_requests{{engine="llama.cpp-{port}",state="waiting"}} 4.0' in metrics
         assert "llama.cpp tiny.gguf" in daemon.get("/").text
         shown = subprocess.run(
-            [sys.executable, "-m", "memwatch.client", "--url", daemon.url, "engines", "--json"],
+            [sys.executable, "-m", "memwatch.cli", "--url", daemon.url, "engines", "--json"],
             capture_output=True,
             text=True,
             check=True,

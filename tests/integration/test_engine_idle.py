@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.engines import PERIOD_SECONDS, Collector, EngineAddress
-from memwatch.engines.kinds import KINDS, EngineKind
-from memwatch.engines.llama_cpp import ASLEEP, KEPT_AWAKE, MAYBE_KEPT_AWAKE
-from memwatch.engines.records import Engine
-from memwatch.engines.server import Address
-from memwatch.model import Absent
+from memwatch.core.collectors.engines import PERIOD_SECONDS, Collector, EngineAddress
+from memwatch.core.engines.kinds import KINDS, EngineKind
+from memwatch.core.engines.llama_cpp import ASLEEP, KEPT_AWAKE, MAYBE_KEPT_AWAKE
+from memwatch.core.engines.records import Engine
+from memwatch.core.engines.server import Address
+from memwatch.core.model import Absent
 from simulators.llama_server import IK_BUILD, LlamaServer
 from support import engine_texts as texts
 from support.engine_host import EngineHost

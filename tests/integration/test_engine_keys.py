@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.collectors.engines import Collector, EngineAddress
-from memwatch.doctor.checks import run_checks
-from memwatch.doctor.model import Verdict
-from memwatch.engines.records import Engine
-from memwatch.engines.server import NOT_SENT, Address
-from memwatch.linux.key_owner import MAX_OWNERS, KeyOwner, KeyUse, KnownOwners
-from memwatch.linux.listener_owner import is_on_this_machine
-from memwatch.linux.process_files import Passwd
-from memwatch.linux.tcp_peer import Peer, TcpEnd, find_peer
-from memwatch.model import Absent
-from memwatch.runtime.http_get import GetError
+from memwatch.core.collectors.engines import Collector, EngineAddress
+from memwatch.core.engines.records import Engine
+from memwatch.core.engines.server import NOT_SENT, Address
+from memwatch.core.linux.key_owner import MAX_OWNERS, KeyOwner, KeyUse, KnownOwners
+from memwatch.core.linux.listener_owner import is_on_this_machine
+from memwatch.core.linux.process_files import Passwd
+from memwatch.core.linux.tcp_peer import Peer, TcpEnd, find_peer
+from memwatch.core.model import Absent
+from memwatch.core.runtime.http_get import GetError
+from memwatch.monitor.doctor.checks import run_checks
+from memwatch.monitor.doctor.model import Verdict
 from memwatchd.key_owners import NAME, open_key_owners, read_owners
 from support import engine_texts as texts
 from support.engine_host import EngineHost

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from memwatch.client.engines import engine_lines
-from memwatch.collectors.engines import Collector
-from memwatch.linux.engine_processes import LISTED_TURNS, MAX_MEMBERS, MAX_PER_ACCOUNT
-from memwatch.linux.engine_slots import COMPARED_TURNS, MAX_ENGINES
-from memwatch.model import Absent
-from memwatch.render.json import snapshot_json
+from memwatch.cli.engines import engine_lines
+from memwatch.core.collectors.engines import Collector
+from memwatch.core.linux.engine_processes import LISTED_TURNS, MAX_MEMBERS, MAX_PER_ACCOUNT
+from memwatch.core.linux.engine_slots import COMPARED_TURNS, MAX_ENGINES
+from memwatch.core.model import Absent
+from memwatch.monitor.render.json import snapshot_json
 from memwatch_web.metrics.engine_families import engine_families
 from support.dead_address import dead_port
 from support.engine_host import EngineHost

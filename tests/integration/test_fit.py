@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 import pytest
 from msgspec.structs import replace
 
-from memwatch.model import Absent, Architecture, Device, Process
+from memwatch.core.model import Absent, Architecture, Device, Process
+from memwatch.core.snapshot import Snapshot
 from memwatch.planning.fit import compute_fit
-from memwatch.snapshot import Snapshot
 from memwatch_web.api.schema_inquiries import Fit
 from memwatch_web.pages.fit_page import parse_config_fields
 from scripts.published_models import MODELS

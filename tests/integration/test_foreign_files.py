@@ -12,19 +12,19 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from memwatch.collectors import COLLECTORS
-from memwatch.collectors.base import BaseCollector, Host, ScanOptions
-from memwatch.collectors.engines import Collector as EngineCollector
-from memwatch.engines.records import ModelQuery, ModelSizes
-from memwatch.findings import Findings
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.model import Bytes
+from memwatch.core.collectors import COLLECTORS
+from memwatch.core.collectors.base import BaseCollector, Host, ScanOptions
+from memwatch.core.collectors.engines import Collector as EngineCollector
+from memwatch.core.engines.records import ModelQuery, ModelSizes
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.core.model import Bytes
+from memwatch.monitor.recording.redact import Redactor
+from memwatch.monitor.report.evidence import EvidenceReader
+from memwatch.monitor.report.text_redaction import TextRedactor
 from memwatch.planning.served import size_served
 from memwatch.planning.served_child import read_model
 from memwatch.planning.served_models import ServedModels
-from memwatch.recording.redact import Redactor
-from memwatch.report.evidence import EvidenceReader
-from memwatch.report.text_redaction import TextRedactor
 from support import engine_texts
 from support.engine_host import EngineHost
 from support.engine_servers import engine_site

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from memwatch.drivers.nvml.records import CgroupLimit
-from memwatch.model import Absent
+from memwatch.core.drivers.nvml.records import CgroupLimit
+from memwatch.core.model import Absent
 from simulators.nvml_child import running_child
 from simulators.nvml_machine import Simulator
 from simulators.nvml_parts import GIB, MIB

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from memwatch.helper.process import Child
-from memwatch.helper.supervisor import MAX_LEFT_BEHIND, Helper, HelperError
+from memwatch.core.helper.process import Child
+from memwatch.core.helper.supervisor import MAX_LEFT_BEHIND, Helper, HelperError
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 ECHO = "import sys\nfor line in sys.stdin: print('you said ' + line.strip(), flush=True)"

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.history.disk.ring_file import MAX_RUNS
-from memwatch.history.disk.ring_set import PARTS
-from memwatch.history.notable_ticks import unpack
-from memwatch.snapshot import Kernel
+from memwatch.core.snapshot import Kernel
+from memwatch.monitor.history.disk.ring_file import MAX_RUNS
+from memwatch.monitor.history.disk.ring_set import PARTS
+from memwatch.monitor.history.notable_ticks import unpack
 from support.fakes import GIB
 from support.paths import TESTS
 from support.store_machine import SIZE, USED, Machine

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.alerts.state import Notification
-from memwatch.events import Event
-from memwatch.helper.codec import DecodeError
-from memwatch.history.disk.record_codec import EVENTS, unpack_events
-from memwatch.history.disk.ring_file import blocks_for
-from memwatch.kernel_log import KernelLog, OomKill
-from memwatch.snapshot import Kernel
+from memwatch.core.events import Event
+from memwatch.core.helper.codec import DecodeError
+from memwatch.core.kernel_log import KernelLog, OomKill
+from memwatch.core.snapshot import Kernel
+from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.history.disk.record_codec import EVENTS, unpack_events
+from memwatch.monitor.history.disk.ring_file import blocks_for
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import running_daemon
 from support.fakes import GIB

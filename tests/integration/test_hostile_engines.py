@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.engines import Collector
-from memwatch.engines.records import Engine
-from memwatch.model import Absent
+from memwatch.core.collectors.engines import Collector
+from memwatch.core.engines.records import Engine
+from memwatch.core.model import Absent
 from support import engine_texts as texts
 from support.engine_host import EngineHost
 from support.engine_servers import Answer, EngineSite, Handler, engine_site

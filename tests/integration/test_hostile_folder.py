@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from memwatch.backends import cuda_context, finder
 from memwatch.build_info import describe
-from memwatch.collectors import amdsmi, apple, nvml
+from memwatch.core.backends import cuda_context, finder
+from memwatch.core.collectors import amdsmi, apple, nvml
 from simulators.amd_machine import GIB, PCI, AmdMachine, discrete
 from simulators.driver_sim import CONTEXT_BYTES
 from simulators.gpu_programs import simulated_cuda
@@ -32,10 +32,10 @@ DAEMON = Path(nvml.__file__).parents[2]
 # Modules that only print command lines.
 PRINTS = ("memwatchd/install.py", "memwatch/planning/engines/")
 # Modules that start a Python process. All but the first two start `python_child` only.
-STARTS_PYTHON = {"memwatch/helper/process.py", "memwatch/helper/python_child.py"}
+STARTS_PYTHON = {"memwatch/core/helper/process.py", "memwatch/core/helper/python_child.py"}
 READ_METAL = """
 import sys
-from memwatch.collectors.apple import TOOLS, Collector
+from memwatch.core.collectors.apple import TOOLS, Collector
 collector = Collector({tool: f"{sys.argv[1]}/{tool}" for tool in TOOLS})
 print(collector._read_metal())
 """
@@ -78,7 +78,7 @@ def start_amdsmi(folder: HostileFolder, tmp_path: Path) -> None:
 
 
 def start_cuda_context(folder: HostileFolder, tmp_path: Path) -> None:
-    measure = "from memwatch.backends.cuda_context import measure_context; print(measure_context().bytes)"
+    measure = "from memwatch.core.backends.cuda_context import measure_context; print(measure_context().bytes)"
     (tmp_path / "measure.py").write_text(measure)
     with simulated_cuda(tmp_path, RTX_4090) as environ:
         assert int(run_in(folder, sys.executable, str(tmp_path / "measure.py"), **environ)) == CONTEXT_BYTES
@@ -147,7 +147,7 @@ def test_every_child_is_tested() -> None:
 
 def test_empty_entry_of_pythonpath_does_not_reach_a_child(tmp_path: Path) -> None:
     """It means the working directory. An absolute entry that names that folder does reach the child."""
-    show = "from memwatch.helper.python_child import python_child as p; print(p('x')[p('x').index('x') + 2:])"
+    show = "from memwatch.core.helper.python_child import python_child as p; print(p('x')[p('x').index('x') + 2:])"
     (tmp_path / "show.py").write_text(show)
     before = clean_environment().get("PYTHONPATH", "") or str(DAEMON)
     (tmp_path / "here").mkdir()

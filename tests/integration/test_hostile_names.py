@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from memwatch.printable import printable
+from memwatch.core.printable import printable
 from memwatch_web.plain_routes import PAGES
 from memwatch_web.routes import api_routes
 from support.alert_machine import quick_config

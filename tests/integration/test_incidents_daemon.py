@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.linux.process_ends import read_status
+from memwatch.core.linux.process_ends import read_status
 from simulators.nvml_machine import Simulator
 from support.budget import within
 from support.client_process import memwatch

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from memwatch.allocators import AllocatorReport
-from memwatch.events import MAX_MARKS, EventLog
-from memwatch.processes.allocator_reports import (
+from memwatch.core.allocators import AllocatorReport
+from memwatch.core.events import MAX_MARKS, EventLog
+from memwatch.core.processes.allocator_reports import (
     EXPIRY_SECONDS,
     MAX_PROCESSES,
     MAX_REPORTS,

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 import memwatch
+from memwatch.core.model import Absent
 from memwatch.library import framework_pools
 from memwatch.library.framework_pools import TorchPool
 from memwatch.library.oom_errors import find_wanted_bytes
-from memwatch.model import Absent
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
 from simulators.torch_stand_in import MIB, CountingTorch

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from memwatch.core.model import Absent
 from memwatch.library.backend_selection import NoBackendError, select
 from memwatch.library.daemon_client import Daemon
 from memwatch.library.host import Ram
 from memwatch.library.machine import MachineCache, from_daemon, with_current_ram
-from memwatch.model import Absent
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
 from support.budget import within
@@ -204,7 +204,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 def test_first_backend_with_headroom_is_selected_or_all_are_listed() -> None:
     """The error lists every backend that was tried."""
-    from memwatch.backends.model import Backend, BackendDevice, Backends
+    from memwatch.core.backends.model import Backend, BackendDevice, Backends
 
     def backend(name: str, available: bool | Absent, *rooms: int | Absent) -> Backend:
         kind = "cpu" if name == "cpu" else "gpu"

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 import memwatch
+from memwatch.core.model import Absent
 from memwatch.library.framework_pools import JaxPool
 from memwatch.library.guard import Guard
-from memwatch.model import Absent
 from memwatch.planning.sizes import InvalidInputError
 from simulators.nvml_machine import FLAGS
 from support.custom_pool import OwnPool

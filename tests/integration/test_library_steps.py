@@ -17,9 +17,9 @@ from typing import NoReturn
 import pytest
 
 import memwatch
+from memwatch.core.model import Absent
 from memwatch.library.frameworks import shrink
 from memwatch.library.guard import Guard
-from memwatch.model import Absent
 from memwatch.planning.sizes import InvalidInputError
 from support.budget import within
 from support.calibration import HOT_SECONDS, slowness

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.journal import Collector as Journal
-from memwatch.kill_log import ServiceKill
-from memwatch.linux.files import ParseError, Roots
-from memwatch.linux.line_program import LineProgram
-from memwatch.runtime.backoff import Backoff
+from memwatch.core.collectors.journal import Collector as Journal
+from memwatch.core.kill_log import ServiceKill
+from memwatch.core.linux.files import ParseError, Roots
+from memwatch.core.linux.line_program import LineProgram
+from memwatch.core.runtime.backoff import Backoff
 
 KILL = (
     '{"_SYSTEMD_UNIT": "earlyoom.service", "__REALTIME_TIMESTAMP": "1800000000000000",'

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.neighbours.found import FoundMachine
+from memwatch.monitor.neighbours.found import FoundMachine
 from memwatchd.neighbours.mdns_packet import Service
 from memwatchd.neighbours.mdns_search import SERVICE, read_service
 from support.daemon_process import MEMWATCHD, run_program, running_daemon

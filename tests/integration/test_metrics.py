@@ -14,9 +14,9 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from memwatch.model import Absent, PoolKind, Process, Quality, Share, ShareKind
+from memwatch.core.model import Absent, PoolKind, Process, Quality, Share, ShareKind
+from memwatch.core.snapshot import CollectorStatus, Level, Machine, Pressure, Reason, SelfUsage, Snapshot
 from memwatch.monitor.between_scrapes import BetweenScrapes
-from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Reason, SelfUsage, Snapshot
 from memwatch_web.metrics.families import Exporter
 from memwatchd.recording.demos import DESCRIPTIONS, path_of
 from memwatchd.recording.frames import read_frames

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 import pytest
 
-from memwatch.engines.records import Cache, ModelQuery, ModelSizes, ServedBy
+from memwatch.core.engines.records import Cache, ModelQuery, ModelSizes, ServedBy
 from memwatch.planning.served import ServedModel, size_served
 from memwatch.planning.served_child import read_model
 from memwatch.planning.served_models import ServedModels

@@ -15,9 +15,9 @@ from support.waiting import wait_until
 WITH_FILES = """
 import sys
 from typing import Annotated
-from memwatch.notify.http_post import PostResult
-from memwatch.notify.webhook_payload import Password
-from memwatch.options import Accepts
+from memwatch.monitor.notify.http_post import PostResult
+from memwatch.monitor.notify.webhook_payload import Password
+from memwatch.core.options import Accepts
 from memwatchd.settings import channels
 from memwatchd.settings.secrets_source import password_from
 from memwatchd.settings.section import ContextConverter

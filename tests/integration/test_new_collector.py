@@ -6,18 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from memwatch.collectors import COLLECTORS
-from memwatch.collectors.base import BaseCollector
-from memwatch.findings import Findings
+from memwatch.core.collectors import COLLECTORS
+from memwatch.core.collectors.base import BaseCollector
+from memwatch.core.findings import Findings
 from scripts.shipped_configuration import SHIPPED, with_collectors
 from support.daemon_process import clean_environment, running_daemon
 
-# Runs the daemon with a collector added to `memwatch.collectors`. The first argument is the command.
+# Runs the daemon with a collector added to `memwatch.core.collectors`. The first argument is the command.
 WITH_MAGIC = """
 import sys
-from memwatch import collectors
-from memwatch.collectors.base import BaseCollector
-from memwatch.findings import Findings
+from memwatch.core import collectors
+from memwatch.core.collectors.base import BaseCollector
+from memwatch.core.findings import Findings
 class Magic(BaseCollector):
     name = "magic"
     collect = lambda self: Findings()

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.accounting.compose import Composer
-from memwatch.collectors.drm import Collector
-from memwatch.drivers.drm.records import Basis, DrmCard, DrmClient, DrmReading
-from memwatch.findings import Findings
-from memwatch.linux.files import SourceUnavailable
-from memwatch.linux.pci import GpuPids
-from memwatch.model import Absent, Process, Quality, Share, ShareKind
-from memwatch.snapshot import Machine
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.collectors.drm import Collector
+from memwatch.core.drivers.drm.records import Basis, DrmCard, DrmClient, DrmReading
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import SourceUnavailable
+from memwatch.core.linux.pci import GpuPids
+from memwatch.core.model import Absent, Process, Quality, Share, ShareKind
+from memwatch.core.snapshot import Machine
 from simulators.drm_machine import DrmMachine, fdinfo
 from support.daemon_process import running_daemon
 from support.fakes import GIB, ram

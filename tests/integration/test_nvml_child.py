@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
+from memwatch.core.drivers.nvml.records import NvmlFailure, NvmlReading
 from simulators.nvml_child import running_child
 from simulators.nvml_machine import Simulator
 from simulators.nvml_state import Holder, Trouble
@@ -49,7 +49,7 @@ def test_output_of_the_library_goes_to_stderr(tmp_path: Path) -> None:
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
 
     done = subprocess.run(
-        [sys.executable, "-m", "memwatch.drivers.nvml.child"],
+        [sys.executable, "-m", "memwatch.core.drivers.nvml.child"],
         input=b"read\n",
         capture_output=True,
         env=clean_environment(LD_LIBRARY_PATH=str(tmp_path)),
@@ -111,7 +111,7 @@ def test_helper_does_not_outlive_its_parent(tmp_path: Path) -> None:
     simulator.show(RTX_4090.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=60_000)}))
     parent_code = (
         "import subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-m', 'memwatch.drivers.nvml.child'], stdin=0)\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'memwatch.core.drivers.nvml.child'], stdin=0)\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -149,7 +149,7 @@ def test_oom_score_of_the_helper_is_that_of_the_daemon(tmp_path: Path) -> None:
 
 def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) -> None:
     code = (
-        "import sys, json; before = set(sys.modules); import memwatch.drivers.nvml.child;"
+        "import sys, json; before = set(sys.modules); import memwatch.core.drivers.nvml.child;"
         "print(json.dumps([[n, getattr(m, '__file__', None)] for n, m in sys.modules.items() if n not in before]))"
     )
 
@@ -159,26 +159,26 @@ def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) 
     foreign = {name.partition(".")[0] for name, file in modules.items() if file and "site-packages" in file}
     ours = {name for name in modules if name.startswith("memwatch")}
     assert foreign - {"typing_extensions"} == {"pynvml", "msgspec"}
-    assert {name for name in ours if not name.startswith("memwatch.drivers.nvml")} == {
+    assert {name for name in ours if not name.startswith("memwatch.core.drivers.nvml")} == {
         "memwatch",
-        "memwatch.drivers",
-        "memwatch.helper",
-        "memwatch.runtime",
-        "memwatch.helper.bootstrap",
-        "memwatch.linux",
-        "memwatch.linux.cgroup_mounts",
-        "memwatch.linux.cgroups",
-        "memwatch.linux.dmem",
-        "memwatch.owners",
-        "memwatch.linux.cgroup_scopes",
-        "memwatch.linux.files",
-        "memwatch.linux.pci",
-        "memwatch.linux.runtime_power",
-        "memwatch.model",
-        "memwatch.printable",
-        "memwatch.runtime.backoff",
-        "memwatch.runtime.regular_file",
-        "memwatch.helper.codec",
+        "memwatch.core.drivers",
+        "memwatch.core.helper",
+        "memwatch.core.runtime",
+        "memwatch.core.helper.bootstrap",
+        "memwatch.core.linux",
+        "memwatch.core.linux.cgroup_mounts",
+        "memwatch.core.linux.cgroups",
+        "memwatch.core.linux.dmem",
+        "memwatch.core.owners",
+        "memwatch.core.linux.cgroup_scopes",
+        "memwatch.core.linux.files",
+        "memwatch.core.linux.pci",
+        "memwatch.core.linux.runtime_power",
+        "memwatch.core.model",
+        "memwatch.core.printable",
+        "memwatch.core.runtime.backoff",
+        "memwatch.core.runtime.regular_file",
+        "memwatch.core.helper.codec",
     }
 
 
@@ -188,7 +188,7 @@ def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) 
 def test_invalid_option_is_named_in_the_error(option: str) -> None:
     """Exit code 2 and the option on stderr."""
     done = subprocess.run(
-        [sys.executable, "-m", "memwatch.drivers.nvml.child", option], capture_output=True, check=False
+        [sys.executable, "-m", "memwatch.core.drivers.nvml.child", option], capture_output=True, check=False
     )
 
     assert done.returncode == 2

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from memwatch.drivers.nvml.events import WAIT_SECONDS
-from memwatch.drivers.nvml.records import NvmlReading, Xid
+from memwatch.core.drivers.nvml.events import WAIT_SECONDS
+from memwatch.core.drivers.nvml.records import NvmlReading, Xid
 from simulators.nvml_child import Outcome, running_child, wait_until_listening
 from simulators.nvml_machine import Simulator
 from simulators.nvml_parts import DOUBLE_BIT_ECC, XID

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.drivers.nvml.records import GpuMemory, NvmlFailure, NvmlReading
-from memwatch.model import Absent
+from memwatch.core.drivers.nvml.records import GpuMemory, NvmlFailure, NvmlReading
+from memwatch.core.model import Absent
 from simulators.nvml_child import Child, Outcome, running_child
 from simulators.nvml_machine import Simulator
 from simulators.nvml_state import Machine, Trouble

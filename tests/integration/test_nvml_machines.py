@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from memwatch.collectors.meminfo import Collector as MemoryCollector
-from memwatch.collectors.numa import Collector as NumaCollector
-from memwatch.linux.files import Roots
+from memwatch.core.collectors.meminfo import Collector as MemoryCollector
+from memwatch.core.collectors.numa import Collector as NumaCollector
+from memwatch.core.linux.files import Roots
 from simulators.nvml_machine import Simulator
 from simulators.nvml_parts import MIB
 from simulators.nvml_probe import Raised, probe

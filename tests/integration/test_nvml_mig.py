@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
-from memwatch.model import Absent
+from memwatch.core.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
+from memwatch.core.model import Absent
 from simulators.nvml_child import Outcome, running_child, wait_until_listening
 from simulators.nvml_machine import Simulator
 from simulators.nvml_parts import MIB, MIG_CHANGE, MIG_OFF, mig_device, uuid

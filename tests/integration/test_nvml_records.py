@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from memwatch.drivers.nvml import records as reading
-from memwatch.drivers.nvml.records import GpuMemory, GpuProcess, GpuReading, NvmlReading
-from memwatch.model import Absent
+from memwatch.core.drivers.nvml import records as reading
+from memwatch.core.drivers.nvml.records import GpuMemory, GpuProcess, GpuReading, NvmlReading
+from memwatch.core.model import Absent
 from simulators.nvml_child import running_child
 from simulators.nvml_machine import NOT_IN_OLD_DRIVERS, Simulator
 from simulators.nvml_parts import GIB, MIB

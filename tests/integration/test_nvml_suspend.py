@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from memwatch.drivers.nvml.records import Asleep, GpuMemory, GpuReading, NvmlReading
-from memwatch.drivers.nvml.runtime_suspend import IDLE_SECONDS, RELEASED_SECONDS, RESCAN_SECONDS
-from memwatch.linux.files import Roots
-from memwatch.model import Absent
+from memwatch.core.drivers.nvml.records import Asleep, GpuMemory, GpuReading, NvmlReading
+from memwatch.core.drivers.nvml.runtime_suspend import IDLE_SECONDS, RELEASED_SECONDS, RESCAN_SECONDS
+from memwatch.core.linux.files import Roots
+from memwatch.core.model import Absent
 from simulators.amd_machine import AmdMachine
 from simulators.nvml_child import Child
 from simulators.nvml_clocked import WALL_OFFSET, clocked_child

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.linux.own_pressure import OwnPressure
-from memwatch.linux.wakeups import Wakeups
+from memwatch.core.linux.own_pressure import OwnPressure
+from memwatch.core.linux.wakeups import Wakeups
 from support.daemon_process import open_files, running_daemon
 from support.thrashing import PRESSURE, thrashing
 

@@ -9,9 +9,9 @@ from typing import get_args
 
 import pytest
 
-from memwatch.model import Absent
-from memwatch.render.words import ABSENT_WORDS
-from memwatch.snapshot import CollectorState
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import CollectorState
+from memwatch.monitor.render.words import ABSENT_WORDS
 from memwatch_web.pages.renderer import Pages
 from memwatchd.settings.load import load
 from support.daemon_process import running_daemon

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors import psi
-from memwatch.linux.files import Roots, SourceUnavailable
-from memwatch.linux.psi_trigger import PsiTrigger
-from memwatch.pressure.inputs import PressureInputs, Target
-from memwatch.pressure.judge import JudgeState, judge
-from memwatch.pressure.rules import PressureRules
-from memwatch.snapshot import Level, Pressure
+from memwatch.core.collectors import psi
+from memwatch.core.linux.files import Roots, SourceUnavailable
+from memwatch.core.linux.psi_trigger import PsiTrigger
+from memwatch.core.snapshot import Level, Pressure
+from memwatch.monitor.pressure.inputs import PressureInputs, Target
+from memwatch.monitor.pressure.judge import JudgeState, judge
+from memwatch.monitor.pressure.rules import PressureRules
 from scripts.golden import roots_arguments
 from support.daemon_process import sample_once
 from support.paths import MACHINES

@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memwatch.collectors.processes import Collector
-from memwatch.linux.files import ParseError, Roots
-from memwatch.linux.process_files import parse_statm, read_at
-from memwatch.linux.process_table import KERNEL_TURNS, LISTED_TURNS, NewProcessCheck, ProcessTable, ScanResult
-from memwatch.runtime.limits import descriptors_for_processes
+from memwatch.core.collectors.processes import Collector
+from memwatch.core.linux.files import ParseError, Roots
+from memwatch.core.linux.process_files import parse_statm, read_at
+from memwatch.core.linux.process_table import KERNEL_TURNS, LISTED_TURNS, NewProcessCheck, ProcessTable, ScanResult
+from memwatch.core.runtime.limits import descriptors_for_processes
 from support.budget import within
 from support.calibration import best_ratio
 from support.daemon_process import kept_files

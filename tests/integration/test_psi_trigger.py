@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
-from memwatch.linux.psi_trigger import LADDER, STALLED_RATIO, WINDOW_OF_ANYBODY_SECONDS, PsiTrigger, is_new
-from memwatch.linux.wakeups import Wake, Wakeups
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.linux.psi_trigger import LADDER, STALLED_RATIO, WINDOW_OF_ANYBODY_SECONDS, PsiTrigger, is_new
+from memwatch.core.linux.wakeups import Wake, Wakeups
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules

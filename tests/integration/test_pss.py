@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 from pydantic import TypeAdapter
 
-from memwatch.linux.files import ParseError, Roots
-from memwatch.model import Absent, Process
-from memwatch.processes.pss import PssError, PssReader, parse_rollup
+from memwatch.core.linux.files import ParseError, Roots
+from memwatch.core.model import Absent, Process
+from memwatch.core.processes.pss import PssError, PssReader, parse_rollup
 from memwatch_web.api import schema_owners as contract_who
 from memwatch_web.api.services import RateLimiter
 from support.daemon_process import QUIET_MACHINE, RunningDaemon, running_daemon

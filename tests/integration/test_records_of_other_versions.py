@@ -7,10 +7,10 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from memwatch.events import Event
-from memwatch.helper.codec import to_line
-from memwatch.history.disk.record_codec import EVENTS, TICK, EventBatch
-from memwatch.history.notable_ticks import Tick, pack
+from memwatch.core.events import Event
+from memwatch.core.helper.codec import to_line
+from memwatch.monitor.history.disk.record_codec import EVENTS, TICK, EventBatch
+from memwatch.monitor.history.notable_ticks import Tick, pack
 from support.daemon_process import running_daemon
 from support.fakes import GIB
 from support.store_machine import Machine, Running

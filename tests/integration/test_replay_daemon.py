@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from pydantic import TypeAdapter
 
-from memwatch.render.json import owners_json
+from memwatch.monitor.render.json import owners_json
 from memwatch_web.api import schema as contract
 from memwatch_web.api import schema_history as contract_past
 from memwatchd.recording.demos import path_of

@@ -40,7 +40,7 @@ def test_closed_descriptors_of_the_daemon_are_opened_on_dev_null(tmp_path: Path)
     ("module", "arguments"),
     [
         ("memwatchd.cli", ["--version"]),
-        ("memwatch.client.cli", ["backends"]),
+        ("memwatch.cli.cli", ["backends"]),
     ],
 )
 def test_commands_open_closed_descriptors_on_dev_null(tmp_path: Path, module: str, arguments: list[str]) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.alerts.persistence import decode_silences
-from memwatch.clock import Moment
-from memwatch.notify.outbox.open import open_outbox
+from memwatch.core.clock import Moment
+from memwatch.monitor.alerts.persistence import decode_silences
+from memwatch.monitor.notify.outbox.open import open_outbox
 from memwatchd.recording.frames import open_recording, read_frames
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import running_daemon

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.tegrastats import Collector, find_tegrastats
-from memwatch.findings import Findings
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.linux.line_buffer import LineBuffer
-from memwatch.model import Absent
+from memwatch.core.collectors.tegrastats import Collector, find_tegrastats
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.core.linux.line_buffer import LineBuffer
+from memwatch.core.model import Absent
 from simulators.tegra_machine import Tegrastats, is_alive, wait_until_gone
 from support.machine_folders import machine_folder
 from support.waiting import wait_until
@@ -29,8 +29,8 @@ INTERVAL = 0.1
 
 RUN_AND_WAIT = """
 import sys, time
-from memwatch.linux.files import Roots
-from memwatch.collectors.tegrastats import Collector
+from memwatch.core.linux.files import Roots
+from memwatch.core.collectors.tegrastats import Collector
 collector = Collector(Roots(), sys.argv[1], 0.1)
 collector.collect()
 print("running", flush=True)

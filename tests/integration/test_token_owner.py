@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from memwatch.core.linux.daemon_connection import find_service_uid, why_refused
+from memwatch.core.linux.listener_owner import ELSEWHERE, HIDDEN, REMOTE
 from memwatch.library.daemon_client import Daemon
-from memwatch.linux.daemon_connection import find_service_uid, why_refused
-from memwatch.linux.listener_owner import ELSEWHERE, HIDDEN, REMOTE
 from support.client_process import memwatch
 from support.daemon_process import running_daemon
 from support.free_ports import free_port

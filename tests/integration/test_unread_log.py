@@ -29,7 +29,7 @@ print("answer", flush=True)
 """
 ASK_CHATTY_HELPER = """
 import sys
-from memwatch.helper.supervisor import Helper
+from memwatch.core.helper.supervisor import Helper
 helper = Helper([sys.executable, "-c", sys.argv[1]], 5.0, 0.0)
 print(helper.ask(b"ask").decode(), flush=True)
 helper.stop()

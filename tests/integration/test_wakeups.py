@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors import kmsg
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
-from memwatch.linux.files import Roots, SourceUnavailable
-from memwatch.linux.memory_events import MemoryEvents, find_limited_group
-from memwatch.linux.wakeups import Wake, Wakeups
+from memwatch.core.collectors import kmsg
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import Roots, SourceUnavailable
+from memwatch.core.linux.memory_events import MemoryEvents, find_limited_group
+from memwatch.core.linux.wakeups import Wake, Wakeups
 from memwatch.monitor.sampler import Sampler
 from support.budget import within
 from support.daemon_process import running_daemon

@@ -1,7 +1,7 @@
 """Check that each open of a file, folder, program or socket is of a known kind: python -m scripts.check_opens.
 
-A path that another user's process names may lead to any file, FIFO or device. Only `memwatch.linux.user_files` and
-`memwatch.runtime.regular_file` open such a path. `tests/opens.toml` counts all other places by module, below the
+A path that another user's process names may lead to any file, FIFO or device. Only `core.linux.user_files` and
+`core.runtime.regular_file` open such a path. `tests/opens.toml` counts all other places by module, below the
 reason why no other user chooses the path. A new open changes a number, so that its reason is looked at.
 """
 
@@ -24,7 +24,7 @@ else:
 PLACES = ("daemon", "web")
 TABLE = ROOT / "tests" / "opens.toml"
 # These open a path of another user safely.
-READERS = frozenset({"daemon/memwatch/linux/user_files.py", "daemon/memwatch/runtime/regular_file.py"})
+READERS = frozenset({"daemon/memwatch/core/linux/user_files.py", "daemon/memwatch/core/runtime/regular_file.py"})
 _OS = """access chmod chown execl execv execve execvp execvpe fwalk getxattr lchown link listdir listxattr lstat
 makedirs mkdir mkfifo mknod open popen posix_spawn posix_spawnp readlink remove removedirs rename renames replace
 rmdir scandir setxattr spawnv stat statvfs symlink system truncate unlink utime walk"""
@@ -43,12 +43,12 @@ FUNCTIONS = frozenset(
         *(f"tempfile.{name}" for name in ("mkdtemp", "mkstemp", "NamedTemporaryFile", "TemporaryDirectory")),
         *("gzip.open", "tarfile.open", "zipfile.ZipFile", "sqlite3.connect", "importlib.import_module"),
         *(
-            f"memwatch.linux.files.{name}"
+            f"memwatch.core.linux.files.{name}"
             for name in ("KeptFile", "inode_of", "kept_file", "look_for", "names_in", "read_once")
         ),
-        "memwatch.linux.cgroup_mounts.list_children",
-        *("memwatch.linux.process_files.read_at", "memwatch.linux.process_files.open_folder"),
-        *("memwatch.backends.files.read_head", "memwatch.backends.files.list_names"),
+        "memwatch.core.linux.cgroup_mounts.list_children",
+        *("memwatch.core.linux.process_files.read_at", "memwatch.core.linux.process_files.open_folder"),
+        *("memwatch.core.backends.files.read_head", "memwatch.core.backends.files.list_names"),
     }
 )
 # Of paths, sockets and TLS contexts, whatever they are called on.
@@ -143,7 +143,7 @@ def check(found: Iterable[Open], table: Mapping[str, Mapping[str, int]]) -> Iter
             continue
         yield (
             f"{module}: {len(opens)} opens, {listed[module]} in {TABLE.name}; a path that another user's process "
-            f"names needs memwatch.linux.user_files, any other one a reason and the new number in {TABLE.name}"
+            f"names needs memwatch.core.linux.user_files, any other one a reason and the new number in {TABLE.name}"
         )
         yield from (f"  {one}" for one in opens)
 

@@ -18,13 +18,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.clock import SystemClock
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
-from memwatch.history.disk.payload_reader import PayloadReader
-from memwatch.history.disk.record_codec import TICK
-from memwatch.history.disk.ring_set import open_ring_set
-from memwatch.history.disk.writer import HistoryWriter
+from memwatch.core.clock import SystemClock
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.monitor.history.disk.payload_reader import PayloadReader
+from memwatch.monitor.history.disk.record_codec import TICK
+from memwatch.monitor.history.disk.ring_set import open_ring_set
+from memwatch.monitor.history.disk.writer import HistoryWriter
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules

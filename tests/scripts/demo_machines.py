@@ -20,24 +20,24 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.collectors import list_collectors
-from memwatch.collectors.base import CollectorEntry, ScanOptions
-from memwatch.collectors.base import Host as ReadHost
-from memwatch.collectors.psutil_host import NO_COUNTERS, build_pool
-from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal, PressureLevel
-from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
-from memwatch.drivers.tegra.records import Load, TegrastatsReading
-from memwatch.findings import Findings
-from memwatch.kernel_log import KernelLog, OomKill
-from memwatch.linux.files import Roots
-from memwatch.model import Absent, Process, Vitals
+from memwatch.core.collectors import list_collectors
+from memwatch.core.collectors.base import CollectorEntry, ScanOptions
+from memwatch.core.collectors.base import Host as ReadHost
+from memwatch.core.collectors.psutil_host import NO_COUNTERS, build_pool
+from memwatch.core.drivers.apple.records import Accelerator, AppleReading, Metal, PressureLevel
+from memwatch.core.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
+from memwatch.core.drivers.tegra.records import Load, TegrastatsReading
+from memwatch.core.findings import Findings
+from memwatch.core.kernel_log import KernelLog, OomKill
+from memwatch.core.linux.files import Roots
+from memwatch.core.model import Absent, Process, Vitals
+from memwatch.core.snapshot import Machine, ProcessScan, SelfUsage, Snapshot, Swap
 from memwatch.monitor.identity import Identity, read_identity
 from memwatch.monitor.loop import Monitor
+from memwatch.monitor.recording.file_format import RecordingFile
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
-from memwatch.recording.file_format import RecordingFile
-from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.snapshot import Machine, ProcessScan, SelfUsage, Snapshot, Swap
 from memwatchd.recording import demos
 from support.demo_engines import ENGINES
 from support.demo_host import KIB, LEAKING_PID, MIB, Host, Scene, ramp, scene_of

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from memwatch.collectors.engines import Collector
-from memwatch.engines.records import Engine
-from memwatch.linux.files import Roots
+from memwatch.core.collectors.engines import Collector
+from memwatch.core.engines.records import Engine
+from memwatch.core.linux.files import Roots
 from memwatch.planning.served_models import ServedModels
 from support.free_ports import free_port
 from support.written_models import random_weights, write_gguf

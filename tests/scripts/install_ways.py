@@ -135,7 +135,7 @@ def as_module(python: str) -> Way:
     def install(place: Place) -> Commands:
         in_venv(python, *wheels())(place)
         module = str(place.folder / "venv/bin/python")
-        return [module, "-m", "memwatchd"], [module, "-m", "memwatch.client"]
+        return [module, "-m", "memwatchd"], [module, "-m", "memwatch.cli"]
 
     return install
 

@@ -20,24 +20,27 @@ NEEDED_PROGRAMS = ("git",)
 # Changed files, and the long tests that are about them. A changed test file is always run.
 CONCERNED = {
     r"web/memwatch_web/(templates|static|pages)/": ("tests/browser",),
-    r"daemon/memwatch/(history|storage)/": ("tests/integration/test_history_disk.py",),
-    r"daemon/memwatch/neighbours/": ("tests/integration/test_neighbours.py", "tests/integration/test_mdns.py"),
-    r"daemon/memwatch/notify/": (
+    r"daemon/memwatch/monitor/history/": ("tests/integration/test_history_disk.py",),
+    r"daemon/memwatch/monitor/neighbours/": (
+        "tests/integration/test_neighbours.py",
+        "tests/integration/test_mdns.py",
+    ),
+    r"daemon/memwatch/monitor/notify/": (
         "tests/integration/test_alert_flood.py",
         "tests/integration/test_receivers_reload.py",
     ),
-    r"daemon/memwatch/pressure/": ("tests/unit/pressure", "tests/integration/test_collapse.py"),
-    r"daemon/memwatch/(render/(words|summary|status_line)|client/terminal/frame|monitor/pacing|units)": (
+    r"daemon/memwatch/monitor/pressure/": ("tests/unit/pressure", "tests/integration/test_collapse.py"),
+    r"daemon/memwatch/(monitor/(render/(words|summary|status_line)|pacing)|cli/terminal/frame|core/units)": (
         "tests/unit/pressure/test_trace_words.py",
     ),
     r"tests/traces/": ("tests/unit/pressure",),
-    r"daemon/memwatch/(collectors|linux)/meminfo": ("tests/unit/collectors/test_meminfo_fields.py",),
-    r"daemon/memwatch/client/mqtt": ("tests/integration/client/test_mqtt.py",),
-    r"daemon/memwatch/report/": ("tests/integration/test_report.py",),
+    r"daemon/memwatch/core/(collectors|linux)/meminfo": ("tests/unit/collectors/test_meminfo_fields.py",),
+    r"daemon/memwatch/cli/mqtt": ("tests/integration/client/test_mqtt.py",),
+    r"daemon/memwatch/monitor/report/": ("tests/integration/test_report.py",),
     r"(deploy|systemd)/|pyproject.toml": ("tests/deploy/test_deb.py", "tests/deploy/test_package.py"),
     r"deploy/(grafana|prometheus)/|web/memwatch_web/metrics/": ("tests/deploy/test_dashboards.py",),
-    r"(README|CONTRIBUTING).md|docs/|daemon/memwatch/client/": ("tests/integration/test_docs_blocks.py",),
-    r"daemon/memwatch/(collectors|drivers)/.*tegra": ("tests/integration/test_tegra_daemon.py",),
+    r"(README|CONTRIBUTING).md|docs/|daemon/memwatch/cli/": ("tests/integration/test_docs_blocks.py",),
+    r"daemon/memwatch/core/(collectors|drivers)/.*tegra": ("tests/integration/test_tegra_daemon.py",),
     r"tests/(hardware|simulators)/": ("tests/integration/test_hardware_run.py",),
 }
 TEST_FILE = re.compile(r"tests/.*/test_\w+\.py")

@@ -19,9 +19,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.collectors import list_collectors
-from memwatch.collectors.base import Collector, Host
-from memwatch.linux.files import Roots, SourceUnavailable
+from memwatch.core.collectors import list_collectors
+from memwatch.core.collectors.base import Collector, Host
+from memwatch.core.linux.files import Roots, SourceUnavailable
 from scripts import golden
 from simulators.nvml_from_reading import find_gaps, machine_from
 from simulators.nvml_state_file import state_file

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import asdict
 
-from memwatch.findings import Findings
+from memwatch.core.findings import Findings
 from support.generated.campaign import Campaign, main
 from support.generated.laws import check_machine
 from support.generated.machine import GeneratedMachine, draw_machine

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memwatch.collectors import list_collectors
-from memwatch.collectors.base import CollectorEntry, Host
-from memwatch.linux.files import Roots, SourceUnavailable
+from memwatch.core.collectors import list_collectors
+from memwatch.core.collectors.base import CollectorEntry, Host
+from memwatch.core.linux.files import Roots, SourceUnavailable
 from scripts.golden import HELP, RUN_HERE, by_family, golden_file, help_of, samples_of, stable_part
 from scripts.machine_from_report import LEFT_OUT, results_of
 from support.machine_exports import export_of

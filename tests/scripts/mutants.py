@@ -24,12 +24,11 @@ from msgspec import Struct
 
 from support.lanes import Lane
 from support.mutation_runner import CAUGHT, OPTIONS, SURVIVED, TIMEOUT, Outcome, WarmTests
-from support.mutations import PACKAGES, RULES, TABLE, Mutation, draw, list_mutations, list_row
+from support.mutations import PACKAGES, RULES, SOURCE, TABLE, Mutation, draw, list_mutations, list_row, package_of
 from support.paths import ROOT
 from support.related_tests import VARIABLE, RelatedTests
 
 COUNT, SEED = 300, 20261127
-SOURCE = "daemon/memwatch"
 # A module that imports one of these is not pure.
 OUTSIDE = frozenset(
     {
@@ -87,10 +86,11 @@ class Known(Struct, frozen=True):
 
 
 def list_pure_modules() -> Iterator[str]:
-    for package in PACKAGES:
-        for file in sorted((ROOT / SOURCE / package).rglob("*.py")):
-            if file.name != "__init__.py" and not list_imports(ast.parse(file.read_text())) & OUTSIDE:
-                yield str(file.relative_to(ROOT))
+    paths = (str(file.relative_to(ROOT)) for file in (ROOT / SOURCE).rglob("*.py") if file.name != "__init__.py")
+    chosen = ((PACKAGES.index(package_of(path)), path) for path in paths if package_of(path) in PACKAGES)
+    for _, path in sorted(chosen):
+        if not list_imports(ast.parse((ROOT / path).read_text())) & OUTSIDE:
+            yield path
 
 
 def list_imports(tree: ast.Module) -> set[str]:

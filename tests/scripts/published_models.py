@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from memwatch.core.units import size
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_kv_cache
-from memwatch.units import size
 from scripts.published_sources import SOURCES
 
 

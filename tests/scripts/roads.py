@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch import memory_info
-from memwatch.client import cli
+from memwatch.cli import cli
 from memwatch_web.api_app import create_api
 from memwatch_web.app import create_app
 from memwatch_web.metrics.endpoint import MetricsEndpoint

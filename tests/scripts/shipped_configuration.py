@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from memwatch.collectors import COLLECTORS
-from memwatch.collectors.base import BaseCollector
-from memwatch.options import Accepts, Doc
+from memwatch.core.collectors import COLLECTORS
+from memwatch.core.collectors.base import BaseCollector
+from memwatch.core.options import Accepts, Doc
 from memwatchd.settings.diff import setting_text
 from memwatchd.settings.section import Key, section_keys
 from support.paths import SYSTEMD

@@ -17,6 +17,8 @@ from pathlib import Path
 from msgspec import Struct
 
 ROOT = Path(__file__).parents[2]
+# Parts of the package memwatch that consist of packages.
+ROOMS = ("core", "monitor")
 PRODUCT = ("daemon", "web")
 # The longest module that has one importer only and is a candidate to be joined with it, see docs/contributing.
 SMALL_LINES = 80
@@ -89,10 +91,16 @@ def files_of(*folders: str) -> list[Path]:
 
 def packages() -> Iterator[tuple[str, list[Path]]]:
     """Yield the packages below the top ones with their files, and the modules beside them."""
-    for top in ("daemon/memwatch", "daemon/memwatchd", "web/memwatch_web"):
+    for top in (
+        "daemon/memwatch",
+        *(f"daemon/memwatch/{room}" for room in ROOMS),
+        "daemon/memwatchd",
+        "web/memwatch_web",
+    ):
         folder = ROOT / top
         yield f"{folder.name}/*.py", sorted(folder.glob("*.py"))
-        for inner in sorted(path for path in folder.iterdir() if (path / "__init__.py").exists()):
+        inside = sorted(path for path in folder.iterdir() if (path / "__init__.py").exists())
+        for inner in inside if top != "daemon/memwatch" else [path for path in inside if path.name not in ROOMS]:
             yield f"{folder.name}/{inner.name}", sorted(inner.rglob("*.py"))
 
 

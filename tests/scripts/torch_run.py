@@ -17,9 +17,9 @@ import torch
 
 import memwatch
 from hardware.torch_llama import Layer, saved_bytes
+from memwatch.core.model import Absent
 from memwatch.library.cupy_peaks import CupyPeaks, build_hook
 from memwatch.library.process_peak import SLACK_BYTES
-from memwatch.model import Absent
 from memwatch.planning.training import layer_bytes
 
 HIDDEN, WIDE, LAYERS, TOKENS = 512, 1792, 3, 256

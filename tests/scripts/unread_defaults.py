@@ -20,7 +20,7 @@ else:
     import tomli as tomllib
 
 TABLE = ROOT / "tests/unread_defaults.toml"
-READERS = tuple(f"daemon/memwatch/{name}" for name in ("linux", "collectors", "drivers", "engines"))
+READERS = tuple(f"daemon/memwatch/core/{name}" for name in ("linux", "collectors", "drivers", "engines"))
 # Errors of reading and parsing. Programming errors are no reading.
 READ_ERRORS = frozenset({"OSError", "FileNotFoundError", "PermissionError", "ValueError", "ParseError", "KeyError"})
 

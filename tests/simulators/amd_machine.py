@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.linux.files import Roots
+from memwatch.core.linux.files import Roots
 
 MIB, GIB = 1 << 20, 1 << 30
 PCI = "0000:03:00.0"

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from memwatch.collectors.amdgpu import Collector
-from memwatch.drivers.amd.records import AmdGpu, AmdReading
-from memwatch.findings import Findings
-from memwatch.linux.pci import GpuPids
-from memwatch.model import Absent, Words
+from memwatch.core.collectors.amdgpu import Collector
+from memwatch.core.drivers.amd.records import AmdGpu, AmdReading
+from memwatch.core.findings import Findings
+from memwatch.core.linux.pci import GpuPids
+from memwatch.core.model import Absent, Words
 from simulators.amd_machine import AmdMachine
 from support.machine_folders import machine_folder, plain
 

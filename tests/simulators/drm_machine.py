@@ -18,7 +18,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.linux.files import Roots
+from memwatch.core.linux.files import Roots
 
 USER_PROCESS, KERNEL_THREAD = 0x400100, 0x208040
 

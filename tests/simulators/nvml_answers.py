@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuReading, NvmlReading
-from memwatch.drivers.nvml.validation import (
+from memwatch.core.drivers.nvml.records import GpuInstance, GpuMemory, GpuReading, NvmlReading
+from memwatch.core.drivers.nvml.validation import (
     NO_INSTANCE,
     NVML_VALUE_NOT_AVAILABLE,
     AnswerValidator,
@@ -19,7 +19,7 @@ from memwatch.drivers.nvml.validation import (
     join_lists,
     process_capacity,
 )
-from memwatch.model import Absent
+from memwatch.core.model import Absent
 from simulators.nvml_state import Gpu, Holder, Machine, Memory
 from support.answer_corruption import GONE, put, walk
 

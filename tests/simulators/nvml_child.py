@@ -12,8 +12,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.drivers.nvml.records import GpuReading, NvmlFailure, NvmlReading
-from memwatch.helper.codec import from_line
+from memwatch.core.drivers.nvml.records import GpuReading, NvmlFailure, NvmlReading
+from memwatch.core.helper.codec import from_line
 from simulators.nvml_machine import Simulator
 from support.daemon_process import clean_environment
 from support.paths import MACHINES
@@ -23,7 +23,7 @@ Outcome = NvmlReading | NvmlFailure
 
 
 class Child(Struct, frozen=True):
-    """Running `python -m memwatch.drivers.nvml.child`."""
+    """Running `python -m memwatch.core.drivers.nvml.child`."""
 
     process: subprocess.Popen[bytes]
 
@@ -89,7 +89,7 @@ def wait_until_listening(simulator: Simulator, child: Child) -> None:
 def running_child(simulator: Simulator, *options: str, environ: Mapping[str, str] | None = None) -> Iterator[Child]:
     """Start a child on this machine. It retries 0.2 s after a failure, unless `options` change that."""
     procfs = MACHINES / (simulator.host or "") / "proc"
-    command = [sys.executable, "-W", "error", "-m", "memwatch.drivers.nvml.child", f"--procfs={procfs}"]
+    command = [sys.executable, "-W", "error", "-m", "memwatch.core.drivers.nvml.child", f"--procfs={procfs}"]
     with (simulator.folder / "stderr").open("ab") as stderr:
         process = subprocess.Popen(
             [*command, "--retry-seconds=0.2", *options],

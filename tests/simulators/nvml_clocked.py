@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memwatch.helper.codec import to_line
-from memwatch.linux.files import Roots
+from memwatch.core.helper.codec import to_line
+from memwatch.core.linux.files import Roots
 from simulators.nvml_child import Child
 from simulators.nvml_machine import Simulator
 from support.daemon_process import clean_environment
@@ -38,9 +38,9 @@ def clocked_child(simulator: Simulator, roots: Roots) -> Iterator[Child]:
 
 
 def main(procfs: str, sysfs: str) -> None:
-    from memwatch.drivers.nvml.driver import Driver
-    from memwatch.drivers.nvml.records import NvmlReading
-    from memwatch.drivers.nvml.validation import Limits
+    from memwatch.core.drivers.nvml.driver import Driver
+    from memwatch.core.drivers.nvml.records import NvmlReading
+    from memwatch.core.drivers.nvml.validation import Limits
 
     now = [0.0]
     roots = Roots(Path(procfs), Path(sysfs))

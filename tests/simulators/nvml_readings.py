@@ -15,11 +15,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from memwatch.collectors.base import BaseCollector
-from memwatch.collectors.nvml import Collector, helper_options, is_nvidia_here, parse_reading, pids_with_memory
-from memwatch.findings import Findings
-from memwatch.linux.files import Roots, SourceUnavailable
-from memwatch.linux.pci import GpuPids
+from memwatch.core.collectors.base import BaseCollector
+from memwatch.core.collectors.nvml import Collector, helper_options, is_nvidia_here, parse_reading, pids_with_memory
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import Roots, SourceUnavailable
+from memwatch.core.linux.pci import GpuPids
 from simulators.nvml_machine import LIBRARY, built_library
 from support.daemon_process import clean_environment
 
@@ -83,7 +83,7 @@ def _install(place: Path, library: str | None) -> None:
 
 def _response_of(state: str | None, options: Sequence[str]) -> bytes:
     """Run the helper in a fork, and kill it after its first response, as the daemon does at its end."""
-    from memwatch.drivers.nvml import child  # loads pynvml, which only this process needs
+    from memwatch.core.drivers.nvml import child  # loads pynvml, which only this process needs
 
     commands, sender = os.pipe()
     receiver, answers = os.pipe()

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.drivers.tegra.records import Area, Load
-from memwatch.model import Absent
+from memwatch.core.drivers.tegra.records import Area, Load
+from memwatch.core.model import Absent
 
 MIB, KIB = 1 << 20, 1 << 10
 OFF = Load(is_on=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from memwatch.core.model import Absent, Architecture, Device, Pool, PoolKind, Quality
 from memwatch.library.machine_record import Machine
-from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality
 
 GIB = 1 << 30
 RAM = Pool("ram", PoolKind.SYSTEM_RAM, "System RAM", 64 * GIB, GIB, 63 * GIB, "test", Quality.MEASURED)

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from memwatch.client import cli
+from memwatch.cli import cli
 from support.daemon_process import clean_environment
 from support.fork_server import can_fork, run_forked
 from support.waiting import MAX_WAIT_SECONDS
 
 SCRIPT = [str(Path(sys.executable).with_name("memwatch"))]
-MODULE = [sys.executable, "-m", "memwatch.client"]
+MODULE = [sys.executable, "-m", "memwatch.cli"]
 QUERIES = ("status", "devices", "backends", "doctor", "events", "alerts", "growth", "owners")
 OTHERS = ("advise", "check", "fit", "history", "incidents", "last-words", "run", "top", "wait", "watch")
 COMMANDS = (*QUERIES, "release", "silence", *OTHERS)

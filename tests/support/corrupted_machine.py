@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memwatch.accounting.compose import Composer
-from memwatch.collectors import list_collectors
-from memwatch.collectors.base import Collector, Host, ScanOptions
-from memwatch.findings import Findings
-from memwatch.helper.codec import DecodeError
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.model import find_system_ram
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.collectors import list_collectors
+from memwatch.core.collectors.base import Collector, Host, ScanOptions
+from memwatch.core.findings import Findings
+from memwatch.core.helper.codec import DecodeError
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.core.model import find_system_ram
 from simulators.nvml_answers import answers_of, corrupt_answers, reading_of
 from simulators.sample_nvml import READY
 from support.answer_corruption import Corrupted, corrupt_lines, corrupt_values, corrupt_words

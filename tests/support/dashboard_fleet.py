@@ -14,8 +14,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.owners import OwnerKind
-from memwatch.render.json import owners_json, snapshot_json, to_bytes
+from memwatch.core.owners import OwnerKind
+from memwatch.monitor.render.json import owners_json, snapshot_json, to_bytes
 from memwatchd.recording.demos import DESCRIPTIONS, path_of
 from memwatchd.recording.frames import read_frames
 from memwatchd.recording.player import rebuild_owners

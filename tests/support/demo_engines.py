@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from memwatch.engines.records import Engine
-from memwatch.model import Absent, Quality
+from memwatch.core.engines.records import Engine
+from memwatch.core.model import Absent, Quality
 from support.demo_host import Scene
 
 GIB, MIB = 1 << 30, 1 << 20

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from memwatch.engines.answers import Answers
-from memwatch.engines.command import Command
-from memwatch.engines.kinds import KIND_BY_NAME
-from memwatch.engines.records import EngineReading
-from memwatch.model import Absent, Quality
+from memwatch.core.engines.answers import Answers
+from memwatch.core.engines.command import Command
+from memwatch.core.engines.kinds import KIND_BY_NAME
+from memwatch.core.engines.records import EngineReading
+from memwatch.core.model import Absent, Quality
 from support import engine_texts as texts
 from support.answer_corruption import corrupt
 from support.field_law import Finding

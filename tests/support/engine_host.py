@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from memwatch.linux.files import Roots
+from memwatch.core.linux.files import Roots
 
 HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 

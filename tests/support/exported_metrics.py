@@ -7,12 +7,9 @@ from pathlib import Path
 from msgspec.structs import replace
 from prometheus_client.core import Metric
 
-from memwatch.history.disk.files import FilesStatus
-from memwatch.model import Absent, Process
-from memwatch.monitor.between_scrapes import BetweenScrapes
-from memwatch.notify.outbox.outbox import OutboxFigures
-from memwatch.runtime.worker import ThreadState
-from memwatch.snapshot import (
+from memwatch.core.model import Absent, Process
+from memwatch.core.runtime.worker import ThreadState
+from memwatch.core.snapshot import (
     Kernel,
     Machine,
     MemoryPsi,
@@ -24,6 +21,9 @@ from memwatch.snapshot import (
     ZfsCache,
     Zram,
 )
+from memwatch.monitor.between_scrapes import BetweenScrapes
+from memwatch.monitor.history.disk.files import FilesStatus
+from memwatch.monitor.notify.outbox.outbox import OutboxFigures
 from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter, limit_series
 from memwatch_web.metrics.samples import PREFIX

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from memwatch.accounting.compose import Composer
-from memwatch.collectors import list_collectors
-from memwatch.collectors.base import Collector, Host, ScanOptions
-from memwatch.findings import Findings
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.model import Absent, find_system_ram
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.collectors import list_collectors
+from memwatch.core.collectors.base import Collector, Host, ScanOptions
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.core.model import Absent, find_system_ram
 from simulators.nvml_answers import answers_of, reading_of
 from simulators.sample_nvml import READY
 from support.corrupted_machine import LEFT_OUT

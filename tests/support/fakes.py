@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from memwatch.findings import Findings
-from memwatch.model import Pool, PoolKind, Quality
+from memwatch.core.findings import Findings
+from memwatch.core.model import Pool, PoolKind, Quality
 
 GIB = 1 << 30
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from memwatch.findings import Findings
-from memwatch.model import Absent, Quality
+from memwatch.core.findings import Findings
+from memwatch.core.model import Absent, Quality
 from support.field_dependencies import DEPENDENT, OTHER_WORD
 from support.paths import TESTS
 

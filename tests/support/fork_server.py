@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 # Entry points, and what they import later.
-PROGRAMS = {"memwatchd": "memwatchd.cli", "memwatch": "memwatch.client.cli"}
+PROGRAMS = {"memwatchd": "memwatchd.cli", "memwatch": "memwatch.cli.cli"}
 PRELOADED = (
     *PROGRAMS.values(),
     "encodings.idna",
-    "memwatch.notify.outbox.sqlite_store",
+    "memwatch.monitor.notify.outbox.sqlite_store",
     "memwatch_web.api.openapi",
     "memwatchd.direct",
     "memwatchd.logging_setup",
@@ -235,8 +235,8 @@ def _become(folder: str, environ: dict[str, str], command: list[str]) -> int:
 
 def _preloaded() -> Iterator[str]:
     yield from PRELOADED
-    client = importlib.import_module("memwatch.client")
-    for module in pkgutil.iter_modules(client.__path__, "memwatch.client."):
+    client = importlib.import_module("memwatch.cli")
+    for module in pkgutil.iter_modules(client.__path__, "memwatch.cli."):
         if not module.name.endswith("__main__"):
             yield module.name
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from memwatch.options import Bounds, KeyPath, Size, duration_text
+from memwatch.core.options import Bounds, KeyPath, Size, duration_text
 from memwatchd.settings.messages import key_at
 from memwatchd.settings.toml import find_line, line_numbers
 from scripts.shipped_configuration import SHIPPED

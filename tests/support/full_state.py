@@ -8,12 +8,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from memwatch.history.disk.files import Files
-from memwatch.history.disk.record_codec import ROWS, STARTED, STOPPED, TICK, pack_entry
-from memwatch.history.disk.ring_file import Stamp
-from memwatch.history.disk.ring_set import TIERS
-from memwatch.history.notable_ticks import MAX_TICKS, build_tick, pack
-from memwatch.history.series import collect_figures
+from memwatch.monitor.history.disk.files import Files
+from memwatch.monitor.history.disk.record_codec import ROWS, STARTED, STOPPED, TICK, pack_entry
+from memwatch.monitor.history.disk.ring_file import Stamp
+from memwatch.monitor.history.disk.ring_set import TIERS
+from memwatch.monitor.history.notable_ticks import MAX_TICKS, build_tick, pack
+from memwatch.monitor.history.series import collect_figures
 from support.sample_history import full_history, jumping
 from support.sample_snapshots import mig_server
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.model import Device, Pool
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Device, Pool
+from memwatch.core.snapshot import Snapshot
 from support.sample_parts import vram
 from support.sample_snapshots import discrete_gpu
 

@@ -7,14 +7,14 @@ import time
 from itertools import cycle, islice
 from pathlib import Path
 
-from memwatch.history.disk.boot_timeline import boot_bytes
-from memwatch.history.disk.files import Files
-from memwatch.history.disk.record_codec import ROWS, STARTED, STOPPED, pack_entry
-from memwatch.history.disk.ring_file import Stamp
-from memwatch.history.disk.ring_set import TIERS
-from memwatch.history.series import collect_figures
-from memwatch.history.tiers import History
-from memwatch.snapshot import Snapshot
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.history.disk.boot_timeline import boot_bytes
+from memwatch.monitor.history.disk.files import Files
+from memwatch.monitor.history.disk.record_codec import ROWS, STARTED, STOPPED, pack_entry
+from memwatch.monitor.history.disk.ring_file import Stamp
+from memwatch.monitor.history.disk.ring_set import TIERS
+from memwatch.monitor.history.series import collect_figures
+from memwatch.monitor.history.tiers import History
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 

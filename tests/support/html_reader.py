@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-from memwatch.snapshot import Snapshot
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.pages.renderer import Pages
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}

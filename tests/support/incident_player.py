@@ -12,19 +12,19 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
-from memwatch.incidents.records import Incident
-from memwatch.kill_log import ProcessEnd
-from memwatch.linux.cgroup_kills import CgroupKill, CgroupKills
-from memwatch.linux.kill_lines import KillLineTracker
-from memwatch.linux.kmsg_parser import KernelLogTracker
-from memwatch.model import Absent, Content, Device, Pool, PoolKind, Process, Quality, Share, ShareKind
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.kill_log import ProcessEnd
+from memwatch.core.linux.cgroup_kills import CgroupKill, CgroupKills
+from memwatch.core.linux.kill_lines import KillLineTracker
+from memwatch.core.linux.kmsg_parser import KernelLogTracker
+from memwatch.core.model import Absent, Content, Device, Pool, PoolKind, Process, Quality, Share, ShareKind
+from memwatch.core.snapshot import Kernel, MemoryPsi, PsiLine
 from memwatch.monitor.identity import Identity
+from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
-from memwatch.snapshot import Kernel, MemoryPsi, PsiLine
 from support.fakes import FakeClock, FakeCollector
 
 GIB = 1 << 30

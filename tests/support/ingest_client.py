@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from memwatch.processes.allocator_reports import parse_start_ticks
+from memwatch.core.processes.allocator_reports import parse_start_ticks
 from support.daemon_process import RunningDaemon
 from support.waiting import MAX_WAIT_SECONDS
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from memwatch.linux.files import Roots
+from memwatch.core.linux.files import Roots
 from support.psi_host import write
 
 MOUNTS = {

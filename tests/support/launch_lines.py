@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_model
 from memwatch.planning.checkpoint import Checkpoint, describe_config
 from memwatch.planning.device_totals import reported_total
@@ -15,7 +16,6 @@ from memwatch.planning.engines.placement import Launch
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.launch import select_engines
 from memwatch.planning.request import Use
-from memwatch.snapshot import Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from scripts.published_models import MODELS

@@ -18,20 +18,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 from prometheus_client import generate_latest
 
-from memwatch.collectors import list_collectors
-from memwatch.collectors.base import BaseCollector, Collector, CollectorEntry, Host
-from memwatch.collectors.nvml import is_nvidia_here
-from memwatch.collectors.tegrastats import Collector as TegrastatsCollector
-from memwatch.drivers.tegra.tegrastats_line import parse_line
-from memwatch.findings import Findings
-from memwatch.linux.files import Roots
+from memwatch.core.collectors import list_collectors
+from memwatch.core.collectors.base import BaseCollector, Collector, CollectorEntry, Host
+from memwatch.core.collectors.nvml import is_nvidia_here
+from memwatch.core.collectors.tegrastats import Collector as TegrastatsCollector
+from memwatch.core.drivers.tegra.tegrastats_line import parse_line
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import Roots
+from memwatch.core.processes.allocator_reports import AllocatorReports
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.collector_runner import CollectorRunner
 from memwatch.monitor.identity import read_identity
 from memwatch.monitor.loop import Monitor
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatch.monitor.sampler import Gatherer, Sampler
-from memwatch.processes.allocator_reports import AllocatorReports
-from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.snapshot import Snapshot
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.settings.load import load

@@ -9,11 +9,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from memwatch.drivers.drm.records import DrmClient
-from memwatch.drivers.tegra.records import TegraReading
-from memwatch.findings import Findings
-from memwatch.linux.files import Roots
-from memwatch.model import Content, Process, Share
+from memwatch.core.drivers.drm.records import DrmClient
+from memwatch.core.drivers.tegra.records import TegraReading
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import Roots
+from memwatch.core.model import Content, Process, Share
 from support.paths import MACHINES
 
 # State of a simulated NVIDIA driver, in the format of `nvml_state_file`, in folders made from a report.

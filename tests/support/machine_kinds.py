@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.model import Architecture, Device, Pool, PoolKind, Process, Quality, Share, ShareKind, Vitals
+from memwatch.core.model import Architecture, Device, Pool, PoolKind, Process, Quality, Share, ShareKind, Vitals
+from memwatch.core.owners import sum_owners
+from memwatch.core.snapshot import CollectorStatus, Kernel, Level, Pressure, Reason, Snapshot, Swap
 from memwatch.monitor.between_scrapes import BetweenScrapes
-from memwatch.owners import sum_owners
-from memwatch.snapshot import CollectorStatus, Kernel, Level, Pressure, Reason, Snapshot, Swap
 from memwatch_web.metrics.families import Exporter, limit_series
 from support.fakes import GIB
 from support.sample_snapshots import critical_gb10

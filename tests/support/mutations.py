@@ -27,6 +27,9 @@ SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
+SOURCE = "daemon/memwatch"
+# Parts of the package that consist of packages.
+ROOMS = ("core", "monitor")
 PACKAGES = (
     "accounting",
     "alerts",
@@ -80,7 +83,13 @@ class Mutation(Struct, frozen=True):
 
     @property
     def package(self) -> str:
-        return self.module.split(".")[1]
+        return package_of(self.path)
+
+
+def package_of(path: str) -> str:
+    """Return the package of a module by its name in its room, or the room's for a module beside the packages."""
+    room, *inner = path.removeprefix(f"{SOURCE}/").split("/")
+    return inner[0] if len(inner) > 1 and room in ROOMS else room
 
 
 class Place(NamedTuple):
@@ -278,7 +287,13 @@ def _replace(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
                 setattr(parent, name, [new if one is old else one for one in value])
 
 
+def _without_room(mutation: Mutation) -> str:
+    room, *inner = mutation.path.removeprefix(f"{SOURCE}/").split("/")
+    is_inside = len(inner) > 1 and room in ROOMS
+    return mutation.key.replace(f"{SOURCE}/{room}/", f"{SOURCE}/", 1) if is_inside else mutation.key
+
+
 def draw(mutations: Sequence[Mutation], count: int, seed: int) -> list[Mutation]:
-    """Return `count` of them. Those of a module do not depend on changes of another one."""
-    ranked = sorted(mutations, key=lambda one: hashlib.sha256(f"{seed} {one.key}".encode()).digest())
+    """Return `count` of them. Those of a module do not depend on changes of another one, nor on its room."""
+    ranked = sorted(mutations, key=lambda one: hashlib.sha256(f"{seed} {_without_room(one)}".encode()).digest())
     return sorted(ranked[:count], key=lambda one: (one.path, one.line, one.key))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.accounting.compose import Composer
-from memwatch.drivers.nvml.records import GpuMemory, GpuProcess, GpuReading, NvmlReading
-from memwatch.findings import Findings
-from memwatch.model import Absent, Bytes, Device, Pool, Process, Share
-from memwatch.snapshot import Machine, Node
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.drivers.nvml.records import GpuMemory, GpuProcess, GpuReading, NvmlReading
+from memwatch.core.findings import Findings
+from memwatch.core.model import Absent, Bytes, Device, Pool, Process, Share
+from memwatch.core.snapshot import Machine, Node
 from support.fakes import GIB, ram
 
 KIB, MIB = 1 << 10, 1 << 20

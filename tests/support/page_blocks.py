@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from memwatch.client.cli import memwatch
+from memwatch.cli.cli import memwatch
 from memwatchd.cli import command_line
 from support.checkpoint_files import safetensors
 from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, running_daemon

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memwatch.pressure.inputs import PressureInputs, Target
-from memwatch.pressure.judge import JudgeState, judge
-from memwatch.pressure.rules import PressureRules
-from memwatch.snapshot import MemoryPsi, Pressure, PsiLine
+from memwatch.core.snapshot import MemoryPsi, Pressure, PsiLine
+from memwatch.monitor.pressure.inputs import PressureInputs, Target
+from memwatch.monitor.pressure.judge import JudgeState, judge
+from memwatch.monitor.pressure.rules import PressureRules
 
 MIB, GIB = 1 << 20, 1 << 30
 RULES = PressureRules()

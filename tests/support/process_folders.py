@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memwatch.linux.files import Roots
+from memwatch.core.linux.files import Roots
 
 
 def stat_line(pid: int, comm: str = "x", rss: int = 5, start: int = 77, flags: int = 0x400100) -> bytes:

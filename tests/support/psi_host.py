@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memwatch.linux.files import Roots
+from memwatch.core.linux.files import Roots
 
 MOUNTS = {
     "unified": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",

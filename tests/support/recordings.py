@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memwatch.model import Absent
-from memwatch.recording.file_format import RecordingFile
-from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.snapshot import Machine, SelfUsage, Snapshot
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Machine, SelfUsage, Snapshot
+from memwatch.monitor.recording.file_format import RecordingFile
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatchd.recording.frames import read_frames
 from support.fakes import GIB, ram
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.report.archive import FOLDER
-from memwatch.report.contents import DRIVERS, FILES, FORMAT, KEY, README, RECORDING, SUMMARY
-from memwatch.report.evidence import MAX_FILES
-from memwatch.report.sources import FOLDERS
+from memwatch.monitor.report.archive import FOLDER
+from memwatch.monitor.report.contents import DRIVERS, FILES, FORMAT, KEY, README, RECORDING, SUMMARY
+from memwatch.monitor.report.evidence import MAX_FILES
+from memwatch.monitor.report.sources import FOLDERS
 
 Json = Any
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memwatch.model import Content, Pool, PoolKind, Process, Quality, Share, ShareKind, Thresholds
-from memwatch.snapshot import (
+from memwatch.core.model import Content, Pool, PoolKind, Process, Quality, Share, ShareKind, Thresholds
+from memwatch.core.snapshot import (
     CollectorStatus,
     Kernel,
     Level,

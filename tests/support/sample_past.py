@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from memwatch.events import Event
-from memwatch.history.all_series import AllSeries
-from memwatch.history.holder_history import HolderHistory
-from memwatch.history.series import collect_figures
-from memwatch.history.tiers import TIER_SPECS, History
-from memwatch.snapshot import Level, Snapshot
+from memwatch.core.events import Event
+from memwatch.core.snapshot import Level, Snapshot
+from memwatch.monitor.history.all_series import AllSeries
+from memwatch.monitor.history.holder_history import HolderHistory
+from memwatch.monitor.history.series import collect_figures
+from memwatch.monitor.history.tiers import TIER_SPECS, History
 from memwatch_web.pages.history_query import HistoryInput
 
 SECONDS, STEP = 3600, 2

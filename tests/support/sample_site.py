@@ -18,9 +18,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from memwatch.events import Event
-from memwatch.notify.status import AlertView
-from memwatch.snapshot import Snapshot
+from memwatch.core.events import Event
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.notify.status import AlertView
 from memwatch_web.asgi.access import SECURITY_HEADERS
 from memwatch_web.pages import pattern_samples as samples
 from memwatch_web.pages.history_page import build_answer, build_pool_data, parse_pool_query

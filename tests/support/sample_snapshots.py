@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from memwatch.accounting.large_holders import GONE, ORPHAN, build_ghost, with_partial_lists
-from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Process, Share, ShareKind, Thresholds
-from memwatch.owners import Owner
-from memwatch.printable import printable
-from memwatch.snapshot import (
+from memwatch.core.accounting.large_holders import GONE, ORPHAN, build_ghost, with_partial_lists
+from memwatch.core.model import Absent, Architecture, Device, Pool, PoolKind, Process, Share, ShareKind, Thresholds
+from memwatch.core.owners import Owner
+from memwatch.core.printable import printable
+from memwatch.core.snapshot import (
     CollectorStatus,
     EndedProcess,
     Kernel,

@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from memwatch.incidents.store import IncidentStore
-from memwatch.notify.outbox.open import FILE_NAME
+from memwatch.monitor.incidents.store import IncidentStore
+from memwatch.monitor.notify.outbox.open import FILE_NAME
 from memwatchd.settings.schema import Settings
 from support.fakes import FakeClock
 from support.store_machine import BOOTS, Machine

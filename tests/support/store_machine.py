@@ -8,10 +8,10 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
-from memwatch.history.disk.writer import HistoryWriter
-from memwatch.model import Process
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.model import Process
+from memwatch.monitor.history.disk.writer import HistoryWriter
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules

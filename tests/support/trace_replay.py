@@ -7,17 +7,17 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from memwatch.accounting.driver_errors import with_logged
-from memwatch.findings import Findings
-from memwatch.kernel_log import DriverError
-from memwatch.linux.kmsg_parser import KernelLogTracker
-from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.core.accounting.driver_errors import with_logged
+from memwatch.core.findings import Findings
+from memwatch.core.kernel_log import DriverError
+from memwatch.core.linux.kmsg_parser import KernelLogTracker
+from memwatch.core.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.core.snapshot import CgroupPressure, Kernel, MemoryPsi, Node, Pressure, PsiLine, Swap
 from memwatch.monitor.pacing import Pacing
-from memwatch.pressure.inputs import PressureInputs, collect_inputs, ram_used_ratio
-from memwatch.pressure.judge import JudgeState, judge
-from memwatch.pressure.oom_kills import OomKillCount, count_new_kills
-from memwatch.pressure.rules import PressureRules, TargetRules
-from memwatch.snapshot import CgroupPressure, Kernel, MemoryPsi, Node, Pressure, PsiLine, Swap
+from memwatch.monitor.pressure.inputs import PressureInputs, collect_inputs, ram_used_ratio
+from memwatch.monitor.pressure.judge import JudgeState, judge
+from memwatch.monitor.pressure.oom_kills import OomKillCount, count_new_kills
+from memwatch.monitor.pressure.rules import PressureRules, TargetRules
 from support.trace_file import LogLine, Trace, read_size
 
 INTERVAL_SECONDS = 1.0

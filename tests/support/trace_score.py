@@ -8,8 +8,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.model import Absent
-from memwatch.snapshot import Level, Pressure
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Level, Pressure
 from support.paths import ROOT
 from support.trace_file import Trace, load_trace
 from support.trace_replay import replay

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from memwatch.alerts.rules import CRITICAL
-from memwatch.alerts.state import Notification
-from memwatch.notify.channel import Channel, WebhookChannel, context_for
-from memwatch.notify.http_post import Poster
-from memwatch.notify.manager import kind_of
-from memwatch.notify.outbox.outbox import NewMessage, Outbox
-from memwatch.notify.receiver import Receiver, close_all
-from memwatch.notify.sender import Sender
-from memwatch.notify.webhook_payload import parse_endpoint, parse_secret
-from memwatch.snapshot import Level, Reason
+from memwatch.core.snapshot import Level, Reason
+from memwatch.monitor.alerts.rules import CRITICAL
+from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.notify.channel import Channel, WebhookChannel, context_for
+from memwatch.monitor.notify.http_post import Poster
+from memwatch.monitor.notify.manager import kind_of
+from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox
+from memwatch.monitor.notify.receiver import Receiver, close_all
+from memwatch.monitor.notify.sender import Sender
+from memwatch.monitor.notify.webhook_payload import parse_endpoint, parse_secret
 from support.sample_snapshots import critical_gb10
 from support.webhook_receiver import Site
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Match
 
-from memwatch.runtime.failure_log import FailureLog
+from memwatch.core.runtime.failure_log import FailureLog
 from memwatch_web.asgi.problems import problem_response
 from memwatch_web.pages.renderer import Pages
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from memwatch.render import json as as_json
+from memwatch.monitor.render import json as as_json
 from memwatch_web.api import (
     alerts,
     history,

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from memwatch.core.model import Device
+from memwatch.core.units import size
 from memwatch.library.advice_amd import advise_amd
 from memwatch.library.advice_loading import advise_copies, advise_workers
 from memwatch.library.advice_record import (
@@ -20,8 +22,6 @@ from memwatch.library.advice_record import (
 from memwatch.library.device_selection import hidden_devices
 from memwatch.library.machine import machine
 from memwatch.library.machine_record import Machine
-from memwatch.model import Device
-from memwatch.units import size
 
 # Below this size, dedicated GPU memory is small for a diffusion or language model in 16 bits.
 LITTLE_BYTES = 8 << 30

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memwatch.core.model import Device
 from memwatch.library.advice_record import ISSUES, SHARING, TORCH_CUDA, Advice
-from memwatch.model import Device
 
 TORCH_HIP = "https://docs.pytorch.org/docs/stable/notes/hip.html"
 MIOPEN = "https://rocm.docs.amd.com/projects/MIOpen/en/latest/find_and_immediate.html"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memwatch.core.model import Architecture, Device, Pool
+from memwatch.core.units import size
 from memwatch.library.advice_record import ISSUES, SHARING, TEGRA, TORCH_DATA, Advice
 from memwatch.library.machine_record import Machine
-from memwatch.model import Architecture, Device, Pool
-from memwatch.units import size
 
 PINNING = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
 MAX_WORKERS = 8

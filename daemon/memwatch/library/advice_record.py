@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from memwatch.model import Architecture, Device
+from memwatch.core.model import Architecture, Device
 
 Certainty = Literal["recommended", "try both", "if needed", "avoid"]
 SHARING = frozenset({Architecture.UNIFIED, Architecture.CARVEOUT})

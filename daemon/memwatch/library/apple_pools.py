@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from memwatch.core.model import Absent, Bytes
 from memwatch.library.host import host
 from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats, greater
 from memwatch.library.never_raise import never_raise
-from memwatch.model import Absent, Bytes
 
 
 class MpsPool(CachingPool):

@@ -14,6 +14,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from memwatch.core.listing import some_of
+from memwatch.core.model import Absent, Bytes
+from memwatch.core.printable import printable
+from memwatch.core.units import size
 from memwatch.library.cgroup_limit import own_limit
 from memwatch.library.frameworks import pools, read_stats
 from memwatch.library.host import host, rss_bytes
@@ -22,10 +26,6 @@ from memwatch.library.memory_pool import CachingPool, MemoryPool, is_framework
 from memwatch.library.never_raise import log, never_raise
 from memwatch.library.oom_errors import find_gpu, find_wanted_bytes, is_out_of_memory
 from memwatch.library.reporter import reporter
-from memwatch.listing import some_of
-from memwatch.model import Absent, Bytes
-from memwatch.printable import printable
-from memwatch.units import size
 
 MAX_ERROR_LENGTH = 500
 

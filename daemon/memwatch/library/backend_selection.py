@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from memwatch.backends.discovery import PREFERENCE, select_recommended
-from memwatch.backends.model import Backend, Backends
+from memwatch.core.backends.discovery import PREFERENCE, select_recommended
+from memwatch.core.backends.model import Backend, Backends
+from memwatch.core.linux.files import Roots
+from memwatch.core.units import size
 from memwatch.library.daemon_client import daemon, read_roots
 from memwatch.library.decode import ResponseDecodeError, decode_backends
 from memwatch.library.device_selection import hidden_devices
 from memwatch.library.machine import machine_cache
-from memwatch.linux.files import Roots
 from memwatch.planning.answer import FitAnswer
 from memwatch.planning.fit import CPU
 from memwatch.planning.request import MAX_GPUS
 from memwatch.planning.sizes import check_count, parse_bytes
-from memwatch.units import size
 
 INQUIRY_SECONDS = 30.0
 # Backends whose devices are chosen by environment variables that the library evaluates.
@@ -46,7 +46,7 @@ def _find_backends() -> Backends:
             return decode_backends(found)
         except ResponseDecodeError:
             pass
-    from memwatch.backends.finder import Finder
+    from memwatch.core.backends.finder import Finder
     from memwatch.library.local_reading import read_machine
 
     return Finder(Roots(*read_roots(os.environ))).find(read_machine())

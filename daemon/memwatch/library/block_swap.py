@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
+from memwatch.core.units import size
 from memwatch.library.block_mover import BlockMover, CopyStream, find_shared
 from memwatch.library.machine import is_unified_memory_gpu
 from memwatch.library.never_raise import log
 from memwatch.library.oom_errors import is_out_of_memory
 from memwatch.planning.sizes import InvalidInputError, check_count
-from memwatch.units import size
 
 
 class BlockSwap:

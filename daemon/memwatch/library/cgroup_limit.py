@@ -6,9 +6,9 @@ import os
 from contextlib import closing
 from typing import NamedTuple
 
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.core.model import Absent
 from memwatch.library.daemon_client import read_roots
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.model import Absent
 
 
 class CgroupLimit(NamedTuple):
@@ -25,7 +25,7 @@ class CgroupLimit(NamedTuple):
 
 def own_limit(roots: Roots | None = None) -> CgroupLimit | None:
     """Read the current limit. None without a limit below System RAM or without accounting. Takes about 0.2 ms."""
-    from memwatch.collectors.cgroup import Collector
+    from memwatch.core.collectors.cgroup import Collector
 
     try:
         with closing(Collector(roots or Roots(*read_roots(os.environ)), "cgroup")) as collector:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from memwatch.core.linux.daemon_connection import DaemonConnection, ForeignListenerError
+from memwatch.core.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url, read_authorization
+from memwatch.core.runtime.deadline_socket import connected_until
+from memwatch.core.runtime.unix_http import UnixConnection
 from memwatch.library.never_raise import log_once
-from memwatch.linux.daemon_connection import DaemonConnection, ForeignListenerError
-from memwatch.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url, read_authorization
-from memwatch.runtime.deadline_socket import connected_until
-from memwatch.runtime.unix_http import UnixConnection
 
 Json = Any
 # Each connection to a host needs this codec. Threads connect, and should not import: see fork_guard.
@@ -63,7 +63,7 @@ class Daemon:
             return UnixConnection(url.removeprefix("unix:").removeprefix("//"), seconds), ""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:
-            from memwatch.redaction import redact_text  # needed only after a mistake
+            from memwatch.core.redaction import redact_text  # needed only after a mistake
 
             raise ValueError(
                 f'MEMWATCH_URL is "{redact_text(url)[:80]}", which is not a daemon\'s URL; '

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from memwatch.backends.model import Backend, BackendDevice, Backends
-from memwatch.leases import Lease
+from memwatch.core.backends.model import Backend, BackendDevice, Backends
+from memwatch.core.leases import Lease
+from memwatch.core.model import Absent, Architecture, Content, Device, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.core.printable import printable_parts
 from memwatch.library.daemon_client import Json
-from memwatch.model import Absent, Architecture, Content, Device, Pool, PoolKind, Quality, Share, ShareKind
-from memwatch.printable import printable_parts
 
 R = TypeVar("R", bound=Struct)
 KINDS: dict[tuple[type, str], Any] = {

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from memwatch.backends.cuda_context import measure_context
+from memwatch.core.backends.cuda_context import measure_context
+from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import daemon
 from memwatch.library.device_selection import hidden_devices
 from memwatch.library.machine_record import ROOTS
@@ -20,7 +21,6 @@ from memwatch.planning.launch import select_engines
 from memwatch.planning.request import MAX_ZERO_STAGE, Use, is_size, read_subject
 from memwatch.planning.sizes import parse_bytes
 from memwatch.planning.training import TrainingPlan
-from memwatch.snapshot import Snapshot
 
 
 def fit(
@@ -83,7 +83,7 @@ def _read_daemon() -> Snapshot | None:
     found = daemon.get("/api/v1/snapshot")
     if found is None:
         return None
-    from memwatch.render.json_decode import SnapshotDecodeError, build_snapshot
+    from memwatch.monitor.render.json_decode import SnapshotDecodeError, build_snapshot
 
     try:
         return build_snapshot(found)

@@ -11,12 +11,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from memwatch.core.model import Absent, Bytes
 from memwatch.library.apple_pools import find_mlx_pools, find_mps_pools
 from memwatch.library.cupy_peaks import cupy_peaks
 from memwatch.library.host import host
 from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats, count_fallbacks, greater
 from memwatch.library.never_raise import never_raise
-from memwatch.model import Absent, Bytes
 
 
 class TorchPool(CachingPool):

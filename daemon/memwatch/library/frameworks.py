@@ -6,10 +6,10 @@ import sys
 
 from msgspec.structs import replace
 
+from memwatch.core.model import Absent, Bytes
 from memwatch.library.framework_pools import find_framework_pools
 from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats
 from memwatch.library.never_raise import never_raise
-from memwatch.model import Absent, Bytes
 
 _registered: list[MemoryPool] = []
 MAX_POOLS = 16

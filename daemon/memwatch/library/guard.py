@@ -8,13 +8,13 @@ from types import TracebackType
 
 from msgspec import Struct
 
+from memwatch.core.model import Absent, Bytes
+from memwatch.core.units import size
 from memwatch.library.frameworks import total_stats
 from memwatch.library.host import rss_bytes
 from memwatch.library.memory_release import clear
 from memwatch.library.never_raise import log, never_raise
-from memwatch.model import Absent, Bytes
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
-from memwatch.units import size
 
 # A callback is called again only after usage fell this far below its threshold.
 REARM_RATIO = 0.05

@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.meminfo import GPU_POOL, Meminfo, compute_available, gpu_pool_kib
+from memwatch.core.linux.meminfo_checks import MAX_KIB, MAX_RESERVE_RATIO, MIN_EXCESS_KIB, check
+from memwatch.core.model import Absent, Bytes, Quality
+from memwatch.core.processes.allocator_reports import parse_start_ticks
 from memwatch.library.daemon_client import read_roots
-from memwatch.linux.files import ParseError
-from memwatch.linux.meminfo import GPU_POOL, Meminfo, compute_available, gpu_pool_kib
-from memwatch.linux.meminfo_checks import MAX_KIB, MAX_RESERVE_RATIO, MIN_EXCESS_KIB, check
-from memwatch.model import Absent, Bytes, Quality
-from memwatch.processes.allocator_reports import parse_start_ticks
 
 STATM = re.compile(rb"\d+ (\d+) \d+ \d+ \d+ \d+ \d+\n")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

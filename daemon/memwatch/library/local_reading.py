@@ -7,16 +7,16 @@ import os
 import socket
 import threading
 
-from memwatch.clock import SystemClock
-from memwatch.collectors import list_collectors
-from memwatch.collectors.base import Host
+from memwatch.core.clock import SystemClock
+from memwatch.core.collectors import list_collectors
+from memwatch.core.collectors.base import Host
+from memwatch.core.linux.files import Roots
+from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
-from memwatch.linux.files import Roots
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
-from memwatch.snapshot import Snapshot
 
 FIRST_SECONDS = 2.0
 # Collectors without part in the memory of pools, limits and GPUs. Each has a thread, and some a helper process.

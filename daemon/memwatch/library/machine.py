@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from memwatch.accounting.relations import left_of
-from memwatch.backends.devices import UNIFIED, certain_part, compute_capacity
-from memwatch.findings import stale_pool, stale_share
+from memwatch.core.accounting.relations import left_of
+from memwatch.core.backends.devices import UNIFIED, certain_part, compute_capacity
+from memwatch.core.findings import stale_pool, stale_share
+from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share
 from memwatch.library.daemon_client import Daemon, daemon
 from memwatch.library.decode import ResponseDecodeError
 from memwatch.library.device_names import DeviceError, is_cpu
@@ -24,7 +25,6 @@ from memwatch.library.machine_record import Machine, MemoryInfo, decode_machine,
 from memwatch.library.memory_pool import CachingPool
 from memwatch.library.never_raise import log_once, never_raise
 from memwatch.library.visible_gpus import Target
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share
 
 if TYPE_CHECKING:
     from memwatch.library.local_reading import LocalReader

@@ -8,7 +8,11 @@ import time
 
 from msgspec import Struct
 
-from memwatch.leases import without_lease
+from memwatch.core.leases import without_lease
+from memwatch.core.linux.files import Roots
+from memwatch.core.model import Absent, Bytes, Device, Pool, Share, find_system_ram
+from memwatch.core.printable import printable
+from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import Json, read_roots
 from memwatch.library.decode import decode_devices, decode_leases, decode_pools, decode_shares
 from memwatch.library.device_names import DeviceError
@@ -16,10 +20,6 @@ from memwatch.library.device_selection import find_target
 from memwatch.library.fork_guard import importing
 from memwatch.library.usable_cpus import count_usable_cpus, is_this_machine, read_boot_id
 from memwatch.library.visible_gpus import Program, Target
-from memwatch.linux.files import Roots
-from memwatch.model import Absent, Bytes, Device, Pool, Share, find_system_ram
-from memwatch.printable import printable
-from memwatch.snapshot import Snapshot
 
 ROOTS = Roots(*read_roots(os.environ))
 
@@ -108,7 +108,7 @@ def decode_machine(found: Json) -> Machine:
 def decode_leased_machine(found: Json, own_lease: str) -> Machine:
     """Decode a snapshot with the leases of others in use. Raises as `decode_machine`."""
     with importing:
-        from memwatch.accounting.leased import with_leases_used  # needed only while there are leases
+        from memwatch.core.accounting.leased import with_leases_used  # needed only while there are leases
 
     leases = without_lease(decode_leases(found.get("leases", ())), own_lease)  # older daemons have none
     return with_leases_used(decode_machine(found), leases)

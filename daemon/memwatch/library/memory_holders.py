@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from memwatch.core.model import Absent
+from memwatch.core.printable import decode, printable
 from memwatch.library.daemon_client import daemon, read_roots
 from memwatch.library.host import PAGE_BYTES
 from memwatch.library.machine_record import decode_machine
 from memwatch.library.never_raise import never_raise
-from memwatch.model import Absent
-from memwatch.printable import decode, printable
 
 MAX_HOLDERS = 5
 # Reading this many takes half a second. With more, the largest are not known.

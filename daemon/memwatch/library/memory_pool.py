@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from memwatch.model import Absent, Bytes
+from memwatch.core.model import Absent, Bytes
 
 
 class PoolStats(Struct, frozen=True):

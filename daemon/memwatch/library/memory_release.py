@@ -9,13 +9,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from memwatch.core.model import Absent, Bytes
+from memwatch.core.runtime.heap import trim_heap
 from memwatch.library.driver_pools import find_driver_pools
 from memwatch.library.frameworks import clear_pool, pools, read_stats
 from memwatch.library.host import rss_bytes
 from memwatch.library.memory_pool import MemoryPool
 from memwatch.library.never_raise import never_raise
-from memwatch.model import Absent, Bytes
-from memwatch.runtime.heap import trim_heap
 
 # The calls that a framework's pool makes, shown to a reader who looks for what took the time.
 CALLS = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from memwatch.printable import printable
+from memwatch.core.printable import printable
 
 log: logging.Logger = logging.getLogger("memwatch")
 

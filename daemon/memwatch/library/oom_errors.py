@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 
-from memwatch.model import Absent, Bytes
+from memwatch.core.model import Absent, Bytes
 
 # Messages of out-of-memory errors without their own class (RuntimeError, XlaRuntimeError).
 OUT_OF_MEMORY = re.compile(r"out of memory|RESOURCE_EXHAUSTED|std::bad_alloc|can't allocate memory", re.IGNORECASE)

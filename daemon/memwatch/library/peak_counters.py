@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct, field
 
+from memwatch.core.model import Absent, Bytes
 from memwatch.library.cupy_peaks import cupy_peaks
 from memwatch.library.frameworks import pools, read_counters
 from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats, greater
 from memwatch.library.process_peak import ProcessPeak
 from memwatch.library.samples import Sample, build_sample
-from memwatch.model import Absent, Bytes
 
 Reset = Callable[[], bool]
 # The kernel sums pages of several CPUs with a delay, so that VmHWM may also fall a little by itself.

@@ -11,18 +11,18 @@ from typing import Any
 
 from msgspec import Struct
 
+from memwatch.core.linux.daemon_connection import ForeignListenerError
+from memwatch.core.model import Absent, Pool
+from memwatch.core.printable import printable
+from memwatch.core.runtime.daemon_address import read_authorization
+from memwatch.core.snapshot import Level
 from memwatch.library.cgroup_limit import CgroupLimit, own_limit
 from memwatch.library.daemon_client import Daemon, daemon
 from memwatch.library.frameworks import shrink
 from memwatch.library.host import Host, host
 from memwatch.library.machine import list_gpu_pools
 from memwatch.library.never_raise import log_once, never_raise
-from memwatch.linux.daemon_connection import ForeignListenerError
-from memwatch.model import Absent, Pool
 from memwatch.planning.sizes import InvalidInputError
-from memwatch.printable import printable
-from memwatch.runtime.daemon_address import read_authorization
-from memwatch.snapshot import Level
 
 # The stream sends an event at each tick, at most a minute apart.
 STREAM_SECONDS = 70.0

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 
-from memwatch.model import Absent, Bytes
+from memwatch.core.model import Absent, Bytes
 
 if sys.platform != "win32":
     import resource

@@ -12,9 +12,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from memwatch.core.model import Absent, Bytes
+from memwatch.core.units import size
 from memwatch.library.samples import Peak, Sample
-from memwatch.model import Absent, Bytes
-from memwatch.units import size
 
 Rows = Sequence[tuple[str, Sample]]
 LINES = (

@@ -14,10 +14,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from memwatch.core.runtime.file_remedies import remedy_to_read
+from memwatch.core.runtime.regular_file import open_descriptor
 from memwatch.planning.safetensors import checked_bytes, list_entries, read_header
 from memwatch.planning.sizes import InvalidInputError, quote
-from memwatch.runtime.file_remedies import remedy_to_read
-from memwatch.runtime.regular_file import open_descriptor
 
 # Names of each dtype in PyTorch, and in NumPy or the package ml_dtypes. Missing: packed numbers below a byte.
 NAMES = {

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.model import Absent, Bytes
 from memwatch.library.frameworks import TOTALS, sum_stats
 from memwatch.library.host import host, rss_bytes
 from memwatch.library.memory_pool import PoolStats, greater
 from memwatch.library.never_raise import never_raise
-from memwatch.model import Absent, Bytes
 
 COUNTED = ("allocated_bytes", "reserved_bytes", *TOTALS)
 NOT_COUNTED = (Absent.NOT_SUPPORTED,) * len(COUNTED)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
+from memwatch.core.model import Absent, Bytes
+from memwatch.core.units import size
 from memwatch.library import guard as guarding
 from memwatch.library.frameworks import pools, read_stats
 from memwatch.library.host import host, rss_bytes
 from memwatch.library.memory_pool import MemoryPool
 from memwatch.library.never_raise import log, never_raise
 from memwatch.library.reporter import reporter
-from memwatch.model import Absent, Bytes
-from memwatch.units import size
 
 
 @never_raise("")

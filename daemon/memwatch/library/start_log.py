@@ -7,6 +7,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from memwatch.core.listing import first_of
+from memwatch.core.model import Absent, Bytes, Device, Share
+from memwatch.core.units import size
 from memwatch.library.advice import advice_for, with_visible_gpus
 from memwatch.library.cgroup_limit import own_limit
 from memwatch.library.daemon_client import daemon
@@ -18,9 +21,6 @@ from memwatch.library.memory_tree import name_gpus
 from memwatch.library.never_raise import never_raise
 from memwatch.library.reporter import reporter
 from memwatch.library.stage_log import write_line
-from memwatch.listing import first_of
-from memwatch.model import Absent, Bytes, Device, Share
-from memwatch.units import size
 
 MAX_LINES = 40
 

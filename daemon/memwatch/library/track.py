@@ -12,12 +12,12 @@ from typing import ParamSpec, TypeVar
 
 from msgspec import Struct
 
+from memwatch.core.model import Absent, Bytes
 from memwatch.library.frameworks import TOTALS
 from memwatch.library.memory_pool import greater
 from memwatch.library.never_raise import never_raise
 from memwatch.library.peak_counters import PeakWatch, Watermark, counters
 from memwatch.library.samples import Sample, difference
-from memwatch.model import Absent, Bytes
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -9,6 +9,8 @@ from types import TracebackType
 
 from msgspec.structs import replace
 
+from memwatch.core.model import Absent
+from memwatch.core.units import size
 from memwatch.library.autopsy import autopsy
 from memwatch.library.memory_pool import greater
 from memwatch.library.never_raise import log, never_raise
@@ -16,8 +18,6 @@ from memwatch.library.oom_errors import is_out_of_memory
 from memwatch.library.profiler import MemoryProfiler
 from memwatch.library.reporter import reporter
 from memwatch.library.samples import Peak
-from memwatch.model import Absent
-from memwatch.units import size
 
 
 class TrainingStages:

@@ -6,8 +6,8 @@ import math
 import os
 from pathlib import Path
 
-from memwatch.linux.cgroups import parse_cgroup
-from memwatch.linux.files import read_once
+from memwatch.core.linux.cgroups import parse_cgroup
+from memwatch.core.linux.files import read_once
 
 CGROUPS = Path("/sys/fs/cgroup")
 PROC_SELF = Path("/proc/self")

@@ -8,7 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from memwatch.drivers.amd.amdgpu_cards import read_nodes
+from memwatch.core.drivers.amd.amdgpu_cards import read_nodes
+from memwatch.core.linux.cgroups import in_container
+from memwatch.core.linux.files import Roots, names_in, read_once
+from memwatch.core.linux.pci import pci_numbers
+from memwatch.core.linux.runtime_power import is_awake
+from memwatch.core.model import Device
 from memwatch.library.device_names import CUDA, HIP, MPS, XPU, DeviceError
 from memwatch.library.visible_devices import (
     select_container,
@@ -17,11 +22,6 @@ from memwatch.library.visible_devices import (
     select_level_zero,
     select_rocr,
 )
-from memwatch.linux.cgroups import in_container
-from memwatch.linux.files import Roots, names_in, read_once
-from memwatch.linux.pci import pci_numbers
-from memwatch.linux.runtime_power import is_awake
-from memwatch.model import Device
 
 VENDORS = {CUDA: "nvidia", HIP: "amd", XPU: "intel", MPS: "apple"}
 # States of GPUs that no framework lists.

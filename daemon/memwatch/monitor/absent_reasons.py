@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from memwatch.collectors import COLLECTORS
-from memwatch.linux.files import NOT_PERMITTED
-from memwatch.model import Absent
-from memwatch.snapshot import CollectorStatus
+from memwatch.core.collectors import COLLECTORS
+from memwatch.core.linux.files import NOT_PERMITTED
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import CollectorStatus
 
 COLLECTOR_OF: Mapping[str, str] = {field: kind.name for kind in COLLECTORS for field in kind.sole_fields}
 # The collector of other systems than Linux; those above do not run there.

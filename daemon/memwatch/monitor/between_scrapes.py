@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from memwatch.collectors import COLLECTORS
-from memwatch.model import Absent
-from memwatch.pressure.oom_kills import SCOPES, NewKills
-from memwatch.runtime.histogram import Histogram
-from memwatch.snapshot import CollectorStatus, Level, Pressure, Snapshot
+from memwatch.core.collectors import COLLECTORS
+from memwatch.core.model import Absent
+from memwatch.core.runtime.histogram import Histogram
+from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
+from memwatch.monitor.pressure.oom_kills import SCOPES, NewKills
 
 WINDOW_SECONDS = 60
 # Levels of targets that do not exist anymore, such as the limit of an ended container, are kept for this many.

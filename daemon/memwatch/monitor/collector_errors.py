@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memwatch.linux.files import ParseError, SourceUnavailable
-from memwatch.printable import printable
+from memwatch.core.linux.files import ParseError, SourceUnavailable
+from memwatch.core.printable import printable
 
 
 def classify_error(error: Exception) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from memwatch.findings import Findings
-from memwatch.model import Absent
-from memwatch.snapshot import CollectorState
+from memwatch.core.findings import Findings
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import CollectorState
 
 
 class CollectorResult(Struct, frozen=True):

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from memwatch.clock import Clock
-from memwatch.collectors.base import Collector, CollectorEntry, MovementProbe, NonBlockingCollector
-from memwatch.findings import Findings
-from memwatch.linux.files import SourceUnavailable, look_for
-from memwatch.linux.wakeups import Watch
-from memwatch.model import Absent
+from memwatch.core.clock import Clock
+from memwatch.core.collectors.base import Collector, CollectorEntry, MovementProbe, NonBlockingCollector
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import SourceUnavailable, look_for
+from memwatch.core.linux.wakeups import Watch
+from memwatch.core.model import Absent
+from memwatch.core.runtime.backoff import Backoff
+from memwatch.core.runtime.failure_log import FailureLog
+from memwatch.core.snapshot import CollectorState, CollectorStatus
 from memwatch.monitor.collector_errors import classify_error, describe_error
 from memwatch.monitor.collector_result import CollectorResult
 from memwatch.monitor.movement import moved_between
-from memwatch.runtime.backoff import Backoff
-from memwatch.runtime.failure_log import FailureLog
-from memwatch.snapshot import CollectorState, CollectorStatus
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ from contextlib import closing
 
 from msgspec import Struct
 
-from memwatch.clock import SystemClock
-from memwatch.collectors.base import CollectorEntry
-from memwatch.linux.files import Roots
+from memwatch.core.clock import SystemClock
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.linux.files import Roots
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.identity import read_identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Gatherer, Sampler
-from memwatch.snapshot import Snapshot
 
 # Deadline of the first tick for collectors that may block. NVML opens in 0.1 to 1 s, or hangs.
 FIRST_SECONDS = 2.0

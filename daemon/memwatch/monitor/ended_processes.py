@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from memwatch.findings import Findings
-from memwatch.model import Absent, Process
-from memwatch.owners import Owner, subtract
+from memwatch.core.findings import Findings
+from memwatch.core.model import Absent, Process
+from memwatch.core.owners import Owner, subtract
 
 Ends = dict[int, float | Absent]
 

@@ -7,9 +7,9 @@ import socket
 
 from msgspec import Struct
 
-from memwatch.linux.files import Roots, read_once
-from memwatch.printable import decode, printable
-from memwatch.snapshot import UNKNOWN_BOOT
+from memwatch.core.linux.files import Roots, read_once
+from memwatch.core.printable import decode, printable
+from memwatch.core.snapshot import UNKNOWN_BOOT
 
 
 class Identity(Struct, frozen=True):

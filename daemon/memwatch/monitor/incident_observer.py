@@ -7,23 +7,23 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from memwatch.clock import Moment
-from memwatch.events import Event, EventLog
-from memwatch.findings import Findings
-from memwatch.history.disk.last_run import UncleanShutdown
-from memwatch.incidents.gatherer import Gatherer
-from memwatch.incidents.log import IncidentLog
-from memwatch.incidents.readings import word
-from memwatch.incidents.records import Incident, Suspect
-from memwatch.incidents.store import IncidentStore
-from memwatch.incidents.triggers import Observation
-from memwatch.incidents.unclean import build_unclean, close_cut_off
-from memwatch.kill_log import ProcessEnd, ServiceKill
-from memwatch.model import Absent, Process, holds_discrete_memory
+from memwatch.core.clock import Moment
+from memwatch.core.events import Event, EventLog
+from memwatch.core.findings import Findings
+from memwatch.core.kill_log import ProcessEnd, ServiceKill
+from memwatch.core.model import Absent, Process, holds_discrete_memory
+from memwatch.core.processes.growth import GrowthTracker
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.ended_processes import EndedProcesses
-from memwatch.pressure.oom_kills import NewKills
-from memwatch.processes.growth import GrowthTracker
-from memwatch.snapshot import Snapshot
+from memwatch.monitor.history.disk.last_run import UncleanShutdown
+from memwatch.monitor.incidents.gatherer import Gatherer
+from memwatch.monitor.incidents.log import IncidentLog
+from memwatch.monitor.incidents.readings import word
+from memwatch.monitor.incidents.records import Incident, Suspect
+from memwatch.monitor.incidents.store import IncidentStore
+from memwatch.monitor.incidents.triggers import Observation
+from memwatch.monitor.incidents.unclean import build_unclean, close_cut_off
+from memwatch.monitor.pressure.oom_kills import NewKills
 
 HOUR_SECONDS = 3600.0
 # A victim may be listed no more when its kill is noticed. Sizes are read every ten seconds.

@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from memwatch.accounting.leased import way_out
-from memwatch.linux.files import ParseError, read_once
-from memwatch.linux.process_files import find_living_thread, parse_real_uid, parse_stat
-from memwatch.model import PERHAPS_IN_RSS, Process, Share, find_system_ram
-from memwatch.printable import decode
-from memwatch.snapshot import Snapshot
+from memwatch.core.accounting.leased import way_out
+from memwatch.core.linux.files import ParseError, read_once
+from memwatch.core.linux.process_files import find_living_thread, parse_real_uid, parse_stat
+from memwatch.core.model import PERHAPS_IN_RSS, Process, Share, find_system_ram
+from memwatch.core.printable import decode
+from memwatch.core.snapshot import Snapshot
 
 # A child of a child, and so on. The limit ends a search whose processes change meanwhile.
 MAX_GENERATIONS = 64

@@ -10,16 +10,16 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch import units
-from memwatch.accounting.leased import (
+from memwatch.core import units
+from memwatch.core.accounting.leased import (
     choose_places,
     find_room,
     held_by_pool,
     list_targets,
     with_leases_used,
 )
-from memwatch.clock import Moment
-from memwatch.leases import (
+from memwatch.core.clock import Moment
+from memwatch.core.leases import (
     ARRIVED_RATIO,
     MAX_LEASES,
     MAX_LEASES_OF_USER,
@@ -27,10 +27,10 @@ from memwatch.leases import (
     Lease,
     still_held,
 )
-from memwatch.model import Absent
+from memwatch.core.model import Absent
+from memwatch.core.printable import printable
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.lease_arrival import ArrivalTracker, ProcessReader, Seen
-from memwatch.printable import printable
-from memwatch.snapshot import Snapshot
 
 # Growth is measured once a second at most, also while the loop ticks faster.
 FOLLOW_SECONDS = 0.9

@@ -9,30 +9,40 @@ from collections.abc import Callable, Collection, Mapping
 
 from msgspec.structs import replace
 
-from memwatch.alerts.rules import EVENT_KINDS, NEIGHBOUR_SILENT, AlertRules, evaluate_rules
-from memwatch.alerts.sources import collector_states
-from memwatch.alerts.state import AlertState, Key, Notification, new_notification_id, step
-from memwatch.clock import Clock, Moment
-from memwatch.config_state import ConfigState
-from memwatch.events import Event, EventLog
-from memwatch.findings import Findings
-from memwatch.history.aggregate import Interval
-from memwatch.history.all_series import AllSeries
-from memwatch.history.disk.files import FilesStatus
-from memwatch.history.disk.last_run import UncleanShutdown
-from memwatch.history.disk.writer import HistoryWriter
-from memwatch.history.holder_history import HolderHistory
-from memwatch.history.notable_ticks import NotableTicks, NotableTickSelector, build_notable_tick
-from memwatch.history.series import OOM_KILLS, RAM_RATIO, collect_figures
-from memwatch.history.tiers import History
-from memwatch.linux.wakeups import Sleep, Wake
-from memwatch.model import Absent
+from memwatch.core.clock import Clock, Moment
+from memwatch.core.config_state import ConfigState
+from memwatch.core.events import Event, EventLog
+from memwatch.core.findings import Findings
+from memwatch.core.linux.wakeups import Sleep, Wake
+from memwatch.core.model import Absent
+from memwatch.core.neighbour_status import NeighbourStatus
+from memwatch.core.processes.allocator_reports import AllocatorReports
+from memwatch.core.processes.growth import GrowthTracker
+from memwatch.core.processes.unreturned import ReturnTracker
+from memwatch.core.runtime.failure_log import FailureLog
+from memwatch.core.silences import Silence, in_force
+from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
+from memwatch.monitor.alerts.rules import EVENT_KINDS, NEIGHBOUR_SILENT, AlertRules, evaluate_rules
+from memwatch.monitor.alerts.sources import collector_states
+from memwatch.monitor.alerts.state import AlertState, Key, Notification, new_notification_id, step
 from memwatch.monitor.between_scrapes import BetweenScrapes, series_of
+from memwatch.monitor.history.aggregate import Interval
+from memwatch.monitor.history.all_series import AllSeries
+from memwatch.monitor.history.disk.files import FilesStatus
+from memwatch.monitor.history.disk.last_run import UncleanShutdown
+from memwatch.monitor.history.disk.writer import HistoryWriter
+from memwatch.monitor.history.holder_history import HolderHistory
+from memwatch.monitor.history.notable_ticks import NotableTicks, NotableTickSelector, build_notable_tick
+from memwatch.monitor.history.series import OOM_KILLS, RAM_RATIO, collect_figures
+from memwatch.monitor.history.tiers import History
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.lease_arrival import ProcessReader
 from memwatch.monitor.lease_book import LeaseBook
 from memwatch.monitor.pacing import Pacing
+from memwatch.monitor.pressure.inputs import collect_inputs, ram_used_ratio
+from memwatch.monitor.pressure.judge import JudgeState, judge
+from memwatch.monitor.pressure.oom_kills import OomKillCount, RamShortage, count_new_kills
 from memwatch.monitor.publisher import Publisher
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Gatherer
@@ -40,16 +50,6 @@ from memwatch.monitor.schedule import next_due, suspended_seconds, wall_jump_sec
 from memwatch.monitor.self_usage import SelfUsageReader
 from memwatch.monitor.snapshot_fields import build_fields
 from memwatch.monitor.transitions import EventWriter
-from memwatch.neighbour_status import NeighbourStatus
-from memwatch.pressure.inputs import collect_inputs, ram_used_ratio
-from memwatch.pressure.judge import JudgeState, judge
-from memwatch.pressure.oom_kills import OomKillCount, RamShortage, count_new_kills
-from memwatch.processes.allocator_reports import AllocatorReports
-from memwatch.processes.growth import GrowthTracker
-from memwatch.processes.unreturned import ReturnTracker
-from memwatch.runtime.failure_log import FailureLog
-from memwatch.silences import Silence, in_force
-from memwatch.snapshot import CollectorStatus, Level, Pressure, Snapshot
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from memwatch.model import Bytes, Share
+from memwatch.core.model import Bytes, Share
 
 
 def moved_between(before: Sequence[Share], now: Sequence[Share]) -> float:

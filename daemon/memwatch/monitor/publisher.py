@@ -6,10 +6,10 @@ import threading
 
 from msgspec.structs import replace
 
-from memwatch.clock import Moment
-from memwatch.leases import Lease
-from memwatch.silences import Silence, current
-from memwatch.snapshot import Snapshot
+from memwatch.core.clock import Moment
+from memwatch.core.leases import Lease
+from memwatch.core.silences import Silence, current
+from memwatch.core.snapshot import Snapshot
 
 
 class Publisher:

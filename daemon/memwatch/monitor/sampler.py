@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Protocol
 
-from memwatch.accounting.compose import Composer
-from memwatch.clock import Clock
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
-from memwatch.linux.files import ParseError, look_for
-from memwatch.linux.wakeups import Watch
-from memwatch.model import Absent
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.clock import Clock
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import ParseError, look_for
+from memwatch.core.linux.wakeups import Watch
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import CollectorStatus
 from memwatch.monitor.collector_runner import SIGNS_SECONDS, CollectorRunner
-from memwatch.snapshot import CollectorStatus
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from memwatch.clock import Moment
-from memwatch.model import Absent
-from memwatch.snapshot import Pressure
+from memwatch.core.clock import Moment
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Pressure
 
 # Smaller steps of the wall clock are usual with NTP and are not reported.
 WALL_JUMP_SECONDS = 1.0

@@ -11,10 +11,10 @@ import resource
 import sys
 from pathlib import Path
 
-from memwatch.linux.files import KeptFile
-from memwatch.model import Absent, Bytes
-from memwatch.runtime.heap import trim_heap
-from memwatch.snapshot import SelfUsage
+from memwatch.core.linux.files import KeptFile
+from memwatch.core.model import Absent, Bytes
+from memwatch.core.runtime.heap import trim_heap
+from memwatch.core.snapshot import SelfUsage
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-from memwatch.accounting.tegra import build_tegrastats
-from memwatch.findings import Findings
+from memwatch.core.accounting.tegra import build_tegrastats
+from memwatch.core.findings import Findings
+from memwatch.core.snapshot import CollectorStatus, Machine, Snapshot
 from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
-from memwatch.snapshot import CollectorStatus, Machine, Snapshot
 
 # Copied unchanged.
 COPIED = tuple(

@@ -8,24 +8,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from memwatch import units
-from memwatch.accounting.driver_errors import find_device
-from memwatch.alerts.reasons import describe_news
-from memwatch.alerts.rules import CRITICAL, ENOUGH
-from memwatch.alerts.state import Notification
-from memwatch.drivers.error_words import describe_kind
-from memwatch.events import LEASE, EventLog
-from memwatch.history.disk.last_run import UncleanShutdown
-from memwatch.kernel_log import KNOWN, DriverError
-from memwatch.linux.cgroup_kills import MAX_GROUPS, NOT_RAM
-from memwatch.model import Absent, PoolKind, find_own_limit, holds_discrete_memory
-from memwatch.neighbour_status import NeighbourState
-from memwatch.pressure.oom_kills import NO_KILLS, NewKills
-from memwatch.processes.growth import SHORT_SECONDS, GrowthTracker, ProcessKey, key_of
-from memwatch.processes.leaks import LeakSuspect
-from memwatch.processes.unreturned import ReturnChanges
-from memwatch.render import words as wording
-from memwatch.snapshot import CollectorStatus, Level, Pressure, Snapshot
+from memwatch.core import units
+from memwatch.core.accounting.driver_errors import find_device
+from memwatch.core.drivers.error_words import describe_kind
+from memwatch.core.events import LEASE, EventLog
+from memwatch.core.kernel_log import KNOWN, DriverError
+from memwatch.core.linux.cgroup_kills import MAX_GROUPS, NOT_RAM
+from memwatch.core.model import Absent, PoolKind, find_own_limit, holds_discrete_memory
+from memwatch.core.neighbour_status import NeighbourState
+from memwatch.core.processes.growth import SHORT_SECONDS, GrowthTracker, ProcessKey, key_of
+from memwatch.core.processes.leaks import LeakSuspect
+from memwatch.core.processes.unreturned import ReturnChanges
+from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
+from memwatch.monitor.alerts.reasons import describe_news
+from memwatch.monitor.alerts.rules import CRITICAL, ENOUGH
+from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.history.disk.last_run import UncleanShutdown
+from memwatch.monitor.pressure.oom_kills import NO_KILLS, NewKills
+from memwatch.monitor.render import words as wording
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.snapshot import Snapshot
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.demand import Demand
 from memwatch.planning.fit import CPU, Fit, compute_fit, doubt, has_context
@@ -27,7 +28,6 @@ from memwatch.planning.request import (
     compute_checkpoint_need,
 )
 from memwatch.planning.sizes import InvalidInputError
-from memwatch.snapshot import Snapshot
 
 MAX_BATCH = 1 << 16
 # Formats from the widest to the narrowest.

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.linux.user_files import as_owner
+from memwatch.core.linux.user_files import as_owner
+from memwatch.core.runtime.file_remedies import remedy_to_read
 from memwatch.planning import diffusion, gguf, gguf_shape, safetensors
 from memwatch.planning.config_keys import UnknownFamilyError
 from memwatch.planning.huggingface import Config, parse_config
@@ -20,7 +21,6 @@ from memwatch.planning.number_formats import Scope, parse_format
 from memwatch.planning.pipeline import Pipeline
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import Transformer
-from memwatch.runtime.file_remedies import remedy_to_read
 
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
 # Published files: config.json up to 0.1 MB, an index of 90,000 tensors 9 MB.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind
+from memwatch.core.snapshot import Snapshot
 
 
 def pools_of(device: Device, snapshot: Snapshot) -> list[Pool]:

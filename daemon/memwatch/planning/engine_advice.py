@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from memwatch.engines.records import Engine
-from memwatch.model import Absent, Pool
+from memwatch.core.engines.records import Engine
+from memwatch.core.model import Absent, Pool
+from memwatch.core.snapshot import Snapshot
+from memwatch.core.units import size
 from memwatch.planning.device_totals import reported_total
-from memwatch.snapshot import Snapshot
-from memwatch.units import size
 
 # Less than this part of a pool is left, and less than this part of the cache is used.
 MAX_LEFT_RATIO, MAX_USED_RATIO = 0.1, 0.25

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.backends.devices import certain_part, compute_capacity, describe_state, read_system_ram
-from memwatch.model import PERHAPS_IN_RSS, Absent, Bytes, Device, Process, find_system_ram
+from memwatch.core.backends.devices import certain_part, compute_capacity, describe_state, read_system_ram
+from memwatch.core.model import PERHAPS_IN_RSS, Absent, Bytes, Device, Process, find_system_ram
+from memwatch.core.snapshot import Snapshot
+from memwatch.core.units import size
 from memwatch.planning.demand import Demand
-from memwatch.snapshot import Snapshot
-from memwatch.units import size
 
 CPU = "cpu"
 NAMED_HOLDERS = 2

@@ -13,9 +13,9 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
+from memwatch.core.printable import decode
 from memwatch.planning.model_file import HeaderLimit, ModelPath, open_model
 from memwatch.planning.sizes import InvalidInputError
-from memwatch.printable import decode
 
 # Published files have up to 100 keys, 2,500 tensors, 550,000 strings.
 MAX_KEYS = 4096

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.snapshot import Snapshot
 from memwatch.planning.checkpoint import CONFIG, Checkpoint
 from memwatch.planning.engines import llama_cpp, ollama, sglang, tensorrt_llm, transformers, vllm
 from memwatch.planning.engines.placement import (
@@ -23,7 +24,6 @@ from memwatch.planning.engines.placement import (
 from memwatch.planning.fit import Fit
 from memwatch.planning.request import Use
 from memwatch.planning.sizes import InvalidInputError, quote
-from memwatch.snapshot import Snapshot
 
 GPU_VENDORS = ("NVIDIA", "AMD")
 ALL = "all"

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from memwatch.accounting.leased import find_room, held_by_pool, with_leases_used
-from memwatch.leases import Lease, without_lease
-from memwatch.listing import some_of
-from memwatch.model import find_system_ram
+from memwatch.core.accounting.leased import find_room, held_by_pool, with_leases_used
+from memwatch.core.leases import Lease, without_lease
+from memwatch.core.listing import some_of
+from memwatch.core.model import find_system_ram
+from memwatch.core.snapshot import Snapshot
+from memwatch.core.units import size
 from memwatch.planning.answer import FitAnswer
 from memwatch.planning.fit import CPU, FitVerdict
-from memwatch.snapshot import Snapshot
-from memwatch.units import size
 
 NAMED_LEASES = 2
 

@@ -9,9 +9,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import TypeAlias
 
-from memwatch.linux.user_files import UserPath
+from memwatch.core.linux.user_files import UserPath
+from memwatch.core.runtime.regular_file import NOT_REGULAR, NotRegularError, open_regular
 from memwatch.planning.sizes import InvalidInputError
-from memwatch.runtime.regular_file import NOT_REGULAR, NotRegularError, open_regular
 
 ModelPath: TypeAlias = Path | UserPath
 

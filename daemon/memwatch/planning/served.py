@@ -7,8 +7,8 @@ import math
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.engines.records import MAX_BYTES, Cache, ModelSizes
-from memwatch.model import Absent, Bytes, Quality
+from memwatch.core.engines.records import MAX_BYTES, Cache, ModelSizes
+from memwatch.core.model import Absent, Bytes, Quality
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint, read_gguf
 from memwatch.planning.inference import compute_cached_numbers, compute_kv_cache, compute_weights, layers_of_group
 from memwatch.planning.model_file import ModelPath

@@ -1,7 +1,7 @@
 """Child process that reads the files of a model with the rights of the server that serves it. One request.
 
 Where memwatchd is root, the child becomes the user of the server, for good. Where it is not, it refuses what the
-server itself might not read (see memwatch.linux.user_files).
+server itself might not read (see memwatch.core.linux.user_files).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 
 from msgspec import json
 
-from memwatch.engines.records import ModelQuery, ServedBy
-from memwatch.helper.bootstrap import bootstrap, die_with_parent, offer_to_oom_killer, write_all
-from memwatch.linux.capabilities import parse_effective
-from memwatch.linux.cgroups import parse_mountinfo
-from memwatch.linux.files import ParseError, read_once
-from memwatch.linux.model_files import find_home, find_model
-from memwatch.linux.process_files import (
+from memwatch.core.engines.records import ModelQuery, ServedBy
+from memwatch.core.helper.bootstrap import bootstrap, die_with_parent, offer_to_oom_killer, write_all
+from memwatch.core.linux.capabilities import parse_effective
+from memwatch.core.linux.cgroups import parse_mountinfo
+from memwatch.core.linux.files import ParseError, read_once
+from memwatch.core.linux.model_files import find_home, find_model
+from memwatch.core.linux.process_files import (
     STAT_BYTES,
     STATUS_BYTES,
     Credentials,
@@ -27,7 +27,7 @@ from memwatch.linux.process_files import (
     parse_stat,
     read_at,
 )
-from memwatch.linux.user_files import UserFiles
+from memwatch.core.linux.user_files import UserFiles
 from memwatch.planning.served import ServedModel, read_served
 
 # An index of 90,000 tensors and a header of 50,000 take 150 MiB to parse.

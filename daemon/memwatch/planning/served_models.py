@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import MsgspecError, json
 
-from memwatch.engines.records import ModelQuery, ModelSizes, ServedBy
-from memwatch.helper.python_child import python_child
-from memwatch.helper.supervisor import Helper, HelperError
+from memwatch.core.engines.records import ModelQuery, ModelSizes, ServedBy
+from memwatch.core.helper.python_child import python_child
+from memwatch.core.helper.supervisor import Helper, HelperError
 
 if TYPE_CHECKING:
     from memwatch.planning.served import ServedModel

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from memwatch import units
-from memwatch.model import Absent, PoolKind, Process
-from memwatch.snapshot import Snapshot
+from memwatch.core import units
+from memwatch.core.model import Absent, PoolKind, Process
+from memwatch.core.snapshot import Snapshot
 
 GIB = 1 << 30
 # Less is a desktop's share: a compositor holds some hundred MiB for each screen.

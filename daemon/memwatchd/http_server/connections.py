@@ -6,7 +6,7 @@ import resource
 from collections.abc import Callable
 from typing import Protocol
 
-from memwatch.runtime.limits import descriptors_for_processes
+from memwatch.core.runtime.limits import descriptors_for_processes
 from memwatchd.http_server.clients import LOOPBACK
 from memwatchd.http_server.rejections import Limits
 

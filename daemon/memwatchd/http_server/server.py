@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from memwatch.alerts.state import Notification
-from memwatch.linux.host_names import OwnNames
-from memwatch.snapshot import Level, Snapshot
+from memwatch.core.linux.host_names import OwnNames
+from memwatch.core.snapshot import Level, Snapshot
+from memwatch.monitor.alerts.state import Notification
 from memwatch_web.asgi.access import AccessControl, response_headers
 from memwatch_web.asgi.app_loader import AppLoader
 from memwatch_web.asgi.caller import CallerLookup

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch.neighbours.tick import TickError
+from memwatch.monitor.neighbours.tick import TickError
 
 # A tick has at most 4 KiB; comments and the names of fields add little.
 MAX_EVENT_BYTES = 8 << 10

@@ -8,11 +8,11 @@ import random
 import threading
 from collections.abc import Iterable
 
-from memwatch.linux.key_owner import TOKEN, KeyOwner, KeyUse, KnownOwners
-from memwatch.linux.process_files import Passwd
-from memwatch.neighbours.book import NeighbourBook
-from memwatch.runtime.backoff import Backoff
-from memwatch.runtime.worker import ThreadState, Worker
+from memwatch.core.linux.key_owner import TOKEN, KeyOwner, KeyUse, KnownOwners
+from memwatch.core.linux.process_files import Passwd
+from memwatch.core.runtime.backoff import Backoff
+from memwatch.core.runtime.worker import ThreadState, Worker
+from memwatch.monitor.neighbours.book import NeighbourBook
 from memwatchd.neighbours.link import Link
 from memwatchd.neighbours.peer import Peer
 from memwatchd.neighbours.resolver import ResolvingLoop

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from memwatch.linux.key_owner import KeyOwner
-from memwatch.neighbours.neighbour import Failure
-from memwatch.runtime.http_get import GetError
+from memwatch.core.linux.key_owner import KeyOwner
+from memwatch.core.runtime.http_get import GetError
+from memwatch.monitor.neighbours.neighbour import Failure
 from memwatchd.neighbours.connection import Connection, connect, explain_error
 from memwatchd.neighbours.peer import Peer
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.neighbours.found import FoundMachines
+from memwatch.monitor.neighbours.found import FoundMachines
 from memwatchd.neighbours.mdns_packet import PTR
 from memwatchd.neighbours.mdns_search import NAME_LENGTH, SERVICE, Search
 

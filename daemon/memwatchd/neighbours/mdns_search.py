@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from memwatch.neighbours.found import FoundMachine, FoundMachines
-from memwatch.printable import printable
+from memwatch.core.printable import printable
+from memwatch.monitor.neighbours.found import FoundMachine, FoundMachines
 from memwatchd.neighbours.mdns_packet import MAX_PACKET_BYTES, PacketError, Service, build_question, parse_services
 
 SERVICE = "_memwatch._tcp.local."

@@ -14,8 +14,8 @@ import requests
 from requests.adapters import BaseAdapter
 from requests.structures import CaseInsensitiveDict
 
-from memwatch.notify.http_post import Poster, PostResult
-from memwatch.notify.webhook_payload import DEFAULT_PORTS, Endpoint
+from memwatch.monitor.notify.http_post import Poster, PostResult
+from memwatch.monitor.notify.webhook_payload import DEFAULT_PORTS, Endpoint
 
 if TYPE_CHECKING:
     import ssl

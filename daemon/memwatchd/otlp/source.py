@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from opentelemetry.sdk.metrics.export import MetricsData
 
 from memwatch.build_info import __version__
-from memwatch.model import Device
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Device
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.metrics.samples import words
 from memwatchd.otlp.payload import Attributes, Span, build_payload

@@ -10,15 +10,15 @@ from math import inf
 
 from msgspec.structs import replace
 
-from memwatch import units
-from memwatch.drivers.tegra.records import TegrastatsReading
-from memwatch.findings import Findings
-from memwatch.linux.wakeups import Wake
-from memwatch.model import Absent
+from memwatch.core import units
+from memwatch.core.drivers.tegra.records import TegrastatsReading
+from memwatch.core.findings import Findings
+from memwatch.core.linux.wakeups import Wake
+from memwatch.core.model import Absent
+from memwatch.core.owners import Owner, sum_owners
+from memwatch.core.snapshot import CollectorStatus, Snapshot
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.snapshot_fields import COPIED
-from memwatch.owners import Owner, sum_owners
-from memwatch.snapshot import CollectorStatus, Snapshot
 from memwatchd.recording.frames import RecordingInfo, read_frames
 
 log = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ import threading
 from collections import deque
 from pathlib import Path
 
-from memwatch.alerts.state import Notification
-from memwatch.recording.file_format import RecordingFile
-from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.snapshot import Snapshot
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.recording.file_format import RecordingFile
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from typing import Annotated, TypeVar, cast
 
 from msgspec import defstruct
 
-from memwatch.alerts.rules import DEFAULT_EVENTS, AlertRules
-from memwatch.notify.http_proxy import Proxy
-from memwatch.notify.sender import JOB
-from memwatch.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
+from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
+from memwatch.monitor.alerts.rules import DEFAULT_EVENTS, AlertRules
+from memwatch.monitor.notify.http_proxy import Proxy
+from memwatch.monitor.notify.sender import JOB
 from memwatchd.settings.channels import PROXY_EXAMPLE, PROXY_WORDS, ReceiverSection
 from memwatchd.settings.labels import parse_label_value
 from memwatchd.settings.secrets_source import proxy_from

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from memwatch.options import InvalidValueError
-from memwatch.runtime.regular_file import fixed_name
+from memwatch.core.options import InvalidValueError
+from memwatch.core.runtime.regular_file import fixed_name
 
 if TYPE_CHECKING:
     import ssl

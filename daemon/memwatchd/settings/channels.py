@@ -9,14 +9,14 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from memwatch.alerts.rules import DEFAULT_EVENTS, EVENTS
-from memwatch.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
-from memwatch.notify.apprise import AppriseChannel
-from memwatch.notify.channel import Channel, WebhookChannel, context_for
-from memwatch.notify.http_post import Poster
-from memwatch.notify.http_proxy import Proxy
-from memwatch.notify.webhook_payload import Endpoint, Password, Secret
-from memwatch.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
+from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
+from memwatch.monitor.alerts.rules import DEFAULT_EVENTS, EVENTS
+from memwatch.monitor.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
+from memwatch.monitor.notify.apprise import AppriseChannel
+from memwatch.monitor.notify.channel import Channel, WebhookChannel, context_for
+from memwatch.monitor.notify.http_post import Poster
+from memwatch.monitor.notify.http_proxy import Proxy
+from memwatch.monitor.notify.webhook_payload import Endpoint, Password, Secret
 from memwatchd.settings.secrets_source import (
     AppriseService,
     SecretContext,

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from msgspec import Struct
 
-from memwatch.options import Section, Size, duration_text
+from memwatch.core.options import Section, Size, duration_text
 from memwatchd.settings.channels import ReceiverSection
 from memwatchd.settings.engines import EngineServer
 from memwatchd.settings.neighbours import NeighbourSection

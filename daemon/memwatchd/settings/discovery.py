@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Annotated
 
-from memwatch.options import InvalidValueError, Section
+from memwatch.core.options import InvalidValueError, Section
 from memwatchd.settings.section import AT_START
 
 INSTALL = "pip install 'memwatchd[mdns]'"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from memwatch.collectors.engines import EngineAddress, EngineAddresses
-from memwatch.engines.server import Address
-from memwatch.notify.webhook_payload import Endpoint, Password
-from memwatch.options import Accepts, Converter, InvalidValueError, Section
+from memwatch.core.collectors.engines import EngineAddress, EngineAddresses
+from memwatch.core.engines.server import Address
+from memwatch.core.options import Accepts, Converter, InvalidValueError, Section
+from memwatch.monitor.notify.webhook_payload import Endpoint, Password
 from memwatchd.settings.channels import parse_receiver_name
 from memwatchd.settings.secrets_source import password_from
 from memwatchd.settings.section import ContextConverter, checked_endpoint

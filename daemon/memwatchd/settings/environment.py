@@ -8,7 +8,7 @@ from typing import get_args, get_origin
 
 from msgspec import Struct
 
-from memwatch.options import Section
+from memwatch.core.options import Section
 from memwatchd.settings.messages import Problem, closest, name_text
 from memwatchd.settings.schema import Sections
 from memwatchd.settings.section import Key, is_section, section_keys, unwrap

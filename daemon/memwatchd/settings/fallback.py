@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from memwatch.options import InvalidValueError, KeyPath
+from memwatch.core.options import InvalidValueError, KeyPath
 from memwatch_web.asgi.auth import PasswordHash, Token
 from memwatchd.settings.channels import CHANNELS, HttpReceiver
 from memwatchd.settings.environment import CONFIG, PREFIX, SYSTEMD_STATE

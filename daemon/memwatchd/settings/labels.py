@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from memwatch.options import InvalidValueError
+from memwatch.core.options import InvalidValueError
 
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}", re.ASCII)
 MAX_LABELS, MAX_VALUE_LENGTH = 16, 128

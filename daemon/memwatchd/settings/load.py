@@ -9,8 +9,8 @@ from typing import Any, get_args, get_origin
 
 from msgspec import Struct, field
 
-from memwatch.options import KeyPath
-from memwatch.runtime.daemon_address import SOCKET_NAME
+from memwatch.core.options import KeyPath
+from memwatch.core.runtime.daemon_address import SOCKET_NAME
 from memwatchd.settings.diff import flat
 from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_RUNTIME, SYSTEMD_STATE, read_environment
 from memwatchd.settings.last_good import Given

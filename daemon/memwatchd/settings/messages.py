@@ -9,8 +9,17 @@ from typing import Any, Literal, get_args, get_origin
 
 from msgspec import Struct
 
-from memwatch.options import Accepts, Bounds, Converter, InvalidValueError, KeyPath, Section, Size, duration_text
-from memwatch.redaction import redact_text
+from memwatch.core.options import (
+    Accepts,
+    Bounds,
+    Converter,
+    InvalidValueError,
+    KeyPath,
+    Section,
+    Size,
+    duration_text,
+)
+from memwatch.core.redaction import redact_text
 from memwatchd.settings.diff import setting_text
 from memwatchd.settings.schema import Sections
 from memwatchd.settings.section import Key, is_section, section_keys, unwrap

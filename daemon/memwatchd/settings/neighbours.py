@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from memwatch.client.address import Address, parse_url
-from memwatch.neighbours.book import MAX_NEIGHBOURS
-from memwatch.notify.webhook_payload import Password
-from memwatch.options import Accepts, Converter, InvalidValueError, Section
+from memwatch.cli.address import Address, parse_url
+from memwatch.core.options import Accepts, Converter, InvalidValueError, Section
+from memwatch.monitor.neighbours.book import MAX_NEIGHBOURS
+from memwatch.monitor.notify.webhook_payload import Password
 from memwatchd.neighbours.peer import Peer
 from memwatchd.settings.certificates import client_context
 from memwatchd.settings.channels import parse_receiver_name

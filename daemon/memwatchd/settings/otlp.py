@@ -8,8 +8,8 @@ from typing import Annotated
 
 from msgspec import field
 
-from memwatch.notify.webhook_payload import Endpoint, Password, parse_password
-from memwatch.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
+from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
+from memwatch.monitor.notify.webhook_payload import Endpoint, Password, parse_password
 from memwatchd.settings.certificates import client_context
 from memwatchd.settings.secrets_source import REFERENCES, SecretContext, look_up
 from memwatchd.settings.section import ContextConverter, checked_endpoint

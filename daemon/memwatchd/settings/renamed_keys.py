@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from memwatch.options import KeyPath
+from memwatch.core.options import KeyPath
 from memwatchd.settings.environment import PREFIX
 from memwatchd.settings.toml import TomlFile, find_line
 

@@ -9,10 +9,10 @@ from typing import Annotated, Literal, cast
 from msgspec import defstruct, field
 from msgspec.structs import astuple, replace
 
-from memwatch.collectors import COLLECTORS
-from memwatch.collectors.base import BaseCollector
-from memwatch.model import Thresholds
-from memwatch.options import (
+from memwatch.core.collectors import COLLECTORS
+from memwatch.core.collectors.base import BaseCollector
+from memwatch.core.model import Thresholds
+from memwatch.core.options import (
     Accepts,
     Bounds,
     Converter,
@@ -25,8 +25,8 @@ from memwatch.options import (
     parse_size,
     seconds,
 )
-from memwatch.pressure.rules import PressureRules, TargetRules
-from memwatch.processes.leaks import LeakRules
+from memwatch.core.processes.leaks import LeakRules
+from memwatch.monitor.pressure.rules import PressureRules, TargetRules
 from memwatchd.settings.alerts import Alerts, alerts_section
 from memwatchd.settings.channels import CHANNELS
 from memwatchd.settings.discovery import DiscoverySection

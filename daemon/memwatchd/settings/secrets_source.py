@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from memwatch.notify.apprise import INSTALL, MissingExtraError, load_service
-from memwatch.notify.http_proxy import Proxy, parse_proxy
-from memwatch.notify.webhook_payload import SECRET_PREFIX, Password, Secret, parse_password, parse_secret
-from memwatch.options import InvalidValueError
-from memwatch.runtime.regular_file import NOT_REGULAR, NotRegularError, open_regular
+from memwatch.core.options import InvalidValueError
+from memwatch.core.runtime.regular_file import NOT_REGULAR, NotRegularError, open_regular
+from memwatch.monitor.notify.apprise import INSTALL, MissingExtraError, load_service
+from memwatch.monitor.notify.http_proxy import Proxy, parse_proxy
+from memwatch.monitor.notify.webhook_payload import SECRET_PREFIX, Password, Secret, parse_password, parse_secret
 from memwatchd.settings.values import why_unreadable
 
 MAX_SECRET_FILE_BYTES = 4096

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
-from memwatch.notify.webhook_payload import Endpoint, parse_endpoint
-from memwatch.options import InvalidValueError, Section
+from memwatch.core.options import InvalidValueError, Section
+from memwatch.monitor.notify.webhook_payload import Endpoint, parse_endpoint
 
 
 class ContextConverter(Struct, frozen=True):

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from memwatch.options import KeyPath
-from memwatch.runtime.regular_file import NOT_REGULAR, NotRegularError, open_regular
+from memwatch.core.options import KeyPath
+from memwatch.core.runtime.regular_file import NOT_REGULAR, NotRegularError, open_regular
 from memwatchd.settings.toml_errors import describe_toml_error
 from memwatchd.settings.values import why_unreadable
 

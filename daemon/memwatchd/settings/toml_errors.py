@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from memwatch.options import KeyPath
+from memwatch.core.options import KeyPath
 
 POSITION = re.compile(r"^(.*) \(at (?:line (\d+), column \d+|end of document)\)$", re.DOTALL)
 # Begin of a message of tomllib, and what to do. The messages are those of Python 3.10 to 3.14 and of tomli.

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from msgspec import NODEFAULT, Struct, field
 
-from memwatch.options import Bounds, Converter, InvalidValueError, KeyPath, Section
+from memwatch.core.options import Bounds, Converter, InvalidValueError, KeyPath, Section
 from memwatchd.settings.secrets_source import SecretContext
 from memwatchd.settings.section import ContextConverter, is_section, section_keys, unwrap
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.options import InvalidValueError, Size, parse_host, parse_size, parse_socket
-from memwatch.runtime.file_remedies import remedy_to_read
+from memwatch.core.options import InvalidValueError, Size, parse_host, parse_size, parse_socket
+from memwatch.core.runtime.file_remedies import remedy_to_read
 
 # Domains that cannot be registered. Of all others one label is not enough: ".com" would allow an attacker's names.
 PRIVATE_DOMAINS = frozenset({"internal", "lan", "local"})

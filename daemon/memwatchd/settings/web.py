@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import field
 
-from memwatch.options import Accepts, Bounds, Converter, InvalidValueError, Section
+from memwatch.core.options import Accepts, Bounds, Converter, InvalidValueError, Section
 from memwatch_web.asgi.auth import Login, PasswordHash, Token, parse_token
 from memwatchd.settings.certificates import refuse_bad_tls
 from memwatchd.settings.secrets_source import SecretContext, read_reference, warn_public

@@ -7,7 +7,7 @@ import logging
 import socket
 from collections.abc import Callable
 
-from memwatch.runtime.failure_log import FailureLog
+from memwatch.core.runtime.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 

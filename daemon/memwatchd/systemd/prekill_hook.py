@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Mapping
 
 from memwatch.build_info import __version__
-from memwatch.runtime.failure_log import FailureLog
+from memwatch.core.runtime.failure_log import FailureLog
 from memwatchd.systemd.listener import Listener
 from memwatchd.systemd.varlink import END, SERVICE, Call, Json, MessageError, error_reply, parse_call, reply
 from memwatchd.unix_socket import read_peer

@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from memwatch.listing import some_of
-from memwatch.runtime.failure_log import FailureLog
-from memwatch.snapshot import Snapshot
+from memwatch.core.listing import some_of
+from memwatch.core.runtime.failure_log import FailureLog
+from memwatch.core.snapshot import Snapshot
 from memwatchd.systemd.listener import Listener
 from memwatchd.systemd.subscription import (
     LEVELS,

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from memwatch.alerts.state import Notification
-from memwatch.incidents.prekill import describe_holders
-from memwatch.kill_log import ServiceKill
-from memwatch.linux.cgroup_members import Members, find_group, read_charged_bytes, read_members
-from memwatch.linux.files import Roots
+from memwatch.core.kill_log import ServiceKill
+from memwatch.core.linux.cgroup_members import Members, find_group, read_charged_bytes, read_members
+from memwatch.core.linux.files import Roots
+from memwatch.core.printable import printable
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.incidents.prekill import describe_holders
 from memwatch.monitor.loop import Monitor
-from memwatch.printable import printable
-from memwatch.snapshot import Snapshot
 from memwatchd.sd_notify import Notifier
 from memwatchd.systemd.activation import take_sockets
 from memwatchd.systemd.prekill_hook import SOCKET_NAME, PrekillHook

@@ -6,7 +6,7 @@ import re
 
 from msgspec import Struct
 
-from memwatch.snapshot import Level
+from memwatch.core.snapshot import Level
 
 DEFAULT_TARGET, DEFAULT_LEVEL = "ram", Level.HIGH
 LEVELS = (Level.MEDIUM, Level.HIGH, Level.CRITICAL)

@@ -89,7 +89,7 @@ def test_missing_command_prints_help_and_exits_with_2() -> None:
 def test_client_does_not_import_dependencies_of_the_daemon(daemon: RunningDaemon) -> None:
     """The client uses HTTP of the standard library: no web stack, no settings, no drivers."""
     code = (
-        "import sys; from memwatch.client.cli import main; main({0!r}); "
+        "import sys; from memwatch.cli.cli import main; main({0!r}); "
         "heavy = ('fastapi', 'uvicorn', 'pydantic', 'jinja2', 'psutil', 'pynvml', 'pyopencl'); "
         "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
     )

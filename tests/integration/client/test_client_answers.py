@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.client.address import parse_url
-from memwatch.client.http import DaemonUnreachableError, ask
-from memwatch.render.json import snapshot_json, to_bytes
+from memwatch.cli.address import parse_url
+from memwatch.cli.http import DaemonUnreachableError, ask
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from support.client_process import COMMANDS, call_memwatch
 from support.daemon_process import running_daemon
 from support.dead_address import dead_port

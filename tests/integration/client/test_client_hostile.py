@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from support.client_process import call_memwatch, memwatch
 from support.daemon_process import clean_environment
 from support.hostile_names import HOSTILE, find_controls

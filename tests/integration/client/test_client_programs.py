@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.client.headroom import find_capacity
-from memwatch.client.history import sparkline
-from memwatch.client.process_tree import Peaks, read_tree
-from memwatch.render.json import snapshot_json, to_bytes
+from memwatch.cli.headroom import find_capacity
+from memwatch.cli.history import sparkline
+from memwatch.cli.process_tree import Peaks, read_tree
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
 from support.client_process import SCRIPT, memwatch

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from memwatch.client.cli import memwatch
+from memwatch.cli.cli import memwatch
 from scripts.published_models import MODELS
 from support.budget import within
 from support.client_process import COMMANDS, MODULE
@@ -48,13 +48,13 @@ def test_fit_of_a_model_costs_little_more_than_its_libraries(tmp_path: Path) -> 
     within("CPU time of memwatch fit, of its libraries'", ratio, MAX_RATIO, "")
 
 
-@pytest.mark.parametrize("module", ["memwatch.client.cli", "memwatch.client.fit"])
+@pytest.mark.parametrize("module", ["memwatch.cli.cli", "memwatch.cli.fit"])
 def test_command_imports_neither_collectors_nor_the_server(module: str) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
 
-    assert loaded.isdisjoint({"asyncio", "uvicorn", "sqlite3", "memwatch.collectors", "memwatchd.wiring"})
+    assert loaded.isdisjoint({"asyncio", "uvicorn", "sqlite3", "memwatch.core.collectors", "memwatchd.wiring"})
 
 
 def test_every_command_is_found_by_name() -> None:

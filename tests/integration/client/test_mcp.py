@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from memwatch.client.address import parse_url
-from memwatch.client.context import ClientContext
+from memwatch.cli.address import parse_url
+from memwatch.cli.context import ClientContext
 from support.client_process import SCRIPT
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
 
@@ -43,7 +43,7 @@ def server_of(url: str) -> StdioServerParameters:
 
 def call(url: str, tool: str, **arguments: Any) -> Any:
     """Return the result of a tool, called by the SDK's client."""
-    from memwatch.client._mcp_tools import create_server
+    from memwatch.cli._mcp_tools import create_server
 
     async def talk() -> Any:
         async with client_of(create_server(ClientContext(parse_url(url), True, True))) as client:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from memwatch.client.home_assistant import discovery_of, topics_of, values_of
-from memwatch.render.json import snapshot_json, to_bytes
+from memwatch.cli.home_assistant import discovery_of, topics_of, values_of
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from support.client_process import SCRIPT, memwatch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.client.headroom import PlaceHeadroom
+from memwatch.cli.headroom import PlaceHeadroom
 from memwatch.library.cgroup_limit import CgroupLimit
 from support.client_process import memwatch
 from support.daemon_process import running_daemon

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 
 import click
 
-from memwatch.client import cli as client
+from memwatch.cli import cli as client
 from memwatchd import cli as daemon
 from memwatchd.settings.environment import CONFIG, FLAGS, PREFIX, SYSTEMD_STATE
 from scripts.published_models import HEADER

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from msgspec import NODEFAULT
 
-from memwatch.options import Accepts, Bounds, Section, Size
+from memwatch.core.options import Accepts, Bounds, Section, Size
 from memwatchd.settings.diff import find_effect, setting_text
 from memwatchd.settings.environment import FLAGS, PREFIX, variables
 from memwatchd.settings.schema import Sections
@@ -195,7 +195,7 @@ def collectors_part(section: type[Section], shipped: Shipped) -> str:
 
 def source_of(collector: str) -> str:
     """Return the first sentence about a collector, from its module."""
-    return prose(first_sentence(importlib.import_module(f"memwatch.collectors.{collector}").__doc__))
+    return prose(first_sentence(importlib.import_module(f"memwatch.core.collectors.{collector}").__doc__))
 
 
 def render() -> str:

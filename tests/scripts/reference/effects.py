@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from memwatch.collectors import COLLECTORS
-from memwatch.collectors.amd_cli import PERIOD_SECONDS as TOOL_SECONDS
-from memwatch.collectors.engines import PERIOD_SECONDS
-from memwatch.drivers.nvml.runtime_suspend import (
+from memwatch.core.collectors import COLLECTORS
+from memwatch.core.collectors.amd_cli import PERIOD_SECONDS as TOOL_SECONDS
+from memwatch.core.collectors.engines import PERIOD_SECONDS
+from memwatch.core.drivers.nvml.runtime_suspend import (
     IDLE_SECONDS,
     MAX_IDLE_BYTES,
     MAX_IDLE_SECONDS,
     RELEASED_SECONDS,
 )
-from memwatch.engines.exchange import SHARE_SECONDS
-from memwatch.engines.kinds import KINDS
-from memwatch.engines.server import MAX_SILENT_SECONDS, RARE_SECONDS, SILENT_SECONDS
-from memwatch.units import size
+from memwatch.core.engines.exchange import SHARE_SECONDS
+from memwatch.core.engines.kinds import KINDS
+from memwatch.core.engines.server import MAX_SILENT_SECONDS, RARE_SECONDS, SILENT_SECONDS
+from memwatch.core.units import size
 from scripts.reference.markdown import code, codes, page, table
 
 INTRO = """

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from prometheus_client.core import Metric
 
-from memwatch.alerts.rules import RULES
-from memwatch.kernel_log import ABOUT_MEMORY, OTHERS
-from memwatch.model import Architecture, PoolKind, ShareKind
-from memwatch.notify.outbox.queue import Outcome
-from memwatch.owners import OWNER_KINDS
-from memwatch.render.words import CONTENT_WORDS
-from memwatch.snapshot import Level
+from memwatch.core.kernel_log import ABOUT_MEMORY, OTHERS
+from memwatch.core.model import Architecture, PoolKind, ShareKind
+from memwatch.core.owners import OWNER_KINDS
+from memwatch.core.snapshot import Level
+from memwatch.monitor.alerts.rules import RULES
+from memwatch.monitor.notify.outbox.queue import Outcome
+from memwatch.monitor.render.words import CONTENT_WORDS
 from memwatch_web.metrics.families import MAX_SERIES
 from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, KEEP_SECONDS
 from memwatch_web.metrics.samples import PREFIX

@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from memwatch.alerts.rules import FAILED_SECONDS, URGENT, AlertRules
-from memwatch.alerts.sources import STARTING_SECONDS
-from memwatch.alerts.state import (
+from memwatch.core.clock import Moment
+from memwatch.core.silences import Silence, is_silenced
+from memwatch.core.snapshot import Level, Pressure, Reason
+from memwatch.monitor.alerts.rules import FAILED_SECONDS, URGENT, AlertRules
+from memwatch.monitor.alerts.sources import STARTING_SECONDS
+from memwatch.monitor.alerts.state import (
     CHANGE_SECONDS,
     GONE_SECONDS,
     MAX_GROUP_SECONDS,
@@ -23,12 +26,9 @@ from memwatch.alerts.state import (
     Key,
     Notification,
 )
-from memwatch.clock import Moment
-from memwatch.neighbours.book import HOLD_SECONDS
-from memwatch.neighbours.neighbour import FIRST_SECONDS, MAX_STOPPED_SECONDS, SILENT_SECONDS
-from memwatch.notify.outbox.queue import MAX_WAITING
-from memwatch.silences import Silence, is_silenced
-from memwatch.snapshot import Level, Pressure, Reason
+from memwatch.monitor.neighbours.book import HOLD_SECONDS
+from memwatch.monitor.neighbours.neighbour import FIRST_SECONDS, MAX_STOPPED_SECONDS, SILENT_SECONDS
+from memwatch.monitor.notify.outbox.queue import MAX_WAITING
 from support.generated.alert_history import (
     CAN_BE_GONE,
     CLAIMS,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memwatch.drivers.apple.ioreg import MAX_BYTES
-from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal
-from memwatch.model import Absent, Bytes, Words
+from memwatch.core.drivers.apple.ioreg import MAX_BYTES
+from memwatch.core.drivers.apple.records import Accelerator, AppleReading, Metal
+from memwatch.core.model import Absent, Bytes, Words
 from support.generated.figures import Figures
 from support.generated.host import Host
 

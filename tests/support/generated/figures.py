@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from memwatch.model import Absent, Bytes
+from memwatch.core.model import Absent, Bytes
 from support.generated.choices import Choices
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -7,16 +7,16 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.collectors.cgroup import NOTE
-from memwatch.collectors.meminfo import ArcStats, build_pool, build_swap
-from memwatch.collectors.numa import parse_node
-from memwatch.collectors.zram import parse_mm_stat
-from memwatch.findings import Findings
-from memwatch.linux.cgroup_limits import CgroupLimit, limiting_cgroup
-from memwatch.linux.files import ParseError
-from memwatch.linux.lxcfs import LXCFS
-from memwatch.model import Absent, Process, Quality, Share, ShareKind
-from memwatch.snapshot import CHARGED, GPU_CHARGING, Machine, Node, ProcessScan
+from memwatch.core.collectors.cgroup import NOTE
+from memwatch.core.collectors.meminfo import ArcStats, build_pool, build_swap
+from memwatch.core.collectors.numa import parse_node
+from memwatch.core.collectors.zram import parse_mm_stat
+from memwatch.core.findings import Findings
+from memwatch.core.linux.cgroup_limits import CgroupLimit, limiting_cgroup
+from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.lxcfs import LXCFS
+from memwatch.core.model import Absent, Process, Quality, Share, ShareKind
+from memwatch.core.snapshot import CHARGED, GPU_CHARGING, Machine, Node, ProcessScan
 from support.generated.figures import MIB, Figures
 
 FIRST_PID, PIDS = 100, 8

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from msgspec import json
 
-from memwatch.accounting.compose import Composer
-from memwatch.drivers.nvml.records import GpuMemory, GpuReading, NvmlReading
-from memwatch.findings import Findings
-from memwatch.linux.dmem import DmemReading
-from memwatch.model import (
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.drivers.nvml.records import GpuMemory, GpuReading, NvmlReading
+from memwatch.core.findings import Findings
+from memwatch.core.linux.dmem import DmemReading
+from memwatch.core.model import (
     Absent,
     Bytes,
     Pool,
@@ -23,9 +23,9 @@ from memwatch.model import (
     find_system_ram,
     sum_figures,
 )
-from memwatch.render.json import owners_json, snapshot_json, to_bytes
-from memwatch.render.json_decode import build_snapshot
-from memwatch.snapshot import Machine, Node, Snapshot
+from memwatch.core.snapshot import Machine, Node, Snapshot
+from memwatch.monitor.render.json import owners_json, snapshot_json, to_bytes
+from memwatch.monitor.render.json_decode import build_snapshot
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.metrics.samples import PREFIX
 from support.generated.machine import GeneratedMachine, tick

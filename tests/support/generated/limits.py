@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memwatch.linux.dmem import UNLIMITED_BYTES, DmemGroup, DmemReading, RegionUse
-from memwatch.model import Absent
+from memwatch.core.linux.dmem import UNLIMITED_BYTES, DmemGroup, DmemReading, RegionUse
+from memwatch.core.model import Absent
 from support.generated.figures import Figures
 from support.generated.nvidia import GROUPS
 

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from memwatch.accounting.compose import Composer
-from memwatch.findings import Findings
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.findings import Findings
+from memwatch.core.snapshot import CollectorStatus, Snapshot
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.self_usage import SelfUsageReader
-from memwatch.snapshot import CollectorStatus, Snapshot
 from support.fakes import FakeClock
 from support.generated.amd import draw_amd
 from support.generated.apple import draw_apple

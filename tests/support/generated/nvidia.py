@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memwatch.drivers.nvml.records import (
+from memwatch.core.drivers.nvml.records import (
     CgroupLimit,
     GpuInstance,
     GpuMemory,
@@ -13,7 +13,7 @@ from memwatch.drivers.nvml.records import (
     MissingGpu,
     NvmlReading,
 )
-from memwatch.drivers.nvml.validation import (
+from memwatch.core.drivers.nvml.validation import (
     NO_INSTANCE,
     NVML_VALUE_NOT_AVAILABLE,
     AnswerValidator,
@@ -21,11 +21,11 @@ from memwatch.drivers.nvml.validation import (
     Row,
     process_capacity,
 )
-from memwatch.drivers.tegra.nvmap import parse_meminfo
-from memwatch.drivers.tegra.records import NvMapClient, NvMapReading, TegraReading, TegrastatsReading
-from memwatch.findings import Findings
-from memwatch.helper.codec import DecodeError
-from memwatch.model import Absent
+from memwatch.core.drivers.tegra.nvmap import parse_meminfo
+from memwatch.core.drivers.tegra.records import NvMapClient, NvMapReading, TegraReading, TegrastatsReading
+from memwatch.core.findings import Findings
+from memwatch.core.helper.codec import DecodeError
+from memwatch.core.model import Absent
 from support.generated.figures import GIB, MIB, Figures
 from support.generated.host import Host
 

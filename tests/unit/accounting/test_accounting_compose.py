@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import pytest
 
-from memwatch.accounting.compose import Composer
-from memwatch.findings import Findings
-from memwatch.model import Pool
-from memwatch.snapshot import Machine
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.findings import Findings
+from memwatch.core.model import Pool
+from memwatch.core.snapshot import Machine
 from support.fakes import GIB, ram
 
 

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.accounting import amd
-from memwatch.accounting.compose import Composer
-from memwatch.drivers.amd.records import AmdCard, AmdGpu, AmdReading, AmdSensors, KfdNode, Region
-from memwatch.drivers.amd.rocm import takes_gtt
-from memwatch.drivers.drm.records import DrmClient, DrmReading
-from memwatch.findings import Findings
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Vitals
-from memwatch.pressure.inputs import build_targets
-from memwatch.pressure.rules import PressureRules
-from memwatch.snapshot import Machine
+from memwatch.core.accounting import amd
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.drivers.amd.records import AmdCard, AmdGpu, AmdReading, AmdSensors, KfdNode, Region
+from memwatch.core.drivers.amd.rocm import takes_gtt
+from memwatch.core.drivers.drm.records import DrmClient, DrmReading
+from memwatch.core.findings import Findings
+from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Vitals
+from memwatch.core.snapshot import Machine
+from memwatch.monitor.pressure.inputs import build_targets
+from memwatch.monitor.pressure.rules import PressureRules
 
 MIB, GIB = 1 << 20, 1 << 30
 PCI = "0000:03:00.0"

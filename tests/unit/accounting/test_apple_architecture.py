@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.accounting.apple import decide_architecture
-from memwatch.drivers.apple.records import AppleReading, Metal
-from memwatch.model import Absent, Architecture, Words
+from memwatch.core.accounting.apple import decide_architecture
+from memwatch.core.drivers.apple.records import AppleReading, Metal
+from memwatch.core.model import Absent, Architecture, Words
 
 UNKNOWN = Absent.NOT_AVAILABLE
 

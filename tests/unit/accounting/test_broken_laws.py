@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.accounting.compose import Composer
-from memwatch.drivers.amd.records import AmdCard, AmdGpu, AmdReading, Region
-from memwatch.drivers.drm.records import DrmCard, DrmClient, DrmReading
-from memwatch.drivers.nvml.records import CgroupLimit, GpuInstance, GpuProcess, NvmlReading
-from memwatch.drivers.tegra.records import NvMapClient, NvMapReading, TegraReading
-from memwatch.findings import Findings
-from memwatch.linux.dmem import DmemGroup, DmemReading, RegionUse
-from memwatch.model import Absent, Architecture, Pool, Process, Quality, Share, ShareKind
-from memwatch.snapshot import CHARGED, GPU_CHARGING, Machine, Node
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.drivers.amd.records import AmdCard, AmdGpu, AmdReading, Region
+from memwatch.core.drivers.drm.records import DrmCard, DrmClient, DrmReading
+from memwatch.core.drivers.nvml.records import CgroupLimit, GpuInstance, GpuProcess, NvmlReading
+from memwatch.core.drivers.tegra.records import NvMapClient, NvMapReading, TegraReading
+from memwatch.core.findings import Findings
+from memwatch.core.linux.dmem import DmemGroup, DmemReading, RegionUse
+from memwatch.core.model import Absent, Architecture, Pool, Process, Quality, Share, ShareKind
+from memwatch.core.snapshot import CHARGED, GPU_CHARGING, Machine, Node
 from support.fakes import GIB, ram
 from support.nvidia_accounting import NO, SPARK, accounts, gb10, gpu, memory
 

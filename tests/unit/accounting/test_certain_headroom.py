@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.accounting.relations import HeadroomCalculator
-from memwatch.drivers.nvml.records import GpuInstance
-from memwatch.findings import stale_device
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share, ShareKind
-from memwatch.snapshot import Node
+from memwatch.core.accounting.relations import HeadroomCalculator
+from memwatch.core.drivers.nvml.records import GpuInstance
+from memwatch.core.findings import stale_device
+from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.core.snapshot import Node
 from support.fakes import GIB, ram
 from support.nvidia_accounting import MIB, NO, SPARK, accounts, gb10, gpu, memory
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.accounting.driver_errors import same_slot, unassigned_errors, with_logged
-from memwatch.kernel_log import DriverError, KernelLog
-from memwatch.model import Architecture, Device
+from memwatch.core.accounting.driver_errors import same_slot, unassigned_errors, with_logged
+from memwatch.core.kernel_log import DriverError, KernelLog
+from memwatch.core.model import Architecture, Device
 
 
 def gpu(name: str, vendor: str, pci: str, errors: dict[str, int] | None = None) -> Device:

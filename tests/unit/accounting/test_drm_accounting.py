@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.accounting.compose import Composer
-from memwatch.drivers.drm.records import Basis, DrmCard, DrmClient, DrmReading, DrmRegion
-from memwatch.findings import Findings
-from memwatch.model import Absent, Architecture, Bytes, Content, Device, Pool, Process, Quality, Share
-from memwatch.snapshot import Machine
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.drivers.drm.records import Basis, DrmCard, DrmClient, DrmReading, DrmRegion
+from memwatch.core.findings import Findings
+from memwatch.core.model import Absent, Architecture, Bytes, Content, Device, Pool, Process, Quality, Share
+from memwatch.core.snapshot import Machine
 from support.fakes import GIB, ram
 
 MIB = 1 << 20

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.accounting.engines import CONTRADICTION, MAPPED, relate_engine, relate_engines
-from memwatch.engines.records import Engine
-from memwatch.model import Absent, Bytes, Process
+from memwatch.core.accounting.engines import CONTRADICTION, MAPPED, relate_engine, relate_engines
+from memwatch.core.engines.records import Engine
+from memwatch.core.model import Absent, Bytes, Process
 
 GIB = 1 << 30
 

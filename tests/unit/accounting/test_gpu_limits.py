@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from memwatch.accounting.compose import Composer
-from memwatch.accounting.gpu_limits import MAX_LIMITS, with_gpu_limits
-from memwatch.drivers.nvml.records import CgroupLimit, GpuProcess, GpuReading, NvmlReading
-from memwatch.findings import Findings
-from memwatch.linux.dmem import DmemGroup, DmemReading, RegionUse
-from memwatch.model import Absent, Architecture, Device, Process, Quality, Share, ShareKind
-from memwatch.pressure.inputs import build_targets
-from memwatch.pressure.rules import PressureRules
-from memwatch.snapshot import CHARGED, GPU_CHARGING, Machine
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.accounting.gpu_limits import MAX_LIMITS, with_gpu_limits
+from memwatch.core.drivers.nvml.records import CgroupLimit, GpuProcess, GpuReading, NvmlReading
+from memwatch.core.findings import Findings
+from memwatch.core.linux.dmem import DmemGroup, DmemReading, RegionUse
+from memwatch.core.model import Absent, Architecture, Device, Process, Quality, Share, ShareKind
+from memwatch.core.snapshot import CHARGED, GPU_CHARGING, Machine
+from memwatch.monitor.pressure.inputs import build_targets
+from memwatch.monitor.pressure.rules import PressureRules
 from support.fakes import GIB, ram
 from support.nvidia_accounting import gb10, gpu, memory
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memwatch.accounting.labels import with_unique_labels
-from memwatch.model import Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.core.accounting.labels import with_unique_labels
+from memwatch.core.model import Pool, PoolKind, Quality, Share, ShareKind
 
 
 def pool(its_id: str, label: str) -> Pool:

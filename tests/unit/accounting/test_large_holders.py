@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.accounting.compose import Composer
-from memwatch.drivers.nvml.records import GpuProcess, GpuReading, NvmlReading
-from memwatch.findings import Findings
-from memwatch.model import Absent, Process, Quality
-from memwatch.owners import Owner, build_totals
-from memwatch.snapshot import Machine, ProcessScan
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.drivers.nvml.records import GpuProcess, GpuReading, NvmlReading
+from memwatch.core.findings import Findings
+from memwatch.core.model import Absent, Process, Quality
+from memwatch.core.owners import Owner, build_totals
+from memwatch.core.snapshot import Machine, ProcessScan
 from support.fakes import GIB, ram
 from support.nvidia_accounting import SPARK, gb10, gpu, memory
 

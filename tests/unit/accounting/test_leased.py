@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.accounting.leased import (
+from memwatch.core.accounting.leased import (
     choose_places,
     find_room,
     held_by_pool,
     list_targets,
     with_leases_used,
 )
-from memwatch.leases import Lease, still_held
-from memwatch.model import Absent, Quality, Share, ShareKind
-from memwatch.snapshot import Snapshot
+from memwatch.core.leases import Lease, still_held
+from memwatch.core.model import Absent, Quality, Share, ShareKind
+from memwatch.core.snapshot import Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from memwatchd.settings.schema import DEMOS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from memwatch.accounting.memoize import memoize
+from memwatch.core.accounting.memoize import memoize
 
 
 class Rule:

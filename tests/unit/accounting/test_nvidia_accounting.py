@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.accounting.compose import Composer
-from memwatch.doctor.checks import run_checks
-from memwatch.doctor.model import Check, Verdict
-from memwatch.drivers.nvml.errors import Code
-from memwatch.drivers.nvml.records import Asleep, GpuInstance, GpuMemory, GpuProcess, MissingGpu, NvmlReading
-from memwatch.findings import Findings
-from memwatch.model import Absent, Architecture, Content, PoolKind, ShareKind
-from memwatch.snapshot import Machine, Node
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.drivers.nvml.errors import Code
+from memwatch.core.drivers.nvml.records import Asleep, GpuInstance, GpuMemory, GpuProcess, MissingGpu, NvmlReading
+from memwatch.core.findings import Findings
+from memwatch.core.model import Absent, Architecture, Content, PoolKind, ShareKind
+from memwatch.core.snapshot import Machine, Node
+from memwatch.monitor.doctor.checks import run_checks
+from memwatch.monitor.doctor.model import Check, Verdict
 from support.fakes import GIB, ram
 from support.nvidia_accounting import NO, SPARK, Accounts, accounts, gb10, gpu, memory
 from support.sample_snapshots import calm_workstation

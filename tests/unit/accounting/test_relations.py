@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.accounting.relations import clamp, with_devices, without_nodes
-from memwatch.model import Absent, Content, Quality, Share, ShareKind
-from memwatch.snapshot import Node
+from memwatch.core.accounting.relations import clamp, with_devices, without_nodes
+from memwatch.core.model import Absent, Content, Quality, Share, ShareKind
+from memwatch.core.snapshot import Node
 from support.fakes import GIB, ram
 
 SIZE = 64 * GIB

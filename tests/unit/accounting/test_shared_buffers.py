@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.accounting.shared_buffers import ClientPart, bound, sum_parts
-from memwatch.model import Absent
+from memwatch.core.accounting.shared_buffers import ClientPart, bound, sum_parts
+from memwatch.core.model import Absent
 
 UNKNOWN = Absent.NOT_SUPPORTED
 

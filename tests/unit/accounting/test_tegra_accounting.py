@@ -7,13 +7,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.accounting.compose import Composer
-from memwatch.accounting.tegra import build_tegrastats
-from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, MissingGpu, NvmlReading
-from memwatch.drivers.tegra.records import Load, NvMapClient, NvMapReading, TegraReading, TegrastatsReading
-from memwatch.findings import Findings
-from memwatch.model import Absent, Architecture, Bytes, Content, Process, Vitals
-from memwatch.snapshot import Machine, Tegrastats
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.accounting.tegra import build_tegrastats
+from memwatch.core.drivers.nvml.records import (
+    GpuInstance,
+    GpuMemory,
+    GpuProcess,
+    GpuReading,
+    MissingGpu,
+    NvmlReading,
+)
+from memwatch.core.drivers.tegra.records import Load, NvMapClient, NvMapReading, TegraReading, TegrastatsReading
+from memwatch.core.findings import Findings
+from memwatch.core.model import Absent, Architecture, Bytes, Content, Process, Vitals
+from memwatch.core.snapshot import Machine, Tegrastats
 from support.fakes import GIB, ram
 
 NO = Absent.NOT_SUPPORTED

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
-from memwatch.model import Absent, Bytes, Process, ShareKind
-from memwatch.snapshot import ProcessScan, Snapshot
+from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
+from memwatch.core.model import Absent, Bytes, Process, ShareKind
+from memwatch.core.snapshot import ProcessScan, Snapshot
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu
 
 

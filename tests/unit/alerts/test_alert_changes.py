@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 import pytest
 from msgspec.structs import replace
 
-from memwatch.alerts.reasons import describe_news
-from memwatch.alerts.rules import EVENTS, AlertRules, Condition, evaluate_rules
-from memwatch.alerts.sources import OF_MEMORY, STARTING_SECONDS, collectors_of, source_word
-from memwatch.alerts.state import CHANGE_SECONDS, AlertState, Key, Notification, step
-from memwatch.findings import stale_pool
-from memwatch.silences import Silence
-from memwatch.snapshot import CollectorState, CollectorStatus, Level, Pressure, Reason, Snapshot
+from memwatch.core.findings import stale_pool
+from memwatch.core.silences import Silence
+from memwatch.core.snapshot import CollectorState, CollectorStatus, Level, Pressure, Reason, Snapshot
+from memwatch.monitor.alerts.reasons import describe_news
+from memwatch.monitor.alerts.rules import EVENTS, AlertRules, Condition, evaluate_rules
+from memwatch.monitor.alerts.sources import OF_MEMORY, STARTING_SECONDS, collectors_of, source_word
+from memwatch.monitor.alerts.state import CHANGE_SECONDS, AlertState, Key, Notification, step
 from support.generated.choices import RandomChoices
 from support.generated.machine import draw_machine, tick
 from support.sample_snapshots import calm_workstation

@@ -6,8 +6,8 @@ import re
 
 import yaml
 
-from memwatch.alerts.naming import alert_name, runbook_anchor, target_labels
-from memwatch.alerts.rules import EVENTS
+from memwatch.monitor.alerts.naming import alert_name, runbook_anchor, target_labels
+from memwatch.monitor.alerts.rules import EVENTS
 from support.paths import DEPLOY, ROOT
 
 RULES = yaml.safe_load((DEPLOY / "prometheus/rules/alerts.yml").read_text())["groups"]

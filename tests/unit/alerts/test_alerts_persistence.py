@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
-from memwatch.alerts.persistence import (
+from memwatch.core.clock import Moment
+from memwatch.core.silences import MAX_SECONDS, Silence, by_wall_clock
+from memwatch.core.snapshot import Level, Reason
+from memwatch.monitor.alerts.persistence import (
     MAX_UNREAD,
     UNREAD,
     StateDecodeError,
@@ -20,11 +23,8 @@ from memwatch.alerts.persistence import (
     encode_alert_states,
     encode_silences,
 )
-from memwatch.alerts.rules import AlertRules, evaluate_rules
-from memwatch.alerts.state import AlertState, Key, step
-from memwatch.clock import Moment
-from memwatch.silences import MAX_SECONDS, Silence, by_wall_clock
-from memwatch.snapshot import Level, Reason
+from memwatch.monitor.alerts.rules import AlertRules, evaluate_rules
+from memwatch.monitor.alerts.state import AlertState, Key, step
 from support.sample_snapshots import calm_workstation
 
 STOPPED = Moment(monotonic=1000.0, boottime=1500.0, wall=1e9)

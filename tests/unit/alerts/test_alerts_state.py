@@ -11,8 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.alerts.rules import EVENTS, LEVELS, AlertRules, Condition, evaluate_rules, is_urgent, possible_targets
-from memwatch.alerts.state import (
+from memwatch.core.events import Event
+from memwatch.core.model import Absent, Architecture, Device
+from memwatch.core.silences import Silence, in_force
+from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
+from memwatch.monitor.alerts.rules import (
+    EVENTS,
+    LEVELS,
+    AlertRules,
+    Condition,
+    evaluate_rules,
+    is_urgent,
+    possible_targets,
+)
+from memwatch.monitor.alerts.state import (
     AlertState,
     Key,
     Notification,
@@ -22,10 +34,6 @@ from memwatch.alerts.state import (
     build_notification,
     step,
 )
-from memwatch.events import Event
-from memwatch.model import Absent, Architecture, Device
-from memwatch.silences import Silence, in_force
-from memwatch.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
 from memwatchd.wiring import build_rules
 from support.generated.message_laws import complaints_about_message
 from support.sample_snapshots import calm_workstation

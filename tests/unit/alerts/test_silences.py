@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.clock import Moment
-from memwatch.silences import Silence, by_wall_clock, in_force
+from memwatch.core.clock import Moment
+from memwatch.core.silences import Silence, by_wall_clock, in_force
 from memwatch_web.api.alerts import silence
 from memwatch_web.api.parameters import Parameters
 from memwatch_web.pages.silence_form import FormError, parse_silence_form

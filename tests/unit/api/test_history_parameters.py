@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from memwatch.linux.files import Roots
-from memwatch.linux.host_names import OwnNames, find_names
+from memwatch.core.linux.files import Roots
+from memwatch.core.linux.host_names import OwnNames, find_names
 from memwatch_web.asgi.host_check import is_allowed, parse_host
 
 HOSTS = {"localhost", "spark-1", "gpu.example.org"}

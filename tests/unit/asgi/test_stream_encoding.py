@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from memwatch.snapshot import Snapshot
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.stream_encoding import Gzip, SharedDeflate, deflate
 

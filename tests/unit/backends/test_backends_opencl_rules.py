@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.backends import opencl
-from memwatch.backends.opencl_result import OpenclPlatform, OpenclResult
-from memwatch.model import Absent
+from memwatch.core.backends import opencl
+from memwatch.core.backends.opencl_result import OpenclPlatform, OpenclResult
+from memwatch.core.model import Absent
 from support.backend_samples import EVIDENCE, POCL, RTX, found, gpu_device, machine, with_opencl
 from support.fakes import GIB
 

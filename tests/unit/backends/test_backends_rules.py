@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.backends import cpu, cuda, metal, opencl, rocm, vulkan
-from memwatch.backends.devices import compute_capacity
-from memwatch.backends.model import Backend
-from memwatch.backends.opencl_result import OpenclPlatform
-from memwatch.backends.probes import ProbeResults, Rocm
-from memwatch.linux.pci import pci_numbers
-from memwatch.model import Absent, Architecture, Device, Quality, Share, ShareKind
-from memwatch.snapshot import CollectorStatus, Machine, Snapshot
+from memwatch.core.backends import cpu, cuda, metal, opencl, rocm, vulkan
+from memwatch.core.backends.devices import compute_capacity
+from memwatch.core.backends.model import Backend
+from memwatch.core.backends.opencl_result import OpenclPlatform
+from memwatch.core.backends.probes import ProbeResults, Rocm
+from memwatch.core.linux.pci import pci_numbers
+from memwatch.core.model import Absent, Architecture, Device, Quality, Share, ShareKind
+from memwatch.core.snapshot import CollectorStatus, Machine, Snapshot
 from support.backend_samples import APU, EVIDENCE, READY, RTX, found, gpu_device, machine, pool, share, with_opencl
 from support.fakes import GIB, ram
 from support.sample_parts import snapshot

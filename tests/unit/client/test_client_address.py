@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.client.address import DEFAULT, Address, parse_url
-from memwatch.options import InvalidValueError
+from memwatch.cli.address import DEFAULT, Address, parse_url
+from memwatch.core.options import InvalidValueError
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.client.atomic_file import write_atomically
-from memwatch.client.errors import CommandError
+from memwatch.cli.atomic_file import write_atomically
+from memwatch.cli.errors import CommandError
 
 
 @pytest.mark.parametrize(

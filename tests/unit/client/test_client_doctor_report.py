@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.client.doctor_report import check_writable, recording_text
-from memwatch.client.errors import CommandError
-from memwatch.client.record import Recorded
+from memwatch.cli.doctor_report import check_writable, recording_text
+from memwatch.cli.errors import CommandError
+from memwatch.cli.record import Recorded
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.client.fit import describe_missing_gpus
+from memwatch.cli.fit import describe_missing_gpus
 
 
 @pytest.mark.parametrize(

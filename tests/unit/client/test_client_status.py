@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.client.check import judge, perfdata
-from memwatch.client.reports import alert_lines, growth_lines, last_word_lines, owner_lines, process_lines
-from memwatch.client.samples import header_line, sample_line
-from memwatch.client.status import render_lines
-from memwatch.client.terminal.style import Depth, line_cells, paint, plain
-from memwatch.client.times import clock, stamp, when
-from memwatch.model import Absent
-from memwatch.render import words as wording
-from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.snapshot import Snapshot
+from memwatch.cli.check import judge, perfdata
+from memwatch.cli.reports import alert_lines, growth_lines, last_word_lines, owner_lines, process_lines
+from memwatch.cli.samples import header_line, sample_line
+from memwatch.cli.status import render_lines
+from memwatch.cli.terminal.style import Depth, line_cells, paint, plain
+from memwatch.cli.times import clock, stamp, when
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.render import words as wording
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import (
     SAMPLES,

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.client.tables import columns, device_lines
-from memwatch.client.terminal.moment import labels_of
-from memwatch.client.tree import render_lines
-from memwatch.model import Absent, Content, Vitals
-from memwatch.render import words as wording
-from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.snapshot import Snapshot
+from memwatch.cli.tables import columns, device_lines
+from memwatch.cli.terminal.moment import labels_of
+from memwatch.cli.tree import render_lines
+from memwatch.core.model import Absent, Content, Vitals
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.render import words as wording
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatch_web.pages.pattern_samples import leased
 from support.sample_parts import GIB
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, mig_server, simulated, unknown_figures

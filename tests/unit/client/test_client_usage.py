@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.client.cli import main
+from memwatch.cli.cli import main
 from memwatchd.cli import main as daemon_main
 
 

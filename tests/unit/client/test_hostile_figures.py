@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from memwatch.client import home_assistant, node_features
-from memwatch.client.address import parse_url
-from memwatch.client.context import check_shape
-from memwatch.client.errors import CommandError
-from memwatch.render.json import snapshot_json, to_bytes
+from memwatch.cli import home_assistant, node_features
+from memwatch.cli.address import parse_url
+from memwatch.cli.context import check_shape
+from memwatch.cli.errors import CommandError
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from support.sample_snapshots import critical_gb10
 
 HERE = parse_url("http://127.0.0.1:1")

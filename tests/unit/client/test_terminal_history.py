@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch.client.terminal.past import Recent, decode_history
+from memwatch.cli.terminal.past import Recent, decode_history
 from support.fakes import GIB
 
 NAME = "pool.ram.used_bytes"

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from memwatch.client.terminal.frame import Frame, View
-from memwatch.client.terminal.moment import Moment, ProcessReading
-from memwatch.client.terminal.pages import render
-from memwatch.client.terminal.past import NO_PROCESSES, Recent, nearest_tick, note_of, past_snapshot
-from memwatch.client.terminal.state import Region, State
-from memwatch.client.terminal.style import line_cells, plain
-from memwatch.client.terminal.thresholds import marks_of
-from memwatch.client.terminal.trend import Trend
-from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.snapshot import Snapshot
+from memwatch.cli.terminal.frame import Frame, View
+from memwatch.cli.terminal.moment import Moment, ProcessReading
+from memwatch.cli.terminal.pages import render
+from memwatch.cli.terminal.past import NO_PROCESSES, Recent, nearest_tick, note_of, past_snapshot
+from memwatch.cli.terminal.state import Region, State
+from memwatch.cli.terminal.style import line_cells, plain
+from memwatch.cli.terminal.thresholds import marks_of
+from memwatch.cli.terminal.trend import Trend
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, hostile_names, many_owners, mig_server
 from support.terminal_sizes import SIZES

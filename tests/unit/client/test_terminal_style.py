@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.client.terminal.screen import changed_lines
-from memwatch.client.terminal.sizes import pair, short, signed
-from memwatch.client.terminal.style import Depth, Span, cells, clip, find_depth, paint, plain, spread
-from memwatch.client.terminal.trend import Trend, chart, spark
-from memwatch.model import Absent
+from memwatch.cli.terminal.screen import changed_lines
+from memwatch.cli.terminal.sizes import pair, short, signed
+from memwatch.cli.terminal.style import Depth, Span, cells, clip, find_depth, paint, plain, spread
+from memwatch.cli.terminal.trend import Trend, chart, spark
+from memwatch.core.model import Absent
 
 
 @pytest.mark.parametrize(

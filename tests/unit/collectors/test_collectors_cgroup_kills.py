@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memwatch.collectors.cgroup_kills import Collector
-from memwatch.linux.cgroup_kills import HIT_SECONDS, MAX_DEPTH, MAX_GROUPS, MAX_NAMED, CgroupKill, CgroupKills
-from memwatch.linux.files import SourceUnavailable
+from memwatch.core.collectors.cgroup_kills import Collector
+from memwatch.core.linux.cgroup_kills import HIT_SECONDS, MAX_DEPTH, MAX_GROUPS, MAX_NAMED, CgroupKill, CgroupKills
+from memwatch.core.linux.files import SourceUnavailable
 from support.kill_host import KillHost
 
 LAYOUTS = ("v2", "local", "old", "v1")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors import cgroup_pressure
-from memwatch.linux.files import SourceUnavailable
-from memwatch.linux.psi_trigger import parse_waiting
+from memwatch.core.collectors import cgroup_pressure
+from memwatch.core.linux.files import SourceUnavailable
+from memwatch.core.linux.psi_trigger import parse_waiting
 from support.psi_host import Host
 
 

@@ -10,10 +10,10 @@ from statistics import median
 
 import pytest
 
-from memwatch.collectors.dmem import STEP_GROUPS, Collector
-from memwatch.linux.dmem import DmemGroup, DmemReading, is_within, nearest, parse_regions, region_address
-from memwatch.linux.files import Roots, SourceUnavailable
-from memwatch.model import Absent
+from memwatch.core.collectors.dmem import STEP_GROUPS, Collector
+from memwatch.core.linux.dmem import DmemGroup, DmemReading, is_within, nearest, parse_regions, region_address
+from memwatch.core.linux.files import Roots, SourceUnavailable
+from memwatch.core.model import Absent
 from support.calibration import HOT_SECONDS, seconds_of_work, slowness
 
 VRAM, OTHER = "drm/0000:03:00.0/vram", "nvidia/0000:41:00.0/vidmem"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from memwatch.collectors import list_collectors
-from memwatch.collectors.base import CollectorEntry, Host
-from memwatch.linux.files import SourceUnavailable
+from memwatch.core.collectors import list_collectors
+from memwatch.core.collectors.base import CollectorEntry, Host
+from memwatch.core.linux.files import SourceUnavailable
 from support.machine_folders import NAMES, MachineFolder, machine_folder, plain
 
 COLLECTORS = ["meminfo", "psi", "vmstat", "buddyinfo", "numa", "zram", "cgroup", "machine", "processes"]

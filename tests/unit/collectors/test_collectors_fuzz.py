@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from memwatch.collectors import buddyinfo, drm, machine, meminfo, numa, psi, vmstat, zram
-from memwatch.drivers.drm import cards
-from memwatch.drivers.drm.fdinfo import parse_fdinfo
-from memwatch.linux import cgroup_limits, cgroup_mounts
-from memwatch.linux import process_files as process_files
-from memwatch.linux.cgroup_mounts import find_own_cgroup
-from memwatch.linux.cgroups import owner_folders, parse_cgroup, parse_mountinfo, parse_owners
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.linux.meminfo import Meminfo, parse_low_watermark
-from memwatch.processes.pss import parse_rollup
+from memwatch.core.collectors import buddyinfo, drm, machine, meminfo, numa, psi, vmstat, zram
+from memwatch.core.drivers.drm import cards
+from memwatch.core.drivers.drm.fdinfo import parse_fdinfo
+from memwatch.core.linux import cgroup_limits, cgroup_mounts
+from memwatch.core.linux import process_files as process_files
+from memwatch.core.linux.cgroup_mounts import find_own_cgroup
+from memwatch.core.linux.cgroups import owner_folders, parse_cgroup, parse_mountinfo, parse_owners
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.core.linux.meminfo import Meminfo, parse_low_watermark
+from memwatch.core.processes.pss import parse_rollup
 from support.machine_folders import NAMES, machine_folder
 
 Parser = Callable[[bytes], Any]

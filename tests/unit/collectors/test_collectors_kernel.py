@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors import buddyinfo, meminfo, numa, psi, vmstat, zram
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.model import Absent, Quality
-from memwatch.snapshot import Node, Zram, merge_nodes
+from memwatch.core.collectors import buddyinfo, meminfo, numa, psi, vmstat, zram
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.core.model import Absent, Quality
+from memwatch.core.snapshot import Node, Zram, merge_nodes
 from support.machine_folders import machine_folder
 from support.paths import MACHINES
 

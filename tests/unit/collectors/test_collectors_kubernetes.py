@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.accounting.compose import Composer
-from memwatch.collectors.kubernetes import FOLDER, Collector
-from memwatch.findings import Findings
-from memwatch.linux.files import Roots, SourceUnavailable
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.collectors.kubernetes import FOLDER, Collector
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import Roots, SourceUnavailable
 
 UID = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 ID = "c0ffee" + "0" * 58

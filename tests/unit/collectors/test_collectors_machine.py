@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.machine import Collector, choose_name
-from memwatch.linux.files import Roots
-from memwatch.linux.pci import PciGpu, parse_gpu
-from memwatch.model import Absent
-from memwatch.snapshot import Machine
+from memwatch.core.collectors.machine import Collector, choose_name
+from memwatch.core.linux.files import Roots
+from memwatch.core.linux.pci import PciGpu, parse_gpu
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Machine
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memwatch.collectors.meminfo import (
+from memwatch.core.collectors.meminfo import (
     ARC_RETRY_TICKS,
     ArcStats,
     Collector,
@@ -16,10 +16,10 @@ from memwatch.collectors.meminfo import (
     build_swap,
     parse_arcstats,
 )
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.linux.meminfo import Meminfo, compute_available
-from memwatch.model import Absent, Pool, Quality
-from memwatch.snapshot import Swap
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.core.linux.meminfo import Meminfo, compute_available
+from memwatch.core.model import Absent, Pool, Quality
+from memwatch.core.snapshot import Swap
 from support.machine_folders import machine_folder
 
 KIB = 1024

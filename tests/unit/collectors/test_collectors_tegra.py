@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors import nvmap, tegra
-from memwatch.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.linux.pci import GpuPids
-from memwatch.model import Absent
+from memwatch.core.collectors import nvmap, tegra
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.core.linux.pci import GpuPids
+from memwatch.core.model import Absent
 from support.budget import within
 from support.machine_folders import machine_folder
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.drm import Collector
-from memwatch.drivers.drm.records import DrmReading, DrmRegion
-from memwatch.linux.files import SourceUnavailable
-from memwatch.linux.pci import GpuPids
-from memwatch.model import Absent
+from memwatch.core.collectors.drm import Collector
+from memwatch.core.drivers.drm.records import DrmReading, DrmRegion
+from memwatch.core.linux.files import SourceUnavailable
+from memwatch.core.linux.pci import GpuPids
+from memwatch.core.model import Absent
 from simulators.drm_machine import DrmMachine, fdinfo
 
 IGPU, DGPU = "0000:00:02.0", "0000:03:00.0"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.collectors.hwmon import RESCAN_SECONDS, Collector
-from memwatch.linux.files import SourceUnavailable
-from memwatch.model import Absent, Vitals
+from memwatch.core.collectors.hwmon import RESCAN_SECONDS, Collector
+from memwatch.core.linux.files import SourceUnavailable
+from memwatch.core.model import Absent, Vitals
 from simulators.amd_machine import PCI, AmdMachine, discrete
 from support.fakes import FakeClock
 

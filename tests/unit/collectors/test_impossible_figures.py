@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from memwatch.collectors.meminfo import ArcStats, build_pool
-from memwatch.collectors.numa import parse_node
-from memwatch.drivers.drm.cards import build_regions, parse_lmem, parse_vram_mm
-from memwatch.drivers.nvml.records import GpuMemory
-from memwatch.drivers.nvml.validation import ImplausibleAnswerError, Limits, merge_rows, plausible_memory
-from memwatch.linux.files import ParseError
-from memwatch.model import Absent
+from memwatch.core.collectors.meminfo import ArcStats, build_pool
+from memwatch.core.collectors.numa import parse_node
+from memwatch.core.drivers.drm.cards import build_regions, parse_lmem, parse_vram_mm
+from memwatch.core.drivers.nvml.records import GpuMemory
+from memwatch.core.drivers.nvml.validation import ImplausibleAnswerError, Limits, merge_rows, plausible_memory
+from memwatch.core.linux.files import ParseError
+from memwatch.core.model import Absent
 from support.fakes import GIB
 
 

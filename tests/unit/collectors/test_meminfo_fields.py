@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.meminfo import Collector, build_pool, build_swap
-from memwatch.linux.files import Roots
-from memwatch.linux.meminfo import Meminfo
-from memwatch.linux.meminfo_checks import check
-from memwatch.model import Absent, Quality
+from memwatch.core.collectors.meminfo import Collector, build_pool, build_swap
+from memwatch.core.linux.files import Roots
+from memwatch.core.linux.meminfo import Meminfo
+from memwatch.core.linux.meminfo_checks import check
+from memwatch.core.model import Absent, Quality
 from support.fakes import GIB
 
 # Oracle Linux with UEK 6.12 some hours before MemAvailable exceeds MemTotal (oracle/oracle-linux#218), in KiB.

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.processes import CONFIRM_SECONDS, Collector
-from memwatch.findings import Findings
-from memwatch.linux.cgroups import OwnerNames
-from memwatch.linux.parentage import has_lost_parent
-from memwatch.linux.process_files import ProcessOwners, Stat
+from memwatch.core.collectors.processes import CONFIRM_SECONDS, Collector
+from memwatch.core.findings import Findings
+from memwatch.core.linux.cgroups import OwnerNames
+from memwatch.core.linux.parentage import has_lost_parent
+from memwatch.core.linux.process_files import ProcessOwners, Stat
 from support.process_folders import add_process, folder_of, stat_line
 
 PERIOD = 10.0

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors import cgroup
-from memwatch.collectors.meminfo import Collector
-from memwatch.collectors.numa import parse_node
-from memwatch.collectors.zram import parse_mm_stat
-from memwatch.drivers.amd.sysfs import build_region, parse_figure
+from memwatch.core.collectors import cgroup
+from memwatch.core.collectors.meminfo import Collector
+from memwatch.core.collectors.numa import parse_node
+from memwatch.core.collectors.zram import parse_mm_stat
+from memwatch.core.drivers.amd.sysfs import build_region, parse_figure
+from memwatch.core.linux.files import ParseError, Roots
+from memwatch.core.model import Absent, Bytes, Pool, Quality
+from memwatch.core.snapshot import Swap
 from memwatch.library.host import Ram, parse_meminfo
-from memwatch.linux.files import ParseError, Roots
-from memwatch.model import Absent, Bytes, Pool, Quality
-from memwatch.snapshot import Swap
 from support.paths import MACHINES
 
 MEASURED, ESTIMATED = Quality.MEASURED, Quality.ESTIMATED

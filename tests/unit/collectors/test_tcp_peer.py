@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.linux.tcp_peer import TcpEnd, find_peer_uid, parse_uids, table_rows
+from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uid, parse_uids, table_rows
 from support.other_user import CAN_SWITCH, OTHER_UID, become_other
 from support.waiting import wait_until
 

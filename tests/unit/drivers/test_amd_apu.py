@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.drivers.amd.apu import DEVICE_QUERY, INFO_IOCTL, Ioctl, is_fused, parse_device
-from memwatch.model import Absent
+from memwatch.core.drivers.amd.apu import DEVICE_QUERY, INFO_IOCTL, Ioctl, is_fused, parse_device
+from memwatch.core.model import Absent
 
 
 def driver(flags: int) -> tuple[list[tuple[int, int, int]], Ioctl]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.drivers.amd.architecture import decide_architecture, find_chips
-from memwatch.drivers.amd.records import AmdCard, KfdNode
-from memwatch.model import Absent, Architecture
+from memwatch.core.drivers.amd.architecture import decide_architecture, find_chips
+from memwatch.core.drivers.amd.records import AmdCard, KfdNode
+from memwatch.core.model import Absent, Architecture
 
 GIB = 1 << 30
 # A GPU with known memory only, on a kernel where a missing file proves nothing.

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.drivers.amd import kfd, names, sysfs
-from memwatch.drivers.amd.records import KfdNode, Region
-from memwatch.model import Absent, Bytes
+from memwatch.core.drivers.amd import kfd, names, sysfs
+from memwatch.core.drivers.amd.records import KfdNode, Region
+from memwatch.core.model import Absent, Bytes
 
 HALO = b"cpu_cores_count 0\nsimd_count 80\ngfx_target_version 110501\nvendor_id 4098\nlocation_id 768\n"
 

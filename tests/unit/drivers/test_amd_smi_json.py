@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.drivers.amd.records import Region
-from memwatch.drivers.amd.smi import (
+from memwatch.core.drivers.amd.records import Region
+from memwatch.core.drivers.amd.smi import (
     SmiProcess,
     parse_bad_pages,
     parse_count,
@@ -22,7 +22,7 @@ from memwatch.drivers.amd.smi import (
     parse_vram_type,
     repair_size,
 )
-from memwatch.drivers.amd.smi_json import (
+from memwatch.core.drivers.amd.smi_json import (
     NoOutputError,
     amd_smi_addresses,
     amd_smi_memory,
@@ -30,7 +30,7 @@ from memwatch.drivers.amd.smi_json import (
     parse_document,
     rocm_smi_memory,
 )
-from memwatch.model import Absent
+from memwatch.core.model import Absent
 from simulators.amd_smi_samples import AMD_SMI, PROCESS, ROCM_SMI, USAGE, WARNING
 
 MIB = 1 << 20

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.accounting.compose import Composer
-from memwatch.collectors.apple import TOOLS, Collector
-from memwatch.drivers.apple.ioreg import PlistError, parse_ioreg
-from memwatch.drivers.apple.metal_child import parse_metal
-from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal
-from memwatch.drivers.apple.text import parse_pressure_level, parse_sysctl, parse_vm_stat, parse_wired_limit
-from memwatch.findings import Findings
-from memwatch.linux.files import ParseError, SourceUnavailable
-from memwatch.model import Absent, Architecture, Device, Share
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.collectors.apple import TOOLS, Collector
+from memwatch.core.drivers.apple.ioreg import PlistError, parse_ioreg
+from memwatch.core.drivers.apple.metal_child import parse_metal
+from memwatch.core.drivers.apple.records import Accelerator, AppleReading, Metal
+from memwatch.core.drivers.apple.text import parse_pressure_level, parse_sysctl, parse_vm_stat, parse_wired_limit
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import ParseError, SourceUnavailable
+from memwatch.core.model import Absent, Architecture, Device, Share
 from support.fakes import GIB, ram
 
 MIB = 1 << 20

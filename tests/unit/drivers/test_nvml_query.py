@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from memwatch.drivers.nvml.errors import HANDLE_GONE, Code, NvmlError, absent_reason, build_failure
-from memwatch.drivers.nvml.query import Query
-from memwatch.model import Absent
-from memwatch.runtime.backoff import Backoff
+from memwatch.core.drivers.nvml.errors import HANDLE_GONE, Code, NvmlError, absent_reason, build_failure
+from memwatch.core.drivers.nvml.query import Query
+from memwatch.core.model import Absent
+from memwatch.core.runtime.backoff import Backoff
 
 
 class Script:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess
-from memwatch.drivers.nvml.validation import (
+from memwatch.core.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess
+from memwatch.core.drivers.nvml.validation import (
     NO_INSTANCE,
     NVML_VALUE_NOT_AVAILABLE,
     AnswerValidator,
@@ -21,7 +21,7 @@ from memwatch.drivers.nvml.validation import (
     plausible_memory,
     process_capacity,
 )
-from memwatch.model import Absent
+from memwatch.core.model import Absent
 
 MIB = 1 << 20
 LIMITS = Limits(pid_max=32768, system_bytes=64 << 30)

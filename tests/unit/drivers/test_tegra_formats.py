@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memwatch.drivers.tegra.board import Release, parse_compatible, parse_release
-from memwatch.drivers.tegra.nvmap import NvMapTable, parse_clients, parse_meminfo
-from memwatch.drivers.tegra.records import Area, Load, NvMapClient, TegrastatsReading
-from memwatch.drivers.tegra.tegrastats_line import parse_line
-from memwatch.helper.codec import DecodeError
-from memwatch.model import Absent
+from memwatch.core.drivers.tegra.board import Release, parse_compatible, parse_release
+from memwatch.core.drivers.tegra.nvmap import NvMapTable, parse_clients, parse_meminfo
+from memwatch.core.drivers.tegra.records import Area, Load, NvMapClient, TegrastatsReading
+from memwatch.core.drivers.tegra.tegrastats_line import parse_line
+from memwatch.core.helper.codec import DecodeError
+from memwatch.core.model import Absent
 from simulators.tegra_lines import LINES, Sample
 from support.budget import within
 from support.machine_folders import NAMES, machine_folder

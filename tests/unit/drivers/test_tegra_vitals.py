@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.drivers.tegra.tegrastats_line import parse_line
-from memwatch.drivers.tegra.vitals import find_rail, read_vitals
-from memwatch.model import Absent, Vitals
+from memwatch.core.drivers.tegra.tegrastats_line import parse_line
+from memwatch.core.drivers.tegra.vitals import find_rail, read_vitals
+from memwatch.core.model import Absent, Vitals
 from support.paths import MACHINES
 
 MHZ = 1_000_000

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from memwatch.engines.kinds import KIND_BY_NAME
-from memwatch.model import Absent
+from memwatch.core.engines.kinds import KIND_BY_NAME
+from memwatch.core.model import Absent
 from support.answer_corruption import corrupt
 from support.engine_fields import DEPENDENT, LONG, TEXTS, asked, corrupted, findings, read
 from support.field_law import is_known, read_undetected

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from memwatch.alerts.engine_rules import is_full
-from memwatch.engines import sglang, tensorrt_llm, vllm
-from memwatch.engines.answers import Answers
-from memwatch.engines.command import Command
-from memwatch.engines.identity import EVERY_LABEL, VLLM_CORE
-from memwatch.engines.rates import Rates
-from memwatch.engines.records import Engine, ModelSizes
-from memwatch.engines.server import build_engine
-from memwatch.engines.text import MAX_SAMPLES, Exposition
-from memwatch.model import Absent
-from memwatch.render.engine_view import describe_engine
+from memwatch.core.engines import sglang, tensorrt_llm, vllm
+from memwatch.core.engines.answers import Answers
+from memwatch.core.engines.command import Command
+from memwatch.core.engines.identity import EVERY_LABEL, VLLM_CORE
+from memwatch.core.engines.rates import Rates
+from memwatch.core.engines.records import Engine, ModelSizes
+from memwatch.core.engines.server import build_engine
+from memwatch.core.engines.text import MAX_SAMPLES, Exposition
+from memwatch.core.model import Absent
+from memwatch.monitor.alerts.engine_rules import is_full
+from memwatch.monitor.render.engine_view import describe_engine
 from support import engine_texts as texts
 
 GIB = 1 << 30

@@ -9,13 +9,13 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from memwatch.engines.command import Command
-from memwatch.engines.exchange import MAX_KEPT_BYTES, OVERDUE, SHARE_SECONDS, Exchange, run_all
-from memwatch.engines.kinds import KIND_BY_NAME
-from memwatch.engines.records import Engine, EngineReading
-from memwatch.engines.server import DEFECT, Address, EngineServer
-from memwatch.model import Absent
-from memwatch.runtime.http_get import AddressInfo, GetError, GetTimeoutError
+from memwatch.core.engines.command import Command
+from memwatch.core.engines.exchange import MAX_KEPT_BYTES, OVERDUE, SHARE_SECONDS, Exchange, run_all
+from memwatch.core.engines.kinds import KIND_BY_NAME
+from memwatch.core.engines.records import Engine, EngineReading
+from memwatch.core.engines.server import DEFECT, Address, EngineServer
+from memwatch.core.model import Absent
+from memwatch.core.runtime.http_get import AddressInfo, GetError, GetTimeoutError
 from support import engine_texts as texts
 from support.thread_limit import no_threads
 from support.waiting import wait_until

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.engines.command import Command
-from memwatch.engines.kinds import KIND_BY_NAME
-from memwatch.linux.accounts import Accounts, IdRange, parse_subuid
-from memwatch.linux.engine_processes import ServerProcess
-from memwatch.linux.engine_slots import MAX_ENGINES, share_slots
+from memwatch.core.engines.command import Command
+from memwatch.core.engines.kinds import KIND_BY_NAME
+from memwatch.core.linux.accounts import Accounts, IdRange, parse_subuid
+from memwatch.core.linux.engine_processes import ServerProcess
+from memwatch.core.linux.engine_slots import MAX_ENGINES, share_slots
 
 ANA, BEN, EVE = 1000, 1001, 1002
 

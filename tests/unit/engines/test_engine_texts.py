@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from memwatch.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
-from memwatch.engines.answers import Answers
-from memwatch.engines.command import Command
-from memwatch.engines.kinds import KINDS, EngineKind, find_kind, may_start_engine
-from memwatch.engines.rates import Rates, compute_rates
-from memwatch.engines.records import Cache, Counters
-from memwatch.engines.text import Exposition, bytes_of, count_of, label, ratio_of
-from memwatch.model import Absent, Quality
+from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
+from memwatch.core.engines.answers import Answers
+from memwatch.core.engines.command import Command
+from memwatch.core.engines.kinds import KINDS, EngineKind, find_kind, may_start_engine
+from memwatch.core.engines.rates import Rates, compute_rates
+from memwatch.core.engines.records import Cache, Counters
+from memwatch.core.engines.text import Exposition, bytes_of, count_of, label, ratio_of
+from memwatch.core.model import Absent, Quality
 from support import engine_texts as texts
 
 GIB = 1 << 30

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from memwatch.engines.model_reader import (
+from memwatch.core.engines.model_reader import (
     BUSY_RATIO,
     MAX_BUSY_SECONDS,
     MAX_DONE,
@@ -17,7 +17,7 @@ from memwatch.engines.model_reader import (
     MAX_WAITING_OF_ACCOUNT,
     ModelReader,
 )
-from memwatch.engines.records import ModelQuery, ModelSizes
+from memwatch.core.engines.records import ModelQuery, ModelSizes
 from support.thread_limit import no_threads
 
 ANA, BEN, EVE = 1000, 1001, 1002

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from memwatch.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
-from memwatch.engines.answers import Answers
-from memwatch.engines.command import Command
-from memwatch.engines.records import Cache, EngineReading
-from memwatch.model import Absent
+from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
+from memwatch.core.engines.answers import Answers
+from memwatch.core.engines.command import Command
+from memwatch.core.engines.records import Cache, EngineReading
+from memwatch.core.model import Absent
 
 GIB = 1 << 30
 INCONSISTENT, NOT_SUPPORTED = Absent.INCONSISTENT, Absent.NOT_SUPPORTED

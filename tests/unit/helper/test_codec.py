@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.drivers.nvml.records import (
+from memwatch.core.drivers.nvml.records import (
     Ecc,
     GpuInstance,
     GpuMemory,
@@ -19,10 +19,10 @@ from memwatch.drivers.nvml.records import (
     NvmlReading,
     Xid,
 )
-from memwatch.helper.codec import DecodeError, LineEncoder, from_line, to_line
-from memwatch.history.notable_ticks import Holder
-from memwatch.model import Absent
-from memwatch.printable import printable
+from memwatch.core.helper.codec import DecodeError, LineEncoder, from_line, to_line
+from memwatch.core.model import Absent
+from memwatch.core.printable import printable
+from memwatch.monitor.history.notable_ticks import Holder
 
 counts = st.integers(0, 2**63)
 absent = st.sampled_from(Absent)

@@ -7,8 +7,11 @@ import tracemalloc
 
 from msgspec.structs import replace
 
-from memwatch.history.holder_history import MAX_KEPT, HolderHistory
-from memwatch.history.holders import (
+from memwatch.core.model import Absent, Process
+from memwatch.core.owners import sum_owners
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.history.holder_history import MAX_KEPT, HolderHistory
+from memwatch.monitor.history.holders import (
     MAX_RECORDED,
     Holder,
     build_figures,
@@ -17,10 +20,7 @@ from memwatch.history.holders import (
     list_holders,
     parse_name,
 )
-from memwatch.history.tier import TierSpec
-from memwatch.model import Absent, Process
-from memwatch.owners import sum_owners
-from memwatch.snapshot import Snapshot
+from memwatch.monitor.history.tier import TierSpec
 from support.sample_snapshots import critical_gb10
 
 GIB = 1 << 30

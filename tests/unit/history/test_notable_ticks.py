@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.history.notable_ticks import (
+from memwatch.core.snapshot import Kernel, Level, Pressure, Snapshot
+from memwatch.monitor.history.notable_ticks import (
     NotableTick,
     NotableTicks,
     NotableTickSelector,
 )
-from memwatch.snapshot import Kernel, Level, Pressure, Snapshot
 from support.sample_snapshots import calm_workstation
 
 

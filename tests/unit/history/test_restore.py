@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.events import EventLog
-from memwatch.history.column import Aggregates
-from memwatch.history.disk.last_run import UncleanShutdown
-from memwatch.history.disk.record_codec import ROWS, STARTED, STOPPED, TICK, pack_entry
-from memwatch.history.disk.restore import restore
-from memwatch.history.disk.ring_file import BLOCK, Stamp
-from memwatch.history.disk.ring_set import WHOLE, open_ring_set, prepare
-from memwatch.history.holder_history import HolderHistory
-from memwatch.history.notable_ticks import NotableTicks, Tick, pack
-from memwatch.history.tier import RowBlock
-from memwatch.history.tiers import History
+from memwatch.core.events import EventLog
+from memwatch.monitor.history.column import Aggregates
+from memwatch.monitor.history.disk.last_run import UncleanShutdown
+from memwatch.monitor.history.disk.record_codec import ROWS, STARTED, STOPPED, TICK, pack_entry
+from memwatch.monitor.history.disk.restore import restore
+from memwatch.monitor.history.disk.ring_file import BLOCK, Stamp
+from memwatch.monitor.history.disk.ring_set import WHOLE, open_ring_set, prepare
+from memwatch.monitor.history.holder_history import HolderHistory
+from memwatch.monitor.history.notable_ticks import NotableTicks, Tick, pack
+from memwatch.monitor.history.tier import RowBlock
+from memwatch.monitor.history.tiers import History
 
 USED = "pool.ram.used_bytes"
 WALL = 1_700_000_000.0

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.history.disk.ring_file import (
+from memwatch.monitor.history.disk.ring_file import (
     BLOCK,
     MAX_RECORDS,
     REPAIRED,
@@ -21,7 +21,7 @@ from memwatch.history.disk.ring_file import (
     RingFile,
     Stamp,
 )
-from memwatch.history.disk.ring_set import open_ring_set
+from memwatch.monitor.history.disk.ring_set import open_ring_set
 
 STAMP = Stamp(3, 12.5, 1_700_000_000.0, b"0123456789abcdef")
 SIZE = 16 * BLOCK

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 import memwatch
-from memwatch.backends.model import Backend, BackendDevice, Backends
+from memwatch.core.backends.model import Backend, BackendDevice, Backends
 from memwatch.library.backend_selection import NoBackendError, select, select_for_answer
 from memwatch.planning.answer import FitAnswer
 from memwatch.planning.fit import Fit, FitVerdict, Split

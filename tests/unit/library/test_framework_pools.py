@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import memwatch
+from memwatch.core.model import Absent
 from memwatch.library.framework_pools import CupyPool, JaxPool, TorchPool, find_framework_pools
 from memwatch.library.frameworks import total_stats
-from memwatch.model import Absent
 from support.custom_pool import OwnPool
 
 GIB = 1 << 30

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.collectors.meminfo import build_pool
+from memwatch.core.collectors.meminfo import build_pool
+from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.meminfo import Meminfo
+from memwatch.core.model import Absent, Quality
 from memwatch.library.host import Ram, parse_meminfo
-from memwatch.linux.files import ParseError
-from memwatch.linux.meminfo import Meminfo
-from memwatch.model import Absent, Quality
 from support.answer_corruption import corrupt_lines
 from support.paths import MACHINES
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from memwatch.core.model import Absent, Architecture, Pool
 from memwatch.library.advice import advice_for, select_environment
 from memwatch.library.advice_record import Advice
 from memwatch.library.machine_record import Machine
-from memwatch.model import Absent, Architecture, Pool
 from support.advice_machine import GIB, RAM, machine
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from memwatch.library.local_reading import Quiet
 
-COLLECTOR = logging.getLogger("memwatch.collectors.meminfo")
+COLLECTOR = logging.getLogger("memwatch.core.collectors.meminfo")
 
 
 def test_levels_are_restored_after_the_last_of_several_readings() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import memwatch
+from memwatch.core.model import Absent, Bytes
 from memwatch.library.oom_errors import find_gpu, find_wanted_bytes
-from memwatch.model import Absent, Bytes
 
 CUPY = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})
 TORCH = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from memwatch.core.model import Absent
 from memwatch.library import framework_pools
 from memwatch.library.framework_pools import TorchPool
 from memwatch.library.memory_pool import PoolStats
 from memwatch.library.peak_counters import PeakCounters, Watermark, counters
 from memwatch.library.track import track
-from memwatch.model import Absent
 from simulators.torch_stand_in import MIB, CountingTorch
 from support.library_process import run_json
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 import memwatch
+from memwatch.core.model import Absent
 from memwatch.library import memory_pool
 from memwatch.library.framework_pools import TorchPool
 from memwatch.library.memory_pool import count_fallbacks, is_framework, note_fallback
-from memwatch.model import Absent
 from support.custom_pool import OwnPool
 
 MIB = 1 << 20

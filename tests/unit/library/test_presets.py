@@ -10,10 +10,10 @@ from itertools import product
 import pytest
 
 import memwatch
+from memwatch.core.model import Architecture
 from memwatch.library import never_raise
 from memwatch.library.advice_record import Advice
 from memwatch.library.presets import PRESETS, build_preset
-from memwatch.model import Architecture
 from memwatch.planning.sizes import InvalidInputError
 from support.advice_machine import machine
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from memwatch.core.model import Absent, Bytes
 from memwatch.library.wait import Room, wait_until_free
-from memwatch.model import Absent, Bytes
 from support.fakes import GIB, FakeClock
 
 TOTAL = 64 * GIB

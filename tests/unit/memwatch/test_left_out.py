@@ -9,28 +9,28 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import generate_latest
 
-from memwatch.accounting.compose import Composer
-from memwatch.client.process_tree import Peaks
-from memwatch.collectors import cgroup_pressure, dmem, kubernetes
-from memwatch.doctor.checks import run_checks
-from memwatch.drivers.nvml.records import GpuReading, NvmlReading
-from memwatch.events import EventLog
-from memwatch.findings import Findings
-from memwatch.kill_log import ServiceKill
+from memwatch.cli.process_tree import Peaks
+from memwatch.core.accounting.compose import Composer
+from memwatch.core.collectors import cgroup_pressure, dmem, kubernetes
+from memwatch.core.drivers.nvml.records import GpuReading, NvmlReading
+from memwatch.core.events import EventLog
+from memwatch.core.findings import Findings
+from memwatch.core.kill_log import ServiceKill
+from memwatch.core.linux import listeners, pstore
+from memwatch.core.linux.cgroup_members import MAX_MEMBERS, read_members
+from memwatch.core.linux.files import Roots
+from memwatch.core.linux.kmsg_parser import MAX_ERRORS, KernelLogTracker
+from memwatch.core.listing import LISTS, left_out_texts
+from memwatch.core.model import Absent
+from memwatch.core.processes.growth import GrowthTracker
+from memwatch.core.snapshot import Snapshot
 from memwatch.library import memory_holders, profiler
-from memwatch.linux import listeners, pstore
-from memwatch.linux.cgroup_members import MAX_MEMBERS, read_members
-from memwatch.linux.files import Roots
-from memwatch.linux.kmsg_parser import MAX_ERRORS, KernelLogTracker
-from memwatch.listing import LISTS, left_out_texts
-from memwatch.model import Absent
+from memwatch.monitor.doctor.checks import run_checks
 from memwatch.monitor.incident_observer import MAX_ANNOUNCED, IncidentObserver
-from memwatch.neighbours.found import MAX_FOUND, FoundMachine, FoundMachines
-from memwatch.neighbours.machines import list_machines
-from memwatch.neighbours.tick import build_tick
-from memwatch.processes.growth import GrowthTracker
-from memwatch.render.json import snapshot_json
-from memwatch.snapshot import Snapshot
+from memwatch.monitor.neighbours.found import MAX_FOUND, FoundMachine, FoundMachines
+from memwatch.monitor.neighbours.machines import list_machines
+from memwatch.monitor.neighbours.tick import build_tick
+from memwatch.monitor.render.json import snapshot_json
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.pages.renderer import Pages
 from support.psi_host import Host
@@ -193,7 +193,7 @@ def test_crash_records_beyond_the_maximum_are_counted(tmp_path: Path) -> None:
 
 
 def test_tree_with_too_many_processes_has_lower_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memwatch.client.process_tree.MAX_PROCESSES", 2)
+    monkeypatch.setattr("memwatch.cli.process_tree.MAX_PROCESSES", 2)
     peaks = Peaks()
     peaks.see_tree({1: 1})
     assert not peaks.json()["partial"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch.listing import first_of, some_of
+from memwatch.core.listing import first_of, some_of
 
 
 def test_names_beyond_the_limit_are_counted() -> None:

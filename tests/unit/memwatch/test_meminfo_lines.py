@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.meminfo import build_pool
-from memwatch.doctor.meminfo_lines import check_meminfo_lines
-from memwatch.linux.meminfo import Meminfo
+from memwatch.core.collectors.meminfo import build_pool
+from memwatch.core.linux.meminfo import Meminfo
+from memwatch.monitor.doctor.meminfo_lines import check_meminfo_lines
 from support.fakes import GIB
 from support.paths import MACHINES
 

@@ -7,8 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.model import Absent, Content, InvalidRecordError, Pool, PoolKind, Process, Quality, Share, ShareKind
-from memwatch.snapshot import Machine, SelfUsage, Snapshot
+from memwatch.core.model import (
+    Absent,
+    Content,
+    InvalidRecordError,
+    Pool,
+    PoolKind,
+    Process,
+    Quality,
+    Share,
+    ShareKind,
+)
+from memwatch.core.snapshot import Machine, SelfUsage, Snapshot
 from support.fakes import GIB, ram
 
 

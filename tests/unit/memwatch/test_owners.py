@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.accounting.device_memory import DeviceMemory
-from memwatch.accounting.relations import with_device_bytes
-from memwatch.collectors.processes import Collector
-from memwatch.linux.cgroup_mounts import CgroupUsage
-from memwatch.linux.cgroups import owner_folders, parse_cgroup, parse_owners
-from memwatch.linux.files import Roots
-from memwatch.model import Absent, Architecture, Bytes, Device, Process, Quality, Share, ShareKind
-from memwatch.owners import BEYOND, PERHAPS_BEYOND, Owner, build_totals, sum_owners
+from memwatch.core.accounting.device_memory import DeviceMemory
+from memwatch.core.accounting.relations import with_device_bytes
+from memwatch.core.collectors.processes import Collector
+from memwatch.core.linux.cgroup_mounts import CgroupUsage
+from memwatch.core.linux.cgroups import owner_folders, parse_cgroup, parse_owners
+from memwatch.core.linux.files import Roots
+from memwatch.core.model import Absent, Architecture, Bytes, Device, Process, Quality, Share, ShareKind
+from memwatch.core.owners import BEYOND, PERHAPS_BEYOND, Owner, build_totals, sum_owners
 from support.process_folders import add_process, folder_of, stat_line, statm_line
 
 ID = "3fa9c1d07be24586" * 4

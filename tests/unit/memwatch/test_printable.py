@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.printable import decode, printable, printable_lines, printable_parts
+from memwatch.core.printable import decode, printable, printable_lines, printable_parts
 from support.hostile_names import HOSTILE, find_controls
 
 

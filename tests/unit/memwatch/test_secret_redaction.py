@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.engines.text import name_of
-from memwatch.linux.process_files import parse_command
-from memwatch.recording.redact import Redactor
-from memwatch.redaction import redact_arguments, redact_text
-from memwatch.report.text_redaction import TextRedactor
+from memwatch.core.engines.text import name_of
+from memwatch.core.linux.process_files import parse_command
+from memwatch.core.redaction import redact_arguments, redact_text
+from memwatch.monitor.recording.redact import Redactor
+from memwatch.monitor.report.text_redaction import TextRedactor
 from memwatchd.logging_setup import PLAIN, LineFormatter
 from memwatchd.settings.messages import value_text
 from support.secret_lines import ORDINARY_LINES, SECRET_LINES, URLS, fill

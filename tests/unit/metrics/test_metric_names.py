@@ -9,16 +9,16 @@ from msgspec.structs import replace
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from memwatch.config_state import ConfigState
-from memwatch.engines.records import Engine
-from memwatch.history.disk.files import FilesStatus
-from memwatch.model import OWN_CGROUP, ShareKind, Vitals
+from memwatch.core.config_state import ConfigState
+from memwatch.core.engines.records import Engine
+from memwatch.core.model import OWN_CGROUP, ShareKind, Vitals
+from memwatch.core.runtime.histogram import Histogram
+from memwatch.core.runtime.worker import ThreadState
+from memwatch.core.snapshot import CollectorStatus, Kernel, Snapshot, Swap, Tegrastats, ZfsCache, Zram
 from memwatch.monitor.between_scrapes import BetweenScrapes
-from memwatch.notify.outbox.outbox import OutboxFigures
-from memwatch.notify.receiver import Subscription
-from memwatch.runtime.histogram import Histogram
-from memwatch.runtime.worker import ThreadState
-from memwatch.snapshot import CollectorStatus, Kernel, Snapshot, Swap, Tegrastats, ZfsCache, Zram
+from memwatch.monitor.history.disk.files import FilesStatus
+from memwatch.monitor.notify.outbox.outbox import OutboxFigures
+from memwatch.monitor.notify.receiver import Subscription
 from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.metrics.samples import PREFIX

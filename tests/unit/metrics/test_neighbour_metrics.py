@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.neighbour_status import NeighbourStatus
+from memwatch.core.neighbour_status import NeighbourStatus
 from memwatch_web.metrics.neighbour_families import neighbour_families
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames

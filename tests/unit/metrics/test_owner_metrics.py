@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from memwatch.model import Absent, Process
-from memwatch.owners import Owner
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Absent, Process
+from memwatch.core.owners import Owner
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, KEEP_SECONDS
 from support.sample_snapshots import critical_gb10, left_behind

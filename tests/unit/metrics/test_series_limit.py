@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from memwatch.model import Process
+from memwatch.core.model import Process
 from memwatch_web.metrics.families import MAX_SERIES, Exporter
 from support.sample_snapshots import critical_gb10
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from memwatch.kernel_log import OomKill
-from memwatch.linux.cgroup_kills import CgroupKill
-from memwatch.model import Absent
+from memwatch.core.kernel_log import OomKill
+from memwatch.core.linux.cgroup_kills import CgroupKill
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
 from memwatch.monitor.between_scrapes import (
     MAX_GONE_TARGETS,
     BetweenScrapes,
@@ -17,8 +18,7 @@ from memwatch.monitor.between_scrapes import (
     LevelTimes,
     RecentExtremes,
 )
-from memwatch.pressure.oom_kills import NewKills
-from memwatch.snapshot import CollectorStatus, Level, Pressure, Snapshot
+from memwatch.monitor.pressure.oom_kills import NewKills
 from support.fakes import GIB, ram
 from support.sample_snapshots import critical_gb10
 

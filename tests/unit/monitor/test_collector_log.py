@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
-from memwatch.linux.files import SourceUnavailable
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import SourceUnavailable
 from memwatch.monitor.direct_reading import first_tick
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor

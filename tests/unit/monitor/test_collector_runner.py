@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
-from memwatch.model import Absent
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.model import Absent
 from memwatch.monitor.collector_runner import POSTPONE_SECONDS, CollectorRunner
 from support.fakes import FakeClock, FakeCollector
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memwatch.findings import Findings
-from memwatch.model import Absent, Bytes, Process
+from memwatch.core.findings import Findings
+from memwatch.core.model import Absent, Bytes, Process
+from memwatch.core.owners import sum_owners
 from memwatch.monitor.ended_processes import EndedProcesses, Ends
-from memwatch.owners import sum_owners
 
 GIB = 1 << 30
 

@@ -8,14 +8,14 @@ from itertools import pairwise
 
 import pytest
 
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.pacing import MIN_SECONDS, Pacing
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
-from memwatch.snapshot import Level, Pressure, Snapshot
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 
 SIZE = round(121.7 * GIB)

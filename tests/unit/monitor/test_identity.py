@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-from memwatch.linux.files import Roots
+from memwatch.core.linux.files import Roots
 from memwatch.monitor.identity import read_identity
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from memwatch.clock import Moment
-from memwatch.events import EventLog
-from memwatch.findings import Findings
-from memwatch.kill_log import ProcessEnd
-from memwatch.model import Absent, Process
+from memwatch.core.clock import Moment
+from memwatch.core.events import EventLog
+from memwatch.core.findings import Findings
+from memwatch.core.kill_log import ProcessEnd
+from memwatch.core.model import Absent, Process
+from memwatch.core.processes.growth import GrowthTracker
 from memwatch.monitor.incident_observer import IncidentObserver
-from memwatch.pressure.oom_kills import NO_KILLS
-from memwatch.processes.growth import GrowthTracker
+from memwatch.monitor.pressure.oom_kills import NO_KILLS
 from support.sample_snapshots import critical_gb10
 from support.waiting import MAX_WAIT_SECONDS
 

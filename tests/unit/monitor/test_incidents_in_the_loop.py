@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.clock import Moment
-from memwatch.events import EventLog
-from memwatch.findings import Findings
-from memwatch.history.disk.last_run import UncleanShutdown
-from memwatch.incidents.log import pack
-from memwatch.incidents.records import Incident
-from memwatch.incidents.store import IncidentStore
-from memwatch.kill_log import ServiceKill
-from memwatch.model import Process
+from memwatch.core.clock import Moment
+from memwatch.core.events import EventLog
+from memwatch.core.findings import Findings
+from memwatch.core.kill_log import ServiceKill
+from memwatch.core.model import Process
+from memwatch.core.processes.growth import GrowthTracker
+from memwatch.core.processes.leaks import LeakRules
+from memwatch.monitor.history.disk.last_run import UncleanShutdown
 from memwatch.monitor.incident_observer import IncidentObserver
-from memwatch.pressure.oom_kills import NO_KILLS
-from memwatch.processes.growth import GrowthTracker
-from memwatch.processes.leaks import LeakRules
+from memwatch.monitor.incidents.log import pack
+from memwatch.monitor.incidents.records import Incident
+from memwatch.monitor.incidents.store import IncidentStore
+from memwatch.monitor.pressure.oom_kills import NO_KILLS
 from support.fakes import GIB, FakeClock
 from support.sample_incident import INCIDENT
 from support.sample_snapshots import critical_gb10

@@ -8,15 +8,15 @@ from itertools import pairwise
 
 import pytest
 
-from memwatch.alerts.state import Notification
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
-from memwatch.model import Absent
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.alerts.state import Notification
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
-from memwatch.snapshot import Snapshot
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 
 

@@ -6,15 +6,15 @@ import threading
 
 import pytest
 
-from memwatch.alerts.state import Notification
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
-from memwatch.linux.wakeups import Wake, Wakeups
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.linux.wakeups import Wake, Wakeups
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.alerts.state import Notification
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
-from memwatch.snapshot import Snapshot
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 
 QUICK = MonitorRules(interval_seconds=0.01)

@@ -7,7 +7,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from memwatch.model import Absent, Bytes
+from memwatch.core.model import Absent, Bytes
 from memwatch.monitor.movement import moved_between
 from support.fakes import GIB
 from support.sample_snapshots import many_owners

@@ -7,10 +7,10 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from memwatch.model import Absent, Thresholds
+from memwatch.core.model import Absent, Thresholds
+from memwatch.core.snapshot import Level, Pressure, Reason
 from memwatch.monitor.pacing import Pacing, count_above_threshold
-from memwatch.pressure.rules import PressureRules
-from memwatch.snapshot import Level, Pressure, Reason
+from memwatch.monitor.pressure.rules import PressureRules
 from support.fakes import GIB
 
 SIZE = 64 * GIB

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.clock import Moment
+from memwatch.core.clock import Moment
+from memwatch.core.silences import Silence
 from memwatch.monitor.publisher import Publisher
-from memwatch.silences import Silence
 from support.sample_snapshots import critical_gb10
 
 NOW = Moment(500.0, 1000.0, 1_700_000_000.0)

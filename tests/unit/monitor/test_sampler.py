@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.clock import SystemClock
-from memwatch.collectors.base import Collector, CollectorEntry
-from memwatch.engines.records import Engine
-from memwatch.findings import Findings
-from memwatch.linux.files import ParseError, SourceUnavailable
-from memwatch.model import Absent, Quality, Share, ShareKind
+from memwatch.core.clock import SystemClock
+from memwatch.core.collectors.base import Collector, CollectorEntry
+from memwatch.core.engines.records import Engine
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import ParseError, SourceUnavailable
+from memwatch.core.model import Absent, Quality, Share, ShareKind
+from memwatch.core.snapshot import CollectorStatus, Kernel
 from memwatch.monitor.sampler import Sampler
-from memwatch.snapshot import CollectorStatus, Kernel
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from memwatch.collectors.base import Collector, CollectorEntry
-from memwatch.findings import Findings
-from memwatch.linux.files import SourceUnavailable
+from memwatch.core.collectors.base import Collector, CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import SourceUnavailable
 from memwatch.monitor.collector_runner import CollectorRunner
 from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram

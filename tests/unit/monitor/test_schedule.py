@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.clock import Moment
-from memwatch.model import Absent
+from memwatch.core.clock import Moment
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Level, Pressure
 from memwatch.monitor.schedule import Due, Pace, next_due, next_pace, suspended_seconds, wall_jump_seconds
-from memwatch.snapshot import Level, Pressure
 
 
 def test_grid_does_not_drift() -> None:

@@ -14,9 +14,9 @@ import pytest
 
 import memwatch
 import memwatch_web
-from memwatch.collectors import list_collectors
-from memwatch.collectors.base import Host
-from memwatch.linux.files import Roots
+from memwatch.core.collectors import list_collectors
+from memwatch.core.collectors.base import Host
+from memwatch.core.linux.files import Roots
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
@@ -96,7 +96,7 @@ def test_tick_and_exposition_make_as_many_calls_as_recorded(name: str) -> None:
 
 def test_counter_counts_our_functions_only() -> None:
     with CallCounter() as counted:
-        memwatch.units.size(5 << 30)
+        memwatch.core.units.size(5 << 30)
         sorted([3, 1, 2], key=lambda one: -one)
 
     assert counted.calls >= 1

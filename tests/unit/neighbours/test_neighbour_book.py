@@ -7,14 +7,14 @@ import random
 import msgspec
 import pytest
 
-from memwatch.model import Absent
-from memwatch.neighbour_status import NeighbourStatus
-from memwatch.neighbours.book import HOLD_SECONDS, NeighbourBook
-from memwatch.neighbours.last_words import tell_last_words
-from memwatch.neighbours.machines import list_machines
-from memwatch.neighbours.neighbour import HOUR_BYTES, RECENT_BYTES, Failure, Neighbour
-from memwatch.neighbours.tick import HolderTick, PoolTick, Tick
-from memwatch.neighbours.tick_ring import TickRing
+from memwatch.core.model import Absent
+from memwatch.core.neighbour_status import NeighbourStatus
+from memwatch.monitor.neighbours.book import HOLD_SECONDS, NeighbourBook
+from memwatch.monitor.neighbours.last_words import tell_last_words
+from memwatch.monitor.neighbours.machines import list_machines
+from memwatch.monitor.neighbours.neighbour import HOUR_BYTES, RECENT_BYTES, Failure, Neighbour
+from memwatch.monitor.neighbours.tick import HolderTick, PoolTick, Tick
+from memwatch.monitor.neighbours.tick_ring import TickRing
 from support.fakes import FakeClock
 
 GIB = 1 << 30

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.backends.devices import compute_capacity
-from memwatch.events import Event
-from memwatch.model import Process
-from memwatch.neighbours.tick import MAX_BYTES, TickError, build_tick, decode_tick, encode_tick
-from memwatch.silences import Silence
-from memwatch.snapshot import Reason, Snapshot
+from memwatch.core.backends.devices import compute_capacity
+from memwatch.core.events import Event
+from memwatch.core.model import Process
+from memwatch.core.silences import Silence
+from memwatch.core.snapshot import Reason, Snapshot
+from memwatch.monitor.neighbours.tick import MAX_BYTES, TickError, build_tick, decode_tick, encode_tick
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from support.fakes import GIB

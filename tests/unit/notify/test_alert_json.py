@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.alerts.state import AlertState
-from memwatch.notify.sender import Sender
-from memwatch.notify.status import AlertRow, AlertView, alert_json, fires_in
+from memwatch.monitor.alerts.state import AlertState
+from memwatch.monitor.notify.sender import Sender
+from memwatch.monitor.notify.status import AlertRow, AlertView, alert_json, fires_in
 
 ROW = AlertRow("ram", "pressure.critical", "critical", "firing", 1.0, False, ())
 

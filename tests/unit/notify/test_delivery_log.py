@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.notify.outbox.delivery_log import MAX_DELIVERIES, Delivery, DeliveryLog
-from memwatch.notify.receiver import Receiver
+from memwatch.monitor.notify.outbox.delivery_log import MAX_DELIVERIES, Delivery, DeliveryLog
+from memwatch.monitor.notify.receiver import Receiver
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
 from support.webhook_samples import notice, put_notices, receiver

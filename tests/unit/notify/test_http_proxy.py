@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.notify.http_post import is_forbidden, parse_address
-from memwatch.notify.http_proxy import Proxy, is_on_this_machine, parse_proxy
-from memwatch.notify.webhook_payload import parse_endpoint
+from memwatch.monitor.notify.http_post import is_forbidden, parse_address
+from memwatch.monitor.notify.http_proxy import Proxy, is_on_this_machine, parse_proxy
+from memwatch.monitor.notify.webhook_payload import parse_endpoint
 from support.certificates import self_signed
 from support.http_proxy import BODY, LOGIN, port_of, post_to, proxying, trusting
 from support.webhook_receiver import dripping, garbage, raw_receiver, receiving, silent

@@ -8,19 +8,19 @@ from contextlib import contextmanager
 import pytest
 from msgspec.structs import replace
 
-from memwatch.alerts.rules import EVENTS
-from memwatch.alerts.state import AlertState, Notification
-from memwatch.clock import SystemClock
+from memwatch.core.clock import SystemClock
+from memwatch.core.snapshot import Level, Reason
+from memwatch.monitor.alerts.rules import EVENTS
+from memwatch.monitor.alerts.state import AlertState, Notification
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
+from memwatch.monitor.notify.manager import NotificationManager, build_test_notification
+from memwatch.monitor.notify.message_text import build_text, build_title
+from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox, ReceiverQueue
+from memwatch.monitor.notify.receiver import Receiver, Subscription
+from memwatch.monitor.notify.sender import Sender
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
-from memwatch.notify.manager import NotificationManager, build_test_notification
-from memwatch.notify.message_text import build_text, build_title
-from memwatch.notify.outbox.outbox import NewMessage, Outbox, ReceiverQueue
-from memwatch.notify.receiver import Receiver, Subscription
-from memwatch.notify.sender import Sender
-from memwatch.snapshot import Level, Reason
 from support.fakes import FakeClock
 from support.sample_snapshots import critical_gb10, hostile_names, simulated
 from support.waiting import wait_until

@@ -11,23 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.alerts.rules import AlertRules
-from memwatch.alerts.state import AlertState
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
-from memwatch.kernel_log import KernelLog, OomKill
-from memwatch.linux.cgroup_kills import CgroupKill, CgroupKills
-from memwatch.model import Quality, Share, ShareKind
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.kernel_log import KernelLog, OomKill
+from memwatch.core.linux.cgroup_kills import CgroupKill, CgroupKills
+from memwatch.core.model import Quality, Share, ShareKind
+from memwatch.core.silences import Silence
+from memwatch.core.snapshot import Kernel
+from memwatch.monitor.alerts.rules import AlertRules
+from memwatch.monitor.alerts.state import AlertState
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
+from memwatch.monitor.notify.manager import NotificationManager
+from memwatch.monitor.notify.outbox.outbox import Outbox
+from memwatch.monitor.notify.outbox.queue import Kind
+from memwatch.monitor.notify.receiver import Receiver, Subscription
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
-from memwatch.notify.manager import NotificationManager
-from memwatch.notify.outbox.outbox import Outbox
-from memwatch.notify.outbox.queue import Kind
-from memwatch.notify.receiver import Receiver, Subscription
-from memwatch.silences import Silence
-from memwatch.snapshot import Kernel
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.generated.choices import RandomChoices
 from support.webhook_samples import webhook_channel

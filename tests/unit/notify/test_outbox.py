@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.notify.outbox.open import FILE_NAME, open_outbox
-from memwatch.notify.outbox.outbox import NewMessage, Outbox
-from memwatch.notify.outbox.queue import Kind
-from memwatch.notify.outbox.rows import Batch, checksum, value_row
-from memwatch.notify.receiver import Receiver, Subscription
+from memwatch.monitor.notify.outbox.open import FILE_NAME, open_outbox
+from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox
+from memwatch.monitor.notify.outbox.queue import Kind
+from memwatch.monitor.notify.outbox.rows import Batch, checksum, value_row
+from memwatch.monitor.notify.receiver import Receiver, Subscription
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
 from support.webhook_samples import QueuedReceiver, ids, new_receiver, notice, put_notices, webhook_channel

@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from memwatch.notify.channel import WebhookChannel
-from memwatch.notify.http_post import Poster
-from memwatch.notify.outbox.outbox import NewMessage, Outbox
-from memwatch.notify.outbox.queue import Kind
-from memwatch.notify.outbox.rows import Batch
-from memwatch.notify.receiver import Receiver
-from memwatch.notify.webhook_payload import parse_endpoint, parse_secret
-from memwatch.runtime.worker import ThreadState
+from memwatch.core.runtime.worker import ThreadState
+from memwatch.monitor.notify.channel import WebhookChannel
+from memwatch.monitor.notify.http_post import Poster
+from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox
+from memwatch.monitor.notify.outbox.queue import Kind
+from memwatch.monitor.notify.outbox.rows import Batch
+from memwatch.monitor.notify.receiver import Receiver
+from memwatch.monitor.notify.webhook_payload import parse_endpoint, parse_secret
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_receiver import raw_receiver, silent
 from support.webhook_samples import SECRET

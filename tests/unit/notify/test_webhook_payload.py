@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from standardwebhooks.webhooks import Webhook
 
-from memwatch.model import Absent, Process
-from memwatch.notify.alertmanager import alert_json
-from memwatch.notify.message_text import build_text, build_title
-from memwatch.notify.sender import Sender
-from memwatch.notify.webhook_payload import (
+from memwatch.core.model import Absent, Process
+from memwatch.core.snapshot import Level, Reason
+from memwatch.monitor.notify.alertmanager import alert_json
+from memwatch.monitor.notify.message_text import build_text, build_title
+from memwatch.monitor.notify.sender import Sender
+from memwatch.monitor.notify.webhook_payload import (
     MAX_BODY_BYTES,
     TEXT_LENGTHS,
     build_body,
@@ -24,7 +25,6 @@ from memwatch.notify.webhook_payload import (
     parse_secret,
     sign,
 )
-from memwatch.snapshot import Level, Reason
 from memwatchd.settings.labels import MAX_LABELS, MAX_VALUE_LENGTH
 from support.sample_snapshots import calm_workstation, container_with_limit, critical_gb10
 from support.waiting import wait_until

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.events import Event
-from memwatch.history.tiers import Bucket
-from memwatch.snapshot import Level
+from memwatch.core.events import Event
+from memwatch.core.snapshot import Level
+from memwatch.monitor.history.tiers import Bucket
 from memwatch_web.pages.annotations import (
     MAX_ANNOTATIONS,
     Annotation,

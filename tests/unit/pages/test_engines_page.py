@@ -8,10 +8,10 @@ from itertools import islice
 import pytest
 from msgspec.structs import replace
 
-from memwatch.engines.records import Engine
-from memwatch.model import Absent
-from memwatch.render.json import engines_json, snapshot_json
-from memwatch.snapshot import Snapshot
+from memwatch.core.engines.records import Engine
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.render.json import engines_json, snapshot_json
 from memwatch_web.api.schema import Engine as EngineSchema
 from memwatch_web.api.schema import Snapshot as SnapshotSchema
 from memwatch_web.pages.renderer import Pages

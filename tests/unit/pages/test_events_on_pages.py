@@ -7,8 +7,8 @@ import re
 
 from msgspec.structs import replace
 
-from memwatch.events import EventLog
-from memwatch.snapshot import Level, Pressure, Reason
+from memwatch.core.events import EventLog
+from memwatch.core.snapshot import Level, Pressure, Reason
 from memwatch_web.pages.renderer import Pages
 from support.sample_snapshots import calm_workstation
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.model import Absent
-from memwatch.processes.growth import ProcessGrowth
-from memwatch.render.memory_map import build_maps
-from memwatch.snapshot import Level, Pressure, Snapshot
+from memwatch.core.model import Absent
+from memwatch.core.processes.growth import ProcessGrowth
+from memwatch.core.snapshot import Level, Pressure, Snapshot
+from memwatch.monitor.render.memory_map import build_maps
 from memwatch_web.pages.gpu_grid import arrange, build_cells, split_gpus
 from memwatch_web.pages.top_holders import MAX_HOLDERS, find_top_holders, sort_places, sum_devices
 from support.sample_parts import GIB, vram

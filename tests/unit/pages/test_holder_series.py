@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.history.all_series import AllSeries
-from memwatch.history.holder_history import HolderHistory
-from memwatch.history.tiers import History
-from memwatch.model import Absent, Process
-from memwatch.owners import sum_owners
+from memwatch.core.model import Absent, Process
+from memwatch.core.owners import sum_owners
+from memwatch.monitor.history.all_series import AllSeries
+from memwatch.monitor.history.holder_history import HolderHistory
+from memwatch.monitor.history.tiers import History
 from memwatch_web.pages.charts import build_charts
 from memwatch_web.pages.process_page import find_owner_series, find_series
 from support.sample_snapshots import critical_gb10

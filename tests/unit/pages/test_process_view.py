@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.model import Absent, Process
-from memwatch.processes.growth import GrowthTracker
-from memwatch.processes.leaks import LeakRules
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Absent, Process
+from memwatch.core.processes.growth import GrowthTracker
+from memwatch.core.processes.leaks import LeakRules
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.pages.process_view import ProcessView, build_process_view, draw_sizes, round_up
 from memwatch_web.pages.renderer import Pages
 from support.sample_snapshots import critical_gb10, hostile_names

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.model import Absent, Process
-from memwatch.processes.growth import GrowthTracker
-from memwatch.processes.leaks import LeakRules
-from memwatch.render import words as wording
+from memwatch.core.model import Absent, Process
+from memwatch.core.processes.growth import GrowthTracker
+from memwatch.core.processes.leaks import LeakRules
+from memwatch.monitor.render import words as wording
 from memwatch_web.pages.process_list import ListView
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader, read

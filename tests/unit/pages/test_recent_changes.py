@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.history.all_series import AllSeries
-from memwatch.history.holder_history import HolderHistory
-from memwatch.history.series import collect_figures
-from memwatch.history.tiers import History
-from memwatch.processes.growth import ProcessGrowth
-from memwatch.snapshot import Snapshot, Swap
+from memwatch.core.processes.growth import ProcessGrowth
+from memwatch.core.snapshot import Snapshot, Swap
+from memwatch.monitor.history.all_series import AllSeries
+from memwatch.monitor.history.holder_history import HolderHistory
+from memwatch.monitor.history.series import collect_figures
+from memwatch.monitor.history.tiers import History
 from memwatch_web.pages.recent_changes import Change, find_changes
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.model import Absent, Pool, PoolKind, Quality, Thresholds
-from memwatch.pressure.rules import PressureRules
-from memwatch.render.summary import compute_headroom
-from memwatch.snapshot import Snapshot, Swap
+from memwatch.core.model import Absent, Pool, PoolKind, Quality, Thresholds
+from memwatch.core.snapshot import Snapshot, Swap
+from memwatch.monitor.pressure.rules import PressureRules
+from memwatch.monitor.render.summary import compute_headroom
 from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.template_environment import shared_environment
 from support.html_reader import Reader, read

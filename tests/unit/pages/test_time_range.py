@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.history.tier import TierSpec
-from memwatch.history.tiers import TIER_SPECS
+from memwatch.monitor.history.tier import TierSpec
+from memwatch.monitor.history.tiers import TIER_SPECS
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.time_range import (
     MAX_SECONDS,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.alerts.engine_rules import describe_full, is_full
-from memwatch.alerts.rules import AlertRules, evaluate_rules
-from memwatch.engines.records import Engine
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.core.engines.records import Engine
+from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.core.snapshot import Machine, SelfUsage, Snapshot
+from memwatch.monitor.alerts.engine_rules import describe_full, is_full
+from memwatch.monitor.alerts.rules import AlertRules, evaluate_rules
 from memwatch.planning.engine_advice import advise, find_pool
-from memwatch.snapshot import Machine, SelfUsage, Snapshot
 
 GIB = 1 << 30
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.model import Absent, Share, ShareKind
+from memwatch.core.model import Absent, Share, ShareKind
+from memwatch.core.snapshot import Snapshot
 from memwatch.planning.demand import Demand
 from memwatch.planning.fit import compute_fit, find_split
-from memwatch.snapshot import Snapshot
 from support.fakes import GIB
 from support.gpu_cards import cards
 from support.sample_parts import MEASURED

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.model import Absent
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Snapshot
 from memwatch.planning.fit import compute_fit
-from memwatch.snapshot import Snapshot
 from support.fakes import GIB
 from support.gpu_cards import cards
 

@@ -11,7 +11,7 @@ import memwatch
 
 PACKAGE = Path(memwatch.__file__).parent
 # `served_child` opens the folders of the process itself.
-ONLY = {"planning/model_file.py", "linux/user_files.py", "planning/served_child.py"}
+ONLY = {"planning/model_file.py", "core/linux/user_files.py", "planning/served_child.py"}
 OPENERS = frozenset({"open", "read_bytes", "read_text", "stat", "lstat", "os.open", "os.stat", "os.access"})
 PLANNER = sorted(f"planning/{path.name}" for path in (PACKAGE / "planning").glob("*.py"))
 
@@ -26,7 +26,7 @@ def calls_in(source: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("module", ["linux/model_files.py", *PLANNER])
+@pytest.mark.parametrize("module", ["core/linux/model_files.py", *PLANNER])
 def test_planner_opens_files_by_one_function(module: str) -> None:
     assert module in ONLY or not calls_in((PACKAGE / module).read_text("utf-8")) & OPENERS
 

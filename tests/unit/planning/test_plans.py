@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.model import Absent
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import describe_config
 from memwatch.planning.demand import Demand
@@ -17,7 +18,6 @@ from memwatch.planning.huggingface import parse_config
 from memwatch.planning.request import Use, compute_checkpoint_need, list_reductions
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
-from memwatch.snapshot import Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from scripts.published_models import MODELS

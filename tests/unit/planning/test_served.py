@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from memwatch.engines.records import Cache
-from memwatch.model import Absent, Quality
+from memwatch.core.engines.records import Cache
+from memwatch.core.model import Absent, Quality
 from memwatch.planning.served import ServedModel, read_served, size_model, size_served
 from support.recent_models import DEEPSEEK_V4_FLASH, GEMMA_4_31B, QWEN3_5_35B
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.engines.records import Cache
+from memwatch.core.engines.records import Cache
 from memwatch.planning.checkpoint import describe_config
 from memwatch.planning.config_keys import UnknownFamilyError
 from memwatch.planning.gguf_shape import parse_shape

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from memwatch.model import Pool, PoolKind, Process, Share, ShareKind
+from memwatch.core.model import Pool, PoolKind, Process, Share, ShareKind
+from memwatch.core.snapshot import Machine, Snapshot
 from memwatch.planning.unit_files import RULE_FILE, build_unit_files, find_other_holders
-from memwatch.snapshot import Machine, Snapshot
 from support.sample_parts import MEASURED, process, snapshot, vram
 
 GIB = 1 << 30

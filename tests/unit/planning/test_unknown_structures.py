@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.model import Absent
+from memwatch.core.model import Absent
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import Checkpoint, describe_config, read_checkpoint
 from memwatch.planning.gguf_shape import parse_file

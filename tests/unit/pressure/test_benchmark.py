@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from memwatch.model import Absent
-from memwatch.snapshot import Level, Pressure
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Level, Pressure
 from scripts.pressure_benchmark import forecast_table, problems, rules_table, trace_page
 from support.paths import ROOT
 from support.trace_file import Trace, load_trace

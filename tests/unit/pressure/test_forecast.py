@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.pressure.forecast import (
+from memwatch.monitor.pressure.forecast import (
     FAR,
     FAST,
     NEAR,

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.model import Thresholds
-from memwatch.pressure.hysteresis import LevelState, base_level, update_level, use_reason
-from memwatch.pressure.inputs import Target
-from memwatch.pressure.rules import PressureRules, TargetRules
-from memwatch.snapshot import Level
+from memwatch.core.model import Thresholds
+from memwatch.core.snapshot import Level
+from memwatch.monitor.pressure.hysteresis import LevelState, base_level, update_level, use_reason
+from memwatch.monitor.pressure.inputs import Target
+from memwatch.monitor.pressure.rules import PressureRules, TargetRules
 
 RULES = PressureRules()
 

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.kernel_log import KernelLog, OomKill
-from memwatch.linux.cgroup_kills import CgroupKill, CgroupKills
-from memwatch.model import Absent
-from memwatch.pressure.oom_kills import (
+from memwatch.core.kernel_log import KernelLog, OomKill
+from memwatch.core.linux.cgroup_kills import CgroupKill, CgroupKills
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Kernel
+from memwatch.monitor.pressure.oom_kills import (
     GRACE_SECONDS,
     NewKills,
     OomKillCount,
     RamShortage,
     count_new_kills,
 )
-from memwatch.snapshot import Kernel
 
 
 def log_of(kills: int) -> KernelLog:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
-from memwatch.kernel_log import OomKill
-from memwatch.model import (
+from memwatch.core.kernel_log import OomKill
+from memwatch.core.model import (
     Absent,
     Architecture,
     Bytes,
@@ -22,14 +22,14 @@ from memwatch.model import (
     ShareKind,
     Thresholds,
 )
-from memwatch.pressure.forecast import Forecast
-from memwatch.pressure.inputs import PressureInputs, Target, build_targets, find_node_pools
-from memwatch.pressure.judge import JudgeState, is_near_the_end, judge
-from memwatch.pressure.oom_kills import NewKills
-from memwatch.pressure.resident import Resident
-from memwatch.pressure.rules import PressureRules, TargetRules
-from memwatch.pressure.signals import full_in
-from memwatch.snapshot import CgroupPressure, Kernel, Level, Node, Swap
+from memwatch.core.snapshot import CgroupPressure, Kernel, Level, Node, Swap
+from memwatch.monitor.pressure.forecast import Forecast
+from memwatch.monitor.pressure.inputs import PressureInputs, Target, build_targets, find_node_pools
+from memwatch.monitor.pressure.judge import JudgeState, is_near_the_end, judge
+from memwatch.monitor.pressure.oom_kills import NewKills
+from memwatch.monitor.pressure.resident import Resident
+from memwatch.monitor.pressure.rules import PressureRules, TargetRules
+from memwatch.monitor.pressure.signals import full_in
 from support.pressure_verdicts import GIB, MIB, RULES, psi, ram, run, signals
 
 

@@ -9,17 +9,17 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from memwatch import units
-from memwatch.client.terminal.frame import View, header_of
-from memwatch.client.terminal.moment import Moment
-from memwatch.client.terminal.state import State
-from memwatch.client.terminal.style import clip_line, plain
-from memwatch.model import Absent
-from memwatch.pressure.signals import PAST
-from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.render.status_line import build_status_line
-from memwatch.render.summary import build_sentence, build_title
-from memwatch.snapshot import Level, Pressure, Snapshot
+from memwatch.cli.terminal.frame import View, header_of
+from memwatch.cli.terminal.moment import Moment
+from memwatch.cli.terminal.state import State
+from memwatch.cli.terminal.style import clip_line, plain
+from memwatch.core import units
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Level, Pressure, Snapshot
+from memwatch.monitor.pressure.signals import PAST
+from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.status_line import build_status_line
+from memwatch.monitor.render.summary import build_sentence, build_title
 from support.sample_snapshots import calm_workstation
 from support.trace_file import load_trace
 from support.trace_replay import replay

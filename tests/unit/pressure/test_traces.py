@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.meminfo import Collector as Meminfo
-from memwatch.collectors.psi import Collector as Psi
-from memwatch.collectors.vmstat import Collector as Vmstat
-from memwatch.linux.files import Roots
-from memwatch.model import find_system_ram
-from memwatch.snapshot import Swap
+from memwatch.core.collectors.meminfo import Collector as Meminfo
+from memwatch.core.collectors.psi import Collector as Psi
+from memwatch.core.collectors.vmstat import Collector as Vmstat
+from memwatch.core.linux.files import Roots
+from memwatch.core.model import find_system_ram
+from memwatch.core.snapshot import Swap
 from support.trace_file import TraceError, load_trace, parse_trace
 from support.trace_replay import Machine
 from support.trace_score import FOLDER

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.allocators import AllocatorReport
-from memwatch.processes.allocator_reports import (
+from memwatch.core.allocators import AllocatorReport
+from memwatch.core.processes.allocator_reports import (
     AllocatorReports,
     ReportRejectedError,
     find_gpu,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memwatch.model import Process
-from memwatch.processes.growth import GrowthTracker
-from memwatch.processes.leaks import LeakRules
+from memwatch.core.model import Process
+from memwatch.core.processes.growth import GrowthTracker
+from memwatch.core.processes.leaks import LeakRules
 
 GIB = 1 << 30
 

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.collectors.base import CollectorEntry
-from memwatch.findings import Findings
-from memwatch.model import Absent, Process
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.model import Absent, Process
+from memwatch.core.processes.growth import GrowthTracker
+from memwatch.core.processes.leaks import LeakRules, LeakSuspect, find_suspect
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Sampler
-from memwatch.processes.growth import GrowthTracker
-from memwatch.processes.leaks import LeakRules, LeakSuspect, find_suspect
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 
 MIB = 1 << 20

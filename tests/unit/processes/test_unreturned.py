@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Process, Quality
-from memwatch.processes.unreturned import MAX_GAP_SECONDS, ReturnChanges, ReturnTracker
-from memwatch.snapshot import ProcessScan, Snapshot
+from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Process, Quality
+from memwatch.core.processes.unreturned import MAX_GAP_SECONDS, ReturnChanges, ReturnTracker
+from memwatch.core.snapshot import ProcessScan, Snapshot
 from support.fakes import GIB
 from support.sample_snapshots import discrete_gpu, many_owners
 

@@ -13,15 +13,15 @@ from typing import get_args
 import pytest
 from prometheus_client import generate_latest
 
-from memwatch.events import Event
-from memwatch.kernel_log import KernelLog
-from memwatch.model import Absent
+from memwatch.core.events import Event
+from memwatch.core.kernel_log import KernelLog
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Node, Snapshot
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
+from memwatch.monitor.neighbours.tick import MAX_BYTES, build_tick, decode_tick, encode_tick
+from memwatch.monitor.render.json import snapshot_json
 from memwatch.monitor.rules import MonitorRules
-from memwatch.neighbours.tick import MAX_BYTES, build_tick, decode_tick, encode_tick
-from memwatch.render.json import snapshot_json
-from memwatch.snapshot import Node, Snapshot
 from memwatch_web.metrics.families import Exporter
 from memwatchd.recording import demos
 from memwatchd.recording.frames import open_recording, read_frames

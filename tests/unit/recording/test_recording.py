@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.allocators import AllocatorReport
-from memwatch.kernel_log import DriverError, KernelLog, OomKill
-from memwatch.leases import Lease
+from memwatch.core.allocators import AllocatorReport
+from memwatch.core.kernel_log import DriverError, KernelLog, OomKill
+from memwatch.core.leases import Lease
+from memwatch.core.model import Absent, Process
+from memwatch.core.snapshot import CollectorStatus, Machine
 from memwatch.library.machine_record import decode_machine
-from memwatch.model import Absent, Process
 from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
+from memwatch.monitor.recording.file_format import RecordingFile
+from memwatch.monitor.recording.redact import Redactor
+from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.json_decode import SnapshotDecodeError, snapshot_from
 from memwatch.monitor.rules import MonitorRules
-from memwatch.recording.file_format import RecordingFile
-from memwatch.recording.redact import Redactor
-from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.render.json_decode import SnapshotDecodeError, snapshot_from
-from memwatch.snapshot import CollectorStatus, Machine
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import Player, ReplayClock, ReplaySleep, play_through
 from support.fakes import GIB

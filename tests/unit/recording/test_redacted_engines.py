@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memwatch.engines.records import Engine
-from memwatch.recording.redact import Redactor
-from memwatch.render.json import record_json
+from memwatch.core.engines.records import Engine
+from memwatch.monitor.recording.redact import Redactor
+from memwatch.monitor.render.json import record_json
 
 
 def test_redacted_server_keeps_its_sizes_and_no_names() -> None:

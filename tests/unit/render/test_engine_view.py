@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.engines.records import Engine
-from memwatch.model import Absent
-from memwatch.render.engine_view import Drawn, describe_engine, draw_parts, engine_of, engines_in, list_parts
+from memwatch.core.engines.records import Engine
+from memwatch.core.model import Absent
+from memwatch.monitor.render.engine_view import (
+    Drawn,
+    describe_engine,
+    draw_parts,
+    engine_of,
+    engines_in,
+    list_parts,
+)
 
 GIB = 1 << 30
 ENGINE = Engine(

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.client.check import judge
-from memwatch.client.status import render_lines
-from memwatch.client.terminal.frame import View
-from memwatch.client.terminal.moment import Moment
-from memwatch.client.terminal.pages import render
-from memwatch.client.terminal.state import State
-from memwatch.client.terminal.style import plain
-from memwatch.history.disk.last_run import build_unclean_shutdown
-from memwatch.history.notable_ticks import build_tick
-from memwatch.incidents.unclean import explain_end
-from memwatch.render import words
-from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.snapshot import LEVEL_WORDS, Level, Snapshot
+from memwatch.cli.check import judge
+from memwatch.cli.status import render_lines
+from memwatch.cli.terminal.frame import View
+from memwatch.cli.terminal.moment import Moment
+from memwatch.cli.terminal.pages import render
+from memwatch.cli.terminal.state import State
+from memwatch.cli.terminal.style import plain
+from memwatch.core.snapshot import LEVEL_WORDS, Level, Snapshot
+from memwatch.monitor.history.disk.last_run import build_unclean_shutdown
+from memwatch.monitor.history.notable_ticks import build_tick
+from memwatch.monitor.incidents.unclean import explain_end
+from memwatch.monitor.render import words
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatch_web.pages.renderer import Pages
 from memwatchd.wiring import render_status
 from support.html_reader import Reader

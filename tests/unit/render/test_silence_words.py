@@ -10,22 +10,22 @@ from datetime import datetime, timezone
 import pytest
 from msgspec.structs import replace
 
-from memwatch.client.status import render_lines as status_lines
-from memwatch.client.terminal.frame import View
-from memwatch.client.terminal.moment import Moment
-from memwatch.client.terminal.pages import render
-from memwatch.client.terminal.past import past_snapshot
-from memwatch.client.terminal.state import State
-from memwatch.client.terminal.style import line_cells, plain
-from memwatch.client.tree import render_lines as tree_lines
-from memwatch.pressure.rules import PressureRules
-from memwatch.recording.redact import Redactor
-from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.render.silence_words import build_notices, find_widest, notice_lines, until_utc
-from memwatch.render.status_line import build_status_line
-from memwatch.render.summary import build_latest
-from memwatch.silences import Silence
-from memwatch.snapshot import Snapshot
+from memwatch.cli.status import render_lines as status_lines
+from memwatch.cli.terminal.frame import View
+from memwatch.cli.terminal.moment import Moment
+from memwatch.cli.terminal.pages import render
+from memwatch.cli.terminal.past import past_snapshot
+from memwatch.cli.terminal.state import State
+from memwatch.cli.terminal.style import line_cells, plain
+from memwatch.cli.tree import render_lines as tree_lines
+from memwatch.core.silences import Silence
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.pressure.rules import PressureRules
+from memwatch.monitor.recording.redact import Redactor
+from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.silence_words import build_notices, find_widest, notice_lines, until_utc
+from memwatch.monitor.render.status_line import build_status_line
+from memwatch.monitor.render.summary import build_latest
 from memwatchd.wiring import render_status
 from support.sample_snapshots import SAMPLES, critical_gb10
 

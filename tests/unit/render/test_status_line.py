@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.events import Event
-from memwatch.kernel_log import OomKill
-from memwatch.model import Absent
-from memwatch.pressure.hysteresis import LevelState, describe_hold
-from memwatch.pressure.judge import HeldSignal, add_age
-from memwatch.pressure.rules import PressureRules
-from memwatch.pressure.signals import Signal
-from memwatch.processes.growth import ProcessGrowth
-from memwatch.render.status_line import build_status_line, find_grower
-from memwatch.render.summary import build_sentence
-from memwatch.snapshot import Level, Pressure, Reason, Snapshot
+from memwatch.core.events import Event
+from memwatch.core.kernel_log import OomKill
+from memwatch.core.model import Absent
+from memwatch.core.processes.growth import ProcessGrowth
+from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
+from memwatch.monitor.pressure.hysteresis import LevelState, describe_hold
+from memwatch.monitor.pressure.judge import HeldSignal, add_age
+from memwatch.monitor.pressure.rules import PressureRules
+from memwatch.monitor.pressure.signals import Signal
+from memwatch.monitor.render.status_line import build_status_line, find_grower
+from memwatch.monitor.render.summary import build_sentence
 from support.sample_parts import GIB, vram
 from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server, unknown_figures
 

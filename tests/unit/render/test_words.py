@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch import units
-from memwatch.model import Absent
-from memwatch.render import words as wording
-from memwatch.snapshot import Level, Pressure, Reason
+from memwatch.core import units
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Level, Pressure, Reason
+from memwatch.monitor.render import words as wording
 
 GIB = 1 << 30
 

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from memwatch.collectors.base import CollectorEntry
-from memwatch.linux.files import ParseError
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.linux.files import ParseError
 from memwatch.monitor.collector_runner import CollectorRunner
 from support.fakes import FakeClock, FakeCollector
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.runtime.own_files import ForeignFileError, free_name, open_own, why_foreign
+from memwatch.core.runtime.own_files import ForeignFileError, free_name, open_own, why_foreign
 
 OTHER_UID = 65534
 

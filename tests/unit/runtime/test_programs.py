@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.runtime.programs import Program, find_program, safe_search_path
+from memwatch.core.runtime.programs import Program, find_program, safe_search_path
 from support.forked import call_in_child
 from support.other_user import CAN_SWITCH, become_other
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.linux.user_files import UserFiles, UserPath, as_owner, find_owner
-from memwatch.runtime.regular_file import READ, NotRegularError, open_in_root, open_regular, read_regular
+from memwatch.core.linux.user_files import UserFiles, UserPath, as_owner, find_owner
+from memwatch.core.runtime.regular_file import READ, NotRegularError, open_in_root, open_regular, read_regular
 from support.forked import OPENAT2, call_in_child, refuse_call
 from support.other_user import CAN_SWITCH, OTHER_UID, become_other
 

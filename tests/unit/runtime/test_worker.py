@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from memwatch.runtime.worker import Worker
+from memwatch.core.runtime.worker import Worker
 from support.thread_limit import no_threads
 from support.waiting import MAX_WAIT_SECONDS
 

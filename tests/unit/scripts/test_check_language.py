@@ -202,7 +202,7 @@ def test_commit_that_keeps_the_rules_is_not_found(message: str) -> None:
 @pytest.mark.parametrize(
     ("path", "checked"),
     [
-        ("daemon/memwatch/model.py", True),
+        ("daemon/memwatch/core/model.py", True),
         ("Makefile", True),
         (".ci/run", True),
         ("systemd/memwatchd.toml", True),

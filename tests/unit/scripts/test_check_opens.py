@@ -7,7 +7,7 @@ import pytest
 from scripts.check_opens import PLACES, READERS, Open, check, find_opens, read_table, sources
 from support.paths import ROOT
 
-MODULE = "daemon/memwatch/collectors/engines.py"
+MODULE = "daemon/memwatch/core/collectors/engines.py"
 FOUND = [
     "open(path)",
     "Path(path).read_bytes()",
@@ -42,8 +42,8 @@ IMPORTS = """import ctypes, os, sqlite3, subprocess
 import os as osmodule
 from os import listdir
 from pathlib import Path
-from memwatch.linux import files
-from memwatch.linux.files import read_once
+from memwatch.core.linux import files
+from memwatch.core.linux.files import read_once
 """
 
 
@@ -66,7 +66,7 @@ def test_annotation_is_no_open() -> None:
 
 
 @pytest.mark.parametrize("planted", ["read_once(Path(command[1]))", "open(os.readlink(f'/proc/{pid}/cwd'))"])
-@pytest.mark.parametrize("module", ["daemon/memwatch/collectors/meminfo.py", "daemon/memwatch/units.py"])
+@pytest.mark.parametrize("module", ["daemon/memwatch/core/collectors/meminfo.py", "daemon/memwatch/core/units.py"])
 def test_planted_open_is_found_in_any_module(module: str, planted: str) -> None:
     """Also in one that opens files of the kernel."""
     text = (ROOT / module).read_text("utf-8")
@@ -77,7 +77,7 @@ def test_planted_open_is_found_in_any_module(module: str, planted: str) -> None:
     text += f"\n\n{IMPORTS}\n\ndef planted(command, pid):\n    return {planted}\n"
     first, *places = check(find_opens(module, text), table)
     assert first.startswith(f"{module}: ")
-    assert "a path that another user's process names needs memwatch.linux.user_files" in first
+    assert "a path that another user's process names needs memwatch.core.linux.user_files" in first
     assert any(planted in place for place in places)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatch
 from pathlib import Path
 
-from memwatch.listing import LISTS
+from memwatch.core.listing import LISTS
 from scripts.list_limits import KINDS, find_limits, read_table
 
 

@@ -57,7 +57,7 @@ def test_default_of_an_expression_is_recognized(source: str, expected: bool) -> 
     ],
 )
 def test_value_after_an_error_is_recognized(kind: str, value: str, count: int, tmp_path: Path) -> None:
-    file = tmp_path / "daemon/memwatch/linux/new.py"
+    file = tmp_path / "daemon/memwatch/core/linux/new.py"
     file.parent.mkdir(parents=True)
     file.write_text(
         f"def read():\n    try:\n        return open('x')\n    except {kind}:\n        return {value}\n"

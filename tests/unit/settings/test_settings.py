@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.render.json import to_bytes
+from memwatch.monitor.render.json import to_bytes
 from memwatchd.settings.channels import CHANNELS
 from memwatchd.settings.diff import describe_changes, flat
 from memwatchd.settings.environment import variables

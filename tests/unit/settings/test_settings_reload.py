@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from memwatch.options import Section
+from memwatch.core.options import Section
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.recording.demos import path_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memwatch.options import InvalidValueError, Size, duration_text, parse_duration, parse_size
+from memwatch.core.options import InvalidValueError, Size, duration_text, parse_duration, parse_size
 from memwatchd.settings.values import TcpAddress, UnixAddress, parse_address
 
 

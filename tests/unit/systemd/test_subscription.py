@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.snapshot import Level
+from memwatch.core.snapshot import Level
 from memwatchd.systemd.subscription import (
     MAX_REQUEST_BYTES,
     REPEAT_SECONDS,

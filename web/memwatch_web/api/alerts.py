@@ -8,9 +8,9 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memwatch.alerts.rules import EVENTS
-from memwatch.notify.manager import SilenceLimitError
-from memwatch.silences import MAX_SECONDS, MAX_SILENCES, MIN_SECONDS
+from memwatch.core.silences import MAX_SECONDS, MAX_SILENCES, MIN_SECONDS
+from memwatch.monitor.alerts.rules import EVENTS
+from memwatch.monitor.notify.manager import SilenceLimitError
 from memwatch_web.api.services import Services
 from memwatch_web.api.views import silences
 from memwatch_web.asgi.caller import caller_of

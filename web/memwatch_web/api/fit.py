@@ -8,8 +8,8 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from memwatch.monitor.render.json import fit_json
 from memwatch.planning.sizes import InvalidInputError
-from memwatch.render.json import fit_json
 from memwatch_web.api.fit_request import FitRequest
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError

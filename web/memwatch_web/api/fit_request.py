@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.launch import select_engines
@@ -16,7 +17,6 @@ from memwatch.planning.request import DEFAULT_CONTEXT, Use
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
 from memwatch.planning.transformer import Biases, Transformer
-from memwatch.snapshot import Snapshot
 from memwatch_web.api.image_request import ImageRequest
 
 

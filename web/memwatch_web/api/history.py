@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from starlette.responses import Response
 
-from memwatch.helper.codec import DecodeError
-from memwatch.history.all_series import AllSeries
-from memwatch.history.notable_ticks import NotableTick, unpack
-from memwatch.history.series import unit_of
-from memwatch.history.tiers import Bucket
+from memwatch.core.helper.codec import DecodeError
+from memwatch.monitor.history.all_series import AllSeries
+from memwatch.monitor.history.notable_ticks import NotableTick, unpack
+from memwatch.monitor.history.series import unit_of
+from memwatch.monitor.history.tiers import Bucket
 from memwatch.monitor.loop import Monitor
-from memwatch.render import json as as_json
-from memwatch.render.json import JSON_TYPE
+from memwatch.monitor.render import json as as_json
+from memwatch.monitor.render.json import JSON_TYPE
 from memwatch_web.api.history_csv import build_file_name, render_csv
 from memwatch_web.api.history_parameters import MAX_JITTER_SECONDS, parse_names, span
 from memwatch_web.api.services import Services

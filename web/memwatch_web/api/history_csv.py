@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from memwatch.render.json import rfc3339
+from memwatch.monitor.render.json import rfc3339
 
 FIGURES = ("min", "avg", "max")
 

@@ -6,7 +6,7 @@ import math
 import re
 from datetime import datetime, timezone
 
-from memwatch.history.all_series import AllSeries
+from memwatch.monitor.history.all_series import AllSeries
 from memwatch.monitor.loop import Monitor
 from memwatch_web.asgi.problems import ProblemError
 

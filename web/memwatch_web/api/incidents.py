@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 from starlette.responses import Response
 
-from memwatch.incidents.incident_json import incident_json
+from memwatch.monitor.incidents.incident_json import incident_json
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
 

@@ -11,10 +11,10 @@ from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memwatch.allocators import AllocatorReport
-from memwatch.model import Absent, Device
-from memwatch.printable import printable
-from memwatch.processes.allocator_reports import MAX_REPORTS, ReportRejectedError, find_gpu
+from memwatch.core.allocators import AllocatorReport
+from memwatch.core.model import Absent, Device
+from memwatch.core.printable import printable
+from memwatch.core.processes.allocator_reports import MAX_REPORTS, ReportRejectedError, find_gpu
 from memwatch_web.api.programs import Count, Pid, RequestBody, refuse_foreign_process
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from memwatch.backends.model import Backends
-from memwatch.doctor.model import Examination
-from memwatch.model import Absent, Process
-from memwatch.processes.pss import Pss
-from memwatch.snapshot import Snapshot
+from memwatch.core.backends.model import Backends
+from memwatch.core.model import Absent, Process
+from memwatch.core.processes.pss import Pss
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.doctor.model import Examination
 from memwatch_web.asgi.single_flight import SingleFlight
 
 

@@ -9,9 +9,9 @@ from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memwatch.leases import MAX_NAME_LENGTH, MAX_SECONDS, MIN_SECONDS
+from memwatch.core.leases import MAX_NAME_LENGTH, MAX_SECONDS, MIN_SECONDS
 from memwatch.monitor.lease_book import LeaseRefusedError, LeaseRequest
-from memwatch.render.json import lease_json
+from memwatch.monitor.render.json import lease_json
 from memwatch_web.api.programs import MAX_BYTES, Count, Pid, RequestBody, refuse_foreign_process
 from memwatch_web.api.services import Services
 from memwatch_web.api.views import leases

@@ -6,10 +6,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from memwatch.model import Absent
-from memwatch.neighbours.machines import Machine
-from memwatch.neighbours.tick import HolderTick, Tick
-from memwatch.render.json import known
+from memwatch.core.model import Absent
+from memwatch.monitor.neighbours.machines import Machine
+from memwatch.monitor.neighbours.tick import HolderTick, Tick
+from memwatch.monitor.render.json import known
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
 

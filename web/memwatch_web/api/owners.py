@@ -9,9 +9,9 @@ from typing import Annotated
 from msgspec import Meta
 from starlette.responses import Response
 
-from memwatch.owners import OWNER_KINDS, OwnerKind
-from memwatch.processes.pss import PssError
-from memwatch.render import json as as_json
+from memwatch.core.owners import OWNER_KINDS, OwnerKind
+from memwatch.core.processes.pss import PssError
+from memwatch.monitor.render import json as as_json
 from memwatch_web.api.history_parameters import instant, refuse_before_1970
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from memwatch.snapshot import LevelWord
+from memwatch.core.snapshot import LevelWord
 from memwatch_web.api.schema_base import Answer, Figures, Reason
 from memwatch_web.api.schema_kernel import (
     CgroupPressure,

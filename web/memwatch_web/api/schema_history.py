@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from memwatch.snapshot import LevelWord
+from memwatch.core.snapshot import LevelWord
 from memwatch_web.api.schema_base import Answer, Figures, Reason
 
 

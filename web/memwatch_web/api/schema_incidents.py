@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from memwatch.incidents.records import KillerKind
+from memwatch.monitor.incidents.records import KillerKind
 from memwatch_web.api.schema_base import Answer
 
 

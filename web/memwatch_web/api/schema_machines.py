@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from memwatch.snapshot import LevelOrUnknown
+from memwatch.core.snapshot import LevelOrUnknown
 from memwatch_web.api.schema_base import Answer, Figures
 
 

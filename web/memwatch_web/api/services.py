@@ -10,17 +10,17 @@ from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memwatch.events import Event, EventLog
+from memwatch.core.events import Event, EventLog
+from memwatch.core.printable import printable
+from memwatch.core.silences import Silence
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.loop import Monitor
-from memwatch.neighbours.book import NeighbourBook
-from memwatch.neighbours.machines import Machine, list_machines
-from memwatch.neighbours.tick import Tick, build_tick
-from memwatch.notify.manager import NotificationManager
-from memwatch.printable import printable
-from memwatch.render.json import JSON_TYPE, answer_bytes
-from memwatch.render.words import duration
-from memwatch.silences import Silence
-from memwatch.snapshot import Snapshot
+from memwatch.monitor.neighbours.book import NeighbourBook
+from memwatch.monitor.neighbours.machines import Machine, list_machines
+from memwatch.monitor.neighbours.tick import Tick, build_tick
+from memwatch.monitor.notify.manager import NotificationManager
+from memwatch.monitor.render.json import JSON_TYPE, answer_bytes
+from memwatch.monitor.render.words import duration
 from memwatch_web.api.inquiries import Inquiries
 from memwatch_web.asgi.bounded_thread import QueueFullError
 from memwatch_web.asgi.caller import Caller

@@ -9,10 +9,10 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from memwatch.core.snapshot import LevelWord, Snapshot
 from memwatch.monitor.loop import Monitor
-from memwatch.render import json as as_json
-from memwatch.render.json import answer_bytes, to_bytes
-from memwatch.snapshot import LevelWord, Snapshot
+from memwatch.monitor.render import json as as_json
+from memwatch.monitor.render.json import answer_bytes, to_bytes
 from memwatch_web.api.parameters import HEADER
 from memwatch_web.api.services import Services
 from memwatch_web.api.views import compact_stream

@@ -8,11 +8,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.loop import Monitor
-from memwatch.neighbours.tick import encode_tick
-from memwatch.notify.status import alert_json, alert_rows, noted_silence_json, receiver_json, receiver_rows
-from memwatch.render import json as as_json
-from memwatch.snapshot import Snapshot
+from memwatch.monitor.neighbours.tick import encode_tick
+from memwatch.monitor.notify.status import alert_json, alert_rows, noted_silence_json, receiver_json, receiver_rows
+from memwatch.monitor.render import json as as_json
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.single_flight import A, NotCompletedError, SingleFlight, T

@@ -10,8 +10,8 @@ from enum import Enum, auto
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from memwatch.linux.files import Roots
-from memwatch.linux.host_names import OwnNames
+from memwatch.core.linux.files import Roots
+from memwatch.core.linux.host_names import OwnNames
 from memwatch_web.asgi.bounded_thread import QueueFullError
 from memwatch_web.asgi.caller import CALLER, PEER, USER, CallerLookup, has_forwarding_header
 from memwatch_web.asgi.failed_logins import FailedLogins

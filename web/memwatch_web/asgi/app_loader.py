@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from memwatch.runtime.failure_log import FailureLog
-from memwatch.runtime.heap import trim_heap
+from memwatch.core.runtime.failure_log import FailureLog
+from memwatch.core.runtime.heap import trim_heap
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.single_flight import NotCompletedError, SingleFlight
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from msgspec import Struct
 from starlette.types import Scope
 
-from memwatch.linux.tcp_peer import TcpEnd, find_peer_uid
+from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uid
 from memwatch_web.asgi.auth import Login
 from memwatch_web.asgi.bounded_thread import BoundedThread
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.loop import Monitor
-from memwatch.render.json import JSON_TYPE, answer_bytes
-from memwatch.snapshot import Snapshot
+from memwatch.monitor.render.json import JSON_TYPE, answer_bytes
 from memwatch_web.asgi.problems import ProblemError
 
 STALLED_INTERVALS = 3.0

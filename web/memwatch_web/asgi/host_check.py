@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Collection
 
-from memwatch.options import HOST_NAME
+from memwatch.core.options import HOST_NAME
 from memwatch_web.asgi.options import WebOptions
 
 MAX_REMEMBERED = 1000

@@ -10,8 +10,8 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from memwatch.printable import printable
-from memwatch.render.json import answer_bytes
+from memwatch.core.printable import printable
+from memwatch.monitor.render.json import answer_bytes
 
 MEDIA_TYPE = "application/problem+json"
 # Python values as the client wrote them in JSON.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import TypeVar
 
-from memwatch.snapshot import Snapshot
+from memwatch.core.snapshot import Snapshot
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -11,8 +11,8 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from memwatch.runtime.failure_log import FailureLog
-from memwatch.snapshot import Snapshot
+from memwatch.core.runtime.failure_log import FailureLog
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.stream_encoding import Encoder
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ TURN_STREAMS = 16
 # Scope key: send the response headers only.
 HEAD_ONLY = "memwatch.head_only"
 # Scope key: the client of a connection, such as its network address. Clients share the streams.
-CLIENT = "memwatch.client"
+CLIENT = "memwatch.cli"
 # Part of all streams that one client may have. The rest is left to others without ending a stream.
 SHARE = 3 / 4
 

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 from typing import Protocol
 
-from memwatch.snapshot import Snapshot
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.render_cache import RenderCache
 
 LEVEL = 3

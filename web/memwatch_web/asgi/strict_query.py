@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from memwatch.render.json import to_bytes
+from memwatch.monitor.render.json import to_bytes
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 
 

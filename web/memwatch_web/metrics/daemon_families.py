@@ -9,18 +9,18 @@ from typing import Protocol
 from msgspec import Struct
 from prometheus_client.core import Metric
 
-from memwatch.alerts.rules import CRITICAL, SEVERITY
-from memwatch.alerts.state import AlertState, Key
-from memwatch.config_state import ConfigState
-from memwatch.history.disk.files import FilesStatus
-from memwatch.incidents.records import Incident
+from memwatch.core.config_state import ConfigState
+from memwatch.core.runtime.histogram import Histogram
+from memwatch.core.runtime.worker import ThreadState
+from memwatch.core.snapshot import CollectorStatus, Snapshot
+from memwatch.monitor.alerts.rules import CRITICAL, SEVERITY
+from memwatch.monitor.alerts.state import AlertState, Key
 from memwatch.monitor.between_scrapes import BetweenScrapes
+from memwatch.monitor.history.disk.files import FilesStatus
 from memwatch.monitor.identity import Identity
-from memwatch.notify.outbox.outbox import OutboxFigures
-from memwatch.notify.receiver import Subscription
-from memwatch.runtime.histogram import Histogram
-from memwatch.runtime.worker import ThreadState
-from memwatch.snapshot import CollectorStatus, Snapshot
+from memwatch.monitor.incidents.records import Incident
+from memwatch.monitor.notify.outbox.outbox import OutboxFigures
+from memwatch.monitor.notify.receiver import Subscription
 from memwatch_web.metrics.samples import Row, Value, counter, gauge, histogram, info
 
 

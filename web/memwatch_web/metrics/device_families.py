@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from memwatch.accounting.driver_errors import unassigned_errors
-from memwatch.model import STALLED, Absent
-from memwatch.snapshot import Snapshot
+from memwatch.core.accounting.driver_errors import unassigned_errors
+from memwatch.core.model import STALLED, Absent
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.metrics.samples import counter, gauge, info
 
 

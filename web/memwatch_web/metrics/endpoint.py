@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.loop import Monitor
-from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.health import current
 from memwatch_web.asgi.render_cache import RenderCache, takes_gzip
 from memwatch_web.metrics.families import Exporter, negotiate_format

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from memwatch.snapshot import Snapshot
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.metrics.samples import counter, gauge, info
 
 ENGINE = ("engine",)

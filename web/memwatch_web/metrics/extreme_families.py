@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from memwatch.model import Absent
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.between_scrapes import RecentExtremes
-from memwatch.snapshot import Snapshot
 from memwatch_web.metrics.places import find_devices
 from memwatch_web.metrics.samples import Row, gauge
 

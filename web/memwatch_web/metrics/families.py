@@ -11,15 +11,15 @@ from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from memwatch.alerts.state import AlertState, Key
 from memwatch.build_info import UNKNOWN
-from memwatch.config_state import ConfigState
-from memwatch.history.disk.files import FilesStatus
-from memwatch.incidents.records import Incident
+from memwatch.core.config_state import ConfigState
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.alerts.state import AlertState, Key
 from memwatch.monitor.between_scrapes import BetweenScrapes
+from memwatch.monitor.history.disk.files import FilesStatus
 from memwatch.monitor.identity import Identity
-from memwatch.notify.outbox.outbox import OutboxFigures
-from memwatch.snapshot import Snapshot
+from memwatch.monitor.incidents.records import Incident
+from memwatch.monitor.notify.outbox.outbox import OutboxFigures
 from memwatch_web.metrics.daemon_families import (
     Notifier,
     ProcessFigures,

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from memwatch.snapshot import Snapshot
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.access import ADMITTED, AccessControl
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.metrics.endpoint import Field, Fields, MetricsEndpoint

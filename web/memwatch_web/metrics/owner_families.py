@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from memwatch.model import Absent, Bytes, sum_figures
-from memwatch.owners import OWNER_KINDS, OwnerKind, OwnerTotal, build_totals, find_caps
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Absent, Bytes, sum_figures
+from memwatch.core.owners import OWNER_KINDS, OwnerKind, OwnerTotal, build_totals, find_caps
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.metrics.places import find_devices
 from memwatch_web.metrics.samples import PREFIX
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memwatch.snapshot import Snapshot
+from memwatch.core.snapshot import Snapshot
 
 
 def find_devices(snapshot: Snapshot) -> Mapping[str, str]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
 
-from memwatch.accounting.leased import held_by_pool
-from memwatch.model import Absent, Pool, ShareKind
-from memwatch.snapshot import Snapshot
+from memwatch.core.accounting.leased import held_by_pool
+from memwatch.core.model import Absent, Pool, ShareKind
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.metrics.places import find_devices
 from memwatch_web.metrics.samples import Row, gauge
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from memwatch.model import Absent, Process, sum_figures
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Absent, Process, sum_figures
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.metrics.samples import gauge, words
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.core import Metric
 
-from memwatch.notify.receiver import Subscription
-from memwatch.snapshot import Snapshot
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.notify.receiver import Subscription
 from memwatch_web.metrics.samples import gauge
 
 TEXT = "1 for alerts that a receiver of memwatchd gets in place of those of Prometheus's rules."

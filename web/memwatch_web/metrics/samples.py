@@ -13,8 +13,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.utils import floatToGoString
 
-from memwatch.model import Absent
-from memwatch.runtime.histogram import Histogram
+from memwatch.core.model import Absent
+from memwatch.core.runtime.histogram import Histogram
 
 PREFIX = "memwatch_"
 # OpenMetrics requires that the name of a family with a unit ends with it.

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from memwatch.events import Event
-from memwatch.history.tiers import Bucket
-from memwatch.render.words import duration
-from memwatch.snapshot import Level
+from memwatch.core.events import Event
+from memwatch.core.snapshot import Level
+from memwatch.monitor.history.tiers import Bucket
+from memwatch.monitor.render.words import duration
 
 MAX_ANNOTATIONS = 100
 # Shown elsewhere, or too frequent for a chart.

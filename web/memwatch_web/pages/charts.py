@@ -7,10 +7,10 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from memwatch.history.holders import HOLDER_KINDS, parse_name
-from memwatch.history.series import unit_of
-from memwatch.model import ShareKind
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import ShareKind
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.history.holders import HOLDER_KINDS, parse_name
+from memwatch.monitor.history.series import unit_of
 
 # Limit of one history request.
 MAX_SERIES = 20

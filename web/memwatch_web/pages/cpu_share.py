@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from memwatch.model import Absent
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Snapshot
 
 # Long enough to smooth the 10 ms steps of CPU time at 0.1% of a core.
 CPU_WINDOW_SECONDS = 60.0

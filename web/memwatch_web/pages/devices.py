@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from memwatch.engines.records import Engine
-from memwatch.model import Absent, Bytes, Device, Process, ShareKind
-from memwatch.render.engine_view import engines_in
-from memwatch.snapshot import Snapshot
+from memwatch.core.engines.records import Engine
+from memwatch.core.model import Absent, Bytes, Device, Process, ShareKind
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.render.engine_view import engines_in
 
 MAX_HOLDERS = 10
 

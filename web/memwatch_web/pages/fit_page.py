@@ -12,7 +12,8 @@ from msgspec.structs import fields as fields_of
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from memwatch.model import Absent
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, greatest_sentence
 from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
@@ -25,7 +26,6 @@ from memwatch.planning.safetensors import parse_object
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import OPTIMIZER_BYTES
 from memwatch.planning.transformer import Transformer
-from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.problems import describe_error, refuse_repeated
 from memwatch_web.pages.services import PageServices
 

@@ -7,12 +7,12 @@ from itertools import accumulate
 
 from msgspec import Struct
 
-from memwatch.accounting.relations import left_of
-from memwatch.model import Absent, Device, PoolKind
-from memwatch.render import words
-from memwatch.render.memory_map import MemoryMap
-from memwatch.render.status_line import MANY_GPUS
-from memwatch.snapshot import Level, Pressure
+from memwatch.core.accounting.relations import left_of
+from memwatch.core.model import Absent, Device, PoolKind
+from memwatch.core.snapshot import Level, Pressure
+from memwatch.monitor.render import words
+from memwatch.monitor.render.memory_map import MemoryMap
+from memwatch.monitor.render.status_line import MANY_GPUS
 
 # Heights in pixels at 1280 × 800: of a map, its brackets, the line of a share, and all maps above the processes.
 MAP_HEIGHT, BRACKETS_HEIGHT, ROW_HEIGHT, LEADING_HEIGHT = 212, 26, 26, 460

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from memwatch.snapshot import Snapshot
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 from memwatch_web.asgi.render_cache import RenderCache

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from math import floor, log10
 from typing import Any
 
-from memwatch.history.tiers import Bucket
-from memwatch.model import Absent, Pool
-from memwatch.render.composition import build_layers, find_sources, split, split_now
-from memwatch.render.summary import find_worst
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Absent, Pool
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.history.tiers import Bucket
+from memwatch.monitor.render.composition import build_layers, find_sources, split, split_now
+from memwatch.monitor.render.summary import find_worst
 from memwatch_web.pages.annotations import Annotation
 from memwatch_web.pages.charts import DASHES, Chart, Curve, find_pool
 from memwatch_web.pages.history_query import WindowData

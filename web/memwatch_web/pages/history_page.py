@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memwatch.snapshot import Snapshot
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.api.history_parameters import parse_names
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated

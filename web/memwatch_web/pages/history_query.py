@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.events import Event
-from memwatch.history.all_series import AllSeries
-from memwatch.history.tier import TierSpec
-from memwatch.history.tiers import Bucket
-from memwatch.model import Pool
-from memwatch.render.composition import find_sources
-from memwatch.snapshot import Snapshot
+from memwatch.core.events import Event
+from memwatch.core.model import Pool
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.history.all_series import AllSeries
+from memwatch.monitor.history.tier import TierSpec
+from memwatch.monitor.history.tiers import Bucket
+from memwatch.monitor.render.composition import find_sources
 from memwatch_web.pages.annotations import (
     Annotation,
     Gap,

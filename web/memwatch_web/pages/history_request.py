@@ -9,8 +9,8 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.loop import Monitor
-from memwatch.snapshot import Snapshot
 from memwatch_web.api.history_parameters import instant
 from memwatch_web.asgi.problems import refuse_repeated
 from memwatch_web.asgi.static_files import VARY, accepts_gzip

@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.history.tiers import Bucket
-from memwatch.render.words import duration, timestamp
-from memwatch.snapshot import Level, Snapshot
+from memwatch.core.snapshot import Level, Snapshot
+from memwatch.monitor.history.tiers import Bucket
+from memwatch.monitor.render.words import duration, timestamp
 from memwatch_web.api.history_csv import build_file_name
 from memwatch_web.pages.annotations import Annotation, Gap, most_telling
 from memwatch_web.pages.charts import Chart, Curve, build_charts

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from memwatch.incidents.records import Incident, Sample
+from memwatch.monitor.incidents.records import Incident, Sample
 
 WIDTH, HEIGHT = 1000.0, 240.0
 REST = "other memory"

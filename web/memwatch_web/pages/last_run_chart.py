@@ -7,8 +7,8 @@ from math import inf
 
 from msgspec import Struct
 
-from memwatch.history.disk.last_run import Sample, UncleanShutdown
-from memwatch.history.notable_ticks import Tick
+from memwatch.monitor.history.disk.last_run import Sample, UncleanShutdown
+from memwatch.monitor.history.notable_ticks import Tick
 
 WIDTH, HEIGHT = 1000.0, 200.0
 # A longer pause is drawn as a gap.

@@ -8,10 +8,10 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from memwatch.history.disk.last_run import Sample
-from memwatch.neighbours.machines import Machine
-from memwatch.neighbours.neighbour import HOUR_STEP_SECONDS
-from memwatch.neighbours.tick import Tick
+from memwatch.monitor.history.disk.last_run import Sample
+from memwatch.monitor.neighbours.machines import Machine
+from memwatch.monitor.neighbours.neighbour import HOUR_STEP_SECONDS
+from memwatch.monitor.neighbours.tick import Tick
 from memwatch_web.api.machine_views import find_machine
 from memwatch_web.pages.last_run_chart import RATIO_OF, LastRunChart, Line, build_line
 from memwatch_web.pages.services import PageServices

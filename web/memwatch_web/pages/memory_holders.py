@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from memwatch.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
-from memwatch.model import Bytes
-from memwatch.processes.growth import GrowthTracker, ProcessGrowth
-from memwatch.processes.leaks import LeakSuspect
-from memwatch.snapshot import Snapshot
+from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
+from memwatch.core.model import Bytes
+from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth
+from memwatch.core.processes.leaks import LeakSuspect
+from memwatch.core.snapshot import Snapshot
 
 GROWTH_SECONDS = 600.0
 MAX_GROWN_PROCESSES = 10

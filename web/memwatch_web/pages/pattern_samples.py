@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.allocators import AllocatorReport
-from memwatch.events import Event
-from memwatch.leases import Lease
-from memwatch.model import (
+from memwatch.core.allocators import AllocatorReport
+from memwatch.core.events import Event
+from memwatch.core.leases import Lease
+from memwatch.core.model import (
     Absent,
     Architecture,
     Bytes,
@@ -24,11 +24,10 @@ from memwatch.model import (
     ShareKind,
     Vitals,
 )
-from memwatch.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow, RuleRow
-from memwatch.owners import Owner
-from memwatch.processes.leaks import LeakSuspect
-from memwatch.silences import Silence
-from memwatch.snapshot import (
+from memwatch.core.owners import Owner
+from memwatch.core.processes.leaks import LeakSuspect
+from memwatch.core.silences import Silence
+from memwatch.core.snapshot import (
     CollectorState,
     CollectorStatus,
     Kernel,
@@ -44,6 +43,7 @@ from memwatch.snapshot import (
     Snapshot,
     Swap,
 )
+from memwatch.monitor.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow, RuleRow
 
 GIB = 1 << 30
 UNIX = 1_795_256_553.25  # 2026-11-21 10:22:33 UTC

@@ -11,12 +11,12 @@ from typing import Generic, Literal, TypeVar, get_args
 
 from msgspec import Struct
 
-from memwatch.model import Absent, Bytes, Process, Words
-from memwatch.owners import OwnerKind, OwnerTotal, find_home
-from memwatch.processes.growth import GrowthTracker, ProcessGrowth, key_of
-from memwatch.render.json import list_totals
-from memwatch.render.summary import by_footprint
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Absent, Bytes, Process, Words
+from memwatch.core.owners import OwnerKind, OwnerTotal, find_home
+from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth, key_of
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.render.json import list_totals
+from memwatch.monitor.render.summary import by_footprint
 from memwatch_web.pages.sparkline import build_path
 from memwatch_web.pages.top_holders import sort_places, sum_devices
 

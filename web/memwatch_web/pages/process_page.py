@@ -6,10 +6,17 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memwatch.history.all_series import AllSeries
-from memwatch.history.holders import FIGURES, FOOTPRINTS, is_same_process, parse_name, process_id, series_name
-from memwatch.model import Absent, Process
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Absent, Process
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.history.all_series import AllSeries
+from memwatch.monitor.history.holders import (
+    FIGURES,
+    FOOTPRINTS,
+    is_same_process,
+    parse_name,
+    process_id,
+    series_name,
+)
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from memwatch.allocators import AllocatorReport
-from memwatch.model import Absent, Bytes, Process
-from memwatch.processes.growth import GrowthTracker, ProcessPast
-from memwatch.snapshot import Snapshot
+from memwatch.core.allocators import AllocatorReport
+from memwatch.core.model import Absent, Bytes, Process
+from memwatch.core.processes.growth import GrowthTracker, ProcessPast
+from memwatch.core.snapshot import Snapshot
 
 # Of the drawing; it is stretched to the width of the page.
 WIDTH, HEIGHT = 1000.0, 200.0

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
-from memwatch.history.tiers import History
-from memwatch.model import Absent, Bytes, Pool, PoolKind
-from memwatch.processes.growth import ProcessGrowth
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Absent, Bytes, Pool, PoolKind
+from memwatch.core.processes.growth import ProcessGrowth
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.history.tiers import History
 
 WINDOW_SECONDS = 600.0
 # The earlier value is an average over this time: a single sample may be a spike.

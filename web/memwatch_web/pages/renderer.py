@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memwatch.alerts.rules import DEFAULT_EVENTS
-from memwatch.config_state import ConfigState
-from memwatch.events import Event
-from memwatch.history.all_series import AllSeries
-from memwatch.history.disk.last_run import UncleanShutdown
-from memwatch.history.disk.writer import HistoryWriter
-from memwatch.history.holders import FOOTPRINTS, parse_name
-from memwatch.incidents.records import Incident
-from memwatch.listing import left_out_texts
-from memwatch.model import Absent
-from memwatch.neighbours.machines import Machine
-from memwatch.notify.status import AlertView
-from memwatch.pressure.rules import PressureRules
-from memwatch.processes.growth import GrowthTracker
-from memwatch.render.engine_view import engine_of
-from memwatch.render.json import to_bytes
-from memwatch.render.memory_map import build_limit_maps, build_maps
-from memwatch.render.silence_words import build_notices, notices_of, target_labels
-from memwatch.render.status_line import GROWTH_SECONDS, StatusLine, build_status_line
-from memwatch.render.summary import build_latest, find_cuda_free, find_worst
-from memwatch.snapshot import Pressure, Snapshot
+from memwatch.core.config_state import ConfigState
+from memwatch.core.events import Event
+from memwatch.core.listing import left_out_texts
+from memwatch.core.model import Absent
+from memwatch.core.processes.growth import GrowthTracker
+from memwatch.core.snapshot import Pressure, Snapshot
+from memwatch.monitor.alerts.rules import DEFAULT_EVENTS
+from memwatch.monitor.history.all_series import AllSeries
+from memwatch.monitor.history.disk.last_run import UncleanShutdown
+from memwatch.monitor.history.disk.writer import HistoryWriter
+from memwatch.monitor.history.holders import FOOTPRINTS, parse_name
+from memwatch.monitor.incidents.records import Incident
+from memwatch.monitor.neighbours.machines import Machine
+from memwatch.monitor.notify.status import AlertView
+from memwatch.monitor.pressure.rules import PressureRules
+from memwatch.monitor.render.engine_view import engine_of
+from memwatch.monitor.render.json import to_bytes
+from memwatch.monitor.render.memory_map import build_limit_maps, build_maps
+from memwatch.monitor.render.silence_words import build_notices, notices_of, target_labels
+from memwatch.monitor.render.status_line import GROWTH_SECONDS, StatusLine, build_status_line
+from memwatch.monitor.render.summary import build_latest, find_cuda_free, find_worst
 from memwatch_web.pages.cpu_share import CpuShare
 from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.engines import advise_engines

@@ -9,9 +9,9 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from memwatch.alerts.rules import EVENTS
-from memwatch.notify.manager import SilenceLimitError
-from memwatch.silences import MAX_SECONDS, MAX_SILENCES
+from memwatch.core.silences import MAX_SECONDS, MAX_SILENCES
+from memwatch.monitor.alerts.rules import EVENTS
+from memwatch.monitor.notify.manager import SilenceLimitError
 from memwatch_web.api.alerts import end as end_silence
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.caller import caller_of

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from memwatch.alerts.rules import EVENTS
 from memwatch.build_info import REVISION, __version__
-from memwatch.incidents.records import title_of
-from memwatch.model import Absent
-from memwatch.owners import find_home
-from memwatch.printable import printable
-from memwatch.render import words as wording
-from memwatch.render.engine_view import describe_engine, list_parts
-from memwatch.render.silence_words import until_utc
-from memwatch.render.summary import has_figures
+from memwatch.core.model import Absent
+from memwatch.core.owners import find_home
+from memwatch.core.printable import printable
+from memwatch.monitor.alerts.rules import EVENTS
+from memwatch.monitor.incidents.records import title_of
+from memwatch.monitor.render import words as wording
+from memwatch.monitor.render.engine_view import describe_engine, list_parts
+from memwatch.monitor.render.silence_words import until_utc
+from memwatch.monitor.render.summary import has_figures
 from memwatch_web.pages.charts import DASHES
 from memwatch_web.pages.markup import glue_units
 from memwatch_web.pages.template_cache import CompiledTemplates

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from memwatch.history.tier import TierSpec
-from memwatch.render.words import duration, timestamp
+from memwatch.monitor.history.tier import TierSpec
+from memwatch.monitor.render.words import duration, timestamp
 from memwatch_web.asgi.problems import ProblemError
 
 # Resolution of a chart of a thousand pixels: about three pixels for each point.

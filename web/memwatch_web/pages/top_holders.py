@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
-from memwatch.model import Absent, Bytes, Process, sum_figures
-from memwatch.processes.growth import ProcessGrowth, key_of
-from memwatch.render.summary import by_footprint
-from memwatch.snapshot import Snapshot
+from memwatch.core.model import Absent, Bytes, Process, sum_figures
+from memwatch.core.processes.growth import ProcessGrowth, key_of
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.render.summary import by_footprint
 
 MAX_HOLDERS = 8
 # A process that grew or shrank by less than this part of a pool is steady.

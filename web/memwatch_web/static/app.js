@@ -262,7 +262,7 @@
 
 (() => {
   const button = document.getElementById("notify");
-  const KEY = "memwatch.notify";
+  const KEY = "memwatch.monitor.notify";
   if (!("Notification" in window) || !isSecureContext) return; // not available over plain HTTP from another machine
 
   const isWanted = () => localStorage.getItem(KEY) === "critical" && Notification.permission === "granted";

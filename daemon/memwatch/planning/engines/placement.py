@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from memwatch.model import Absent, Device, PoolKind
+from memwatch.core.model import Absent, Device, PoolKind
+from memwatch.core.snapshot import Snapshot
+from memwatch.core.units import size
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.device_totals import pools_of
 from memwatch.planning.fit import CPU, Fit
@@ -17,8 +19,6 @@ from memwatch.planning.number_formats import FILE_BITS, bits_per_cached_number, 
 from memwatch.planning.parallel import choose_parallel_kind
 from memwatch.planning.request import Use, choose_context, compute_checkpoint_need
 from memwatch.planning.transformer import Transformer
-from memwatch.snapshot import Snapshot
-from memwatch.units import size
 
 SAFETENSORS, GGUF = "safetensors", "gguf"
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from memwatch.core.units import size
 from memwatch.planning.device_totals import reported_total
 from memwatch.planning.engines.placement import (
     Flag,
@@ -24,7 +25,6 @@ from memwatch.planning.engines.placement import (
 )
 from memwatch.planning.inference import PIECE_TOKENS
 from memwatch.planning.transformer import MAX_DIMENSION
-from memwatch.units import size
 
 PAGE_TOKENS = 64
 WINDOWS = (

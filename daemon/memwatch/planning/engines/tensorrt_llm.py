@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memwatch.core.units import size
 from memwatch.planning.engines.placement import (
     Flag,
     Launch,
@@ -18,7 +19,6 @@ from memwatch.planning.engines.placement import (
     shell_line,
 )
 from memwatch.planning.inference import PIECE_TOKENS
-from memwatch.units import size
 
 BLOCK_TOKENS = 32
 FILE = "trtllm.yaml"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memwatch.core.units import size
 from memwatch.planning.engines.placement import Flag, Launch, NoLaunchError, Placement, select_gpus
-from memwatch.units import size
 
 GIB = 1 << 30
 DTYPES = ("bfloat16", "float16", "float32")

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from memwatch.model import find_system_ram
+from memwatch.core.model import find_system_ram
+from memwatch.core.units import size
 from memwatch.planning.device_totals import describe_total, pools_of, reported_total
 from memwatch.planning.engines.placement import (
     Flag,
@@ -25,7 +26,6 @@ from memwatch.planning.engines.placement import (
 )
 from memwatch.planning.inference import PIECE_TOKENS, layers_of_group
 from memwatch.planning.transformer import MAX_DIMENSION, Transformer
-from memwatch.units import size
 
 BLOCK_TOKENS = 16
 # Formats to which vLLM converts weights while it loads them.

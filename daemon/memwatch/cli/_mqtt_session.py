@@ -1,0 +1,104 @@
+"""Connection to an MQTT broker by the library paho-mqtt, which the extra `mqtt` installs."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from msgspec import Struct
+from paho.mqtt.client import Client, ConnectFlags, MQTTMessageInfo
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from memwatch.cli.errors import CommandError
+from memwatch.cli.home_assistant import Topics, discovery_of, encode, values_of
+
+Json = dict[str, Any]
+PASSWORD_VARIABLE = "MEMWATCH_MQTT_PASSWORD"  # noqa: S105  a name
+ONLINE, OFFLINE = "online", "offline"
+CONNECT_SECONDS = 10.0
+
+
+class Broker(Struct, frozen=True):
+    """Address and login of a broker."""
+
+    host: str
+    port: int
+    tls: bool = False
+    user: str | None = None
+    password: str | None = None
+
+    def __str__(self) -> str:
+        return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
+
+
+class MqttSession:
+    """Connection that the library restores. The broker reports the machine as offline when it is lost.
+
+    After each reconnection the retained messages are sent again: the broker may have forgotten them.
+    """
+
+    def __init__(self, broker: Broker, topics: Topics) -> None:
+        self._broker, self._topics = broker, topics
+        self._retained: dict[str, str] = {}
+        self._answered, self._refusal = threading.Event(), ""
+        self._client = Client(CallbackAPIVersion.VERSION2, f"memwatch-{topics.node}")
+        self._client.username_pw_set(broker.user, broker.password)
+        if broker.tls:
+            self._client.tls_set()
+        self._client.will_set(topics.availability, OFFLINE, qos=1, retain=True)
+        self._client.on_connect = self._on_connect
+
+    def open(self) -> None:
+        """Connect for the first time. Raise CommandError if that fails."""
+        try:
+            self._client.connect(self._broker.host, self._broker.port)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that is none in DNS
+            why = getattr(error, "strerror", None) or str(error)
+            raise CommandError(f"cannot reach the broker {self._broker}: {why}; check --broker") from None
+        self._client.loop_start()
+        if not self._answered.wait(CONNECT_SECONDS):
+            self.close()
+            raise CommandError(f"the broker {self._broker} does not answer in MQTT; check the port")
+        if self._refusal:
+            self.close()
+            why = f"the broker {self._broker} refuses the login: {self._refusal}"
+            raise CommandError(f"{why}; set --user and {PASSWORD_VARIABLE}")
+
+    def show(self, snapshot: Json) -> None:
+        """Publish the values of a snapshot; the discovery only if sensors have come or gone.
+
+        Values come before availability, so that a machine that is available has some.
+        """
+        self._retain(self._topics.config, encode(discovery_of(snapshot)))
+        if self._client.is_connected():  # the library would queue old values
+            self._publish(self._topics.state, encode(values_of(snapshot)))
+        self._retain(self._topics.availability, ONLINE)
+
+    def hide(self) -> None:
+        """Report the machine as unavailable: there are no current values."""
+        self._retain(self._topics.availability, OFFLINE)
+
+    def close(self) -> None:
+        if self._client.is_connected() and not self._refusal:
+            self._publish(self._topics.availability, OFFLINE).wait_for_publish(CONNECT_SECONDS)
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _retain(self, topic: str, text: str) -> None:
+        if self._retained.get(topic) != text:
+            self._retained[topic] = text
+            if self._client.is_connected():
+                self._publish(topic, text)
+
+    def _publish(self, topic: str, text: str) -> MQTTMessageInfo:
+        return self._client.publish(topic, text, qos=1, retain=True)
+
+    def _on_connect(
+        self, _client: Client, _data: object, _flags: ConnectFlags, code: ReasonCode, _more: Properties | None
+    ) -> None:
+        self._refusal = str(code) if code.is_failure else ""
+        self._answered.set()
+        for topic, text in [] if self._refusal else list(self._retained.items()):
+            self._publish(topic, text)

@@ -1,0 +1,310 @@
+"""`memwatch fit`: memory need of a model or size, devices it fits on, and the cheapest change to make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+from click.core import ParameterSource
+from msgspec import convert
+from msgspec.structs import replace
+
+from memwatch.cli.address import Address
+from memwatch.cli.context import EXIT_OK, Number, build_context, check_shape, common, print_errors
+from memwatch.cli.errors import EXIT_FAILURE, EXIT_UNKNOWN
+from memwatch.cli.figures import Json, certain_headroom, figure, size
+from memwatch.cli.http import ask
+from memwatch.cli.placement import Need, Placement, place, placement_lines
+from memwatch.cli.tables import MARKS, columns
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.render import words as wording
+from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
+from memwatch.planning.fit import CPU
+from memwatch.planning.launch import ALL, ENGINES, select_engines
+from memwatch.planning.number_formats import bits_per_cached_number, bits_per_weight
+from memwatch.planning.pipeline import ATTENTIONS, OFFLOADS, ImageUse
+from memwatch.planning.query import TRAINING, model_fields
+from memwatch.planning.request import PARTS, Use, compute_checkpoint_need, is_size, read_subject
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.planning.training import TrainingPlan
+
+
+def check_engine(_ctx: click.Context, _option: click.Parameter, value: str) -> str:
+    try:
+        select_engines(value)
+    except InvalidInputError as error:
+        raise click.UsageError(f"{error}; for example memwatch fit ./Mistral-7B --launch vllm") from None
+    return value
+
+
+@click.command(short_help="Check if a model or a size fits, and where.")
+@click.argument("subject", metavar="MODEL_OR_BYTES")
+@click.option("--context", type=Number(1, 1 << 30, 8192), help="Context length in tokens.")
+@click.option("--batch", type=Number(1, 1 << 20, 1), default=1, help="Batch size.  [default: 1]")
+@click.option("--dtype", default="", help="Weight dtype: bfloat16, int8, nf4, q4_k, …")
+@click.option("--kv-dtype", default="", help="KV cache dtype.")
+@click.option("--train", is_flag=True, help="Training instead of inference.")
+@click.option("--optimizer", default="adamw", help="With --train: adamw, adamw_8bit, lion, adafactor, sgd, …")
+@click.option("--lora", type=Number(0, 65536, 16), default=0, help="With --train: LoRA adapters of this rank only.")
+@click.option("--checkpointing", is_flag=True, help="With --train: gradient (activation) checkpointing.")
+@click.option("--accumulate", is_flag=True, help="With --train: gradients kept over several batches.")
+@click.option("--offload-optimizer", is_flag=True, help="With --train: optimizer states in System RAM.")
+@click.option(
+    "--swap-blocks", type=Number(0, 1 << 20, 10), default=0, help="With --train: layers offloaded to CPU."
+)
+@click.option("--offload-parameters", is_flag=True, help="With --train: weights in System RAM.")
+@click.option("--zero", type=Number(0, 3, 3), default=3, help="With --train: ZeRO stage.  [default: 3, FSDP]")
+@click.option("--offload-kv", is_flag=True, help="KV cache in System RAM.")
+@click.option("--cpu-layers", type=Number(0, 1 << 20, 10), default=0, help="Layers on the CPU, with their cache.")
+@click.option("--gpus", type=Number(0, 1024, 8), default=0, help="Number of GPUs.  [default: as few as possible]")
+@click.option("--parallel", type=click.Choice(["tensor", "pipeline"]), help="Split over several GPUs.")
+@click.option("--width", type=Number(64, 1 << 14, 1024), default=1024, help="Images: width.  [default: 1024]")
+@click.option("--height", type=Number(64, 1 << 14, 1024), default=1024, help="Images: height.  [default: 1024]")
+@click.option("--offload", type=click.Choice(OFFLOADS), help="Images: components or layers wait in System RAM.")
+@click.option("--attention", type=click.Choice(ATTENTIONS), default="sdpa", help="Images: kind of attention.")
+@click.option("--vae-tiling", is_flag=True, help="Images: decode in tiles.")
+@click.option("--vae-slicing", is_flag=True, help="Images: decode one image of a batch at a time.")
+@click.option("--reserve", default="", help="Size that stays free in each pool: 4GiB.")
+@click.option("--measure", is_flag=True, help="Measure the cost of a GPU context here, in a short-lived process.")
+@click.option(
+    "--launch",
+    metavar="[ENGINE]",
+    is_flag=False,
+    flag_value=ALL,
+    default="",
+    callback=check_engine,
+    help="Launch line of vllm, sglang, tensorrt-llm, transformers, llama.cpp or ollama. No name: all.",
+)
+@click.option("--machines", is_flag=True, help="Also check the daemon's neighbours.")
+@common
+def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> int:
+    """Show how much memory MODEL_OR_BYTES needs, where it fits now, and the cheapest change to make it fit.
+
+    MODEL_OR_BYTES is a size (20GiB), a folder with safetensors or GGUF files or of diffusers, one such file, or a
+    config.json. Only headers are read, no tensors. Exits with 1 if it does not fit on any device, and with 3 if
+    that is not known: a figure is missing, or the model has a cache that this version does not know.
+
+    With --machines, each neighbour is checked by the figures that it sent last, and the processes are named that
+    would have to move, by their memory on the same device.
+    """
+    use = parse_use(options)
+    refuse_unused(subject, bool(options["train"]))
+    try:
+        context = build_context(url, as_json)
+        if options["measure"]:
+            use = replace(use, runtime_bytes=measure_here(context.address))
+        query, note, answer = prepare(subject, use, str(options["launch"]))
+        response = context.fit(query, answer)
+    except InvalidInputError as error:
+        raise click.UsageError(str(error)) from None
+    found = {**response.json, "subject": subject, "note": note}
+    with check_shape(context.address):
+        found["note"] = f"{note} {describe_missing_gpus(use.gpus, found['verdicts'])}".strip()
+        doubt_earlier(found, note)
+        fits = bool(found["best"] or found.get("split"))
+        if options["machines"]:
+            placed = find_places(context.address, found, use.reserve_bytes, fits, is_least=bool(note))
+            found["machines"] = [one.as_json() for one in placed]
+            fits = fits or any(one.fits for one in placed)
+            found["unknown"] = found.get("unknown") if not fits else None
+        code = EXIT_OK if fits else EXIT_UNKNOWN if found.get("unknown") else EXIT_FAILURE
+    return context.show(found, lambda: fit_lines(found), response.is_simulated) or code
+
+
+def doubt_earlier(found: dict[str, Any], note: str) -> None:
+    """Replace a yes of an earlier daemon to a need that is a lower bound."""
+    if note and (found["best"] or found.get("split")):
+        found |= {"best": None, "split": None, "unknown": note}
+
+
+def describe_missing_gpus(wanted: int, verdicts: Sequence[Json]) -> str:
+    """Return the reason against a plan for more GPUs than there are. Each verdict is about one GPU alone."""
+    there = sum(verdict["device"] != CPU for verdict in verdicts)
+    return f"The plan is for {wanted} GPUs: this machine has {there or 'none'}." if wanted > max(there, 1) else ""
+
+
+def find_places(
+    address: Address, found: Json, reserve_bytes: int, fits_here: bool, is_least: bool
+) -> list[Placement]:
+    """Return where the need fits among the daemon's machine and its neighbours. `is_least`: a lower bound."""
+    need = Need(found["bytes"], _moved(found), reserve_bytes, is_least)
+    return place(need, ask(address, "/api/v1/machines").json, fits_here)
+
+
+def measure_here(address: Address) -> int:
+    """Return the cost of a GPU context on this machine, 0 with a message if it cannot be measured."""
+    from memwatch.core.backends.cuda_context import ContextNotMeasuredError, measure_context
+
+    if not address.is_here:
+        raise click.UsageError(
+            f"--measure opens a GPU context on this machine, and {address} is another one; run the command there"
+        )
+    try:
+        return measure_context().bytes
+    except ContextNotMeasuredError as error:
+        print_errors([f"the cost of a GPU context was not measured: {error}; counting a typical value"])
+        return 0
+
+
+def prepare(subject: str, use: Use, launch: str) -> tuple[str, str, Callable[[Snapshot], FitAnswer]]:
+    """Return the request to a daemon, a note about the need, and the same answer without a daemon."""
+    reserve = use.reserve_bytes
+    if is_size(subject):
+        need = parse_bytes(subject)
+        query = {"bytes": str(need), **({"reserve": str(reserve)} if reserve else {})}
+        return urlencode(query), "", lambda snapshot: answer_size(need, subject, snapshot, reserve)
+    engines = select_engines(launch)
+    checkpoint = read_subject(subject)
+    if not checkpoint.pipeline and use.images != ImageUse():
+        raise InvalidInputError(
+            f"{subject}: is not a diffusion model, for which --width, --height, --offload, --attention, "
+            "--vae-tiling and --vae-slicing are; leave them out"
+        )
+    note = compute_checkpoint_need(checkpoint, use).note
+    query = model_fields(checkpoint, use, launch)
+    return urlencode(query), note, lambda snapshot: answer_model(checkpoint, use, snapshot, engines)
+
+
+def refuse_unused(subject: str, is_trained: bool) -> None:
+    """Raise UsageError for options that have no effect on the result."""
+    ctx = click.get_current_context()
+    chosen = [
+        option
+        for option in ctx.command.params
+        if isinstance(option, click.Option)
+        and option.expose_value
+        and option.name not in ("url", "as_json", "machines", *(("reserve",) if is_size(subject) else ()))
+        and ctx.get_parameter_source(str(option.name)) is not ParameterSource.DEFAULT
+    ]
+    flags = ", ".join(option.opts[0] for option in chosen)
+    if flags and is_size(subject):
+        raise click.UsageError(
+            f"{subject} is a size, which {flags} cannot change; use memwatch fit {subject}, or name a model, "
+            "for example memwatch fit ./Mistral-7B --context 8192"
+        )
+    flags = ", ".join(option.opts[0] for option in chosen if option.name in TRAINING)
+    if flags and not is_trained:
+        raise click.UsageError(f"{flags}: only for training; add --train")
+
+
+def parse_use(options: dict[str, object]) -> Use:
+    """Convert the options. Raise UsageError for an unknown number format or training plan."""
+    values = {name: value for name, value in options.items() if value is not None}
+    try:
+        plan = _parse_plan(values) if values["train"] else None
+        for name, check in (("dtype", bits_per_weight), ("kv_dtype", bits_per_cached_number)):
+            if values[name]:
+                check(values[name])
+        return Use(
+            context=int(str(values.get("context", 0))),
+            batch_size=int(str(values["batch"])),
+            dtype=str(values["dtype"]),
+            kv_dtype=str(values["kv_dtype"]),
+            training=plan,
+            offload_kv=bool(values["offload_kv"]),
+            cpu_layers=int(str(values["cpu_layers"])),
+            gpus=int(str(values["gpus"])),
+            parallel=str(values.get("parallel", "")),
+            zero=int(str(values["zero"])),
+            reserve_bytes=parse_bytes(values["reserve"], "reserve") if values["reserve"] else 0,
+            images=_parse_images(values),
+        )
+    except InvalidInputError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _parse_images(values: dict[str, object]) -> ImageUse:
+    return ImageUse(
+        width=int(str(values["width"])),
+        height=int(str(values["height"])),
+        offload=str(values.get("offload", "")),
+        attention=str(values["attention"]),
+        vae_tiling=bool(values["vae_tiling"]),
+        vae_slicing=bool(values["vae_slicing"]),
+    )
+
+
+def _parse_plan(values: dict[str, object]) -> TrainingPlan:
+    return TrainingPlan(
+        optimizer=str(values["optimizer"]),
+        lora_rank=int(str(values["lora"])),
+        checkpointing=bool(values["checkpointing"]),
+        accumulate=bool(values["accumulate"]),
+        offload_optimizer=bool(values["offload_optimizer"]),
+        swapped_blocks=int(str(values["swap_blocks"])),
+        offload_parameters=bool(values["offload_parameters"]),
+    )
+
+
+def fit_lines(found: Json) -> Iterator[str]:
+    moved = _moved(found)
+    beside = f" on a GPU and {size({'moved': moved}, 'moved')} in System RAM" if moved else ""
+    yield f"{found['subject']} needs {size(found, 'bytes')}{beside}"
+    parts = found.get("parts", {})
+    if parts:
+        rows = [(f"  {PARTS[name]}", size({"part": part}, "part")) for name, part in parts.items() if part > 0]
+        rows += [
+            (f"  {PARTS[name]}", f"−{size({'part': -part}, 'part')}") for name, part in parts.items() if part < 0
+        ]
+        yield from columns(rows, right=frozenset({1}))
+    source = found.get("runtime_source")  # older daemons do not send it
+    if source and not source.startswith("typical"):
+        yield f"Runtime {source}."
+    if found["note"] and found["note"] not in (found.get("unknown") or ""):
+        yield found["note"]
+    yield ""
+    for verdict in found["verdicts"]:
+        mark = MARKS[verdict["fits"]]
+        headroom = wording.headroom(certain_headroom(verdict), figure(verdict, "headroom_bytes"))
+        room = f" ({headroom} available)" if verdict["headroom_bytes"] is not None else ""
+        yield f"{mark} {verdict['device']}, {verdict['name']}{room}: {verdict['reason']}"
+    yield ""
+    yield _conclusion(found)
+    greatest = found.get("greatest")
+    if greatest and (sentence := greatest_sentence(Greatest(**greatest))):
+        yield sentence
+    if "machines" in found:
+        yield ""
+        yield from placement_lines([convert(one, Placement) for one in found["machines"]])
+    yield from launch_lines(found)
+
+
+def _moved(found: Json) -> int:
+    """Return the bytes in System RAM. Older daemons send only the parts that move."""
+    return int(found.get("ram_bytes", sum(found.get("moves", {}).values())))
+
+
+def launch_lines(found: Json) -> Iterator[str]:
+    """Yield each launch line, ready to copy, with the reasons of its options. One engine's refusal is an answer."""
+    for launch in found.get("launch", ()):
+        yield ""
+        yield f"# {ENGINES[launch['engine']].title}"
+        yield from launch["command"].split("\n")
+        yield ""
+        yield from columns([(f"  {one['flag']}", one["reason"]) for one in launch["flags"]])
+        yield from (f"  {note}" for note in launch["notes"])
+    refused = {} if found.get("launch") else found.get("launch_refused", {})
+    if refused:
+        yield ""
+    if len(refused) > 1 and not found["best"] and not found["split"]:
+        yield "No launch line: the plan does not fit."
+    else:
+        yield from (f"No launch line for {ENGINES[name].title}: {why}." for name, why in refused.items())
+
+
+def _conclusion(found: Json) -> str:
+    if found["best"]:
+        best = next(one for one in found["verdicts"] if one["device"] == found["best"])
+        how = " after reclaim of page cache" if best.get("needs_reclaim") else ""  # older daemons do not send it
+        return f"Fits{how}: use {found['best']}."
+    if split := found.get("split"):
+        return f"Fits on {len(split['devices'])} GPUs, {', '.join(split['devices'])}: {split['reason']}."
+    if unknown := found.get("unknown"):  # older daemons do not send it
+        return f"Not known if it fits: {unknown[0].lower()}{unknown[1:]}"
+    if change := found.get("change"):
+        beside = f" and {size(change, 'ram_bytes')} in System RAM" if change["ram_bytes"] else ""
+        needed = size(change, "bytes") + beside
+        return f"Does not fit right now. It would fit with {change['words']} ({change['flags']}): {needed}."
+    return "Does not fit right now."

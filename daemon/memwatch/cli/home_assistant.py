@@ -1,0 +1,114 @@
+"""Messages of Home Assistant's MQTT discovery: one device with sensors, and their values as one JSON text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from memwatch import __version__
+from memwatch.cli.terminal.moment import LEVELS, labels_of
+
+Json = dict[str, Any]
+GIB = 1 << 30
+DISCOVERY = "homeassistant"
+SIZE: Json = {"unit_of_measurement": "GiB", "device_class": "data_size", "suggested_display_precision": 1}
+PERCENT: Json = {"unit_of_measurement": "%", "icon": "mdi:memory", "suggested_display_precision": 1}
+LEVEL: Json = {"device_class": "enum", "options": list(LEVELS), "icon": "mdi:gauge"}
+
+
+class Sensor(NamedTuple):
+    """One figure: its key in the values, its name, its value or None if unknown, and how it is shown."""
+
+    key: str
+    name: str
+    value: float | str | None
+    kind: Json
+
+
+class Topics(NamedTuple):
+    """Topics of one machine. `node`: its host name as an id."""
+
+    node: str
+
+    @property
+    def config(self) -> str:
+        return f"{DISCOVERY}/device/memwatch_{self.node}/config"
+
+    @property
+    def state(self) -> str:
+        return f"memwatch/{self.node}/state"
+
+    @property
+    def availability(self) -> str:
+        return f"memwatch/{self.node}/availability"
+
+
+def topics_of(snapshot: Json) -> Topics:
+    return Topics(to_id(str(snapshot["host"])))
+
+
+def to_id(name: str) -> str:
+    """Return a name as part of a topic and of a template."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)[:64] or "unknown"
+
+
+def sensors_of(snapshot: Json) -> Iterator[Sensor]:
+    """Yield the sensors of a machine: pools, levels of all targets, and headroom of GPUs."""
+    labels = labels_of(snapshot)
+    for pool in snapshot["pools"]:
+        key, label, size = to_id(pool["id"]), labels[pool["id"]], pool["size_bytes"]
+        used = pool["used_bytes"]
+        yield Sensor(f"{key}_size", f"{label} size", in_gib(size), SIZE)
+        yield Sensor(f"{key}_available", f"{label} available", in_gib(pool["available_bytes"]), SIZE)
+        yield Sensor(f"{key}_used", f"{label} used", None if used is None else round(100 * used / size, 1), PERCENT)
+    for one in snapshot["pressure"]:
+        yield Sensor(f"{to_id(one['target'])}_level", f"{labels[one['target']]} level", one["level"], LEVEL)
+    for device in snapshot["devices"]:
+        name = f"{device['id']} can allocate"
+        yield Sensor(f"{to_id(device['id'])}_headroom", name, in_gib(device["headroom_bytes"]), SIZE)
+
+
+def in_gib(size: int | None) -> float | None:
+    return None if size is None else round(size / GIB, 2)
+
+
+def values_of(snapshot: Json) -> Json:
+    """Return the values by key. Home Assistant shows null as unknown."""
+    return {sensor.key: sensor.value for sensor in sensors_of(snapshot)}
+
+
+def discovery_of(snapshot: Json) -> Json:
+    """Return the message by which Home Assistant creates the device and its sensors."""
+    topics = topics_of(snapshot)
+    name = snapshot["machine"]["name"]
+    return {
+        "device": {
+            "identifiers": [f"memwatch_{topics.node}"],
+            "name": snapshot["host"],
+            "model": name if isinstance(name, str) else "unknown",
+            "sw_version": __version__,
+        },
+        "origin": {"name": "memwatch", "sw_version": __version__},
+        "components": {one.key: component_of(one, topics) for one in sensors_of(snapshot)},
+        "state_topic": topics.state,
+        "availability_topic": topics.availability,
+        "qos": 1,
+    }
+
+
+def component_of(sensor: Sensor, topics: Topics) -> Json:
+    return {
+        "platform": "sensor",
+        "unique_id": f"memwatch_{topics.node}_{sensor.key}",
+        "name": sensor.name,
+        "value_template": f"{{{{ value_json.{sensor.key} }}}}",
+        **sensor.kind,
+        **({} if sensor.kind is LEVEL else {"state_class": "measurement"}),
+    }
+
+
+def encode(message: Json) -> str:
+    """Raise ValueError for a figure that JSON does not have, such as 1e999 in an answer."""
+    return json.dumps(message, allow_nan=False)

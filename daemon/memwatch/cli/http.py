@@ -1,0 +1,161 @@
+"""HTTP requests to a daemon, with one-sentence errors."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, NoReturn
+
+from msgspec import Struct
+
+from memwatch.cli.address import Address
+from memwatch.cli.errors import CommandError
+from memwatch.core.linux.daemon_connection import DaemonConnection, ForeignListenerError
+from memwatch.core.runtime.daemon_address import read_authorization
+from memwatch.core.runtime.deadline_socket import connected_until
+from memwatch.core.runtime.unix_http import UnixConnection
+
+SECONDS = 10.0
+MAX_ANSWER_BYTES = 64 << 20
+JSON_TYPES = ("application/json", "application/problem+json")
+
+
+class DaemonUnreachableError(CommandError):
+    """No daemon is reachable at `address`, for `reason`."""
+
+    def __init__(self, address: Address, error: OSError, seconds: float) -> None:
+        reason = describe_reason(error, seconds)
+        if isinstance(error, socket.gaierror):
+            why = f"cannot resolve the host name {address.host} ({reason}); correct it"
+        else:
+            why = f"cannot reach memwatchd at {address} ({reason}); {remedy_for(address, error)}"
+        super().__init__(f"{why}, or set another address with --url")
+        self.address = address
+        self.reason = reason
+
+
+class RequestDeclinedError(CommandError):
+    """The server rejected the request or sent an unusable response.
+
+    `status`: its HTTP status, 0 without one; `detail`: the server's own sentence.
+    """
+
+    def __init__(self, why: str, status: int = 0, detail: str = "") -> None:
+        super().__init__(why)
+        self.status = status
+        self.detail = detail
+
+
+class DaemonResponse(Struct, frozen=True):
+    """Decoded body of a response. `unix`: the server's Date header, if any. `is_simulated`: demo or replay data."""
+
+    json: Any
+    unix: float | None
+    is_simulated: bool = False
+
+
+def ask(
+    address: Address,
+    path: str,
+    method: str = "GET",
+    seconds: float = SECONDS,
+    body: Any = None,  # noqa: ANN401
+) -> DaemonResponse:
+    """Send a request, with a body as JSON, and return the response.
+
+    Raises DaemonUnreachableError or RequestDeclinedError.
+    """
+    connection = connection_to(address, seconds)
+    headers = build_headers(os.environ)
+    data = None if body is None else json.dumps(body).encode()
+    if data is not None:
+        headers["Content-Type"] = "application/json"
+    try:
+        with connected_until(connection, time.monotonic() + seconds, MAX_ANSWER_BYTES):
+            connection.request(method, address.prefix + path, data, headers)
+            response = connection.getresponse()
+            answer = response.read(MAX_ANSWER_BYTES)
+    except ForeignListenerError as error:
+        raise CommandError(str(error.strerror)) from None
+    except OSError as error:
+        raise DaemonUnreachableError(address, error, seconds) from None
+    except http.client.HTTPException as error:
+        raise RequestDeclinedError(
+            f"the response of {address} is not valid HTTP ({type(error).__name__}); check the address"
+        ) from None
+    is_simulated = response.headers["Memwatch-Simulated"] == "true"
+    return DaemonResponse(_read(address, response, answer), parse_date(response.headers["Date"]), is_simulated)
+
+
+def build_headers(environ: Mapping[str, str]) -> dict[str, str]:
+    return {"Accept": "application/json", **read_authorization(environ)}
+
+
+def connection_to(address: Address, seconds: float) -> http.client.HTTPConnection:
+    if address.scheme == "unix":
+        return UnixConnection(address.host, seconds)
+    if address.scheme == "https":
+        return http.client.HTTPSConnection(address.host, address.port, timeout=seconds)
+    return DaemonConnection(address.host, address.port, seconds)
+
+
+def describe_reason(error: OSError, seconds: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no response within {seconds:g} s"
+    if isinstance(error, PermissionError):
+        return "permission denied: only the owner and group of the socket have access"
+    return (error.strerror or str(error) or type(error).__name__).lower()
+
+
+def remedy_for(address: Address, error: OSError) -> str:
+    """Return advice for making a daemon reachable at `address`."""
+    if address.is_here:
+        return f"start one with: {address.start_command}"
+    if isinstance(error, ConnectionRefusedError):
+        where = f'listen = ["0.0.0.0:{address.port}"] under [web], and a bearer_token under [web.auth]'
+        return f"start one there with a login ({where})"
+    return f"check that the machine is up and its firewall allows port {address.port}"
+
+
+def parse_date(header: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(header or "").timestamp()
+    except (ValueError, TypeError, OverflowError):  # TypeError: Python 3.10 if it is not a date
+        return None
+
+
+def _read(address: Address, response: http.client.HTTPResponse, body: bytes) -> Any:  # noqa: ANN401
+    kind = response.headers.get_content_type()
+    try:
+        found = json.loads(body, parse_constant=_refuse) if kind in JSON_TYPES else None
+    except (ValueError, RecursionError):
+        found = None
+    if response.status != http.client.OK:
+        raise RequestDeclinedError(refusal(address, response, found), response.status, detail_in(found))
+    if found is None:
+        raise RequestDeclinedError(
+            f"{address} is not a memwatchd: it sent {kind}, not valid JSON; check the address"
+        )
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(constant)
+
+
+def refusal(address: Address, response: http.client.HTTPResponse, found: object) -> str:
+    """Return the error message: the `detail` of problem+json, or the HTTP status without one."""
+    if detail := detail_in(found):
+        return f"{address} rejected the request: {detail}"
+    return f"{address} returned {response.status} {response.reason}; check that it is a memwatchd"
+
+
+def detail_in(found: object) -> str:
+    detail = found.get("detail") if isinstance(found, dict) else None
+    return detail if isinstance(detail, str) else ""

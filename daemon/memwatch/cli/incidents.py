@@ -1,0 +1,118 @@
+"""`memwatch incidents`: the incidents of a daemon, as a list, a report, or Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from memwatch.cli.address import Address
+from memwatch.cli.context import Number, build_context, check_shape, common
+from memwatch.cli.errors import CommandError
+from memwatch.cli.http import DaemonResponse, RequestDeclinedError, ask
+from memwatch.cli.tables import columns
+from memwatch.cli.times import clock, stamp
+from memwatch.core.owners import describe_home
+from memwatch.core.printable import printable_lines
+from memwatch.core.units import size
+from memwatch.monitor.incidents.markdown import render
+from memwatch.monitor.incidents.records import title_of
+from memwatch.monitor.render import words as wording
+
+Json = dict[str, Any]
+NOT_KNOWN = "not known"
+
+
+@click.command(short_help="What took the memory, who was killed.")
+@click.argument("incident", metavar="[ID]", required=False)
+@click.option("--markdown", is_flag=True, help="Print a report in Markdown. Needs an ID, or uses the newest.")
+@click.option(
+    "--limit", type=Number(1, 100, 20), default=20, show_default=True, help="Maximum number of incidents."
+)
+@common
+def incidents(incident: str | None, markdown: bool, limit: int, url: Address | None, as_json: bool) -> int:
+    """List incidents, newest first, or show the one with ID: cause, killer, victims, evidence and timeline.
+
+    An incident begins with a critical level (not with full GPU memory alone), a kill, a lost GPU, a gap in the
+    samples, or an unclean end. A cause without enough evidence is reported as undecided, with the candidates.
+    """
+    context = build_context(url, as_json)
+    address = context.address
+    recent = f"/api/v1/incidents?limit={limit}"
+    answer = ask(address, recent) if incident is None else _ask(address, incident)
+    if markdown and incident is None:
+        with check_shape(address):
+            newest = answer.json[0]["id"] if answer.json else None
+        answer = answer if newest is None else _ask(address, newest)
+    if markdown and answer.json:
+        return context.show_painted(answer.json, lambda: [printable_lines(render(answer.json)).rstrip("\n")])
+    if isinstance(answer.json, list):
+        return context.show(answer.json, lambda: list_lines(answer.json), answer.is_simulated)
+    return context.show(answer.json, lambda: report_lines(answer.json), answer.is_simulated)
+
+
+def _ask(address: Address, incident: str) -> DaemonResponse:
+    try:
+        return ask(address, f"/api/v1/incidents/{quote(incident, safe='')}")
+    except RequestDeclinedError as error:
+        if incident and error.status != HTTPStatus.NOT_FOUND:  # without one, the address is that of the list
+            raise
+        raise CommandError(f'no incident "{incident}"; "memwatch incidents" lists those that are kept') from None
+
+
+def list_lines(found: list[Json]) -> Iterator[str]:
+    if not found:
+        yield "No incidents."
+    for index, one in enumerate(found):
+        if index:
+            yield ""
+        state = f"{title_of(one['kind'])}, {one['label']}" + (", not over" if one["ended"] is None else "")
+        yield f"{one['id']}  {stamp(one['began_unix'])}  {state}"
+        yield f"  {one['sentence']}"
+
+
+def report_lines(found: Json) -> Iterator[str]:
+    end = "not over" if found["ended_unix"] is None else clock(found["ended_unix"])
+    yield f"{found['id']}  {stamp(found['began_unix'])} to {end}  {title_of(found['kind'])}"
+    yield found["sentence"]
+    lowest, back = found["lowest_available_bytes"], found["came_back_bytes"]
+    if lowest is not None:
+        returned = "" if back is None else f", {size(back)} came back"
+        yield f"{found['label']}: {size(lowest)} available at the worst{returned}"
+    yield from _suspect_lines(found)
+    if found["killer"] is not None:
+        yield f"Killer: {title_of(found['killer']['kind'])}"
+    for victim in found["victims"]:
+        yield f"Victim: {_owner(victim)}, {_known(victim['held_bytes'])}, {_role(victim['is_cause'])}"
+    if found["evidence"]:
+        yield ""
+        yield from (f"- {one}" for one in found["evidence"])
+    if found["timeline"]:
+        yield ""
+        yield from columns([(clock(one["unix"]), one["kind"], one["text"]) for one in found["timeline"]])
+
+
+def _suspect_lines(found: Json) -> Iterator[str]:
+    cause = found["cause"]
+    if cause is not None:
+        yield f"Cause: {_owner(cause)}, grew by {size(cause['growth_bytes'])} since {clock(cause['began_unix'])}"
+    for one in found["candidates"]:
+        yield f"Candidate: {_owner(one)}, grew by {size(one['growth_bytes'])} since {clock(one['began_unix'])}"
+
+
+def _owner(one: Json) -> str:
+    facts = [f"PID {one['pid']}"] if one["pid"] is not None else []
+    owner = describe_home(one["unit"], one["container"])
+    facts += [owner] if owner else []
+    return f"{one['who']} ({', '.join(facts)})" if facts else str(one["who"])
+
+
+def _known(count: int | None) -> str:
+    return NOT_KNOWN if count is None else wording.size(count)
+
+
+def _role(is_cause: bool | None) -> str:
+    return "cause undecided" if is_cause is None else "the cause" if is_cause else "not the cause"

@@ -1,0 +1,73 @@
+"""Responses without a daemon: read this machine directly, with the settings of memwatchd if it is installed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from memwatch.cli.errors import CommandError
+from memwatch.core.backends.finder import Finder
+from memwatch.core.collectors import list_collectors
+from memwatch.core.collectors.base import Host
+from memwatch.core.linux.files import Roots
+from memwatch.core.snapshot import Snapshot
+from memwatch.library.daemon_client import read_roots
+from memwatch.monitor.direct_reading import DirectReading
+from memwatch.monitor.doctor.examiner import Examiner
+from memwatch.monitor.render.json import backends_json, examination_json, fit_json, snapshot_json
+from memwatch.planning.answer import FitAnswer
+
+Json = dict[str, Any]
+
+
+def load_reading() -> DirectReading:
+    """Return a direct reading of this machine. Without memwatchd it has all collectors and the default rules.
+
+    Not an import statement: this package does not depend on memwatchd, which depends on it.
+    """
+    if find_spec("memwatchd") is not None:
+        loaded: DirectReading = import_module("memwatchd.direct").load_reading()
+        return loaded
+    return default_reading()
+
+
+def load_reading_despite_settings() -> tuple[DirectReading, str]:
+    """Return a direct reading, with the default rules if the settings are invalid, and what is wrong with them."""
+    try:
+        return load_reading(), ""
+    except CommandError as error:
+        return default_reading(), str(error)
+
+
+def default_reading() -> DirectReading:
+    roots = Roots(*read_roots(os.environ))
+    return DirectReading(roots, list_collectors(Host(roots)))
+
+
+def snapshot(reading: DirectReading | None = None) -> Json:
+    return snapshot_json((reading or load_reading()).read())
+
+
+def snapshots(interval_seconds: float, reading: DirectReading | None = None) -> Iterator[Json]:
+    """Yield snapshots. The collectors stay open in between."""
+    for found in (reading or load_reading()).snapshots():
+        yield snapshot_json(found)
+        time.sleep(interval_seconds)
+
+
+def fit(answer: Callable[[Snapshot], FitAnswer]) -> Json:
+    return fit_json(answer(load_reading().read()))
+
+
+def doctor(reading: DirectReading | None = None) -> Json:
+    reading = reading or load_reading()
+    return examination_json(Examiner(reading.roots).examine(reading.read()))
+
+
+def backends() -> Json:
+    reading = load_reading()
+    return backends_json(Finder(reading.roots).find(reading.read()))

@@ -1,0 +1,231 @@
+"""`memwatch run -- CMD` reports the peak memory of a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from memwatch.cli.address import Address
+from memwatch.cli.context import (
+    build_context,
+    check_shape,
+    common,
+    print_errors,
+)
+from memwatch.cli.errors import CommandError
+from memwatch.cli.http import ask
+from memwatch.cli.peak_cgroup import PeakCgroup, peak_cgroup
+from memwatch.cli.poller import SnapshotPoller
+from memwatch.cli.process_tree import MAX_PROCESSES, Peaks, read_children_peak, read_tree
+from memwatch.cli.tables import columns
+from memwatch.cli.times import clock
+from memwatch.core.printable import printable
+from memwatch.core.runtime.own_files import open_own
+from memwatch.library.host import host
+from memwatch.library.process_peak import KEEP_PEAK
+from memwatch.monitor.render import words as wording
+
+Json = dict[str, Any]
+SAMPLE_SECONDS = 0.1
+# Deadline of the last request, after the program has ended. A daemon that takes longer is still building its API or
+# hangs.
+STAGES_SECONDS = 10.0
+# Exit codes as in POSIX shells: cannot be executed, not found, killed by a signal.
+EXIT_NOT_RUN, EXIT_NOT_FOUND, EXIT_SIGNAL = 126, 127, 128
+FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+ROOT = 0
+# Mode of a report, less those bits that the umask takes.
+MODE = 0o666
+
+COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED)
+PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+class CommandNotRunError(CommandError):
+    """A program that could not be started."""
+
+    def __init__(self, program: str, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            why, code = f"cannot be run ({describe_reason(error)})", EXIT_NOT_RUN
+        elif shutil.which(program) is None:
+            why, code = "was not found; check its name and PATH", EXIT_NOT_FOUND
+        else:
+            why, code = "cannot be run (the interpreter in its first line was not found)", EXIT_NOT_RUN
+        super().__init__(f"{program} {why}", code)
+
+
+@click.command(short_help="Run a program and report its peak memory.", context_settings=PASS_THROUGH)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the report to this file instead of stderr.",
+)
+@COMMAND
+@common
+def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_json: bool) -> int:
+    """Run COMMAND and report the peak memory of it and its children: RSS, pools, GPUs, and stages.
+
+    Its exit code is passed through. The kernel counts the peak of the largest process, and of the program's own
+    control group where one can be made. Other peaks are the greatest of samples every 0.1 s. GPU values and stages
+    come from the daemon, if one is running.
+    """
+    if not command:
+        raise click.UsageError("COMMAND is missing; for example memwatch run -- python train.py")
+    context = build_context(url, as_json)
+    if output is not None:
+        _try(output)
+    peaks = Peaks()
+    began = time.monotonic()
+    poller = SnapshotPoller(context.address)
+    with peak_cgroup() as group:
+        code = _run(command, poller, peaks, group)
+        peaks.see_counters(read_children_peak(), None if group is None else group.read_peak())
+    found = {
+        "command": list(command),
+        "exit_code": code,
+        "seconds": round(time.monotonic() - began, 3),
+        **peaks.json(),
+        "stages": _stages(poller, peaks),
+    }
+    lines = [json.dumps(found)] if context.as_json else _lines(found, peaks.is_simulated)
+    _print("".join(f"{printable(line)}\n" for line in lines), output)
+    return code
+
+
+def _try(output: Path) -> None:
+    """Raise UsageError if the file cannot be written, before the program starts. Keep its content for now."""
+    is_there = os.path.lexists(output)
+    if _is_special(output):
+        return  # closing a pipe here would signal end of file to its reader
+    try:
+        os.close(_open(output))
+    except OSError as error:
+        raise click.UsageError(
+            f'--output is "{output}", which cannot be written ({describe_reason(error)}); use a file in a '
+            "writable folder, for example --output report.txt"
+        ) from None
+    if not is_there:
+        with suppress(OSError):
+            output.unlink()
+
+
+def _is_special(output: Path) -> bool:
+    """Return True for a pipe or a terminal, such as /dev/stdout."""
+    return os.path.lexists(output) and not os.path.isfile(output)
+
+
+def _open(output: Path, flags: int = 0) -> int:
+    """Open a file to write. Root uses no link and no file of another user, who may have put it there."""
+    if os.geteuid() == ROOT:
+        return open_own(output, os.O_WRONLY | flags, MODE)
+    return os.open(output, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, MODE)
+
+
+def _run(command: Sequence[str], poller: SnapshotPoller, peaks: Peaks, group: PeakCgroup | None) -> int:
+    """Run the program and return its exit code as a shell would."""
+    environ = {**os.environ, KEEP_PEAK: "1"}
+    join = None if group is None else group.join
+    try:
+        process = subprocess.Popen(command, env=environ, preexec_fn=join)  # noqa: S603  the user's program
+    except OSError as error:
+        raise CommandNotRunError(command[0], error) from None
+    before = {one: signal.signal(one, lambda number, _frame: process.send_signal(number)) for one in FORWARDED}
+    before[signal.SIGINT] = signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a terminal sends SIGINT to both processes
+    poller.start()
+    try:
+        while process.poll() is None:
+            peaks.see_tree(read_tree(process.pid))
+            peaks.see_ram(host.ram())
+            _see_answers(poller, peaks)
+            try:
+                process.wait(SAMPLE_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return process.returncode if process.returncode >= 0 else EXIT_SIGNAL - process.returncode
+
+
+def _see_answers(poller: SnapshotPoller, peaks: Peaks) -> None:
+    try:
+        for snapshot in poller.snapshots():
+            with check_shape(poller.address):
+                peaks.see_snapshot(snapshot)
+    except CommandError:
+        poller.end()
+
+
+def _stages(poller: SnapshotPoller, peaks: Peaks) -> list[Json]:
+    """Return the marks that processes of the tree have set since the start."""
+    if not poller.is_answered:
+        return []
+    poller.end()
+    ends = tuple(f"(process {pid})" for pid in peaks.pids)
+    try:
+        events = ask(poller.address, "/api/v1/events?limit=1000", seconds=STAGES_SECONDS).json
+        with check_shape(poller.address):
+            marks = [one for one in events if one["kind"] == "mark" and one["unix"] >= peaks.began_unix - 1]
+            found = [{"unix": one["unix"], "text": one["text"]} for one in marks if one["text"].endswith(ends)]
+    except CommandError:
+        return []
+    return found[::-1]
+
+
+def _print(text: str, output: Path | None) -> None:
+    try:
+        if output is not None:
+            if _is_special(output):
+                output.write_text(text, encoding="utf-8")
+                return
+            with open(_open(output, os.O_TRUNC), "w", encoding="utf-8") as file:
+                file.write(text)
+            return
+    except OSError as error:
+        print_errors([f"cannot write {output} ({describe_reason(error)}); the report is:"])
+    sys.stderr.write(text)
+
+
+def _lines(found: Json, is_simulated: bool) -> Iterator[str]:
+    took = wording.duration(found["seconds"])
+    yield f"{' '.join(found['command'])[:200]}: exit code {found['exit_code']} after {took}"
+    if is_simulated:
+        yield f"  {wording.SIMULATED} Peaks of pools and GPUs are of that machine."
+    rows = [("  peak RSS, all processes of the program, sampled", _size(found["peak_rss_bytes"]))]
+    if found["peak_process_rss_bytes"] is not None:
+        rows.append(("  peak RSS, its largest process", _size(found["peak_process_rss_bytes"])))
+    if found["peak_cgroup_bytes"] is not None:
+        rows.append(("  peak of its control group, with page cache", _size(found["peak_cgroup_bytes"])))
+    rows += [
+        (f"  peak of {name}, whole machine, sampled", _size(count))
+        for name, count in found["peak_used_bytes"].items()
+    ]
+    rows += [
+        (f"  peak of {name}, this program, sampled", _size(count))
+        for name, count in found["peak_device_bytes"].items()
+    ]
+    yield from columns(rows, right=frozenset({1}))
+    if found["partial"]:
+        yield f"  It had more processes than are followed ({MAX_PROCESSES:,} at once): the peaks are lower bounds."
+    yield from (f"  {clock(stage['unix'])} {stage['text']}" for stage in found["stages"])
+
+
+def _size(count: int | None) -> str:
+    return f"{wording.DASH} it ended before the first sample" if count is None else wording.size(count)
+
+
+def describe_reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

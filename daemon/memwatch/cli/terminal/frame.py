@@ -1,0 +1,193 @@
+"""Parts that all pages share: the view, the finished frame, the header and the footer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from memwatch.cli.figures import decode_pressure, silence_lines
+from memwatch.cli.terminal.moment import (
+    MARKS,
+    STYLES,
+    Json,
+    Moment,
+    labels_of,
+    level_word,
+    outlook,
+    worst_of,
+)
+from memwatch.cli.terminal.state import PAGES, Region, State
+from memwatch.cli.terminal.style import Line, Span, cells, clip_line, line_cells, spread, wrapped
+from memwatch.monitor.render import words as wording
+
+MIN_WIDTH, MIN_HEIGHT = 40, 10
+# From this size on there is room for charts and events beside the processes.
+TALL, WIDE = 36, 150
+SIGNS = {"left": "←", "right": "→", "esc": "Esc", "enter": "Enter"}
+
+
+class View(Struct, frozen=True):
+    """Everything that a frame depends on. `now`: Unix time of the terminal's clock."""
+
+    moment: Moment
+    state: State
+    width: int
+    height: int
+    now: float
+    has_colour: bool = True
+
+    @property
+    def is_tall(self) -> bool:
+        return self.height >= TALL
+
+    @property
+    def is_wide(self) -> bool:
+        return self.width >= WIDE
+
+
+class Frame(Struct, frozen=True):
+    """Lines of a screen, cells that can be clicked, and the visible and total number of rows of its list.
+
+    `pids`: the process of each row of the table, 0 for a group.
+    """
+
+    lines: tuple[Line, ...]
+    regions: tuple[Region, ...] = ()
+    rows: int = 1
+    total: int = 0
+    pids: tuple[int, ...] = ()
+
+
+class Body(Struct):
+    """Lines of a page under construction."""
+
+    lines: list[Line]
+    regions: list[Region]
+    rows: int = 1
+    total: int = 0
+    pids: tuple[int, ...] = ()
+
+
+def finish(view: View, body: Body) -> Frame:
+    """Add the footer and cut everything to the size of the terminal."""
+    lines = body.lines[: view.height - 1]
+    lines += [()] * (view.height - 1 - len(lines))
+    footer, regions = footer_of(view)
+    lines.append(footer)
+    cut = tuple(clip_line(line, view.width) for line in lines)
+    kept = [one for one in body.regions if one.line < view.height - 1]
+    return Frame(cut, (*kept, *regions), body.rows, body.total, body.pids)
+
+
+def header_of(view: View) -> Line:
+    """Return the first line: host, machine, worst level, time left and clock.
+
+    A narrow terminal cuts the machine, the host, the target and the clock, in this order, and never the time left.
+    """
+    snapshot = view.moment.snapshot
+    clock = (*_clock(view), Span(" "))
+    choices = ((*_status(view), *clock), (*_status(view, with_target=False), *clock), _status(view, False))
+    right = next((one for one in choices if line_cells(one) <= view.width), choices[-1])
+    left = [
+        Span(" "),
+        Span(snapshot["host"], "bold"),
+        *((Span(" demo", "accent"),) if snapshot["simulated"] else ()),
+    ]
+    room = view.width - line_cells(left) - line_cells(right) - 3
+    about = next((text for text in _machine_words(snapshot) if cells(text) <= room), "")
+    return spread((*left, Span(f"  {about}", "muted")), right, view.width)
+
+
+def _machine_words(snapshot: Json) -> list[str]:
+    """Return descriptions of the machine, from long to short."""
+    machine = snapshot["machine"]
+    name, kind = machine["name"] or "", wording.architecture(machine["architecture"] or "")
+    return [" · ".join(word for word in words if word) for words in ((name, kind), (name,))]
+
+
+def _status(view: View, with_target: bool = True) -> Line:
+    snapshot = view.moment.snapshot
+    worst = worst_of(snapshot)
+    if worst is None:
+        return (Span("no memory data", "muted"),)
+    level = worst["level"]
+    found = [Span(f"{MARKS[level]} {level_word(level)}", _badge(level))]
+    if with_target and len(snapshot["pressure"]) > 1 and level != "low":
+        found.append(Span(f" {labels_of(snapshot).get(worst['target'], worst['target'])}", "bold"))
+    if words := outlook(decode_pressure(worst)):
+        found.append(Span(f"  {words}", f"bold {STYLES[level]}" if level != "low" else "muted"))
+    return tuple(found)
+
+
+def _badge(level: str) -> str:
+    return f"bold {STYLES[level]}" + (" reverse" if level == "critical" else "")
+
+
+def _clock(view: View) -> Line:
+    at = time.localtime(view.moment.unix)
+    words = time.strftime("%H:%M:%S %Z" if view.width >= 100 else "%H:%M:%S", at)
+    if view.state.paused_at is not None:
+        ago = wording.duration(max(1.0, round(view.now - view.moment.unix)))
+        return (Span("  "), Span(f"paused {words}, {ago} ago", "bold reverse"))
+    if view.moment.error:
+        ago = wording.duration(max(1.0, round(view.now - view.moment.unix)))
+        return (Span("  "), Span(f"no data for {ago}", "bold reverse"))
+    return (Span(f"  {words}"),)
+
+
+def footer_of(view: View) -> tuple[Line, list[Region]]:
+    """Return the last line: pages and keys, or the filter while it is typed."""
+    state, line = view.state, view.height - 1
+    if state.is_editing:
+        return (
+            Span(" filter: ", "bold"),
+            Span(state.filter),
+            Span(" ", "reverse"),
+            Span("  Enter keeps it, Esc clears it", "muted"),
+        ), []
+    gap = "  " if view.width >= 90 else " "
+    found: list[Span] = [Span(" ")]
+    regions = []
+    pages = [(str(number), name, "reverse" if number == state.page else "") for number, name in enumerate(PAGES, 1)]
+    for key, word, style in (*pages, ("", "", ""), *((*one, "accent") for one in _keys(view))):
+        start, sign = line_cells(found), SIGNS.get(key, key)
+        if start + len(sign) + len(word) + 1 > view.width:
+            break
+        plain_style = style if style == "reverse" else "muted" if style else ""
+        found += [Span(sign, f"{style} bold"), Span(f" {word}" if word else "", plain_style), Span(gap)]
+        regions.append(Region(line, start, start + len(sign) + len(word) + 1, key))
+    if found[-1].text == gap:
+        found.pop()
+    return tuple(found), [one for one in regions if one.key]
+
+
+def _keys(view: View) -> Sequence[tuple[str, str]]:
+    state = view.state
+    if state.opened:
+        return (("esc", "back"), ("u", "read PSS again"), ("?", "help"), ("q", "quit"))
+    if state.paused_at is not None:
+        return (("left", "back"), ("right", "forth"), ("esc", "live"), ("?", "help"), ("q", "quit"))
+    if state.page == 3:
+        return (("+", "longer"), ("-", "shorter"), ("left", "back"), ("?", "help"), ("q", "quit"))
+    if state.page == 1:
+        keys = (("/", "filter"), ("s", "sort"), ("t", "tree"), ("?", "help"), ("q", "quit"))
+        return (("enter", "details"), *keys) if view.width >= 90 else keys
+    return (("left", "back"), ("?", "help"), ("q", "quit"))
+
+
+def notice_lines(view: View) -> list[Line]:
+    """Return lines about missing data, such as a lost connection, an OOM kill that just happened, and silences."""
+    worst = worst_of(view.moment.snapshot)
+    kills = [one["text"] for one in worst["reasons"] if one["signal"] == "oom_kill"] if worst else []
+    found = [Span(f" {text}", "bold critical") for text in kills]
+    found += [Span(f" {text}", "bold high") for text in (view.moment.error,) if text]
+    for text in silence_lines(view.moment.snapshot):
+        found += [Span(f" {part}", "bold medium") for part in wrapped(text, view.width - 2)]
+    found += [Span(f" {view.moment.note}", "muted")] if view.moment.note else []
+    return [(span,) for span in found]
+
+
+def rule(view: View) -> Line:
+    return (Span("─" * view.width, "muted"),)

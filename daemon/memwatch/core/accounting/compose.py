@@ -1,0 +1,167 @@
+"""Merge the findings of all collectors, and derive the facts that need several of them. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, compress
+from operator import attrgetter, is_not
+from typing import Any
+
+from msgspec.structs import replace
+
+from memwatch.core.accounting import amd, apple, drm, npu, nvidia, tegra
+from memwatch.core.accounting.device_memory import DeviceMemory, NpuMemory
+from memwatch.core.accounting.driver_errors import with_logged
+from memwatch.core.accounting.engines import with_engine_memory
+from memwatch.core.accounting.gpu_limits import with_gpu_limits
+from memwatch.core.accounting.hwmon import with_sensors
+from memwatch.core.accounting.labels import with_unique_labels
+from memwatch.core.accounting.large_holders import has_orphans, with_large_holders
+from memwatch.core.accounting.lxcfs import with_both_scopes
+from memwatch.core.accounting.relations import (
+    bound_held,
+    find_sizes,
+    find_used,
+    with_device_bytes,
+    with_device_memories,
+)
+from memwatch.core.accounting.zram import with_zram
+from memwatch.core.findings import Findings
+from memwatch.core.model import Share
+from memwatch.core.snapshot import Node, merge_nodes
+
+# The fields of Findings and their empty values: the same objects every time.
+NAMES = Findings.__struct_fields__
+EMPTY = tuple(getattr(Findings(), name) for name in NAMES)
+LISTS = tuple(name for name, empty in zip(NAMES, EMPTY, strict=True) if empty == ())
+figures_of: attrgetter[tuple[Any, ...]] = attrgetter(*NAMES)
+
+# PCI vendor id, and the function that accounts for the vendor's GPUs, given all findings and the first free number.
+VENDOR_BUILDERS: tuple[tuple[str, Callable[[Findings, int], Sequence[DeviceMemory]]], ...] = (
+    ("10de", nvidia.build_device_memories),
+    ("1002", amd.build_device_memories),
+    ("8086", drm.build_device_memories),
+    ("106b", apple.build_device_memories),
+)
+
+
+class Composer:
+    """Merges findings on each tick. A field is merged again only if a collector has a new value for it."""
+
+    def __init__(self) -> None:
+        self._findings: tuple[Findings, ...] = ()
+        self._fields: list[Mapping[str, Any]] = []
+        self._sums: dict[str, Any] = {}
+        self._nodes: tuple[tuple[Node, ...], tuple[Node, ...]] = (), ()
+
+    def compose(self, findings: Sequence[Findings]) -> Findings:
+        """Return the findings of all collectors, merged and related to each other."""
+        names = self._new_names(tuple(findings))
+        try:
+            for name in names:
+                self._add_up(name, [fields[name] for fields in self._fields if name in fields])
+        except BaseException:
+            self._findings = ()  # merge the same fields again next time
+            raise
+        sums = dict(self._sums)
+        sums["pools"] = tuple([with_zram(pool, sums.get("zram")) for pool in sums.get("pools", ())])
+        sums["nodes"] = self._merge_nodes(sums.get("nodes", ()))
+        sums["machine"] = tegra.with_board_names(sums.get("machine"), sums.get("tegra"))
+        return relate(Findings(**sums))
+
+    def _new_names(self, findings: tuple[Findings, ...]) -> set[str]:
+        """Return the fields that changed in at least one collector since the last call."""
+        if len(findings) != len(self._findings):
+            self._findings, self._fields, self._sums = (Findings(),) * len(findings), [{}] * len(findings), {}
+        names: set[str] = set()
+        for number in compress(range(len(findings)), map(is_not, findings, self._findings)):
+            before, now = self._fields[number], filled_fields(findings[number])
+            names.update(before, now)
+            self._fields[number] = now
+        self._findings = findings
+        return names
+
+    def _add_up(self, name: str, values: Sequence[Any]) -> None:
+        """Merge one field: lists are concatenated; of single values, the first one is used."""
+        self._sums.pop(name, None)
+        if not values or name == "rejected":  # counted per collector
+            return
+        if name == "stale":
+            self._sums[name] = frozenset(chain.from_iterable(values))
+        elif name in ("container_names", "left_out"):  # names of the container runtime and of Kubernetes
+            self._sums[name] = {key: value for part in values for key, value in part.items()}
+        else:
+            self._sums[name] = tuple(chain.from_iterable(values)) if name in LISTS else values[0]
+
+    def _merge_nodes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Merge nodes only if they changed: they are read every 5 s at most and take a third of the merge."""
+        before, merged = self._nodes
+        if nodes is not before:
+            merged = merge_nodes(nodes)
+            self._nodes = nodes, merged
+        return merged
+
+
+def filled_fields(found: Findings) -> Mapping[str, Any]:
+    """Return the fields that the collector filled."""
+    values = figures_of(found)
+    return dict(compress(zip(NAMES, values, strict=True), map(is_not, values, EMPTY)))
+
+
+def relate(whole: Findings) -> Findings:
+    """Combine the merged findings with each other."""
+    whole = with_both_scopes(whole)
+    device_memories, npus = build_device_memories(whole), npu.build_npus(whole)
+    whole = with_device_memories(whole, device_memories, npus)
+    whole = with_holders(whole, device_memories, npus)
+    whole = with_gpu_limits(whole)
+    whole = with_engine_memory(whole) if whole.engines else whole
+    devices = with_sensors(whole.devices, whole)
+    devices = with_logged(devices, whole.kernel_log) if whole.kernel_log else devices
+    pools, shares = whole.pools, whole.shares
+    if shares or len(pools) > 1:
+        places = {pool.id for pool in pools} | {device.id for device in whole.devices}
+        pools, shares = with_unique_labels(pools, without_lost(shares, places))
+    if (devices, pools, shares) == (whole.devices, whole.pools, whole.shares):
+        return whole
+    return replace(whole, devices=devices, pools=pools, shares=shares)
+
+
+def with_holders(whole: Findings, device_memories: Sequence[DeviceMemory], npus: Sequence[NpuMemory]) -> Findings:
+    """Add the device memory of processes to the related findings."""
+    if not (device_memories or npus or (whole.processes and has_orphans(whole.processes))):
+        return whole
+    sizes = find_sizes(whole.pools, whole.shares)
+    judged = [only_judged(memory, whole.judged_pids) for memory in device_memories]
+    memories = bound_held((*judged, *npus), sizes, find_used(whole.pools, whole.shares))
+    if memories:
+        whole = replace(whole, processes=with_device_bytes(whole.processes, *memories))
+    return with_large_holders(whole, memories, sizes, whole.process_scan)
+
+
+def only_judged(memory: DeviceMemory, judged: frozenset[int] | None) -> DeviceMemory:
+    """Leave out the processes of NVIDIA's list that may be of another PID namespace, until that is known."""
+    if judged is None or memory.device.vendor != "NVIDIA" or memory.held.keys() <= judged:
+        return memory
+    return replace(memory, held={pid: places for pid, places in memory.held.items() if pid in judged})
+
+
+def build_device_memories(found: Findings) -> list[DeviceMemory]:
+    """Return the memory of every GPU. Numbers continue across vendors, with gaps for GPUs without data yet."""
+    device_memories: list[DeviceMemory] = []
+    first = 0
+    for vendor, of_maker in VENDOR_BUILDERS:
+        own = of_maker(found, first)
+        device_memories += own
+        first += max(len(own), (found.pci_gpus or {}).get(vendor, 0))
+    return device_memories
+
+
+def without_lost(shares: tuple[Share, ...], roots: set[str]) -> tuple[Share, ...]:
+    """Return the shares that are directly or indirectly within one of these pools or devices."""
+    places = set(roots)
+    while True:
+        inside = {share.id for share in shares if share.within in places} - places
+        if not inside:
+            return tuple(share for share in shares if share.id in places)
+        places |= inside

@@ -1,0 +1,266 @@
+"""Intel GPUs and GPUs of systems on a chip, as their kernel drivers report them in files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from memwatch.core.accounting.device_memory import DeviceMemory, remainder
+from memwatch.core.accounting.drm_architecture import Gpu, is_in_ram, is_own, select_gpus
+from memwatch.core.accounting.shared_buffers import ClientTotals
+from memwatch.core.drivers.drm.records import DrmReading
+from memwatch.core.findings import Findings
+from memwatch.core.model import (
+    Absent,
+    Architecture,
+    Bytes,
+    Device,
+    Pool,
+    PoolKind,
+    Quality,
+    Share,
+    ShareKind,
+    Words,
+    find_system_ram,
+    sum_figures,
+)
+from memwatch.core.snapshot import Machine
+
+EXPLANATIONS = {
+    Architecture.UNIFIED: "GPU memory is part of System RAM: CPU and GPU share this memory.",
+    Architecture.DISCRETE: "Dedicated GPU memory, separate from System RAM.",
+    Architecture.UNKNOWN: "A GPU was found, but the relation of its memory to System RAM is unknown.",
+}
+# No line of /proc/meminfo accounts for buffers from TTM's page pools (xe). All other drivers here use the kernel's
+# shared memory (shmem), which Shmem already contains.
+BEYOND_MEMINFO = frozenset({"xe"})
+# Drivers with TTM pools: if only one of them is present, the kernel's count of TTM pages belongs to it.
+WITH_TTM = frozenset({"amdgpu", "nouveau", "radeon", "vmwgfx", "xe"})
+VENDORS = {"8086": "Intel", "10de": "NVIDIA", "1002": "AMD"}
+MAKERS_BY_DRIVER = {
+    "asahi": ("Apple", "Apple GPU"),
+    "etnaviv": ("Vivante", "Vivante GPU"),
+    "lima": ("Arm", "Arm Mali"),
+    "msm": ("Qualcomm", "Qualcomm Adreno"),
+    "panfrost": ("Arm", "Arm Mali"),
+    "panthor": ("Arm", "Arm Mali"),
+    "powervr": ("Imagination", "Imagination PowerVR"),
+    "v3d": ("Broadcom", "Broadcom VideoCore"),
+}
+HIDDEN = "Processes outside this container are not visible: their memory on this device is not counted."
+UNREADABLE = "This user cannot read some processes: their memory on this device is not counted."
+SHARED_CLIENT = "Some processes share one driver client: its bytes are counted once, and listed for each process."
+NO_SIZE = "No file reports the size of its memory; with xe, the dmem cgroup controller does (Linux 6.14 and newer)."
+UNREAD_SIZE = "a lower bound: the size of a client cannot be read"
+NO_MEMORY_KEYS = "Its driver does not report memory."
+# The fdinfo keys by basis.
+KEYS = {"resident": "drm-resident", "memory": "drm-memory", "total": "drm-total", "alloc": "amdxdna-alloc"}
+
+
+class GpuContext(NamedTuple):
+    """A GPU's id, its number in labels (empty if it is the only one), and the machine around it."""
+
+    name: str
+    number: str
+    ram: Pool | None
+    machine: Machine
+    reading: DrmReading
+
+
+class ClientSum(Struct, frozen=True):
+    """Memory of clients with its source and quality."""
+
+    bytes: Bytes
+    source: str
+    quality: Quality
+    note: str | None = None
+
+
+def build_device_memories(found: Findings, first: int) -> list[DeviceMemory]:
+    """Return the GPUs of DRM drivers. After the collector stops answering, they stay without figures."""
+    if found.drm is None:
+        return []
+    gpus, machine, ram = select_gpus(found.drm), found.machine or Machine(), find_system_ram(found.pools)
+    device_memories = [
+        build_device_memory(
+            gpu, GpuContext(f"gpu{at}", "" if len(gpus) == 1 else f" {at}", ram, machine, found.drm)
+        )
+        for at, gpu in enumerate(gpus, first)
+    ]
+    return (
+        [device_memory.as_stale() for device_memory in device_memories] if "drm" in found.stale else device_memories
+    )
+
+
+def build_device_memory(gpu: Gpu, place: GpuContext) -> DeviceMemory:
+    pool = vram_pool(gpu, place)
+    system = in_system_ram(gpu, place)
+    share = buffers_share(place, system) if place.ram and system else None
+    return DeviceMemory(
+        device=build_device(gpu, place, pool),
+        explanation=EXPLANATIONS[gpu.architecture],
+        pools=(pool,) if pool else (),
+        shares=(share,) if share else (),
+        held=held_by_pid(gpu, pool, share),
+        held_most=most_by_pid(gpu, pool, share),
+        unplaced=find_unplaced(gpu, pool, share),
+        beyond_meminfo=system.bytes if share and system and gpu.driver in BEYOND_MEMINFO else None,
+    )
+
+
+def build_device(gpu: Gpu, place: GpuContext, pool: Pool | None) -> Device:
+    card, unified = gpu.card, gpu.architecture is Architecture.UNIFIED
+    vendor, name = vendor_and_name(gpu)
+    compatible = {} if isinstance(card.compatible, Absent) else {"compatible": card.compatible}
+    return Device(
+        id=place.name,
+        vendor=vendor,
+        name=name,
+        architecture=gpu.architecture,
+        pci=card.pdev or Absent.NOT_SUPPORTED,
+        driver=gpu.driver,
+        allocates_from=(pool.id,) if pool else ("ram",) if unified and place.ram else (),
+        headroom_bytes=Absent.NOT_AVAILABLE if pool or unified else Absent.NOT_SUPPORTED,
+        evidence=gpu.evidence,
+        process_list=process_list_of(gpu, place),
+        details=compatible,
+        notes=build_notes(gpu, place, pool),
+    )
+
+
+def vendor_and_name(gpu: Gpu) -> tuple[str, str]:
+    """Return vendor and name. A card's PCI id identifies the vendor; on a chip, the driver does."""
+    card = gpu.card
+    if isinstance(card.vendor_id, Absent):
+        return MAKERS_BY_DRIVER.get(gpu.driver, ("unknown", f"{gpu.driver} GPU"))
+    vendor = VENDORS.get(card.vendor_id, card.vendor_id)
+    return vendor, card.model if isinstance(card.model, str) else f"{vendor} GPU {card.device_id}"
+
+
+def process_list_of(gpu: Gpu, place: GpuContext) -> Words:
+    if gpu.is_silent:
+        return Absent.NOT_SUPPORTED
+    return "complete" if place.machine.sees_all_processes and place.reading.is_complete else "partial"
+
+
+def build_notes(gpu: Gpu, place: GpuContext, pool: Pool | None) -> tuple[str, ...]:
+    reasons = {
+        NO_MEMORY_KEYS: gpu.is_silent,
+        HIDDEN: not place.machine.sees_all_processes,
+        UNREADABLE: place.machine.sees_all_processes and not place.reading.is_complete,
+        SHARED_CLIENT: any(len(client.pids) > 1 and any(client.resident.values()) for client in gpu.clients),
+        NO_SIZE: gpu.architecture is Architecture.DISCRETE and pool is None,
+    }
+    return tuple(text for text, holds in reasons.items() if holds)
+
+
+def in_system_ram(gpu: Gpu, place: GpuContext) -> ClientSum | None:
+    """Return the GPU's part of System RAM. None if it is unknown whether it uses any."""
+    if gpu.architecture is Architecture.UNKNOWN:
+        return None
+    if gpu.is_silent:
+        return ClientSum(Absent.NOT_SUPPORTED, "fdinfo", Quality.DERIVED, NO_MEMORY_KEYS)
+    counted = place.reading.gpu_active_bytes
+    ttm = [card for card in place.reading.cards if card.driver in WITH_TTM]
+    if isinstance(counted, int) and counted and gpu.driver in BEYOND_MEMINFO and len(ttm) == 1:
+        return ClientSum(counted, "meminfo:GPUActive", Quality.MEASURED, "includes the driver's own buffers")
+    if not place.machine.sees_all_processes:
+        return ClientSum(Absent.NOT_PERMITTED, "fdinfo", Quality.DERIVED, HIDDEN)
+    return sum_clients(gpu, place)
+
+
+def sum_clients(gpu: Gpu, place: GpuContext) -> ClientSum:
+    """Sum the clients. The sum is exact unless clients share buffers, which each of their processes counts.
+
+    A sum of 0 says nothing if some processes cannot be read.
+    """
+    bases = sorted({client.basis for client in gpu.clients if client.basis})
+    sharing = [client for client in gpu.clients if any(is_in_ram(key) and n for key, n in client.shared.items())]
+    is_unseen = not gpu.in_ram.total and not place.reading.is_complete
+    notes = {
+        "a lower bound: this user cannot read some processes": not place.reading.is_complete and not is_unseen,
+        UNREAD_SIZE: gpu.in_ram.is_partial,
+        "shared buffers are counted for each process": len(sharing) > 1,
+        "requested sizes, with or without memory behind them": "total" in bases,
+    }
+    exact = len(sharing) < 2 and "total" not in bases and not gpu.in_ram.is_partial
+    return ClientSum(
+        bytes=Absent.NOT_PERMITTED if is_unseen else gpu.in_ram.total,
+        source="fdinfo:" + "+".join(KEYS[basis] for basis in bases or ["resident"]),
+        quality=Quality.DERIVED if exact else Quality.ESTIMATED,
+        note="; ".join(text for text, holds in notes.items() if holds) or None,
+    )
+
+
+def buffers_share(place: GpuContext, system: ClientSum) -> Share:
+    fits = isinstance(system.bytes, Absent) or place.ram is None or system.bytes <= place.ram.size_bytes
+    return Share(
+        id=f"{place.name}.buffers",
+        kind=ShareKind.GPU_BUFFERS,
+        label=f"GPU buffers{place.number}",
+        within="ram",
+        used_bytes=system.bytes if fits else Absent.INCONSISTENT,
+        source=system.source,
+        quality=system.quality,
+        device=place.name,
+        note=system.note,
+    )
+
+
+def vram_pool(gpu: Gpu, place: GpuContext) -> Pool | None:
+    """Build the card's own memory if a device-wide counter reports its size. Clients never add up to it."""
+    regions = [region for region in gpu.card.regions if is_own(region.name)]
+    if gpu.architecture is not Architecture.DISCRETE or not regions:
+        return None
+    size = sum(region.size_bytes for region in regions)
+    used = sum_figures([region.used_bytes for region in regions])
+    rest = remainder(used, Absent.NOT_SUPPORTED, Absent.INCONSISTENT if gpu.own.is_partial else [gpu.own.total])
+    return Pool(
+        id=place.name,
+        kind=PoolKind.VRAM,
+        label=f"VRAM{place.number}",
+        size_bytes=size,
+        used_bytes=used,
+        available_bytes=used if isinstance(used, Absent) else size - used,
+        source=regions[0].source,
+        quality=Quality.MEASURED if len(regions) == 1 else Quality.DERIVED,
+        unattributed_bytes=rest.bytes,
+        overlap=rest.overlap,
+    )
+
+
+def held_by_pid(gpu: Gpu, pool: Pool | None, share: Share | None) -> Mapping[int, Mapping[str, Bytes]]:
+    """Return bytes by process and place. Processes with an unknown amount of System RAM have an absent figure."""
+    held: dict[int, dict[str, Bytes]] = {}
+    for place, those in _totals_by_place(gpu, pool, share):
+        for pid, size in those.by_pid.items():
+            held.setdefault(pid, {})[place] = size
+        for pid in those.unread_pids:
+            held.setdefault(pid, {})[place] = Absent.INCONSISTENT
+    if share:
+        held |= {pid: {**held.get(pid, {}), share.id: Absent.NOT_SUPPORTED} for pid in gpu.uncounted_pids}
+    return held
+
+
+def find_unplaced(gpu: Gpu, pool: Pool | None, share: Share | None) -> frozenset[int]:
+    """Return the processes with memory of a card whose size is not known, or in System RAM that is not read."""
+    without = [] if pool else [gpu.own]
+    without += [] if share else [gpu.in_ram]
+    return frozenset(pid for those in without for pid, size in those.by_pid.items() if size)
+
+
+def most_by_pid(gpu: Gpu, pool: Pool | None, share: Share | None) -> Mapping[int, Mapping[str, int]]:
+    """Return the upper bounds by process and place, where clients of a process may share buffers."""
+    found: dict[int, dict[str, int]] = {}
+    for place, those in _totals_by_place(gpu, pool, share):
+        for pid, size in those.most_by_pid.items():
+            if pid not in those.unread_pids:
+                found.setdefault(pid, {})[place] = size
+    return found
+
+
+def _totals_by_place(gpu: Gpu, pool: Pool | None, share: Share | None) -> list[tuple[str, ClientTotals]]:
+    places = [(pool.id, gpu.own)] if pool else []
+    return [*places, (share.id, gpu.in_ram)] if share else places

@@ -1,0 +1,111 @@
+"""Convert the snapshot's devices to devices of a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from memwatch.core.backends.model import BackendDevice
+from memwatch.core.model import (
+    Absent,
+    Architecture,
+    Bytes,
+    Device,
+    Pool,
+    Share,
+    ShareKind,
+    find_system_ram,
+    sum_figures,
+)
+from memwatch.core.snapshot import Snapshot
+
+# True if GPU and CPU share one memory. An APU's carve-out is a part of it that firmware reserves. A coherent GPU
+# (GH200) has its own memory, which the CPU can access.
+UNIFIED = {
+    Architecture.UNIFIED: True,
+    Architecture.CARVEOUT: True,
+    Architecture.COHERENT: False,
+    Architecture.DISCRETE: False,
+}
+
+
+class PoolsAndShares(Protocol):
+    """An object with the pools and shares of a machine."""
+
+    @property
+    def pools(self) -> tuple[Pool, ...]: ...
+
+    @property
+    def shares(self) -> tuple[Share, ...]: ...
+
+
+def build_devices(
+    devices: Iterable[Device], snapshot: Snapshot, own_rule: str | None = None
+) -> tuple[BackendDevice, ...]:
+    """Convert devices. `own_rule`: the API (a key of `api_free_bytes`) whose own free memory limits allocations."""
+    return tuple(build_device(device, snapshot, own_rule) for device in devices)
+
+
+def build_device(device: Device, snapshot: Snapshot, own_rule: str | None = None) -> BackendDevice:
+    return BackendDevice(
+        id=device.id,
+        name=device.name,
+        kind="gpu",
+        size_bytes=compute_capacity(device, snapshot),
+        headroom_bytes=device.headroom_bytes,
+        unified=UNIFIED.get(device.architecture, Absent.NOT_AVAILABLE),
+        note=None if device.state == "ok" else describe_state(device),
+        state=device.state,
+        own_headroom_bytes=device.api_free_bytes.get(own_rule) if own_rule else None,
+    )
+
+
+def describe_state(device: Device) -> str:
+    """Return a device's state as a predicate: "is lost", "needs a reset"."""
+    return "needs a reset" if device.state == "needs_reset" else f"is {device.state}"
+
+
+def read_system_ram(snapshot: PoolsAndShares) -> tuple[Bytes, Bytes]:
+    """Return (size, available bytes) of System RAM for a program on the CPU. A container's limit bounds both."""
+    ram = find_system_ram(snapshot.pools)
+    if ram is None:
+        return Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE
+    whole, room = ram.size_bytes, ram.available_bytes
+    for share in snapshot.shares:
+        if share.kind is not ShareKind.CGROUP or isinstance(share.limit_bytes, Absent):
+            continue
+        whole = min(whole, share.limit_bytes)
+        if isinstance(room, int) and isinstance(share.used_bytes, int):
+            room = min(room, max(0, share.limit_bytes - share.used_bytes))
+    return whole, room
+
+
+def certain_part(available: Bytes, free: Bytes) -> Bytes:
+    """Return the part of the available bytes of System RAM that is free without reclaim."""
+    if isinstance(available, Absent) or isinstance(free, Absent):
+        return available if isinstance(available, Absent) else free
+    return min(available, free)
+
+
+def compute_capacity(device: Device, snapshot: PoolsAndShares) -> Bytes:
+    """Return the maximum that a device can use: the largest limit within each pool, summed over pools.
+
+    Headroom is computed the same way.
+    """
+    widest: dict[str, int] = {}
+    for place in device.allocates_from:
+        pool, room = _room(place, snapshot)
+        widest[pool] = max(room, widest.get(pool, 0))
+    return sum_figures(widest.values()) if widest else Absent.NOT_AVAILABLE
+
+
+def _room(place: str, snapshot: PoolsAndShares) -> tuple[str, int]:
+    """Return (pool of a place, smallest limit on the path to it). A limit may be all that is known of a GPU."""
+    shares = {share.id: share for share in snapshot.shares}
+    limits = []
+    while place in shares:
+        limit = shares[place].limit_bytes
+        limits.append(limit if isinstance(limit, int) else None)
+        place = shares[place].within
+    sizes = [pool.size_bytes for pool in snapshot.pools if pool.id == place]
+    return place, min([*sizes, *(limit for limit in limits if limit is not None)], default=0)

@@ -1,0 +1,279 @@
+"""Model servers on this machine: found by their processes, asked over loopback. And those that are configured."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.core.collectors.base import BaseCollector, Host
+from memwatch.core.engines.command import Command
+from memwatch.core.engines.exchange import SHARE_SECONDS, run_all
+from memwatch.core.engines.kinds import KIND_BY_NAME
+from memwatch.core.engines.model_reader import ModelReader
+from memwatch.core.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
+from memwatch.core.engines.server import KEY, Address, EngineServer, SizeModel
+from memwatch.core.findings import Findings
+from memwatch.core.linux.accounts import Accounts
+from memwatch.core.linux.engine_processes import EngineProcesses, ServerProcess
+from memwatch.core.linux.engine_slots import EngineSlots, find_listeners
+from memwatch.core.linux.files import Roots, SourceUnavailable
+from memwatch.core.linux.key_owner import KeyOwner, KeyUse, KnownOwners
+from memwatch.core.linux.listeners import ListenerTables
+from memwatch.core.linux.process_files import Passwd
+from memwatch.core.linux.tcp_peer import NET
+from memwatch.core.model import Absent
+from memwatch.core.options import Doc, SwitchableOptions
+from memwatch.core.runtime.http_get import Resolve
+
+PERIOD_SECONDS = 5.0
+# Sizes that are read later than this after the share of the servers are shown in the next round.
+READ_SECONDS = 0.5
+# A server opens its socket some minutes after its start, when its model is loaded.
+SEARCH_TURNS = 3
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+NO_SOCKET = "It does not listen on a TCP port yet."
+ELSEWHERE = "It listens in the network of a container. Name its address under [[engines]] to ask it."
+UNCOUNTED = "The memory of {count} more of its processes is not counted."
+NOT_LOOPBACK = "It listens on {host} only, and memwatchd asks on loopback. Name its address under [[engines]]."
+
+
+class EngineAddress(Struct, frozen=True):
+    """A configured engine."""
+
+    kind: str
+    name: str
+    address: Address
+
+
+class EngineAddresses(Struct, frozen=True):
+    """All configured engines, as one of the options of `Host`."""
+
+    listed: tuple[EngineAddress, ...] = ()
+
+
+class Options(SwitchableOptions, frozen=True, kw_only=True):
+    discover: Annotated[
+        bool,
+        Doc(
+            "Ask the model servers of this machine (vLLM, SGLang, llama.cpp, Ollama, TGI, TensorRT-LLM) for their "
+            "memory and load, every 5 s. They are found by their processes, and asked with GET on loopback only. "
+            "With false, only the servers under [[engines]] are asked."
+        ),
+    ] = True
+
+
+class Found(Struct):
+    """A server that was found: how it is asked, or why it is not."""
+
+    server: EngineServer | None
+    note: str
+    turn: int
+
+
+class Asked(Struct):
+    """A server in this round. `blank`: its record without figures."""
+
+    blank: Engine
+    server: EngineServer | None
+    command: Command = Command()
+    inner: Command = Command()
+
+
+class Collector(BaseCollector):
+    name = "engines"
+    period_seconds: float = PERIOD_SECONDS
+    may_block = True
+    options: type[Options] = Options
+    about = "Model servers, and the memory that their weights and their KV cache take."
+    sole_fields: tuple[str, ...] = ("engines",)
+
+    def __init__(
+        self,
+        roots: Roots,
+        discover: bool = True,
+        configured: Sequence[EngineAddress] = (),
+        size_model: Callable[[ModelQuery], ModelSizes] | None = None,
+        net: Path = NET,
+        monotonic: Callable[[], float] = time.monotonic,
+        resolve: Resolve = socket.getaddrinfo,
+        key_owners: KnownOwners | None = None,
+    ) -> None:
+        """`net`: the network namespace of this process, which is the only one that can be asked."""
+        if not discover and not configured:
+            raise SourceUnavailable("discovery is off, and no server is configured under [[engines]]")
+        self._roots = roots
+        self._net = net
+        self._reader = ModelReader(size_model) if size_model else None
+        self._monotonic, self._resolve = monotonic, resolve
+        self._passwd = Passwd(roots.rootfs / "etc/passwd")
+        known = key_owners or KnownOwners()
+        self._owners = {
+            one.address.url: KeyOwner(
+                KeyUse(f"Engine {one.name}", one.address.url, KEY, "[[engines]]"),
+                one.address.user,
+                self._passwd,
+                known,
+            )
+            for one in configured
+            if one.address.token
+        }
+        self._configured = [(one, self._server(one.kind, one.address)) for one in configured]
+        self._found: dict[tuple[int, int], Found] = {}
+        self._kinds: list[str] = []
+        self._slots = EngineSlots(roots.procfs)
+        self._tables = ListenerTables()
+        self._turn = 0
+        self._folder = -1
+        if discover:
+            try:
+                self._folder = os.open(roots.procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                raise SourceUnavailable(f"{roots.procfs}: {error.strerror}") from error
+            self._processes = EngineProcesses(self._folder, Accounts(roots.rootfs))
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        listed = host.options_for(EngineAddresses).listed
+        discover = host.options_for(Options).discover
+        return cls(host.roots, discover, listed, host.size_model, key_owners=host.key_owners)
+
+    def collect(self) -> Findings:
+        self._turn += 1
+        self._tables = ListenerTables()
+        present = self._processes.find() if self._folder >= 0 else []
+        running = self._slots.choose(present, self._tables)
+        self._kinds = [one.kind.name for one in running]
+        if running:
+            self._passwd.refresh()
+        self._found = {one.key: self._found[one.key] for one in running if one.key in self._found}
+        asked = [self._prepare_found(one) for one in running]
+        urls = {one.blank.url for one in asked}
+        asked += [
+            self._prepare_configured(one, server)
+            for one, server in self._configured
+            if server.address.url not in urls
+        ]
+        ask_all([one for one in asked if one.server], self._reader)
+        engines = [one.server.build(one.blank) if one.server else one.blank for one in asked]
+        not_followed = self._processes.not_followed + len(present) - len(running) if self._folder >= 0 else 0
+        return Findings(
+            engines=with_unique_ids(engines),
+            engines_not_followed=not_followed,
+            left_out={"listening_sockets": self._tables.cut},
+        )
+
+    def close(self) -> None:
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+    def _prepare_configured(self, one: EngineAddress, server: EngineServer) -> Asked:
+        no = Absent.NOT_SUPPORTED
+        title = server.kind.title
+        blank = Engine(
+            one.name, one.kind, title, one.address.url, no, user=no, footprint_bytes=no, remainder_bytes=no
+        )
+        return Asked(blank, server)
+
+    def _prepare_found(self, process: ServerProcess) -> Asked:
+        found = self._found.get(process.key)
+        is_silent = found is not None and (found.server is None or found.server.is_silent)
+        if found is None or (is_silent and self._turn - found.turn >= SEARCH_TURNS):
+            found = self._found[process.key] = self._locate(process, found)
+        kind, server = process.kind, found.server
+        port = server.address.port if server else process.pid
+        blank = Engine(
+            f"{kind.name}-{port}",
+            kind.name,
+            kind.title,
+            server.address.url if server else Absent.NOT_AVAILABLE,
+            process.pid,
+            process.pids,
+            self._passwd.name(process.uid),
+            notes=tuple(_notes(found, process)),
+        )
+        return Asked(blank, server, process.command, process.inner)
+
+    def _locate(self, process: ServerProcess, before: Found | None) -> Found:
+        """Find the socket of a server. One that listens where it did before is kept, with its counters."""
+        kind = process.kind
+        listeners = find_listeners(self._roots.procfs, process, self._tables)
+        preferred = next((n for n in (process.command.number(name) for name in kind.port_options) if n), kind.port)
+        listeners.sort(key=lambda one: (one.port != preferred, one.port))
+        if not listeners:
+            return Found(None, NO_SOCKET, self._turn)
+        ours = self._tables.read(self._net)
+        first = next((one for one in listeners if one.inode in ours), None)
+        host = first.loopback if first else None
+        if first is None:
+            address = self._published_address(kind.name)
+        else:
+            address = self._with_token(Address(host, first.port)) if host else None
+        if address is None:
+            return Found(None, NOT_LOOPBACK.format(host=first.host) if first else ELSEWHERE, self._turn)
+        if before is not None and before.server is not None and before.server.address == address:
+            return Found(before.server, "", self._turn)
+        return Found(self._server(kind.name, address, process), "", self._turn)
+
+    def _published_address(self, kind: str) -> Address | None:
+        """Return the configured address of a server in a container, whose port the container's runtime forwards.
+
+        Only if it is the one server of its kind, and the one address: otherwise they cannot be told apart.
+        """
+        of_kind = [one.address for one, _ in self._configured if one.kind == kind]
+        if len(of_kind) != 1 or of_kind[0].host not in LOOPBACK or self._kinds.count(kind) != 1:
+            return None
+        return of_kind[0]
+
+    def _with_token(self, address: Address) -> Address:
+        """Return the configured address of the same server, with its token."""
+        return next((one.address for one, _ in self._configured if one.address.url == address.url), address)
+
+    def _server(self, kind: str, address: Address, process: ServerProcess | None = None) -> EngineServer:
+        by = process and ServedBy(
+            process.pid, process.start_ticks, str(self._roots.procfs), str(self._roots.rootfs)
+        )
+        size: SizeModel | None = None
+        if (reader := self._reader) is not None:
+            account = process.account if process else None
+            size = lambda query: reader.size(replace(query, by=by), account)  # noqa: E731
+        owner = self._owners.get(address.url)
+        admit = owner.admit if owner else None
+        return EngineServer(KIND_BY_NAME[kind], address, size, self._monotonic, admit, self._resolve)
+
+
+def ask_all(asked: Sequence[Asked], reader: ModelReader | None) -> None:
+    """Ask the servers at once, each within its share of the round. Wait a little for the sizes of their models."""
+    deadline = time.monotonic() + SHARE_SECONDS
+    begun = [(one, one.server.begin(one.command, one.inner, deadline)) for one in asked if one.server is not None]
+    bounded = [exchange for one, exchange in begun if exchange and one.server and not one.server.may_hang]
+    unbounded = [exchange for one, exchange in begun if exchange and one.server and one.server.may_hang]
+    run_all(bounded, unbounded, deadline)
+    for one, exchange in begun:
+        if one.server is not None and exchange is not None:
+            one.server.take(exchange, one.command, one.inner)
+    if reader is not None:
+        reader.wait(deadline + READ_SECONDS)
+
+
+def _notes(found: Found, process: ServerProcess) -> Iterator[str]:
+    if found.note:
+        yield found.note
+    if process.uncounted:
+        yield UNCOUNTED.format(count=len(process.uncounted))
+
+
+def with_unique_ids(engines: Sequence[Engine]) -> tuple[Engine, ...]:
+    """Two servers of a kind can listen on one port, on 127.0.0.1 and ::1."""
+    seen: dict[str, Engine] = {}
+    for engine in engines:
+        name = engine.id if engine.id not in seen else f"{engine.id}-{engine.pid}"
+        seen.setdefault(name, replace(engine, id=name))
+    return tuple(seen.values())

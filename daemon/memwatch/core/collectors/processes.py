@@ -1,0 +1,242 @@
+"""The largest processes: resident memory of all processes, names and owners only of the listed ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from operator import attrgetter
+
+from memwatch.core.collectors.base import BaseCollector, Host, ScanOptions
+from memwatch.core.findings import Findings
+from memwatch.core.linux.cgroup_mounts import CgroupUsage
+from memwatch.core.linux.cgroups import in_container, sees_all_processes
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, read_once
+from memwatch.core.linux.missing_pids import MissingPids
+from memwatch.core.linux.parentage import has_lost_parent
+from memwatch.core.linux.pid_lists import PidLists, holds_gpu
+from memwatch.core.linux.process_files import (
+    STAT_BYTES,
+    Passwd,
+    Stat,
+    open_folder,
+    parse_boot_time,
+    parse_command,
+    parse_stat,
+    parse_swap,
+    read_at,
+)
+from memwatch.core.linux.process_owners import SHOWN_TURNS, OwnerReader, sum_owners
+from memwatch.core.linux.process_table import ProcessEntry, ProcessTable
+from memwatch.core.linux.process_visibility import describe_hidden
+from memwatch.core.model import Absent, Process, Words
+from memwatch.core.printable import decode
+from memwatch.core.snapshot import ProcessScan
+
+# Command lines can be very long, and later arguments may be private.
+COMMAND_CHARACTERS = 256
+# Mounts, boot time and hidden processes rarely change. The mounts of many containers, and the interrupts in
+# /proc/stat on machines with many CPUs, take longer to read than the processes.
+RESCAN_TURNS = 6
+# A process that freed its device memory is listed for some scans more, to tell it from one that ended.
+RECENT_SCANS = 6
+# Time until the scan that confirms a missing PID: longer than the period of the drivers' lists.
+CONFIRM_SECONDS = 3.0
+_SIZE = attrgetter("pages", "pid")
+
+
+class Collector(BaseCollector):
+    name = "processes"
+    may_block = True
+    fast_seconds: float = 1.0
+
+    def __init__(
+        self,
+        roots: Roots,
+        top: int = 50,
+        period_seconds: float = 10.0,
+        page_size: int = 4096,
+        clock_ticks: int = 100,
+        wanted: Callable[[], Set[int]] = frozenset,
+        commands: bool = False,
+        driver_lists: Callable[[], Mapping[str, frozenset[int]]] = dict,
+    ) -> None:
+        """`wanted`: processes to list regardless of size, because they hold device memory. `commands`: read command
+        lines. `driver_lists`: the PIDs of `wanted` that drivers report."""
+        self._wanted = wanted
+        self._driver_lists = driver_lists
+        self._pid_lists = PidLists()
+        self._usual_seconds = period_seconds
+        self.period_seconds: float = period_seconds
+        self._top = top
+        self._page_size = page_size
+        self._clock_ticks = clock_ticks
+        self._commands = commands
+        self._roots = roots
+        self._passwd = Passwd(roots.rootfs / "etc/passwd")
+        self._usage = CgroupUsage(roots)
+        self._boot_time = 0
+        self._hidden: str | None = None
+        self._in_namespace = False
+        self._missing = MissingPids()
+        self._recent: dict[int, int] = {}
+        self._turn = self._around_due = 0
+        try:
+            self._folder = os.open(roots.procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise SourceUnavailable(f"{roots.procfs}: {error.strerror}") from error
+        self._table = ProcessTable(self._folder)
+        self._attribution = OwnerReader(self._folder)
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        scan, ticks = host.options_for(ScanOptions), os.sysconf("SC_CLK_TCK")
+        wanted, commands = host.gpu_pids, scan.command_lines
+        lists = host.gpu_pids.driver_lists
+        return cls(host.roots, scan.top, scan.period_seconds, host.page_size, ticks, wanted, commands, lists)
+
+    def collect(self) -> Findings:
+        self._turn += 1
+        tally = self._table.scan()  # before any open: it closes files if the limit was lowered
+        self._passwd.refresh()
+        if self._turn >= self._around_due:
+            self._rescan()
+        listed, missing = self._select_entries()
+        processes = [process for entry in listed if (process := self._show(entry))]
+        self._attribution.refresh(self._table)
+        return Findings(
+            processes=tuple(processes),
+            process_scan=ProcessScan(
+                tally.seen,
+                tally.unreadable + len(listed) - len(processes),
+                "partial" if self._hidden else "complete",
+                self._hidden,
+            ),
+            missing_pids=missing,
+            judged_pids=frozenset(self._recent) if self._in_namespace else None,
+            owners=sum_owners(self._table, self._passwd.name, self._page_size, self._usage),
+            rejected=tally.rejected,
+        )
+
+    def has_news(self) -> bool:
+        """Return True if a process that was not looked for before holds device memory now."""
+        return not self._wanted() <= self._recent.keys()
+
+    def close(self) -> None:
+        self._table.close()
+        os.close(self._folder)
+
+    def _rescan(self) -> None:
+        """Read boot time, cgroup mounts and process visibility. If that fails, it is due again at the next run."""
+        self._follow_boot_time()
+        self._usage.refresh()
+        contained = in_container(self._roots)
+        self._hidden = describe_hidden(self._roots, contained)
+        self._in_namespace = not sees_all_processes(read_once(self._roots.procfs / "2/stat"), contained)
+        self._around_due = self._turn + RESCAN_TURNS
+
+    def _select_entries(self) -> tuple[list[ProcessEntry], frozenset[int]]:
+        """Select the largest processes and all that hold device memory. Return also which of these are missing."""
+        pages = sorted([entry.pages for entry in self._table])
+        least = pages[-self._top] if 0 < self._top < len(pages) else 0
+        large = [entry for entry in self._table if entry.pages >= least]
+        listed = sorted(large, key=_SIZE, reverse=True)[: self._top]
+        wanted = self._wanted()
+        self._recent = {pid: left - 1 for pid, left in self._recent.items() if left > 1} | dict.fromkeys(
+            wanted, RECENT_SCANS
+        )
+        others = self._recent.keys() - {entry.pid for entry in listed}
+        if others:
+            listed += [entry for entry in self._table if entry.pid in others]
+        return listed, self._find_missing(wanted, listed)
+
+    def _find_missing(self, wanted: Collection[int], listed: Iterable[ProcessEntry]) -> frozenset[int]:
+        """Return the PIDs that hold device memory and are not in /proc. A new one is checked again soon."""
+        starts = {entry.pid: entry.start_ticks for entry in listed if entry.pid in wanted}
+        missing = [pid for pid in wanted if pid not in starts and not self._exists(pid)]
+        newest = max((entry.start_ticks for entry in self._table), default=0) if missing else 0
+        confirmed = self._missing.update(missing, starts, newest)
+        if self._in_namespace:
+            lists = self._driver_lists()
+            confirmed = self._pid_lists.judge(lists, starts, missing, confirmed, self._holds_gpu)
+        soon = min(CONFIRM_SECONDS, self._usual_seconds)
+        is_open = self._missing.are_unconfirmed or self._pid_lists.are_unconfirmed
+        self.period_seconds = soon if is_open else self._usual_seconds
+        return confirmed
+
+    def _holds_gpu(self, pid: int) -> bool | None:
+        return holds_gpu(self._folder, pid)
+
+    def _exists(self, pid: int) -> bool:
+        """Check if /proc has a PID that is not in the table: that of a kernel thread, or a new process."""
+        with contextlib.suppress(OSError):
+            os.stat(str(pid), dir_fd=self._folder)
+            return True
+        return False
+
+    def _show(self, entry: ProcessEntry) -> Process | None:
+        """Return the cached record if the process is unchanged. Refreshes are spread over runs by PID."""
+        moved = entry.said is None or entry.said != entry.shown_by
+        if entry.shown is None or moved or (entry.pid + self._turn) % SHOWN_TURNS == 0:
+            entry.shown, entry.shown_by = self._process(entry), entry.said
+        return entry.shown
+
+    def _process(self, entry: ProcessEntry) -> Process | None:
+        """Read a process; None if it ended. An open procfs folder stays with its process if the PID is reused."""
+        try:
+            with open_folder(self._folder, str(entry.pid)) as folder:
+                data = read_at(folder, "stat", STAT_BYTES)
+                stat = parse_stat(data) if data else None
+                if stat is None or stat.start_ticks != entry.start_ticks:
+                    return None
+                if entry.thread is None:
+                    return self._describe(entry, stat, folder)
+            with open_folder(self._folder, entry.thread) as folder:
+                return self._describe(entry, stat, folder)
+        except (OSError, ParseError):
+            return None
+
+    def _describe(self, entry: ProcessEntry, stat: Stat, folder: int) -> Process:
+        """`folder`: that of the process, or of another thread if the first one has ended."""
+        status = self._attribution.read(entry, folder)
+        # The figure of statm in this run is kept: the two differ by some pages, and a listed process would lose its
+        # place to an unlisted one of the same size. Without pages, the process or its first thread is ending.
+        if entry.said is None:
+            entry.pages = stat.rss_pages or entry.pages
+        home, rss, swap = entry.owners, entry.pages * self._page_size, parse_swap(status)
+        return Process(
+            pid=stat.pid,
+            start_time=self._boot_time + stat.start_ticks / self._clock_ticks,
+            name=decode(stat.name),
+            rss_bytes=rss,
+            footprint_bytes=rss,
+            footprint_basis="rss",
+            user=self._passwd.name(entry.uid),
+            unit=home.owner("unit"),
+            container=home.owner("container"),
+            swap_bytes=Absent.NOT_SUPPORTED if swap is None else swap,
+            pod=home.owner("pod"),
+            job=home.owner("job"),
+            command=self._command(folder) if self._commands else None,
+            orphan=has_lost_parent(stat, home, self._in_namespace, self._read_name),
+        )
+
+    def _read_name(self, pid: int) -> bytes | None:
+        with contextlib.suppress(ParseError):
+            data = read_at(self._folder, f"{pid}/stat", STAT_BYTES)
+            stat = parse_stat(data) if data else None
+            return stat.name if stat else None
+        return None
+
+    def _command(self, folder: int) -> Words:
+        data = read_at(folder, "cmdline", 4 * COMMAND_CHARACTERS)
+        return Absent.NOT_PERMITTED if data is None else parse_command(data, COMMAND_CHARACTERS)
+
+    def _follow_boot_time(self) -> None:
+        """Read the boot time. Boards without a battery boot in 1970 and set their clock later. Smaller steps are
+        ignored: start times identify processes and must be stable."""
+        boot_time = parse_boot_time((self._roots.procfs / "stat").read_bytes())
+        if abs(boot_time - self._boot_time) > 2:
+            self._boot_time = boot_time
+            for entry in self._table:
+                entry.shown = None

@@ -1,0 +1,191 @@
+"""GPUs of the amdgpu driver and their properties that do not change while it is loaded. Not a collector."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from memwatch.core.drivers.amd import kfd
+from memwatch.core.drivers.amd.names import MAX_LIST_BYTES, Names, choose_name, parse_ids
+from memwatch.core.drivers.amd.records import AmdCard, KfdNode
+from memwatch.core.drivers.amd.sysfs import (
+    absent_reason,
+    parse_figure,
+    parse_id,
+    parse_metrics_format,
+    parse_release,
+    parse_text,
+)
+from memwatch.core.linux.files import Roots
+from memwatch.core.linux.runtime_power import may_suspend
+from memwatch.core.model import Absent, Bytes, Words
+
+DRIVER = "amdgpu"
+# AMD's driver package (amdgpu-dkms) ships amdttm in place of the kernel's ttm.
+_TTM_MODULES = ("amdttm", "ttm")
+_MAX_FILE_BYTES = 8192
+_CARD = re.compile(r"card\d{1,5}")
+_RENDER = re.compile(r"renderD(\d{1,6})")
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_PARTITION = "amdgpu_xcp"
+
+
+class CardEntries(Struct, frozen=True):
+    """Entries of /sys/class/drm: names of cards by PCI address, and of partitions' cards by render minor."""
+
+    gpus: Mapping[str, tuple[str, ...]]
+    partitions: Mapping[int, str]
+    partition_count: int
+
+
+class Driver(Struct, frozen=True):
+    """The driver as a whole. `release`: the kernel version whose behaviour it has."""
+
+    release: tuple[int, ...]
+    version: Words
+    pages_limit_bytes: Bytes
+
+
+def read(path: Path, size: int = _MAX_FILE_BYTES) -> bytes | Absent:
+    """Return the first `size` bytes of a sysfs file, or why it cannot be read."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        return absent_reason(error)
+    try:
+        return os.read(file, size)
+    except OSError as error:
+        return absent_reason(error)
+    finally:
+        os.close(file)
+
+
+def list_names(folder: Path) -> list[str]:
+    found = names_or_reason(folder)
+    return [] if isinstance(found, Absent) else found
+
+
+def names_or_reason(folder: Path) -> list[str] | Absent:
+    """Return the sorted names in a folder, or why it cannot be listed."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        return absent_reason(error)
+
+
+def find(drm: Path) -> CardEntries:
+    """List the driver's cards and their partitions.
+
+    `card1-DP-1` is a connector. A partition of an MI300 is a platform device without memory files.
+    """
+    gpus: dict[str, tuple[str, ...]] = {}
+    partitions: dict[int, str] = {}
+    count = 0
+    for name in list_names(drm):
+        if not _CARD.fullmatch(name):
+            continue
+        device = Path(os.path.realpath(drm / name / "device"))
+        if device.name.startswith(_PARTITION):
+            count += 1
+            minor = _render_minor(device)
+            partitions |= {} if minor is None else {minor: name}
+        elif _PCI.fullmatch(device.name) and _read_driver_name(device) == DRIVER:
+            gpus[device.name] = (*gpus.get(device.name, ()), name)
+    return CardEntries(dict(sorted(gpus.items())), partitions, count)
+
+
+def _read_driver_name(device: Path) -> str:
+    try:
+        return os.path.basename(os.readlink(device / "driver"))
+    except OSError:
+        return ""
+
+
+def _render_minor(device: Path) -> int | None:
+    minors = [int(found[1]) for name in list_names(device / "drm") if (found := _RENDER.fullmatch(name))]
+    return minors[0] if minors else None
+
+
+def read_driver(roots: Roots, page_size: int) -> Driver:
+    """Read the driver's properties. AMD's package has its own version, numbered like the kernel it is based on."""
+    modules = roots.sysfs / "module"
+    version = parse_text(read(modules / DRIVER / "version"))
+    release = parse_release(version.encode() if isinstance(version, str) else version)
+    kernel = parse_release(read(roots.procfs / "sys/kernel/osrelease"))
+    limits = [parse_figure(read(modules / ttm / "parameters/pages_limit")) for ttm in _TTM_MODULES]
+    pages = next((limit for limit in limits if isinstance(limit, int)), limits[-1])
+    return Driver(release or kernel, version, pages * page_size if isinstance(pages, int) else pages)
+
+
+def read_nodes(topology: Path, known: Sequence[str]) -> tuple[KfdNode, ...]:
+    """Return the compute driver's (KFD) nodes of the GPUs in `known`.
+
+    In a container the files of GPUs that are not assigned to it cannot be read.
+    """
+    nodes = []
+    for name in list_names(topology / "nodes"):
+        folder = topology / "nodes" / name
+        gpu_id, properties = parse_figure(read(folder / "gpu_id")), read(folder / "properties")
+        if not (name.isdecimal() and len(name) < 6 and isinstance(gpu_id, int) and isinstance(properties, bytes)):
+            continue
+        found = kfd.parse_node(int(name), gpu_id, kfd.parse_properties(properties), _read_banks(folder), known)
+        nodes += [found] if found else []
+    return tuple(sorted(nodes, key=lambda node: node.number))
+
+
+def _read_banks(folder: Path) -> list[dict[str, int]]:
+    read_banks = [read(folder / "mem_banks" / bank / "properties") for bank in list_names(folder / "mem_banks")]
+    return [kfd.parse_properties(data) for data in read_banks if isinstance(data, bytes)]
+
+
+def read_names(roots: Roots) -> Names:
+    data = read(roots.rootfs / "usr/share/libdrm/amdgpu.ids", MAX_LIST_BYTES)
+    return parse_ids(data) if isinstance(data, bytes) else {}
+
+
+def read_card(
+    device: Path,
+    cards: tuple[str, ...],
+    nodes: Sequence[KfdNode],
+    partitions: Mapping[int, str],
+    names: Names,
+    release: tuple[int, ...],
+) -> AmdCard:
+    """Read the constant properties of one GPU. `device` is its folder under /sys/bus/pci."""
+    mine = tuple(node for node in nodes if node.pci == device.name)
+    minors = [node.render_minor for node in mine if isinstance(node.render_minor, int)]
+    device_id, revision = parse_id(read(device / "device")), parse_id(read(device / "revision"))
+    product = parse_text(read(device / "product_name"))
+    minor = _render_minor(device)
+    return AmdCard(
+        pci=device.name,
+        cards=(*cards, *(partitions[one] for one in minors if one in partitions)),
+        render_node=Absent.NOT_SUPPORTED if minor is None else f"renderD{minor}",
+        device_id=device_id,
+        revision=revision,
+        name=choose_name(product if isinstance(product, str) else None, device_id, revision, names),
+        vram_bytes=parse_figure(read(device / "mem_info_vram_total")),
+        visible_vram_bytes=parse_figure(read(device / "mem_info_vis_vram_total")),
+        gtt_bytes=parse_figure(read(device / "mem_info_gtt_total")),
+        release=release,
+        vram_vendor=parse_text(read(device / "mem_info_vram_vendor")),
+        unique_id=parse_text(read(device / "unique_id")),
+        compute_partition=parse_text(read(device / "current_compute_partition")),
+        memory_partition=parse_text(read(device / "current_memory_partition")),
+        may_sleep=may_suspend(device),
+        has_uma=os.path.isdir(device / "uma"),
+        has_board_info=os.path.exists(device / "board_info"),
+        nodes=mine,
+    )
+
+
+def read_metrics_format(device: Path) -> int | Absent:
+    """Read the format of gpu_metrics. Call it only for a GPU that is awake.
+
+    Reading it queries the GPU's firmware, and up to Linux 6.12 wakes a suspended GPU.
+    """
+    return parse_metrics_format(read(device / "gpu_metrics", 16))

@@ -1,0 +1,75 @@
+"""Command lines of servers: the program, its module, and its options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from memwatch.core.engines.text import number_in
+
+INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*")
+
+
+class Command(Struct, frozen=True):
+    """The arguments of a process, the program first. Empty if they may not be read."""
+
+    argv: tuple[str, ...] = ()
+
+    @property
+    def program(self) -> str:
+        return base_name(self.argv[0]) if self.argv else ""
+
+    @property
+    def script(self) -> str:
+        """Return the base name of the program, or of the script that an interpreter runs."""
+        return base_name(self._words[0]) if self._words else ""
+
+    @property
+    def subcommand(self) -> str:
+        """Return the argument after the program or the script: `serve` of `vllm serve MODEL`."""
+        return self._words[1] if len(self._words) > 1 else ""
+
+    @property
+    def _words(self) -> tuple[str, ...]:
+        start = 1 if INTERPRETER.fullmatch(self.program) else 0
+        while self.argv[start : start + 1] and self.argv[start].startswith("-"):
+            start += 1
+        return self.argv[start : start + 2]
+
+    @property
+    def module(self) -> str:
+        """Return the module after `-m` of an interpreter."""
+        return self._after("-m", self.argv[:6]) if INTERPRETER.fullmatch(self.program) else ""
+
+    def has(self, *names: str) -> bool:
+        return any(one in names for one in self.argv)
+
+    def has_option(self, name: str) -> bool:
+        """Return True if an option is given, as `--option VALUE` or `--option=VALUE`."""
+        return any(one.partition("=")[0] == name for one in self.argv)
+
+    def option(self, *names: str) -> str:
+        """Return the value of the last of these options, written as two arguments or with `=`; empty without."""
+        found = ""
+        for at, argument in enumerate(self.argv):
+            name, equals, value = argument.partition("=")
+            if name in names:
+                found = value if equals else next(iter(self.argv[at + 1 : at + 2]), "")
+        return found
+
+    def number(self, *names: str) -> int | None:
+        return number_in(self.option(*names))
+
+    def word_after(self, word: str) -> str:
+        """Return the argument after a word such as `serve`, empty if that is an option."""
+        found = self._after(word, self.argv)
+        return "" if found.startswith("-") else found
+
+    def _after(self, word: str, argv: Sequence[str]) -> str:
+        return argv[argv.index(word) + 1] if word in argv[:-1] else ""
+
+
+def base_name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,110 @@
+"""Ollama. Facts of server/routes.go and api/types.go, 0.1.33 to 0.33: /api/ps lists the loaded models.
+
+It loads a model for any request but these. `size` has weights, cache and graphs together, as Ollama plans them. Its
+runner (`ollama runner`, since 0.33 llama-server) has the model's file and the context on its command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from memwatch.core.engines.answers import Answers, VersionAnswer
+from memwatch.core.engines.command import Command
+from memwatch.core.engines.records import Cache, EngineReading
+from memwatch.core.engines.requests import NOT_UNDERSTOOD, Request
+from memwatch.core.engines.text import MAX_NAME_CHARACTERS, count_of, name_of
+from memwatch.core.listing import some_of
+from memwatch.core.model import Absent
+from memwatch.core.printable import printable
+from memwatch.core.units import size
+
+PORT = 11434
+NO = Absent.NOT_SUPPORTED
+MAX_MODELS, MAX_TOKENS = 16, 10**9
+
+
+class Details(Struct, frozen=True):
+    quantization_level: str | None = None
+
+
+class Loaded(Struct, frozen=True):
+    name: str = ""
+    size: int | None = None
+    size_vram: int | None = None
+    context_length: int | None = None
+    details: Details = Details()
+
+
+class Ps(Struct, frozen=True):
+    models: list[Loaded] | None = None
+
+
+REQUESTS = (
+    Request("/api/ps", "every 5 s", "None: it lists loaded models, and restarts no `keep_alive`.", form=Ps),
+    Request("/api/version", "once a minute", "None.", form=VersionAnswer),
+    Request("/api/generate", "never", "It loads a model, and so do `/api/chat`, `/api/embed` and `/v1/…`."),
+)
+
+
+def matches(command: Command) -> bool:
+    return command.script == "ollama" and command.subcommand == "serve"
+
+
+def parse(answers: Answers) -> EngineReading:
+    listed = (answers.json("/api/ps", Ps) or Ps()).models
+    models = listed or []
+    only = models[0] if len(models) == 1 else Loaded()
+    is_empty = listed == []
+    return EngineReading(
+        version=name_of(answers.version("/api/version")),
+        model=name_of(some_of([one.name for one in models], MAX_MODELS)),
+        model_path=answers.inner.option("--model", "-m") if len(models) == 1 else "",
+        quantization=name_of(only.details.quantization_level),
+        context_tokens=count_of(only.context_length or None),
+        weights_bytes=0 if is_empty else Absent.NOT_AVAILABLE,
+        kv_cache_bytes=0 if is_empty else Absent.NOT_AVAILABLE,
+        kv_cache_ratio=NO,
+        kv_cache_mean_ratio=NO,
+        cache=find_cells(only, answers.inner),
+        requests_running=NO,
+        requests_waiting=NO,
+        rate=NO,
+        sleeping=Absent.NOT_AVAILABLE if listed is None else is_empty,
+        notes=tuple(_notes(listed)),
+    )
+
+
+def _notes(listed: list[Loaded] | None) -> Iterator[str]:
+    """Yield the plan for each model. No model is loaded only if the list is there, and empty."""
+    if listed is None:
+        yield f"/api/ps: {NOT_UNDERSTOOD}"
+    elif not listed:
+        yield "No model is loaded."
+    for one in (listed or [])[:MAX_MODELS]:
+        yield describe(one)
+    if listed and len(listed) > MAX_MODELS:
+        yield f"{len(listed) - MAX_MODELS} more models are loaded."
+
+
+def find_cells(model: Loaded, runner: Command) -> Cache | None:
+    """Return the capacity of the cache: `-c` of the runner is that of all its sequences."""
+    tokens = runner.number("-c", "--ctx-size") or model.context_length
+    if not tokens or not 0 < tokens < MAX_TOKENS or not runner.argv:
+        return None
+    sequences = runner.number("-np", "--parallel") or 1
+    both = runner.option("--kv-cache-type")
+    key, value = runner.option("--cache-type-k") or both or "f16", runner.option("--cache-type-v") or both or "f16"
+    return Cache("cells", tokens=tokens // sequences, sequences=sequences, key_dtype=key, value_dtype=value)
+
+
+def describe(model: Loaded) -> str:
+    """Return the plan of Ollama for a model, which is no measurement."""
+    name = model.name or "a model"
+    if model.size is None or model.size_vram is None:
+        return printable(f"Ollama reports no size for {name[:MAX_NAME_CHARACTERS]}.")
+    if not 0 < model.size < 1 << 50 or not 0 <= model.size_vram <= model.size:
+        return printable(f"Ollama reports impossible sizes for {name[:MAX_NAME_CHARACTERS]}.")
+    whole = f"Ollama plans {size(model.size)} for {name_of(name)}, weights and cache together"
+    return f"{whole}." if model.size == model.size_vram else f"{whole}, {size(model.size_vram)} of it on GPUs."

@@ -1,0 +1,180 @@
+"""Records of model servers: one engine with its memory and its load, and the parts of an answer that lead to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from memwatch.core.model import Absent, Bytes, Quality, Words, refuse_negative
+
+# An engine reports more than this only if it is broken: 1 PiB, and 10^15 tokens.
+MAX_BYTES = 1 << 50
+MAX_COUNT = 10**15
+# Layout of a KV cache: whole blocks of all layers (vLLM), or the cells of each sequence (llama.cpp).
+Layout = Literal["blocks", "cells"]
+NO = Absent.NOT_SUPPORTED
+
+
+class Engine(Struct, frozen=True):
+    """One model server. `weights_bytes` and `kv_cache_bytes` are parts of the memory of its processes.
+
+    `kv_cache_bytes` is reserved, `kv_cache_used_bytes` of it hold tokens. `kv_cache_ratio` is the used fraction of
+    the fullest replica or rank, also where the bytes are unknown; `kv_cache_mean_ratio` is the mean of all.
+    `footprint_bytes` is the memory of all `pids`, `held_bytes` what they hold in each pool or share.
+    `remainder_bytes` is the footprint without weights and cache: graphs, workspace, fragmentation.
+
+    `requests_running` and `requests_waiting` are counts now; the tokens are totals since the engine started, and
+    the rates are those of the last interval. `gpu_fraction`: the fraction of a GPU that it was allowed to use.
+    `quality`: that of the sizes. `notes` are sentences: why a figure is missing, and how to get it.
+    """
+
+    id: str
+    kind: str
+    title: str
+    url: Words
+    pid: int | Absent = Absent.NOT_AVAILABLE
+    pids: tuple[int, ...] = ()
+    user: Words = Absent.NOT_AVAILABLE
+    version: Words = Absent.NOT_AVAILABLE
+    model: Words = Absent.NOT_AVAILABLE
+    quantization: Words = Absent.NOT_AVAILABLE
+    context_tokens: int | Absent = Absent.NOT_AVAILABLE
+    weights_bytes: Bytes = Absent.NOT_AVAILABLE
+    kv_cache_bytes: Bytes = Absent.NOT_AVAILABLE
+    kv_cache_used_bytes: Bytes = Absent.NOT_AVAILABLE
+    kv_cache_ratio: float | Absent = Absent.NOT_AVAILABLE
+    kv_cache_mean_ratio: float | Absent = Absent.NOT_AVAILABLE
+    footprint_bytes: Bytes = Absent.NOT_AVAILABLE
+    remainder_bytes: Bytes = Absent.NOT_AVAILABLE
+    held_bytes: Mapping[str, Bytes] = field(default_factory=dict)
+    requests_running: int | Absent = Absent.NOT_AVAILABLE
+    requests_waiting: int | Absent = Absent.NOT_AVAILABLE
+    prompt_tokens_total: int | Absent = Absent.NOT_AVAILABLE
+    generation_tokens_total: int | Absent = Absent.NOT_AVAILABLE
+    tokens_per_second: float | Absent = Absent.NOT_AVAILABLE
+    prompt_tokens_per_second: float | Absent = Absent.NOT_AVAILABLE
+    time_to_first_token_seconds: float | Absent = Absent.NOT_AVAILABLE
+    sleeping: bool | Absent = Absent.NOT_AVAILABLE
+    gpu_fraction: float | Absent = NO
+    quality: Quality = Quality.MEASURED
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = ("weights_bytes", "kv_cache_bytes", "kv_cache_used_bytes", "footprint_bytes", "remainder_bytes")
+        refuse_negative(self, names, "engine", self.id)
+
+    @property
+    def kv_cache_free_bytes(self) -> Bytes:
+        """Reserved bytes of the cache that hold no tokens."""
+        size, used = self.kv_cache_bytes, self.kv_cache_used_bytes
+        if isinstance(size, Absent) or isinstance(used, Absent):
+            return used if isinstance(used, Absent) else size
+        return max(0, size - used)
+
+    def as_stale(self) -> Engine:
+        """Mark all figures as stale. Identities stay."""
+        return replace(self, held_bytes={}, notes=(), **dict.fromkeys(FIGURES, Absent.STALE))
+
+
+FIGURES = (
+    "weights_bytes",
+    "kv_cache_bytes",
+    "kv_cache_used_bytes",
+    "kv_cache_ratio",
+    "kv_cache_mean_ratio",
+    "footprint_bytes",
+    "remainder_bytes",
+    "requests_running",
+    "requests_waiting",
+    "prompt_tokens_total",
+    "generation_tokens_total",
+    "tokens_per_second",
+    "prompt_tokens_per_second",
+    "time_to_first_token_seconds",
+    "sleeping",
+)
+
+
+class Cache(Struct, frozen=True):
+    """Capacity of a KV cache in tokens, from which a model's configuration gives its bytes.
+
+    Layout `blocks`: the sum of `blocks` of `block_tokens` over all replicas, as many on each GPU of one. Layout
+    `cells`: `tokens` in each of `sequences`. `parallel`: GPUs among which the KV heads are divided. `replicas`:
+    copies of the model, without its experts if `splits_experts`.
+    """
+
+    layout: Layout
+    blocks: int = 0
+    block_tokens: int = 0
+    tokens: int = 0
+    sequences: int = 1
+    key_dtype: str = "auto"
+    value_dtype: str = "auto"
+    parallel: int = 1
+    replicas: int = 1
+    splits_experts: bool = False
+
+
+class ServedBy(Struct, frozen=True):
+    """The process of a server, whose rights and root folder decide which files are those of its model."""
+
+    pid: int
+    start_ticks: int
+    procfs: str = "/proc"
+    rootfs: str = "/"
+
+
+class ModelQuery(Struct, frozen=True):
+    """A model by its path or by the name of its repository, as a server reports it, and the cache whose bytes are
+    wanted. Without a process its files are not known."""
+
+    name: str
+    cache: Cache | None = None
+    by: ServedBy | None = None
+
+
+class ModelSizes(Struct, frozen=True):
+    """Sizes that follow from a model's files. `quality` is that of the cache. `note`: why one is missing."""
+
+    weights_bytes: Bytes = Absent.NOT_AVAILABLE
+    kv_cache_bytes: Bytes = Absent.NOT_AVAILABLE
+    quality: Quality = Quality.DERIVED
+    note: str = ""
+
+
+class Counters(Struct, frozen=True):
+    """Totals since the engine started. A difference of two reads is a rate."""
+
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    first_token_seconds: float | None = None
+    first_tokens: float | None = None
+
+
+class EngineReading(Struct, frozen=True):
+    """Figures in the answers of one engine. `model_path`: its files, a path or the name of a repository.
+
+    `cache` is the capacity where the engine reports tokens and not bytes. `rate`: tokens per second as reported.
+    """
+
+    version: Words = Absent.NOT_AVAILABLE
+    model: Words = Absent.NOT_AVAILABLE
+    model_path: str = ""
+    quantization: Words = Absent.NOT_AVAILABLE
+    context_tokens: int | Absent = Absent.NOT_AVAILABLE
+    weights_bytes: Bytes = Absent.NOT_AVAILABLE
+    kv_cache_bytes: Bytes = Absent.NOT_AVAILABLE
+    kv_cache_ratio: float | Absent = Absent.NOT_AVAILABLE
+    kv_cache_mean_ratio: float | Absent = Absent.NOT_AVAILABLE
+    cache: Cache | None = None
+    requests_running: int | Absent = Absent.NOT_AVAILABLE
+    requests_waiting: int | Absent = Absent.NOT_AVAILABLE
+    counters: Counters = Counters()
+    rate: float | Absent = Absent.NOT_AVAILABLE
+    sleeping: bool | Absent = Absent.NOT_AVAILABLE
+    gpu_fraction: float | Absent = NO
+    quality: Quality = Quality.MEASURED
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,170 @@
+"""SGLang's server. Names of sglang/srt/observability/metrics_collector.py, 0.4 to 0.5; metrics need
+`--enable-metrics`.
+
+`memory_usage` of /server_info (/get_server_info up to 0.5.3) has GiB on one GPU, rounded to 0.01 or 0.001.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from memwatch.core.engines.answers import Answers
+from memwatch.core.engines.command import Command
+from memwatch.core.engines.identity import EVERY_LABEL, SGLANG_POOL, SGLANG_REPLICA
+from memwatch.core.engines.records import Counters, EngineReading
+from memwatch.core.engines.requests import Request
+from memwatch.core.engines.text import (
+    Exposition,
+    bytes_of,
+    count_of,
+    name_of,
+    note_impossible,
+    ratio_of,
+    worst_and_mean,
+)
+from memwatch.core.model import Absent, Bytes, Quality
+
+PORT = 30000
+QUEUES = ("queue", "prefill_prealloc_queue", "decode_prealloc_queue")
+INFO = "/server_info|/get_server_info"
+GIB, MAX_GPUS = 1 << 30, 4096
+SOME_REPLICAS = "{count} of {replicas} replicas report: its requests and the use of its KV cache are theirs only."
+NO_METRICS = "Start it with --enable-metrics for requests and tokens."
+
+
+class MemoryUsage(Struct, frozen=True):
+    weight: float | None = None
+    kvcache: float | None = None
+
+
+class State(Struct, frozen=True):
+    memory_usage: MemoryUsage = MemoryUsage()
+
+
+class Info(Struct, frozen=True):
+    """Fields of /server_info: the server's options, and the state of each replica."""
+
+    version: str = ""
+    model_path: str = ""
+    served_model_name: str | None = None
+    quantization: str | None = None
+    context_length: int | None = None
+    tp_size: int | None = None
+    pp_size: int | None = 1
+    dp_size: int | None = 1
+    nnodes: int | None = 1
+    enable_dp_attention: bool | None = False
+    mem_fraction_static: float | None = None
+    internal_states: list[State] = []
+
+
+REQUESTS = (
+    Request("/metrics", "every 5 s", "None: the HTTP server answers, without a scheduler."),
+    Request(
+        INFO,
+        "once a minute",
+        "Each scheduler answers between two steps, also with its memory released. With `--sleep-on-idle` that "
+        "wakes an idle CPU core for a moment.",
+        form=Info,
+    ),
+    Request("/health", "never", "It may generate a token, as `/health_generate` does."),
+)
+
+
+def matches(command: Command) -> bool:
+    served = command.script == "sglang" and command.subcommand == "serve"
+    return served or command.module == "sglang.launch_server"
+
+
+def parse(answers: Answers) -> EngineReading:
+    metrics, info = answers.metrics(), answers.json(INFO, Info) or Info()
+    running = metrics.total("sglang:num_running_reqs", SGLANG_REPLICA)
+    usage, gpus = [state.memory_usage for state in info.internal_states], count_gpus(info)
+    pools, impossible = find_cache_use(metrics), metrics.count_impossible("sglang:token_usage")
+    worst, mean = worst_and_mean(pools, impossible)
+    missing = note_missing(metrics, info)
+    return EngineReading(
+        version=name_of(info.version),
+        model=name_of(info.served_model_name or info.model_path or answers.command.option("--model-path")),
+        model_path=info.model_path,
+        quantization=name_of(info.quantization),
+        context_tokens=count_of(info.context_length or metrics.one("sglang:context_len")),
+        weights_bytes=find_bytes([one.weight for one in usage], gpus),
+        kv_cache_bytes=find_bytes([one.kvcache for one in usage], gpus),
+        kv_cache_ratio=worst,
+        kv_cache_mean_ratio=Absent.NOT_AVAILABLE if missing else mean,
+        requests_running=count_of(running),
+        requests_waiting=count_of(find_waiting(metrics)),
+        counters=Counters(
+            metrics.total("sglang:prompt_tokens_total", EVERY_LABEL),
+            metrics.total("sglang:generation_tokens_total", EVERY_LABEL),
+            metrics.total("sglang:time_to_first_token_seconds_sum", EVERY_LABEL),
+            metrics.total("sglang:time_to_first_token_seconds_count", EVERY_LABEL),
+        ),
+        gpu_fraction=ratio_of(info.mem_fraction_static),
+        quality=Quality.MEASURED if gpus == 1 else Quality.DERIVED,
+        notes=(*note_impossible(pools, impossible), *missing) if "/metrics" in answers.bodies else (NO_METRICS,),
+    )
+
+
+def note_missing(metrics: Exposition, info: Info) -> tuple[str, ...]:
+    """Return a sentence if replicas do not report; nothing without. Replicas of other nodes report there.
+
+    Each has its own rank, `dp_rank`, or `tp_rank` alone, and reports from its first request on. Versions of
+    2025 gave all the same labels with `--enable-dp-attention`; the last one that wrote counted (sglang#6892).
+    """
+    count, replicas = len(metrics.by("sglang:token_usage", ("dp_rank", "tp_rank"))), info.dp_size or 1
+    if not 0 < count < replicas <= MAX_GPUS or info.nnodes != 1:
+        return ()
+    return (SOME_REPLICAS.format(count=count, replicas=replicas),)
+
+
+def find_waiting(metrics: Exposition) -> float | None:
+    """Return the requests that wait: also those for a place in the KV cache, with prefill and decode apart.
+
+    A decoding server has them in separate queues, and none in the other (sglang PR #13203).
+    """
+    queues = [metrics.total(f"sglang:num_{name}_reqs", SGLANG_REPLICA) for name in QUEUES]
+    return None if queues[0] is None else sum(queue or 0.0 for queue in queues)
+
+
+def count_gpus(info: Info) -> int | None:
+    """Return the GPUs of the server on this machine, None if a factor is not known.
+
+    Replicas have GPUs of their own, unless they share those of tensor parallelism (`--enable-dp-attention`). Expert
+    parallelism is always inside. With `--nnodes`, the processes here are those of a part of the GPUs.
+    """
+    tensor, stages, copies, nodes = info.tp_size, info.pp_size, info.dp_size, info.nnodes
+    if tensor is None or stages is None or copies is None or nodes is None or info.enable_dp_attention is None:
+        return None
+    if not all(0 < one <= MAX_GPUS for one in (tensor, stages, copies, nodes)):
+        return None
+    replicas = 1 if info.enable_dp_attention else max(copies, len(info.internal_states))
+    return max(1, tensor * stages * replicas // nodes)
+
+
+def find_bytes(sizes: list[float | None], gpus: int | None) -> Bytes:
+    """Return the bytes on all GPUs, of the GiB on the first one of each replica: all have the same part.
+
+    0 is a size that was never set, as of the caches with several pools of DeepSeek V4 (sglang #37852).
+    """
+    known = [size for size in sizes if size is not None]
+    if not gpus or not known or len(known) < len(sizes):
+        return Absent.NOT_AVAILABLE
+    return bytes_of(sum(known) / len(known) * gpus * GIB) if all(known) else Absent.INCONSISTENT
+
+
+def find_cache_use(metrics: Exposition) -> dict[tuple[str, ...], float]:
+    """Return the used fraction of the KV cache of each rank.
+
+    `token_usage` is that of the fullest pool. For models with state-space layers that may be the pool of their
+    states, and the pools of attention count. A rank whose pools are not known makes all unknown.
+    """
+    states = metrics.by("sglang:mamba_usage", SGLANG_POOL)
+    attention = [metrics.by(f"sglang:{name}", SGLANG_POOL) for name in ("full_token_usage", "swa_token_usage")]
+    found = metrics.by("sglang:token_usage", SGLANG_POOL)
+    for pool in [pool for pool, used in found.items() if 0 < used <= states.get(pool, 0.0)]:
+        if pool not in attention[0]:
+            return {}
+        found[pool] = max(one[pool] for one in attention if pool in one)
+    return found

@@ -1,0 +1,145 @@
+"""TensorRT-LLM: `trtllm-serve` (1.0 to 1.3, /prometheus/metrics), and Triton's backend of it (port 8002).
+
+All figures are those of the first rank. With attention DP (`--enable_attention_dp` since PR #12105, or an option in
+a file) each rank has its own KV cache, of which the others are not reported (PR #13221).
+
+/metrics of `trtllm-serve` is not asked: each answer takes its statistics from the queue, so that another reader
+would miss them.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from memwatch.core.engines.answers import Answers, Models, VersionAnswer
+from memwatch.core.engines.command import Command
+from memwatch.core.engines.identity import EVERY_LABEL, TRITON_MODEL, TRTLLM_ENGINE
+from memwatch.core.engines.records import Cache, Counters, EngineReading
+from memwatch.core.engines.requests import Request
+from memwatch.core.engines.text import (
+    Exposition,
+    count_of,
+    label,
+    name_of,
+    note_impossible,
+    number_in,
+    worst_and_mean,
+)
+from memwatch.core.model import Absent
+
+SERVE_PORT, TRITON_PORT = 8000, 8002
+SERVE_METRICS = "/prometheus/metrics"
+SERVE_REQUESTS = (
+    Request(SERVE_METRICS, "every 5 s", "None: the HTTP server answers."),
+    Request("/version", "once a minute", "None.", form=VersionAnswer),
+    Request("/v1/models", "once a minute", "None.", form=Models),
+    Request("/metrics", "never", "Each answer takes its statistics from a queue: another reader misses them."),
+)
+TRITON_REQUESTS = (
+    Request("/metrics", "every 5 s", "None: the port of metrics loads no model."),
+    Request("/v2/repository/index", "never", "It reads the repository of models, which may be remote."),
+)
+USE = "trtllm_kv_cache_utilization"
+BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
+REQUESTS = "nv_trt_llm_request_metrics"
+PARALLEL = "trtllm_parallel_config_info"
+NO_TOKENS = "It reports no count of tokens."
+FIRST_RANK = "Its use is that of the first of {count} ranks: with attention DP each has its own KV cache."
+MAYBE_FIRST_RANK = (
+    "The size of its KV cache is not known: if its file of options enables attention DP, the figures are those of "
+    "the first of {count} ranks."
+)
+OPTIONS_FILES = ("--extra_llm_api_options", "--extra_options", "--config")
+
+
+def matches_serve(command: Command) -> bool:
+    return command.script == "trtllm-serve" or command.module == "tensorrt_llm.commands.serve"
+
+
+def matches_triton(command: Command) -> bool:
+    return command.script == "tritonserver"
+
+
+def parse_serve(answers: Answers) -> EngineReading:
+    metrics, model, command = answers.metrics(SERVE_METRICS), answers.model(), answers.command
+    pools, impossible = metrics.by(USE, TRTLLM_ENGINE), metrics.count_impossible(USE)
+    worst, mean = worst_and_mean(pools, impossible)
+    ranks, has_caches = count_ranks(metrics, command), has_cache_per_rank(command)
+    notes = list(note_impossible(pools, impossible))
+    cache = _cache(
+        metrics.total("trtllm_kv_cache_max_blocks", TRTLLM_ENGINE),
+        metrics.one("trtllm_kv_cache_tokens_per_block"),
+        ranks,
+    )
+    if ranks > 1 and has_caches:
+        mean = Absent.NOT_AVAILABLE
+        cache = cache and replace(
+            cache, blocks=cache.blocks * ranks, parallel=1, replicas=ranks, splits_experts=True
+        )
+        notes.append(FIRST_RANK.format(count=ranks))
+    elif ranks > 1 and has_caches is None and cache:
+        cache = None
+        notes.append(MAYBE_FIRST_RANK.format(count=ranks))
+    generated = metrics.total("trtllm_generation_tokens_total", EVERY_LABEL)
+    if generated is None:
+        notes.append(NO_TOKENS)
+    return EngineReading(
+        version=name_of(answers.version()),
+        model=name_of(model.id),
+        model_path=command.word_after("serve") or command.word_after("trtllm-serve") or model.id,
+        kv_cache_ratio=worst,
+        kv_cache_mean_ratio=mean,
+        cache=cache,
+        requests_running=count_of(metrics.total("trtllm_num_requests_running", TRTLLM_ENGINE)),
+        requests_waiting=count_of(metrics.total("trtllm_num_requests_waiting", TRTLLM_ENGINE)),
+        counters=Counters(
+            metrics.total("trtllm_prompt_tokens_total", EVERY_LABEL),
+            generated,
+            metrics.total("trtllm_time_to_first_token_seconds_sum", EVERY_LABEL),
+            metrics.total("trtllm_time_to_first_token_seconds_count", EVERY_LABEL),
+        ),
+        rate=Absent.NOT_SUPPORTED if generated is None else Absent.NOT_AVAILABLE,
+        sleeping=Absent.NOT_SUPPORTED,
+        notes=tuple(notes),
+    )
+
+
+def count_ranks(metrics: Exposition, command: Command) -> int:
+    """Return the ranks of tensor parallelism. The server reports them since PR #12545 (March 2026)."""
+    info = next(iter(metrics.infos(PARALLEL, TRTLLM_ENGINE)), b"")
+    told = number_in(label(info, "tensor_parallel_size"))
+    return told or command.number("--tp_size", "--tensor_parallel_size") or 1
+
+
+def has_cache_per_rank(command: Command) -> bool | None:
+    """Return True with attention DP, None if a file of options decides that."""
+    if command.has("--enable_attention_dp"):
+        return True
+    return None if any(command.has_option(name) for name in OPTIONS_FILES) else False
+
+
+def parse_triton(answers: Answers) -> EngineReading:
+    metrics = answers.metrics()
+    models = [label(one, "model") or "" for one in metrics.infos(BLOCKS, TRITON_MODEL)]
+    worst, mean = worst_and_mean(metrics.by(BLOCKS, TRITON_MODEL, kv_cache_block_type="fraction"))
+    return EngineReading(
+        model=name_of(", ".join(models)),
+        kv_cache_ratio=worst,
+        kv_cache_mean_ratio=mean,
+        cache=_cache(_block(metrics, "max"), _block(metrics, "tokens_per"), 1) if len(models) == 1 else None,
+        requests_running=count_of(metrics.total(REQUESTS, TRITON_MODEL, request_type="active")),
+        requests_waiting=count_of(metrics.total(REQUESTS, TRITON_MODEL, request_type="waiting")),
+        rate=Absent.NOT_SUPPORTED,
+        sleeping=Absent.NOT_SUPPORTED,
+        notes=(NO_TOKENS,),
+    )
+
+
+def _block(metrics: Exposition, kind: str) -> float | None:
+    return metrics.one(BLOCKS, kv_cache_block_type=kind)
+
+
+def _cache(blocks: float | None, tokens: float | None, parallel: int) -> Cache | None:
+    if not blocks or not tokens or blocks > 1e12 or tokens > 1e6:
+        return None
+    return Cache("blocks", blocks=int(blocks), block_tokens=int(tokens), parallel=parallel)

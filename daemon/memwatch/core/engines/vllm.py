@@ -1,0 +1,140 @@
+"""vLLM's OpenAI server. Names of vllm/v1/metrics/loggers.py, 0.8 to 0.21; `gpu_cache_usage_perc` up to 0.10.
+
+It reports blocks of its cache and not their bytes, and nothing of its weights: both follow from the model's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from memwatch.core.engines.answers import Answers, Models, VersionAnswer
+from memwatch.core.engines.command import Command
+from memwatch.core.engines.identity import EVERY_LABEL, VLLM_CORE, Identity
+from memwatch.core.engines.records import Cache, Counters, EngineReading
+from memwatch.core.engines.requests import Request
+from memwatch.core.engines.text import (
+    Exposition,
+    bytes_of,
+    count_of,
+    label,
+    name_of,
+    note_impossible,
+    number_in,
+    worst_and_mean,
+)
+from memwatch.core.model import Absent
+
+PORT = 8000
+NO_CORE = "None, at any level of sleep: the API server answers, without its engine."
+REQUESTS = (
+    Request("/metrics", "every 5 s", NO_CORE),
+    Request("/version", "once a minute", NO_CORE, form=VersionAnswer),
+    Request("/v1/models", "once a minute", NO_CORE, form=Models),
+    Request("/is_sleeping", "never", "It asks the engine core; `/metrics` has the same, without it."),
+)
+USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+CONFIG = "vllm:cache_config_info"
+SLEEP = "vllm:engine_sleep_state"
+OFFLOADED = "It sleeps: its weights are in System RAM, and its KV cache is released."
+RELEASED = "It sleeps: its KV cache is released."
+DISCARDED = "It sleeps: its weights and its KV cache are released."
+
+
+def matches(command: Command) -> bool:
+    served = command.script == "vllm" and command.subcommand == "serve"
+    by_module = command.module == "vllm.entrypoints.cli.main" and command.word_after(command.module) == "serve"
+    return served or by_module or command.module == "vllm.entrypoints.openai.api_server"
+
+
+def parse(answers: Answers) -> EngineReading:
+    metrics, model, command = answers.metrics(), answers.model(), answers.command
+    started = command.word_after("serve") or command.option("--model")
+    info = next(iter(metrics.infos(CONFIG, VLLM_CORE)), b"")
+    pools, impossible = find_cache_use(metrics)
+    worst, mean = worst_and_mean(pools, impossible)
+    found = EngineReading(
+        version=name_of(answers.version()),
+        model=name_of(model.id or started),
+        model_path=model.root or started,
+        quantization=name_of(command.option("--quantization", "-q")),
+        context_tokens=count_of(model.max_model_len),
+        kv_cache_ratio=worst,
+        kv_cache_mean_ratio=mean,
+        requests_running=count_of(metrics.total("vllm:num_requests_running", VLLM_CORE)),
+        requests_waiting=count_of(metrics.total("vllm:num_requests_waiting", VLLM_CORE)),
+        counters=Counters(
+            metrics.total("vllm:prompt_tokens_total", EVERY_LABEL),
+            metrics.total("vllm:generation_tokens_total", EVERY_LABEL),
+            metrics.total("vllm:time_to_first_token_seconds_sum", EVERY_LABEL),
+            metrics.total("vllm:time_to_first_token_seconds_count", EVERY_LABEL),
+        ),
+        gpu_fraction=parse_fraction(label(info, "gpu_memory_utilization")),
+        notes=note_impossible(pools, impossible),
+    )
+    return with_sleep(with_cache(found, metrics, command), metrics)
+
+
+def find_cache_use(metrics: Exposition) -> tuple[dict[Identity, float], int]:
+    """Return the used fraction of each cache, and the number of those whose use cannot be true.
+
+    A request that runs has a block, so a cache of blocks is not empty then: a scheduler that leaves out its
+    statistics reports 0 (vllm-omni #4802). Models without attention have one block, and use none.
+    """
+    pools, running = metrics.by(USE, VLLM_CORE), metrics.by("vllm:num_requests_running", VLLM_CORE)
+    has_blocks = any(blocks > 1 for blocks in _numbers(metrics.infos(CONFIG, VLLM_CORE), "num_gpu_blocks"))
+    known = {core: used for core, used in pools.items() if used or not has_blocks or not running.get(core)}
+    return known, metrics.count_impossible(*USE) + len(pools) - len(known)
+
+
+def with_cache(found: EngineReading, metrics: Exposition, command: Command) -> EngineReading:
+    """Add the capacity of the cache. Replicas (data parallel) have one sample each."""
+    infos = metrics.infos(CONFIG, VLLM_CORE)
+    if not infos:
+        return found
+    parallel, told = command.number("--tensor-parallel-size", "-tp") or 1, _numbers(infos, "kv_cache_memory_bytes")
+    if all(told):
+        stages = command.number("--pipeline-parallel-size", "-pp") or 1
+        return replace(found, kv_cache_bytes=bytes_of(sum(told) * parallel * stages))
+    blocks, tokens = _numbers(infos, "num_gpu_blocks"), _numbers(infos, "block_size")
+    if not all(blocks) or not all(tokens) or len(set(tokens)) > 1:
+        return found
+    dtype = label(infos[0], "cache_dtype") or "auto"
+    splits = command.has("--enable-expert-parallel", "-ep")
+    cache = Cache("blocks", sum(blocks), tokens[0], 0, 1, dtype, dtype, parallel, len(infos), splits)
+    return replace(found, cache=cache)
+
+
+def _numbers(infos: Sequence[bytes], name: str) -> list[int]:
+    """Return a label of each replica, 0 where it is no number."""
+    return [number_in(label(info, name)) or 0 for info in infos]
+
+
+def with_sleep(found: EngineReading, metrics: Exposition) -> EngineReading:
+    """Level 1 moves the weights to System RAM, level 2 drops them; both release the cache."""
+    awake = metrics.one(SLEEP, sleep_state="awake")
+    if awake is None:
+        return found
+    if awake:
+        return replace(found, sleeping=False)
+    note = OFFLOADED if metrics.one(SLEEP, sleep_state="weights_offloaded") else RELEASED
+    note = DISCARDED if metrics.one(SLEEP, sleep_state="discard_all") else note
+    weights = 0 if note == DISCARDED else Absent.NOT_AVAILABLE
+    return replace(
+        found,
+        sleeping=True,
+        weights_bytes=weights,
+        kv_cache_bytes=0,
+        cache=None,
+        model_path="",
+        notes=(*found.notes, note),
+    )
+
+
+def parse_fraction(text: str | None) -> float | Absent:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return Absent.NOT_AVAILABLE
+    return value if 0 < value <= 1 else Absent.INCONSISTENT

@@ -1,0 +1,234 @@
+"""Parsers of cgroup and mountinfo: owners of a process, and detection of containers. Not a collector."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from memwatch.core.linux.cgroup_jobs import find_job
+from memwatch.core.linux.cgroup_scopes import Scope, find_scopes, name_container, parse_container_id, qualify
+from memwatch.core.linux.files import Roots, read_once
+from memwatch.core.printable import printable
+
+# `pod<uid>` with cgroupfs, `kubepods-burstable-pod<uid>.slice` with systemd, which replaces each - of the uid by _.
+# A runtime with cgroupfs under a kubelet with systemd: `kubepods-pod<uid>.slice:cri-containerd:<id>`.
+_POD = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?:\.slice)?(?::|$)")
+# A zombie's cgroup may be gone; its memory, that of a GPU for example, may not.
+_DELETED = " (deleted)"
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+# Folders in which container runtimes keep the layers of a root file system. containerd creates no marker file.
+_RUNTIME_FOLDERS = ("/containerd/", "/docker/", "/containers/storage/")
+_MARKERS = ("run/systemd/container", ".dockerenv", "run/.containerenv")
+# File systems of which a runtime mounts a whole one as the root of a container. Of others it mounts a folder: a
+# subvolume of btrfs, `/rootfs` of a device of the device mapper, a folder of the driver vfs.
+_LAYERED = ("overlay", "aufs", "zfs", "fuse")
+
+
+class OwnerNames(Struct, frozen=True):
+    """Owners of a process.
+
+    Its systemd unit, the first 12 characters of its container's id (LXC and nspawn: its name), the uid of its
+    Kubernetes pod, and the number, SLUID or slot of its batch job. A unit of a container or of a user manager is
+    named with it: `ollama.service in lxc/101`. It is not the host's unit of that name.
+    """
+
+    unit: str | None
+    container: str | None
+    pod: str | None = None
+    job: str | None = None
+
+    def printable(self) -> OwnerNames:
+        """Return the names for display. A cgroup's name may contain anything except a newline."""
+        names = (self.unit, self.container, self.pod, self.job)
+        return OwnerNames(*[None if name is None else printable(name) for name in names])
+
+
+class Mount(Struct, frozen=True):
+    """A line of mountinfo: `root` of the file system on `device` is mounted at `point`."""
+
+    root: str
+    point: str
+    kind: str
+    options: str
+    device: str
+
+
+def parse_cgroup(data: bytes) -> dict[str, str]:
+    """Parse a process's cgroup paths by hierarchy: `memory`, `name=systemd`, …, and ``""`` for version 2."""
+    paths: dict[str, str] = {}
+    for line in data.split(b"\n")[:-1]:
+        parts = line.decode("utf-8", "backslashreplace").split(":", 2)
+        if len(parts) == 3 and parts[0].isdecimal() and parts[2].startswith("/"):
+            paths.update(dict.fromkeys(parts[1].split(","), parts[2].removesuffix(_DELETED)))
+    return paths
+
+
+def parse_owners(paths: dict[str, str]) -> OwnerNames:
+    """Return the owners of a process from the paths of `parse_cgroup`.
+
+    The innermost counts: the service in a user's session, the inner container of nested ones.
+    """
+    home = paths.get("name=systemd") or paths.get("") or ""
+    candidates = [_find_all(path) for path in dict.fromkeys([home, *paths.values()])]
+
+    def first(kind: str) -> str | None:
+        return next((path[kind].name for path in candidates if kind in path), None)
+
+    unit = candidates[0].get("unit")
+    return OwnerNames(unit.name if unit else None, first("container"), first("pod"), first("job"))
+
+
+def owner_folders(place: OwnerNames, path: str) -> dict[str, str]:
+    """Return the cgroup path of each of a process's owners, by kind. Each is a prefix of the process's path."""
+    parts = path.split("/")
+    return {
+        kind: "/".join(parts[: found.end])
+        for kind, found in _find_all(path).items()
+        if found.name == getattr(place, kind)
+    }
+
+
+class _Found(NamedTuple):
+    """An owner in a path. `end`: the number of parts of the path up to its own cgroup."""
+
+    name: str
+    end: int
+
+
+def _find_all(path: str) -> dict[str, _Found]:
+    """Return the innermost owner of each kind."""
+    parts = path.split("/")
+    scopes = find_scopes(parts)
+    found = {
+        "unit": _find_unit(parts, scopes),
+        "container": _find_container(scopes),
+        "pod": next((_Found(uid, at + 1) for at, uid in _backwards(parts, _parse_pod)), None),
+        "job": _find_job(path, scopes),
+    }
+    return {kind: owner for kind, owner in found.items() if owner is not None}
+
+
+def _backwards(parts: Sequence[str], of_part: Callable[[str], str | None]) -> Iterator[tuple[int, str]]:
+    for at in reversed(range(len(parts))):
+        if name := of_part(parts[at]):
+            yield at, name
+
+
+def _find_container(scopes: Sequence[Scope]) -> _Found | None:
+    ends = [scope.end for scope in scopes if scope.is_container]
+    name = name_container(scopes)
+    return _Found(name, ends[-1]) if name else None
+
+
+def _parse_pod(part: str) -> str | None:
+    found = _POD.search(part)
+    return found[1].replace("_", "-") if found else None
+
+
+def _find_job(path: str, scopes: Sequence[Scope]) -> _Found | None:
+    """Find the outermost job. Its number is unique in one cluster, and so in one container."""
+    if not (job := find_job(path)):
+        return None
+    around = (scope for scope in scopes if scope.is_container and scope.end < job.end)
+    return _Found(qualify(job.name, around), job.end)
+
+
+def _find_unit(parts: Sequence[str], scopes: Sequence[Scope]) -> _Found | None:
+    """Find the innermost service or scope, else the innermost slice.
+
+    The scope of a container is unique by the container's id.
+    """
+    for suffixes in ((".service", ".scope"), ".slice"):
+        for at in reversed(range(len(parts))):
+            part = parts[at]
+            if part.endswith(suffixes) and ":" not in part:
+                around = (scope for scope in scopes if scope.end <= at and not parse_container_id(part))
+                return _Found(qualify(part, around), at + 1)
+    return None
+
+
+@lru_cache(maxsize=1)
+def parse_mountinfo(data: bytes) -> tuple[Mount, ...]:
+    """Parse mountinfo. The last result is cached: it rarely changes, and several callers need it per sample."""
+    mounts = []
+    for line in data.split(b"\n")[:-1]:
+        front, dash, back = line.partition(b" - ")
+        left, right = front.split(b" "), back.split(b" ")
+        if dash and len(left) >= 6 and len(right) >= 3:
+            mounts.append(Mount(_path(left[3]), _path(left[4]), _path(right[0]), _path(right[2]), _path(left[2])))
+    return tuple(mounts)
+
+
+def _path(field: bytes) -> str:
+    """Decode a path of mountinfo, in which blanks and backslashes are octal escapes."""
+    return _OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), field).decode("utf-8", "backslashreplace")
+
+
+def under(roots: Roots, point: str) -> Path:
+    """Return the path of a host's mount point below `roots`."""
+    path = PurePosixPath(point)
+    if path.is_relative_to("/sys"):
+        return roots.sysfs / path.relative_to("/sys")
+    return roots.rootfs / point.lstrip("/")
+
+
+def in_container(roots: Roots) -> bool:
+    """Return True if the machine under these roots is a container.
+
+    Docker, Podman and systemd-nspawn create a marker file. Kubernetes with containerd does not: there process 1 is
+    in a container's cgroup, or, in a cgroup namespace, the root file system consists of image layers. LXC without
+    systemd has neither, but its files in /proc are those of lxcfs.
+    """
+    if any(os.path.exists(roots.rootfs / marker) for marker in _MARKERS) and not _is_own_machine(roots):
+        return True
+    if parse_owners(parse_cgroup(read_once(roots.procfs / "1/cgroup") or b"")).container:
+        return True
+    if is_on_lxcfs(roots):
+        return True
+    # Only the mount at `rootfs` counts: a daemon in a container may be given the host's root.
+    mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
+    return any(_is_image(mount) for mount in mounts if Path(mount.point) == roots.rootfs)
+
+
+def _is_own_machine(roots: Roots) -> bool:
+    """Return True if the kernel's threads are visible and the root is a whole file system.
+
+    Virtual machines made from a container image contain its marker files: seen in a Firecracker machine with an
+    H100, with /.dockerenv and /run/systemd/container, and ext4 on /dev/vda as root. A container with `--pid=host`
+    sees the kernel's threads as well, but its root has layers, or is a folder of the host's file system.
+    """
+    if not _is_kthreadd(read_once(roots.procfs / "2/stat")):
+        return False
+    mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
+    above = [mount for mount in mounts if roots.rootfs.absolute().is_relative_to(mount.point)]
+    # Of several mounts on one folder the last is on top: the root of an initramfs is below the real one.
+    root = max(reversed(above), key=lambda mount: len(mount.point), default=None)
+    return root is not None and root.root == "/" and not root.kind.startswith(_LAYERED)
+
+
+def is_on_lxcfs(roots: Roots) -> bool:
+    """Return True if lxcfs is mounted over files in /proc, as in LXC containers and never on their host."""
+    mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
+    return any(mount.kind == "fuse.lxcfs" and mount.point.startswith("/proc/") for mount in mounts)
+
+
+def _is_image(mount: Mount) -> bool:
+    return mount.kind == "overlay" and any(folder in mount.options for folder in _RUNTIME_FOLDERS)
+
+
+def sees_all_processes(second_process: bytes | None, contained: bool) -> bool:
+    """Return True in the initial PID namespace, the only one in which process 2 is kthreadd.
+
+    Outside a container a missing process 2 is only hidden from this user (`hidepid`).
+    """
+    return not contained or _is_kthreadd(second_process)
+
+
+def _is_kthreadd(second_process: bytes | None) -> bool:
+    return (second_process or b"").startswith(b"2 (kthreadd) ")

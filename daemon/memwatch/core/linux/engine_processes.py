@@ -1,0 +1,219 @@
+"""Processes of model servers: found by their command lines, with their workers. Not a collector."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+
+from msgspec import Struct, field
+
+from memwatch.core.engines.command import Command
+from memwatch.core.engines.kinds import EngineKind, find_kind, may_start_engine
+from memwatch.core.linux.accounts import Accounts
+from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.process_files import (
+    STAT_BYTES,
+    STATUS_BYTES,
+    Stat,
+    parse_real_uid,
+    parse_stat,
+    parse_uid,
+    read_at,
+)
+from memwatch.core.linux.process_table import NewProcessCheck
+
+COMMAND_BYTES = 16384
+# On a machine that starts more processes at once, the others are looked at in the next round.
+MAX_NEW = 1024
+# Servers of one account that are looked at. More than are followed: those without evidence may be first.
+MAX_PER_ACCOUNT = 32
+# The interpreter of a server takes more when its libraries are loaded, a context of CUDA 300 MiB.
+MIN_HELD_BYTES = 64 << 20
+MAX_MEMBERS = 256
+# /proc is listed at least this often, once a minute.
+LISTED_TURNS = 12
+
+
+class ServerProcess(Struct):
+    """The first process of a model server, and those that it started. `inner`: command line of the one of them that
+    holds the model, if it is an engine itself.
+
+    `account`: that of the user who started it (see `core.linux.accounts`). `evidence` that it is a server: 0 to
+    2.
+    """
+
+    pid: int
+    start_ticks: int
+    uid: int | None
+    kind: EngineKind
+    command: Command
+    account: int | None = None
+    pages: int = 0
+    evidence: int = 0
+    inner: Command = Command()
+    members: dict[int, int] = field(default_factory=dict)  # start ticks by PID
+    member_pages: dict[int, int] = field(default_factory=dict)
+    uncounted: set[int] = field(default_factory=set)  # processes beyond MAX_MEMBERS
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.pid, self.start_ticks
+
+    @property
+    def held_pages(self) -> int:
+        """Resident pages of its processes; those that they share count for each."""
+        return self.pages + sum(self.member_pages.values())
+
+    @property
+    def holds_memory(self) -> bool:
+        return self.held_pages * mmap.PAGESIZE >= MIN_HELD_BYTES
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (self.pid, *sorted(self.members))
+
+
+class EngineProcesses:
+    """Servers that run now. Reads only processes that are new since the last call.
+
+    A process belongs to a server if its parent does. A process that was found before its execve(2) is read again
+    once.
+    """
+
+    def __init__(self, folder: int, accounts: Accounts) -> None:
+        """`folder`: descriptor of procfs."""
+        self._folder, self._accounts = folder, accounts
+        self._new = NewProcessCheck(folder)
+        self._seen: set[int] = set()
+        self._young: set[int] = set()
+        self._servers: dict[int, ServerProcess] = {}
+        self._server_of: dict[int, ServerProcess] = {}
+        self._beyond: set[int] = set()
+        self._turn = 0
+
+    @property
+    def not_followed(self) -> int:
+        """Return the number of servers beyond MAX_PER_ACCOUNT. They are looked at again once a minute."""
+        return len(self._beyond)
+
+    def find(self) -> list[ServerProcess]:
+        """Return the servers. Their workers are checked only if processes started or once a minute."""
+        ended = []
+        for server in self._servers.values():
+            pages = self._read_pages(server.pid, server.start_ticks)
+            server.pages = server.pages if pages is None else pages
+            ended += [server] if pages is None else []
+        for server in ended:
+            self._drop(server)
+        if ended or self._turn % LISTED_TURNS == 0:
+            self._seen -= self._beyond
+        if self._new.has_changed() or ended or self._young or self._turn % LISTED_TURNS == 0:
+            self._drop_ended_members()
+            self._scan()
+        self._turn += 1
+        return list(self._servers.values())
+
+    def _scan(self) -> None:
+        self._accounts.refresh()
+        present = {int(name) for name in os.listdir(self._folder) if name.isdecimal()}
+        self._seen &= present
+        self._beyond &= present
+        for server in self._servers.values():
+            server.uncounted &= present
+        again, self._young = self._young & present, set()
+        # Parents before their children, unless the ids have wrapped around: the second look finds those.
+        for pid in sorted(again | (present - self._seen))[:MAX_NEW]:
+            is_new = pid not in self._seen
+            self._seen.add(pid)
+            if not self._look_at(pid) and is_new:
+                self._young.add(pid)
+
+    def _look_at(self, pid: int) -> bool:
+        """Sort a process. Return True if it needs no second look."""
+        if pid in self._server_of:
+            return True
+        try:
+            stat = parse_stat(read_at(self._folder, f"{pid}/stat", STAT_BYTES) or b"")
+        except ParseError:  # it has ended
+            return True
+        if stat is None:  # a kernel thread
+            return True
+        command = read_command(self._folder, pid)
+        kind, parent = find_kind(command), self._server_of.get(stat.parent)
+        if parent is not None and (kind is None or kind is not parent.kind or kind.name != "llama.cpp"):
+            self._join(stat, parent, command if kind or _is_runner(command) else Command())
+            return True
+        if kind is None:
+            return False
+        status = read_at(self._folder, f"{pid}/status", STATUS_BYTES) or b""
+        account = self._accounts.of(parse_real_uid(status))
+        if not self._has_room(account, stat.rss_pages * mmap.PAGESIZE >= MIN_HELD_BYTES):
+            self._beyond.add(pid)
+            return True
+        self._beyond.discard(pid)
+        server = ServerProcess(pid, stat.start_ticks, parse_uid(status), kind, command, account, stat.rss_pages)
+        self._servers[pid] = self._server_of[pid] = server
+        return True
+
+    def _has_room(self, account: int | None, holds_memory: bool) -> bool:
+        """Return True if a server of this account can be added.
+
+        One that holds memory replaces one without evidence: containers of all users may run as root, one account.
+        """
+        of_account = [one for one in self._servers.values() if one.account == account]
+        if len(of_account) < MAX_PER_ACCOUNT:
+            return True
+        weak = next((one for one in of_account if not one.evidence and not one.holds_memory), None)
+        if not holds_memory or weak is None:
+            return False
+        self._drop(weak)
+        self._beyond.add(weak.pid)
+        self._seen.add(weak.pid)
+        return True
+
+    def _join(self, stat: Stat, server: ServerProcess, inner: Command) -> None:
+        if len(server.members) < MAX_MEMBERS:
+            server.members[stat.pid] = stat.start_ticks
+            server.member_pages[stat.pid] = stat.rss_pages
+            self._server_of[stat.pid] = server
+            server.inner = inner if inner.argv else server.inner
+        else:
+            server.uncounted.add(stat.pid)
+
+    def _drop(self, server: ServerProcess) -> None:
+        """Drop a server. Its workers are looked at again: they may have another parent now."""
+        del self._servers[server.pid]
+        for pid in server.pids:
+            self._server_of.pop(pid, None)
+            self._seen.discard(pid)
+
+    def _drop_ended_members(self) -> None:
+        for server in self._servers.values():
+            for pid, started in list(server.members.items()):
+                pages = self._read_pages(pid, started)
+                if pages is None:
+                    del server.members[pid], server.member_pages[pid], self._server_of[pid]
+                    self._seen.discard(pid)
+                else:
+                    server.member_pages[pid] = pages
+            server.inner = server.inner if server.members else Command()
+
+    def _read_pages(self, pid: int, started: int) -> int | None:
+        """Return the resident pages of a process, None if it has ended, also if its id was reused."""
+        with contextlib.suppress(ParseError):
+            stat = parse_stat(read_at(self._folder, f"{pid}/stat", STAT_BYTES) or b"")
+            return stat.rss_pages if stat is not None and stat.start_ticks == started else None
+        return None
+
+
+def read_command(folder: int, pid: int) -> Command:
+    """Return the arguments of a process; none if they may not be read, or if they start no engine."""
+    data = read_at(folder, f"{pid}/cmdline", COMMAND_BYTES) or b""
+    if not may_start_engine(data):
+        return Command()
+    return Command(tuple(part.decode("utf-8", "replace") for part in data.rstrip(b"\0").split(b"\0")))
+
+
+def _is_runner(command: Command) -> bool:
+    return command.script == "ollama" and command.subcommand == "runner"

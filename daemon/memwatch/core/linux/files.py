@@ -1,0 +1,115 @@
+"""Read kernel files: their root folders, files that are kept open, and the errors of collectors."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from msgspec import Struct
+
+from memwatch.core.runtime.regular_file import read_regular
+
+# Text of an `SourceUnavailable` if the file exists and this user may not read it.
+NOT_PERMITTED = "not permitted"
+
+
+class SourceUnavailable(Exception):
+    """The machine does not have what the collector reads. This is normal and not an error."""
+
+
+class ParseError(Exception):
+    """The file or driver exists and its content is invalid. The message has file, content and reason."""
+
+
+class Roots(Struct, frozen=True):
+    """Root folders of the host. They differ from the defaults in containers and in tests."""
+
+    procfs: Path = Path("/proc")
+    sysfs: Path = Path("/sys")
+    rootfs: Path = Path("/")
+
+
+class KeptFile:
+    """A file of procfs or sysfs that stays open. `read` returns the whole content, usually with one system call.
+
+    Opening raises OSError. A file that disappeared and reappeared (hot-plug, module reload) is reopened.
+    """
+
+    def __init__(self, path: Path, size_hint: int = 8192) -> None:
+        self.path = path
+        self._size = size_hint
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> bytes:
+        try:
+            data = os.pread(self._fd, self._size, 0)
+        except OSError:
+            self.close()
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            data = os.pread(self._fd, self._size, 0)
+        if len(data) < self._size:
+            return data
+        self._size *= 4
+        return self.read()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def kept_file(path: Path, size_hint: int = 8192) -> KeptFile:
+    """Open a file and read it once. Raises `SourceUnavailable` if it does not exist or cannot be read."""
+    try:
+        file = KeptFile(path, size_hint)
+    except OSError as error:
+        raise SourceUnavailable(f"{path}: {error.strerror}") from error
+    try:
+        file.read()
+    except OSError as error:
+        file.close()
+        raise SourceUnavailable(f"{path}: {error.strerror}") from error
+    return file
+
+
+def read_once(path: Path) -> bytes | None:
+    """Return the content of a small file, or None if it does not exist, cannot be read or is not a regular one."""
+    try:
+        return read_regular(path)
+    except OSError:
+        return None
+
+
+def inode_of(path: Path) -> int:
+    """Return the inode number, 0 if the file does not exist. A file that was replaced has another one."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0
+
+
+def names_in(folder: Path) -> tuple[str, ...]:
+    """Return the sorted names in a folder, none if it cannot be listed."""
+    try:
+        return tuple(sorted(os.listdir(folder)))
+    except OSError:
+        return ()
+
+
+def look_for(path: str) -> object:
+    """Return if the path exists, or the names in a folder whose path ends in `/`. Costs 1 µs, or 8 µs."""
+    if path.endswith("/") and os.access(path, os.F_OK):
+        try:
+            return os.listdir(path)
+        except OSError:
+            return ()
+    return os.access(path, os.F_OK)
+
+
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def is_shortage(error: OSError) -> bool:
+    """Return True if the error is a temporary lack of file descriptors or memory."""
+    return error.errno in _SHORTAGES

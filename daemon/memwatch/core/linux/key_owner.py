@@ -1,0 +1,142 @@
+"""The user to whom memwatchd sends an API key or a token at a loopback URL."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from memwatch.core.linux.listener_owner import (
+    ELSEWHERE,
+    HIDDEN,
+    REMOTE,
+    Connected,
+    Find,
+    describe_owner,
+    find_owner,
+    is_user,
+    wait_for_owner,
+)
+from memwatch.core.linux.process_files import Passwd
+from memwatch.core.linux.tcp_peer import find_peer
+from memwatch.core.runtime.http_get import GetError
+
+log: logging.Logger = logging.getLogger(__name__)
+
+# The token of a neighbour, in its state.
+TOKEN = "token"  # noqa: S105  a word
+TOKEN_NOT_SENT = f"its {TOKEN} is not sent"
+
+# Those that are seen first: 32 model servers, 30 neighbours, and as many that were configured before.
+MAX_OWNERS = 128
+
+NOT_USER = 'user {found} listens there, not {user}; start the server, or set user = "{found}" under {table}'
+CHANGED = "user {found} listens there now, before it was {user}; start the server, or set user under {table}"
+NOT_VISIBLE = "the user who listens there is not visible in this container; run memwatchd outside of it"
+IN_OTHER_NETWORK = "it listens in the network of a container, so that its user is not known; remove user"
+
+
+class KeyUse(Struct, frozen=True):
+    """A secret and its receiver. `title`: the receiver, for the log. `word`: the secret. `table`: its settings."""
+
+    title: str
+    url: str
+    word: str
+    table: str
+
+    @property
+    def not_sent(self) -> str:
+        return f"its {self.word} is not sent"
+
+    @property
+    def id(self) -> str:
+        return f"{self.table} {self.url}"
+
+
+class KnownOwners:
+    """The owner that was seen first for each secret. `keep` gets all of them after a new one. Thread-safe."""
+
+    def __init__(
+        self, owners: Mapping[str, int] | None = None, keep: Callable[[Mapping[str, int]], None] | None = None
+    ) -> None:
+        self._owners = dict(owners or {})
+        self._keep = keep
+        self._lock = threading.Lock()
+
+    def first(self, use: KeyUse, owner: int) -> int:
+        """Return the first owner of a secret: this one if there was none."""
+        with self._lock:
+            known = self._owners.get(use.id)
+            if known is not None:
+                return known
+            for oldest in list(self._owners)[: len(self._owners) - MAX_OWNERS + 1]:
+                del self._owners[oldest]
+            self._owners[use.id] = owner
+            if self._keep is not None:
+                self._keep(dict(self._owners))
+        return owner
+
+
+class KeyOwner:
+    """The owner of one secret: the configured `user`, a name or a number, else the first one who was seen."""
+
+    def __init__(
+        self,
+        use: KeyUse,
+        user: str,
+        passwd: Passwd,
+        known: KnownOwners,
+        find: Find = find_peer,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._use, self._user = use, user
+        self._passwd, self._known = passwd, known
+        self._find, self._pause = find, pause
+        self._logged = ""
+
+    def admit(self, connected: socket.socket, deadline: float) -> None:
+        """Raise GetError if the other end of a connection within this machine belongs to another user.
+
+        Raises TimeoutError if no process has accepted the connection by the deadline.
+        """
+        self._check(wait_for_owner(connected, deadline, self._find, self._pause))
+
+    def admits(self, connected: Connected) -> bool:
+        """Return False until a process has accepted the connection. Raises GetError, and OSError after its end."""
+        owner = find_owner(connected, self._find)
+        if owner is not None:
+            self._check(owner)
+        return owner is not None
+
+    def _check(self, owner: int) -> None:
+        if owner == REMOTE:
+            return
+        why = self._refuse(owner)
+        if why and why != self._logged:
+            log.warning("%s: %s: %s", self._use.title, self._use.not_sent, why)
+        elif self._logged and not why:
+            log.info("%s: its %s is sent again", self._use.title, self._use.word)
+        self._logged = why
+        if why:
+            raise GetError(f"{self._use.not_sent}: {why}")
+
+    def _refuse(self, owner: int) -> str:
+        """Return why the secret is not sent, empty if it is."""
+        if owner == HIDDEN:
+            return NOT_VISIBLE
+        table = self._use.table
+        if self._user:
+            if owner == ELSEWHERE:
+                return IN_OTHER_NETWORK
+            if is_user(owner, self._user, self._passwd):
+                return ""
+            return NOT_USER.format(found=describe_owner(owner, self._passwd), user=self._user, table=table)
+        first = self._known.first(self._use, owner)
+        if owner == first:
+            return ""
+        found, before = (describe_owner(one, self._passwd) for one in (owner, first))
+        return CHANGED.format(found=found, user=before, table=table)

@@ -1,0 +1,303 @@
+"""Parser of kernel log lines about OOM kills and GPU driver errors. Not a collector.
+
+All functions are pure. `KernelLogTracker` accumulates their results.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.core.kernel_log import DriverError, KernelLog, KillScope, OomKill, OomTask
+from memwatch.core.model import Absent
+from memwatch.core.printable import decode
+
+MAX_KILLS = 16
+# Processes that are kept of the table before a kill.
+MAX_TASKS = 10
+# Limit on the number of distinct errors, one per GPU and kind. Further ones are counted only.
+MAX_ERRORS = 256
+MAX_TEXT_LENGTH = 200
+
+# Prefilter: only lines that match are parsed, a few of 100,000.
+_WORTH = re.compile(
+    rb"NVRM|amdgpu|\[TTM\]|oom-kill:|[Kk]ill(?:ed)? process|Tasks state|^Tasks in /|^\[ *\d{1,10}\] "
+)
+
+# mm/oom_kill.c. Since Linux 5.0 a line `oom-kill:` has the cause, before it "Kill process … or sacrifice child".
+# Names of programs and cgroups may contain anything except a newline, so the text after them marks their end.
+# Start and end are matched separately: a single pattern took 30 s for a line of 8 kB full of `,oom_memcg=`.
+_CAUSE = re.compile(rb"oom-kill:constraint=CONSTRAINT_(\w{1,20}),")
+_CAUSE_END = re.compile(rb",pid=(\d{1,10}),uid=\d{1,10}$")
+_VICTIM = re.compile(rb"Killed process (\d{1,10}),? \(")
+_VICTIM_END = re.compile(rb"\),? (?:UID \d{1,10},? )?total-vm:\d{1,15}kB, anon-rss:(\d{1,15})kB")
+_BY_LIMIT = b"Memory cgroup out of memory: "
+_OLD_CAUSE = re.compile(rb"(Memory cgroup o|O)ut of memory(?: \([^)]{1,40}\))?: Kill process (\d{1,10}) \(")
+_OF_MACHINE = re.compile(rb"Out of memory(?: \([^)]{1,40}\))?: $")
+# The other processes of a group with memory.oom.group follow, each with a line of its victim.
+_GROUP = re.compile(rb"^Tasks in (/.*) are going to be killed due to memory\.oom\.group set$")
+_NODES = re.compile(rb"(\d{1,4})(?:-(\d{1,4}))?")
+# A line with a cause is followed by that of its victim within a millisecond. Some kernels write none.
+ALONE_SECONDS = 1.0
+MAX_NODE = 1023
+
+# mm/oom_kill.c, dump_tasks(): `[   3921]  1000  3921  9876543  5580123 … 0 vllm`. The columns after `rss` differ by
+# version; the last one before the name is oom_score_adj.
+_TABLE = b"Tasks state (memory values in pages)"
+_TASK = re.compile(rb"^\[ *(\d{1,10})\] +\d{1,10} +(\d{1,10}) +\d{1,12} +(\d{1,12})(?: +-?\d{1,15}){3,7} +(\S.*)$")
+
+_XID = re.compile(rb"NVRM: Xid \(PCI:([0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})[^)]*\): (\d{1,4}),")
+_NO_MEMORY = re.compile(rb"\bNV_ERR_NO_MEMORY\b")
+_PCI = re.compile(rb"\b([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\b")
+_FAULT_OF = re.compile(rb"amdgpu: +Process (.{1,64}?) pid (\d{1,10}) thread")
+_AMD = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (rb"Not enough memory for command submission", "no_memory"),
+        (rb"amdgpu_vm_validate(?:_pt_bos)?\(\) failed", "vm_validate_failed"),
+        (rb"\[(?:gfxhub|mmhub)\d*\].*page fault \(src_id", "page_fault"),
+        (rb"ring \S+ timeout", "ring_timeout"),
+        (rb"GPU reset begin", "gpu_reset"),
+        (rb"VRAM is lost due to GPU reset", "vram_lost"),
+        (rb"Failed to evict (?:process )?queue|evicting device resources failed", "evict_failed"),
+        # kfd_svm.c; seen as large models are loaded (ROCm/legacy-rocm-build#6582, #5952).
+        (rb"SVM mapping failed, exceeds resident system memory limit", "svm_limit"),
+        (rb"Freeing queue vital buffer", "queue_buffer_freed"),
+        (rb"Failed to find memory space for buffer .*eviction", "no_eviction_space"),
+    )
+)
+
+
+class KmsgRecord(NamedTuple):
+    """A record of /dev/kmsg. `facility` 0 is the kernel. Any other was written by a program."""
+
+    facility: int
+    sequence: int
+    text: bytes
+
+
+def parse_record(line: bytes) -> KmsgRecord | None:
+    """Parse a record such as `3,718,23548522484,-;Killed process …`. None for continuation lines and others."""
+    head, semicolon, text = line.rstrip(b"\n").partition(b";")
+    parts = head.split(b",")
+    if not semicolon or len(parts) < 3 or not all(part.isdigit() and len(part) <= 20 for part in parts[:3]):
+        return None
+    return KmsgRecord(int(parts[0]) >> 3, int(parts[1]), text)
+
+
+def may_matter(line: bytes) -> bool:
+    return _WORTH.search(line) is not None
+
+
+class DriverMessage(NamedTuple):
+    """An error logged by a GPU driver."""
+
+    driver: str
+    pci: str
+    kind: str
+
+
+def parse_driver_message(text: bytes) -> DriverMessage | None:
+    """Parse an error about memory logged by NVIDIA's or AMD's driver. None for any other line."""
+    if b"NVRM" in text:
+        xid = _XID.search(text)
+        if xid:
+            return DriverMessage("nvidia", xid[1].decode().lower(), f"xid_{int(xid[2])}")
+        no_memory = _NO_MEMORY.search(text, text.index(b"NVRM"))
+        return DriverMessage("nvidia", "", "nv_err_no_memory") if no_memory else None
+    if b"amdgpu" in text or b"[TTM]" in text:
+        kind = next((kind for pattern, kind in _AMD if pattern.search(text)), None)
+        pci = _PCI.search(text)
+        return DriverMessage("amdgpu", pci[1].decode() if pci else "", kind) if kind else None
+    return None
+
+
+class OomCause(Struct, frozen=True):
+    """Cause of an imminent OOM kill of process `pid`."""
+
+    pid: int
+    scope: KillScope
+    cgroup: str = ""
+    name: str = ""
+    nodes: tuple[int, ...] = ()
+
+
+# Names of the constraints in the kernel, include/linux/oom.h.
+SCOPES: Mapping[bytes, KillScope] = {
+    b"NONE": "machine",
+    b"CPUSET": "nodes",
+    b"MEMORY_POLICY": "nodes",
+    b"MEMCG": "cgroup",
+}
+
+
+def parse_oom_cause(text: bytes) -> OomCause | None:
+    """Parse the line before a kill. Since Linux 5.0 it has all but the size of the victim."""
+    found, end = _CAUSE.search(text), _CAUSE_END.search(text)
+    task = text.rfind(b",task=", found.end() - 1, end.start()) if found and end else -1
+    if found and end and task >= 0:
+        scope, place = SCOPES.get(found[1], "unknown"), text[found.end() - 1 : task]
+        cgroup = words(_parse_cgroup(place)) if scope == "cgroup" else ""
+        nodes = _parse_nodes(place, found[1]) if scope == "nodes" else ()
+        return OomCause(int(end[1]), scope, cgroup, words(text[task + 6 : end.start()]), nodes)
+    old = _OLD_CAUSE.search(text)
+    return OomCause(int(old[2]), "cgroup" if old[1].startswith(b"M") else "machine") if old else None
+
+
+def _parse_nodes(text: bytes, constraint: bytes) -> tuple[int, ...]:
+    """Return the allowed NUMA nodes, such as `0-1,4`: those of the policy, or those of the cpuset.
+
+    The cpuset's name comes between the two lists, and may contain anything.
+    """
+    key = b",mems_allowed=" if constraint == b"CPUSET" else b",nodemask="
+    at = text.rfind(key) if constraint == b"CPUSET" else text.find(key)
+    nodes: list[int] = []
+    for part in text[at + len(key) :].split(b",") if at >= 0 else ():
+        found = _NODES.fullmatch(part)
+        if found is None:
+            break
+        first, last = int(found[1]), int(found[2] or found[1])
+        nodes += range(first, min(last, MAX_NODE) + 1)
+    return tuple(dict.fromkeys(nodes[: MAX_NODE + 1]))
+
+
+def _parse_cgroup(text: bytes) -> bytes:
+    """Return the cgroup whose limit was reached. Empty on older kernels.
+
+    The name of a cpuset comes before it and may contain anything but a slash, with which a path begins.
+    """
+    _, found, rest = text.partition(b",oom_memcg=/")
+    return b"/" + rest.rpartition(b",task_memcg=")[0] if found else b""
+
+
+def parse_victim(text: bytes, cause: OomCause | None, number: int) -> OomKill | None:
+    """Parse an OOM kill. `cause` is from an earlier line and is used if it concerns the same process."""
+    found = _VICTIM.search(text)
+    ends = list(_VICTIM_END.finditer(text, found.end())) if found else []
+    if found is None or not ends:
+        return None
+    pid, name = int(found[1]), text[found.end() : ends[-1].start()]
+    if cause is None or cause.pid != pid:
+        cause = OomCause(pid, _scope_before(text[: found.start()]))
+    held = int(ends[-1][1]) << 10
+    return OomKill(number, pid, words(name), held, cause.scope, cause.cgroup, nodes=cause.nodes)
+
+
+def _scope_before(text: bytes) -> KillScope:
+    """Return the scope by the words before a victim. Before Linux 5.3 there are none."""
+    if text.endswith(_BY_LIMIT):
+        return "cgroup"
+    return "machine" if _OF_MACHINE.search(text) else "unknown"
+
+
+def parse_task(text: bytes, page_size: int = mmap.PAGESIZE) -> OomTask | None:
+    """Parse a row of the table of tasks. None for a thread, and for any other line."""
+    found = _TASK.match(text)
+    if found is None or found[1] != found[2]:
+        return None
+    return OomTask(int(found[1]), words(found[4]), int(found[3]) * page_size)
+
+
+def words(text: bytes) -> str:
+    return decode(text[:MAX_TEXT_LENGTH])
+
+
+class KernelLogTracker:
+    """Accumulator of parsed lines. `read` adds one line, `log` is the current result."""
+
+    def __init__(self) -> None:
+        self.log: KernelLog = KernelLog()
+        self._kills: deque[OomKill] = deque(maxlen=MAX_KILLS)
+        self._errors: dict[DriverMessage, DriverError] = {}
+        self.left_out: int = 0
+        self._cause: OomCause | None = None
+        self._alone: tuple[OomCause, float] | None = None
+        self._group = ""
+        self._fault: DriverMessage | None = None
+        self._killed = 0
+        self._tasks: list[OomTask] | None = None
+
+    def read(self, text: bytes, unix: float) -> None:
+        """Add one line from the kernel, read at Unix time `unix`."""
+        if text.startswith(_TABLE):
+            self._tasks = []
+        elif self._tasks is not None and (task := parse_task(text)) is not None:
+            self._tasks = sorted([*self._tasks, task], key=lambda one: -one.rss_bytes)[:MAX_TASKS]
+            return
+        cause = parse_oom_cause(text)
+        victim = parse_victim(text, self._cause, self._killed + 1)
+        complaint, group = parse_driver_message(text), _GROUP.match(text)
+        if cause:
+            self._add_alone()
+            self._cause, self._group = cause, ""
+            self._alone = (cause, unix) if cause.name else None
+        elif victim:
+            self._add_victim(victim)
+        elif group:
+            self._group = words(group[1])
+        elif complaint:
+            self._note(complaint, words(text), unix)
+        elif self._fault:
+            self._name_faulting_process(text)
+
+    def end_wait(self, unix: float) -> None:
+        """Add a kill of which only the cause was logged, some time ago."""
+        if self._alone is not None and not 0.0 <= unix - self._alone[1] < ALONE_SECONDS:
+            self._add_alone()
+
+    def _add_alone(self) -> None:
+        if self._alone is not None:
+            cause, self._alone = self._alone[0], None
+            size = Absent.NOT_AVAILABLE
+            self._add(
+                OomKill(self._killed + 1, cause.pid, cause.name, size, cause.scope, cause.cgroup, nodes=cause.nodes)
+            )
+
+    def _add_victim(self, victim: OomKill) -> None:
+        """Add a victim, or the size of one that was added by its cause. Others may be killed with its group."""
+        last = self._kills[-1] if self._kills else None
+        if self._alone is None and last and last.pid == victim.pid and isinstance(last.anonymous_bytes, Absent):
+            self._kills[-1] = replace(last, anonymous_bytes=victim.anonymous_bytes)
+            self.log = replace(self.log, kills=tuple(self._kills))
+            return
+        if self._alone is not None and self._alone[0].pid != victim.pid:
+            self._add_alone()
+        self._alone = None
+        if self._group and victim.scope == "cgroup" and not victim.cgroup:
+            victim = replace(victim, cgroup=self._group)
+        self._add(replace(victim, number=self._killed + 1))
+
+    def _add(self, kill: OomKill) -> None:
+        self._killed += 1
+        self._kills.append(replace(kill, tasks=tuple(self._tasks or ())))
+        self._tasks = None
+        self.log = replace(self.log, kills=tuple(self._kills))
+
+    def count_lost(self, messages: int) -> None:
+        self.log = replace(self.log, lost_total=self.log.lost_total + messages)
+
+    def _note(self, complaint: DriverMessage, text: str, unix: float) -> None:
+        before = self._errors.get(complaint)
+        if before is None and len(self._errors) >= MAX_ERRORS:
+            self.left_out += 1
+            return
+        self._fault = complaint if complaint.kind == "page_fault" else None
+        count = before.count + 1 if before else 1
+        self._errors[complaint] = DriverError(*complaint, count, unix, text)
+        self.log = replace(self.log, driver_errors=tuple(self._errors.values()))
+
+    def _name_faulting_process(self, text: bytes) -> None:
+        """Add the process to a page fault. amdgpu logs it in the line after the fault."""
+        found = _FAULT_OF.search(text)
+        if found and self._fault:
+            error = self._errors[self._fault]
+            by = f"{error.text} by {words(found[1])} (pid {int(found[2])})"
+            self._errors[self._fault] = replace(error, text=by)
+            self.log = replace(self.log, driver_errors=tuple(self._errors.values()))
+            self._fault = None

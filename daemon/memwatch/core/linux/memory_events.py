@@ -1,0 +1,96 @@
+"""OOM events of the cgroup that limits this process, reported by the kernel as they happen."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+import select
+from contextlib import suppress
+from pathlib import Path
+
+from memwatch.core.linux.cgroup_mounts import V2, find_own_cgroup
+from memwatch.core.linux.files import KeptFile, Roots, SourceUnavailable
+from memwatch.core.linux.wakeups import Wake
+
+log: logging.Logger = logging.getLogger(__name__)
+
+# `low`, `high` and `max` also count reclaim of page cache, which is usual in a container that reads files.
+_OOM = re.compile(rb"^oom\w{0,20} \d{1,20}$", re.MULTILINE)
+_IN_MODIFY = 0x2
+_EVENTS_BYTES = 4096
+
+
+class MemoryEvents:
+    """Watch of `memory.events` of the own cgroup or ancestor with the smallest limit, if it has one at the start.
+
+    The kernel reports changes of the file to inotify (cgroup-v2.rst, "file modified event"), at most every 10 ms.
+    Version 1 has no such file.
+    """
+
+    event_mask: int = select.POLLIN
+
+    def __init__(self, roots: Roots) -> None:
+        self.event_file: int = -1
+        self._counts: list[bytes] = []
+        self._events: KeptFile | None = None
+        try:
+            folder = find_limited_group(roots)
+            if folder is not None:
+                self._watch(folder / V2.events)
+        except (OSError, SourceUnavailable) as error:
+            log.debug("no events of a memory limit: %s", error)
+            self.close()
+
+    def read_event(self, happened: int) -> Wake:
+        before = self._counts
+        try:
+            os.read(self.event_file, _EVENTS_BYTES)
+            self._counts = self._read_counts()
+        except BlockingIOError:
+            return Wake.DUE
+        except OSError as error:  # the group was removed
+            log.debug("no more events of a memory limit (%d): %s", happened, error)
+            self.close()
+            return Wake.DUE
+        return Wake.DUE if self._counts == before else Wake.NEWS
+
+    def close(self) -> None:
+        if self.event_file >= 0:
+            os.close(self.event_file)
+            self.event_file = -1
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def _watch(self, path: Path) -> None:
+        self._events = KeptFile(path, 512)
+        self.event_file = watch_changes(path)
+        self._counts = self._read_counts()
+
+    def _read_counts(self) -> list[bytes]:
+        return [] if self._events is None else _OOM.findall(self._events.read())
+
+
+def find_limited_group(roots: Roots) -> Path | None:
+    """Return the folder of the own cgroup or ancestor with the smallest limit, None without one."""
+    folder = roots.procfs / "self"
+    home = find_own_cgroup((folder / "cgroup").read_bytes(), (folder / "mountinfo").read_bytes(), roots)
+    limits: dict[Path, int] = {}
+    for group in home.folders if home.version is V2 else ():
+        with suppress(OSError, ValueError):  # no memory controller, or the limit `max`
+            limits[group] = int((group / V2.limit).read_bytes())
+    return min(limits, key=limits.__getitem__, default=None)
+
+
+def watch_changes(path: Path) -> int:
+    """Return a descriptor of inotify(7) that becomes readable when the file changes. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    file: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if file >= 0 and libc.inotify_add_watch(file, os.fsencode(path), _IN_MODIFY) >= 0:
+        return file
+    error = ctypes.get_errno()
+    if file >= 0:
+        os.close(file)
+    raise OSError(error, os.strerror(error), str(path))

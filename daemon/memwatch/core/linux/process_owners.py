@@ -1,0 +1,113 @@
+"""Owners of all processes, and the memory of each owner's processes. Not a collector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec.structs import replace
+
+from memwatch.core.linux.cgroup_mounts import CgroupUsage
+from memwatch.core.linux.process_files import STATUS_BYTES, ProcessOwners, ProcessOwnersCache, parse_uid, read_at
+from memwatch.core.linux.process_table import ProcessEntry
+from memwatch.core.model import Absent, Words
+from memwatch.core.owners import OWNER_KINDS, Owner, OwnerKind
+
+# A process often gets its cgroup and its user shortly after it starts.
+SOON_TURNS, LATER_TURNS = 1, 128
+# A listed process whose pages did not change is read in every 12th scan: reading it every time was half of a scan.
+SHOWN_TURNS = 12
+# The cgroup's own usage is read for this many owners of each kind, the largest first.
+MAX_FIGURES = 100
+
+Name = Words | None
+User = Callable[[int | None], Words]
+
+
+class OwnerReader:
+    """Reads the owners of processes: of new processes twice, of others occasionally, because they can change."""
+
+    def __init__(self, folder: int) -> None:
+        self._folder = folder
+        self._homes = ProcessOwnersCache()
+        self._turn = 0
+
+    def refresh(self, entries: Iterable[ProcessEntry]) -> None:
+        """Read the entries that are due, and drop cached homes that no process has anymore. Call once per scan."""
+        self._turn += 1
+        kept = set()
+        for entry in entries:
+            if entry.owners_due <= self._turn:
+                self._read(entry)
+            kept.add(entry.owners)
+        self._homes.keep_only(kept)
+
+    def read(self, entry: ProcessEntry, folder: int) -> bytes:
+        """Read an entry's owners from the open folder of its process, and return the content of its status file.
+
+        Listed processes are read this way regularly, so `refresh` reads them only once they are no longer listed.
+        """
+        first = entry.owners_due == 0
+        status = read_at(folder, "status", STATUS_BYTES) or b""
+        entry.owners, entry.uid = self._homes.read(folder, "cgroup"), parse_uid(status)
+        entry.owners_due = self._turn + 1 + (SOON_TURNS if first else SHOWN_TURNS)
+        return status
+
+    def _read(self, entry: ProcessEntry) -> None:
+        first, before = entry.owners_due == 0, (entry.owners, entry.uid)
+        folder = entry.thread or str(entry.pid)
+        entry.owners = self._homes.read(self._folder, folder + "/cgroup")
+        entry.uid = parse_uid(read_at(self._folder, folder + "/status", STATUS_BYTES) or b"")
+        if (entry.owners, entry.uid) != before:
+            entry.shown = None
+        # Spread by process id, so that the processes found at startup are not all due at once.
+        later = LATER_TURNS // 2 + entry.pid % LATER_TURNS
+        entry.owners_due = self._turn + (SOON_TURNS if first else later)
+
+
+def sum_owners(
+    entries: Iterable[ProcessEntry], user: User, page_size: int, usage: CgroupUsage
+) -> tuple[Owner, ...]:
+    """Return the memory of each unit, container, pod, job and user, the largest of each kind first."""
+    found = sum_by_owners(entries)
+    owners: list[Owner] = []
+    for kind in OWNER_KINDS:
+        merged = merge_by(found, kind, user)
+        if set(merged) - {None}:
+            owners += _with_figures(merged, kind, page_size, usage)
+    return tuple(owners)
+
+
+Sums = Mapping[tuple[ProcessOwners, int | None], tuple[int, int]]
+
+
+def sum_by_owners(entries: Iterable[ProcessEntry]) -> Sums:
+    """Return the number of processes and pages by (home, user). There are few of these, however many processes."""
+    sums: dict[tuple[ProcessOwners, int | None], tuple[int, int]] = {}
+    for entry in entries:
+        key = (entry.owners, entry.uid)
+        count, pages = sums.get(key, (0, 0))
+        sums[key] = (count + 1, pages + entry.pages)
+    return sums
+
+
+def merge_by(sums: Sums, kind: OwnerKind, user: User) -> dict[Name, tuple[int, int, str | None]]:
+    """Return (number of processes, pages, cgroup) of each owner of a kind."""
+    merged: dict[Name, tuple[int, int, str | None]] = {}
+    for (home, uid), (count, pages) in sums.items():
+        name: Name = user(uid) if kind == "user" else home.owner(kind)
+        before = merged.get(name, (0, 0, None))
+        merged[name] = (before[0] + count, before[1] + pages, before[2] or home.folders.get(kind))
+    return merged
+
+
+def _with_figures(
+    merged: Mapping[Name, tuple[int, int, str | None]], kind: OwnerKind, page_size: int, usage: CgroupUsage
+) -> Iterable[Owner]:
+    owners = [Owner(kind, name, count, pages * page_size) for name, (count, pages, _) in merged.items()]
+    owners.sort(key=lambda owner: -owner.rss_bytes)
+    for at, owner in enumerate(owners):
+        folder = merged[owner.name][2]
+        if folder is None:
+            yield owner
+        else:
+            yield replace(owner, cgroup_bytes=usage.read(folder) if at < MAX_FIGURES else Absent.NOT_AVAILABLE)

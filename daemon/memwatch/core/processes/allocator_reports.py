@@ -1,0 +1,93 @@
+"""Reports of programs about their own allocators, kept while they are renewed. They are part of no sum."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from memwatch.core.allocators import AllocatorReport
+from memwatch.core.linux.files import read_once
+from memwatch.core.linux.pci import pci_numbers
+from memwatch.core.linux.process_files import parse_real_uid
+from memwatch.core.model import Device
+
+MAX_PROCESSES = 256
+MAX_REPORTS = 16
+# Programs renew their reports every ten seconds.
+EXPIRY_SECONDS = 35.0
+# Index of starttime (field 22, in clock ticks since boot) among the fields of /proc/<pid>/stat after the name.
+START_FIELD = 19
+
+
+class ReportRejectedError(ValueError):
+    """A report was rejected. The message is a sentence."""
+
+
+class _StoredReport(Struct, frozen=True):
+    claims: tuple[AllocatorReport, ...]
+    at: float
+
+
+class AllocatorReports:
+    """The latest report of each process. Thread-safe."""
+
+    def __init__(self, procfs: Path = Path("/proc")) -> None:
+        self.procfs = procfs
+        self._reports: dict[int, _StoredReport] = {}
+        self._lock = threading.Lock()
+
+    def put(self, pid: int, start_ticks: int, claims: Sequence[AllocatorReport], now: float) -> None:
+        """Replace the report of a process. Raises Refused."""
+        if self._start_ticks(pid) != start_ticks:
+            raise ReportRejectedError(
+                f"no process {pid} that started at tick {start_ticks} exists; "
+                "process ids inside a container differ: send the host's"
+            )
+        if len(claims) > MAX_REPORTS:
+            raise ReportRejectedError(f"process {pid} has {len(claims)} claims; the maximum is {MAX_REPORTS}")
+        with self._lock:
+            self._forget(now)
+            if pid not in self._reports and len(self._reports) >= MAX_PROCESSES:
+                raise ReportRejectedError(f"the maximum of {MAX_PROCESSES} reporting processes is reached")
+            self._reports[pid] = _StoredReport(tuple(claims), now)
+
+    def current(self, now: float) -> tuple[AllocatorReport, ...]:
+        """Return the claims that were renewed recently, by process."""
+        if not self._reports:
+            return ()
+        with self._lock:
+            self._forget(now)
+            return tuple(claim for _, report in sorted(self._reports.items()) for claim in report.claims)
+
+    def owner_uid(self, pid: int) -> int | None:
+        """Return the real user id of a process, None if it does not exist or is hidden."""
+        return parse_real_uid(read_once(self.procfs / str(pid) / "status") or b"")
+
+    def _forget(self, now: float) -> None:
+        for pid in [pid for pid, report in self._reports.items() if now - report.at > EXPIRY_SECONDS]:
+            del self._reports[pid]
+
+    def _start_ticks(self, pid: int) -> int | None:
+        return parse_start_ticks(read_once(self.procfs / str(pid) / "stat") or b"")
+
+
+def find_gpu(identity: str | None, devices: Iterable[Device]) -> str | None:
+    """Return the id of the GPU or MIG instance with a UUID or PCI address, None if there is none."""
+    address = pci_numbers(identity) if identity else None
+    for device in devices if identity else ():
+        if identity == device.uuid or (address is not None and address == pci_numbers(device.pci)):
+            return device.id
+        for name, uuids in device.details.items():
+            if name.startswith("mig_") and identity in uuids.split(", "):
+                return f"{device.id}.mig{name.removeprefix('mig_')}"
+    return None
+
+
+def parse_start_ticks(stat: bytes) -> int | None:
+    """Return the start time in clock ticks from /proc/<pid>/stat. The name may contain brackets."""
+    fields = stat.rpartition(b")")[2].split()
+    word = fields[START_FIELD] if len(fields) > START_FIELD else b""
+    return int(word) if word.isdigit() and len(word) < 20 else None

@@ -1,0 +1,273 @@
+"""Growth of processes: the size of each over the last hour, the fastest growing, and suspected leaks."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from math import inf
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from memwatch.core.model import Absent, Bytes, Process
+from memwatch.core.processes.leaks import LeakRules, LeakSuspect, find_suspect
+
+# Windows reported for every process, and the time between readings of the recent past and of the last hour.
+WINDOWS = (60.0, 600.0, 3600.0)
+SHORT_SECONDS, HOUR_SECONDS = 10.0, 60.0
+# 2.5 KiB per process: readings of ten minutes, of an hour, and of the leak rule's window.
+READINGS, LEAK_READINGS = 61, 26
+UNKNOWN_START = -1.0
+# Tracks of processes that are temporarily not listed are kept, up to the larger of 100 and twice the listed ones.
+MIN_TRACKS, TRACKS_PER_PROCESS = 100, 2
+
+
+class ProcessKey(NamedTuple):
+    """Identity of a process. The process id alone may be reused; of one that is not visible only that is known."""
+
+    pid: int
+    start_time: float
+
+
+class ProcessGrowth(Struct, frozen=True):
+    """Size of a process at two times (boot time). `whole`: the growth covers all of the requested time."""
+
+    process: Process
+    from_boottime: float
+    from_bytes: int
+    to_boottime: float
+    to_bytes: int
+    whole: bool
+
+    @property
+    def grown_bytes(self) -> int:
+        return self.to_bytes - self.from_bytes
+
+
+class ProcessPast(Struct, frozen=True):
+    """The known sizes of a process in the last hour as (boot time, bytes), oldest first. `listed`: in the last
+    sample."""
+
+    process: Process
+    sizes: tuple[tuple[float, int], ...]
+    listed: bool
+
+
+class SizeHistory:
+    """Ring of the newest `max_count` sizes by time, at least `step` seconds apart."""
+
+    __slots__ = ("_max_count", "_sizes", "_times")
+
+    def __init__(self, max_count: int) -> None:
+        self._times = array("d")
+        self._sizes = array("q")
+        self._max_count = max_count
+
+    def add(self, boottime: float, size: int, step: float) -> bool:
+        """Add a reading. Return False if the last one is less than `step` seconds old."""
+        if self._times and boottime - self._times[-1] < step:
+            return False
+        self._times.append(boottime)
+        self._sizes.append(size)
+        if len(self._times) > self._max_count:
+            del self._times[0], self._sizes[0]
+        return True
+
+    def at(self, boottime: float) -> tuple[float, int]:
+        """Return the last reading at or before a time, else the first reading."""
+        index = max(0, bisect_right(self._times, boottime) - 1)
+        return self._times[index], self._sizes[index]
+
+    def all(self) -> list[tuple[float, int]]:
+        return list(zip(self._times, self._sizes, strict=True))
+
+
+class ProcessTrack:
+    """Sizes of one process by time."""
+
+    __slots__ = ("_hour", "_leak", "_minimum", "_short", "process", "reported_at")
+
+    def __init__(self, process: Process) -> None:
+        self.process: Process = process
+        self._short, self._hour, self._leak = (
+            SizeHistory(READINGS),
+            SizeHistory(READINGS),
+            SizeHistory(LEAK_READINGS),
+        )
+        self._minimum: int | None = None
+        self.reported_at: float = -inf
+
+    def add(self, boottime: float, size: int, leak_step: float) -> bool:
+        """Add a size. Return True if that added a reading for the leak rule: the minimum since the previous one."""
+        self._short.add(boottime, size, 0.0)
+        self._hour.add(boottime, size, HOUR_SECONDS)
+        self._minimum = size if self._minimum is None else min(size, self._minimum)
+        added = self._leak.add(boottime, self._minimum, leak_step)
+        if added:
+            self._minimum = None
+        return added
+
+    def at(self, boottime: float) -> tuple[float, int]:
+        """Return the latest reading at or before a time, else the first reading."""
+        early, late = self._hour.at(boottime), self._short.at(boottime)
+        return late if late[0] <= boottime else early
+
+    @property
+    def newest(self) -> tuple[float, int]:
+        return self._short.at(inf)
+
+    @property
+    def short_past(self) -> list[tuple[float, int]]:
+        return self._short.all()
+
+    @property
+    def whole_past(self) -> list[tuple[float, int]]:
+        """Return the readings of the last hour: one a minute, then one in ten seconds."""
+        late = self._short.all()
+        return [one for one in self._hour.all() if one[0] < late[0][0]] + late
+
+    def suspect(self, rules: LeakRules) -> LeakSuspect | None:
+        return find_suspect(self.process, self._leak.all(), rules)
+
+
+class GrowthTracker:
+    """Sizes of the listed processes over time. Call `add` from one thread; everything else is thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tracks: dict[ProcessKey, ProcessTrack] = {}
+        self._processes: Sequence[Process] = ()
+        self._listed: frozenset[ProcessKey] = frozenset()
+        self._ended: frozenset[ProcessKey] = frozenset()
+        self._suspects: dict[ProcessKey, LeakSuspect] = {}
+        self._added_at = -inf
+
+    @property
+    def boottime(self) -> float:
+        """Return the boot time of the last `add` that took effect."""
+        return self._added_at
+
+    def add(
+        self, boottime: float, processes: Sequence[Process], rules: LeakRules, ended: Collection[int] = ()
+    ) -> list[LeakSuspect]:
+        """Add the sizes of processes, at most every ten seconds. Return the new suspects.
+
+        `ended`: PIDs of processes that have ended since they were listed. They are listed no more from now on, even
+        while a driver still lists their memory.
+        """
+        self._update_listed(processes, ended)
+        if boottime - self._added_at < SHORT_SECONDS or not processes:
+            return []
+        self._added_at = boottime
+        leak_step = rules.window_seconds / (LEAK_READINGS - 2)
+        with self._lock:
+            to_judge = [process for process in processes if self._note(boottime, process, leak_step)]
+            self._forget(len(processes))
+            return self._judge(to_judge, rules)
+
+    def _update_listed(self, processes: Sequence[Process], ended: Collection[int]) -> None:
+        """Take each new list at once: a name that is ten seconds old may be that of a process that was killed."""
+        is_new = bool(processes) and processes is not self._processes
+        if not is_new and not ended:
+            return
+        with self._lock:
+            if is_new:
+                self._processes, listed = processes, frozenset(map(key_of, processes))
+                self._ended &= listed
+                self._listed = listed - self._ended
+            gone = frozenset(key for key in self._listed if key.pid in ended)
+            self._ended, self._listed = self._ended | gone, self._listed - gone
+
+    def growth_by_window(self, process: Process) -> dict[str, Bytes]:
+        """Return a process's growth by window in seconds ("60"). Absent if it was not observed that long."""
+        with self._lock:
+            track = self._tracks.get(key_of(process))
+            return {f"{window:.0f}": _grown_in(track, window) for window in WINDOWS}
+
+    def past(self, process: Process) -> list[tuple[float, int]]:
+        """Return the known sizes of a process in the last ten minutes as (boot time, bytes), oldest first."""
+        with self._lock:
+            track = self._tracks.get(key_of(process))
+            return track.short_past if track else []
+
+    def find(self, pid: int) -> ProcessPast | None:
+        """Return the last known process with this id, which may have ended. None if it was never listed or is no
+        longer kept."""
+        with self._lock:
+            found = [(key, track) for key, track in self._tracks.items() if key.pid == pid]
+            if not found:
+                return None
+            key, track = max(found, key=lambda one: one[1].newest[0])
+            return ProcessPast(track.process, tuple(track.whole_past), key in self._listed)
+
+    def since(self, boottime: float, unix: float, gone_seconds: float = 0.0) -> list[ProcessGrowth]:
+        """Return the growth of the listed processes since a time, the largest first. New processes start at 0.
+
+        `gone_seconds`: include those that were listed until this long ago.
+        """
+        with self._lock:
+            grown = [_grown_since(track, boottime, unix) for track in self._now(gone_seconds)]
+        return sorted(grown, key=lambda one: (-one.grown_bytes, one.process.pid))
+
+    def suspects(self) -> list[LeakSuspect]:
+        with self._lock:
+            return sorted(self._suspects.values(), key=lambda one: (-one.grown_bytes, one.process.pid))
+
+    def _note(self, boottime: float, process: Process, leak_step: float) -> bool:
+        """Add a process's size. Return True if there is a new reading for the leak rule."""
+        size = process.footprint_low_bytes
+        if isinstance(size, Absent):
+            return False
+        key = key_of(process)
+        track = self._tracks.pop(key, None) or ProcessTrack(process)
+        self._tracks[key] = track  # keep the tracks in the order of their last update
+        track.process = process
+        return track.add(boottime, size, leak_step)
+
+    def _forget(self, listed: int) -> None:
+        most = max(MIN_TRACKS, TRACKS_PER_PROCESS * listed)
+        for key in list(self._tracks)[: max(0, len(self._tracks) - most)]:
+            del self._tracks[key]
+
+    def _judge(self, processes: Sequence[Process], rules: LeakRules) -> list[LeakSuspect]:
+        """Return the new suspects: those not reported for a window. Without a new reading the verdict stays."""
+        verdicts = {key: self._tracks[key].suspect(rules) for key in map(key_of, processes)}
+        found = {key: one for key, one in verdicts.items() if one}
+        new = {key for key in found if self._added_at - self._tracks[key].reported_at >= rules.window_seconds}
+        for key in found:
+            self._tracks[key].reported_at = self._added_at
+        stay = self._suspects.items()
+        self._suspects = {key: one for key, one in stay if key in self._listed and key not in verdicts} | found
+        return [found[key] for key in found if key in new]
+
+    def _now(self, gone_seconds: float) -> Iterator[ProcessTrack]:
+        for key, track in self._tracks.items():
+            if key in self._listed or (gone_seconds and track.newest[0] >= self._added_at - gone_seconds):
+                yield track
+
+
+def key_of(process: Process) -> ProcessKey:
+    start_time = process.start_time
+    return ProcessKey(process.pid, UNKNOWN_START if isinstance(start_time, Absent) else start_time)
+
+
+def _grown_in(track: ProcessTrack | None, window: float) -> Bytes:
+    # A window is complete if at most a tenth of it, or the time of one reading, is missing.
+    if track is None:
+        return Absent.NOT_AVAILABLE
+    newest, size = track.newest
+    at, before = track.at(newest - window)
+    seen = newest - at >= window - max(SHORT_SECONDS, window / 10)
+    return size - before if seen else Absent.NOT_AVAILABLE
+
+
+def _grown_since(track: ProcessTrack, boottime: float, unix: float) -> ProcessGrowth:
+    newest, size = track.newest
+    at, before = track.at(boottime)
+    start_time = track.process.start_time
+    began = -inf if isinstance(start_time, Absent) else boottime + start_time - unix
+    if at > boottime and began >= boottime:
+        return ProcessGrowth(track.process, min(began, newest), 0, newest, size, whole=True)
+    return ProcessGrowth(track.process, at, before, newest, size, whole=at <= boottime)

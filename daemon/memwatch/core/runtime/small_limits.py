@@ -1,0 +1,70 @@
+"""Small limits of this process (ulimit, LimitNOFILE=, TasksMax=): run within them, or name one that is too small.
+
+A failed allocation, thread or file raises another exception in each place. Here each becomes a sentence.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+import threading
+
+from memwatch.core.runtime.heap import use_one_arena
+
+# glibc takes `ulimit -s` otherwise, 8 MiB for each of 20 to 60 threads. With 1 MiB, Python 3.13.0 crashes on nested
+# JSON: its limit of 10,000 levels supposes a larger stack.
+STACK_BYTES = 2 << 20
+# With 64, a daemon serves its pages and the API. With fewer, files of collectors cannot be opened.
+MIN_DESCRIPTORS = 64
+# A daemon without a GPU uses 130 MiB of address space with the API and 23 threads (November 2026). Below the first
+# number it is not started: Python may wait for ever for a thread that has no memory to begin.
+NEEDED_ADDRESS_MIB, MIN_ADDRESS_MIB = 128, 200
+NO_MEMORY = ("cannot allocate memory", "failed to map segment")
+NO_FILE = "too many open files"
+NO_THREAD = "can't start new thread"
+
+
+def fit_into_limits() -> None:
+    """Let threads fit into a small address space. For programs, before their first thread."""
+    threading.stack_size(STACK_BYTES)
+    if _address_mib() is not None:
+        use_one_arena()
+
+
+def require_limits() -> None:
+    """Raise OSError or MemoryError if a daemon would run out of descriptors or memory at its start."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < MIN_DESCRIPTORS:
+        raise OSError(errno.EMFILE, "Too many open files")
+    if (_address_mib() or MIN_ADDRESS_MIB) < NEEDED_ADDRESS_MIB:
+        raise MemoryError
+
+
+def explain_shortage(error: BaseException) -> str | None:
+    """Return a sentence with a remedy if a limit of this process or a lack of memory is the reason, else None."""
+    code, text = getattr(error, "errno", None), str(error).lower()
+    if code == errno.EMFILE or NO_FILE in text:
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        wanted = MIN_DESCRIPTORS if allowed < MIN_DESCRIPTORS else 2 * allowed
+        return f"too many open files: {allowed} are allowed; allow at least {wanted} (ulimit -n, LimitNOFILE=)"
+    if isinstance(error, MemoryError) or code == errno.ENOMEM or any(part in text for part in NO_MEMORY):
+        return f"out of memory: {_explain_memory('free memory, or raise MemoryMax= or memory.max')}"
+    if code == errno.EAGAIN or NO_THREAD in text:
+        remedy = "raise the limit of processes (ulimit -u, TasksMax=, pids.max)"
+        return f"no further thread or process can be started: {_explain_memory(f'{remedy}, or free memory')}"
+    if (_address_mib() or MIN_ADDRESS_MIB) < MIN_ADDRESS_MIB and not isinstance(error, OSError):
+        # An import without memory fails in many ways, such as a SystemError or a name that is missing.
+        return f"failed ({type(error).__name__}), probably out of memory: {_explain_memory('')}"
+    return None
+
+
+def _explain_memory(otherwise: str) -> str:
+    allowed = _address_mib()
+    if allowed is None:
+        return otherwise
+    wanted = MIN_ADDRESS_MIB if allowed < MIN_ADDRESS_MIB else 2 * allowed
+    return f"the address space is limited to {allowed} MiB (ulimit -v); allow at least {wanted} MiB"
+
+
+def _address_mib() -> int | None:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit >> 20

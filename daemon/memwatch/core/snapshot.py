@@ -1,0 +1,428 @@
+"""The snapshot of one tick: immutable, validated when it is built, and the only input of every output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from functools import cached_property
+from typing import Literal, get_args
+
+from msgspec import Struct, field
+
+from memwatch.core.allocators import AllocatorReport
+from memwatch.core.engines.records import Engine
+from memwatch.core.kernel_log import KernelLog
+from memwatch.core.leases import Lease
+from memwatch.core.model import (
+    Absent,
+    Bytes,
+    Content,
+    Device,
+    InvalidRecordError,
+    Pool,
+    Process,
+    Quality,
+    Share,
+    Thresholds,
+    Words,
+    refuse_negative,
+    sum_figures,
+)
+from memwatch.core.neighbour_status import NeighbourStatus
+from memwatch.core.owners import KernelHeld, Owner
+from memwatch.core.silences import Silence
+
+CollectorState = Literal["ok", "starting", "failing", "stalled", "unavailable"]
+
+
+# Values in JSON, labels and the configuration, in the order of the levels.
+LevelWord = Literal["low", "medium", "high", "critical"]
+LevelOrUnknown = Literal[LevelWord, "unknown"]
+
+
+class Level(IntEnum):
+    """Pressure level of a pool or a limit."""
+
+    LOW = 0
+    MEDIUM = 1
+    HIGH = 2
+    CRITICAL = 3
+
+    @property
+    def word(self) -> LevelWord:
+        """Return the value of programs; `label` is for people."""
+        return LEVEL_WORDS[self]
+
+    @property
+    def label(self) -> str:
+        """Return the word for people: "OK" for `low`, which beside "System RAM" reads as "RAM is low"."""
+        return "OK" if self is Level.LOW else self.word
+
+
+LEVEL_WORDS: tuple[LevelWord, ...] = get_args(LevelWord)
+
+
+class Reason(Struct, frozen=True):
+    """Reason for a level: the code of the signal (`util`, `psi`, …) and a sentence.
+
+    `level`: the level that it asks for, None where that is not known.
+    """
+
+    signal: str
+    text: str
+    level: Level | None = None
+
+
+class Pressure(Struct, frozen=True):
+    """The level of one target (a pool or a limited share). `ratio` is used ÷ judged size, 0 to 1.
+
+    `base_level` follows from `ratio` and the thresholds alone. `level` adds hysteresis and every other signal; each
+    one is in `reasons` (`util` is use). `kind` is the pool's or share's kind. `seconds_to_full` is a forecast,
+    absent without a trend. `clears_in_seconds`: time until the level falls if all stays as it is, absent if it does
+    not fall then. `size_bytes` is the judged size: less than the pool if a part is set aside or a budget
+    is set. `resident_bytes` of it are permanently resident; `ratio` excludes them and is judged by `thresholds`.
+    """
+
+    target: str
+    level: Level
+    base_level: Level
+    ratio: float
+    reasons: tuple[Reason, ...] = ()
+    seconds_to_full: float | Absent = Absent.NOT_AVAILABLE
+    kind: str = ""
+    size_bytes: Bytes = Absent.NOT_AVAILABLE
+    available_bytes: Bytes = Absent.NOT_AVAILABLE
+    resident_bytes: int = 0
+    thresholds: Thresholds | Absent = Absent.NOT_AVAILABLE
+    clears_in_seconds: float | Absent = Absent.NOT_AVAILABLE
+
+    @property
+    def used_ratio(self) -> float:
+        """Used fraction including resident memory, 0 to 1; above 1 if a budget is exceeded."""
+        size, available = self.size_bytes, self.available_bytes
+        if isinstance(size, Absent) or isinstance(available, Absent) or not size:
+            return self.ratio
+        return max(0.0, 1.0 - available / size)
+
+    @property
+    def corroborated(self) -> bool:
+        """True if a signal other than use supports the level."""
+        return any(reason.signal != "util" for reason in self.reasons)
+
+
+# Detail of a machine whose memory.stat has a `gpu` line.
+GPU_CHARGING, CHARGED = "gpu_memory_in_cgroups", "charged"
+
+
+class Machine(Struct, frozen=True):
+    """Identity of this machine. `architecture` is that of its devices, or `mixed`, `cpu_only` or `unknown`.
+
+    `sees_all_processes` is false if a PID namespace hides the processes outside. `details`: facts as text, such as
+    `soc`.
+    """
+
+    name: Words = Absent.NOT_AVAILABLE
+    architecture: str = "unknown"
+    explanation: str = ""
+    in_container: bool = False
+    sees_all_processes: bool = True
+    details: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def charges_gpu_memory(self) -> bool:
+        """True if the kernel charges GPU memory in System RAM to cgroups: memory.current contains it."""
+        return self.details.get(GPU_CHARGING) == CHARGED
+
+
+class Swap(Struct, frozen=True):
+    """Swap space; never capacity. `zswap_memory_bytes` of System RAM hold `zswap_stored_bytes` of pages."""
+
+    size_bytes: int
+    used_bytes: int
+    zswap_stored_bytes: Bytes = Absent.NOT_SUPPORTED
+    zswap_memory_bytes: Bytes = Absent.NOT_SUPPORTED
+
+    def __post_init__(self) -> None:
+        refuse_negative(self, ("size_bytes", "used_bytes"), "swap")
+
+
+class Zram(Struct, frozen=True):
+    """Compressed block devices, mostly used as swap: `memory_bytes` of System RAM hold `stored_bytes`."""
+
+    stored_bytes: Bytes
+    memory_bytes: Bytes
+
+    def __post_init__(self) -> None:
+        refuse_negative(self, ("stored_bytes", "memory_bytes"), "zram")
+
+
+class ZfsCache(Struct, frozen=True):
+    """ZFS's cache (ARC): its size, and the size below which it does not shrink."""
+
+    size_bytes: int
+    minimum_bytes: int
+
+    def __post_init__(self) -> None:
+        refuse_negative(self, ("size_bytes", "minimum_bytes"), "ZFS cache")
+
+
+class PsiLine(Struct, frozen=True):
+    """One line of pressure stall information (PSI): fraction of each window, 0 to 1, in which tasks stalled."""
+
+    ratio_10s: float
+    ratio_60s: float
+    ratio_300s: float
+    total_seconds: float
+
+
+class MemoryPsi(Struct, frozen=True):
+    """PSI for memory. `some`: at least one task stalled. `full`: all non-idle tasks stalled at the same time."""
+
+    some: PsiLine
+    full: PsiLine | Absent
+
+
+class CgroupPressure(Struct, frozen=True):
+    """A cgroup that stalls on memory while the machine has enough; `some_ratio`: its PSI `some` (0 to 1)."""
+
+    cgroup: str
+    some_ratio: float
+
+
+class Node(Struct, frozen=True):
+    """A NUMA node. `available_bytes` is free memory, file cache and reclaimable slab: nodes have no MemAvailable.
+
+    `contents` lists the used memory by use, from the kernel; the parts need not add up to it.
+    `largest_free_block_bytes` falls with fragmentation. `free_large_blocks_bytes` counts blocks of at least 4 MiB.
+    `quality` is that of `available_bytes`: estimated if a line was left out that the others refute.
+    """
+
+    id: int
+    size_bytes: Bytes = Absent.NOT_AVAILABLE
+    available_bytes: Bytes = Absent.NOT_AVAILABLE
+    free_bytes: Bytes = Absent.NOT_AVAILABLE
+    has_cpus: bool | Absent = Absent.NOT_AVAILABLE
+    largest_free_block_bytes: Bytes = Absent.NOT_AVAILABLE
+    free_large_blocks_bytes: Bytes = Absent.NOT_AVAILABLE
+    contents: tuple[Content, ...] = ()
+    quality: Quality | Absent = Absent.NOT_AVAILABLE
+
+
+def merge_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """Merge nodes with the same id: an absent field is filled from the next collector that has it."""
+    by_id: dict[int, Node] = {}
+    for node in nodes:
+        other = by_id.get(node.id)
+        by_id[node.id] = node if other is None else _merged_node(other, node)
+    return tuple(by_id[key] for key in sorted(by_id))
+
+
+def _merged_node(one: Node, other: Node) -> Node:
+    known = {name: getattr(other, name) for name in Node.__struct_fields__}
+    for name in known:
+        value = getattr(one, name)
+        if not isinstance(value, Absent) and value != ():
+            known[name] = value
+    return Node(**known)
+
+
+class Tegrastats(Struct, frozen=True):
+    """Number and size of a Jetson's largest free blocks; only tegrastats reports them.
+
+    4 MiB is the largest size that it reports. Fewer blocks mean less free memory, smaller blocks fragmentation.
+    """
+
+    largest_free_blocks: int
+    largest_free_block_bytes: int
+
+    def __post_init__(self) -> None:
+        refuse_negative(self, ("largest_free_blocks", "largest_free_block_bytes"), "tegrastats")
+
+
+# System RAM is short from this fraction of use on. Below it, stalls and kills without a name may be of a cgroup.
+SHORT_USED = 0.80
+
+
+class Kernel(Struct, frozen=True):
+    """Counters since boot, with the names of /proc/vmstat, and memory that the kernel cannot reclaim.
+
+    `compact_stall` and `compact_fail` count allocations that compacted memory themselves, and failed to.
+    `allocstall` counts allocations that had to free memory themselves (direct reclaim); `pgscan_direct` and
+    `pgsteal_direct` are the pages they looked at and freed. A cgroup at its own limit does not count there.
+    `workingset_refault_file` counts pages of files that were dropped and soon read again. Programs lock
+    `mlocked_bytes`, a part of `unevictable_bytes`.
+    """
+
+    oom_kills_total: int | Absent = Absent.NOT_AVAILABLE
+    compact_fail_total: int | Absent = Absent.NOT_AVAILABLE
+    compact_stall_total: int | Absent = Absent.NOT_AVAILABLE
+    allocstall_total: int | Absent = Absent.NOT_AVAILABLE
+    pgscan_direct_total: int | Absent = Absent.NOT_AVAILABLE
+    pgsteal_direct_total: int | Absent = Absent.NOT_AVAILABLE
+    workingset_refault_file_total: int | Absent = Absent.NOT_AVAILABLE
+    pswpin_total: int | Absent = Absent.NOT_AVAILABLE
+    pswpout_total: int | Absent = Absent.NOT_AVAILABLE
+    mlocked_bytes: Bytes = Absent.NOT_AVAILABLE
+    unevictable_bytes: Bytes = Absent.NOT_AVAILABLE
+
+
+class ProcessScan(Struct, frozen=True):
+    """Coverage of the process list.
+
+    `process_list` is `complete`, or `partial` if some processes are not visible; then `note` is a sentence with the
+    reason. `unreadable` counts processes that were listed but could not be read, mostly because they ended.
+    """
+
+    seen: int
+    unreadable: int
+    process_list: Literal["complete", "partial"] = "complete"
+    note: str | None = None
+
+
+class EndedProcess(Struct, frozen=True):
+    """A process that ended, with the device memory that it held last."""
+
+    pid: int
+    name: str
+    held_bytes: int
+    unit: Words | None = None
+    container: Words | None = None
+
+
+class NotReturned(Struct, frozen=True):
+    """Memory of a pool that is still used 30 s after the processes ended that held it, and since when."""
+
+    pool: str
+    held_bytes: int
+    since_unix: float
+    processes: tuple[EndedProcess, ...]
+    text: str
+
+
+class CollectorStatus(Struct, frozen=True):
+    """The state of one collector. Ages and durations are seconds; `errors` counts by reason."""
+
+    name: str
+    state: CollectorState
+    age_seconds: float | Absent = Absent.NOT_AVAILABLE
+    duration_seconds: float | Absent = Absent.NOT_AVAILABLE
+    last_success_unix: float | Absent = Absent.NOT_AVAILABLE
+    error: str | None = None
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+class SelfUsage(Struct, frozen=True):
+    """Cost of memwatchd: resident memory, CPU time since start, lateness and duration of the tick."""
+
+    rss_bytes: Bytes
+    cpu_seconds: float
+    tick_lag_seconds: float
+    tick_duration_seconds: float
+    memory_locked: bool
+
+
+class Total(Struct, frozen=True):
+    """Sum over all pools: the only sum that is allowed. Absent if no pool is known."""
+
+    size_bytes: Bytes
+    used_bytes: Bytes
+    available_bytes: Bytes
+
+
+# In place of a boot id, where the system has none.
+UNKNOWN_BOOT = "unknown"
+
+
+class Snapshot(Struct, frozen=True, dict=True):
+    """State of the machine at one tick. `seq` counts ticks; `unix` is wall clock time, `monotonic` is not.
+
+    `left_out`: entries beyond the maximum, by list (`memwatch.core.listing.LISTS`).
+    """
+
+    seq: int
+    unix: float
+    monotonic: float
+    boot_id: str
+    host: str
+    interval_seconds: float
+    simulated: bool
+    machine: Machine
+    self_usage: SelfUsage = field(name="self")
+    pools: tuple[Pool, ...] = ()
+    shares: tuple[Share, ...] = ()
+    devices: tuple[Device, ...] = ()
+    processes: tuple[Process, ...] = ()
+    process_scan: ProcessScan | Absent = Absent.NOT_AVAILABLE
+    engines: tuple[Engine, ...] = ()
+    engines_not_followed: int = 0
+    owners: tuple[Owner, ...] = ()
+    kernel_held: tuple[KernelHeld, ...] = ()
+    container_names: Mapping[str, str] = field(default_factory=dict)
+    pod_names: Mapping[str, str] = field(default_factory=dict)
+    swap: Swap | Absent = Absent.NOT_AVAILABLE
+    zram: Zram | Absent = Absent.NOT_AVAILABLE
+    zfs_cache: ZfsCache | Absent = Absent.NOT_SUPPORTED
+    psi: MemoryPsi | Absent = Absent.NOT_AVAILABLE
+    cgroup_pressure: CgroupPressure | Absent = Absent.NOT_AVAILABLE
+    nodes: tuple[Node, ...] = ()
+    tegrastats: Tegrastats | Absent = Absent.NOT_AVAILABLE
+    kernel: Kernel = Kernel()
+    kernel_log: KernelLog | Absent = Absent.NOT_AVAILABLE
+    pressure: tuple[Pressure, ...] = ()
+    collectors: tuple[CollectorStatus, ...] = ()
+    claims: tuple[AllocatorReport, ...] = ()
+    not_returned: tuple[NotReturned, ...] = ()
+    leases: tuple[Lease, ...] = ()
+    silences: tuple[Silence, ...] = ()
+    neighbours: tuple[NeighbourStatus, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.labels) != len(self.pools) + len(self.shares):
+            raise InvalidRecordError("two pools or shares have the same id")
+        parents = {share.id: share.within for share in self.shares}
+        for share in self.shares:
+            self._refuse_lost(share, parents)
+        for device in self.devices:
+            for place in device.allocates_from:
+                if place not in self.labels:
+                    raise InvalidRecordError(f"device {device.id}: allocates from {place}, which does not exist")
+
+    def _refuse_lost(self, share: Share, parents: Mapping[str, str]) -> None:
+        """Follow a share's parents; they must end in a pool."""
+        place, steps = share.within, 0
+        while place in parents:
+            place, steps = parents[place], steps + 1
+            if steps > len(parents):
+                raise InvalidRecordError(f"share {share.id}: is within itself by way of {share.within}")
+        if place not in self.labels and place not in self._bare_devices:
+            raise InvalidRecordError(f"share {share.id}: is within {place}, which does not exist")
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """Label by id of every pool and share."""
+        return {pool.id: pool.label for pool in self.pools} | {share.id: share.label for share in self.shares}
+
+    def relation(self, share: Share) -> str:
+        """Format the relation of a share to its parent: "CUDA Pool ⊂ System RAM"."""
+        parent = self.labels.get(share.within) or self._bare_devices[share.within]
+        return f"{share.label} ⊂ {parent}"
+
+    @cached_property
+    def _bare_devices(self) -> Mapping[str, str]:
+        """Name by id of the devices without a pool: the size of their memory is unknown."""
+        return {device.id: device.name for device in self.devices if device.id not in self.labels}
+
+    @cached_property
+    def total(self) -> Total:
+        if not self.pools:
+            return Total(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+        return Total(
+            sum(pool.size_bytes for pool in self.pools),
+            sum_figures([pool.used_bytes for pool in self.pools]),
+            sum_figures([pool.available_bytes for pool in self.pools]),
+        )
+
+    @property
+    def worst_level(self) -> Level | None:
+        return max((pressure.level for pressure in self.pressure), default=None)

@@ -1,0 +1,126 @@
+"""Beginnings of incidents: facts of one tick that start an incident or prolong one. Pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from memwatch.core.events import MARK, OF_PROGRAMS, Event
+from memwatch.core.kill_log import ProcessEnd, ServiceKill
+from memwatch.core.listing import some_of
+from memwatch.core.model import Absent, Device, PoolKind
+from memwatch.core.snapshot import Level, Pressure, Snapshot
+from memwatch.monitor.incidents.killer import Death
+from memwatch.monitor.incidents.readings import Frame
+from memwatch.monitor.incidents.records import IncidentKind
+from memwatch.monitor.pressure.oom_kills import NO_KILLS, NewKills
+from memwatch.monitor.pressure.rules import FILLED_ON_PURPOSE
+
+# States of a device that the driver or the bus has lost.
+LOST = frozenset({"lost", "needs_reset", "missing"})
+# No sample for this long, and for this many intervals, while memory is short.
+GAP_SECONDS, GAP_INTERVALS = 5.0, 5
+RAM = "ram"
+# Signals that follow from use alone.
+OF_USE = frozenset({"util", "ttf"})
+# A mark that `memwatch.autopsy` sends.
+_PROGRAM = re.compile(r"^(out of memory.{0,300}?)(?: \(process (\d{1,10})\))?$")
+
+
+class Observation(Struct, frozen=True):
+    """All that is new at one tick. `group_kills`: OOM kills in the own cgroup since the last tick."""
+
+    boottime: float
+    snapshot: Snapshot
+    kills: NewKills = NO_KILLS
+    group_kills: int = 0
+    service_kills: tuple[ServiceKill, ...] = ()
+    ends: tuple[ProcessEnd, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+class Trigger(Struct, frozen=True):
+    """A reason for an incident about `target`, or about a cgroup at its limit.
+
+    `gap_seconds`: time without a sample.
+    """
+
+    kind: IncidentKind
+    target: str
+    death: Death | None = None
+    detail: str = ""
+    cgroup: str = ""
+    gap_seconds: float = 0.0
+
+
+def is_critical(one: Pressure) -> bool:
+    """Return True for a critical level. Dedicated GPU memory is filled on purpose: its use alone does not count."""
+    if one.level is not Level.CRITICAL:
+        return False
+    return one.kind not in FILLED_ON_PURPOSE or any(reason.signal not in OF_USE for reason in one.reasons)
+
+
+def find_ram(snapshot: Snapshot) -> str:
+    return next((pool.id for pool in snapshot.pools if pool.kind is PoolKind.SYSTEM_RAM), RAM)
+
+
+def find_gap(before: Frame | None, monotonic: float, now: Observation) -> float:
+    """Return the time without a sample while memory was short, 0 if there was none."""
+    if before is None:
+        return 0.0
+    snapshot = now.snapshot
+    gap = snapshot.monotonic - monotonic
+    short = any(one.level >= Level.HIGH for one in (*before.pressure, *snapshot.pressure))
+    return gap if short and gap >= max(GAP_SECONDS, GAP_INTERVALS * snapshot.interval_seconds) else 0.0
+
+
+def find_lost_devices(before: tuple[Device, ...], now: Snapshot) -> Iterator[Trigger]:
+    states = {device.id: device.state for device in before}
+    for device in now.devices:
+        if device.state in LOST and states.get(device.id, device.state) not in LOST:
+            yield Trigger("gpu_lost", _memory_of(device, now), detail=describe_lost(device, now))
+
+
+def _memory_of(device: Device, now: Snapshot) -> str:
+    pools = {pool.id for pool in now.pools}
+    return next((place for place in device.allocates_from if place in pools), find_ram(now))
+
+
+def describe_lost(device: Device, now: Snapshot) -> str:
+    """Return a sentence: the GPU, its driver errors, and the processes that held its memory."""
+    errors = ", ".join(kind.replace("xid_", "XID ") for kind, count in device.errors.items() if count)
+    why = f" ({errors})" if errors else ""
+    places = {place for place in device.allocates_from if place in now.labels}
+    places |= {share.id for share in now.shares if share.device == device.id}
+    pools = {pool.id for pool in now.pools if pool.kind is PoolKind.SYSTEM_RAM}
+    held = [one for one in now.processes if (places - pools) & one.device_bytes.keys()]
+    users = f"; it was in use by {some_of([f'{one.title} (PID {one.pid})' for one in held], 3)}" if held else ""
+    return f"{device.name} ({device.id}) is {device.state.replace('_', ' ')}{why}{users}"
+
+
+def find_program_errors(events: tuple[Event, ...]) -> Iterator[tuple[Event, str, int | None]]:
+    """Yield the marks of programs whose allocation failed, with the text and the PID."""
+    for event in events:
+        found = _PROGRAM.match(event.text) if event.kind == MARK else None
+        if found:
+            yield event, found[1], int(found[2]) if found[2] else None
+
+
+def is_routine(event: Event) -> bool:
+    """Return True for events that programs set by the hundred. A failed allocation is not one of them."""
+    return event.kind in OF_PROGRAMS and not _PROGRAM.match(event.text)
+
+
+def find_place(pid: int | None, frame: Frame) -> str | None:
+    """Return the pool in which a process holds most memory of a device, None if it holds none."""
+    within = {share.id: share.within for share in frame.shares}
+    held: dict[str, int] = {}
+    for process in frame.processes:
+        for name, figure in process.device_bytes.items() if process.pid == pid else ():
+            place, steps = name, 0
+            while place in within and steps <= len(within):
+                place, steps = within[place], steps + 1
+            held[place] = held.get(place, 0) + (0 if isinstance(figure, Absent) else figure)
+    return max(held, key=lambda place: held[place], default=None)

@@ -1,0 +1,283 @@
+"""One HTTP POST attempt: resolve, connect, proxy, TLS, send and read the status, within one deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ipaddress
+import socket
+import time
+from collections.abc import Callable, Sequence
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from memwatch.build_info import __version__
+from memwatch.core.runtime.deadline_socket import DeadlineSocket, remaining
+from memwatch.monitor.notify.http_proxy import (
+    REFUSED_LOGIN,
+    Proxy,
+    ProxyError,
+    is_on_this_machine,
+    login_refusal,
+    open_tunnel,
+)
+from memwatch.monitor.notify.webhook_payload import Endpoint
+
+if TYPE_CHECKING:
+    import ssl
+
+# Most bytes read of a response, headers and body. Only the status line and headers are used; the body is read so
+# that the connection is not reset while the receiver still sends.
+MAX_READ_BYTES = 64 * 1024
+MAX_RETRY_AFTER_SECONDS = 86_400.0
+# Bad gateway, gateway timeout: a proxy forwarded the request and got no valid response.
+GATEWAY_LOST_IT = frozenset({502, 504})
+
+# Cloud metadata services outside the link-local ranges. They give the machine's credentials or settings to any
+# process: AWS and Google over IPv6, Alibaba, Azure (WireServer), Oracle's older one, Scaleway over IPv6.
+METADATA = frozenset(
+    ipaddress.ip_address(text)
+    for text in (
+        "fd00:ec2::254",
+        "fd20:ce::254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "fd00:42::42",
+    )
+)
+NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+class ForbiddenAddressError(OSError):
+    """The receiver's address is not allowed."""
+
+
+# Type of socket.getaddrinfo.
+Resolve = Callable[..., Sequence[tuple[Any, ...]]]
+
+
+class WallClock(Protocol):
+    def __call__(self) -> float: ...
+
+
+class PostResult(Struct, frozen=True):
+    """Result of an attempt: an HTTP status, or a `failure` in words.
+
+    `accepted`: a service without HTTP statuses reported success. `may_have_arrived`: the receiver may have
+    processed the request without confirming it. `unix`: the time of its Date header, if any.
+    """
+
+    status: int | None
+    failure: str = ""
+    may_have_arrived: bool = False
+    retry_after_seconds: float = 0.0
+    unix: float | None = None
+    accepted: bool = False
+
+    @property
+    def success(self) -> bool:
+        return self.accepted or (self.status is not None and 200 <= self.status < 300)
+
+
+class Poster:
+    """HTTP client for one endpoint. `abort`, called from another thread, ends the current attempt."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        timeout_seconds: float,
+        allow_link_local: bool,
+        tls: ssl.SSLContext | None,
+        wall: WallClock,
+        resolve: Resolve = socket.getaddrinfo,
+        proxy: Proxy | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._proxy = None if is_on_this_machine(endpoint) else proxy
+        self._hop: Endpoint | Proxy = self._proxy or endpoint
+        self._timeout = timeout_seconds
+        self._allow_link_local = allow_link_local
+        self._tls = tls
+        self._wall = wall
+        self._resolve = resolve
+        self._socket: socket.socket | None = None
+        self._sent = False
+        self._in_tunnel = False
+        self._aborted = False
+
+    def prepare(self) -> None:
+        """Resolve the name once, because the first lookup loads the resolver's libraries."""
+        with contextlib.suppress(OSError, UnicodeError):
+            self._resolve(self._hop.host, self._hop.port, type=socket.SOCK_STREAM)
+
+    def post(self, headers: dict[str, str], body: bytes) -> PostResult:
+        self._sent = self._in_tunnel = False
+        deadline = time.monotonic() + self._timeout
+        try:
+            with self._connect(deadline) as connected:
+                return self._exchange(connected, deadline, headers, body)
+        except Exception as error:  # noqa: BLE001  any error is a failed attempt, and the next one must follow
+            return PostResult(None, self._describe(error), self._sent)
+        finally:
+            self._socket = None
+
+    def abort(self) -> None:
+        self._aborted = True
+        busy = self._socket
+        if busy is not None:
+            with contextlib.suppress(OSError):
+                # Not SSLSocket.shutdown: it drops the TLS state while the other thread uses it.
+                socket.socket.shutdown(busy, socket.SHUT_RDWR)
+
+    def _connect(self, deadline: float) -> socket.socket:
+        """Connect to the first address of the receiver or proxy that accepts a connection."""
+        self._refuse_forbidden_literal()
+        found = self._resolve(self._hop.host, self._hop.port, type=socket.SOCK_STREAM)
+        failure = OSError("the name has no address")
+        for left, (family, kind, protocol, _, address) in zip(range(len(found), 0, -1), found, strict=True):
+            connected = self._connect_to(socket.socket(family, kind, protocol), address, deadline, left)
+            if not isinstance(connected, OSError):
+                return connected
+            failure = connected
+        raise failure
+
+    def _connect_to(
+        self, plain: socket.socket, address: tuple[object, ...], deadline: float, addresses_left: int
+    ) -> socket.socket | OSError:
+        """Return a connected socket or the error. The same address is checked and connected to."""
+        self._socket = plain
+        try:
+            self._refuse_forbidden(str(address[0]))
+            plain.settimeout(remaining(deadline) / addresses_left)
+            plain.connect(address)
+            if self._proxy is not None and self._tls is not None:
+                open_tunnel(DeadlineSocket(plain, deadline, MAX_READ_BYTES), self._proxy, self._endpoint)
+                self._in_tunnel = True
+            if self._tls is not None:
+                plain.settimeout(remaining(deadline))
+                self._socket = self._tls.wrap_socket(plain, server_hostname=self._endpoint.host)
+        except (OSError, ValueError) as error:
+            plain.close()
+            return error if isinstance(error, OSError) else OSError(str(error))
+        return self._socket
+
+    def _refuse_forbidden(self, text: str) -> None:
+        if self._aborted:
+            raise ForbiddenAddressError("memwatchd is stopping")
+        if not self._allow_link_local and is_forbidden(text):
+            where = f"{text} is" if text == self._hop.host else f"{self._hop.host} is at {text},"
+            raise ForbiddenAddressError(
+                f"{where} a link-local or metadata address; allow_link_local = true permits it"
+            )
+
+    def _refuse_forbidden_literal(self) -> None:
+        """Refuse a numeric address that the proxy would connect to. Names are resolved by the proxy."""
+        address = parse_address(self._endpoint.host)
+        if self._proxy is not None and address is not None and not self._allow_link_local and is_forbidden(address):
+            raise ForbiddenAddressError(
+                f"{self._endpoint.host} is a link-local or metadata address; allow_link_local = true permits it"
+            )
+
+    def _exchange(
+        self, connected: socket.socket, deadline: float, headers: dict[str, str], body: bytes
+    ) -> PostResult:
+        connection = http.client.HTTPConnection(self._endpoint.host, self._endpoint.port)
+        connection.sock = DeadlineSocket(connected, deadline, MAX_READ_BYTES)
+        fixed = {
+            "Host": self._endpoint.host_header,
+            "User-Agent": f"memwatchd/{__version__}",
+            "Connection": "close",
+        }
+        forwarded = self._proxy is not None and self._tls is None
+        if forwarded and self._proxy is not None:
+            fixed |= self._proxy.headers
+        path = f"http://{self._endpoint.host_header}{self._endpoint.path}" if forwarded else self._endpoint.path
+        self._sent = True
+        connection.request("POST", path, body, fixed | headers)
+        response = connection.getresponse()
+        if forwarded and self._proxy is not None and response.status == REFUSED_LOGIN:
+            return PostResult(None, f"the proxy {self._proxy} {login_refusal(self._proxy)}")
+        retry_after = retry_after_seconds(response.getheader("Retry-After"), self._wall())
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            response.read(MAX_READ_BYTES)
+        lost, date = response.status in GATEWAY_LOST_IT, parse_http_date(response.getheader("Date"))
+        through = f" through the proxy {self._proxy}" if self._proxy is not None else ""
+        return PostResult(response.status, words_for_status(response.status) + through, lost, retry_after, date)
+
+    def _describe(self, error: Exception) -> str:
+        is_at_proxy = (
+            self._proxy is not None and not self._in_tunnel and not isinstance(error, ForbiddenAddressError)
+        )
+        return f"the proxy {self._proxy}: {self._words_for(error)}" if is_at_proxy else self._words_for(error)
+
+    def _words_for(self, error: Exception) -> str:
+        if isinstance(error, ForbiddenAddressError | ProxyError):
+            return str(error)
+        if isinstance(error, TimeoutError):
+            return f"no {'response' if self._sent else 'connection'} within {self._timeout:g} s"
+        if isinstance(error, socket.gaierror | UnicodeError):
+            reason = getattr(error, "strerror", None) or "too long"
+            return f"the name {self._hop.host} does not resolve ({reason})"
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            return "closed the connection without a response"
+        if isinstance(error, http.client.HTTPException):
+            return "the response is not HTTP"
+        certificate = getattr(error, "verify_message", "")
+        if certificate:
+            return f"TLS certificate verification failed: {certificate}"
+        if getattr(error, "library", None) == "SSL":
+            return f"TLS failed: {getattr(error, 'reason', None)}"
+        return str(getattr(error, "strerror", None) or type(error).__name__).lower()
+
+
+def is_forbidden(text: str) -> bool:
+    """Return True for a link-local address or a known metadata service, also for IPv4 embedded in IPv6."""
+    address = ipaddress.ip_address(text)
+    if isinstance(address, ipaddress.IPv6Address):
+        address = ipaddress.IPv6Address(int(address))  # without the zone
+        inner = address.ipv4_mapped or address.sixtofour
+        if address in NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        return address.is_link_local or address in METADATA or (inner is not None and is_forbidden(str(inner)))
+    return address.is_link_local or address in METADATA
+
+
+def parse_address(host: str) -> str | None:
+    """Return the address of a host in any notation of inet_aton(3), such as 0xa9fea9fe. None for a name."""
+    plain = host.removesuffix(".")
+    try:
+        return str(ipaddress.ip_address(plain))
+    except ValueError:
+        pass
+    try:
+        return socket.inet_ntoa(socket.inet_aton(plain))
+    except OSError:
+        return None
+
+
+def words_for_status(status: int) -> str:
+    if 300 <= status < 400:
+        return f"answered {status}, a redirect, which is not followed"
+    return f"answered {status}"
+
+
+def retry_after_seconds(value: str | None, wall: float) -> float:
+    """Parse a Retry-After header (seconds or an HTTP date). Returns 0 seconds to a day, 0 if it is invalid."""
+    if value is None:
+        return 0.0
+    text = value.strip()
+    if text.isascii() and text.isdigit() and len(text) <= 10:
+        return min(float(text), MAX_RETRY_AFTER_SECONDS)
+    date = parse_http_date(text)
+    return 0.0 if date is None else min(max(date - wall, 0.0), MAX_RETRY_AFTER_SECONDS)
+
+
+def parse_http_date(date: str | None) -> float | None:
+    """Parse an HTTP date. None if it is missing or invalid."""
+    try:
+        return None if date is None else parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None

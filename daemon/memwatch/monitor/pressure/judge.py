@@ -1,0 +1,288 @@
+"""Pressure of each target, from the signals of a tick and the state of earlier ticks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from memwatch.core import units
+from memwatch.core.model import Absent, Bytes
+from memwatch.core.snapshot import Level, MemoryPsi, Pressure, Reason
+from memwatch.monitor.pressure.activity import (
+    AT_REST,
+    SPACING_SECONDS,
+    Activity,
+    ActivityPoint,
+    ErrorKey,
+    compute_activity,
+    count_new_errors,
+    count_rise,
+    with_activity_point,
+)
+from memwatch.monitor.pressure.forecast import LASTS_RATIO, Forecast, Trend
+from memwatch.monitor.pressure.hysteresis import LevelState, base_level, update_level, use_reason
+from memwatch.monitor.pressure.inputs import PressureInputs, Target
+from memwatch.monitor.pressure.resident import Resident, judged_ratio
+from memwatch.monitor.pressure.rules import FILLED_ON_PURPOSE, PressureRules
+from memwatch.monitor.pressure.signals import (
+    MIB,
+    PSI_WINDOW_SECONDS,
+    Signal,
+    StallRatios,
+    TickChanges,
+    find_signals,
+    full_in,
+)
+
+# A forecast is critical on the second consecutive tick that makes it: less than 3.3 s until the machine is lost,
+# and less than 0.65 times as long as it has been falling. A collapse at a steady rate is then critical a third of
+# its time before the end. A load that stops at 90 % of a board with 8 GB is not, nor is a KV cache of 50 GiB that
+# is allocated in 5 s. GB10 machines are lost with 2.5 of 121.7 GiB available (vllm-project/vllm#54200); small
+# boards use their last hundred MiB.
+CRITICAL_SECONDS, LOST_RATIO, LOST_NOTHING_BYTES = 3.3, 0.022, 4096 * MIB
+CRITICAL_USED, CRITICAL_BYTES = 0.85, 512 * MIB
+# Locked memory is named from this fraction of the size on.
+LOCKED_RATIO = 0.10
+# From this time on a fall is no single allocation.
+LONG_SECONDS, LONG_USED = 6.0, 0.78
+
+
+class HeldSignal(NamedTuple):
+    """A signal, the time it was last true, and the time until which it counts."""
+
+    signal: Signal
+    at: float
+    until: float
+
+
+class TargetState(Struct, frozen=True):
+    """State of one target between ticks."""
+
+    level_state: LevelState | None = None
+    trend: Trend = Trend()
+    held_signals: Mapping[str, HeldSignal] = field(default_factory=dict)
+    ends_soon: bool = False
+    resident: Resident = Resident()
+
+
+class PsiPoint(NamedTuple):
+    """Total stall seconds since boot (PSI `some` and `full`) at a monotonic time."""
+
+    at: float
+    some: float
+    full: float
+
+
+class JudgeState(Struct, frozen=True):
+    """State between ticks."""
+
+    targets: Mapping[str, TargetState] = field(default_factory=dict)
+    psi_points: tuple[PsiPoint, ...] = ()
+    activity_points: tuple[ActivityPoint, ...] = ()
+    activity: Activity = AT_REST
+    driver_errors: Mapping[ErrorKey, int] | None = None
+    cgroup_oom_kills_total: int | None = None
+
+
+INITIAL_STATE = TargetState()
+
+
+def judge(
+    inputs: PressureInputs, state: JudgeState, rules: PressureRules
+) -> tuple[tuple[Pressure, ...], JudgeState]:
+    """Return the pressure of every target and the next state. A target without data keeps its state."""
+    psi_points = with_psi_point(() if inputs.resumed else state.psi_points, inputs.at, inputs.psi)
+    errors = count_errors(inputs, state.driver_errors)
+    activity_points, activity = update_activity(inputs, state, errors or {})
+    new_errors = {} if state.driver_errors is None else count_new_errors(state.driver_errors, errors or {})
+    changes = TickChanges(
+        compute_stall_ratios(psi_points, inputs.psi),
+        count_rise(state.cgroup_oom_kills_total, inputs.cgroup_oom_kills_total),
+        tuple(one for one in inputs.driver_errors or () if (one.device, one.kind) in new_errors),
+        activity,
+    )
+    after, verdicts = dict(state.targets), []
+    for target in inputs.targets:
+        target_state = update_target(state.targets.get(target.id, INITIAL_STATE), inputs, target)
+        target_state, verdict = judge_target(target, target_state, inputs, changes, rules)
+        after[target.id] = target_state
+        verdicts.append(verdict)
+    return tuple(verdicts), JudgeState(
+        after, psi_points, activity_points, activity, errors, inputs.cgroup_oom_kills_total
+    )
+
+
+def count_errors(inputs: PressureInputs, before: Mapping[ErrorKey, int] | None) -> Mapping[ErrorKey, int] | None:
+    """Return the errors of drivers so far. Without a reading they are as before."""
+    if inputs.driver_errors is None:
+        return before
+    return {(one.device, one.kind): one.count for one in inputs.driver_errors}
+
+
+def update_target(target_state: TargetState, inputs: PressureInputs, target: Target) -> TargetState:
+    """Add this tick's point to the trend. After a suspend the trend starts over, and its signal is dropped."""
+    trend = Trend() if inputs.resumed else target_state.trend
+    trend = trend.with_point(inputs.at, target.available_bytes, target.size_bytes, target.is_host)
+    held = target_state.held_signals
+    if inputs.resumed:
+        held = {key: one for key, one in held.items() if one.signal.name != "ttf"}
+    return TargetState(
+        target_state.level_state, trend, held, target_state.ends_soon and not inputs.resumed, target_state.resident
+    )
+
+
+def judge_target(
+    target: Target, target_state: TargetState, inputs: PressureInputs, changes: TickChanges, rules: PressureRules
+) -> tuple[TargetState, Pressure]:
+    """Return the highest level of usage and all signals, with all reasons."""
+    wanted = rules.target_rules(target.id).resident_bytes
+    resident = target_state.resident.with_use(inputs.at, target, wanted)
+    resident_bytes = resident.resident_bytes(wanted)
+    ratio = judged_ratio(target, resident_bytes)
+    level_state = update_level(target_state.level_state, ratio, inputs.at, target.id, rules)
+    forecast = target_state.trend.forecast(target.size_bytes)
+    stated = forecast.seconds if forecast is not None and forecast.is_stated else None
+    signals = list(find_signals(target, stated, inputs, changes))
+    ends_soon = forecast is not None and forecast.is_lasting and is_near_the_end(forecast, target, ratio)
+    if ends_soon and target_state.ends_soon and forecast is not None and target.kind not in FILLED_ON_PURPOSE:
+        signals.append(Signal("ttf", Level.CRITICAL, full_in(forecast.seconds)))
+        stated = forecast.seconds
+    held = hold(target_state.held_signals, signals, inputs.at, rules.clear_after_seconds)
+    used = use_reason(level_state, ratio, inputs.at, target, rules, resident_bytes)
+    if used and target.is_ram:
+        used = with_locked(used, inputs.kernel.mlocked_bytes, target)
+    reasons = select_reasons(held, inputs.at)
+    level = max([level_state.level, *(level for level, _ in reasons)])
+    verdict = Pressure(
+        target=target.id,
+        level=level,
+        base_level=base_level(ratio, rules.thresholds_for(target.id)),
+        ratio=ratio,
+        reasons=(*([used] if used else []), *(reason for _, reason in reasons)),
+        seconds_to_full=Absent.NOT_AVAILABLE if stated is None else stated,
+        kind=target.kind,
+        size_bytes=target.size_bytes,
+        available_bytes=target.available_bytes,
+        resident_bytes=resident_bytes,
+        thresholds=rules.thresholds_for(target.id),
+        clears_in_seconds=clears_in(level, level_state, held.values(), inputs.at, rules),
+    )
+    return TargetState(level_state, target_state.trend, held, ends_soon, resident), verdict
+
+
+def with_locked(used: Reason, locked: Bytes, target: Target) -> Reason:
+    """Name memory that programs lock, if it is much: neither reclaim nor swap can free it."""
+    if isinstance(locked, Absent) or locked < LOCKED_RATIO * target.size_bytes:
+        return used
+    return replace(used, text=f"{used.text}; {units.size(locked)} of it locked (mlock)")
+
+
+def is_near_the_end(forecast: Forecast, target: Target, ratio: float) -> bool:
+    """Check that a fall will soon end in nothing available. `ratio` excludes resident memory."""
+    is_long = forecast.fell_seconds >= LONG_SECONDS and ratio >= LONG_USED
+    is_small = target.is_host and target.available_bytes < CRITICAL_BYTES
+    lost = LOST_RATIO * max(0, target.size_bytes - LOST_NOTHING_BYTES)
+    seconds_left = forecast.seconds * (1.0 - lost / max(1, target.available_bytes))
+    is_soon = seconds_left < min(CRITICAL_SECONDS, LASTS_RATIO * forecast.fell_seconds)
+    return is_soon and (ratio >= CRITICAL_USED or is_long or is_small)
+
+
+def hold(
+    before: Mapping[str, HeldSignal], signals: Sequence[Signal], now: float, clear_after: float
+) -> Mapping[str, HeldSignal]:
+    """Return the signals that still count, by name and level. A lower level does not end a higher one early."""
+    if not before and not signals:
+        return before
+    held = {key: one for key, one in before.items() if one.until > now}
+    for signal in signals:
+        seconds = clear_after if signal.hold_seconds is None else signal.hold_seconds
+        held[f"{signal.name} {signal.level.word}"] = HeldSignal(signal, now, now + seconds)
+    return held
+
+
+def select_reasons(held: Mapping[str, HeldSignal], now: float) -> list[tuple[Level, Reason]]:
+    """Return the highest level of each signal and its reason, most severe first. Past signals show their age."""
+    if not held:
+        return []
+    by_name: dict[str, HeldSignal] = {}
+    for one in sorted(held.values(), key=lambda one: one.signal.level):
+        by_name[one.signal.name] = one
+    ordered = sorted(by_name.values(), key=lambda one: -one.signal.level)
+    return [(one.signal.level, Reason(one.signal.name, add_age(one, now), one.signal.level)) for one in ordered]
+
+
+def add_age(held: HeldSignal, now: float) -> str:
+    """Return the text of a signal, with its age if it is over: "13 s ago: …"."""
+    age = now - held.at
+    return held.signal.text if age <= 0 else f"{max(1, round(age))} s ago: {held.signal.text}"
+
+
+def clears_in(
+    level: Level, level_state: LevelState, held: Iterable[HeldSignal], now: float, rules: PressureRules
+) -> float | Absent:
+    """Return the time until the level falls if use and signals stay as they are: the last of its causes decides.
+
+    Absent while any of them is not over: use is not far enough below the threshold, or a signal is true now.
+    """
+    causes = [one for one in held if one.signal.level >= level]
+    since = level_state.calm_since.get(level)
+    is_of_use = level_state.level >= level
+    if level is Level.LOW or any(one.at >= now for one in causes) or (is_of_use and since is None):
+        return Absent.NOT_AVAILABLE
+    of_use = [since + rules.clear_after_seconds] if is_of_use and since is not None else []
+    return max(0.0, max([*of_use, *(one.until for one in causes)]) - now)
+
+
+def with_psi_point(points: tuple[PsiPoint, ...], at: float, psi: MemoryPsi | Absent) -> tuple[PsiPoint, ...]:
+    """Return the points of the last `PSI_WINDOW_SECONDS` and the last one before them."""
+    if isinstance(psi, Absent):
+        return ()
+    full = 0.0 if isinstance(psi.full, Absent) else psi.full.total_seconds
+    first = 0
+    while first + 1 < len(points) and at - points[first + 1].at >= PSI_WINDOW_SECONDS:
+        first += 1
+    return points[first:] + (PsiPoint(at, psi.some.total_seconds, full),)  # noqa: RUF005  as in forecast
+
+
+def compute_stall_ratios(points: tuple[PsiPoint, ...], psi: MemoryPsi | Absent) -> StallRatios | None:
+    """Compute the stall ratios of the window from the kernel's totals.
+
+    The totals show spikes that the kernel's averages smooth away. Until the window is full, the averages count too.
+    """
+    if isinstance(psi, Absent) or not points:
+        return None
+    first, last = points[0], points[-1]
+    some = (last.some - first.some) / max(PSI_WINDOW_SECONDS, last.at - first.at)
+    full = (last.full - first.full) / max(PSI_WINDOW_SECONDS, last.at - first.at)
+    if last.at - first.at < PSI_WINDOW_SECONDS - 0.5:
+        some = max(some, psi.some.ratio_10s)
+        full = max(full, 0.0 if isinstance(psi.full, Absent) else psi.full.ratio_10s)
+    return StallRatios(min(1.0, max(0.0, some)), min(1.0, max(0.0, full)))
+
+
+def update_activity(
+    inputs: PressureInputs, state: JudgeState, errors: Mapping[ErrorKey, int]
+) -> tuple[tuple[ActivityPoint, ...], Activity]:
+    """Return the points and the activity. Between two readings of the counters both stay, unless errors come."""
+    before = () if inputs.resumed else state.activity_points
+    if before and is_current(before[-1], inputs, errors):
+        return before, state.activity
+    now = ActivityPoint(
+        inputs.at,
+        inputs.kernel,
+        inputs.free_bytes,
+        inputs.device_bytes,
+        inputs.evicted_seconds,
+        inputs.failed_allocations,
+        errors,
+    )
+    points = with_activity_point(before, now)
+    return points, compute_activity(points, now)
+
+
+def is_current(last: ActivityPoint, inputs: PressureInputs, errors: Mapping[ErrorKey, int]) -> bool:
+    is_same_reading = inputs.kernel is last.kernel and inputs.at - last.at < SPACING_SECONDS
+    return is_same_reading and errors == last.errors and inputs.failed_allocations == last.failed_allocations

@@ -1,0 +1,140 @@
+"""Summarize a snapshot: worst target, its level, and the memory still available."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from typing import Any
+
+from msgspec import Struct
+
+from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Process, Share, ShareKind
+from memwatch.core.snapshot import Level, Pressure, Snapshot
+from memwatch.monitor.pressure.rules import PressureRules
+from memwatch.monitor.render import words as wording
+from memwatch.monitor.render.silence_words import SilenceNotice, find_notice, until_utc
+
+
+class Headroom(Struct, frozen=True):
+    """Memory available to a program without a GPU, and the pool or limit that bounds it."""
+
+    label: str
+    size_bytes: Bytes
+
+
+def find_worst(snapshot: Snapshot) -> Pressure | None:
+    """Return the target with the highest level; at critical the first to be full; then the highest use."""
+
+    def rank(one: Pressure) -> tuple[Level, float, float]:
+        left = one.seconds_to_full if one.level is Level.CRITICAL else Absent.NOT_AVAILABLE
+        return one.level, -inf if isinstance(left, Absent) else -left, one.ratio
+
+    return max(snapshot.pressure, key=rank, default=None)
+
+
+def compute_headroom(snapshot: Snapshot) -> Headroom | None:
+    """Return the memory available to a program without a GPU: that of system RAM, or of a tighter cgroup limit."""
+    ram = next((pool for pool in snapshot.pools if pool.kind is PoolKind.SYSTEM_RAM), None)
+    if ram is None or isinstance(ram.available_bytes, Absent):
+        return None if ram is None else Headroom(ram.label, ram.available_bytes)
+    label, least = ram.label, ram.available_bytes
+    for share in snapshot.shares if snapshot.machine.in_container else ():
+        left = _left(share)
+        if share.kind is ShareKind.CGROUP and not isinstance(left, Absent) and left < least:
+            label, least = snapshot.relation(share), left
+    return Headroom(label, least)
+
+
+def _left(share: Share) -> Bytes:
+    if isinstance(share.limit_bytes, Absent):
+        return share.limit_bytes
+    if isinstance(share.used_bytes, Absent):
+        return share.used_bytes
+    return max(0, share.limit_bytes - share.used_bytes)
+
+
+def find_cuda_free(snapshot: Snapshot) -> int | None:
+    """Return the free memory that CUDA reports on a machine with one pool, if known."""
+    frees = [device.api_free_bytes.get("cuda") for device in snapshot.devices]
+    return next((size for size in frees if isinstance(size, int)), None)
+
+
+def by_footprint(processes: Iterable[Process]) -> list[Process]:
+    """Sort by footprint, largest first, unknown footprints last."""
+    return sorted(processes, key=lambda process: (-_known(process.footprint_low_bytes), process.pid))
+
+
+def _known(figure: Bytes) -> int:
+    return -1 if isinstance(figure, Absent) else figure
+
+
+def build_latest(snapshot: Snapshot, rules: PressureRules) -> Mapping[str, Any]:
+    """Return the part of a sample that the page's script needs: title, verdict, chart values, time."""
+    worst = find_worst(snapshot)
+    notice = find_notice(snapshot, worst)
+    thresholds = rules.thresholds_for(worst.target) if worst else rules.thresholds
+    return {
+        "seq": snapshot.seq,
+        "unix": snapshot.unix,
+        "interval_seconds": snapshot.interval_seconds,
+        "level": worst.level.word if worst else "unknown",
+        "title": build_title(snapshot, worst, notice),
+        "silence": _until(notice, snapshot.unix) if notice else None,
+        "verdict": build_sentence(snapshot, worst),
+        "thresholds": {level: getattr(thresholds, level) for level in ("medium", "high", "critical")},
+        "targets": [
+            {
+                "id": verdict.target,
+                "label": snapshot.labels.get(verdict.target, verdict.target),
+                "level": verdict.level.word,
+                "ratio": verdict.ratio,
+            }
+            for verdict in snapshot.pressure
+        ],
+    }
+
+
+def _until(notice: SilenceNotice, now: float) -> Mapping[str, Any]:
+    """Return the end of a silence, and its words in the title: the script replaces them by local time."""
+    return {"until_unix": notice.until_unix, "words": until_utc(notice.until_unix, now)}
+
+
+def build_title(snapshot: Snapshot, worst: Pressure | None, notice: SilenceNotice | None = None) -> str:
+    """Return the title of a browser tab, with the silence of its level.
+
+    For example "high 84.1% · spark-1" and "critical, full in ~17 s · spark-1".
+    """
+    parts = [_level_title(worst)] if worst else []
+    parts += [snapshot.host, *([notice.text(until_utc(notice.until_unix, snapshot.unix))] if notice else [])]
+    return " · ".join(parts)
+
+
+def _level_title(worst: Pressure) -> str:
+    if worst.level is Level.CRITICAL and wording.full(worst):
+        return f"{worst.level.label}, {wording.full(worst)}"
+    word = "" if worst.level is Level.LOW else f"{worst.level.label} "
+    return f"{word}{wording.ratio(worst.ratio)}"
+
+
+def has_figures(pool: Pool) -> bool:
+    """Check that a pool's use is known.
+
+    A pool with a known use and no verdict is a carve-out without a level: its device has more memory elsewhere.
+    """
+    return not isinstance(pool.used_bytes, Absent) and not isinstance(pool.available_bytes, Absent)
+
+
+def build_sentence(snapshot: Snapshot, worst: Pressure | None) -> str:
+    """Describe the state of the machine. Pools without data are named, so that OK is not read to include them."""
+    if worst is None:
+        return "No memory data"
+    sentence = wording.verdict(snapshot.labels.get(worst.target, worst.target), worst)
+    unknown = name_unknown(snapshot)
+    return f"{sentence}. {unknown}" if unknown else sentence
+
+
+def name_unknown(snapshot: Snapshot) -> str:
+    """Name the pools without data: "No data for GPU 0 VRAM". Empty if there are none."""
+    judged = {verdict.target for verdict in snapshot.pressure}
+    labels = [pool.label for pool in snapshot.pools if pool.id not in judged and not has_figures(pool)]
+    return f"No data for {', '.join(labels)}" if labels else ""
