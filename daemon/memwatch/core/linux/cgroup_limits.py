@@ -108,7 +108,8 @@ class GroupFiles:
     """
 
     def __init__(self, version: CgroupVersion, folder: Path) -> None:
-        self._version, self.folder = version, folder
+        self._version: CgroupVersion = version
+        self.folder: Path = folder
         self._events: KeptFile | None = None
         self._high: KeptFile | None = None
         self._open: list[KeptFile] = []
