@@ -28,7 +28,7 @@ from support.hostile_folder import HostileFolder
 from support.paths import TESTS
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
-DAEMON = Path(nvml.__file__).parents[2]
+DAEMON = Path(nvml.__file__).parents[3]
 # Modules that only print command lines.
 PRINTS = ("memwatchd/install.py", "memwatch/planning/engines/")
 # Modules that start a Python process. All but the first two start `python_child` only.

@@ -161,6 +161,7 @@ def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) 
     assert foreign - {"typing_extensions"} == {"pynvml", "msgspec"}
     assert {name for name in ours if not name.startswith("memwatch.core.drivers.nvml")} == {
         "memwatch",
+        "memwatch.core",
         "memwatch.core.drivers",
         "memwatch.core.helper",
         "memwatch.core.runtime",
@@ -170,6 +171,7 @@ def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) 
         "memwatch.core.linux.cgroups",
         "memwatch.core.linux.dmem",
         "memwatch.core.owners",
+        "memwatch.core.linux.cgroup_jobs",
         "memwatch.core.linux.cgroup_scopes",
         "memwatch.core.linux.files",
         "memwatch.core.linux.pci",

@@ -291,7 +291,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sentence = explain_shortage(error)
         if sentence is None and not isinstance(error, OSError):
             raise
-        return print_errors([sentence or str(error)])
+        code = print_errors([sentence or str(error)])
+        if sentence is not None and arguments is None:
+            # Without memory, Python's own end prints an error for each object, after the sentence.
+            os._exit(code)
     return code
 
 
