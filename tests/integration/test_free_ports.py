@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 
 import pytest
@@ -66,4 +67,4 @@ def test_oldest_ports_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(OSError, match="in use"):
             bind(one)
     for held in free_ports._held:
-        held.close()
+        os.close(held)

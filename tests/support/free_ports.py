@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import deque
 
 # Each holds a descriptor of this process, which may have 1,024. A test uses a few ports.
 MAX_HELD = 200
 
-_held: deque[socket.socket] = deque()
+# Descriptors: socket objects would warn at the end of the process that nobody closed them.
+_held: deque[int] = deque()
 
 
 def free_port() -> int:
@@ -18,10 +20,11 @@ def free_port() -> int:
     do here. The last 200 ports stay bound.
     """
     if len(_held) == MAX_HELD:
-        _held.popleft().close()
+        os.close(_held.popleft())
     held = socket.socket()
     for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
         held.setsockopt(socket.SOL_SOCKET, option, 1)
     held.bind(("127.0.0.1", 0))
-    _held.append(held)
-    return int(held.getsockname()[1])
+    port = int(held.getsockname()[1])
+    _held.append(held.detach())
+    return port
