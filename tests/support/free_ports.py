@@ -9,7 +9,7 @@ from collections import deque
 # Each holds a descriptor of this process, which may have 1,024. A test uses a few ports.
 MAX_HELD = 200
 
-# Descriptors: socket objects would warn at the end of the process that nobody closed them.
+# Descriptors: a socket object would warn at the end of the process that it was not closed.
 _held: deque[int] = deque()
 
 
