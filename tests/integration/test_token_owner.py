@@ -116,7 +116,7 @@ def test_owners_who_get_a_token(tmp_path: Path, owner: int, user: str, why: str)
 
 def test_token_of_a_neighbour_is_not_sent_to_another_user(tmp_path: Path) -> None:
     """Its tunnel is down, and another user listens at the tunnel's port. State, log and doctor name the user."""
-    name = "nobody-of-tests"
+    name = "account-of-the-tunnel"
     token = tmp_path / "peer-token"
     token.write_text(TOKEN)
     token.chmod(0o600)

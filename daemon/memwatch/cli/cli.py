@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -294,6 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = print_errors([sentence or str(error)])
         if sentence is not None and arguments is None:
             # Without memory, Python's own end prints an error for each object, after the sentence.
+            with suppress(OSError, MemoryError):
+                sys.stdout.flush()
             os._exit(code)
     return code
 
