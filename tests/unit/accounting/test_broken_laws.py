@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from memwatch.core.accounting.compose import Composer
 from memwatch.core.drivers.amd.records import AmdCard, AmdGpu, AmdReading, Region
 from memwatch.core.drivers.drm.records import DrmCard, DrmClient, DrmReading
-from memwatch.core.drivers.nvml.records import CgroupLimit, GpuInstance, GpuProcess, NvmlReading
+from memwatch.core.drivers.nvml.records import CgroupLimit, GpuInstance, GpuMemory, GpuProcess, NvmlReading
+from memwatch.core.drivers.nvml.validation import plausible_memory
 from memwatch.core.drivers.tegra.records import NvMapClient, NvMapReading, TegraReading
 from memwatch.core.findings import Findings
 from memwatch.core.linux.dmem import DmemGroup, DmemReading, RegionUse
@@ -220,6 +221,15 @@ def test_instances_of_unknown_size_are_no_pool_of_0_bytes() -> None:
     assert {share.within for share in found.shares} == {"gpu0"}
     assert [process.device_bytes for process in found.processes] == [{"gpu0.mig2": GIB}, {}]
     assert found.devices[0].headroom_bytes == 18000 << 20
+
+
+def test_use_that_contradictory_figures_leave_is_not_0() -> None:
+    """The driver's "used" is above the total, and free and reserved memory leave nothing of it."""
+    wrong = plausible_memory(GpuMemory(2, 20 * GIB, 1 << 63, 20 * GIB, GIB))
+    card = gpu("NVIDIA H100", mig_enabled=True, instances=(GpuInstance(1, ("MIG-a",), wrong),))
+
+    (share,) = accounts(card).shares
+    assert (share.used_bytes, share.limit_bytes, share.quality) == (INCONSISTENT, 20 * GIB, Quality.ESTIMATED)
 
 
 def test_tegra_without_meminfo_has_no_processes_in_a_missing_pool() -> None:

@@ -213,18 +213,24 @@ def cuda_share(gpu: GpuReading, place: GpuContext) -> Share:
 
 
 def nvml_share(gpu: GpuReading, pool: Pool) -> Share:
-    used = gpu.memory.used_bytes if isinstance(gpu.memory, GpuMemory) else Absent.NOT_AVAILABLE
     return Share(
         id=f"{pool.id}.nvml",
         kind=ShareKind.NVML_USED,
         label="NVML used",
         within=pool.id,
-        used_bytes=used,
+        used_bytes=_used_bytes(gpu.memory),
         source=f"nvml:{memory_source(gpu)}",
         quality=quality_of(gpu.memory),
         device=pool.id,
         note="excludes page cache and CPU allocations on this node",
     )
+
+
+def _used_bytes(memory: GpuMemory | Absent) -> Bytes:
+    """Return the used memory. A 0 that is estimated is what contradictory figures leave, and no reading."""
+    if isinstance(memory, Absent):
+        return memory
+    return Absent.INCONSISTENT if memory.is_estimated and not memory.used_bytes else memory.used_bytes
 
 
 def mig_share(instance: GpuInstance, device: str) -> Share:
@@ -235,7 +241,7 @@ def mig_share(instance: GpuInstance, device: str) -> Share:
         kind=ShareKind.MIG_INSTANCE,
         label=f"GPU {device.removeprefix('gpu')} · MIG {instance.id}",
         within=device,
-        used_bytes=memory.used_bytes if isinstance(memory, GpuMemory) else memory,
+        used_bytes=_used_bytes(memory),
         limit_bytes=memory.total_bytes if isinstance(memory, GpuMemory) else memory,
         source="nvml:memory_info_v2" if known else "nvml",
         quality=quality_of(memory),
