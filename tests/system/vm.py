@@ -1,7 +1,7 @@
 """Run the package under its own kernel (User-Mode Linux): effects of control groups and the OOM killer.
 
-python tests/system/vm.py: builds the machine's disk from out/system, boots it, and prints the results. Needs root.
-Exits with 77 where this kernel cannot run.
+python tests/system/vm.py disk: build the machine's disk from out/system and the package. Needs root.
+python tests/system/vm.py boot: boot it, and print the results. Exits with 77 where this kernel cannot run.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from machine import base_of
 
 ROOT = Path(__file__).parent.parent.parent
 WORK = ROOT / "out" / "system"
+DISK = WORK / "vm.img"
 BOOT = ["mem=768M", "root=/dev/ubda", "rw", "con=null", "con0=fd:0,fd:1", "quiet"]
 # Twice the time that it takes on a slow machine.
 VM_SECONDS = 900
@@ -136,9 +137,10 @@ WANTED = {
 }
 
 
-def make_disk(package: Path) -> Path:
+def make_disk(package: Path, disk: Path) -> None:
     """Create a disk with the package installed and the script enabled."""
-    root, disk = WORK / "vm", WORK / "vm.img"
+    WORK.mkdir(parents=True, exist_ok=True)
+    root = WORK / "vm"
     shutil.rmtree(root, ignore_errors=True)
     subprocess.run(["cp", "--archive", "--reflink=auto", base_of(WORK), root], check=True)
     shutil.copy(package, root / "root/memwatchd.deb")
@@ -153,7 +155,6 @@ def make_disk(package: Path) -> Path:
     disk.unlink(missing_ok=True)
     subprocess.run(["mkfs.ext4", "-q", "-d", root, disk, "1500M"], check=True)
     shutil.rmtree(root)
-    return disk
 
 
 def boot(disk: Path) -> str:
@@ -178,9 +179,11 @@ def boot(disk: Path) -> str:
     return output.decode("utf-8", "replace")
 
 
-def main() -> int:
-    package = (ROOT / "dist/memwatchd.deb").resolve()
-    output = boot(make_disk(package))
+def main(command: str) -> int:
+    if command == "disk":
+        make_disk((ROOT / "dist/memwatchd.deb").resolve(), DISK)
+        return 0
+    output = boot(DISK)
     (WORK / "vm.log").write_text(output)
     if CANNOT in output:
         print("NOT RUN: User-Mode Linux cannot start on this processor: it does not support its registers (AMX)")
@@ -200,4 +203,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))
