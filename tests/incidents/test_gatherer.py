@@ -12,11 +12,11 @@ from memwatch.core.events import MARK, Event
 from memwatch.core.kill_log import ProcessEnd, ServiceKill
 from memwatch.core.linux.cgroup_kills import CgroupKill
 from memwatch.core.model import Process
+from memwatch.core.pressure.oom_kills import NewKills
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.monitor.incidents.gatherer import Gatherer
 from memwatch.monitor.incidents.records import Incident, Suspect
 from memwatch.monitor.incidents.triggers import Observation
-from memwatch.monitor.pressure.oom_kills import NewKills
 from support.fakes import GIB
 from support.sample_snapshots import calm_workstation
 

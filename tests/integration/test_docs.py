@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import memwatch
-import memwatch.monitor.pressure
+import memwatch.core.pressure
 from memwatch.monitor.history.disk import ring_file
 from memwatch.monitor.notify.outbox import sqlite_store
 from memwatch.monitor.recording import file_format
@@ -59,7 +59,7 @@ def test_help_that_a_command_prints_is_on_its_page(command: list[str], page: str
 
 
 def test_every_signal_of_the_code_is_on_the_page_of_rules() -> None:
-    (folder,) = memwatch.monitor.pressure.__path__
+    (folder,) = memwatch.core.pressure.__path__
     code = "".join(file.read_text() for file in Path(folder).glob("*.py"))
     named = set(re.findall(r'\b(?:Signal|Reason)\(\s*"(\w+)"', code))
 

@@ -10,10 +10,10 @@ import pytest
 from memwatch.core.collectors import psi
 from memwatch.core.linux.files import Roots, SourceUnavailable
 from memwatch.core.linux.psi_trigger import PsiTrigger
+from memwatch.core.pressure.inputs import PressureInputs, Target
+from memwatch.core.pressure.judge import JudgeState, judge
+from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import Level, Pressure
-from memwatch.monitor.pressure.inputs import PressureInputs, Target
-from memwatch.monitor.pressure.judge import JudgeState, judge
-from memwatch.monitor.pressure.rules import PressureRules
 from scripts.golden import roots_arguments
 from support.daemon_process import sample_once
 from support.paths import MACHINES

@@ -29,7 +29,7 @@ CONCERNED = {
         "tests/integration/test_alert_flood.py",
         "tests/integration/test_receivers_reload.py",
     ),
-    r"daemon/memwatch/monitor/pressure/": ("tests/unit/pressure", "tests/integration/test_collapse.py"),
+    r"daemon/memwatch/core/pressure/": ("tests/unit/pressure", "tests/integration/test_collapse.py"),
     r"daemon/memwatch/(monitor/(render/(words|summary|status_line)|pacing)|cli/terminal/frame|core/units)": (
         "tests/unit/pressure/test_trace_words.py",
     ),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from memwatch.core.pressure.inputs import PressureInputs, Target
+from memwatch.core.pressure.judge import JudgeState, judge
+from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import MemoryPsi, Pressure, PsiLine
-from memwatch.monitor.pressure.inputs import PressureInputs, Target
-from memwatch.monitor.pressure.judge import JudgeState, judge
-from memwatch.monitor.pressure.rules import PressureRules
 
 MIB, GIB = 1 << 20, 1 << 30
 RULES = PressureRules()

@@ -12,12 +12,12 @@ from memwatch.core.findings import Findings
 from memwatch.core.kernel_log import DriverError
 from memwatch.core.linux.kmsg_parser import KernelLogTracker
 from memwatch.core.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.core.pressure.inputs import PressureInputs, collect_inputs, ram_used_ratio
+from memwatch.core.pressure.judge import JudgeState, judge
+from memwatch.core.pressure.oom_kills import OomKillCount, count_new_kills
+from memwatch.core.pressure.rules import PressureRules, TargetRules
 from memwatch.core.snapshot import CgroupPressure, Kernel, MemoryPsi, Node, Pressure, PsiLine, Swap
 from memwatch.monitor.pacing import Pacing
-from memwatch.monitor.pressure.inputs import PressureInputs, collect_inputs, ram_used_ratio
-from memwatch.monitor.pressure.judge import JudgeState, judge
-from memwatch.monitor.pressure.oom_kills import OomKillCount, count_new_kills
-from memwatch.monitor.pressure.rules import PressureRules, TargetRules
 from support.trace_file import LogLine, Trace, read_size
 
 INTERVAL_SECONDS = 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from memwatch.core.model import Thresholds
+from memwatch.core.pressure.hysteresis import base_level
 from memwatch.core.snapshot import Level
-from memwatch.monitor.pressure.hysteresis import base_level
 from support.trace_file import Trace, read_size
 
 GIB = 1 << 30

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from memwatch.core.collectors import COLLECTORS
 from memwatch.core.model import Absent
+from memwatch.core.pressure.oom_kills import SCOPES, NewKills
 from memwatch.core.runtime.histogram import Histogram
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
-from memwatch.monitor.pressure.oom_kills import SCOPES, NewKills
 
 WINDOW_SECONDS = 60
 # Levels of targets that do not exist anymore, such as the limit of an ended container, are kept for this many.

@@ -12,6 +12,7 @@ from memwatch.core.events import Event, EventLog
 from memwatch.core.findings import Findings
 from memwatch.core.kill_log import ProcessEnd, ServiceKill
 from memwatch.core.model import Absent, Process, holds_discrete_memory
+from memwatch.core.pressure.oom_kills import NewKills
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.ended_processes import EndedProcesses
@@ -23,7 +24,6 @@ from memwatch.monitor.incidents.records import Incident, Suspect
 from memwatch.monitor.incidents.store import IncidentStore
 from memwatch.monitor.incidents.triggers import Observation
 from memwatch.monitor.incidents.unclean import build_unclean, close_cut_off
-from memwatch.monitor.pressure.oom_kills import NewKills
 
 HOUR_SECONDS = 3600.0
 # A victim may be listed no more when its kill is noticed. Sizes are read every ten seconds.

@@ -16,6 +16,9 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.wakeups import Sleep, Wake
 from memwatch.core.model import Absent
 from memwatch.core.neighbour_status import NeighbourStatus
+from memwatch.core.pressure.inputs import collect_inputs, ram_used_ratio
+from memwatch.core.pressure.judge import JudgeState, judge
+from memwatch.core.pressure.oom_kills import OomKillCount, RamShortage, count_new_kills
 from memwatch.core.processes.allocator_reports import AllocatorReports
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.processes.unreturned import ReturnTracker
@@ -40,9 +43,6 @@ from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.lease_arrival import ProcessReader
 from memwatch.monitor.lease_book import LeaseBook
 from memwatch.monitor.pacing import Pacing
-from memwatch.monitor.pressure.inputs import collect_inputs, ram_used_ratio
-from memwatch.monitor.pressure.judge import JudgeState, judge
-from memwatch.monitor.pressure.oom_kills import OomKillCount, RamShortage, count_new_kills
 from memwatch.monitor.publisher import Publisher
 from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.sampler import Gatherer

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.leaks import LeakRules
 from memwatch.monitor.alerts.rules import AlertRules
 from memwatch.monitor.history.tier import TierSpec
 from memwatch.monitor.history.tiers import TIER_SPECS
-from memwatch.monitor.pressure.rules import PressureRules
 
 
 class MonitorRules(Struct, frozen=True):

@@ -16,6 +16,7 @@ from memwatch.core.kernel_log import KNOWN, DriverError
 from memwatch.core.linux.cgroup_kills import MAX_GROUPS, NOT_RAM
 from memwatch.core.model import Absent, PoolKind, find_own_limit, holds_discrete_memory
 from memwatch.core.neighbour_status import NeighbourState
+from memwatch.core.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.core.processes.growth import SHORT_SECONDS, GrowthTracker, ProcessKey, key_of
 from memwatch.core.processes.leaks import LeakSuspect
 from memwatch.core.processes.unreturned import ReturnChanges
@@ -24,7 +25,6 @@ from memwatch.monitor.alerts.reasons import describe_news
 from memwatch.monitor.alerts.rules import CRITICAL, ENOUGH
 from memwatch.monitor.alerts.state import Notification
 from memwatch.monitor.history.disk.last_run import UncleanShutdown
-from memwatch.monitor.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.monitor.render import words as wording
 
 log: logging.Logger = logging.getLogger(__name__)

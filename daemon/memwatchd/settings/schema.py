@@ -25,8 +25,8 @@ from memwatch.core.options import (
     parse_size,
     seconds,
 )
+from memwatch.core.pressure.rules import PressureRules, TargetRules
 from memwatch.core.processes.leaks import LeakRules
-from memwatch.monitor.pressure.rules import PressureRules, TargetRules
 from memwatchd.settings.alerts import Alerts, alerts_section
 from memwatchd.settings.channels import CHANNELS
 from memwatchd.settings.discovery import DiscoverySection

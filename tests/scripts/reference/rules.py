@@ -10,14 +10,9 @@ import yaml
 
 from memwatch.core import units
 from memwatch.core.model import Thresholds
-from memwatch.core.snapshot import SHORT_USED, Level
-from memwatch.monitor.alerts.engine_rules import FULL_RATIO, PENDING_SECONDS
-from memwatch.monitor.alerts.rules import FAILED_SECONDS, RULES, URGENT, URGENT_SECONDS, AlertRules
-from memwatch.monitor.notify.sender import Sender
-from memwatch.monitor.notify.webhook_payload import TEXT_LENGTHS, body_json
-from memwatch.monitor.pressure import oom_kills, signals
-from memwatch.monitor.pressure.forecast import LASTS_RATIO
-from memwatch.monitor.pressure.judge import (
+from memwatch.core.pressure import oom_kills, signals
+from memwatch.core.pressure.forecast import LASTS_RATIO
+from memwatch.core.pressure.judge import (
     CRITICAL_BYTES,
     CRITICAL_SECONDS,
     CRITICAL_USED,
@@ -26,8 +21,13 @@ from memwatch.monitor.pressure.judge import (
     LOST_NOTHING_BYTES,
     LOST_RATIO,
 )
-from memwatch.monitor.pressure.resident import AUTO_RESIDENT_SECONDS
-from memwatch.monitor.pressure.rules import PressureRules
+from memwatch.core.pressure.resident import AUTO_RESIDENT_SECONDS
+from memwatch.core.pressure.rules import PressureRules
+from memwatch.core.snapshot import SHORT_USED, Level
+from memwatch.monitor.alerts.engine_rules import FULL_RATIO, PENDING_SECONDS
+from memwatch.monitor.alerts.rules import FAILED_SECONDS, RULES, URGENT, URGENT_SECONDS, AlertRules
+from memwatch.monitor.notify.sender import Sender
+from memwatch.monitor.notify.webhook_payload import TEXT_LENGTHS, body_json
 from scripts.reference.markdown import code, codes, page, table
 from support.sample_snapshots import critical_gb10
 from support.webhook_samples import notice

@@ -14,9 +14,9 @@ from memwatch.core.drivers.amd.rocm import takes_gtt
 from memwatch.core.drivers.drm.records import DrmClient, DrmReading
 from memwatch.core.findings import Findings
 from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Vitals
+from memwatch.core.pressure.inputs import build_targets
+from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import Machine
-from memwatch.monitor.pressure.inputs import build_targets
-from memwatch.monitor.pressure.rules import PressureRules
 
 MIB, GIB = 1 << 20, 1 << 30
 PCI = "0000:03:00.0"

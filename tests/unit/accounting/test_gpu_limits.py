@@ -13,9 +13,9 @@ from memwatch.core.drivers.nvml.records import CgroupLimit, GpuProcess, GpuReadi
 from memwatch.core.findings import Findings
 from memwatch.core.linux.dmem import DmemGroup, DmemReading, RegionUse
 from memwatch.core.model import Absent, Architecture, Device, Process, Quality, Share, ShareKind
+from memwatch.core.pressure.inputs import build_targets
+from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import CHARGED, GPU_CHARGING, Machine
-from memwatch.monitor.pressure.inputs import build_targets
-from memwatch.monitor.pressure.rules import PressureRules
 from support.fakes import GIB, ram
 from support.nvidia_accounting import gb10, gpu, memory
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from memwatch.core.kernel_log import OomKill
 from memwatch.core.linux.cgroup_kills import CgroupKill
 from memwatch.core.model import Absent
+from memwatch.core.pressure.oom_kills import NewKills
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
 from memwatch.monitor.between_scrapes import (
     MAX_GONE_TARGETS,
@@ -18,7 +19,6 @@ from memwatch.monitor.between_scrapes import (
     LevelTimes,
     RecentExtremes,
 )
-from memwatch.monitor.pressure.oom_kills import NewKills
 from support.fakes import GIB, ram
 from support.sample_snapshots import critical_gb10
 

@@ -10,9 +10,9 @@ from memwatch.core.events import EventLog
 from memwatch.core.findings import Findings
 from memwatch.core.kill_log import ProcessEnd
 from memwatch.core.model import Absent, Process
+from memwatch.core.pressure.oom_kills import NO_KILLS
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.monitor.incident_observer import IncidentObserver
-from memwatch.monitor.pressure.oom_kills import NO_KILLS
 from support.sample_snapshots import critical_gb10
 from support.waiting import MAX_WAIT_SECONDS
 

@@ -13,6 +13,7 @@ from memwatch.core.events import EventLog
 from memwatch.core.findings import Findings
 from memwatch.core.kill_log import ServiceKill
 from memwatch.core.model import Process
+from memwatch.core.pressure.oom_kills import NO_KILLS
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.processes.leaks import LeakRules
 from memwatch.monitor.history.disk.last_run import UncleanShutdown
@@ -20,7 +21,6 @@ from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.incidents.log import pack
 from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.incidents.store import IncidentStore
-from memwatch.monitor.pressure.oom_kills import NO_KILLS
 from support.fakes import GIB, FakeClock
 from support.sample_incident import INCIDENT
 from support.sample_snapshots import critical_gb10

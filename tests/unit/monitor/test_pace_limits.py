@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.model import Absent, Thresholds
+from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import Level, Pressure, Reason
 from memwatch.monitor.pacing import Pacing, count_above_threshold
-from memwatch.monitor.pressure.rules import PressureRules
 from support.fakes import GIB
 
 SIZE = 64 * GIB

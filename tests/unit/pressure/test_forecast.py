@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.monitor.pressure.forecast import (
+from memwatch.core.pressure.forecast import (
     FAR,
     FAST,
     NEAR,

@@ -11,9 +11,9 @@ from memwatch.core.accounting.driver_errors import with_logged
 from memwatch.core.findings import Findings
 from memwatch.core.kernel_log import DriverError, KernelLog
 from memwatch.core.model import Architecture, Device, Pool, PoolKind, Quality
+from memwatch.core.pressure.inputs import PressureInputs, Target, driver_errors, fragmented_nodes
+from memwatch.core.pressure.judge import JudgeState, judge
 from memwatch.core.snapshot import Kernel, Level, Node
-from memwatch.monitor.pressure.inputs import PressureInputs, Target, driver_errors, fragmented_nodes
-from memwatch.monitor.pressure.judge import JudgeState, judge
 from support.pressure_verdicts import GIB, RULES, psi, ram, run, signals
 
 GB10 = Device("gpu0", "NVIDIA", "NVIDIA GB10", Architecture.UNIFIED, pci="000f:01:00.0", allocates_from=("ram",))

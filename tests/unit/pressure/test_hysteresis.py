@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.core.model import Thresholds
+from memwatch.core.pressure.hysteresis import LevelState, base_level, update_level, use_reason
+from memwatch.core.pressure.inputs import Target
+from memwatch.core.pressure.rules import PressureRules, TargetRules
 from memwatch.core.snapshot import Level
-from memwatch.monitor.pressure.hysteresis import LevelState, base_level, update_level, use_reason
-from memwatch.monitor.pressure.inputs import Target
-from memwatch.monitor.pressure.rules import PressureRules, TargetRules
 
 RULES = PressureRules()
 

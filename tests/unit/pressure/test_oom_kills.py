@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from memwatch.core.kernel_log import KernelLog, OomKill
 from memwatch.core.linux.cgroup_kills import CgroupKill, CgroupKills
 from memwatch.core.model import Absent
-from memwatch.core.snapshot import Kernel
-from memwatch.monitor.pressure.oom_kills import (
+from memwatch.core.pressure.oom_kills import (
     GRACE_SECONDS,
     NewKills,
     OomKillCount,
     RamShortage,
     count_new_kills,
 )
+from memwatch.core.snapshot import Kernel
 
 
 def log_of(kills: int) -> KernelLog:

@@ -22,14 +22,14 @@ from memwatch.core.model import (
     ShareKind,
     Thresholds,
 )
+from memwatch.core.pressure.forecast import Forecast
+from memwatch.core.pressure.inputs import PressureInputs, Target, build_targets, find_node_pools
+from memwatch.core.pressure.judge import JudgeState, is_near_the_end, judge
+from memwatch.core.pressure.oom_kills import NewKills
+from memwatch.core.pressure.resident import Resident
+from memwatch.core.pressure.rules import PressureRules, TargetRules
+from memwatch.core.pressure.signals import full_in
 from memwatch.core.snapshot import CgroupPressure, Kernel, Level, Node, Swap
-from memwatch.monitor.pressure.forecast import Forecast
-from memwatch.monitor.pressure.inputs import PressureInputs, Target, build_targets, find_node_pools
-from memwatch.monitor.pressure.judge import JudgeState, is_near_the_end, judge
-from memwatch.monitor.pressure.oom_kills import NewKills
-from memwatch.monitor.pressure.resident import Resident
-from memwatch.monitor.pressure.rules import PressureRules, TargetRules
-from memwatch.monitor.pressure.signals import full_in
 from support.pressure_verdicts import GIB, MIB, RULES, psi, ram, run, signals
 
 

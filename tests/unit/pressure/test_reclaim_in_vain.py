@@ -7,8 +7,8 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from memwatch.core.pressure.inputs import PressureInputs
 from memwatch.core.snapshot import Kernel, Level
-from memwatch.monitor.pressure.inputs import PressureInputs
 from support.pressure_verdicts import GIB, psi, ram, run, signals
 from support.trace_file import Trace, parse_trace
 from support.trace_replay import replay

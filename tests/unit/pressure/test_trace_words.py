@@ -15,8 +15,8 @@ from memwatch.cli.terminal.state import State
 from memwatch.cli.terminal.style import clip_line, plain
 from memwatch.core import units
 from memwatch.core.model import Absent
+from memwatch.core.pressure.signals import PAST
 from memwatch.core.snapshot import Level, Pressure, Snapshot
-from memwatch.monitor.pressure.signals import PAST
 from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatch.monitor.render.status_line import build_status_line
 from memwatch.monitor.render.summary import build_sentence, build_title

@@ -18,9 +18,9 @@ from memwatch.cli.terminal.past import past_snapshot
 from memwatch.cli.terminal.state import State
 from memwatch.cli.terminal.style import line_cells, plain
 from memwatch.cli.tree import render_lines as tree_lines
+from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.pressure.rules import PressureRules
 from memwatch.monitor.recording.redact import Redactor
 from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatch.monitor.render.silence_words import build_notices, find_widest, notice_lines, until_utc

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from memwatch.core.events import Event
 from memwatch.core.kernel_log import OomKill
 from memwatch.core.model import Absent
+from memwatch.core.pressure.hysteresis import LevelState, describe_hold
+from memwatch.core.pressure.judge import HeldSignal, add_age
+from memwatch.core.pressure.rules import PressureRules
+from memwatch.core.pressure.signals import Signal
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
-from memwatch.monitor.pressure.hysteresis import LevelState, describe_hold
-from memwatch.monitor.pressure.judge import HeldSignal, add_age
-from memwatch.monitor.pressure.rules import PressureRules
-from memwatch.monitor.pressure.signals import Signal
 from memwatch.monitor.render.status_line import build_status_line, find_grower
 from memwatch.monitor.render.summary import build_sentence
 from support.sample_parts import GIB, vram

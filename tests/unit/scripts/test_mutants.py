@@ -56,8 +56,8 @@ class Holder:
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(mutations, "ROOT", tmp_path)
-    (tmp_path / "daemon/memwatch/monitor/pressure").mkdir(parents=True)
-    path = "daemon/memwatch/monitor/pressure/sample.py"
+    (tmp_path / "daemon/memwatch/core/pressure").mkdir(parents=True)
+    path = "daemon/memwatch/core/pressure/sample.py"
     (tmp_path / path).write_text(TEXT)
     return path
 
@@ -184,7 +184,7 @@ def test_reasons_belong_to_changes_of_this_tree(chosen: list[Mutation]) -> None:
 def test_modules_with_input_and_output_are_not_changed() -> None:
     found = set(list_pure_modules())
 
-    assert {"daemon/memwatch/monitor/pressure/judge.py", "daemon/memwatch/planning/fit.py"} <= found
+    assert {"daemon/memwatch/core/pressure/judge.py", "daemon/memwatch/planning/fit.py"} <= found
     assert "daemon/memwatch/library/wait.py" not in found
     assert "daemon/memwatch/monitor/history/disk/ring_file.py" not in found
 
@@ -192,7 +192,7 @@ def test_modules_with_input_and_output_are_not_changed() -> None:
 @pytest.fixture
 def loaded(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module, as if it were imported."""
-    found = ModuleType("memwatch.monitor.pressure.sample")
+    found = ModuleType("memwatch.core.pressure.sample")
     found.__file__ = str(tmp_path / module)
     exec(compile(TEXT, found.__file__, "exec"), vars(found))
     monkeypatch.setattr(mutation_runner, "ROOT", tmp_path)
@@ -218,7 +218,7 @@ def test_limit_is_set_where_only_functions_read_it(
     assert not patch_functions(small)
     assert patch_limits(small)
     assert loaded.check([5]) == 4
-    other = ModuleType("memwatch.monitor.pressure.other")
+    other = ModuleType("memwatch.core.pressure.other")
     vars(other)["SMALL"] = loaded.SMALL
     monkeypatch.setitem(sys.modules, other.__name__, other)
     assert not patch_limits(small)
@@ -266,7 +266,7 @@ def test_marks_name_the_functions_that_are_called() -> None:
 
 
 def change(rule: str, number: int = 0) -> Mutation:
-    return Mutation("daemon/memwatch/monitor/pressure/a.py", rule, "f", f"a | {number}", "b", 1, (1,))
+    return Mutation("daemon/memwatch/core/pressure/a.py", rule, "f", f"a | {number}", "b", 1, (1,))
 
 
 MADE = [change("limit", number) for number in range(4)] + [change("not")]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import Metric
 
 from memwatch.core.model import Absent
+from memwatch.core.pressure.oom_kills import SCOPES
 from memwatch.core.snapshot import Level, Pressure, PsiLine, Snapshot
 from memwatch.monitor.between_scrapes import KillCounts, LevelTimes, TargetTimes
-from memwatch.monitor.pressure.oom_kills import SCOPES
 from memwatch_web.metrics.places import find_devices
 from memwatch_web.metrics.samples import Row, Value, counter, gauge
 

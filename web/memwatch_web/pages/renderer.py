@@ -9,6 +9,7 @@ from memwatch.core.config_state import ConfigState
 from memwatch.core.events import Event
 from memwatch.core.listing import left_out_texts
 from memwatch.core.model import Absent
+from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.snapshot import Pressure, Snapshot
 from memwatch.monitor.alerts.rules import DEFAULT_EVENTS
@@ -19,7 +20,6 @@ from memwatch.monitor.history.holders import FOOTPRINTS, parse_name
 from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.neighbours.machines import Machine
 from memwatch.monitor.notify.status import AlertView
-from memwatch.monitor.pressure.rules import PressureRules
 from memwatch.monitor.render.engine_view import engine_of
 from memwatch.monitor.render.json import to_bytes
 from memwatch.monitor.render.memory_map import build_limit_maps, build_maps

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from memwatch.core.pressure.signals import PAST
 from memwatch.core.snapshot import Level, Reason
-from memwatch.monitor.pressure.signals import PAST
 
 # Signals that report what has happened: their first text stays true. That of the others is about their tick.
 OF_EVENTS = frozenset({"oom_kill", "driver"})

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from memwatch.core.events import Event
 from memwatch.core.model import STALLED, Absent, PoolKind, find_own_limit
+from memwatch.core.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
 from memwatch.core.units import size
 from memwatch.monitor.alerts.engine_rules import PENDING_SECONDS, describe_full, is_full
@@ -21,7 +22,6 @@ from memwatch.monitor.alerts.sources import (
     source_of,
     source_of_device,
 )
-from memwatch.monitor.pressure.rules import FILLED_ON_PURPOSE
 
 Severity = Literal["critical", "warning", "info"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from memwatch.core.model import Absent, PoolKind
+from memwatch.core.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.core.snapshot import CgroupPressure, Level, Pressure, Snapshot
 from memwatch.core.units import size
 from memwatch.monitor.incidents.killer import WORDS, Death
 from memwatch.monitor.incidents.readings import Frame
 from memwatch.monitor.incidents.sentence import describe_device_memory, describe_owner
 from memwatch.monitor.incidents.triggers import OF_USE
-from memwatch.monitor.pressure.rules import FILLED_ON_PURPOSE
 
 
 def was_memory_short(frames: Iterable[Frame], since: float) -> bool:

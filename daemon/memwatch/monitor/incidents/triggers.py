@@ -11,12 +11,12 @@ from memwatch.core.events import MARK, OF_PROGRAMS, Event
 from memwatch.core.kill_log import ProcessEnd, ServiceKill
 from memwatch.core.listing import some_of
 from memwatch.core.model import Absent, Device, PoolKind
+from memwatch.core.pressure.oom_kills import NO_KILLS, NewKills
+from memwatch.core.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.monitor.incidents.killer import Death
 from memwatch.monitor.incidents.readings import Frame
 from memwatch.monitor.incidents.records import IncidentKind
-from memwatch.monitor.pressure.oom_kills import NO_KILLS, NewKills
-from memwatch.monitor.pressure.rules import FILLED_ON_PURPOSE
 
 # States of a device that the driver or the bus has lost.
 LOST = frozenset({"lost", "needs_reset", "missing"})

@@ -13,9 +13,9 @@ from msgspec import Struct
 from memwatch.core.accounting.relations import left_of
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Device, PoolKind, Process, ShareKind
+from memwatch.core.pressure.signals import PAST
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
-from memwatch.monitor.pressure.signals import PAST
 from memwatch.monitor.render import words
 from memwatch.monitor.render.silence_words import find_notice
 from memwatch.monitor.render.summary import compute_headroom, find_cuda_free, find_worst, name_unknown

@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Process, Share, ShareKind
+from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import Level, Pressure, Snapshot
-from memwatch.monitor.pressure.rules import PressureRules
 from memwatch.monitor.render import words as wording
 from memwatch.monitor.render.silence_words import SilenceNotice, find_notice, until_utc
 

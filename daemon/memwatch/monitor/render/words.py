@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from memwatch.core import units
 from memwatch.core.drivers.error_words import describe_kind
 from memwatch.core.model import Absent, Bytes, Process, Vitals
+from memwatch.core.pressure.signals import PAST, full_in
 from memwatch.core.snapshot import Level, Pressure, Reason
-from memwatch.monitor.pressure.signals import PAST, full_in
 
 DASH = "—"
 SIMULATED = "Simulated data: replayed from a recording, not measured on this machine."

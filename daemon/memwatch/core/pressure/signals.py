@@ -11,9 +11,9 @@ from memwatch.core import units
 from memwatch.core.drivers.error_words import describe_kind
 from memwatch.core.kernel_log import FAILED_ALLOCATIONS
 from memwatch.core.model import Absent
+from memwatch.core.pressure.activity import AT_REST, MIN_ALLOCSTALLS, Activity
+from memwatch.core.pressure.inputs import DriverErrors, PressureInputs, Target
 from memwatch.core.snapshot import SHORT_USED, CgroupPressure, Level
-from memwatch.monitor.pressure.activity import AT_REST, MIN_ALLOCSTALLS, Activity
-from memwatch.monitor.pressure.inputs import DriverErrors, PressureInputs, Target
 
 MIB = 1 << 20
 # A reason that is over, as `judge.add_age` writes it.

@@ -21,9 +21,9 @@ from memwatch.core.model import (
     ShareKind,
     find_system_ram,
 )
+from memwatch.core.pressure.oom_kills import NO_KILLS, NewKills
+from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import CgroupPressure, Kernel, MemoryPsi, Node, Swap
-from memwatch.monitor.pressure.oom_kills import NO_KILLS, NewKills
-from memwatch.monitor.pressure.rules import PressureRules
 
 _OWN_MEMORY = (PoolKind.VRAM, PoolKind.HBM, PoolKind.CARVEOUT)
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from memwatch.monitor.pressure.inputs import Target
+from memwatch.core.pressure.inputs import Target
 
 # `auto`: the lowest usage in this time, once that much time has been observed.
 AUTO_RESIDENT_SECONDS = 600.0

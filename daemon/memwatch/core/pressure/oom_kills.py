@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from memwatch.core.kernel_log import KernelLog, OomKill
 from memwatch.core.linux.cgroup_kills import CgroupKill, CgroupKills
 from memwatch.core.model import Absent
+from memwatch.core.pressure.own_kills import OwnKills, claim_own_kills
 from memwatch.core.snapshot import SHORT_USED, Kernel
-from memwatch.monitor.pressure.own_kills import OwnKills, claim_own_kills
 
 # Both are read once a second, and the kernel counts a kill before it logs the victim.
 GRACE_SECONDS = 2.5

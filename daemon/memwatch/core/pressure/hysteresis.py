@@ -8,9 +8,9 @@ from msgspec import Struct, field
 
 from memwatch.core import units
 from memwatch.core.model import Thresholds
+from memwatch.core.pressure.inputs import Target
+from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import Level, Reason
-from memwatch.monitor.pressure.inputs import Target
-from memwatch.monitor.pressure.rules import PressureRules
 
 
 class LevelState(Struct, frozen=True):

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from memwatch.core import units
 from memwatch.core.model import Absent, Bytes
-from memwatch.core.snapshot import Level, MemoryPsi, Pressure, Reason
-from memwatch.monitor.pressure.activity import (
+from memwatch.core.pressure.activity import (
     AT_REST,
     SPACING_SECONDS,
     Activity,
@@ -22,12 +21,12 @@ from memwatch.monitor.pressure.activity import (
     count_rise,
     with_activity_point,
 )
-from memwatch.monitor.pressure.forecast import LASTS_RATIO, Forecast, Trend
-from memwatch.monitor.pressure.hysteresis import LevelState, base_level, update_level, use_reason
-from memwatch.monitor.pressure.inputs import PressureInputs, Target
-from memwatch.monitor.pressure.resident import Resident, judged_ratio
-from memwatch.monitor.pressure.rules import FILLED_ON_PURPOSE, PressureRules
-from memwatch.monitor.pressure.signals import (
+from memwatch.core.pressure.forecast import LASTS_RATIO, Forecast, Trend
+from memwatch.core.pressure.hysteresis import LevelState, base_level, update_level, use_reason
+from memwatch.core.pressure.inputs import PressureInputs, Target
+from memwatch.core.pressure.resident import Resident, judged_ratio
+from memwatch.core.pressure.rules import FILLED_ON_PURPOSE, PressureRules
+from memwatch.core.pressure.signals import (
     MIB,
     PSI_WINDOW_SECONDS,
     Signal,
@@ -36,6 +35,7 @@ from memwatch.monitor.pressure.signals import (
     find_signals,
     full_in,
 )
+from memwatch.core.snapshot import Level, MemoryPsi, Pressure, Reason
 
 # A forecast is critical on the second consecutive tick that makes it: less than 3.3 s until the machine is lost,
 # and less than 0.65 times as long as it has been falling. A collapse at a steady rate is then critical a third of
