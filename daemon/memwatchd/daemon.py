@@ -18,18 +18,18 @@ from memwatch.core.linux.process_files import Passwd
 from memwatch.core.linux.psi_trigger import PsiTrigger
 from memwatch.core.linux.wakeups import Wakeups
 from memwatch.core.processes.allocator_reports import AllocatorReports
+from memwatch.core.reading.identity import read_identity
+from memwatch.core.reading.sampler import Gatherer, Sampler
 from memwatch.core.runtime.heap import trim_heap
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.direct_reading import first_tick
 from memwatch.monitor.doctor.checks import check_collectors
 from memwatch.monitor.doctor.model import Verdict
-from memwatch.monitor.identity import read_identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.neighbours.book import NeighbourBook
 from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.notify.outbox.outbox import Outbox
-from memwatch.monitor.sampler import Gatherer, Sampler
 from memwatch_web.asgi.failed_logins import FailedLogins
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.sse import Broker

@@ -20,10 +20,10 @@ from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KnownOwners
 from memwatch.core.linux.pstore import find_crash_records
 from memwatch.core.options import InvalidValueError
+from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.direct_reading import DirectReading
 from memwatch.monitor.history.disk.writer import HistoryWriter
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.incidents.store import IncidentStore
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.neighbours.book import NeighbourBook

@@ -25,10 +25,10 @@ from memwatch.core.collectors.base import CollectorEntry, Host
 from memwatch.core.linux.files import KeptFile, Roots
 from memwatch.core.linux.meminfo import Meminfo
 from memwatch.core.linux.process_files import STAT_BYTES, read_at
-from memwatch.monitor.identity import Identity
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from support.sleeping_processes import sleepers
 
 PSUTIL_FIELDS = ["name", "create_time", "memory_info"]

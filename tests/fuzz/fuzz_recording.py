@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fuzz.oracle import as_file
-from memwatch.monitor.identity import Identity
+from memwatch.core.reading.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.recording.file_format import GZIP, RecordingError, _with_sum, first_line, read_lines
 from memwatch.monitor.rules import MonitorRules

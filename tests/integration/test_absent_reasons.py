@@ -9,8 +9,8 @@ import pytest
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import Host
 from memwatch.core.model import Absent
+from memwatch.core.reading.absent_reasons import COLLECTOR_OF, find_absent_reasons
 from memwatch.core.snapshot import CollectorState, CollectorStatus, Snapshot
-from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from scripts.golden import roots_arguments

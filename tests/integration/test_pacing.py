@@ -20,14 +20,14 @@ from memwatch.core.collectors.base import Collector, CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots
 from memwatch.core.model import Absent, Bytes, Quality, Share, ShareKind
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.movement import moved_between
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Pressure, Reason
 from memwatch.monitor.fall_rate import MIN_MOVE_RATIO
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
-from memwatch.monitor.movement import moved_between
 from memwatch.monitor.pacing import RESTLESS_SECONDS, Pacing
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from support.daemon_process import running_daemon
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.paths import MACHINES

@@ -16,11 +16,11 @@ from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.linux.psi_trigger import LADDER, STALLED_RATIO, WINDOW_OF_ANYBODY_SECONDS, PsiTrigger, is_new
 from memwatch.core.linux.wakeups import Wake, Wakeups
-from memwatch.monitor.identity import Identity
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
+from memwatch.core.reading.schedule import FAST_SECONDS
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
-from memwatch.monitor.schedule import FAST_SECONDS
 from support.daemon_process import running_daemon
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.memory_cgroup import THRASH, memory_cgroup

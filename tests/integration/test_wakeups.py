@@ -18,7 +18,7 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots, SourceUnavailable
 from memwatch.core.linux.memory_events import MemoryEvents, find_limited_group
 from memwatch.core.linux.wakeups import Wake, Wakeups
-from memwatch.monitor.sampler import Sampler
+from memwatch.core.reading.sampler import Sampler
 from support.budget import within
 from support.daemon_process import running_daemon
 from support.fakes import FakeClock, FakeCollector

@@ -21,14 +21,14 @@ from msgspec import Struct
 from memwatch.core.clock import SystemClock
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.monitor.history.disk.payload_reader import PayloadReader
 from memwatch.monitor.history.disk.record_codec import TICK
 from memwatch.monitor.history.disk.ring_set import open_ring_set
 from memwatch.monitor.history.disk.writer import HistoryWriter
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeCollector, ram
 
 SIZE = 4 << 20

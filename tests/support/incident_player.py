@@ -19,12 +19,12 @@ from memwatch.core.linux.cgroup_kills import CgroupKill, CgroupKills
 from memwatch.core.linux.kill_lines import KillLineTracker
 from memwatch.core.linux.kmsg_parser import KernelLogTracker
 from memwatch.core.model import Absent, Content, Device, Pool, PoolKind, Process, Quality, Share, ShareKind
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Kernel, MemoryPsi, PsiLine
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from support.fakes import FakeClock, FakeCollector
 
 GIB = 1 << 30

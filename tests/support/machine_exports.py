@@ -26,12 +26,12 @@ from memwatch.core.drivers.tegra.tegrastats_line import parse_line
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots
 from memwatch.core.processes.allocator_reports import AllocatorReports
+from memwatch.core.reading.collector_runner import CollectorRunner
+from memwatch.core.reading.identity import read_identity
+from memwatch.core.reading.sampler import Gatherer, Sampler
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.collector_runner import CollectorRunner
-from memwatch.monitor.identity import read_identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.sampler import Gatherer, Sampler
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.settings.load import load

@@ -12,9 +12,9 @@ from memwatch.core.backends.devices import certain_part
 from memwatch.core.leases import OWN_LEASE
 from memwatch.core.linux.files import Roots
 from memwatch.core.model import Device, Pool, Share
+from memwatch.core.reading.identity import read_identity
 from memwatch.library.cgroup_limit import CgroupLimit, own_limit
 from memwatch.library.daemon_client import read_roots
-from memwatch.monitor.identity import read_identity
 from memwatch.monitor.render import words as wording
 
 Json = dict[str, Any]

@@ -11,12 +11,12 @@ from memwatch.core.clock import SystemClock
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import Host
 from memwatch.core.linux.files import Roots
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 
 FIRST_SECONDS = 2.0
 # Collectors without part in the memory of pools, limits and GPUs. Each has a thread, and some a helper process.

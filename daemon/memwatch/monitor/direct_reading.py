@@ -10,11 +10,11 @@ from msgspec import Struct
 from memwatch.core.clock import SystemClock
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.linux.files import Roots
+from memwatch.core.reading.identity import read_identity
+from memwatch.core.reading.sampler import Gatherer, Sampler
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.identity import read_identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Gatherer, Sampler
 
 # Deadline of the first tick for collectors that may block. NVML opens in 0.1 to 1 s, or hangs.
 FIRST_SECONDS = 2.0

@@ -22,6 +22,11 @@ from memwatch.core.pressure.oom_kills import OomKillCount, RamShortage, count_ne
 from memwatch.core.processes.allocator_reports import AllocatorReports
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.processes.unreturned import ReturnTracker
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Gatherer
+from memwatch.core.reading.schedule import next_due, suspended_seconds, wall_jump_seconds
+from memwatch.core.reading.self_usage import SelfUsageReader
+from memwatch.core.reading.snapshot_fields import build_fields
 from memwatch.core.runtime.failure_log import FailureLog
 from memwatch.core.silences import Silence, in_force
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
@@ -38,17 +43,12 @@ from memwatch.monitor.history.holder_history import HolderHistory
 from memwatch.monitor.history.notable_ticks import NotableTicks, NotableTickSelector, build_notable_tick
 from memwatch.monitor.history.series import OOM_KILLS, RAM_RATIO, collect_figures
 from memwatch.monitor.history.tiers import History
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.lease_arrival import ProcessReader
 from memwatch.monitor.lease_book import LeaseBook
 from memwatch.monitor.pacing import Pacing
 from memwatch.monitor.publisher import Publisher
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Gatherer
-from memwatch.monitor.schedule import next_due, suspended_seconds, wall_jump_seconds
-from memwatch.monitor.self_usage import SelfUsageReader
-from memwatch.monitor.snapshot_fields import build_fields
 from memwatch.monitor.transitions import EventWriter
 
 log: logging.Logger = logging.getLogger(__name__)

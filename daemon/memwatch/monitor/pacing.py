@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from memwatch.core.model import Absent
 from memwatch.core.pressure.rules import PressureRules
+from memwatch.core.reading.schedule import FAST_KINDS, FAST_SECONDS, SLOW_RATIO, Pace, needs_fast_ticks, next_pace
 from memwatch.core.snapshot import Level, Pressure
 from memwatch.monitor.fall_rate import MIN_MOVE_RATIO, FallRate, Remaining, remaining
-from memwatch.monitor.schedule import FAST_KINDS, FAST_SECONDS, SLOW_RATIO, Pace, needs_fast_ticks, next_pace
 
 log: logging.Logger = logging.getLogger(__name__)
 

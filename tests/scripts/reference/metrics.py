@@ -76,7 +76,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "list_",
     ),
 }
-# Errors of collectors, as `memwatch.monitor.collector_runner` counts them.
+# Errors of collectors, as `memwatch.core.reading.collector_runner` counts them.
 REASONS = ("permission", "missing", "io", "unreadable", "deadline", "inconsistent", "defect")
 # Errors of drivers in the kernel's log.
 LOGGED = [kind for kind in (*ABOUT_MEMORY, *OTHERS) if not kind.startswith("xid_")]

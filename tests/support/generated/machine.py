@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from memwatch.core.accounting.compose import Composer
 from memwatch.core.findings import Findings
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.self_usage import SelfUsageReader
 from memwatch.core.snapshot import CollectorStatus, Snapshot
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.self_usage import SelfUsageReader
 from support.fakes import FakeClock
 from support.generated.amd import draw_amd
 from support.generated.apple import draw_apple

@@ -6,10 +6,10 @@ import pytest
 
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
-from memwatch.monitor.identity import Identity
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from memwatch_web.api.history import series_json
 from memwatch_web.api.history_parameters import instant, span
 from support.fakes import GIB, FakeClock, FakeCollector, ram

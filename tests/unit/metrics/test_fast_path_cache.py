@@ -5,10 +5,10 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 
-from memwatch.monitor.identity import Identity
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from memwatch_web.asgi.access import AccessControl
 from memwatch_web.asgi.auth import Login, Token, parse_token
 from memwatch_web.asgi.options import WebOptions

@@ -9,8 +9,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from memwatch.core.model import PoolKind, Quality, Share, ShareKind
+from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import Level, Pressure, Snapshot
-from memwatch.monitor.identity import Identity
 from memwatch_web.metrics.families import Exporter
 from support.fakes import GIB, ram
 from support.sample_snapshots import critical_gb10

@@ -10,11 +10,11 @@ import pytest
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import SourceUnavailable
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.monitor.direct_reading import first_tick
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from memwatchd.daemon import log_collectors
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.model import Absent
-from memwatch.monitor.collector_runner import POSTPONE_SECONDS, CollectorRunner
+from memwatch.core.reading.collector_runner import POSTPONE_SECONDS, CollectorRunner
 from support.fakes import FakeClock, FakeCollector
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Pressure, Snapshot
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.pacing import MIN_SECONDS, Pacing
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 
 SIZE = round(121.7 * GIB)

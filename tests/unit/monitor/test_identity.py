@@ -6,7 +6,7 @@ import platform
 from pathlib import Path
 
 from memwatch.core.linux.files import Roots
-from memwatch.monitor.identity import read_identity
+from memwatch.core.reading.identity import read_identity
 
 
 def test_identity_has_kernel_and_cpu_of_the_machine(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from memwatch.core.findings import Findings
 from memwatch.core.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.core.linux.files import ParseError
 from memwatch.core.model import Process
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Kernel, Level, ProcessScan, Snapshot
 from memwatch.monitor.alerts.rules import AlertRules
 from memwatch.monitor.alerts.state import Notification
 from memwatch.monitor.history.notable_ticks import NotableTick, NotableTicks, unpack
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 
 QUICK = MonitorRules(interval_seconds=0.01)

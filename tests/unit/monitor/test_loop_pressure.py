@@ -11,12 +11,12 @@ import pytest
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.model import Absent
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.alerts.state import Notification
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 
 

@@ -9,12 +9,12 @@ import pytest
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.linux.wakeups import Wake, Wakeups
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.alerts.state import Notification
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 
 QUICK = MonitorRules(interval_seconds=0.01)

@@ -14,8 +14,8 @@ from memwatch.core.engines.records import Engine
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import ParseError, SourceUnavailable
 from memwatch.core.model import Absent, Quality, Share, ShareKind
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import CollectorStatus, Kernel
-from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 

@@ -11,8 +11,8 @@ import pytest
 from memwatch.core.collectors.base import Collector, CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import SourceUnavailable
-from memwatch.monitor.collector_runner import CollectorRunner
-from memwatch.monitor.sampler import Sampler
+from memwatch.core.reading.collector_runner import CollectorRunner
+from memwatch.core.reading.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.manual_wait import ManualWait
 from support.waiting import MAX_WAIT_SECONDS, wait_until

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from memwatch.core.clock import Moment
 from memwatch.core.model import Absent
+from memwatch.core.reading.schedule import Due, Pace, next_due, next_pace, suspended_seconds, wall_jump_seconds
 from memwatch.core.snapshot import Level, Pressure
-from memwatch.monitor.schedule import Due, Pace, next_due, next_pace, suspended_seconds, wall_jump_seconds
 
 
 def test_grid_does_not_drift() -> None:

@@ -17,10 +17,10 @@ import memwatch_web
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import Host
 from memwatch.core.linux.files import Roots
-from memwatch.monitor.identity import Identity
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from memwatch_web.metrics.families import Exporter
 from support.fakes import FakeClock
 from support.paths import MACHINES

@@ -9,10 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.clock import SystemClock
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Reason
 from memwatch.monitor.alerts.rules import EVENTS
 from memwatch.monitor.alerts.state import AlertState, Notification
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.notify.manager import NotificationManager, build_test_notification
 from memwatch.monitor.notify.message_text import build_text, build_title
@@ -20,7 +21,6 @@ from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox, ReceiverQu
 from memwatch.monitor.notify.receiver import Receiver, Subscription
 from memwatch.monitor.notify.sender import Sender
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from support.fakes import FakeClock
 from support.sample_snapshots import critical_gb10, hostile_names, simulated
 from support.waiting import wait_until

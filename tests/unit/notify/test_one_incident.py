@@ -16,18 +16,18 @@ from memwatch.core.findings import Findings
 from memwatch.core.kernel_log import KernelLog, OomKill
 from memwatch.core.linux.cgroup_kills import CgroupKill, CgroupKills
 from memwatch.core.model import Quality, Share, ShareKind
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Kernel
 from memwatch.monitor.alerts.rules import AlertRules
 from memwatch.monitor.alerts.state import AlertState
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.notify.outbox.outbox import Outbox
 from memwatch.monitor.notify.outbox.queue import Kind
 from memwatch.monitor.notify.receiver import Receiver, Subscription
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.generated.choices import RandomChoices
 from support.webhook_samples import webhook_channel

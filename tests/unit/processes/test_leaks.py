@@ -16,10 +16,10 @@ from memwatch.core.findings import Findings
 from memwatch.core.model import Absent, Process
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.processes.leaks import LeakRules, LeakSuspect, find_suspect
-from memwatch.monitor.identity import Identity
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
-from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 
 MIB = 1 << 20

@@ -16,8 +16,8 @@ from prometheus_client import generate_latest
 from memwatch.core.events import Event
 from memwatch.core.kernel_log import KernelLog
 from memwatch.core.model import Absent
+from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import Node, Snapshot
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.neighbours.tick import MAX_BYTES, build_tick, decode_tick, encode_tick
 from memwatch.monitor.render.json import snapshot_json

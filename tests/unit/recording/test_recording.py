@@ -15,9 +15,9 @@ from memwatch.core.allocators import AllocatorReport
 from memwatch.core.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.core.leases import Lease
 from memwatch.core.model import Absent, Process
+from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import CollectorStatus, Machine
 from memwatch.library.machine_record import decode_machine
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.recording.file_format import RecordingFile
 from memwatch.monitor.recording.redact import Redactor

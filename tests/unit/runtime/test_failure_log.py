@@ -8,7 +8,7 @@ import pytest
 
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.linux.files import ParseError
-from memwatch.monitor.collector_runner import CollectorRunner
+from memwatch.core.reading.collector_runner import CollectorRunner
 from support.fakes import FakeClock, FakeCollector
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from prometheus_client.core import Metric
 
 from memwatch.core.config_state import ConfigState
+from memwatch.core.reading.identity import Identity
 from memwatch.core.runtime.histogram import Histogram
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import CollectorStatus, Snapshot
@@ -17,7 +18,6 @@ from memwatch.monitor.alerts.rules import CRITICAL, SEVERITY
 from memwatch.monitor.alerts.state import AlertState, Key
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.history.disk.files import FilesStatus
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.notify.outbox.outbox import OutboxFigures
 from memwatch.monitor.notify.receiver import Subscription

@@ -13,11 +13,11 @@ from prometheus_client.registry import Collector
 
 from memwatch.build_info import UNKNOWN
 from memwatch.core.config_state import ConfigState
+from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.alerts.state import AlertState, Key
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.history.disk.files import FilesStatus
-from memwatch.monitor.identity import Identity
 from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.notify.outbox.outbox import OutboxFigures
 from memwatch_web.metrics.daemon_families import (

@@ -10,9 +10,9 @@ from msgspec import to_builtins
 
 from memwatch.core.clock import SystemClock
 from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.reading.sampler import Sampler
 from memwatch.monitor.report.file_redaction import cgroup_path
 from memwatch.monitor.report.text_redaction import TextRedactor
-from memwatch.monitor.sampler import Sampler
 
 Json = Any
 

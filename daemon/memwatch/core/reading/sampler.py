@@ -17,8 +17,8 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.files import ParseError, look_for
 from memwatch.core.linux.wakeups import Watch
 from memwatch.core.model import Absent
+from memwatch.core.reading.collector_runner import SIGNS_SECONDS, CollectorRunner
 from memwatch.core.snapshot import CollectorStatus
-from memwatch.monitor.collector_runner import SIGNS_SECONDS, CollectorRunner
 
 log: logging.Logger = logging.getLogger(__name__)
 

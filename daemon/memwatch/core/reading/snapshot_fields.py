@@ -8,8 +8,8 @@ from typing import Any
 
 from memwatch.core.accounting.tegra import build_tegrastats
 from memwatch.core.findings import Findings
+from memwatch.core.reading.absent_reasons import COLLECTOR_OF, find_absent_reasons
 from memwatch.core.snapshot import CollectorStatus, Machine, Snapshot
-from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
 
 # Copied unchanged.
 COPIED = tuple(

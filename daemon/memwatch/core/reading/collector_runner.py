@@ -15,12 +15,12 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.files import SourceUnavailable, look_for
 from memwatch.core.linux.wakeups import Watch
 from memwatch.core.model import Absent
+from memwatch.core.reading.collector_errors import classify_error, describe_error
+from memwatch.core.reading.collector_result import CollectorResult
+from memwatch.core.reading.movement import moved_between
 from memwatch.core.runtime.backoff import Backoff
 from memwatch.core.runtime.failure_log import FailureLog
 from memwatch.core.snapshot import CollectorState, CollectorStatus
-from memwatch.monitor.collector_errors import classify_error, describe_error
-from memwatch.monitor.collector_result import CollectorResult
-from memwatch.monitor.movement import moved_between
 
 log: logging.Logger = logging.getLogger(__name__)
 
