@@ -19,11 +19,10 @@ from memwatch.core.linux.psi_trigger import PsiTrigger
 from memwatch.core.linux.wakeups import Wakeups
 from memwatch.core.processes.allocator_reports import AllocatorReports
 from memwatch.core.reading.identity import read_identity
-from memwatch.core.reading.sampler import Gatherer, Sampler
+from memwatch.core.reading.sampler import FIRST_SECONDS, Gatherer, Sampler
 from memwatch.core.runtime.heap import trim_heap
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.direct_reading import first_tick
 from memwatch.monitor.doctor.checks import check_collectors
 from memwatch.monitor.doctor.model import Verdict
 from memwatch.monitor.loop import Monitor
@@ -174,7 +173,8 @@ class Daemon:
             self.monitor.listeners.append(self.recorder.on_tick)
             self.recorder.start()
         self.monitor.listeners.append(self.target_check.on_tick)
-        snapshot = first_tick(self.sampler, self.monitor)
+        self.sampler.wait_for_first(FIRST_SECONDS)
+        snapshot = self.monitor.tick()
         if self.player is None:
             self.config.started(self.settings)
             log_collectors(snapshot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from memwatch.cli.errors import CommandError
-from memwatch.monitor.direct_reading import DirectReading
+from memwatch.core.reading.machine import DirectReading
 from memwatch.monitor.recording.file_format import RecordingError
 from memwatchd import wiring
 from memwatchd.settings.load import SettingsError, load

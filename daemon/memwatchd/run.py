@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 from memwatch.core.printable import printable
+from memwatch.core.reading.machine import read_machine
 from memwatch.core.runtime.small_limits import require_limits
 from memwatch.monitor.notify.manager import build_test_notification
 from memwatch.monitor.recording.file_format import RecordingError
@@ -65,7 +66,11 @@ def test_alert(settings: Settings) -> int:
             file=sys.stderr,
         )
         return EXIT_CONFIGURATION
-    notification, snapshot, failed = build_test_notification(), wiring.build_direct_reading(settings).read(), 0
+    notification, snapshot, failed = (
+        build_test_notification(),
+        read_machine(wiring.build_direct_reading(settings)),
+        0,
+    )
     sender = wiring.build_sender(settings, settings.web, snapshot.host)
     for channel in channels:
         answer = channel.send(notification.id, channel.body(notification, snapshot, sender))
@@ -80,7 +85,7 @@ def once(settings: Settings, as_json: bool) -> int:
     from memwatch.cli.output import paint_lines, stdout_depth, stdout_width
 
     try:
-        snapshot = wiring.build_direct_reading(settings).read()
+        snapshot = read_machine(wiring.build_direct_reading(settings))
     except RecordingError as error:
         print(f"memwatchd: {printable(str(error))}", file=sys.stderr)
         return EXIT_CONFIGURATION

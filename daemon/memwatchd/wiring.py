@@ -21,8 +21,8 @@ from memwatch.core.linux.key_owner import KnownOwners
 from memwatch.core.linux.pstore import find_crash_records
 from memwatch.core.options import InvalidValueError
 from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.machine import DirectReading, MachineReader
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.direct_reading import DirectReading
 from memwatch.monitor.history.disk.writer import HistoryWriter
 from memwatch.monitor.incidents.store import IncidentStore
 from memwatch.monitor.loop import Monitor
@@ -76,11 +76,17 @@ def list_enabled_collectors(settings: Settings, key_owners: KnownOwners | None =
 def build_direct_reading(settings: Settings) -> DirectReading:
     """Return a reading of the machine without a daemon. Raise RecordingError if a recording is unreadable."""
     player = open_player(settings, time.time())
-    reading = DirectReading(build_roots(settings), list_enabled_collectors(settings), build_rules(settings))
-    if player is None:
-        return reading
-    monitor = Monitor(player, player.clock, build_rules(settings, player), replay_identity(player))
-    return replace(reading, replay=monitor.tick)
+    rules = build_rules(settings, player)
+    replay = player and MachineReader(
+        player, player.clock, replay_identity(player), rules.pressure, rules.interval_seconds
+    )
+    return DirectReading(
+        build_roots(settings),
+        list_enabled_collectors(settings),
+        rules.pressure,
+        rules.interval_seconds,
+        replay.read if replay else None,
+    )
 
 
 def build_host(settings: Settings, key_owners: KnownOwners | None = None) -> Host:

@@ -249,3 +249,14 @@ def test_backends_come_from_the_daemon(spark: tuple[RunningDaemon, Simulator]) -
         "cpu",
         ["cpu", "cuda", "rocm", "metal", "opencl", "vulkan"],
     ]
+
+
+def test_reading_without_a_daemon_loads_no_part_of_the_loop() -> None:
+    program = (
+        "import json, sys, memwatch; memwatch.machine(); memwatch.memory_info(); print(json.dumps([*sys.modules]))"
+    )
+
+    loaded = run_json(program)
+
+    assert "memwatch.core.reading.machine" in loaded
+    assert [name for name in loaded if name.startswith("memwatch.monitor")] == []

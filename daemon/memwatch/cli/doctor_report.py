@@ -25,10 +25,10 @@ from memwatch.cli.http import RequestDeclinedError, ask
 from memwatch.cli.record import Recorded, record
 from memwatch.core.linux.files import Roots, read_once
 from memwatch.core.reading.identity import read_identity
+from memwatch.core.reading.machine import DirectReading
 from memwatch.core.runtime.file_remedies import remedy_to_write
 from memwatch.core.snapshot import UNKNOWN_BOOT
 from memwatch.core.units import size
-from memwatch.monitor.direct_reading import DirectReading
 from memwatch.monitor.doctor.versions import InstalledVersions, find_version, read_versions
 from memwatch.monitor.recording.file_format import RecordingFile
 from memwatch.monitor.recording.redact import Redactor

@@ -14,9 +14,9 @@ from memwatch.core.backends.finder import Finder
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import Host
 from memwatch.core.linux.files import Roots
+from memwatch.core.reading.machine import DirectReading, read_machine
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
-from memwatch.monitor.direct_reading import DirectReading
 from memwatch.monitor.doctor.examiner import Examiner
 from memwatch.monitor.render.json import backends_json, examination_json, fit_json, snapshot_json
 from memwatch.planning.answer import FitAnswer
@@ -49,7 +49,7 @@ def default_reading() -> DirectReading:
 
 
 def snapshot(reading: DirectReading | None = None) -> Json:
-    return snapshot_json((reading or load_reading()).read())
+    return snapshot_json(read_machine(reading or load_reading()))
 
 
 def snapshots(interval_seconds: float, reading: DirectReading | None = None) -> Iterator[Json]:
@@ -60,14 +60,14 @@ def snapshots(interval_seconds: float, reading: DirectReading | None = None) -> 
 
 
 def fit(answer: Callable[[Snapshot], FitAnswer]) -> Json:
-    return fit_json(answer(load_reading().read()))
+    return fit_json(answer(read_machine(load_reading())))
 
 
 def doctor(reading: DirectReading | None = None) -> Json:
     reading = reading or load_reading()
-    return examination_json(Examiner(reading.roots).examine(reading.read()))
+    return examination_json(Examiner(reading.roots).examine(read_machine(reading)))
 
 
 def backends() -> Json:
     reading = load_reading()
-    return backends_json(Finder(reading.roots).find(reading.read()))
+    return backends_json(Finder(reading.roots).find(read_machine(reading)))

@@ -40,6 +40,11 @@ class Moment(Struct, frozen=True):
     boottime: float
     wall: float
 
+    @classmethod
+    def of(cls, clock: Clock) -> Moment:
+        """Return the current time of all clocks."""
+        return cls(clock.monotonic(), clock.boottime(), clock.wall())
+
     @property
     def asleep_seconds(self) -> float:
         """Time in suspend since boot, to a tenth of a second; monotonic times do not include it."""

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 
-from memwatch.core.clock import SystemClock
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import Host
 from memwatch.core.linux.files import Roots
-from memwatch.core.reading.identity import Identity
-from memwatch.core.reading.sampler import Sampler
+from memwatch.core.reading import machine
+from memwatch.core.reading.machine import DirectReading, MachineReader
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
-from memwatch.monitor.loop import Monitor
-from memwatch.monitor.rules import MonitorRules
 
-FIRST_SECONDS = 2.0
 # Collectors without part in the memory of pools, limits and GPUs. Each has a thread, and some a helper process.
 NOT_NEEDED = frozenset(
     {
@@ -43,38 +38,27 @@ class LocalReader:
     """
 
     def __init__(self) -> None:
-        clock = SystemClock()
-        roots = Roots(*read_roots(os.environ))
-        self._sampler = Sampler(list_collectors(Host(roots), disabled=NOT_NEEDED), clock)
-        identity = Identity(socket.gethostname(), "unknown")
-        self._monitor = Monitor(self._sampler, clock, MonitorRules(), identity)
-        self._is_started = False
+        self._reader: MachineReader = _reading().open()
 
     def read(self) -> Snapshot:
         """Read the machine. The first reading waits up to two seconds for drivers."""
         with quiet:
-            if not self._is_started:
-                self._is_started = True
-                self._sampler.start()
-                self._sampler.wait_for_first(FIRST_SECONDS)
-            return self._monitor.tick()
+            return self._reader.read()
 
     def close(self) -> None:
         """End the threads and the helper process, and close all files."""
-        self._sampler.stop()
-        for runner in self._sampler.runners:
-            if not runner.entry.may_block:  # the others are closed by their threads
-                runner.close()
-        self._monitor.self_usage.close()
+        self._reader.close()
 
 
 def read_machine() -> Snapshot:
     """Read the machine once."""
-    reader = LocalReader()
-    try:
-        return reader.read()
-    finally:
-        reader.close()
+    with quiet:
+        return machine.read_machine(_reading())
+
+
+def _reading() -> DirectReading:
+    roots = Roots(*read_roots(os.environ))
+    return DirectReading(roots, list_collectors(Host(roots), disabled=NOT_NEEDED))
 
 
 class Quiet:

@@ -7,29 +7,23 @@ import math
 import threading
 from collections.abc import Callable, Collection, Mapping
 
-from msgspec.structs import replace
-
 from memwatch.core.clock import Clock, Moment
 from memwatch.core.config_state import ConfigState
 from memwatch.core.events import Event, EventLog
-from memwatch.core.findings import Findings
 from memwatch.core.linux.wakeups import Sleep, Wake
 from memwatch.core.model import Absent
 from memwatch.core.neighbour_status import NeighbourStatus
-from memwatch.core.pressure.inputs import collect_inputs, ram_used_ratio
-from memwatch.core.pressure.judge import JudgeState, judge
-from memwatch.core.pressure.oom_kills import OomKillCount, RamShortage, count_new_kills
+from memwatch.core.pressure.oom_kills import OomKillCount, RamShortage
 from memwatch.core.processes.allocator_reports import AllocatorReports
 from memwatch.core.processes.growth import GrowthTracker
-from memwatch.core.processes.unreturned import ReturnTracker
 from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.machine import Additions, SnapshotComposer
 from memwatch.core.reading.sampler import Gatherer
 from memwatch.core.reading.schedule import next_due, suspended_seconds, wall_jump_seconds
 from memwatch.core.reading.self_usage import SelfUsageReader
-from memwatch.core.reading.snapshot_fields import build_fields
 from memwatch.core.runtime.failure_log import FailureLog
 from memwatch.core.silences import Silence, in_force
-from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
+from memwatch.core.snapshot import Level, Snapshot
 from memwatch.monitor.alerts.rules import EVENT_KINDS, NEIGHBOUR_SILENT, AlertRules, evaluate_rules
 from memwatch.monitor.alerts.sources import collector_states
 from memwatch.monitor.alerts.state import AlertState, Key, Notification, new_notification_id, step
@@ -85,8 +79,7 @@ class Monitor:
         self.history_writer: HistoryWriter | None = None
         self.growth: GrowthTracker = GrowthTracker()
         self.incidents: IncidentObserver = IncidentObserver(self.events, self.growth)
-        self._returns = ReturnTracker()
-        self.self_usage: SelfUsageReader = self_usage or SelfUsageReader()
+        self.composer: SnapshotComposer = SnapshotComposer(identity, self_usage)
         self.between_scrapes: BetweenScrapes = BetweenScrapes()
         self.reports: AllocatorReports = reports or AllocatorReports()
         self.alert_states: Mapping[Key, AlertState] = {}
@@ -97,11 +90,8 @@ class Monitor:
         self.config: ConfigState = ConfigState()
         self._sampler = sampler
         self._clock = clock
-        self.identity = identity
         self._trigger = trigger
         self._speed = speed
-        self._judge_state = JudgeState()
-        self._oom_kills = OomKillCount()
         self._pacing = Pacing()
         self._interval = Interval()
         self._tick_selector = NotableTickSelector()
@@ -115,7 +105,6 @@ class Monitor:
         self._before: Moment | None = None
         self._last_failure = ""
         self._failure_log = FailureLog(clock.monotonic)
-        self._seq = 0
         self._history_rules = rules
         self._events_seen = 0
         self._pending_notifications: tuple[Notification, ...] = ()
@@ -131,6 +120,14 @@ class Monitor:
     def use_silences(self, silences: tuple[Silence, ...]) -> None:
         """Mute these alerts from now on. Thread-safe."""
         self.publisher.use_silences(silences, self.moment())
+
+    @property
+    def identity(self) -> Identity:
+        return self.composer.identity
+
+    @property
+    def self_usage(self) -> SelfUsageReader:
+        return self.composer.self_usage
 
     @property
     def simulated(self) -> bool:
@@ -181,26 +178,19 @@ class Monitor:
         resumed = self._notice_clocks(now)
         findings, statuses = self._sampler.gather()
         findings = self.incidents.without_ended(findings)
-        self._oom_kills, kills = count_new_kills(
-            self._oom_kills,
-            findings.kernel,
-            findings.kernel_log,
-            now.monotonic,
-            ram_used_ratio(findings.pools),
-            findings.cgroup_kills,
-            findings.cgroup_oom_kills_total,
+        reading = self.composer.compose(
+            now,
+            (findings, statuses),
+            rules.pressure,
+            rules.interval_seconds,
+            resumed,
+            self._additions(now, lag_seconds),
         )
-        self._pacing.is_waiting = self._oom_kills.owed > 0
-        claims = self.reports.current(now.monotonic)
-        evidence = collect_inputs(findings, now.monotonic, rules.pressure, resumed, kills, claims)
-        pressure, self._judge_state = judge(evidence, self._judge_state, rules.pressure)
-        live = pressure if self._speed is None else ()
+        snapshot, kills, returns = reading.snapshot, reading.kills, reading.returns
+        self._pacing.is_waiting = reading.awaits_kill
+        live = snapshot.pressure if self._speed is None else ()
         self._pacing.on_pressure(live, now.monotonic, rules.interval_seconds, rules.pressure)
         self._sampler.set_fast(self._pacing.is_restless)
-        snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
-        returns = self._returns.add(now.boottime, snapshot)
-        if returns.current:
-            snapshot = replace(snapshot, not_returned=returns.current)
         self._event_writer.on_tick(self.latest, snapshot, kills)
         self._event_writer.on_returns(snapshot, returns)
         ended = self.incidents.ended_pids | {kill.pid for kill in kills.named}
@@ -224,7 +214,7 @@ class Monitor:
 
     def moment(self) -> Moment:
         """Return the current time of all clocks."""
-        return Moment(self._clock.monotonic(), self._clock.boottime(), self._clock.wall())
+        return Moment.of(self._clock)
 
     @property
     def last_tick(self) -> Moment:
@@ -253,7 +243,7 @@ class Monitor:
             last = words.samples[-1].figures
             ratio = last.get(RAM_RATIO, Absent.NOT_AVAILABLE)
             shortage = RamShortage().with_reading(float("-inf"), ratio, None)
-            self._oom_kills = OomKillCount(_count(last.get(OOM_KILLS)), shortage=shortage)
+            self.composer.restart(OomKillCount(_count(last.get(OOM_KILLS)), shortage=shortage))
 
     def _restore_kills(self) -> Mapping[str, int]:
         """Return the last counts of kills by scope since this boot. Rows of earlier boots have negative times."""
@@ -297,7 +287,7 @@ class Monitor:
 
         Levels and forecasts start over as well: its first figures are no change from its last ones.
         """
-        self._judge_state, self._oom_kills = JudgeState(), OomKillCount()
+        self.composer.restart()
         self.incidents.restart()
         self.events.add(self._clock.wall(), "replay", "recording restarted")
 
@@ -382,39 +372,17 @@ class Monitor:
         self._before = now
         return bool(slept)
 
-    def _snapshot(
-        self,
-        now: Moment,
-        rules: MonitorRules,
-        findings: Findings,
-        statuses: tuple[CollectorStatus, ...],
-        pressure: tuple[Pressure, ...],
-        lag_seconds: float,
-    ) -> Snapshot:
-        self._seq += 1
-        fields = build_fields(findings, statuses)
-        return Snapshot(
-            seq=self._seq,
-            unix=now.wall,
-            monotonic=now.monotonic,
-            boot_id=self.identity.boot_id,
-            host=self.identity.host,
-            interval_seconds=rules.interval_seconds,
-            simulated=self.identity.simulated,
-            self_usage=self.self_usage.read(now.monotonic, lag_seconds),
-            pressure=pressure,
-            collectors=statuses,
-            claims=self.reports.current(now.monotonic),
-            neighbours=self.neighbours(self._notified_neighbours()),
-            **{**fields, "left_out": {**fields.get("left_out", {}), **self._left_out()}},
+    def _additions(self, now: Moment, lag_seconds: float) -> Additions:
+        return Additions(
+            lag_seconds,
+            self.reports.current(now.monotonic),
+            self.neighbours(self._notified_neighbours()),
+            {
+                "announced_kills": self.incidents.announced_left_out,
+                "incidents": self.incidents.left_out,
+                "machines_found": self.machines_left_out(),
+            },
         )
-
-    def _left_out(self) -> dict[str, int]:
-        return {
-            "announced_kills": self.incidents.announced_left_out,
-            "incidents": self.incidents.left_out,
-            "machines_found": self.machines_left_out(),
-        }
 
     def _record(self, now: Moment, snapshot: Snapshot) -> None:
         if self.rules is not self._history_rules:

@@ -87,6 +87,9 @@ class Player:
         """Close the recording."""
         self._frames = iter(())
 
+    def close(self) -> None:
+        self.stop()
+
     def moved_bytes(self) -> float:
         """Return infinity: future changes are unknown."""
         return inf

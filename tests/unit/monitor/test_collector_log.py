@@ -12,7 +12,6 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.files import SourceUnavailable
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.direct_reading import first_tick
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from memwatchd.daemon import log_collectors
@@ -35,7 +34,7 @@ def test_collectors_that_do_not_apply_share_one_line(caplog: pytest.LogCaptureFi
     monitor = Monitor(sampler, clock, MonitorRules(), Identity("host", "boot"))
     caplog.set_level(logging.INFO)
 
-    log_collectors(first_tick(sampler, monitor))
+    log_collectors(monitor.tick())
     at_start = [record.message for record in caplog.records if record.name != "memwatch.monitor.transitions"]
     collectors[0].error = SourceUnavailable("/proc/meminfo: gone")
     clock.now += 10.0

@@ -25,6 +25,8 @@ log: logging.Logger = logging.getLogger(__name__)
 # Ticks come some milliseconds early or late: a collector due within this time runs now. Fast ticks are 0.1 s
 # apart.
 EARLY_SECONDS = 0.05
+# Deadline of the first runs of collectors that may block. NVML opens in 0.1 to 1 s, or hangs.
+FIRST_SECONDS = 2.0
 # They count what the kernel reports by an event: OOM kills and errors of drivers.
 EVENT_COLLECTORS = frozenset({"kmsg", "vmstat", "cgroup"})
 # It finds the cgroup of a kill that was counted.
@@ -55,6 +57,8 @@ class Gatherer(Protocol):
     def release(self, seconds: float) -> list[str]: ...
 
     def stop(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Sampler:
@@ -209,7 +213,11 @@ class Sampler:
         return [runner.watch for runner in self._quick if runner.watch is not None]
 
     def wait_for_first(self, seconds: float) -> None:
-        """Wait until every collector that may block has run once, at most `seconds`."""
+        """Wait until every collector that may block has run once, at most `seconds`.
+
+        Before the drivers have reported their GPUs, MemTotal may contain memory that is not System RAM, and device
+        ids may still change. So no client may get an earlier snapshot.
+        """
         until = time.monotonic() + seconds
         while time.monotonic() < until and any(runner.result.state == "starting" for runner in self._slow):
             time.sleep(0.005)
@@ -224,6 +232,12 @@ class Sampler:
         for thread in self._threads.values():
             if thread.is_alive():
                 thread.join(timeout=0.5)
+
+    def close(self) -> None:
+        """Stop, and close the files of the collectors without a thread. Call from the thread that ticks."""
+        self.stop()
+        for runner in self._quick:
+            runner.close()
 
     def _is_served(self, runner: CollectorRunner) -> bool:
         return not self._stop.is_set() and not runner.is_abandoned

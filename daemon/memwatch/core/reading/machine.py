@@ -1,0 +1,181 @@
+"""A reading of a machine: collect, count kills, judge, compose a snapshot. The loop composes its ticks here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.core.allocators import AllocatorReport
+from memwatch.core.clock import Clock, Moment, SystemClock
+from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.findings import Findings
+from memwatch.core.linux.files import Roots
+from memwatch.core.neighbour_status import NeighbourStatus
+from memwatch.core.pressure.inputs import collect_inputs, ram_used_ratio
+from memwatch.core.pressure.judge import JudgeState, judge
+from memwatch.core.pressure.oom_kills import NewKills, OomKillCount, count_new_kills
+from memwatch.core.pressure.rules import PressureRules
+from memwatch.core.processes.unreturned import ReturnChanges, ReturnTracker
+from memwatch.core.reading.identity import Identity, read_identity
+from memwatch.core.reading.sampler import FIRST_SECONDS, Gatherer, Sampler
+from memwatch.core.reading.schedule import Pace, next_pace, suspended_seconds
+from memwatch.core.reading.self_usage import SelfUsageReader
+from memwatch.core.reading.snapshot_fields import build_fields
+from memwatch.core.snapshot import CollectorStatus, Snapshot
+
+
+class Additions(Struct, frozen=True):
+    """What a running daemon adds to a snapshot. A reading without a daemon has none of it.
+
+    `lag_seconds`: lateness of the tick; `left_out`: entries beyond the maximum of lists that no collector has.
+    """
+
+    lag_seconds: float = 0.0
+    claims: tuple[AllocatorReport, ...] = ()
+    neighbours: tuple[NeighbourStatus, ...] = ()
+    left_out: Mapping[str, int] = {}
+
+
+NOTHING_ADDED = Additions()
+
+
+class Reading(Struct, frozen=True):
+    """A snapshot, the OOM kills since the reading before, and memory that was or was not returned.
+
+    `awaits_kill`: a kill was counted, and its scope comes soon.
+    """
+
+    snapshot: Snapshot
+    kills: NewKills
+    awaits_kill: bool
+    returns: ReturnChanges
+
+
+class SnapshotComposer:
+    """Composes snapshots, with the state of the readings before: levels, forecasts, OOM kills, memory of ended
+    processes. Not thread-safe."""
+
+    def __init__(self, identity: Identity, self_usage: SelfUsageReader | None = None) -> None:
+        self.identity: Identity = identity
+        self.self_usage: SelfUsageReader = self_usage or SelfUsageReader()
+        self._judge_state, self._oom_kills = JudgeState(), OomKillCount()
+        self._returns = ReturnTracker()
+        self._seq = 0
+
+    def restart(self, kills: OomKillCount | None = None) -> None:
+        """Begin levels and forecasts again. `kills`: those counted before."""
+        self._judge_state, self._oom_kills = JudgeState(), kills or OomKillCount()
+
+    def compose(
+        self,
+        now: Moment,
+        found: tuple[Findings, tuple[CollectorStatus, ...]],
+        rules: PressureRules,
+        interval_seconds: float,
+        resumed: bool,
+        additions: Additions = NOTHING_ADDED,
+    ) -> Reading:
+        """Return the snapshot of what was found. `resumed`: the machine was suspended since the reading before."""
+        findings, statuses = found
+        self._oom_kills, kills = count_new_kills(
+            self._oom_kills,
+            findings.kernel,
+            findings.kernel_log,
+            now.monotonic,
+            ram_used_ratio(findings.pools),
+            findings.cgroup_kills,
+            findings.cgroup_oom_kills_total,
+        )
+        evidence = collect_inputs(findings, now.monotonic, rules, resumed, kills, additions.claims)
+        pressure, self._judge_state = judge(evidence, self._judge_state, rules)
+        self._seq += 1
+        fields = build_fields(findings, statuses)
+        fields["left_out"] = {**fields.get("left_out", {}), **additions.left_out}
+        snapshot = Snapshot(
+            seq=self._seq,
+            unix=now.wall,
+            monotonic=now.monotonic,
+            boot_id=self.identity.boot_id,
+            host=self.identity.host,
+            interval_seconds=interval_seconds,
+            simulated=self.identity.simulated,
+            self_usage=self.self_usage.read(now.monotonic, additions.lag_seconds),
+            pressure=pressure,
+            collectors=statuses,
+            claims=additions.claims,
+            neighbours=additions.neighbours,
+            **fields,
+        )
+        returns = self._returns.add(now.boottime, snapshot)
+        if returns.current:
+            snapshot = replace(snapshot, not_returned=returns.current)
+        return Reading(snapshot, kills, self._oom_kills.owed > 0, returns)
+
+
+class MachineReader:
+    """Reader of a machine without a daemon. Its collectors stay open between readings. Not thread-safe."""
+
+    def __init__(
+        self,
+        sampler: Gatherer,
+        clock: Clock,
+        identity: Identity,
+        rules: PressureRules,
+        interval_seconds: float,
+    ) -> None:
+        self._sampler, self._clock = sampler, clock
+        self._composer = SnapshotComposer(identity)
+        self._rules, self._interval_seconds = rules, interval_seconds
+        self._before: Moment | None = None
+        self._pace = Pace()
+
+    def read(self) -> Snapshot:
+        """Read the machine. The first reading starts the collectors and waits for drivers, up to FIRST_SECONDS."""
+        if self._before is None:
+            self._sampler.start()
+            self._sampler.wait_for_first(FIRST_SECONDS)
+        now = Moment.of(self._clock)
+        resumed = self._before is not None and bool(suspended_seconds(self._before, now))
+        self._before = now
+        found = self._sampler.gather()
+        snapshot = self._composer.compose(now, found, self._rules, self._interval_seconds, resumed).snapshot
+        self._pace = next_pace(self._pace, snapshot.pressure, now.monotonic)
+        self._sampler.set_fast(self._pace.fast)
+        return snapshot
+
+    def close(self) -> None:
+        """End the threads and helper processes, and close all files."""
+        self._sampler.close()
+        self._composer.self_usage.close()
+
+
+class DirectReading(Struct, frozen=True):
+    """Collectors and rules for reading a machine. `replay` returns a snapshot of a recording instead."""
+
+    roots: Roots
+    collectors: Sequence[CollectorEntry]
+    rules: PressureRules = PressureRules()
+    interval_seconds: float = 1.0
+    replay: Callable[[], Snapshot] | None = None
+
+    def open(self) -> MachineReader:
+        clock = SystemClock()
+        sampler = Sampler(self.collectors, clock)
+        return MachineReader(sampler, clock, read_identity(self.roots), self.rules, self.interval_seconds)
+
+    def snapshots(self) -> Generator[Snapshot, None, None]:
+        """Yield a snapshot on each call of `next`. The collectors stay open in between."""
+        with closing(self.open()) as reader:
+            while True:
+                yield reader.read()
+
+
+def read_machine(reading: DirectReading) -> Snapshot:
+    """Read a machine once, and close its collectors."""
+    if reading.replay is not None:
+        return reading.replay()
+    with closing(reading.open()) as reader:
+        return reader.read()
