@@ -52,7 +52,7 @@ def answers(roots: Roots) -> Answers:
     """Return what each collector and the report say of a machine."""
     options = (ScanOptions(command_lines=True),)
     host = Host(roots, options, "linux", 4096, size_model=ServedModels().size)
-    kinds = [kind for kind in COLLECTORS if kind.supports("linux") and kind.name not in OF_THIS_MACHINE]
+    kinds = [one.load() for one in COLLECTORS if one.supports("linux") and one.name not in OF_THIS_MACHINE]
     found = {kind.name: answer(kind, host) for kind in kinds}
     evidence = EvidenceReader(roots, TextRedactor(Redactor((), {PID: 7}, 1001))).read([PID])
     return found | {"report": repr(evidence)}

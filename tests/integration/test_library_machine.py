@@ -15,6 +15,7 @@ from memwatch.core.model import Absent
 from memwatch.library.backend_selection import NoBackendError, select
 from memwatch.library.daemon_client import Daemon
 from memwatch.library.host import Ram
+from memwatch.library.local_reading import NOT_NEEDED
 from memwatch.library.machine import MachineCache, from_daemon, with_current_ram
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
@@ -251,7 +252,7 @@ def test_backends_come_from_the_daemon(spark: tuple[RunningDaemon, Simulator]) -
     ]
 
 
-def test_reading_without_a_daemon_loads_no_part_of_the_loop() -> None:
+def test_reading_without_a_daemon_loads_no_loop_and_no_collector_in_vain() -> None:
     program = (
         "import json, sys, memwatch; memwatch.machine(); memwatch.memory_info(); print(json.dumps([*sys.modules]))"
     )
@@ -260,3 +261,5 @@ def test_reading_without_a_daemon_loads_no_part_of_the_loop() -> None:
 
     assert "memwatch.core.reading.machine" in loaded
     assert [name for name in loaded if name.startswith("memwatch.monitor")] == []
+    assert "memwatch.core.collectors.meminfo" in loaded
+    assert {f"memwatch.core.collectors.{name}" for name in NOT_NEEDED}.isdisjoint(loaded)

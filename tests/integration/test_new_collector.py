@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from memwatch.core.collectors import COLLECTORS
+from memwatch.core.collectors import load_collectors
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.findings import Findings
 from scripts.shipped_configuration import SHIPPED, with_collectors
@@ -15,13 +15,15 @@ from support.daemon_process import clean_environment, running_daemon
 # Runs the daemon with a collector added to `memwatch.core.collectors`. The first argument is the command.
 WITH_MAGIC = """
 import sys
+from types import SimpleNamespace
 from memwatch.core import collectors
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.findings import Findings
 class Magic(BaseCollector):
     name = "magic"
     collect = lambda self: Findings()
-collectors.COLLECTORS = (*collectors.COLLECTORS, Magic)
+sys.modules["memwatch.core.collectors.magic"] = SimpleNamespace(Collector=Magic)
+collectors.COLLECTORS = (*collectors.COLLECTORS, collectors.Listed("magic"))
 from memwatchd.cli import main
 sys.exit(main(sys.argv[2:]))
 """
@@ -82,7 +84,7 @@ def test_section_of_an_unknown_collector_is_refused(tmp_path: Path) -> None:
 
 
 def test_new_collector_gets_a_section_in_the_configuration_file() -> None:
-    text = with_collectors(SHIPPED.read_text(), (*COLLECTORS, Magic))
+    text = with_collectors(SHIPPED.read_text(), (*load_collectors(), Magic))
 
     assert "\n\n[collectors.magic]\n#enabled = true\n\n\n" in text
     assert text.index("[collectors.drm]") < text.index("[collectors.magic]") < text.index("[labels]")

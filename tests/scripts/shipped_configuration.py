@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from memwatch.core.collectors import COLLECTORS
+from memwatch.core.collectors import load_collectors
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.options import Accepts, Doc
 from memwatchd.settings.diff import setting_text
@@ -17,12 +17,12 @@ BETWEEN_SECTIONS = "\n\n\n"
 WIDTH = 116
 
 
-def with_collectors(text: str, kinds: Iterable[type[BaseCollector]] = COLLECTORS) -> str:
+def with_collectors(text: str, kinds: Iterable[type[BaseCollector]] | None = None) -> str:
     """Return the text with one section for each of these collectors. The comment above them all is kept."""
     parts = text.split(BETWEEN_SECTIONS)
     (number,) = (number for number, part in enumerate(parts) if "[collectors." in part)
     introduction = parts[number].partition("\n\n")[0]
-    parts[number] = "\n\n".join([introduction, *map(section_text, kinds)])
+    parts[number] = "\n\n".join([introduction, *map(section_text, load_collectors() if kinds is None else kinds)])
     return BETWEEN_SECTIONS.join(parts)
 
 

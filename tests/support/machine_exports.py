@@ -71,7 +71,6 @@ class RecordedTegrastats(BaseCollector):
     """The tegrastats collector with a recorded line of the program."""
 
     name = TegrastatsCollector.name
-    sole_fields = TegrastatsCollector.sole_fields
 
     def __init__(self, line: bytes) -> None:
         super().__init__(Roots())

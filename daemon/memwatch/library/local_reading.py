@@ -19,6 +19,9 @@ NOT_NEEDED = frozenset(
     {
         "processes",
         "kmsg",
+        "journal",
+        "containers",
+        "cgroup_kills",
         "cgroup_pressure",
         "kubernetes",
         "tegrastats",

@@ -107,11 +107,11 @@ class MachineCache:
             return found
 
     def _read_here(self) -> Machine:
-        with importing:
-            from memwatch.library.local_reading import LocalReader
-
         if self._reader is None:
-            self._reader = LocalReader()
+            with importing:  # the reader loads its collectors
+                from memwatch.library.local_reading import LocalReader
+
+                self._reader = LocalReader()
         return from_snapshot(self._reader.read())
 
     def _follow(self) -> None:

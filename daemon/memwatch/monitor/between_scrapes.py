@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from memwatch.core.collectors import COLLECTORS
+from memwatch.core.collectors import load_collectors
 from memwatch.core.model import Absent
 from memwatch.core.pressure.oom_kills import SCOPES, NewKills
 from memwatch.core.runtime.histogram import Histogram
@@ -18,7 +18,7 @@ MAX_GONE_TARGETS = 200
 TICK_BOUNDS = (0.001, 0.01, 0.1, 1.0)
 RUN_BOUNDS = (0.01, 0.1, 1.0)
 # Collectors with a thread. The others run inside the tick, and its duration includes them.
-WITH_THREAD = frozenset(kind.name for kind in COLLECTORS if kind.may_block)
+WITH_THREAD = frozenset(kind.name for kind in load_collectors() if kind.may_block)
 
 
 class Second:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, cast
 from msgspec import defstruct, field
 from msgspec.structs import astuple, replace
 
-from memwatch.core.collectors import COLLECTORS
+from memwatch.core.collectors import load_collectors
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.model import Thresholds
 from memwatch.core.options import (
@@ -224,7 +224,7 @@ class Sections(Section, frozen=True, kw_only=True):
     pressure: Annotated[Pressure, ON_RELOAD] = Pressure()
     processes: Processes = Processes()
     alerts: Annotated[Alerts, ON_RELOAD] = alerts_section(CHANNELS)
-    collectors: Annotated[Collectors, AT_START] = collectors_section(COLLECTORS)
+    collectors: Annotated[Collectors, AT_START] = collectors_section(load_collectors())
     engines: Annotated[EngineServers, AT_START] = ()
     neighbours: Annotated[
         tuple[NeighbourSection, ...],

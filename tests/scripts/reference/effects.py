@@ -126,12 +126,12 @@ KERNEL = frozenset(
 
 def device_rows() -> Iterator[tuple[str, ...]]:
     """Yield collector, source and effects. Raises `ValueError` for a collector that is not described."""
-    names = {kind.name for kind in COLLECTORS}
+    names = {one.name for one in COLLECTORS}
     if differing := names ^ (DEVICES.keys() | KERNEL):
         raise ValueError(f"describe what {', '.join(sorted(differing))} does to a sleeping device")
     for name, (source, suspended, idle) in DEVICES.items():
         yield code(name), source, suspended, idle
-    others = codes(kind.name for kind in COLLECTORS if kind.name in KERNEL)
+    others = codes(one.name for one in COLLECTORS if one.name in KERNEL)
     yield others, "no device", "None.", "None."
 
 

@@ -4,86 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import partial
+from importlib import import_module
+from typing import Literal
 
-from memwatch.core.collectors import (
-    amd_cli,
-    amdgpu,
-    amdgpu_sensors,
-    amdsmi,
-    apple,
-    buddyinfo,
-    cgroup,
-    cgroup_kills,
-    cgroup_pressure,
-    containers,
-    dmem,
-    drm,
-    engines,
-    hwmon,
-    journal,
-    kmsg,
-    kubernetes,
-    machine,
-    meminfo,
-    numa,
-    nvmap,
-    nvml,
-    processes,
-    psi,
-    psutil_host,
-    psutil_processes,
-    tegra,
-    tegrastats,
-    vmstat,
-    zram,
-)
+from msgspec import Struct
+
 from memwatch.core.collectors.base import BaseCollector, CollectorEntry, Host
 from memwatch.core.linux.files import Roots
 
+
+class Listed(Struct, frozen=True):
+    """A collector: the module of its name, the snapshot fields that no other collector fills, and its systems.
+
+    A daemon loads all modules at its start. The library loads those that it needs.
+    """
+
+    name: str
+    sole_fields: tuple[str, ...] = ()
+    system: Literal["linux", "darwin", "not linux"] = "linux"
+
+    def supports(self, platform: str) -> bool:
+        return platform != "linux" if self.system == "not linux" else platform == self.system
+
+    def load(self) -> type[BaseCollector]:
+        kind: type[BaseCollector] = import_module(f"{__name__}.{self.name}").Collector
+        return kind
+
+
 # In the order in which they run. Settings, the configuration file and the metrics are derived from this tuple.
-COLLECTORS: tuple[type[BaseCollector], ...] = (
-    meminfo.Collector,
-    psi.Collector,
-    vmstat.Collector,
-    kmsg.Collector,
-    journal.Collector,
-    buddyinfo.Collector,
-    numa.Collector,
-    zram.Collector,
-    cgroup.Collector,
-    containers.Collector,
-    kubernetes.Collector,
-    cgroup_pressure.Collector,
-    cgroup_kills.Collector,
-    dmem.Collector,
-    machine.Collector,
-    tegra.Collector,
-    nvmap.Collector,
-    tegrastats.Collector,
-    nvml.Collector,
-    amdgpu.Collector,
-    amdgpu_sensors.Collector,
-    amdsmi.Collector,
-    amd_cli.Collector,
-    drm.Collector,
-    hwmon.Collector,
-    processes.Collector,
-    engines.Collector,
-    psutil_host.Collector,
-    psutil_processes.Collector,
-    apple.Collector,
+COLLECTORS: tuple[Listed, ...] = (
+    Listed("meminfo"),
+    Listed("psi", ("psi",)),
+    Listed("vmstat"),
+    Listed("kmsg", ("kernel_log",)),
+    Listed("journal"),
+    Listed("buddyinfo"),
+    Listed("numa"),
+    Listed("zram", ("zram",)),
+    Listed("cgroup"),
+    Listed("containers"),
+    Listed("kubernetes"),
+    Listed("cgroup_pressure", ("cgroup_pressure",)),
+    Listed("cgroup_kills"),
+    Listed("dmem"),
+    Listed("machine"),
+    Listed("tegra"),
+    Listed("nvmap"),
+    Listed("tegrastats", ("tegrastats",)),
+    Listed("nvml"),
+    Listed("amdgpu"),
+    Listed("amdgpu_sensors"),
+    Listed("amdsmi"),
+    Listed("amd_cli"),
+    Listed("drm"),
+    Listed("hwmon"),
+    Listed("processes"),
+    Listed("engines", ("engines",)),
+    Listed("psutil_host", system="not linux"),
+    Listed("psutil_processes", system="not linux"),
+    Listed("apple", system="darwin"),
 )
 
 
+def load_collectors() -> list[type[BaseCollector]]:
+    """Load the modules of all collectors."""
+    return [listed.load() for listed in COLLECTORS]
+
+
 def list_collectors(host: Host, disabled: Collection[str] = ()) -> list[CollectorEntry]:
-    """Return the entries of this platform's collectors, without the disabled ones.
+    """Return the entries of this platform's collectors, without the disabled ones, whose modules are not loaded.
 
     One that is off by default is included only if the options of the host enable it.
     """
+    wanted = [one for one in COLLECTORS if one.supports(host.platform) and one.name not in disabled]
     return [
         CollectorEntry(kind.name, partial(kind.create, host), kind.may_block, sign_paths(host.roots, kind.signs))
-        for kind in COLLECTORS
-        if kind.supports(host.platform) and kind.name not in disabled and is_enabled(kind, host)
+        for kind in [one.load() for one in wanted]
+        if is_enabled(kind, host)
     ]
 
 

@@ -59,10 +59,6 @@ class Collector(BaseCollector):
         self._metal_asked_at: float | None = None
 
     @classmethod
-    def supports(cls, platform: str) -> bool:
-        return platform == "darwin"
-
-    @classmethod
     def create(cls, _host: Host) -> Collector:
         return cls()
 

@@ -69,8 +69,7 @@ class BaseCollector:
     `name` identifies it in metrics, on pages and in the configuration. `period_seconds` is the time between two
     calls of `collect`; 0 means every tick. `may_block` is true for a collector whose reads can wait for a process
     or a driver: it gets its own thread and never delays a tick. `options` is the type of its section in the
-    configuration, and `about` the comment above it. `sole_fields` are the snapshot fields that no other collector
-    fills.
+    configuration, and `about` the comment above it.
 
     `signs` are paths below proc, sys or dev that appear together with the source. Of one that ends in `/`, the
     names in that folder count. A change makes a collector without a source try again soon.
@@ -87,15 +86,10 @@ class BaseCollector:
     may_block: bool = False
     options: type[SwitchableOptions] = SwitchableOptions
     about: ClassVar[str] = ""
-    sole_fields: tuple[str, ...] = ()
     signs: tuple[str, ...] = ()
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
-
-    @classmethod
-    def supports(cls, platform: str) -> bool:
-        return platform == "linux"
 
     @classmethod
     def create(cls, host: Host) -> Collector:

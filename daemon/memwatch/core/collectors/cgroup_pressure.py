@@ -60,7 +60,6 @@ class Collector(BaseCollector):
     name = "cgroup_pressure"
     may_block = True
     about = "Finds the cgroup that stalls on memory while the machine has enough. Searches only then."
-    sole_fields: tuple[str, ...] = ("cgroup_pressure",)
 
     def __init__(self, roots: Roots, clock: Callable[[], float] = time.monotonic) -> None:
         self.period_seconds: float = CALM_SECONDS

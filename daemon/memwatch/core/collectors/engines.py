@@ -92,7 +92,6 @@ class Collector(BaseCollector):
     may_block = True
     options: type[Options] = Options
     about = "Model servers, and the memory that their weights and their KV cache take."
-    sole_fields: tuple[str, ...] = ("engines",)
 
     def __init__(
         self,

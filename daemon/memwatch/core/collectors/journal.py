@@ -50,7 +50,6 @@ class Collector(BaseCollector):
         "Kills by systemd-oomd, earlyoom, nohang, kubelet and container runtimes, from journalctl --follow. "
         "Needs root or the group systemd-journal."
     )
-    sole_fields: tuple[str, ...] = ()
 
     def __init__(self, roots: Roots, path: str = AUTO, search_path: str | None = None) -> None:
         """`search_path`: search path for the program, PATH by default."""

@@ -38,7 +38,6 @@ class Collector(BaseCollector):
         "The kernel log: OOM kills and errors of GPU drivers. "
         "Needs root or CAP_SYSLOG where kernel.dmesg_restrict is 1."
     )
-    sole_fields: tuple[str, ...] = ("kernel_log",)
     event_mask: int = select.POLLIN
 
     def __init__(self, roots: Roots, wall_clock: Callable[[], float] = time.time) -> None:

@@ -32,7 +32,6 @@ class Collector(BaseCollector):
     name = "psi"
     period_seconds: float = 0.0
     may_block = False
-    sole_fields: tuple[str, ...] = ("psi",)
 
     def __init__(self, roots: Roots) -> None:
         # A kernel booted with psi=0 has the file, but reading it fails (EOPNOTSUPP).

@@ -44,10 +44,6 @@ class Collector(BaseCollector):
         self._label = label
 
     @classmethod
-    def supports(cls, platform: str) -> bool:
-        return platform != "linux"
-
-    @classmethod
     def create(cls, host: Host) -> Collector:
         # Apple's chips have one memory for CPU and GPU; this is Apple's name for it.
         unified = (host.platform, machine()) == ("darwin", "arm64")

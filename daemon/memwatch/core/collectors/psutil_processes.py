@@ -60,10 +60,6 @@ class Collector(BaseCollector):
         self.period_seconds = period_seconds
 
     @classmethod
-    def supports(cls, platform: str) -> bool:
-        return platform != "linux"
-
-    @classmethod
     def create(cls, host: Host) -> Collector:
         scan = host.options_for(ScanOptions)
         return cls(scan.top, scan.period_seconds)

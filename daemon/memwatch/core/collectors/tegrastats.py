@@ -80,7 +80,6 @@ class Collector(BaseCollector):
     name = "tegrastats"
     may_block = True
     options: type[Options] = Options
-    sole_fields: tuple[str, ...] = ("tegrastats",)
 
     def __init__(
         self,

@@ -55,7 +55,6 @@ class Collector(BaseCollector):
     name = "zram"
     period_seconds: float = 10.0
     may_block = False
-    sole_fields: tuple[str, ...] = ("zram",)
 
     def __init__(self, roots: Roots) -> None:
         self._folder = roots.sysfs / "block"

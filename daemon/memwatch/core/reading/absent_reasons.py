@@ -9,7 +9,7 @@ from memwatch.core.linux.files import NOT_PERMITTED
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import CollectorStatus
 
-COLLECTOR_OF: Mapping[str, str] = {field: kind.name for kind in COLLECTORS for field in kind.sole_fields}
+COLLECTOR_OF: Mapping[str, str] = {field: one.name for one in COLLECTORS for field in one.sole_fields}
 # The collector of other systems than Linux; those above do not run there.
 NOT_LINUX = "psutil_host"
 
