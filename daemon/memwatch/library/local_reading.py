@@ -41,7 +41,7 @@ class LocalReader:
     """
 
     def __init__(self) -> None:
-        self._reader: MachineReader = _reading().open()
+        self._reader: MachineReader = _reading().create_reader()
 
     def read(self) -> Snapshot:
         """Read the machine. The first reading waits up to two seconds for drivers."""

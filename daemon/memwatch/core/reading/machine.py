@@ -28,7 +28,7 @@ from memwatch.core.snapshot import CollectorStatus, Snapshot
 
 
 class Additions(Struct, frozen=True):
-    """What a running daemon adds to a snapshot. A reading without a daemon has none of it.
+    """Additions of a running daemon to a snapshot. A reading without a daemon has none of it.
 
     `lag_seconds`: lateness of the tick; `left_out`: entries beyond the maximum of lists that no collector has.
     """
@@ -161,14 +161,14 @@ class DirectReading(Struct, frozen=True):
     interval_seconds: float = 1.0
     replay: Callable[[], Snapshot] | None = None
 
-    def open(self) -> MachineReader:
+    def create_reader(self) -> MachineReader:
         clock = SystemClock()
         sampler = Sampler(self.collectors, clock)
         return MachineReader(sampler, clock, read_identity(self.roots), self.rules, self.interval_seconds)
 
     def snapshots(self) -> Generator[Snapshot, None, None]:
         """Yield a snapshot on each call of `next`. The collectors stay open in between."""
-        with closing(self.open()) as reader:
+        with closing(self.create_reader()) as reader:
             while True:
                 yield reader.read()
 
@@ -177,5 +177,5 @@ def read_machine(reading: DirectReading) -> Snapshot:
     """Read a machine once, and close its collectors."""
     if reading.replay is not None:
         return reading.replay()
-    with closing(reading.open()) as reader:
+    with closing(reading.create_reader()) as reader:
         return reader.read()
