@@ -286,8 +286,8 @@ def test_equivalent_changes_do_not_count() -> None:
         "that make a difference."
     )
     assert list(list_survivors(MADE, RESULTS, known))[2:] == [
-        "| `monitor/pressure/a.py` | `f`: `a \\| 2` → `b` | equivalent | the same value |",
-        "| `monitor/pressure/a.py` | `f`: `a \\| 0` → `b` | open | not looked at yet |",
+        "| `core/pressure/a.py` | `f`: `a \\| 2` → `b` | equivalent | the same value |",
+        "| `core/pressure/a.py` | `f`: `a \\| 0` → `b` | open | not looked at yet |",
     ]
 
 
