@@ -6,20 +6,15 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
+import memwatch_web
 from memwatch.core.model import Absent
-from memwatch_web.api import schema as contract
-from memwatch_web.api import schema_alerts as contract_alerts
-from memwatch_web.api import schema_history as contract_past
-from memwatch_web.api import schema_inquiries as contract_inquiries
-from memwatch_web.api import schema_owners as contract_who
+from support.api_schema import check_answer
 from support.daemon_process import RunningDaemon, get, running_daemon
 
 
@@ -30,20 +25,20 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         yield running
 
 
-PARTS: dict[str, Any] = {
-    "snapshot": contract.Snapshot,
-    "pools": list[contract.Pool],
-    "shares": list[contract.Share],
-    "devices": list[contract.Device],
-    "processes": list[contract.Process],
-    "pressure": list[contract.Pressure],
-    "collectors": list[contract.Collector],
-    "alerts": list[contract_alerts.Alert],
-    "events": list[contract.Event],
-    "backends": contract_inquiries.Backends,
-    "history": contract_past.History,
-    "owners": contract_who.Owners,
-    "growth": contract_who.Growth,
+PARTS = {
+    "snapshot": "Snapshot",
+    "pools": "Pool[]",
+    "shares": "Share[]",
+    "devices": "Device[]",
+    "processes": "Process[]",
+    "pressure": "Pressure[]",
+    "collectors": "Collector[]",
+    "alerts": "Alert[]",
+    "events": "Event[]",
+    "backends": "Backends",
+    "history": "History",
+    "owners": "Owners",
+    "growth": "Growth",
 }
 
 
@@ -54,7 +49,7 @@ def test_every_endpoint_matches_its_schema(daemon: RunningDaemon, part: str) -> 
 
     assert answer.status == 200
     assert answer.headers["content-type"] == "application/json"
-    TypeAdapter(PARTS[part]).validate_json(answer.body, strict=True)
+    check_answer(answer.body, PARTS[part])
 
 
 def test_endpoints_match_the_snapshot(daemon: RunningDaemon) -> None:
@@ -243,7 +238,8 @@ def test_every_page_is_html(daemon: RunningDaemon) -> None:
 
 def test_static_files_have_etags(daemon: RunningDaemon) -> None:
     """Browsers revalidate a file and get 304 while it is unchanged."""
-    root = Path(contract.__file__).parent / "static"
+    root = Path(memwatch_web.__file__).parent / "static"
+    assert (root / "app.css").exists()
     for path in sorted(root.rglob("*")):
         if path.is_file():
             name = path.relative_to(root).as_posix()

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
-from memwatch_web.api import schema_inquiries as contract_inquiries
 from scripts.golden import roots_arguments
 from simulators import opencl_binding, sample_nvml
 from simulators.nvml_machine import Simulator
 from simulators.opencl_binding import binding, times_imported
+from support.api_schema import check_answer
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, quiet_machine, running_daemon
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch
@@ -37,7 +36,7 @@ def test_backends_of_this_machine_match_the_contract(tmp_path: Path) -> None:
         ram = daemon.snapshot()["pools"][0]
         again = daemon.get("/api/v1/backends").json
 
-    TypeAdapter(contract_inquiries.Backends).validate_json(answer.body, strict=True)
+    check_answer(answer.body, "Backends")
     (cpu,) = backend(answer.json, "cpu")["devices"]
     opencl = backend(answer.json, "opencl")
     assert cpu["size_bytes"] == ram["size_bytes"]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from pydantic import TypeAdapter
 
 from memwatch.core.collectors.kmsg import explain_denial
 from memwatch.core.linux.capabilities import parse_effective
@@ -22,8 +21,8 @@ from memwatch.monitor.doctor.examiner import Examiner
 from memwatch.monitor.doctor.known_issues import find_known_issues
 from memwatch.monitor.doctor.model import Check, Examination, Verdict
 from memwatch.monitor.doctor.versions import InstalledVersions, find_version, parse_numbers, read_versions
-from memwatch_web.api import schema_inquiries as contract_inquiries
 from scripts.golden import host_of
+from support.api_schema import check_answer
 from support.client_process import memwatch
 from support.daemon_process import running_daemon
 from support.paths import MACHINES
@@ -215,7 +214,7 @@ def run_doctor(name: str, tmp_path: Path, *roots: str) -> tuple[Any, str, int]:
         daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
         answer = daemon.get("/api/v1/doctor")
         printed = memwatch("--url", daemon.url, "doctor")
-    TypeAdapter(contract_inquiries.Examination).validate_json(answer.body, strict=True)
+    check_answer(answer.body, "Examination")
     return answer.json, printed.stdout, printed.returncode
 
 

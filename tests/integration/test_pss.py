@@ -9,13 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 from msgspec.structs import replace
-from pydantic import TypeAdapter
 
 from memwatch.core.linux.files import ParseError, Roots
 from memwatch.core.model import Absent, Process
 from memwatch.core.processes.pss import PssError, PssReader, parse_rollup
-from memwatch_web.api import schema_owners as contract_who
 from memwatch_web.api.services import RateLimiter
+from support.api_schema import check_answer
 from support.daemon_process import QUIET_MACHINE, RunningDaemon, running_daemon
 from support.memory_holder import holder
 from support.mutable_machine import MutableMachine
@@ -123,7 +122,7 @@ def test_endpoint_agrees_with_psutil_and_rejects_invalid_requests(tmp_path: Path
         invalid = [daemon.get(f"/api/v1/processes/{word}/pss").status for word in ("0", "-1", "x", "9" * 30)]
 
     assert answer.status == 200, answer.text
-    TypeAdapter(contract_who.Pss).validate_json(answer.body, strict=True)
+    check_answer(answer.body, "Pss")
     assert answer.json["pss_bytes"] == pytest.approx(expected, rel=0.1)
     assert answer.json["anonymous_bytes"] >= 100 * MIB
     assert answer.json["name"] == name

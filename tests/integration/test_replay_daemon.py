@@ -12,15 +12,13 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from pydantic import TypeAdapter
 
 from memwatch.monitor.render.json import owners_json
-from memwatch_web.api import schema as contract
-from memwatch_web.api import schema_history as contract_past
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording, read_frames
 from memwatchd.recording.player import build_findings
 from memwatchd.settings.schema import DEMOS
+from support.api_schema import check_answer
 from support.daemon_process import (
     MEMWATCHD,
     POWERLESS,
@@ -184,9 +182,9 @@ def test_metrics_are_marked_as_simulated(demo: RunningDaemon) -> None:
 
 def test_demo_responses_match_the_schema(demo: RunningDaemon) -> None:
     """The mark is part of the schema."""
-    TypeAdapter(contract.Snapshot).validate_json(demo.get("/api/v1/snapshot").body, strict=True)
-    TypeAdapter(list[contract.Pool]).validate_json(demo.get("/api/v1/pools").body, strict=True)
-    TypeAdapter(contract_past.History).validate_json(demo.get("/api/v1/history").body, strict=True)
+    check_answer(demo.get("/api/v1/snapshot").body, "Snapshot")
+    check_answer(demo.get("/api/v1/pools").body, "Pool[]")
+    check_answer(demo.get("/api/v1/history").body, "History")
 
 
 def test_demo_starts_with_a_filled_history(demo: RunningDaemon) -> None:

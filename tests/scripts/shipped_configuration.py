@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from memwatch.core.collectors import load_collectors
 from memwatch.core.collectors.base import BaseCollector
-from memwatch.core.options import Accepts, Doc
+from memwatch.core.doc import Doc
+from memwatch.core.options import Accepts
 from memwatchd.settings.diff import setting_text
 from memwatchd.settings.section import Key, section_keys
 from support.paths import SYSTEMD

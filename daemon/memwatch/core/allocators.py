@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import Struct
 
+from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes, refuse_negative
 
 
 class AllocatorReport(Struct, frozen=True):
     """Memory of one allocator inside a process, as the program reports it. It is part of the process's memory.
 
-    `reserved_bytes` is what the allocator reserved; `allocated_bytes` of it are in use. `active_bytes` cannot be
-    released yet. `inactive_split_bytes` lie between blocks in use (fragmentation). `retries` and `ooms` count since
-    the process started. `device` is the program's own name of a GPU, `gpu` the machine's id of it.
+    `retries` and `ooms` count since the process started.
     """
 
     pid: int
     name: str
-    device: str | None
-    allocated_bytes: Bytes
+    device: Annotated[str | None, Doc("The program's own name of a GPU.")]
+    allocated_bytes: Annotated[Bytes, Doc("Part of the reserved bytes that is in use.")]
     reserved_bytes: Bytes
-    active_bytes: Bytes = Absent.NOT_SUPPORTED
-    inactive_split_bytes: Bytes = Absent.NOT_SUPPORTED
+    active_bytes: Annotated[Bytes, Doc("Bytes that cannot be released yet.")] = Absent.NOT_SUPPORTED
+    inactive_split_bytes: Annotated[Bytes, Doc("Free bytes between blocks in use.")] = Absent.NOT_SUPPORTED
     limit_bytes: Bytes = Absent.NOT_SUPPORTED
     retries: int | Absent = Absent.NOT_SUPPORTED
     ooms: int | Absent = Absent.NOT_SUPPORTED
-    gpu: str | None = None
+    gpu: Annotated[str | None, Doc("Id of the device in the snapshot.")] = None
 
     def __post_init__(self) -> None:
         names = ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "limit_bytes")

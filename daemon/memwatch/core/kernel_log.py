@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
 from memwatch.core import units
+from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes
 
 # Allocations that a driver could not make. NVIDIA's driver also logs them when an allocation succeeds at the second
@@ -66,20 +67,23 @@ class OomTask(Struct, frozen=True):
 
 
 class OomKill(Struct, frozen=True):
-    """A process killed by the kernel's OOM killer. `number` counts kills since memwatchd started.
+    """A process killed by the kernel's OOM killer.
 
-    `scope`: where memory ran out: the machine, the NUMA nodes `nodes`, or the limit of `cgroup`; unknown if the
-    line with the cause was lost. `tasks`: the largest processes at that time.
+    `scope` is unknown if the line with the cause was lost.
     """
 
-    number: int
+    number: Annotated[int, Doc("Sequence number since memwatchd started.")]
     pid: int
     name: str
-    anonymous_bytes: Bytes
-    scope: KillScope
-    cgroup: str = ""
-    tasks: tuple[OomTask, ...] = ()
-    nodes: tuple[int, ...] = ()
+    anonymous_bytes: Annotated[Bytes, Doc("Null if the kernel logged only the cause of the kill.")]
+    scope: Annotated[KillScope, Doc("Where memory ran out.")]
+    cgroup: Annotated[str, Doc("Cgroup whose limit was reached, as named by the kernel; may be empty.")] = ""
+    tasks: Annotated[
+        tuple[OomTask, ...], Doc("Largest processes at that time, from the table in the kernel log.")
+    ] = ()
+    nodes: Annotated[
+        tuple[int, ...], Doc("NUMA nodes that were out of memory, if it was not the whole machine.")
+    ] = ()
 
     @property
     def text(self) -> str:
@@ -95,17 +99,14 @@ class OomKill(Struct, frozen=True):
 
 
 class DriverError(Struct, frozen=True):
-    """Count of one kind of error of a driver. `pci` is empty if its log lines do not name the GPU.
-
-    `text` is the latest line of the log.
-    """
+    """Count of one kind of error of a driver."""
 
     driver: str
-    pci: str
+    pci: Annotated[str, Doc("Empty if the log line does not name the GPU.")]
     kind: str
     count: int
     last_seen_unix: float
-    text: str
+    text: Annotated[str, Doc("Latest line of this kind.")]
 
     @property
     def place(self) -> str:
@@ -114,8 +115,8 @@ class DriverError(Struct, frozen=True):
 
 
 class KernelLog(Struct, frozen=True):
-    """State since memwatchd started. `kills`: the latest. `lost_total`: messages overwritten unread."""
+    """Messages of the kernel's log about memory since memwatchd started. `kills`: the latest."""
 
     kills: tuple[OomKill, ...] = ()
     driver_errors: tuple[DriverError, ...] = ()
-    lost_total: int = 0
+    lost_total: Annotated[int, Doc("Messages overwritten before they were read.")] = 0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated
 
 from msgspec import Struct
+
+from memwatch.core.doc import Doc
 
 MAX_LEASES = 64
 # Of one user who is not an operator, so that no user can take all of them.
@@ -18,27 +21,28 @@ ARRIVED_RATIO = 0.98
 
 
 class Lease(Struct, frozen=True):
-    """Bytes reserved for process `pid`. `held`: bytes still reserved, by pool or share; the rest has arrived.
-
-    `target`: the pool or device of the request. `name` and `made_by` are for display.
-    """
+    """Memory reserved for a process. Pools count it as available; `fit` and `wait` of others do not."""
 
     id: str
     name: str
-    target: str
+    target: Annotated[str, Doc("Pool or device of the request.")]
     pid: int
     bytes: int
-    held: Mapping[str, int]
+    held: Annotated[
+        Mapping[str, int], Doc("Bytes still reserved, by pool or share.", examples=({"gpu0": 17179869184},))
+    ]
     created_unix: float
     until_unix: float
-    made_by: str = ""
+    made_by: Annotated[str, Doc("User of this machine, user or token of the login, or client certificate.")] = ""
 
     @property
     def held_bytes(self) -> int:
         return sum(self.held.values())
 
     @property
-    def arrived_bytes(self) -> int:
+    def arrived_bytes(
+        self,
+    ) -> Annotated[int, Doc("Bytes that the process and its descendants have allocated since.")]:
         return self.bytes - self.held_bytes
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from typing import Annotated, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
+
+from memwatch.core.doc import Doc
 
 
 class Absent(Enum):
@@ -27,6 +30,8 @@ class Absent(Enum):
 
 Bytes = int | Absent
 Words = str | Absent
+# `complete` if all processes that hold the memory are visible.
+ProcessList = Literal["complete", "partial"]
 
 
 def sum_figures(figures: Iterable[Bytes] | Absent) -> Bytes:
@@ -131,11 +136,8 @@ POOL_FIGURES = (
 class Pool(Struct, frozen=True):
     """Physical memory that overlaps no other pool: `used_bytes + available_bytes == size_bytes`.
 
-    `free_bytes` is unused memory (Linux MemFree). It is not part of the sum: page cache is available but not free.
-    `reserved_bytes` is the part of `used_bytes` that a driver keeps for itself. `unattributed_bytes` is the part of
-    `used_bytes` without a known holder; `overlap` is true if the known holders add up to more than is used.
-    `set_aside_bytes` is reserved for one purpose (Linux: the huge page pool) and does not count for pressure. It is
-    part of `used_bytes`; `set_aside_free_bytes` of it are neither used nor reserved by a mapping.
+    `free_bytes` is not part of the sum. `reserved_bytes`, `unattributed_bytes` and `set_aside_bytes` are parts of
+    `used_bytes`; a driver keeps the reserved ones for itself.
     """
 
     id: str
@@ -146,13 +148,17 @@ class Pool(Struct, frozen=True):
     available_bytes: Bytes
     source: str
     quality: Quality
-    free_bytes: Bytes = Absent.NOT_SUPPORTED
+    free_bytes: Annotated[
+        Bytes, Doc("Completely unused memory (MemFree on Linux); page cache is available, not free.")
+    ] = Absent.NOT_SUPPORTED
     reserved_bytes: Bytes = Absent.NOT_SUPPORTED
-    unattributed_bytes: Bytes = Absent.NOT_SUPPORTED
-    overlap: bool = False
-    set_aside_bytes: int = 0
-    set_aside_free_bytes: Bytes = 0
-    contents: tuple[Content, ...] = ()
+    unattributed_bytes: Annotated[Bytes, Doc("Used memory not attributed to any holder.")] = Absent.NOT_SUPPORTED
+    overlap: Annotated[bool, Doc("True if the known holders add up to more than is used.")] = False
+    set_aside_bytes: Annotated[
+        int, Doc("Reserved for one purpose (huge pages); excluded from the pressure ratio.")
+    ] = 0
+    set_aside_free_bytes: Annotated[Bytes, Doc("Part of it that is neither used nor promised to a process.")] = 0
+    contents: Annotated[tuple[Content, ...], Doc("Breakdown of the pool; adds up to size_bytes.")] = ()
 
     def __post_init__(self) -> None:
         refuse_negative(self, POOL_FIGURES, "pool", self.id)
@@ -186,8 +192,7 @@ class Pool(Struct, frozen=True):
 class Share(Struct, frozen=True):
     """Bytes inside a pool or another share (`within`). Never added to anything.
 
-    `within` is the device itself if its memory size is unknown, as in a memory partition. `limit_throttles`: the
-    limit is memory.high. `peak_bytes`: highest use since the cgroup was created, only of limits on a GPU's memory.
+    `within` is the device itself if its memory size is unknown, as in a memory partition.
     """
 
     id: str
@@ -200,8 +205,12 @@ class Share(Struct, frozen=True):
     limit_bytes: Bytes = Absent.NOT_SUPPORTED
     device: str | None = None
     note: str | None = None
-    peak_bytes: Bytes = Absent.NOT_SUPPORTED
-    limit_throttles: bool = False
+    peak_bytes: Annotated[Bytes, Doc("Highest use since the cgroup was created, of a limit on GPU memory.")] = (
+        Absent.NOT_SUPPORTED
+    )
+    limit_throttles: Annotated[
+        bool, Doc("At the limit, the kernel slows the processes and kills none (memory.high).")
+    ] = False
 
     def __post_init__(self) -> None:
         refuse_negative(self, ("used_bytes", "limit_bytes", "peak_bytes"), "share", self.id)
@@ -219,11 +228,11 @@ class Share(Struct, frozen=True):
 
 
 class Thresholds(Struct, frozen=True):
-    """Thresholds of the levels, as used fractions (0 to 1). `critical` starts above its threshold, not at it."""
+    """Thresholds of the levels, as used fractions (0 to 1)."""
 
     medium: float = 0.60
     high: float = 0.80
-    critical: float = 0.95
+    critical: Annotated[float, Doc("The level is critical above it, not at it.")] = 0.95
 
     def entry(self, level: int) -> float:
         """Return the threshold of a level, 0 (low) to 3 (critical)."""
@@ -265,14 +274,8 @@ STALLED = "stalled"
 class Device(Struct, frozen=True):
     """A GPU. `allocates_from`: the pools and shares it can use; `evidence`: what decided `architecture`.
 
-    `headroom_bytes`: what it could allocate now. The kernel may have to reclaim page cache for it;
-    `headroom_certain_bytes` of it are free already. The two are equal where nothing is reclaimed (VRAM).
-    `api_free_bytes`: free memory as an API reports it, by API (`cuda`, `rocm`), for comparison with the headroom.
-    `process_list` is `complete` if every process that holds its memory is visible, otherwise `partial`.
-    `busy_ratio` and `memory_busy_ratio`: fractions of time, 0 to 1, with the GPU busy and with memory transfers.
-    Temperature, power, clocks and throttling are as in `Vitals`.
-    `errors` counts memory errors that the driver reports, by kind: `xid_79`, `ecc_uncorrected`. `errors_seen_unix`
-    is the time of the last one of each kind. `details`: further facts as text. `notes`: sentences for display.
+    `api_free_bytes` is for comparison with the headroom. Temperature, power, clocks and throttling are as in
+    `Vitals`. Kinds of `errors` are `xid_79`, `ecc_uncorrected`, …
     """
 
     id: str
@@ -283,22 +286,44 @@ class Device(Struct, frozen=True):
     pci: Words = Absent.NOT_SUPPORTED
     driver: Words = Absent.NOT_READ
     allocates_from: tuple[str, ...] = ()
-    headroom_bytes: Bytes = Absent.NOT_AVAILABLE
-    headroom_certain_bytes: Bytes = Absent.NOT_AVAILABLE
+    headroom_bytes: Annotated[
+        Bytes, Doc("Memory that can be allocated now, page cache that the kernel reclaims for it included.")
+    ] = Absent.NOT_AVAILABLE
+    headroom_certain_bytes: Annotated[
+        Bytes, Doc("Part of the headroom that is free without reclaim; equal to it for VRAM and huge pages.")
+    ] = Absent.NOT_AVAILABLE
     state: str = "ok"
     evidence: tuple[str, ...] = ()
-    errors: Mapping[str, int] = field(default_factory=dict)
-    errors_seen_unix: Mapping[str, float] = field(default_factory=dict)
-    process_list: Words = Absent.NOT_READ
-    api_free_bytes: Mapping[str, Bytes] = field(default_factory=dict)
-    busy_ratio: float | Absent = Absent.NOT_READ
-    memory_busy_ratio: float | Absent = Absent.NOT_READ
-    temperature_celsius: float | Absent = Absent.NOT_READ
-    power_watts: float | Absent = Absent.NOT_READ
-    clock_hertz: Mapping[str, int] | Absent = Absent.NOT_READ
-    throttled: tuple[str, ...] | Absent = Absent.NOT_READ
-    details: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    errors: Annotated[Mapping[str, int], Doc("Memory errors reported by the driver, by kind.")] = field(
+        default_factory=dict
+    )
+    errors_seen_unix: Annotated[Mapping[str, float], Doc("Time of the last error, by kind.")] = field(
+        default_factory=dict
+    )
+    process_list: Annotated[
+        ProcessList | Absent, Doc("Complete if all processes that hold memory of the device are visible.")
+    ] = Absent.NOT_READ
+    api_free_bytes: Annotated[
+        Mapping[str, Bytes], Doc("Free memory as reported by each API.", examples=({"cuda": 2147483648},))
+    ] = field(default_factory=dict)
+    busy_ratio: Annotated[float | Absent, Doc("Fraction of time the device was busy, 0–1.")] = Absent.NOT_READ
+    memory_busy_ratio: Annotated[float | Absent, Doc("Fraction of time its memory was read or written, 0–1.")] = (
+        Absent.NOT_READ
+    )
+    temperature_celsius: Annotated[float | Absent, Doc("Temperature of the device.")] = Absent.NOT_READ
+    power_watts: Annotated[float | Absent, Doc("Power of the device; on a Jetson, of the rail in `details`.")] = (
+        Absent.NOT_READ
+    )
+    clock_hertz: Annotated[
+        Mapping[str, int] | Absent, Doc("Clocks by name: sm, graphics or memory.", examples=({"sm": 1980000000},))
+    ] = Absent.NOT_READ
+    throttled: Annotated[tuple[str, ...] | Absent, Doc("What lowers the clocks now. Empty if nothing does.")] = (
+        Absent.NOT_READ
+    )
+    details: Annotated[Mapping[str, str], Doc("Additional facts as reported by the driver.")] = field(
+        default_factory=dict
+    )
+    notes: Annotated[tuple[str, ...], Doc("Additional information, in sentences.")] = ()
 
     def __post_init__(self) -> None:
         refuse_negative(self, ("headroom_bytes", "headroom_certain_bytes"), "device", self.id)
@@ -326,30 +351,36 @@ class Process(Struct, frozen=True):
 
     `footprint_range` is the minimum and maximum if device bytes may also be part of the resident set, or if their
     number is unknown; `footprint_bytes` is absent then. `start_time` is seconds since the Unix epoch. `unit`,
-    `container`, `pod` (Kubernetes) and `job` (Slurm, PBS, …) are None if there is none, `command` if not read.
-
-    `visible` is false for a process that only a driver lists: /proc does not have its PID, so that its name is
-    absent. `orphan` is true if its parent has ended and it holds a large part of a pool. `note` explains both.
+    `container`, `pod` and `job` are None if there is none, `command` if not read.
     """
 
     pid: int
     start_time: float | Absent
-    name: Words
+    name: Annotated[Words, Doc("Null for a process that is not visible.")]
     rss_bytes: Bytes
-    footprint_bytes: Bytes
+    footprint_bytes: Annotated[
+        Bytes, Doc("Null if only a range is known: device memory may also be counted in RSS.")
+    ]
     footprint_basis: str
     user: Words = Absent.NOT_AVAILABLE
     unit: Words | None = Absent.NOT_AVAILABLE
     container: Words | None = Absent.NOT_AVAILABLE
     device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
     swap_bytes: Bytes = Absent.NOT_AVAILABLE
-    pod: Words | None = None
-    job: Words | None = None
-    command: Words | None = None
+    pod: Annotated[Words | None, Doc("UID of the Kubernetes pod.")] = None
+    job: Annotated[
+        Words | None,
+        Doc("Job of Slurm (its SLUID since 26.05), PBS, Torque or LSF by number, of HTCondor by slot."),
+    ] = None
+    command: Annotated[Words | None, Doc("Null unless command_lines is set.")] = None
     footprint_range: tuple[int, Bytes] | None = None
-    visible: bool = True
-    orphan: bool = False
-    note: str | None = None
+    visible: Annotated[
+        bool, Doc("False if only a driver lists the process: it is in another PID namespace, or has ended.")
+    ] = True
+    orphan: Annotated[
+        bool, Doc("True if its parent has ended, nothing supervises it, and it holds at least 10% of a pool.")
+    ] = False
+    note: Annotated[str | None, Doc("Explains a process that is not visible or an orphan.")] = None
 
     @property
     def title(self) -> str:

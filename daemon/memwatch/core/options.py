@@ -60,12 +60,6 @@ class Accepts(Struct, frozen=True):
     shown: bool = True
 
 
-class Doc(Struct, frozen=True):
-    """The comment above a key in the configuration file."""
-
-    text: str
-
-
 class Converter(Struct, frozen=True):
     """Parses the given value; the function raises `InvalidValueError` for a value that it cannot use."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.clock import Moment
+from memwatch.core.doc import Doc
 
 MIN_SECONDS, MAX_SECONDS = 1.0, 30 * 86_400.0
 MAX_SILENCES = 100
@@ -26,10 +28,10 @@ class Silence(Struct, frozen=True):
     until_unix: float
     created_unix: float
     until_boottime: float
-    event: str | None = None
-    target: str | None = None
+    event: Annotated[str | None, Doc("Muted event; null: all.")] = None
+    target: Annotated[str | None, Doc("Muted target; null: all.")] = None
     comment: str = ""
-    made_by: str = ""
+    made_by: Annotated[str, Doc("User of this machine, user or token of the login, or client certificate.")] = ""
 
     def covers(self, event: str, target: str) -> bool:
         return self.event in (None, event) and self.target in (None, target)

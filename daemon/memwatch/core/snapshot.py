@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from msgspec import Struct, field
 
 from memwatch.core.allocators import AllocatorReport
+from memwatch.core.doc import Doc
 from memwatch.core.engines.records import Engine
 from memwatch.core.kernel_log import KernelLog
 from memwatch.core.leases import Lease
@@ -21,6 +22,7 @@ from memwatch.core.model import (
     InvalidRecordError,
     Pool,
     Process,
+    ProcessList,
     Quality,
     Share,
     Thresholds,
@@ -63,41 +65,48 @@ LEVEL_WORDS: tuple[LevelWord, ...] = get_args(LevelWord)
 
 
 class Reason(Struct, frozen=True):
-    """Reason for a level: the code of the signal (`util`, `psi`, …) and a sentence.
-
-    `level`: the level that it asks for, None where that is not known.
-    """
+    """Reason for a level: the code of the signal (`util`, `psi`, …) and a sentence."""
 
     signal: str
     text: str
-    level: Level | None = None
+    level: Annotated[
+        Level | None, Doc("The level that the reason asks for; null or absent if that is not known.")
+    ] = None
 
 
 class Pressure(Struct, frozen=True):
     """The level of one target (a pool or a limited share). `ratio` is used ÷ judged size, 0 to 1.
 
     `base_level` follows from `ratio` and the thresholds alone. `level` adds hysteresis and every other signal; each
-    one is in `reasons` (`util` is use). `kind` is the pool's or share's kind. `seconds_to_full` is a forecast,
-    absent without a trend. `clears_in_seconds`: time until the level falls if all stays as it is, absent if it does
-    not fall then. `size_bytes` is the judged size: less than the pool if a part is set aside or a budget
-    is set. `resident_bytes` of it are permanently resident; `ratio` excludes them and is judged by `thresholds`.
+    one is in `reasons` (`util` is use).
     """
 
     target: str
     level: Level
     base_level: Level
-    ratio: float
+    ratio: Annotated[
+        float, Doc("Used fraction of the judged memory without resident memory; above 1 if over budget.")
+    ]
     reasons: tuple[Reason, ...] = ()
-    seconds_to_full: float | Absent = Absent.NOT_AVAILABLE
-    kind: str = ""
-    size_bytes: Bytes = Absent.NOT_AVAILABLE
-    available_bytes: Bytes = Absent.NOT_AVAILABLE
-    resident_bytes: int = 0
-    thresholds: Thresholds | Absent = Absent.NOT_AVAILABLE
-    clears_in_seconds: float | Absent = Absent.NOT_AVAILABLE
+    seconds_to_full: Annotated[
+        float | Absent, Doc("Time to full at the current rate; null without a trend, or if over budget.")
+    ] = Absent.NOT_AVAILABLE
+    kind: Annotated[str, Doc("Kind of the pool or share.")] = ""
+    size_bytes: Annotated[Bytes, Doc("Judged size: the pool without reserved memory, or a budget.")] = (
+        Absent.NOT_AVAILABLE
+    )
+    available_bytes: Annotated[Bytes, Doc("Available part of it; negative if over budget.")] = Absent.NOT_AVAILABLE
+    resident_bytes: Annotated[int, Doc("Resident memory; excluded from the ratio.")] = 0
+    thresholds: Annotated[Thresholds | Absent, Doc("Fractions of the ratio at which the levels begin.")] = (
+        Absent.NOT_AVAILABLE
+    )
+    clears_in_seconds: Annotated[
+        float | Absent,
+        Doc("Time until the level falls if use and signals stay as they are; null if it does not fall then."),
+    ] = Absent.NOT_AVAILABLE
 
     @property
-    def used_ratio(self) -> float:
+    def used_ratio(self) -> Annotated[float, Doc("The same, including resident memory.")]:
         """Used fraction including resident memory, 0 to 1; above 1 if a budget is exceeded."""
         size, available = self.size_bytes, self.available_bytes
         if isinstance(size, Absent) or isinstance(available, Absent) or not size:
@@ -105,7 +114,7 @@ class Pressure(Struct, frozen=True):
         return max(0.0, 1.0 - available / size)
 
     @property
-    def corroborated(self) -> bool:
+    def corroborated(self) -> Annotated[bool, Doc("True if any signal other than use supports the level.")]:
         """True if a signal other than use supports the level."""
         return any(reason.signal != "util" for reason in self.reasons)
 
@@ -117,16 +126,26 @@ GPU_CHARGING, CHARGED = "gpu_memory_in_cgroups", "charged"
 class Machine(Struct, frozen=True):
     """Identity of this machine. `architecture` is that of its devices, or `mixed`, `cpu_only` or `unknown`.
 
-    `sees_all_processes` is false if a PID namespace hides the processes outside. `details`: facts as text, such as
-    `soc`.
+    `details`: facts as text.
     """
 
     name: Words = Absent.NOT_AVAILABLE
-    architecture: str = "unknown"
+    architecture: Annotated[
+        str,
+        Doc(
+            examples=(
+                "unified",
+                "discrete",
+                "mixed",
+                "cpu_only",
+                "unknown",
+            )
+        ),
+    ] = "unknown"
     explanation: str = ""
     in_container: bool = False
-    sees_all_processes: bool = True
-    details: Mapping[str, str] = field(default_factory=dict)
+    sees_all_processes: Annotated[bool, Doc("False if processes outside a container are hidden.")] = True
+    details: Annotated[Mapping[str, str], Doc(examples=({"soc": "tegra234"},))] = field(default_factory=dict)
 
     @property
     def charges_gpu_memory(self) -> bool:
@@ -192,9 +211,8 @@ class CgroupPressure(Struct, frozen=True):
 class Node(Struct, frozen=True):
     """A NUMA node. `available_bytes` is free memory, file cache and reclaimable slab: nodes have no MemAvailable.
 
-    `contents` lists the used memory by use, from the kernel; the parts need not add up to it.
+    `contents` is from the kernel; the parts need not add up to the used memory.
     `largest_free_block_bytes` falls with fragmentation. `free_large_blocks_bytes` counts blocks of at least 4 MiB.
-    `quality` is that of `available_bytes`: estimated if a line was left out that the others refute.
     """
 
     id: int
@@ -204,8 +222,10 @@ class Node(Struct, frozen=True):
     has_cpus: bool | Absent = Absent.NOT_AVAILABLE
     largest_free_block_bytes: Bytes = Absent.NOT_AVAILABLE
     free_large_blocks_bytes: Bytes = Absent.NOT_AVAILABLE
-    contents: tuple[Content, ...] = ()
-    quality: Quality | Absent = Absent.NOT_AVAILABLE
+    contents: Annotated[tuple[Content, ...], Doc("Breakdown of used memory, for a node without CPUs.")] = ()
+    quality: Annotated[
+        Quality | Absent, Doc("Of available_bytes: estimated if a line was left out that the others refute.")
+    ] = Absent.NOT_AVAILABLE
 
 
 def merge_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -229,11 +249,11 @@ def _merged_node(one: Node, other: Node) -> Node:
 class Tegrastats(Struct, frozen=True):
     """Number and size of a Jetson's largest free blocks; only tegrastats reports them.
 
-    4 MiB is the largest size that it reports. Fewer blocks mean less free memory, smaller blocks fragmentation.
+    Fewer blocks mean less free memory, smaller blocks fragmentation.
     """
 
-    largest_free_blocks: int
-    largest_free_block_bytes: int
+    largest_free_blocks: Annotated[int, Doc("Number of free blocks of the largest size.")]
+    largest_free_block_bytes: Annotated[int, Doc("At most 4 MiB; falls with fragmentation.")]
 
     def __post_init__(self) -> None:
         refuse_negative(self, ("largest_free_blocks", "largest_free_block_bytes"), "tegrastats")
@@ -246,45 +266,48 @@ SHORT_USED = 0.80
 class Kernel(Struct, frozen=True):
     """Counters since boot, with the names of /proc/vmstat, and memory that the kernel cannot reclaim.
 
-    `compact_stall` and `compact_fail` count allocations that compacted memory themselves, and failed to.
-    `allocstall` counts allocations that had to free memory themselves (direct reclaim); `pgscan_direct` and
-    `pgsteal_direct` are the pages they looked at and freed. A cgroup at its own limit does not count there.
-    `workingset_refault_file` counts pages of files that were dropped and soon read again. Programs lock
-    `mlocked_bytes`, a part of `unevictable_bytes`.
+    A cgroup at its own limit does not count in those of direct reclaim.
     """
 
     oom_kills_total: int | Absent = Absent.NOT_AVAILABLE
-    compact_fail_total: int | Absent = Absent.NOT_AVAILABLE
-    compact_stall_total: int | Absent = Absent.NOT_AVAILABLE
-    allocstall_total: int | Absent = Absent.NOT_AVAILABLE
-    pgscan_direct_total: int | Absent = Absent.NOT_AVAILABLE
-    pgsteal_direct_total: int | Absent = Absent.NOT_AVAILABLE
-    workingset_refault_file_total: int | Absent = Absent.NOT_AVAILABLE
-    pswpin_total: int | Absent = Absent.NOT_AVAILABLE
-    pswpout_total: int | Absent = Absent.NOT_AVAILABLE
-    mlocked_bytes: Bytes = Absent.NOT_AVAILABLE
-    unevictable_bytes: Bytes = Absent.NOT_AVAILABLE
+    compact_fail_total: Annotated[int | Absent, Doc("Compactions that made no free block.")] = Absent.NOT_AVAILABLE
+    compact_stall_total: Annotated[int | Absent, Doc("Allocations that compacted memory themselves.")] = (
+        Absent.NOT_AVAILABLE
+    )
+    allocstall_total: Annotated[int | Absent, Doc("Allocations that freed memory themselves (direct reclaim).")] = (
+        Absent.NOT_AVAILABLE
+    )
+    pgscan_direct_total: Annotated[int | Absent, Doc("Pages scanned by direct reclaim.")] = Absent.NOT_AVAILABLE
+    pgsteal_direct_total: Annotated[int | Absent, Doc("Pages freed by direct reclaim.")] = Absent.NOT_AVAILABLE
+    workingset_refault_file_total: Annotated[int | Absent, Doc("Pages of files read again soon after a drop.")] = (
+        Absent.NOT_AVAILABLE
+    )
+    pswpin_total: Annotated[int | Absent, Doc("Pages read from swap.")] = Absent.NOT_AVAILABLE
+    pswpout_total: Annotated[int | Absent, Doc("Pages written to swap.")] = Absent.NOT_AVAILABLE
+    mlocked_bytes: Annotated[Bytes, Doc("Memory locked by programs (mlock).")] = Absent.NOT_AVAILABLE
+    unevictable_bytes: Annotated[Bytes, Doc("Memory that reclaim skips; contains the locked memory.")] = (
+        Absent.NOT_AVAILABLE
+    )
 
 
 class ProcessScan(Struct, frozen=True):
     """Coverage of the process list.
 
-    `process_list` is `complete`, or `partial` if some processes are not visible; then `note` is a sentence with the
-    reason. `unreadable` counts processes that were listed but could not be read, mostly because they ended.
+    `unreadable` counts processes that were listed but could not be read, mostly because they ended.
     """
 
     seen: int
     unreadable: int
-    process_list: Literal["complete", "partial"] = "complete"
-    note: str | None = None
+    process_list: ProcessList = "complete"
+    note: Annotated[str | None, Doc("Why the list is partial.")] = None
 
 
 class EndedProcess(Struct, frozen=True):
-    """A process that ended, with the device memory that it held last."""
+    """A process that ended while it held memory of a device."""
 
     pid: int
     name: str
-    held_bytes: int
+    held_bytes: Annotated[int, Doc("Memory of the pool that it held last.")]
     unit: Words | None = None
     container: Words | None = None
 
@@ -294,7 +317,7 @@ class NotReturned(Struct, frozen=True):
 
     pool: str
     held_bytes: int
-    since_unix: float
+    since_unix: Annotated[float, Doc("Time when the first of the processes ended.")]
     processes: tuple[EndedProcess, ...]
     text: str
 
@@ -334,10 +357,7 @@ UNKNOWN_BOOT = "unknown"
 
 
 class Snapshot(Struct, frozen=True, dict=True):
-    """State of the machine at one tick. `seq` counts ticks; `unix` is wall clock time, `monotonic` is not.
-
-    `left_out`: entries beyond the maximum, by list (`memwatch.core.listing.LISTS`).
-    """
+    """State of the machine at one tick. `seq` counts ticks; `unix` is wall clock time, `monotonic` is not."""
 
     seq: int
     unix: float
@@ -354,7 +374,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | Absent = Absent.NOT_AVAILABLE
     engines: tuple[Engine, ...] = ()
-    engines_not_followed: int = 0
+    engines_not_followed: Annotated[int, Doc("Model servers beyond the limit of those that are followed.")] = 0
     owners: tuple[Owner, ...] = ()
     kernel_held: tuple[KernelHeld, ...] = ()
     container_names: Mapping[str, str] = field(default_factory=dict)
@@ -375,7 +395,9 @@ class Snapshot(Struct, frozen=True, dict=True):
     leases: tuple[Lease, ...] = ()
     silences: tuple[Silence, ...] = ()
     neighbours: tuple[NeighbourStatus, ...] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    left_out: Annotated[Mapping[str, int], Doc("Entries beyond the maximum, by list.")] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         if len(self.labels) != len(self.pools) + len(self.shares):

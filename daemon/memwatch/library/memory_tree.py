@@ -9,6 +9,7 @@ from typing import Any
 
 from memwatch.core.model import Absent, Bytes, Pool, Share
 from memwatch.core.printable import printable
+from memwatch.core.wire import known
 from memwatch.library.cgroup_limit import own_limit
 from memwatch.library.device_names import CUDA, HIP, MPS, XPU, DeviceError
 from memwatch.library.device_selection import hidden_devices
@@ -20,7 +21,7 @@ from memwatch.library.machine_record import Machine
 from memwatch.library.memory_pool import MemoryPool
 from memwatch.library.never_raise import never_raise
 from memwatch.library.visible_gpus import find_visible_gpus
-from memwatch.monitor.render.json import known, record_json
+from memwatch.monitor.render.json import record_json
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Process, Quality
+from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Process, ProcessList, Quality
 from memwatch.core.processes.unreturned import MAX_GAP_SECONDS, ReturnChanges, ReturnTracker
 from memwatch.core.snapshot import ProcessScan, Snapshot
 from support.fakes import GIB
@@ -49,7 +49,7 @@ class Card:
         rest: Bytes,
         *processes: Process,
         seconds: float = 0.0,
-        listed: str | Absent = "complete",
+        listed: ProcessList | Absent = "complete",
         scan: ProcessScan | Absent = ProcessScan(2, 0),  # noqa: B008  frozen
     ) -> ReturnChanges:
         """Show this state once, and then every ten seconds for that time."""
@@ -61,7 +61,7 @@ class Card:
         return changes
 
     def _snapshot(
-        self, rest: Bytes, processes: Sequence[Process], listed: str | Absent, scan: ProcessScan | Absent
+        self, rest: Bytes, processes: Sequence[Process], listed: ProcessList | Absent, scan: ProcessScan | Absent
     ) -> Snapshot:
         device = Device(
             "gpu0", "NVIDIA", "A10", Architecture.DISCRETE, allocates_from=("gpu0",), process_list=listed

@@ -7,9 +7,9 @@ from typing import Any
 from starlette.responses import Response
 
 from memwatch.core.model import Absent
+from memwatch.core.wire import known
 from memwatch.monitor.neighbours.machines import Machine
 from memwatch.monitor.neighbours.tick import HolderTick, Tick
-from memwatch.monitor.render.json import known
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Set
 
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
+from memwatch.core.model import Device
+from memwatch.core.wire import REFERENCE, Description, Json
+from memwatch.monitor.render.json import WIRE
 from memwatch_web.api import (
     schema,
     schema_alerts,
@@ -14,13 +16,10 @@ from memwatch_web.api import (
     schema_history,
     schema_incidents,
     schema_inquiries,
-    schema_kernel,
     schema_machines,
     schema_owners,
 )
 from memwatch_web.api.route import Route
-
-Json = dict[str, Any]
 
 # All models by name.
 MODULES = (
@@ -29,7 +28,6 @@ MODULES = (
     schema_history,
     schema_incidents,
     schema_inquiries,
-    schema_kernel,
     schema_machines,
     schema_owners,
 )
@@ -39,6 +37,8 @@ MODELS: dict[str, type[schema_base.Answer]] = {
     for name, found in vars(module).items()
     if isinstance(found, type) and issubclass(found, schema_base.Answer)
 }
+# Shapes of the records of the snapshot, by name.
+SHAPES = {one.title: one for one in (*WIRE.shapes, WIRE.shape_of(Device))}
 OR, LIST = " or ", "[]"
 PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
 UNUSABLE = "Invalid parameter; `detail` names it."
@@ -50,16 +50,24 @@ NOT_FROM_THERE = "Changes are not accepted from this client."
 def with_answers(described: Json, routes: Iterable[Route]) -> Json:
     """Complete FastAPI's description with response models and problems."""
     routes = tuple(routes)
-    models = [MODELS[name] for route in routes for name in names_in(route.answer)] + [schema.ProblemDetails]
-    _, definitions = models_json_schema(
-        [(model, "serialization") for model in models], ref_template="#/components/schemas/{model}"
-    )
-    described.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
+    names = {name for route in routes for name in names_in(route.answer)}
+    described.setdefault("components", {}).setdefault("schemas", {}).update(define({*names, "ProblemDetails"}))
     for route in routes:
         responses = described["paths"][route.path][route.method.lower()]["responses"]
         responses["200"]["content"] = dict(map(describe_content, route.answer.split(OR)))
         _describe_problems(route, responses)
     return described
+
+
+def define(names: Set[str]) -> Json:
+    """Return the schemas of answers, and of what is inside them, by name."""
+    mode: JsonSchemaMode = "serialization"
+    models = [(MODELS[name], mode) for name in sorted(names - SHAPES.keys())]
+    _, found = models_json_schema(models, ref_template=REFERENCE + "{model}")
+    records = Description(WIRE)
+    for name in sorted(names & SHAPES.keys()):
+        records.add(SHAPES[name])
+    return {**found.get("$defs", {}), **records.definitions}
 
 
 def names_in(answer: str) -> list[str]:
@@ -71,7 +79,7 @@ def describe_content(answer: str) -> tuple[str, Json]:
     """Return the media type and the schema of one alternative."""
     if "/" in answer:
         return answer, {"schema": {"type": "string"}}
-    model = {"$ref": f"#/components/schemas/{answer.removesuffix(LIST)}"}
+    model = {"$ref": REFERENCE + answer.removesuffix(LIST)}
     return "application/json", {"schema": {"type": "array", "items": model} if answer.endswith(LIST) else model}
 
 

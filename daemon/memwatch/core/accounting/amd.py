@@ -21,6 +21,7 @@ from memwatch.core.model import (
     Device,
     Pool,
     PoolKind,
+    ProcessList,
     Quality,
     Share,
     ShareKind,
@@ -266,7 +267,7 @@ def _headroom_reason(gpu: AmdGpu, verdict: ArchitectureDecision) -> Absent:
     return size if verdict.is_apu and isinstance(size, Absent) and is_unread(size) else Absent.NOT_AVAILABLE
 
 
-def _process_list(place: GpuContext) -> Words:
+def _process_list(place: GpuContext) -> ProcessList | Absent:
     if isinstance(place.drm, Absent):
         return place.drm
     return "partial" if place.hides_processes else "complete"

@@ -19,10 +19,10 @@ from memwatch.core.model import (
     Device,
     Pool,
     PoolKind,
+    ProcessList,
     Quality,
     Share,
     ShareKind,
-    Words,
     find_system_ram,
     sum_figures,
 )
@@ -139,7 +139,7 @@ def vendor_and_name(gpu: Gpu) -> tuple[str, str]:
     return vendor, card.model if isinstance(card.model, str) else f"{vendor} GPU {card.device_id}"
 
 
-def process_list_of(gpu: Gpu, place: GpuContext) -> Words:
+def process_list_of(gpu: Gpu, place: GpuContext) -> ProcessList | Absent:
     if gpu.is_silent:
         return Absent.NOT_SUPPORTED
     return "complete" if place.machine.sees_all_processes and place.reading.is_complete else "partial"

@@ -29,6 +29,7 @@ from memwatch.core.model import (
     Device,
     Pool,
     PoolKind,
+    ProcessList,
     Quality,
     Share,
     ShareKind,
@@ -100,7 +101,8 @@ def _build_device(
     allocates_from: tuple[str, ...],
 ) -> Device:
     hidden, carved = place.hides_processes, verdict.architecture is Architecture.CARVEOUT
-    listed: Words = gpu.processes if isinstance(gpu.processes, Absent) else "partial" if hidden else "complete"
+    seen: ProcessList = "partial" if hidden else "complete"
+    listed = gpu.processes if isinstance(gpu.processes, Absent) else seen
     cuda_free = place.ram.free_bytes if place.ram and verdict.architecture is Architecture.UNIFIED else None
     xids = [xid for xid in reading.xids if xid.gpu_uuid == gpu.uuid]
     return Device(

@@ -21,7 +21,17 @@ from memwatch.core.drivers.tegra.nvmap import KERNEL_PID
 from memwatch.core.drivers.tegra.records import NvMapClient, NvMapReading, TegraReading
 from memwatch.core.drivers.tegra.vitals import find_rail, read_vitals
 from memwatch.core.findings import Findings
-from memwatch.core.model import Absent, Architecture, Bytes, Device, Quality, Share, ShareKind, Vitals, Words
+from memwatch.core.model import (
+    Absent,
+    Architecture,
+    Bytes,
+    Device,
+    ProcessList,
+    Quality,
+    Share,
+    ShareKind,
+    Vitals,
+)
 from memwatch.core.snapshot import Machine, Tegrastats
 
 EXPLANATION = "GPU memory is part of System RAM on this board: CPU and GPU share this memory."
@@ -132,7 +142,7 @@ def _with_nvmap(
 ) -> DeviceMemory:
     clients = select_clients(found)
     seen = place.machine.sees_all_processes
-    listed: Words = clients if isinstance(clients, Absent) else "complete" if seen else "partial"
+    listed: ProcessList | Absent = clients if isinstance(clients, Absent) else "complete" if seen else "partial"
     share = nvidia_gpu.cuda_id(place.name)
     notes = build_notes(found.nvmap, clients, figure.bytes)
     device = replace(

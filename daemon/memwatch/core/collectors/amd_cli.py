@@ -11,6 +11,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from memwatch.core.collectors.base import BaseCollector, Host
+from memwatch.core.doc import Doc
 from memwatch.core.drivers.amd import amdgpu_cards as cards
 from memwatch.core.drivers.amd.records import AmdCard, AmdGpu, AmdReading
 from memwatch.core.drivers.amd.smi import SmiGpu, SmiReading, rocm_folder
@@ -29,7 +30,7 @@ from memwatch.core.linux.files import Roots, SourceUnavailable, names_in
 from memwatch.core.linux.pci import AMD, pci_vendors, read_gpu
 from memwatch.core.linux.runtime_power import is_awake
 from memwatch.core.model import Absent
-from memwatch.core.options import Accepts, Converter, Doc, SwitchableOptions, program_path
+from memwatch.core.options import Accepts, Converter, SwitchableOptions, program_path
 from memwatch.core.runtime.programs import Program, find_program, safe_search_path
 
 # Starting a tool takes 0.1 to 0.25 s of CPU time (measured without a GPU), and it opens every GPU.

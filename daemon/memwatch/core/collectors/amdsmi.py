@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 from memwatch.core.collectors.base import BaseCollector, Host
+from memwatch.core.doc import Doc
 from memwatch.core.drivers.amd import amdgpu_cards as cards
 from memwatch.core.drivers.amd.smi import SmiFailure, SmiReading, rocm_folder
 from memwatch.core.findings import Findings
@@ -19,7 +20,7 @@ from memwatch.core.helper.supervisor import Helper, HelperError
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.core.linux.pci import AMD, pci_vendors
 from memwatch.core.linux.runtime_power import may_suspend
-from memwatch.core.options import Bounds, Doc, Duration, SwitchableOptions, seconds
+from memwatch.core.options import Bounds, Duration, SwitchableOptions, seconds
 
 CHILD = "memwatch.core.drivers.amd.smi_child"
 DEADLINE_SECONDS = 10.0

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from memwatch.core import units
 from memwatch.core.collectors.base import BaseCollector, Host
+from memwatch.core.doc import Doc
 from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroup_kills import LimitKills
 from memwatch.core.linux.cgroup_limits import CgroupLimit, GroupFiles, killing_cgroup, limiting_cgroup
@@ -22,7 +23,7 @@ from memwatch.core.linux.cgroup_mounts import V2, CgroupVersion, find_own_cgroup
 from memwatch.core.linux.cgroups import in_container
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, is_shortage, kept_file
 from memwatch.core.model import OWN_CGROUP, Absent, Bytes, Quality, Share, ShareKind
-from memwatch.core.options import Doc, SwitchableOptions
+from memwatch.core.options import SwitchableOptions
 from memwatch.core.printable import printable
 
 Scope = Literal["auto", "host", "cgroup"]

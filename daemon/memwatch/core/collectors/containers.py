@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated
 
 from memwatch.core.collectors.base import BaseCollector, Host
+from memwatch.core.doc import Doc
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import ParseError, SourceUnavailable
-from memwatch.core.options import Accepts, Converter, Doc, SwitchableOptions, parse_socket
+from memwatch.core.options import Accepts, Converter, SwitchableOptions, parse_socket
 from memwatch.core.printable import printable
 from memwatch.core.runtime.deadline_socket import connected_until
 from memwatch.core.runtime.http_get import MAX_HEADER_BYTES

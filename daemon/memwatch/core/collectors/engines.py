@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.collectors.base import BaseCollector, Host
+from memwatch.core.doc import Doc
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.exchange import SHARE_SECONDS, run_all
 from memwatch.core.engines.kinds import KIND_BY_NAME
@@ -29,7 +30,7 @@ from memwatch.core.linux.listeners import ListenerTables
 from memwatch.core.linux.process_files import Passwd
 from memwatch.core.linux.tcp_peer import NET
 from memwatch.core.model import Absent
-from memwatch.core.options import Doc, SwitchableOptions
+from memwatch.core.options import SwitchableOptions
 from memwatch.core.runtime.http_get import Resolve
 
 PERIOD_SECONDS = 5.0

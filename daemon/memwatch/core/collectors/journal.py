@@ -12,11 +12,12 @@ import os
 from typing import Annotated
 
 from memwatch.core.collectors.base import BaseCollector, Host
+from memwatch.core.doc import Doc
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots, SourceUnavailable
 from memwatch.core.linux.kill_lines import PARSERS, KillLineTracker
 from memwatch.core.linux.line_program import LineProgram
-from memwatch.core.options import Accepts, Converter, Doc, SwitchableOptions, program_path
+from memwatch.core.options import Accepts, Converter, SwitchableOptions, program_path
 from memwatch.core.runtime.backoff import Backoff
 from memwatch.core.runtime.programs import find_program
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from memwatch.core.collectors.base import BaseCollector, Host
+from memwatch.core.doc import Doc
 from memwatch.core.drivers.nvml.records import NvmlFailure, NvmlReading
 from memwatch.core.findings import Findings
 from memwatch.core.helper.codec import DecodeError, from_line
@@ -20,7 +21,7 @@ from memwatch.core.linux.device_tree import device_tree
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, inode_of, read_once
 from memwatch.core.linux.pci import NVIDIA, GpuPids, pci_vendors
 from memwatch.core.model import Absent
-from memwatch.core.options import Bounds, Doc, Duration, SwitchableOptions, seconds
+from memwatch.core.options import Bounds, Duration, SwitchableOptions, seconds
 
 CHILD = "memwatch.core.drivers.nvml.child"
 # `reopen` is `read` without waiting for the next attempt to open a driver that failed.

@@ -12,6 +12,7 @@ import time
 from typing import Annotated
 
 from memwatch.core.collectors.base import BaseCollector, Host
+from memwatch.core.doc import Doc
 from memwatch.core.drivers.tegra.detect import AUTO, TegraOptions, detect_soc
 from memwatch.core.drivers.tegra.records import TegrastatsReading
 from memwatch.core.drivers.tegra.tegrastats_line import MAX_LINE_BYTES, parse_line
@@ -23,7 +24,6 @@ from memwatch.core.options import (
     Accepts,
     Bounds,
     Converter,
-    Doc,
     Duration,
     SwitchableOptions,
     program_path,

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
 from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
 from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
-from memwatch.core.engines.records import EngineReading
+from memwatch.core.engines.records import EngineName, EngineReading
 from memwatch.core.engines.requests import Frequency, Request
 
 
 class EngineKind(Struct, frozen=True):
     """`requests` in the order of sending. `port`: the default one. `port_options`: options that set it."""
 
-    name: str
+    name: EngineName
     title: str
     port: int
     requests: tuple[Request, ...]
@@ -62,7 +62,7 @@ KINDS = (
         ("--port", "-p", "--server-port"),
     ),
 )
-KIND_BY_NAME = {kind.name: kind for kind in KINDS}
+KIND_BY_NAME: Mapping[str, EngineKind] = {kind.name: kind for kind in KINDS}
 # Every command line of an engine has one of these. The search takes 1 µs for a short command line; splitting it and
 # comparing its words with each kind takes 12 µs. A build starts hundreds of processes a second.
 MENTION = re.compile(

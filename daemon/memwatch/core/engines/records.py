@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes, Quality, Words, refuse_negative
 
 # An engine reports more than this only if it is broken: 1 PiB, and 10^15 tokens.
@@ -15,52 +16,57 @@ MAX_BYTES = 1 << 50
 MAX_COUNT = 10**15
 # Layout of a KV cache: whole blocks of all layers (vLLM), or the cells of each sequence (llama.cpp).
 Layout = Literal["blocks", "cells"]
+EngineName = Literal["vllm", "sglang", "llama.cpp", "ollama", "tgi", "tensorrt-llm", "triton", "openai"]
 NO = Absent.NOT_SUPPORTED
 
 
 class Engine(Struct, frozen=True):
     """One model server. `weights_bytes` and `kv_cache_bytes` are parts of the memory of its processes.
 
-    `kv_cache_bytes` is reserved, `kv_cache_used_bytes` of it hold tokens. `kv_cache_ratio` is the used fraction of
-    the fullest replica or rank, also where the bytes are unknown; `kv_cache_mean_ratio` is the mean of all.
-    `footprint_bytes` is the memory of all `pids`, `held_bytes` what they hold in each pool or share.
-    `remainder_bytes` is the footprint without weights and cache: graphs, workspace, fragmentation.
-
-    `requests_running` and `requests_waiting` are counts now; the tokens are totals since the engine started, and
-    the rates are those of the last interval. `gpu_fraction`: the fraction of a GPU that it was allowed to use.
-    `quality`: that of the sizes. `notes` are sentences: why a figure is missing, and how to get it.
+    `kv_cache_ratio` is known also where the bytes are not. `requests_running` and `requests_waiting` are counts
+    now.
     """
 
-    id: str
-    kind: str
-    title: str
+    id: Annotated[str, Doc(examples=("vllm-8000",))]
+    kind: Annotated[str, Doc(values=get_args(EngineName))]
+    title: Annotated[str, Doc(examples=("vLLM",))]
     url: Words
-    pid: int | Absent = Absent.NOT_AVAILABLE
-    pids: tuple[int, ...] = ()
+    pid: Annotated[int | Absent, Doc("The first process of the server.")] = Absent.NOT_AVAILABLE
+    pids: Annotated[tuple[int, ...], Doc("All its processes.")] = ()
     user: Words = Absent.NOT_AVAILABLE
     version: Words = Absent.NOT_AVAILABLE
     model: Words = Absent.NOT_AVAILABLE
     quantization: Words = Absent.NOT_AVAILABLE
     context_tokens: int | Absent = Absent.NOT_AVAILABLE
     weights_bytes: Bytes = Absent.NOT_AVAILABLE
-    kv_cache_bytes: Bytes = Absent.NOT_AVAILABLE
-    kv_cache_used_bytes: Bytes = Absent.NOT_AVAILABLE
-    kv_cache_ratio: float | Absent = Absent.NOT_AVAILABLE
-    kv_cache_mean_ratio: float | Absent = Absent.NOT_AVAILABLE
-    footprint_bytes: Bytes = Absent.NOT_AVAILABLE
-    remainder_bytes: Bytes = Absent.NOT_AVAILABLE
-    held_bytes: Mapping[str, Bytes] = field(default_factory=dict)
+    kv_cache_bytes: Annotated[Bytes, Doc("Reserved for the KV cache.")] = Absent.NOT_AVAILABLE
+    kv_cache_used_bytes: Annotated[Bytes, Doc("Part of it that holds tokens.")] = Absent.NOT_AVAILABLE
+    kv_cache_ratio: Annotated[
+        float | Absent, Doc("Used fraction of the KV cache, 0 to 1: that of the fullest replica or rank.")
+    ] = Absent.NOT_AVAILABLE
+    kv_cache_mean_ratio: Annotated[float | Absent, Doc("Mean used fraction of all replicas and ranks, 0 to 1.")] = (
+        Absent.NOT_AVAILABLE
+    )
+    footprint_bytes: Annotated[Bytes, Doc("Memory of all its processes.")] = Absent.NOT_AVAILABLE
+    remainder_bytes: Annotated[
+        Bytes, Doc("Memory without weights and KV cache: graphs, workspace, fragmentation.")
+    ] = Absent.NOT_AVAILABLE
+    held_bytes: Annotated[Mapping[str, Bytes], Doc("Device memory by pool or share.")] = field(default_factory=dict)
     requests_running: int | Absent = Absent.NOT_AVAILABLE
     requests_waiting: int | Absent = Absent.NOT_AVAILABLE
-    prompt_tokens_total: int | Absent = Absent.NOT_AVAILABLE
+    prompt_tokens_total: Annotated[int | Absent, Doc("Since the server started.")] = Absent.NOT_AVAILABLE
     generation_tokens_total: int | Absent = Absent.NOT_AVAILABLE
-    tokens_per_second: float | Absent = Absent.NOT_AVAILABLE
+    tokens_per_second: Annotated[float | Absent, Doc("Generated, in the last 5 s.")] = Absent.NOT_AVAILABLE
     prompt_tokens_per_second: float | Absent = Absent.NOT_AVAILABLE
-    time_to_first_token_seconds: float | Absent = Absent.NOT_AVAILABLE
-    sleeping: bool | Absent = Absent.NOT_AVAILABLE
-    gpu_fraction: float | Absent = NO
-    quality: Quality = Quality.MEASURED
-    notes: tuple[str, ...] = ()
+    time_to_first_token_seconds: Annotated[float | Absent, Doc("Mean of the requests of the last 5 s.")] = (
+        Absent.NOT_AVAILABLE
+    )
+    sleeping: Annotated[bool | Absent, Doc("True while the model is unloaded until the next request.")] = (
+        Absent.NOT_AVAILABLE
+    )
+    gpu_fraction: Annotated[float | Absent, Doc("Fraction of a GPU that the server was allowed to use.")] = NO
+    quality: Annotated[Quality, Doc("That of weights and KV cache.")] = Quality.MEASURED
+    notes: Annotated[tuple[str, ...], Doc("Why figures are missing, and how to get them.")] = ()
 
     def __post_init__(self) -> None:
         names = ("weights_bytes", "kv_cache_bytes", "kv_cache_used_bytes", "footprint_bytes", "remainder_bytes")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from memwatch.core.wire import Json
 from memwatch.monitor.incidents.records import Incident, Suspect, Victim
-from memwatch.monitor.render.json import Json, record_json, rfc3339
+from memwatch.monitor.render.json import record_json, rfc3339
 
 
 def incident_json(one: Incident) -> Json:

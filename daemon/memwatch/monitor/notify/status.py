@@ -12,6 +12,7 @@ from memwatch.core.events import Event
 from memwatch.core.listing import some_of
 from memwatch.core.silences import Silence, in_force, is_silenced
 from memwatch.core.snapshot import Reason, Snapshot
+from memwatch.core.wire import Json
 from memwatch.monitor.alerts.naming import runbook_anchor
 from memwatch.monitor.alerts.rules import EVENTS, LEVELS, RULES, SEVERITY, evaluate_rules, possible_targets
 from memwatch.monitor.alerts.state import AlertState
@@ -19,7 +20,7 @@ from memwatch.monitor.loop import Monitor
 from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.notify.outbox.delivery_log import Delivery
 from memwatch.monitor.notify.sender import Sender
-from memwatch.monitor.render.json import Json, rfc3339, silence_json
+from memwatch.monitor.render.json import rfc3339, silence_json
 
 LATEST_EVENTS = 20
 SHOWN_DELIVERIES = 50

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 
 from memwatch.core.model import Absent, Pool, Process, Share, Words
 from memwatch.core.snapshot import Level, LevelWord, Reason, Snapshot
+from memwatch.core.wire import Json, known
 from memwatch.monitor.alerts.state import Notification
 from memwatch.monitor.notify.sender import Sender
-from memwatch.monitor.render.json import SCHEMA, Json, known, rfc3339, to_bytes
+from memwatch.monitor.render.json import SCHEMA, rfc3339, to_bytes
 
 # Standard Webhooks recommends that senders keep bodies small: "less than 20kb".
 MAX_BODY_BYTES = 20_000

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -13,15 +12,19 @@ from msgspec.structs import replace
 from memwatch.build_info import REVISION, __version__
 from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
 from memwatch.core.backends.model import Backends
+from memwatch.core.doc import Doc
+from memwatch.core.engines.records import Engine
 from memwatch.core.events import Event
 from memwatch.core.leases import Lease
-from memwatch.core.model import Absent, Bytes, Pool, Process
+from memwatch.core.model import Absent, Bytes, Content, Pool, Process, Share
 from memwatch.core.owners import OwnerKind, OwnerTotal, build_totals, find_caps
+from memwatch.core.printable import printable
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.processes.leaks import LeakSuspect
 from memwatch.core.processes.pss import Pss
 from memwatch.core.silences import Silence
-from memwatch.core.snapshot import Level, Node, Snapshot
+from memwatch.core.snapshot import CollectorStatus, Node, Pressure, Reason, Snapshot
+from memwatch.core.wire import ABSENT, Form, Json, Shape, Wire, known
 from memwatch.monitor.doctor.model import Examination
 from memwatch.monitor.history.disk.last_run import UncleanShutdown
 from memwatch.monitor.history.notable_ticks import Tick
@@ -32,8 +35,6 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 JSON_TYPE = "application/json"
-
-Json = dict[str, Any]
 
 
 def to_bytes(value: Any) -> bytes:  # noqa: ANN401  JSON is anything
@@ -63,148 +64,140 @@ def rfc3339(unix: float) -> str:
     return datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def known(**fields: Any) -> Json:  # noqa: ANN401
-    """Return the fields with absent values as null, and their reasons under `absent`."""
-    absent = {name: value.value for name, value in fields.items() if isinstance(value, Absent)}
-    if not absent:
-        return fields
-    return {**fields, **dict.fromkeys(absent), "absent": absent}
+def schema(*_: Snapshot) -> int:
+    return SCHEMA
+
+
+def time(record: Snapshot, _: object) -> str:
+    return rfc3339(record.unix)
+
+
+def until(record: Lease | Silence, _: object) -> str:
+    return rfc3339(record.until_unix)
+
+
+def unattributed_note(
+    pool: Pool, snapshot: Snapshot
+) -> Annotated[str, Doc("Usual cause of it on such a machine; may be empty.")]:
+    return describe_causes(pool, snapshot)
+
+
+def relation(share: Share, snapshot: Snapshot) -> Annotated[str, Doc(examples=("CUDA Pool ⊂ System RAM",))]:
+    return snapshot.relation(share)
+
+
+def container_name(
+    process: Process, snapshot: Snapshot
+) -> Annotated[
+    str | None, Doc("Null unless a configured container runtime or the kubelet's links to logs have it.")
+]:
+    return snapshot.container_names.get(str(process.container))
+
+
+def pod_name(
+    process: Process, snapshot: Snapshot
+) -> Annotated[str | None, Doc("Namespace and name of the pod, from the kubelet's links to logs.")]:
+    return snapshot.pod_names.get(str(process.pod))
+
+
+def advice(
+    engine: Engine, snapshot: Snapshot
+) -> Annotated[str | None, Doc("A lower limit for the server while memory is short.")]:
+    from memwatch.planning.engine_advice import advise  # the planner is loaded only if a server runs
+
+    return advise(engine, snapshot)
+
+
+def _write_contents(contents: Iterable[Content]) -> dict[str, int]:
+    return {f"{part.kind}_bytes": part.size_bytes for part in contents}
+
+
+def _read_contents(found: Mapping[str, int]) -> tuple[Content, ...]:
+    return tuple(Content(printable(name.removesuffix("_bytes")), size) for name, size in found.items())
+
+
+CONTENTS = {"contents": Form(Mapping[str, int], _write_contents, _read_contents)}
+# Records of a snapshot of which JSON has more or less than their fields.
+WIRE = Wire(
+    (
+        Shape(
+            Snapshot,
+            further=(schema, time, Snapshot.total),
+            without=("monotonic", "owners", "kernel_held", "container_names", "pod_names", "neighbours"),
+            order=("schema", "seq", "time", "unix", "boot_id", "host", "interval_seconds", "simulated", "machine",
+                   "pools", "shares", "total", ..., "self"),
+        ),
+        Shape(Pool, further=(unattributed_note,), order=(..., ABSENT, "unattributed_note"), forms=CONTENTS),
+        Shape(Node, forms=CONTENTS),
+        Shape(Share, further=(relation,)),
+        Shape(
+            Process,
+            further=(container_name, pod_name, Process.footprint_low_bytes, Process.footprint_high_bytes),
+            without=("footprint_range",),
+        ),
+        Shape(Pressure, further=(Pressure.used_ratio, Pressure.corroborated)),
+        Shape(Reason, "PressureReason", optional=("level",)),
+        Shape(Engine, further=(advice,)),
+        Shape(CollectorStatus, "Collector"),
+        Shape(Lease, further=(Lease.held_bytes, Lease.arrived_bytes, until)),
+        Shape(
+            Silence,
+            "SilenceInForce",
+            further=(until,),
+            without=("until_boottime",),
+            order=("id", "event", "target", "until", "until_unix", ...),
+        ),
+    )
+)  # fmt: skip
 
 
 def record_json(record: Struct, **further: Any) -> Json:  # noqa: ANN401
     """Return a record of the model. JSON has the same field names."""
-    return known(**{name: _plain(getattr(record, name)) for name in record.__struct_fields__}, **further)
-
-
-# Types of values that are the same in JSON: most of them, and cheaper to recognize than all others.
-SAME = frozenset({int, str, float, bool, type(None), Absent})
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    if value.__class__ in SAME:
-        return value
-    if isinstance(value, Level):
-        return value.word
-    if isinstance(value, Enum) and not isinstance(value, Absent):
-        return value.value
-    if isinstance(value, tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, Mapping):
-        return known(**value)
-    return record_json(value) if isinstance(value, Struct) else value
+    return known(**{name: WIRE.plain(getattr(record, name)) for name in record.__struct_fields__}, **further)
 
 
 def snapshot_json(snapshot: Snapshot) -> Json:
-    parts = (snapshot.machine, snapshot.total, snapshot.kernel, snapshot.self_usage)
-    machine, total, kernel, self_usage = map(record_json, parts)
-    return known(
-        schema=SCHEMA,
-        seq=snapshot.seq,
-        time=rfc3339(snapshot.unix),
-        unix=snapshot.unix,
-        boot_id=snapshot.boot_id,
-        host=snapshot.host,
-        interval_seconds=snapshot.interval_seconds,
-        simulated=snapshot.simulated,
-        machine=machine,
-        pools=pools_json(snapshot),
-        shares=shares_json(snapshot),
-        total=total,
-        devices=devices_json(snapshot),
-        processes=processes_json(snapshot),
-        process_scan=_plain(snapshot.process_scan),
-        engines=engines_json(snapshot),
-        engines_not_followed=snapshot.engines_not_followed,
-        swap=_plain(snapshot.swap),
-        zram=_plain(snapshot.zram),
-        zfs_cache=_plain(snapshot.zfs_cache),
-        psi=_plain(snapshot.psi),
-        cgroup_pressure=_plain(snapshot.cgroup_pressure),
-        nodes=[_with_contents(node) for node in snapshot.nodes],
-        tegrastats=_plain(snapshot.tegrastats),
-        kernel=kernel,
-        kernel_log=_plain(snapshot.kernel_log),
-        pressure=pressure_json(snapshot),
-        collectors=collectors_json(snapshot),
-        claims=[record_json(claim) for claim in snapshot.claims],
-        not_returned=[record_json(one) for one in snapshot.not_returned],
-        leases=leases_json(snapshot.leases),
-        silences=[silence_json(one) for one in snapshot.silences],
-        left_out=dict(snapshot.left_out),
-        self=self_usage,
-    )
-
-
-def leases_json(leases: Iterable[Lease]) -> list[Json]:
-    return [lease_json(lease) for lease in leases]
-
-
-def lease_json(lease: Lease) -> Json:
-    return {
-        **record_json(lease),
-        "held_bytes": lease.held_bytes,
-        "arrived_bytes": lease.arrived_bytes,
-        "until": rfc3339(lease.until_unix),
-    }
-
-
-def silence_json(silence: Silence) -> Json:
-    return {
-        "id": silence.id,
-        "event": silence.event,
-        "target": silence.target,
-        "until": rfc3339(silence.until_unix),
-        "until_unix": silence.until_unix,
-        "created_unix": silence.created_unix,
-        "comment": silence.comment,
-        "made_by": silence.made_by,
-    }
+    return WIRE.encode(snapshot, snapshot)
 
 
 def pools_json(snapshot: Snapshot) -> list[Json]:
-    return [
-        {**_with_contents(pool), "unattributed_note": describe_causes(pool, snapshot)} for pool in snapshot.pools
-    ]
-
-
-def _with_contents(place: Pool | Node) -> Json:
-    """Return a pool or node with its contents as one object: `{"anonymous_bytes": …}`."""
-    found = record_json(place)
-    found["contents"] = {f"{part.kind}_bytes": part.size_bytes for part in place.contents}
-    return found
+    return WIRE.encode_all(snapshot.pools, snapshot)
 
 
 def shares_json(snapshot: Snapshot) -> list[Json]:
-    return [record_json(share, relation=snapshot.relation(share)) for share in snapshot.shares]
+    return WIRE.encode_all(snapshot.shares, snapshot)
 
 
 def devices_json(snapshot: Snapshot) -> list[Json]:
-    return [record_json(device) for device in snapshot.devices]
+    return WIRE.encode_all(snapshot.devices)
 
 
 def processes_json(snapshot: Snapshot) -> list[Json]:
-    return [process_json(process, snapshot.container_names, snapshot.pod_names) for process in snapshot.processes]
-
-
-def process_json(process: Process, names: Mapping[str, str], pods: Mapping[str, str]) -> Json:
-    found = record_json(
-        process,
-        container_name=names.get(str(process.container)),
-        pod_name=pods.get(str(process.pod)),
-        footprint_low_bytes=process.footprint_low_bytes,
-        footprint_high_bytes=process.footprint_high_bytes,
-    )
-    del found["footprint_range"]
-    return found
+    return WIRE.encode_all(snapshot.processes, snapshot)
 
 
 def engines_json(snapshot: Snapshot) -> list[Json]:
-    """Return the model servers, each with an advice or null."""
-    if not snapshot.engines:
-        return []
-    from memwatch.planning.engine_advice import advise  # the planner is loaded only if a server runs
+    return WIRE.encode_all(snapshot.engines, snapshot)
 
-    return [record_json(engine, advice=advise(engine, snapshot)) for engine in snapshot.engines]
+
+def pressure_json(snapshot: Snapshot) -> list[Json]:
+    return WIRE.encode_all(snapshot.pressure)
+
+
+def collectors_json(snapshot: Snapshot) -> list[Json]:
+    return WIRE.encode_all(snapshot.collectors)
+
+
+def leases_json(leases: Iterable[Lease]) -> list[Json]:
+    return WIRE.encode_all(leases)
+
+
+def lease_json(lease: Lease) -> Json:
+    return WIRE.encode(lease)
+
+
+def silence_json(silence: Silence) -> Json:
+    return WIRE.encode(silence)
 
 
 def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
@@ -258,7 +251,7 @@ def list_totals(snapshot: Snapshot, kind: OwnerKind) -> list[OwnerTotal]:
 
 def partial_record_json(record: Any, names: Sequence[str]) -> Json:  # noqa: ANN401
     """Return some fields of a record of the model."""
-    return known(**{name: _plain(getattr(record, name)) for name in names})
+    return known(**{name: WIRE.plain(getattr(record, name)) for name in names})
 
 
 NOT_RECORDED = "This recording has no owners: it contains only the largest processes."
@@ -291,17 +284,6 @@ def suspect_json(suspect: LeakSuspect, shift: float) -> Json:
 
 def pss_json(process: Process, pss: Pss) -> Json:
     return {**partial_record_json(process, PROCESS_IDENTITY[1:]), **record_json(pss)}
-
-
-def pressure_json(snapshot: Snapshot) -> list[Json]:
-    return [
-        record_json(pressure, used_ratio=pressure.used_ratio, corroborated=pressure.corroborated)
-        for pressure in snapshot.pressure
-    ]
-
-
-def collectors_json(snapshot: Snapshot) -> list[Json]:
-    return [record_json(status) for status in snapshot.collectors]
 
 
 def event_json(event: Event) -> Json:

@@ -5,24 +5,18 @@ A recording comes from another machine: its texts are made printable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
-from enum import Enum
-from functools import cache
-from types import UnionType
-from typing import Any, Literal, NoReturn, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any
 
-from msgspec import Struct, json
-from msgspec.structs import fields, replace
+from msgspec import json
+from msgspec.structs import replace
 
-from memwatch.core.model import Absent, Content, Process
+from memwatch.core.model import Absent, Process
 from memwatch.core.printable import printable
-from memwatch.core.snapshot import Level, Snapshot
+from memwatch.core.snapshot import Snapshot
+from memwatch.core.wire import reasons_in
+from memwatch.monitor.render.json import WIRE
 
-Build = Callable[[Any], Any]
 LAST_UNIX = 253_402_300_800.0
-# Larger than any real size, and beyond 64-bit signed integers.
-TOO_MANY = 1 << 63
 MIN_INTERVAL, MAX_INTERVAL = 0.001, 86_400.0
 # Names in recordings of development snapshots of version 0.1.0, and today's. Collectors were renamed as well.
 RENAMED = {
@@ -53,7 +47,7 @@ def build_snapshot(found: Any) -> Snapshot:  # noqa: ANN401  JSON
             raise SnapshotDecodeError("it has no schema 1")
         found["monotonic"] = found.get("unix")
         _use_current_names(found)
-        snapshot = cast(Snapshot, _builder(cast(Hashable, Snapshot))(found))
+        snapshot: Snapshot = WIRE.decode(Snapshot, found)
         _refuse_impossible_times(snapshot)
         return _with_derived(snapshot, found.get("processes") or [])
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError, AttributeError) as error:
@@ -95,111 +89,5 @@ def _add_footprint_range(process: Process, listed: dict[str, Any]) -> Process:
     low, high = listed.get("footprint_low_bytes"), listed.get("footprint_high_bytes")
     if type(low) is not int or not isinstance(process.footprint_bytes, Absent):
         return process
-    reason = _absent_in(listed).get("footprint_high_bytes", Absent.NOT_AVAILABLE)
+    reason = reasons_in(listed).get("footprint_high_bytes", Absent.NOT_AVAILABLE)
     return replace(process, footprint_range=(low, high if type(high) is int else reason))
-
-
-@cache
-def _builder(kind: Any) -> Build:  # noqa: ANN401  a type, or what typing makes of several
-    origin = get_origin(kind)
-    if origin in (Union, UnionType):
-        build = _union_builder([one for one in get_args(kind) if one is not Absent])
-        has_reasons = Absent in get_args(kind) and type(None) not in get_args(kind)
-        return _with_reason(build) if has_reasons else build
-    if origin is Literal:
-        return _literal_builder(frozenset(get_args(kind)), kind)
-    if origin is tuple:
-        return _tuple_builder(get_args(kind)[0])
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping_builder(get_args(kind)[1])
-    if isinstance(kind, type) and issubclass(kind, Struct):
-        return _record_builder(kind)
-    if kind is Level:
-        return lambda value: Level[str(value).upper()]
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind
-    if kind is float:
-        return lambda value: float(value) if type(value) in (int, float) else _refuse(value, kind)
-    if kind is int:
-        return lambda value: value if type(value) is int and abs(value) < TOO_MANY else _refuse(value, kind)
-    if kind is str:
-        return lambda value: printable(value) if type(value) is str else _refuse(value, kind)
-    if kind is type(None):
-        return lambda value: None if value is None else _refuse(value, kind)
-    return lambda value: value if type(value) is kind else _refuse(value, kind)
-
-
-def _union_builder(kinds: list[Any]) -> Build:
-    builders = [_builder(kind) for kind in kinds]
-
-    def build(value: Any) -> Any:  # noqa: ANN401
-        for one in builders[:-1]:
-            with suppress(TypeError, KeyError, ValueError):
-                return one(value)
-        return builders[-1](value)
-
-    return build
-
-
-def _with_reason(build: Build) -> Build:
-    """Return a builder for figures that had no reason in an older version while they were absent."""
-    return lambda value: Absent.NOT_AVAILABLE if value is None else build(value)
-
-
-def _literal_builder(words: frozenset[Any], kind: Any) -> Build:  # noqa: ANN401
-    return lambda value: value if value in words else _refuse(value, kind)
-
-
-def _tuple_builder(kind: Any) -> Build:  # noqa: ANN401
-    part = _builder(kind)
-
-    def build(value: Any) -> Any:  # noqa: ANN401
-        if kind is Content and isinstance(value, dict):
-            return tuple(Content(printable(name.removesuffix("_bytes")), size) for name, size in value.items())
-        return tuple([part(one) for one in value]) if type(value) is list else _refuse(value, kind)
-
-    return build
-
-
-def _mapping_builder(kind: Any) -> Build:  # noqa: ANN401
-    part = _builder(kind)
-
-    def build(value: Any) -> Any:  # noqa: ANN401
-        if type(value) is not dict:
-            _refuse(value, kind)
-        absent = _absent_in(value)
-        plain = {name: part(one) for name, one in value.items() if name not in absent and name != "absent"}
-        return {printable(name): one for name, one in (plain | absent).items()}
-
-    return build
-
-
-def _record_builder(kind: Any) -> Build:  # noqa: ANN401
-    hints = get_type_hints(kind)
-    parts = [(one, _builder(hints[one.name])) for one in fields(kind)]
-
-    def build(value: Any) -> Any:  # noqa: ANN401
-        if type(value) is not dict:
-            _refuse(value, kind)
-        absent = _absent_in(value)
-        found = {}
-        for part, build_part in parts:
-            name = part.encode_name
-            if name in absent:
-                found[part.name] = absent[name]
-            elif name in value:
-                found[part.name] = build_part(value[name])
-            elif part.required:
-                raise KeyError(f"{kind.__name__} without {name}")
-        return kind(**found)
-
-    return build
-
-
-def _absent_in(value: dict[str, Any]) -> dict[str, Absent]:
-    reasons = value.get("absent")
-    return {name: Absent(reason) for name, reason in reasons.items()} if isinstance(reasons, dict) else {}
-
-
-def _refuse(value: Any, kind: Any) -> NoReturn:  # noqa: ANN401
-    raise TypeError(f"{value!r:.60} is not {kind}")

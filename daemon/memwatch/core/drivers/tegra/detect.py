@@ -6,10 +6,11 @@ import os
 from contextlib import suppress
 from typing import Annotated, Literal
 
+from memwatch.core.doc import Doc
 from memwatch.core.drivers.tegra.board import parse_compatible
 from memwatch.core.linux.device_tree import device_tree
 from memwatch.core.linux.files import Roots, read_once
-from memwatch.core.options import Doc, SwitchableOptions
+from memwatch.core.options import SwitchableOptions
 
 AUTO = "auto"
 

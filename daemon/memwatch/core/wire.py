@@ -1,0 +1,367 @@
+"""Records as JSON: one encoder, one decoder and one description, all three from the records.
+
+A field is declared once, with its type and its `Doc`, on its record. A `Shape` says what an answer has beside or
+without them. An absent value is null, and `absent` of the same object has the reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from functools import cached_property
+from itertools import chain
+from types import EllipsisType, UnionType
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct, field
+from msgspec.structs import fields
+
+from memwatch.core.doc import Doc
+from memwatch.core.model import Absent
+from memwatch.core.printable import printable
+
+Json = dict[str, Any]
+ABSENT, SIMULATED = "absent", "simulated"
+# Larger than any real size, and beyond 64-bit signed integers.
+TOO_MANY = 1 << 63
+# Types of values that are the same in JSON: most of them, and cheaper to recognize than all others.
+SAME = frozenset({int, str, float, bool, type(None), Absent})
+REASONS: Json = {
+    "additionalProperties": {"enum": [one.value for one in Absent], "type": "string"},
+    "type": "object",
+}
+PLAIN: Mapping[Any, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
+REFERENCE = "#/components/schemas/"
+
+
+class Form(Struct, frozen=True):
+    """A field that JSON has in another form: its type there, and how it is written and read."""
+
+    kind: Any
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+class Shape(Struct, frozen=True, dict=True):
+    """A record in an answer. `name`: that of its description.
+
+    `further`: fields beside those of the record, by the names of functions: properties, or functions of the record
+    and of what the answer is about, such as its snapshot. Their return types describe them. `order`: names in the
+    order of the answer, with `...` for all others. `absent` among them has the reasons, at the end by default.
+    `optional`: fields that some answers leave out.
+    """
+
+    record: Any
+    name: str = ""
+    further: tuple[Any, ...] = ()
+    without: tuple[str, ...] = ()
+    order: tuple[str | EllipsisType, ...] = (...,)
+    optional: tuple[str, ...] = ()
+    forms: Mapping[str, Form] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return self.name or str(self.record.__name__)
+
+    @cached_property
+    def columns(self) -> Mapping[str, str | Callable[[Any, Any], Any]]:
+        """Attribute of the record, or function, by name in JSON, in the order of the answer."""
+        kind = self.record
+        found: dict[str, Any] = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+        found |= {name: name if one is not given else given for name, one, given in self._further}
+        placed = {*self.order, *self.without}
+        others = [name for name in found if name not in placed]
+        names = chain.from_iterable(others if one is ... else (one,) for one in self.order)
+        return {name: found.get(name, name) for name in names}
+
+    @cached_property
+    def hints(self) -> Mapping[str, Any]:
+        """Declared type by name in JSON, with its `Doc`."""
+        declared = get_type_hints(self.record, include_extras=True)
+        found = {
+            name: _in_form(declared[one], self.forms[name]) if name in self.forms else declared[one]
+            for name, one in self.columns.items()
+            if one in declared
+        }
+        return found | {name: get_type_hints(one, include_extras=True)["return"] for name, one, _ in self._further}
+
+    @property
+    def _further(self) -> Iterable[tuple[str, Any, Any]]:
+        """Yield name, function, and what was given: a function, or the property whose getter it is."""
+        for given in self.further:
+            yield _name_of(given), _function_of(given), given
+
+
+def _in_form(hint: Any, form: Form) -> Any:  # noqa: ANN401
+    """Return the type of a form with the documentation of the field."""
+    return Annotated[(form.kind, *get_args(hint)[1:])] if get_origin(hint) is Annotated else form.kind
+
+
+def _function_of(one: Any) -> Any:  # noqa: ANN401  a property or a function
+    if isinstance(one, cached_property):
+        return one.func
+    return one.fget if isinstance(one, property) else one
+
+
+def _name_of(one: Any) -> str:  # noqa: ANN401
+    return str(_function_of(one).__name__)
+
+
+def known(**values: Any) -> Json:  # noqa: ANN401
+    """Return the values with absent ones as null, and their reasons under `absent`."""
+    reasons = {name: value.value for name, value in values.items() if isinstance(value, Absent)}
+    return {**values, **dict.fromkeys(reasons), ABSENT: reasons} if reasons else values
+
+
+class Wire:
+    """Encoder, decoder and description of records with the shapes that some of them have.
+
+    Of several shapes of a record, the first is that inside other records. A record without one is shown as it is.
+    """
+
+    def __init__(self, shapes: Iterable[Shape] = (), base: Wire | None = None) -> None:
+        self._shapes: dict[Any, Shape] = dict(base._shapes) if base else {}
+        for shape in shapes:
+            self._shapes.setdefault(shape.record, shape)
+        self._writers: dict[Any, Callable[[Any, Any], Any]] = {}
+        self._builders: dict[Any, Callable[[Any], Any]] = {}
+
+    @property
+    def shapes(self) -> Iterable[Shape]:
+        return self._shapes.values()
+
+    def shape_of(self, record: Any) -> Shape:  # noqa: ANN401  a class
+        return self._shapes.setdefault(record, Shape(record))
+
+    def encode(self, record: Struct, about: Any = None, shape: Shape | None = None) -> Json:  # noqa: ANN401
+        """Return the record as JSON. `about`: what functions of shapes take beside it."""
+        shape = shape or self.shape_of(record.__class__)
+        found: Json = {}
+        reasons: dict[str, str] = {}
+        for name, source in shape.columns.items():
+            if name == ABSENT:
+                found |= {ABSENT: reasons} if reasons else {}
+                continue
+            value = getattr(record, source) if isinstance(source, str) else source(record, about)
+            if value.__class__ is Absent:
+                reasons[name], found[name] = value.value, None
+            elif name in shape.forms:
+                found[name] = shape.forms[name].write(value)
+            else:
+                found[name] = value if value.__class__ in SAME else self.plain(value, about)
+        if reasons:
+            found[ABSENT] = reasons
+        return found
+
+    def encode_all(self, records: Iterable[Struct], about: Any = None, shape: Shape | None = None) -> list[Json]:  # noqa: ANN401
+        return [self.encode(record, about, shape) for record in records]
+
+    def plain(self, value: Any, about: Any = None) -> Any:  # noqa: ANN401
+        """Return any value of a record as JSON."""
+        kind = value.__class__
+        if kind in SAME:
+            return value
+        if kind not in self._writers:
+            self._writers[kind] = self._writer_of(kind)
+        return self._writers[kind](value, about)
+
+    def _writer_of(self, kind: Any) -> Callable[[Any, Any], Any]:  # noqa: ANN401
+        if issubclass(kind, Enum):
+            return (lambda value, _: value.word) if hasattr(kind, "word") else (lambda value, _: value.value)
+        if issubclass(kind, tuple | list):
+            return lambda value, about: [self.plain(part, about) for part in value]
+        if issubclass(kind, Mapping):
+            return lambda value, _: known(**value)
+        return self.encode if issubclass(kind, Struct) else lambda value, _: value
+
+    def decode(self, kind: Any, value: Any) -> Any:  # noqa: ANN401
+        """Build a value of a type from decoded JSON. Texts are made printable.
+
+        Anything else raises TypeError, KeyError or ValueError.
+        """
+        return self._builder(kind)(value)
+
+    def _builder(self, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401
+        if kind not in self._builders:
+            self._builders[kind] = self._make_builder(kind)
+        return self._builders[kind]
+
+    def _make_builder(self, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401  one line for each kind
+        origin, inner = get_origin(kind), get_args(kind)
+        if origin is Annotated:
+            return self._builder(inner[0])
+        if origin in (Union, UnionType):
+            return self._union_builder(inner)
+        if origin is Literal:
+            return _choice_builder({word: word for word in inner}, kind)
+        if origin is tuple:
+            return self._tuple_builder(self._builder(inner[0]), kind)
+        if isinstance(origin, type) and issubclass(origin, Mapping):
+            return self._mapping_builder(self._builder(inner[1]), kind)
+        if isinstance(kind, type) and issubclass(kind, Struct):
+            return self._record_builder(kind)
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return _choice_builder(_members(kind), kind)
+        return _plain_builder(kind)
+
+    def _union_builder(self, kinds: Sequence[Any]) -> Callable[[Any], Any]:
+        builders = [self._builder(kind) for kind in kinds if kind is not Absent]
+        has_reasons = Absent in kinds and type(None) not in kinds
+
+        def build(value: Any) -> Any:  # noqa: ANN401
+            if value is None and has_reasons:  # an older version gave no reason
+                return Absent.NOT_AVAILABLE
+            for one in builders[:-1]:
+                with suppress(TypeError, KeyError, ValueError):
+                    return one(value)
+            return builders[-1](value)
+
+        return build
+
+    def _tuple_builder(self, part: Callable[[Any], Any], kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401
+        return lambda value: tuple([part(one) for one in value]) if type(value) is list else refuse(value, kind)
+
+    def _mapping_builder(self, part: Callable[[Any], Any], kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401
+        def build(value: Any) -> Any:  # noqa: ANN401
+            if type(value) is not dict:
+                refuse(value, kind)
+            reasons = reasons_in(value)
+            plain = {name: part(one) for name, one in value.items() if name not in reasons and name != ABSENT}
+            return {printable(name): one for name, one in (plain | reasons).items()}
+
+        return build
+
+    def _record_builder(self, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401
+        hints, forms = get_type_hints(kind), self.shape_of(kind).forms
+        parts = [
+            (one, forms[one.name].read if one.name in forms else self._builder(hints[one.name]))
+            for one in fields(kind)
+        ]
+
+        def build(value: Any) -> Any:  # noqa: ANN401
+            if type(value) is not dict:
+                refuse(value, kind)
+            reasons, found = reasons_in(value), {}
+            for part, build_part in parts:
+                name = part.encode_name
+                if name in reasons:
+                    found[part.name] = reasons[name]
+                elif name in value:
+                    found[part.name] = build_part(value[name])
+                elif part.required:
+                    raise KeyError(f"{kind.__name__} without {name}")
+            return kind(**found)
+
+        return build
+
+
+def reasons_in(value: Mapping[str, Any]) -> dict[str, Absent]:
+    """Return the reasons in an object, by field."""
+    reasons = value.get(ABSENT)
+    return {name: Absent(reason) for name, reason in reasons.items()} if isinstance(reasons, dict) else {}
+
+
+def refuse(value: Any, kind: Any) -> NoReturn:  # noqa: ANN401
+    raise TypeError(f"{value!r:.60} is not {kind}")
+
+
+def _choice_builder(choices: Mapping[Any, Any], kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401
+    return lambda value: choices[value] if value in choices else refuse(value, kind)
+
+
+def _members(kind: Any) -> dict[str, Any]:  # noqa: ANN401  an enumeration
+    return {getattr(one, "word", one.value): one for one in kind}
+
+
+def _plain_builder(kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401
+    if kind is float:
+        return lambda value: float(value) if type(value) in (int, float) else refuse(value, kind)
+    if kind is int:
+        return lambda value: value if type(value) is int and abs(value) < TOO_MANY else refuse(value, kind)
+    if kind is str:
+        return lambda value: printable(value) if type(value) is str else refuse(value, kind)
+    if kind is type(None):
+        return lambda value: None if value is None else refuse(value, kind)
+    return lambda value: value if type(value) is kind else refuse(value, kind)
+
+
+class Description:
+    """JSON schemas of shapes, and of the records inside them: `definitions`, by name."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.definitions: Json = {}
+
+    def add(self, shape: Shape) -> Json:
+        """Add the schema of a shape, and return a reference to it."""
+        if shape.title not in self.definitions:
+            schema: Json = {"additionalProperties": False, "properties": {}, "title": shape.title, "type": "object"}
+            self.definitions[shape.title] = schema
+            if documented := inspect.getdoc(shape.record):
+                schema["description"] = " ".join(documented.partition("\n\n")[0].split())
+            schema["properties"] = self._properties(shape)
+            left_out = {ABSENT, *shape.optional, *(() if SIMULATED in shape.hints else (SIMULATED,))}
+            schema["required"] = [name for name in schema["properties"] if name not in left_out]
+        return {"$ref": REFERENCE + shape.title}
+
+    def _properties(self, shape: Shape) -> Json:
+        found: Json = {SIMULATED: {"default": False, "description": "True with --demo and --replay.",
+                                   "title": "Simulated", "type": "boolean"}}  # fmt: skip
+        if any(Absent in _alternatives(hint) for hint in shape.hints.values()):
+            found[ABSENT] = {
+                **REASONS,
+                "description": "Reason for each null field of this object.",
+                "title": "Absent",
+            }
+        for name in shape.columns:
+            if name != ABSENT:
+                found[name] = self._property(name, shape.hints[name])
+        for name in shape.optional:
+            found[name]["default"] = None
+        return found
+
+    def _property(self, name: str, hint: Any) -> Json:  # noqa: ANN401
+        docs = [one for one in get_args(hint)[1:] if isinstance(one, Doc)] if get_origin(hint) is Annotated else []
+        schema = self._schema(hint)
+        if "$ref" not in schema and not any("$ref" in one for one in schema.get("anyOf", ())):
+            schema["title"] = name.replace("_", " ").title()
+        for doc in docs:
+            schema |= {"enum": list(doc.values)} if doc.values else {}
+            schema |= {"description": doc.text} if doc.text else {}
+            schema |= {"examples": list(doc.examples)} if doc.examples else {}
+        return schema
+
+    def _schema(self, hint: Any) -> Json:  # noqa: ANN401
+        alternatives = _alternatives(hint)
+        known = [self._one(kind) for kind in alternatives if kind not in (Absent, type(None))]
+        if len(known) == len(alternatives) == 1:
+            return known[0]
+        return {"anyOf": [*known, {"type": "null"}]} if len(known) < len(alternatives) else {"anyOf": known}
+
+    def _one(self, kind: Any) -> Json:  # noqa: ANN401
+        origin, inner = get_origin(kind), get_args(kind)
+        if origin is Literal:
+            return {"enum": list(inner), "type": "string"}
+        if isinstance(origin, type) and issubclass(origin, Mapping):
+            return {"additionalProperties": self._values(inner[1]), "type": "object"}
+        if isinstance(origin, type) and issubclass(origin, Sequence):
+            return {"items": self._schema(inner[0]), "type": "array"}
+        if issubclass(kind, Struct):
+            return self.add(self._wire.shape_of(kind))
+        return {"enum": list(_members(kind)), "type": "string"} if issubclass(kind, Enum) else {"type": PLAIN[kind]}
+
+    def _values(self, hint: Any) -> Json:  # noqa: ANN401
+        """Return the schema of the values of a mapping: `absent` among them has the reasons of the others."""
+        schema = self._schema(hint)
+        if Absent in _alternatives(hint):
+            schema["anyOf"].insert(-1, REASONS)
+        return schema
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    """Return the types of a union, or the type."""
+    if get_origin(hint) is Annotated:
+        return _alternatives(get_args(hint)[0])
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
