@@ -22,7 +22,8 @@ from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.loop import Monitor
-from memwatch.monitor.render.json import grown_json, snapshot_json, to_bytes
+from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.owners_json import OWNERS, GrowthTimes
 from memwatch.monitor.render.status_line import GROWTH_SECONDS, build_status_line
 from support.incident_player import Player, Scenario
 from support.incident_scenarios import SCENARIOS
@@ -110,7 +111,7 @@ def grown_since(monitor: Monitor, snapshot: Snapshot, seconds: float) -> list[Pr
 
 
 def asked(monitor: Monitor, one: ProcessGrowth) -> Any:
-    return json.loads(to_bytes(grown_json(one, monitor.growth.growth_by_window(one.process), 0.0)))
+    return json.loads(to_bytes(OWNERS.encode(one, GrowthTimes(0.0, monitor.growth.growth_by_window))))
 
 
 def top_of(snapshot: Snapshot, growth: dict[int, Any]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes, Pool, Process, Share, Words, refuse_negative
 
 OwnerKind = Literal["unit", "container", "pod", "job", "user"]
@@ -74,24 +75,27 @@ class KernelHeld(Struct, frozen=True):
 
 
 class OwnerTotal(Struct, frozen=True):
-    """An owner with the device memory of its processes.
+    """All processes of one unit, container, pod, job or user, whether listed or not, with their device memory.
 
-    `cgroup_note`: what `cgroup_bytes` does or does not include. `cgroup_device_bytes`: the kernel's own count of
-    device memory, for comparison with `device_bytes`, which are sums over processes. `visible` is false for the
-    processes that only a driver lists, together: their owners are not known.
+    `cgroup_note`: what `cgroup_bytes` does or does not include. `device_bytes` are sums over processes.
     """
 
-    name: Words | None
+    name: Annotated[Words | None, Doc("Null: processes without such an owner, or that are not visible.")]
     processes: int
     rss_bytes: Bytes
     footprint_bytes: Bytes
     footprint_low_bytes: int
     footprint_high_bytes: Bytes
     device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
-    cgroup_bytes: Bytes | None = None
-    cgroup_note: str | None = None
-    cgroup_device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
-    visible: bool = True
+    cgroup_bytes: Annotated[
+        Bytes | None, Doc("memory.current of the owner's cgroup, page cache included; null if it has none.")
+    ] = None
+    cgroup_note: Annotated[str | None, Doc(examples=("does not include GPU memory",))] = None
+    cgroup_device_bytes: Annotated[
+        Mapping[str, Bytes],
+        Doc("Device memory that the kernel charges to the owner's cgroup, by pool or share (dmem)."),
+    ] = field(default_factory=dict)
+    visible: Annotated[bool, Doc("False for the processes that only a driver lists, together.")] = True
 
 
 def sum_owners(processes: Iterable[Process]) -> tuple[Owner, ...]:

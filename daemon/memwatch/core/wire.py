@@ -37,11 +37,11 @@ REFERENCE = "#/components/schemas/"
 
 
 class Form(Struct, frozen=True):
-    """A field that JSON has in another form: its type there, and how it is written and read."""
+    """A field that JSON has in another form: its type there, how it is written, and how read if it ever is."""
 
     kind: Any
     write: Callable[[Any], Any]
-    read: Callable[[Any], Any]
+    read: Callable[[Any], Any] | None = None
 
 
 class Shape(Struct, frozen=True, dict=True):
@@ -50,12 +50,14 @@ class Shape(Struct, frozen=True, dict=True):
     `further`: fields beside those of the record, by the names of functions: properties, or functions of the record
     and of what the answer is about, such as its snapshot. Their return types describe them. `order`: names in the
     order of the answer, with `...` for all others. `absent` among them has the reasons, at the end by default.
-    `optional`: fields that some answers leave out.
+    `flat`: attributes of the record that are records themselves, with the names of their fields that are shown as
+    its own. `optional`: fields that some answers leave out.
     """
 
     record: Any
     name: str = ""
     further: tuple[Any, ...] = ()
+    flat: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     order: tuple[str | EllipsisType, ...] = (...,)
     optional: tuple[str, ...] = ()
@@ -70,8 +72,9 @@ class Shape(Struct, frozen=True, dict=True):
         """Attribute of the record, or function, by name in JSON, in the order of the answer."""
         kind = self.record
         found: dict[str, Any] = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+        found |= {name: _through(part, name) for part, names in self.flat.items() for name in names}
         found |= {name: name if one is not given else given for name, one, given in self._further}
-        placed = {*self.order, *self.without}
+        placed = {*self.order, *self.without, *self.flat}
         others = [name for name in found if name not in placed]
         names = chain.from_iterable(others if one is ... else (one,) for one in self.order)
         return {name: found.get(name, name) for name in names}
@@ -80,12 +83,18 @@ class Shape(Struct, frozen=True, dict=True):
     def hints(self) -> Mapping[str, Any]:
         """Declared type by name in JSON, with its `Doc`."""
         declared = get_type_hints(self.record, include_extras=True)
-        found = {
-            name: _in_form(declared[one], self.forms[name]) if name in self.forms else declared[one]
-            for name, one in self.columns.items()
-            if one in declared
-        }
+        found = {name: self._hint(name, declared[one]) for name, one in self.columns.items() if one in declared}
+        for part, names in self.flat.items():
+            inner = get_type_hints(get_type_hints(self.record)[part], include_extras=True)
+            found |= {name: self._hint(name, inner[name]) for name in names}
         return found | {name: get_type_hints(one, include_extras=True)["return"] for name, one, _ in self._further}
+
+    def _hint(self, name: str, hint: Any) -> Any:  # noqa: ANN401
+        """Return the type of a field, in its form if it has one, with its documentation."""
+        if name not in self.forms:
+            return hint
+        kind = self.forms[name].kind
+        return Annotated[(kind, *get_args(hint)[1:])] if get_origin(hint) is Annotated else kind
 
     @property
     def _further(self) -> Iterable[tuple[str, Any, Any]]:
@@ -94,9 +103,8 @@ class Shape(Struct, frozen=True, dict=True):
             yield _name_of(given), _function_of(given), given
 
 
-def _in_form(hint: Any, form: Form) -> Any:  # noqa: ANN401
-    """Return the type of a form with the documentation of the field."""
-    return Annotated[(form.kind, *get_args(hint)[1:])] if get_origin(hint) is Annotated else form.kind
+def _through(part: str, name: str) -> Callable[[Any, Any], Any]:
+    return lambda record, _: getattr(getattr(record, part), name)
 
 
 def _function_of(one: Any) -> Any:  # noqa: ANN401  a property or a function
@@ -171,10 +179,15 @@ class Wire:
         if issubclass(kind, Enum):
             return (lambda value, _: value.word) if hasattr(kind, "word") else (lambda value, _: value.value)
         if issubclass(kind, tuple | list):
-            return lambda value, about: [self.plain(part, about) for part in value]
+            return self._encode_list
         if issubclass(kind, Mapping):
             return lambda value, _: known(**value)
         return self.encode if issubclass(kind, Struct) else lambda value, _: value
+
+    def _encode_list(self, values: Sequence[Any], about: Any) -> list[Any]:  # noqa: ANN401
+        if SAME.issuperset(map(type, values)):  # of numbers, such as a thousand points of a series
+            return list(values)
+        return [self.plain(part, about) for part in values]
 
     def decode(self, kind: Any, value: Any) -> Any:  # noqa: ANN401
         """Build a value of a type from decoded JSON. Texts are made printable.
@@ -236,7 +249,7 @@ class Wire:
     def _record_builder(self, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401
         hints, forms = get_type_hints(kind), self.shape_of(kind).forms
         parts = [
-            (one, forms[one.name].read if one.name in forms else self._builder(hints[one.name]))
+            (one, (one.name in forms and forms[one.name].read) or self._builder(hints[one.name]))
             for one in fields(kind)
         ]
 
@@ -299,7 +312,7 @@ class Description:
         if shape.title not in self.definitions:
             schema: Json = {"additionalProperties": False, "properties": {}, "title": shape.title, "type": "object"}
             self.definitions[shape.title] = schema
-            if documented := inspect.getdoc(shape.record):
+            if documented := inspect.cleandoc(vars(shape.record).get("__doc__") or ""):
                 schema["description"] = " ".join(documented.partition("\n\n")[0].split())
             schema["properties"] = self._properties(shape)
             left_out = {ABSENT, *shape.optional, *(() if SIMULATED in shape.hints else (SIMULATED,))}

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Annotated
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.doc import Doc
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.demand import Demand
@@ -40,7 +42,7 @@ class Greatest(Struct, frozen=True):
 
     context: int | None = None
     batch: int | None = None
-    dtype: str | None = None
+    dtype: Annotated[str | None, Doc("Widest format of the weights, if their own does not fit.")] = None
 
 
 def greatest_sentence(found: Greatest) -> str:
@@ -59,8 +61,8 @@ class FitAnswer(Struct, frozen=True):
 
     need: MemoryNeed
     fit: Fit
-    change: Reduction | None = None
-    greatest: Greatest | None = None
+    change: Annotated[Reduction | None, Doc("Cheapest change that makes the model fit, if it fits nowhere.")] = None
+    greatest: Annotated[Greatest | None, Doc("The greatest that fits; null for a size.")] = None
     launches: Launches = Launches()
 
     @property

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.backends.devices import certain_part, compute_capacity, describe_state, read_system_ram
+from memwatch.core.doc import Doc
 from memwatch.core.model import PERHAPS_IN_RSS, Absent, Bytes, Device, Process, find_system_ram
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
@@ -33,15 +34,22 @@ class FitVerdict(Struct, frozen=True):
     device: str
     name: str
     fits: bool | Absent
-    size_bytes: Bytes
-    headroom_bytes: Bytes
-    spare_bytes: Bytes
+    size_bytes: Annotated[Bytes, Doc("Maximum memory that it can use.")]
+    headroom_bytes: Annotated[Bytes, Doc("Memory that can be allocated now.")]
+    spare_bytes: Annotated[Bytes, Doc("Bytes to spare; negative: bytes missing.")]
     reason: str
-    headroom_certain_bytes: Bytes = Absent.NOT_AVAILABLE
-    needs_reclaim: bool | Absent = False
-    need_bytes: int = 0
-    ram_need_bytes: int = 0
-    leased_bytes: int = 0
+    headroom_certain_bytes: Annotated[Bytes, Doc("Part of the headroom that is free without reclaim.")] = (
+        Absent.NOT_AVAILABLE
+    )
+    needs_reclaim: Annotated[
+        bool | Absent,
+        Doc("True if it fits only after the kernel has reclaimed page cache; null if that is unknown."),
+    ] = False
+    need_bytes: Annotated[int, Doc("Bytes that it needs from this device.")] = 0
+    ram_need_bytes: Annotated[
+        int, Doc("Bytes moved to system RAM; on unified memory they are part of need_bytes.")
+    ] = 0
+    leased_bytes: Annotated[int, Doc("Bytes that leases of others take from the headroom.")] = 0
 
 
 class Holder(NamedTuple):
@@ -52,11 +60,11 @@ class Holder(NamedTuple):
 
 
 class Split(Struct, frozen=True):
-    """Several GPUs that hold a plan together. `bytes` on each; `spare_bytes`: what is left on the fullest."""
+    """Several GPUs that hold a plan together."""
 
     devices: tuple[str, ...]
-    bytes: int
-    spare_bytes: int
+    bytes: Annotated[int, Doc("Bytes on each of them.")]
+    spare_bytes: Annotated[int, Doc("What is left on the fullest.")]
     reason: str
 
 
@@ -66,10 +74,10 @@ class Fit(Struct, frozen=True):
     `unknown`: why the answer is neither yes nor no, a sentence.
     """
 
-    bytes: int
-    best: str | None
+    bytes: Annotated[int, Doc("Bytes on one GPU, without what is moved to system RAM.")]
+    best: Annotated[str | None, Doc("Device to use alone; null if none fits alone, see split.")]
     verdicts: tuple[FitVerdict, ...]
-    split: Split | None = None
+    split: Annotated[Split | None, Doc("GPUs to use together, if no single one has room.")] = None
     unknown: str = ""
 
     @property

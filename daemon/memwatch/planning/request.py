@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.doc import Doc
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
 from memwatch.planning.demand import Demand
 from memwatch.planning.inference import choose_cache_bytes, compute_kv_cache, compute_weights, estimate_inference
@@ -110,7 +112,7 @@ class Reduction(Struct, frozen=True):
     it, `use` the same as options of a request."""
 
     words: str
-    flags: str
+    flags: Annotated[str, Doc("Options of memwatch fit for it.")]
     use: Use
     need: MemoryNeed
 

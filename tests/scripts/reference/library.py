@@ -68,7 +68,9 @@ def subject_of(found: object) -> str:
 
 
 def annotation(hint: object) -> str:
-    """Return an annotation as it is written."""
+    """Return an annotation as it is written, without its documentation."""
+    if isinstance(hint, str) and hint.startswith("Annotated["):
+        hint = hint.removeprefix("Annotated[").rpartition(", Doc(")[0]
     text = hint if isinstance(hint, str) else getattr(hint, "__name__", str(hint))
     return text.replace("collections.abc.", "").replace("typing.", "")
 

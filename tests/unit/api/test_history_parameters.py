@@ -56,4 +56,4 @@ def test_query_until_now_has_the_latest_row(reads: int) -> None:
     start, end = span(monitor, None, None, 60.0)
     found = series_json(monitor.series, monitor.to_wall(0.0), "pool.ram.used_bytes", start, end, 600)
 
-    assert len(found["max"]) == 2
+    assert len(found.max) == 2

@@ -6,7 +6,7 @@ import pytest
 
 from memwatch.monitor.alerts.state import AlertState
 from memwatch.monitor.notify.sender import Sender
-from memwatch.monitor.notify.status import AlertRow, AlertView, alert_json, fires_in
+from memwatch.monitor.notify.status import ALERTS, AlertRow, AlertView, fires_in
 
 ROW = AlertRow("ram", "pressure.critical", "critical", "firing", 1.0, False, ())
 
@@ -20,13 +20,13 @@ ROW = AlertRow("ram", "pressure.critical", "critical", "firing", 1.0, False, ())
 )
 def test_listed_alert_has_the_runbook_of_its_notifications(address: str | None, runbook: str) -> None:
     """Without an address of the pages it is a path of the daemon that was asked."""
-    assert alert_json(ROW, Sender(url=address))["runbook"] == runbook
+    assert ALERTS.encode(ROW, Sender(url=address))["runbook"] == runbook
 
 
 def test_listed_alert_about_gpu_memory_has_its_own_runbook() -> None:
     row = AlertRow("gpu0", "pressure.critical", "critical", "firing", 1.0, False, ())
 
-    assert alert_json(row, Sender())["runbook"] == "/runbooks#gpumemorycritical"
+    assert ALERTS.encode(row, Sender())["runbook"] == "/runbooks#gpumemorycritical"
 
 
 def test_alerts_are_grouped_by_rule_with_the_most_severe_firing_ones_first() -> None:

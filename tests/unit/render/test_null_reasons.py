@@ -7,7 +7,8 @@ import json
 import pytest
 
 from memwatch.core.owners import OWNER_KINDS
-from memwatch.monitor.render.json import owners_json, snapshot_json, to_bytes
+from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.owners_json import owners_json
 from memwatchd.recording.demos import DESCRIPTIONS, path_of
 from memwatchd.recording.frames import read_frames
 from support.null_reasons import figures_without_a_reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,6 +22,10 @@ Seconds = Annotated[
 Target = Annotated[str, Meta(max_length=256)]
 
 
+class AlertTest(Struct, frozen=True):
+    receivers: tuple[str, ...]
+
+
 async def test(services: Services, request: Request) -> Response:
     """Send a test notification to every receiver. One that is still queued is retried at once instead."""
     if not services.alerting.receivers:
@@ -33,7 +37,7 @@ async def test(services: Services, request: Request) -> Response:
     try:
         names = services.alerting.test()
         services.record_test(names, caller_of(request.scope))
-        return services.json({"receivers": names})
+        return services.json(AlertTest(tuple(names)))
     finally:
         services.test_turnstile.leave()
 

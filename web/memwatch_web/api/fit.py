@@ -8,7 +8,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memwatch.monitor.render.json import fit_json
+from memwatch.monitor.render.fit_json import fit_json
 from memwatch.planning.sizes import InvalidInputError
 from memwatch_web.api.fit_request import FitRequest
 from memwatch_web.api.services import Services

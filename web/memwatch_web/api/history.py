@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 from starlette.responses import Response
 
 from memwatch.core.helper.codec import DecodeError
@@ -17,7 +17,7 @@ from memwatch.monitor.history.tiers import Bucket
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.render import json as as_json
 from memwatch.monitor.render.json import JSON_TYPE
-from memwatch_web.api.history_csv import build_file_name, render_csv
+from memwatch_web.api.history_csv import Series, build_file_name, render_csv
 from memwatch_web.api.history_parameters import MAX_JITTER_SECONDS, parse_names, span
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
@@ -31,6 +31,15 @@ NOTHING_KEPT = (
     "No last words: history is kept in memory only; start memwatchd with --state-dir DIR to keep it on disk."
 )
 NOTHING_BEFORE = "No last words: a recording has no previous run."
+
+
+class History(Struct, frozen=True):
+    """Series between two times."""
+
+    from_: float = field(name="from")
+    to: float
+    points: int
+    series: tuple[Series, ...]
 
 
 async def history(
@@ -59,7 +68,7 @@ async def history(
         found = [series_json(past, shift, name, start, end, points) for name in names]
         if format_ == "csv":
             return render_csv(found).encode()
-        return services.json_bytes({"from": start, "to": end, "points": points, "series": found})
+        return services.json_bytes(History(start, end, points, tuple(found)))
 
     seconds = past.estimate_seconds(len(names), start - shift, end - shift, points)
     # A row of CSV takes about as long as the bucket that it shows.
@@ -120,7 +129,7 @@ async def last_words(services: Services) -> Response:
     return Response(body, media_type=JSON_TYPE)
 
 
-def series_json(past: AllSeries, shift: float, name: str, start: float, end: float, points: int) -> dict[str, Any]:
+def series_json(past: AllSeries, shift: float, name: str, start: float, end: float, points: int) -> Series:
     """Return one series. `shift`: Unix time minus boot time, in seconds."""
     try:
         buckets = past.query(name, start - shift, end - shift, points)
@@ -130,11 +139,11 @@ def series_json(past: AllSeries, shift: float, name: str, start: float, end: flo
     def column(figure: Callable[[Bucket], float | None]) -> list[float | None]:
         return [figure(bucket) for bucket in buckets]
 
-    return {
-        "name": name,
-        "unit": unit_of(name),
-        "unix": [round(bucket.boottime + shift, 3) for bucket in buckets],
-        "min": column(lambda bucket: bucket.minimum),
-        "avg": column(lambda bucket: bucket.average),
-        "max": column(lambda bucket: bucket.maximum),
-    }
+    return Series(
+        name,
+        unit_of(name),
+        [round(bucket.boottime + shift, 3) for bucket in buckets],
+        column(lambda bucket: bucket.minimum),
+        column(lambda bucket: bucket.average),
+        column(lambda bucket: bucket.maximum),
+    )

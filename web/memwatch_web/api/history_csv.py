@@ -9,22 +9,37 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from msgspec import Struct
+
 from memwatch.monitor.render.json import rfc3339
 
 FIGURES = ("min", "avg", "max")
 
 
-def render_csv(series: Sequence[dict[str, Any]]) -> str:
+class Series(Struct, frozen=True):
+    """Buckets of one series; null values mark a gap. Minimum and maximum are exact at any resolution."""
+
+    name: str
+    unit: str
+    unix: list[float]
+    min: list[float | None]
+    avg: list[float | None]
+    max: list[float | None]
+
+
+def render_csv(series: Sequence[Series]) -> str:
     """Return three columns per series, such as `pool.ram.used_bytes avg [bytes]`. A gap is a row without values."""
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\r\n")
-    writer.writerow(["time", *(f"{one['name']} {figure} [{one['unit']}]" for one in series for figure in FIGURES)])
-    places = [{unix: index for index, unix in enumerate(one["unix"])} for one in series]
-    for unix in sorted({unix for one in series for unix in one["unix"]}):
+    writer.writerow(["time", *(f"{one.name} {figure} [{one.unit}]" for one in series for figure in FIGURES)])
+    places = [{unix: index for index, unix in enumerate(one.unix)} for one in series]
+    for unix in sorted({unix for one in series for unix in one.unix}):
         aggregates: list[Any] = [rfc3339(unix)]
         for one, place in zip(series, places, strict=True):
             index = place.get(unix)
-            aggregates += ["", "", ""] if index is None else [_cell(one[figure][index]) for figure in FIGURES]
+            aggregates += (
+                ["", "", ""] if index is None else [_cell(getattr(one, figure)[index]) for figure in FIGURES]
+            )
         writer.writerow(aggregates)
     return output.getvalue()
 

@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.core.allocators import AllocatorReport
+from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Device
 from memwatch.core.printable import printable
 from memwatch.core.processes.allocator_reports import MAX_REPORTS, ReportRejectedError, find_gpu
@@ -71,13 +72,21 @@ class ReportRequest(RequestBody, frozen=True):
     claims: Annotated[list[AllocatorReportBody], Meta(max_length=MAX_REPORTS)]
 
 
+class MarkReceipt(Struct, frozen=True):
+    seq: Annotated[int, Doc("Number of the new event.")]
+
+
+class ReportReceipt(Struct, frozen=True):
+    claims: int
+
+
 async def marks(services: Services, request: Request, mark: MarkRequest) -> Response:
     """Add an event of kind `mark`. The newest 500 marks are kept, separately from other events. Without a login,
     `pid` is a process of the caller's user."""
     refuse_foreign_process(services, request, mark.pid, "mark and report")
     process = "" if mark.pid is None else f" (process {mark.pid})"
     event = services.monitor.events.mark(services.monitor.moment().wall, printable(mark.text) + process)
-    return services.json({"seq": event.seq})
+    return services.json(MarkReceipt(event.seq))
 
 
 async def reports(services: Services, request: Request, report: ReportRequest) -> Response:
@@ -90,4 +99,4 @@ async def reports(services: Services, request: Request, report: ReportRequest) -
         services.monitor.reports.put(report.pid, report.start_ticks, claims, time.monotonic())
     except ReportRejectedError as error:
         raise ProblemError(422, f"{error}.") from None
-    return services.json({"claims": len(report.claims)})
+    return services.json(ReportReceipt(len(report.claims)))

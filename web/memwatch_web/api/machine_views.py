@@ -2,23 +2,113 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
 from starlette.responses import Response
 
-from memwatch.core.model import Absent
-from memwatch.core.wire import known
+from memwatch.core.doc import Doc
+from memwatch.core.model import Absent, Bytes
+from memwatch.core.wire import ABSENT, Form, Shape, Wire
 from memwatch.monitor.neighbours.machines import Machine
-from memwatch.monitor.neighbours.tick import HolderTick, Tick
+from memwatch.monitor.neighbours.tick import EventTick, HolderTick, PoolTick, ReasonsTick, Tick
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
 
-Json = dict[str, Any]
+
+class FollowedMachine(Machine, frozen=True, kw_only=True):
+    """A neighbour with its past, the oldest tick first."""
+
+    recent: Annotated[tuple[Tick, ...], Doc("Every tick of its last 120 s.")]
+    hour: Annotated[tuple[Tick, ...], Doc("A tick for each 10 s of its last hour.")]
+
+
+def falling_bytes_per_second(
+    one: Machine, _: object
+) -> Annotated[
+    int | None,
+    Doc("Loss of available memory in the last 10 s before it fell silent; null without one."),
+]:
+    return one.words.falling_bytes_per_second if one.words else None
+
+
+def last_tick(one: Machine, _: object) -> Tick | Absent:
+    return one.tick or Absent.NOT_AVAILABLE
+
+
+def size_bytes(pool: PoolTick, _: object) -> int:
+    return pool.size
+
+
+def used_bytes(pool: PoolTick, _: object) -> Bytes:
+    return _known(pool.used)
+
+
+def available_bytes(pool: PoolTick, _: object) -> Bytes:
+    return _known(pool.available)
+
+
+def interval_seconds(tick: Tick, _: object) -> float:
+    return tick.interval
+
+
+def headroom_bytes(
+    tick: Tick, _: object
+) -> Annotated[Bytes, Doc("Largest amount that one of its devices can allocate.")]:
+    return _known(tick.headroom)
+
+
+def headroom_size_bytes(tick: Tick, _: object) -> Annotated[Bytes, Doc("Total memory of `headroom_of`.")]:
+    return _known(tick.headroom_size)
+
+
+def footprint_bytes(holder: HolderTick, _: object) -> int:
+    return holder.bytes
+
+
+def _known(figure: int | None) -> Bytes:
+    return Absent.NOT_AVAILABLE if figure is None else figure
+
+
+LISTED = ("name", "is_self", "url", "state", "text", "age_seconds", "last_tick_unix", "clock_offset_seconds",
+          "falling_bytes_per_second", "last_tick")  # fmt: skip
+AGE = {"age_seconds": Form(float, lambda seconds: round(seconds, 3))}
+MACHINES = Wire(
+    (
+        Shape(Machine, "ListedMachine", further=(falling_bytes_per_second, last_tick), order=LISTED, forms=AGE),
+        Shape(
+            FollowedMachine,
+            further=(falling_bytes_per_second, last_tick),
+            order=(*LISTED, ABSENT, "recent", "hour"),
+            forms=AGE,
+        ),
+        Shape(
+            Tick,
+            "MachineTick",
+            further=(interval_seconds, headroom_bytes, headroom_size_bytes),
+            order=("host", "unix", "interval_seconds", "level", "sentence", "headroom_bytes", "headroom_of",
+                   "headroom_size_bytes", "pools", "left_out", "levels", "holders", "events"),
+        ),
+        Shape(
+            PoolTick,
+            "MachinePool",
+            further=(size_bytes, used_bytes, available_bytes),
+            order=("id", "label", "size_bytes", "used_bytes", "available_bytes", "level"),
+        ),
+        Shape(ReasonsTick, "MachineLevel"),
+        Shape(
+            HolderTick,
+            "MachineHolder",
+            further=(footprint_bytes, HolderTick.held_bytes),
+            order=("name", "footprint_bytes", "held_bytes"),
+        ),
+        Shape(EventTick, "MachineEvent"),
+    )
+)  # fmt: skip
 
 
 async def machines(services: Services) -> Response:
     """Return this machine and its neighbours, those that need an operator first."""
-    return services.json([machine_json(one) for one in services.machines(services.current())])
+    return services.json(MACHINES.encode_all(services.machines(services.current())))
 
 
 def find_machine(services: Services, name: str) -> Machine:
@@ -30,53 +120,3 @@ def find_machine(services: Services, name: str) -> Machine:
             return one
     names = ", ".join(one.name for one in neighbours) or "none is configured"
     raise ProblemError(404, f"no neighbour is named {name[:80]!r}; the neighbours are: {names}.")
-
-
-def machine_json(one: Machine) -> Json:
-    words, tick = one.words, one.tick
-    return known(
-        name=one.name,
-        is_self=one.is_self,
-        url=one.url,
-        state=one.state,
-        text=one.text,
-        age_seconds=round(one.age_seconds, 3),
-        last_tick_unix=one.last_tick_unix,
-        clock_offset_seconds=one.clock_offset_seconds,
-        falling_bytes_per_second=words.falling_bytes_per_second if words else None,
-        last_tick=Absent.NOT_AVAILABLE if tick is None else tick_json(tick),
-    )
-
-
-def _holder_json(one: HolderTick) -> Json:
-    return {"name": one.name, "footprint_bytes": one.bytes, "held_bytes": one.held_bytes}
-
-
-def tick_json(tick: Tick) -> Json:
-    headroom = Absent.NOT_AVAILABLE if tick.headroom is None else tick.headroom
-    pools = [
-        known(
-            id=pool.id,
-            label=pool.label,
-            size_bytes=pool.size,
-            used_bytes=Absent.NOT_AVAILABLE if pool.used is None else pool.used,
-            available_bytes=Absent.NOT_AVAILABLE if pool.available is None else pool.available,
-            level=pool.level,
-        )
-        for pool in tick.pools
-    ]
-    return known(
-        host=tick.host,
-        unix=tick.unix,
-        interval_seconds=tick.interval,
-        level=tick.level,
-        sentence=tick.sentence,
-        headroom_bytes=headroom,
-        headroom_of=tick.headroom_of,
-        headroom_size_bytes=Absent.NOT_AVAILABLE if tick.headroom_size is None else tick.headroom_size,
-        pools=pools,
-        left_out=tick.left_out,
-        levels=[{"target": one.target, "level": one.level, "reasons": list(one.reasons)} for one in tick.levels],
-        holders=[_holder_json(one) for one in tick.holders],
-        events=[{"unix": one.unix, "kind": one.kind, "text": one.text} for one in tick.events],
-    )

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 from starlette.responses import Response
 
-from memwatch_web.api.machine_views import find_machine, machine_json, tick_json
+from memwatch_web.api.machine_views import MACHINES, FollowedMachine, find_machine
 from memwatch_web.api.services import Services
 
 
@@ -16,5 +16,5 @@ async def machine(services: Services, name: Annotated[str, Meta(max_length=80)])
     found = find_machine(services, name)
     past = services.neighbours.past(name)
     recent, hour = (past.recent, past.hour) if past else ((), ())
-    ticks = {"recent": list(map(tick_json, recent)), "hour": list(map(tick_json, hour))}
-    return services.json({**machine_json(found), **ticks})
+    fields = {name: getattr(found, name) for name in found.__struct_fields__}
+    return services.json(MACHINES.encode(FollowedMachine(**fields, recent=tuple(recent), hour=tuple(hour))))

@@ -4,41 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
-
-from memwatch.core.model import Device
-from memwatch.core.wire import REFERENCE, Description, Json
+from memwatch.core.wire import REFERENCE, Description, Json, Shape, Wire
+from memwatch.monitor.incidents.incident_json import INCIDENTS
+from memwatch.monitor.notify.status import ALERTS
+from memwatch.monitor.render.fit_json import FIT
 from memwatch.monitor.render.json import WIRE
-from memwatch_web.api import (
-    schema,
-    schema_alerts,
-    schema_base,
-    schema_history,
-    schema_incidents,
-    schema_inquiries,
-    schema_machines,
-    schema_owners,
-)
+from memwatch.monitor.render.owners_json import OWNERS
+from memwatch_web.api.alerts import AlertTest
+from memwatch_web.api.history import History
+from memwatch_web.api.ingest import MarkReceipt, ReportReceipt
+from memwatch_web.api.machine_views import MACHINES
+from memwatch_web.api.release import Release
 from memwatch_web.api.route import Route
+from memwatch_web.asgi.health import Health
+from memwatch_web.asgi.problems import ProblemDetails
 
-# All models by name.
-MODULES = (
-    schema,
-    schema_alerts,
-    schema_history,
-    schema_incidents,
-    schema_inquiries,
-    schema_machines,
-    schema_owners,
-)
-MODELS: dict[str, type[schema_base.Answer]] = {
-    name: found
-    for module in MODULES
-    for name, found in vars(module).items()
-    if isinstance(found, type) and issubclass(found, schema_base.Answer)
-}
-# Shapes of the records of the snapshot, by name.
-SHAPES = {one.title: one for one in (*WIRE.shapes, WIRE.shape_of(Device))}
+OTHERS = Wire(map(Shape, (AlertTest, History, MarkReceipt, ReportReceipt, Release, Health, ProblemDetails)))
+# Shapes of answers by name, with the encoder of each. A shape of a former one is complete.
+WIRES = (WIRE, OWNERS, ALERTS, INCIDENTS, MACHINES, FIT, OTHERS)
+SHAPES = {one.title: (one, wire) for wire in reversed(WIRES) for one in tuple(wire.shapes)}
 OR, LIST = " or ", "[]"
 PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
 UNUSABLE = "Invalid parameter; `detail` names it."
@@ -48,7 +32,7 @@ NOT_FROM_THERE = "Changes are not accepted from this client."
 
 
 def with_answers(described: Json, routes: Iterable[Route]) -> Json:
-    """Complete FastAPI's description with response models and problems."""
+    """Complete FastAPI's description with the schemas of answers and problems."""
     routes = tuple(routes)
     names = {name for route in routes for name in names_in(route.answer)}
     described.setdefault("components", {}).setdefault("schemas", {}).update(define({*names, "ProblemDetails"}))
@@ -61,17 +45,17 @@ def with_answers(described: Json, routes: Iterable[Route]) -> Json:
 
 def define(names: Set[str]) -> Json:
     """Return the schemas of answers, and of what is inside them, by name."""
-    mode: JsonSchemaMode = "serialization"
-    models = [(MODELS[name], mode) for name in sorted(names - SHAPES.keys())]
-    _, found = models_json_schema(models, ref_template=REFERENCE + "{model}")
-    records = Description(WIRE)
-    for name in sorted(names & SHAPES.keys()):
-        records.add(SHAPES[name])
-    return {**found.get("$defs", {}), **records.definitions}
+    definitions: Json = {}
+    for wire in reversed(WIRES):
+        description = Description(wire)
+        for shape in [SHAPES[name][0] for name in sorted(names) if SHAPES[name][1] is wire]:
+            description.add(shape)
+        definitions |= description.definitions
+    return definitions
 
 
 def names_in(answer: str) -> list[str]:
-    """Return the models among the alternatives of a response. The others are media types."""
+    """Return the shapes among the alternatives of a response. The others are media types."""
     return [one.removesuffix(LIST) for one in answer.split(OR) if "/" not in one]
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from memwatch.core.owners import OWNER_KINDS, OwnerKind
 from memwatch.core.processes.pss import PssError
-from memwatch.monitor.render import json as as_json
+from memwatch.monitor.render.owners_json import OWNERS, Growth, GrowthTimes, MeasuredPss, owners_json
 from memwatch_web.api.history_parameters import instant, refuse_before_1970
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
@@ -22,7 +22,7 @@ DURATION = re.compile(r"([0-9]{1,6})([smh])")
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
-OWNERS = {kind: partial(as_json.owners_json, kind=kind) for kind in OWNER_KINDS}
+BY_KIND = {kind: partial(owners_json, kind=kind) for kind in OWNER_KINDS}
 
 
 async def owners(
@@ -31,7 +31,7 @@ async def owners(
 ) -> Response:
     """Return the memory of all processes by owner, including devices and the owner's cgroup, and the unattributed
     memory of each pool."""
-    return services.respond_with(OWNERS[by])
+    return services.respond_with(BY_KIND[by])
 
 
 async def growth(
@@ -46,15 +46,9 @@ async def growth(
         raise ProblemError(422, f"since is {since!r}: not in the past; use 10m, 1h or an earlier time.")
     shift = monitor.to_wall(0.0)
     grown = monitor.growth.since(start - shift, start)[:limit]
-    answer = {
-        "from": start,
-        "to": now,
-        "processes": [
-            as_json.grown_json(one, monitor.growth.growth_by_window(one.process), shift) for one in grown
-        ],
-        "suspects": [as_json.suspect_json(one, shift) for one in monitor.growth.suspects()],
-    }
-    return services.json(answer)
+    times = GrowthTimes(shift, monitor.growth.growth_by_window)
+    answer = Growth(start, now, tuple(grown), tuple(monitor.growth.suspects()))
+    return services.json(OWNERS.encode(answer, times))
 
 
 def since_when(text: str | None, now: float) -> float:
@@ -90,4 +84,4 @@ async def pss(services: Services, pid: Annotated[int, Meta(ge=1, lt=1 << 31)]) -
         raise ProblemError(
             503, "the PSS of another process is still being read; retry in 10 s.", headers={"Retry-After": "10"}
         )
-    return services.json(as_json.pss_json(process, found))
+    return services.json(OWNERS.encode(MeasuredPss(process, found)))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from memwatch.core.doc import Doc
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.caller import caller_of
+
+
+class Release(Struct, frozen=True):
+    released: Annotated[tuple[str, ...], Doc("Collectors that release their driver within one period.")]
+    seconds: float
 
 
 async def release(
@@ -18,6 +24,5 @@ async def release(
     seconds: Annotated[float, Meta(ge=1, le=3600)] = 60.0,
 ) -> Response:
     """Release all GPU drivers for `seconds`, so that a GPU can be reset or partitioned into MIG instances."""
-    return services.json(
-        {"released": services.monitor.release(seconds, caller_of(request.scope).words), "seconds": seconds}
-    )
+    released = services.monitor.release(seconds, caller_of(request.scope).words)
+    return services.json(Release(tuple(released), seconds))

@@ -19,7 +19,7 @@ class Route(Struct, frozen=True):
     """One method at one path.
 
     `handler` takes the services, then parameters of the request (see `parameters`). Its docstring is the
-    OpenAPI description. `answer`: a model of the schema modules, with the suffix [] for a list, or a media type, or
+    OpenAPI description. `answer`: a name of `openapi.SHAPES`, with the suffix [] for a list, or a media type, or
     both ("History or text/csv"). `changes`: effect of a call. `refusals`: problems specific to this route.
     The access middleware enforces `who`; a test checks that both agree:
 

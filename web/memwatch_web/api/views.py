@@ -11,7 +11,7 @@ from starlette.responses import Response
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.neighbours.tick import encode_tick
-from memwatch.monitor.notify.status import alert_json, alert_rows, noted_silence_json, receiver_json, receiver_rows
+from memwatch.monitor.notify.status import ALERTS, alert_rows, receiver_rows
 from memwatch.monitor.render import json as as_json
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
@@ -64,18 +64,17 @@ async def _await_answer(inquiry: SingleFlight[A, T], about: A) -> T:
 async def alerts(services: Services) -> Response:
     """Return firing and pending alerts."""
     sender = services.alerting.sender()
-    return services.json([alert_json(row, sender) for row in alert_rows(services.monitor)])
+    return services.json(ALERTS.encode_all(alert_rows(services.monitor), sender))
 
 
 async def receivers(services: Services) -> Response:
     """Return the notification receivers and their delivery status."""
-    return services.json([receiver_json(row) for row in receiver_rows(services.alerting)])
+    return services.json(ALERTS.encode_all(receiver_rows(services.alerting)))
 
 
 async def silences(services: Services) -> Response:
     """Return the silences."""
-    latest = services.monitor.latest
-    return services.json([noted_silence_json(one, latest) for one in services.alerting.silences()])
+    return services.json(ALERTS.encode_all(services.alerting.silences(), services.monitor.latest))
 
 
 async def leases(services: Services) -> Response:

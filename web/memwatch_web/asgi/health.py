@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from msgspec import Struct
 from starlette.responses import Response
 
 from memwatch.core.snapshot import Snapshot
@@ -12,6 +15,11 @@ from memwatch_web.asgi.problems import ProblemError
 STALLED_INTERVALS = 3.0
 # At ten samples a second, a short pause of the machine is not a stalled daemon.
 MIN_STALLED_SECONDS = 1.0
+
+
+class Health(Struct, frozen=True):
+    status: Literal["ok", "stalled", "starting"]
+    age_seconds: float | None
 
 
 def current(monitor: Monitor) -> Snapshot:
@@ -31,12 +39,12 @@ def stalled_seconds(monitor: Monitor) -> float | None:
 def health_response(monitor: Monitor) -> Response:
     age = monitor.age_seconds()
     fresh = age is not None and stalled_seconds(monitor) is None
-    status = "ok" if fresh else "starting" if age is None else "stalled"
-    body = answer_bytes({"status": status, "age_seconds": age}, monitor.simulated)
+    health = Health("ok" if fresh else "starting" if age is None else "stalled", age)
+    body = answer_bytes(health, monitor.simulated)
     return Response(body, status_code=200 if fresh else 503, media_type=JSON_TYPE)
 
 
 def readiness_response(monitor: Monitor) -> Response:
     age = monitor.age_seconds()
-    body = answer_bytes({"status": "starting" if age is None else "ok", "age_seconds": age}, monitor.simulated)
+    body = answer_bytes(Health("starting" if age is None else "ok", age), monitor.simulated)
     return Response(body, status_code=503 if age is None else 200, media_type=JSON_TYPE)

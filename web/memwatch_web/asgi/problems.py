@@ -6,6 +6,7 @@ from collections.abc import Collection
 from http import HTTPStatus
 from typing import Any
 
+from msgspec import Struct
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -16,6 +17,15 @@ from memwatch.monitor.render.json import answer_bytes
 MEDIA_TYPE = "application/problem+json"
 # Python values as the client wrote them in JSON.
 IN_JSON = {None: "null", True: "true", False: "false"}
+
+
+class ProblemDetails(Struct, frozen=True):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
 
 
 class ProblemError(HTTPException):
@@ -33,12 +43,7 @@ def problem_response(
     status: int, detail: str, headers: dict[str, str] | None = None, simulated: bool = False
 ) -> Response:
     """Build the response. `detail` may quote the request, so it is made printable."""
-    body: dict[str, Any] = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": printable(detail),
-    }
+    body = ProblemDetails("about:blank", HTTPStatus(status).phrase, status, printable(detail))
     return Response(answer_bytes(body, simulated), status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 

@@ -15,7 +15,7 @@ from memwatch.core.model import Absent, Bytes, Process, Words
 from memwatch.core.owners import OwnerKind, OwnerTotal, find_home
 from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth, key_of
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.render.json import list_totals
+from memwatch.monitor.render.owners_json import list_totals
 from memwatch.monitor.render.summary import by_footprint
 from memwatch_web.pages.sparkline import build_path
 from memwatch_web.pages.top_holders import sort_places, sum_devices

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
+from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes
 
 DeviceKind = Literal["cpu", "gpu", "accelerator"]
 
 
 class BackendDevice(Struct, frozen=True):
-    """A device that a backend can use. `id` is its id in the snapshot, None if it is not listed there.
+    """Compute device of a backend. A CPU is never listed as a GPU."""
 
-    `size_bytes`: the maximum memory it can use. `headroom_bytes`: the bytes it could allocate now.
-    `own_headroom_bytes`: the limit on that by this backend's own rule, None if it has none. `unified`: True if it
-    shares one memory with the CPU. `state` is that of the snapshot's device.
-    """
-
-    id: str | None
+    id: Annotated[str | None, Doc("Id of the device in the snapshot; null if not listed there.")]
     name: str
     kind: DeviceKind
-    size_bytes: Bytes
-    headroom_bytes: Bytes
-    unified: bool | Absent
+    size_bytes: Annotated[Bytes, Doc("Maximum memory that it can use.")]
+    headroom_bytes: Annotated[Bytes, Doc("Memory that can be allocated now.")]
+    unified: Annotated[bool | Absent, Doc("True if it shares memory with the CPU.")]
     note: str | None = None
-    state: str = "ok"
-    own_headroom_bytes: Bytes | None = None
+    state: Annotated[str, Doc("As in the snapshot: ok, lost, stalled, missing, needs_reset.")] = "ok"
+    own_headroom_bytes: Annotated[
+        Bytes | None, Doc("Limit on that by this backend's own rule; null and not absent if it has none.")
+    ] = None
 
     @property
     def room_bytes(self) -> Bytes:
@@ -45,9 +43,9 @@ class Backend(Struct, frozen=True):
     `reason` explains `available`, worded to follow the name and a dash.
     """
 
-    name: str
+    name: Annotated[str, Doc(values=("cpu", "cuda", "rocm", "metal", "opencl", "vulkan"))]
     label: str
-    available: bool | Absent
+    available: Annotated[bool | Absent, Doc("Null if it was not or could not be probed.")]
     reason: str
     devices: tuple[BackendDevice, ...] = ()
 
@@ -60,9 +58,9 @@ class Backend(Struct, frozen=True):
 
 
 class Backends(Struct, frozen=True):
-    """All backends, and the recommended one. `age_seconds`: time since files and drivers were probed."""
+    """All backends, and the recommended one."""
 
-    recommended: str
+    recommended: Annotated[str, Doc("Name of the recommended backend.")]
     recommended_reason: str
-    age_seconds: float
+    age_seconds: Annotated[float, Doc("Time since files and drivers were probed; memory values are current.")]
     backends: tuple[Backend, ...]

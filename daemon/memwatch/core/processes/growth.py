@@ -7,10 +7,11 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from msgspec import Struct
 
+from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes, Process
 from memwatch.core.processes.leaks import LeakRules, LeakSuspect, find_suspect
 
@@ -32,14 +33,14 @@ class ProcessKey(NamedTuple):
 
 
 class ProcessGrowth(Struct, frozen=True):
-    """Size of a process at two times (boot time). `whole`: the growth covers all of the requested time."""
+    """Size of a process at two times (boot time)."""
 
     process: Process
     from_boottime: float
     from_bytes: int
     to_boottime: float
     to_bytes: int
-    whole: bool
+    whole: Annotated[bool, Doc("False if the process was first seen after the requested time.")]
 
     @property
     def grown_bytes(self) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
 from msgspec import Struct
+
+from memwatch.core.doc import Doc
 
 
 class Verdict(Enum):
@@ -30,6 +33,6 @@ class Examination(Struct, frozen=True):
     checks: tuple[Check, ...]
 
     @property
-    def worst(self) -> Verdict:
+    def worst(self) -> Annotated[Verdict, Doc("Worst verdict of all checks.")]:
         found = {check.verdict for check in self.checks}
         return next(verdict for verdict in reversed(Verdict) if verdict in found or verdict is Verdict.OK)

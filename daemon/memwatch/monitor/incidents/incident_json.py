@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from memwatch.core.wire import Form, Json, Shape, Wire
+from memwatch.monitor.incidents.records import Entry, Incident, Killer, Sample, Suspect, Victim
+from memwatch.monitor.render.json import rfc3339
 
-from memwatch.core.wire import Json
-from memwatch.monitor.incidents.records import Incident, Suspect, Victim
-from memwatch.monitor.render.json import record_json, rfc3339
+
+def time(record: Victim | Entry, _: object) -> str:
+    return rfc3339(record.unix)
+
+
+def began_unix(record: Incident | Suspect, _: object) -> float:
+    return record.began
+
+
+def ended_unix(record: Incident, _: object) -> float | None:
+    return record.ended
+
+
+def _written(unix: float | None) -> str | None:
+    return None if unix is None else rfc3339(unix)
+
+
+BEGAN, ENDED = Form(str, rfc3339), Form(str | None, _written)
+INCIDENTS = Wire(
+    (
+        Shape(
+            Incident,
+            further=(began_unix, ended_unix),
+            order=("id", "kind", "target", "label", "began", "began_unix", "ended", "ended_unix", ...),
+            forms={"began": BEGAN, "ended": ENDED},
+        ),
+        Shape(Suspect, "IncidentSuspect", further=(began_unix,), forms={"began": BEGAN}),
+        Shape(Killer, "IncidentKiller"),
+        Shape(Victim, "IncidentVictim", further=(time,), order=("time", ...)),
+        Shape(Entry, "IncidentEntry", further=(time,), order=("time", ...)),
+        Shape(Sample, "IncidentSample"),
+    )
+)
 
 
 def incident_json(one: Incident) -> Json:
     """Return an incident, with its timeline and samples if it has them."""
-    return {
-        "id": one.id,
-        "kind": one.kind,
-        "target": one.target,
-        "label": one.label,
-        "began": rfc3339(one.began),
-        "began_unix": one.began,
-        "ended": None if one.ended is None else rfc3339(one.ended),
-        "ended_unix": one.ended,
-        "sentence": one.sentence,
-        "cause": None if one.cause is None else suspect_json(one.cause),
-        "candidates": [suspect_json(candidate) for candidate in one.candidates],
-        "killer": None if one.killer is None else record_json(one.killer),
-        "victim": None if one.victim is None else victim_json(one.victim),
-        "victims": [victim_json(victim) for victim in one.victims],
-        "size_bytes": one.size_bytes,
-        "lowest_available_bytes": one.lowest_available_bytes,
-        "came_back_bytes": one.came_back_bytes,
-        "evidence": list(one.evidence),
-        "timeline": [{"time": rfc3339(entry.unix), **record_json(entry)} for entry in one.timeline],
-        "samples": [record_json(sample) for sample in one.samples],
-        "gpu_holders": list(one.gpu_holders),
-        "boot_id": one.boot_id,
-    }
-
-
-def suspect_json(one: Suspect) -> Json:
-    return _with_time(one, "began", one.began)
-
-
-def victim_json(one: Victim) -> Json:
-    return {"time": rfc3339(one.unix), **record_json(one)}
-
-
-def _with_time(record: Any, name: str, unix: float) -> Json:  # noqa: ANN401  any record
-    return {**record_json(record), name: rfc3339(unix), f"{name}_unix": unix}
+    return INCIDENTS.encode(one)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct, field
+
+from memwatch.core.doc import Doc
 
 IncidentKind = Literal["critical", "kill", "gpu_lost", "wedge", "program", "unclean_end"]
 KillerKind = Literal[
@@ -41,32 +43,28 @@ def title_of(kind: str) -> str:
 class Suspect(Struct, frozen=True):
     """A process, or a unit or container with several, that took memory.
 
-    `pid` is None for more than one process, and for memory that no process holds. `began`: Unix time since when it
-    grew by `growth_bytes`, to `held_bytes`. `is_new`: it started then.
+    It grew to `held_bytes`.
     """
 
     who: str
-    pid: int | None
+    pid: Annotated[int | None, Doc("Null for several processes, and for memory that no process holds.")]
     unit: str | None
     container: str | None
     growth_bytes: int
-    began: float
+    began: Annotated[float, Doc("Time since when it grew by growth_bytes.")]
     held_bytes: int
-    is_new: bool = False
+    is_new: Annotated[bool, Doc("True if it started then.")] = False
 
 
 class Killer(Struct, frozen=True):
     """The part of the system that ended a process, with the line or the count that shows it."""
 
     kind: KillerKind
-    evidence: str
+    evidence: Annotated[str, Doc("The line, or the count, that shows it.")]
 
 
 class Victim(Struct, frozen=True):
-    """A process, unit or container that was killed. `held_bytes` is None if its size is not known.
-
-    `is_cause` is None while the cause is undecided. `device_bytes`: its memory of pools other than System RAM.
-    """
+    """A process, unit, pod or container that was killed. `held_bytes` is None if its size is not known."""
 
     who: str
     pid: int | None
@@ -75,33 +73,35 @@ class Victim(Struct, frozen=True):
     held_bytes: int | None
     unix: float
     killer: KillerKind
-    is_cause: bool | None = None
-    device_bytes: Mapping[str, int] = field(default_factory=dict)
+    is_cause: Annotated[bool | None, Doc("Null while the cause is undecided, or the victim is not known.")] = None
+    device_bytes: Annotated[Mapping[str, int], Doc("Its memory of pools other than System RAM, by pool.")] = field(
+        default_factory=dict
+    )
 
 
 class Entry(Struct, frozen=True):
-    """An entry of the timeline. `kind` is that of an event, or start, end, stall, cgroup, kill."""
+    """An entry of the timeline."""
 
     unix: float
-    kind: str
+    kind: Annotated[str, Doc("That of an event, or start, end, kill, stall, cgroup.")]
     text: str
 
 
 class Sample(Struct, frozen=True):
-    """Memory of the target at one time. `holders`: bytes by name and PID of the largest processes."""
+    """Memory of the target at one time."""
 
     unix: float
     used_bytes: int
     available_bytes: int
-    holders: Mapping[str, int] = field(default_factory=dict)
+    holders: Annotated[Mapping[str, int], Doc("Memory of the largest processes, by name and PID.")] = field(
+        default_factory=dict
+    )
 
 
 class Incident(Struct, frozen=True):
-    """An incident. `ended` is None while it lasts.
+    """An incident. The list leaves `timeline`, `samples` and `gpu_holders` empty.
 
-    `target` is the pool or share, with its `label`. `came_back_bytes`: how much more was available at its end than
-    at the worst moment; after a kill in a cgroup, what its victims held. None while it lasts, and if not known.
-    `evidence`: sentences. `gpu_holders`: the holders in `samples` whose memory is mostly that of a GPU.
+    `target` is the pool or share, with its `label`. `evidence`: sentences.
     """
 
     id: str
@@ -109,18 +109,24 @@ class Incident(Struct, frozen=True):
     target: str
     label: str
     began: float
-    ended: float | None
+    ended: Annotated[float | None, Doc("Null while it lasts.")]
     sentence: str
-    cause: Suspect | None = None
+    cause: Annotated[Suspect | None, Doc("Null if it is undecided: see `candidates`.")] = None
     candidates: tuple[Suspect, ...] = ()
-    killer: Killer | None = None
+    killer: Annotated[Killer | None, Doc("Null if nothing was killed.")] = None
     victim: Victim | None = None
     victims: tuple[Victim, ...] = ()
     size_bytes: int | None = None
     lowest_available_bytes: int | None = None
-    came_back_bytes: int | None = None
+    came_back_bytes: Annotated[
+        int | None,
+        Doc(
+            "Available at the end, less the lowest; after a kill in a cgroup, what its victims held. "
+            "Null while it lasts, and if it is not known."
+        ),
+    ] = None
     evidence: tuple[str, ...] = ()
     timeline: tuple[Entry, ...] = ()
     samples: tuple[Sample, ...] = ()
-    gpu_holders: tuple[str, ...] = ()
+    gpu_holders: Annotated[tuple[str, ...], Doc("Holders in `samples` whose memory is mostly that of a GPU.")] = ()
     boot_id: str = ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.doc import Doc
 from memwatch.core.listing import left_out_texts
 from memwatch.core.model import Absent
 from memwatch.core.neighbour_status import NeighbourState
@@ -17,7 +18,7 @@ from memwatch.monitor.neighbours.found import FoundMachine
 from memwatch.monitor.neighbours.last_words import LastWords
 from memwatch.monitor.neighbours.tick import Tick
 
-MachineState = NeighbourState | Literal["found"]
+MachineState = Literal[NeighbourState, "found"]
 LEVELS: tuple[LevelOrUnknown, ...] = (*reversed(LEVEL_WORDS[1:]), "unknown", LEVEL_WORDS[0])
 # Name of the list of machines found.
 FOUND = "machines_found"
@@ -31,14 +32,23 @@ class Machine(Struct, frozen=True):
     """
 
     name: str
-    state: MachineState
+    state: Annotated[
+        MachineState,
+        Doc(
+            "found: by mDNS, and not joined; stopped: memwatchd there ended in order; "
+            "unreachable: another machine reports that it still receives it; "
+            "refused: it answers without a usable stream."
+        ),
+    ]
     text: str
-    age_seconds: float
+    age_seconds: Annotated[float, Doc("Since its last tick, by the clock of this machine.")]
     tick: Tick | None
     last_tick_unix: float | Absent
     is_self: bool = False
-    url: str | None = None
-    clock_offset_seconds: float | None = None
+    url: Annotated[str | None, Doc("Null for this machine.")] = None
+    clock_offset_seconds: Annotated[
+        float | None, Doc("By how much its clock is ahead; null below 2 s, which may be delay.")
+    ] = None
     words: LastWords | None = None
 
 

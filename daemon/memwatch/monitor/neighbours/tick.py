@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from memwatch.core.backends.devices import compute_capacity, read_system_ram
+from memwatch.core.doc import Doc
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Device
 from memwatch.core.printable import printable
@@ -80,7 +81,7 @@ class HolderTick(Struct, frozen=True, omit_defaults=True):
     held: Figure | None = None
 
     @property
-    def held_bytes(self) -> int:
+    def held_bytes(self) -> Annotated[int, Doc("Its memory on `headroom_of`.")]:
         return self.bytes if self.held is None else self.held
 
 
@@ -111,11 +112,15 @@ class Tick(Struct, frozen=True, omit_defaults=True):
     headroom: Figure | None = None
     headroom_of: Name = ""
     headroom_size: Figure | None = None
-    holders: Annotated[tuple[HolderTick, ...], Meta(max_length=MAX_HOLDERS)] = ()
+    holders: Annotated[
+        tuple[HolderTick, ...],
+        Meta(max_length=MAX_HOLDERS),
+        Doc("Up to five processes: the largest, and those with the most memory on `headroom_of`."),
+    ] = ()
     events: Annotated[tuple[EventTick, ...], Meta(max_length=MAX_EVENTS)] = ()
     sees: Annotated[dict[Name, SeenAs], Meta(max_length=MAX_SEEN)] = {}
     simulated: bool = False
-    left_out: bool = False
+    left_out: Annotated[bool, Doc("True if it has more pools than a tick holds.")] = False
 
     @property
     def worst_pool(self) -> PoolTick | None:

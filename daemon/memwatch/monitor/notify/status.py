@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Annotated
 
 from msgspec import Struct, field
-from msgspec.structs import asdict
+from msgspec.structs import replace
 
+from memwatch.core.doc import Doc
 from memwatch.core.events import Event
 from memwatch.core.listing import some_of
 from memwatch.core.silences import Silence, in_force, is_silenced
 from memwatch.core.snapshot import Reason, Snapshot
-from memwatch.core.wire import Json
+from memwatch.core.wire import Shape, Wire
 from memwatch.monitor.alerts.naming import runbook_anchor
 from memwatch.monitor.alerts.rules import EVENTS, LEVELS, RULES, SEVERITY, evaluate_rules, possible_targets
 from memwatch.monitor.alerts.state import AlertState
@@ -20,26 +22,27 @@ from memwatch.monitor.loop import Monitor
 from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.notify.outbox.delivery_log import Delivery
 from memwatch.monitor.notify.sender import Sender
-from memwatch.monitor.render.json import rfc3339, silence_json
+from memwatch.monitor.render.json import SILENCE, rfc3339
 
 LATEST_EVENTS = 20
 SHOWN_DELIVERIES = 50
 # Alerts, and changes to their delivery.
 SHOWN_KINDS = frozenset({"alert", "silence", "test"})
 NAMED_TARGETS = 20
+SEVERITIES = ("critical", "warning", "info")
 
 
 class AlertRow(Struct, frozen=True):
     """A firing or pending alert. `fires_in_seconds`: of a pending one whose condition still holds then."""
 
     target: str
-    rule: str
-    severity: str
-    state: str
+    rule: Annotated[str, Doc(examples=("pressure.critical",))]
+    severity: Annotated[str, Doc(values=SEVERITIES)]
+    state: Annotated[str, Doc(values=("pending", "firing"))]
     since_unix: float | None
     silenced: bool
     reasons: tuple[Reason, ...]
-    fires_in_seconds: float | None = None
+    fires_in_seconds: Annotated[float | None, Doc("Of a pending alert, if its condition lasts.")] = None
 
     @property
     def runbook(self) -> str | None:
@@ -72,33 +75,44 @@ class DeliveryRow(Struct, frozen=True):
     """Latest attempt to deliver a message to a receiver, as in the log, and the seconds until the next one."""
 
     receiver: str
-    id: str
+    id: Annotated[str, Doc("`webhook-id` of the notification.")]
     rule: str
     target: str
-    kind: str
-    result: str
-    attempts: int
-    status: int | None
-    failure: str
-    unix: float | None
-    next_attempt_seconds: float | None
+    kind: Annotated[str, Doc(values=("firing", "resolved", "fact", "test"))]
+    result: Annotated[str, Doc(values=("queued", "delivered", "retry", "gave_up", "disabled", "superseded"))]
+    attempts: Annotated[int, Doc("Since memwatchd started.")]
+    status: Annotated[int | None, Doc("HTTP status; null without a response.")]
+    failure: Annotated[str, Doc("Error of the last attempt; empty if it succeeded.")]
+    unix: Annotated[float | None, Doc("End of the last attempt; null before the first one.")]
+    next_attempt_seconds: Annotated[float | None, Doc("Null for one that does not wait.")]
 
 
 class ReceiverRow(Struct, frozen=True):
     """State of one receiver."""
 
     name: str
-    kind: str
+    kind: Annotated[
+        str,
+        Doc(
+            examples=(
+                "webhook",
+                "alertmanager",
+                "apprise",
+            )
+        ),
+    ]
     title: str
     events: tuple[str, ...]
-    targets: tuple[str, ...]
-    disabled: bool
+    targets: Annotated[tuple[str, ...], Doc("Empty: all targets.")]
+    disabled: Annotated[bool, Doc("True after a 410 response: nothing is sent until a restart.")]
     pending: int
     outcomes: dict[str, int]
-    failure: str
+    failure: Annotated[str, Doc("Error of the last attempt; empty if it succeeded.")]
     next_attempt_seconds: float | None
     last_delivered_unix: float | None
-    deliveries: tuple[DeliveryRow, ...] = ()
+    deliveries: Annotated[
+        tuple[DeliveryRow, ...], Doc("Up to 10 queued ones, then the last attempts of 50 messages, newest first.")
+    ] = ()
 
 
 class AlertView(Struct, frozen=True):
@@ -128,9 +142,6 @@ class AlertView(Struct, frozen=True):
             AlertGroup(rule, severity, state, runbook, tuple(members))
             for (state, rule, severity, runbook), members in grouped
         ]
-
-
-SEVERITIES = ("critical", "warning", "info")
 
 
 def _urgency(row: AlertRow) -> tuple[bool, int, str, str, float]:
@@ -252,20 +263,20 @@ def delivery_row(receiver: str, delivery: Delivery, next_attempt_seconds: float 
     )
 
 
-def alert_json(row: AlertRow, sender: Sender) -> Json:
-    """Return an alert. `runbook` is a URL as in notifications; without an address of the pages, a path."""
-    return {
-        "target": row.target,
-        "rule": row.rule,
-        "severity": row.severity,
-        "state": row.state,
-        "since": None if row.since_unix is None else rfc3339(row.since_unix),
-        "since_unix": row.since_unix,
-        "silenced": row.silenced,
-        "fires_in_seconds": row.fires_in_seconds,
-        "runbook": sender.runbook_url(row.rule, row.target) or (row.runbook and f"/runbooks#{row.runbook}"),
-        "reasons": [{"signal": why.signal, "text": why.text} for why in row.reasons],
-    }
+def since(row: AlertRow, _: Sender) -> Annotated[str | None, Doc("Start of firing; null while pending.")]:
+    return None if row.since_unix is None else rfc3339(row.since_unix)
+
+
+def runbook(
+    row: AlertRow, sender: Sender
+) -> Annotated[
+    str | None,
+    Doc(
+        "Section of the runbooks: a URL, or a path if no address of the pages is known.",
+        examples=("http://gpu1.example.org:6360/runbooks#memorycritical",),
+    ),
+]:
+    return sender.runbook_url(row.rule, row.target) or (row.runbook and f"/runbooks#{row.runbook}")
 
 
 def build_note(silence: Silence, snapshot: Snapshot | None) -> str | None:
@@ -280,14 +291,25 @@ def build_note(silence: Silence, snapshot: Snapshot | None) -> str | None:
     return f"no target {silence.target!r} at present{of_event}; present targets: {those}"
 
 
-def noted_silence_json(silence: Silence, snapshot: Snapshot | None) -> Json:
-    return {**silence_json(silence), "note": build_note(silence, snapshot)}
+def note(
+    silence: Silence, snapshot: Snapshot | None
+) -> Annotated[str | None, Doc("If the target does not exist now: the existing ones.")]:
+    return build_note(silence, snapshot)
 
 
-def receiver_json(row: ReceiverRow) -> Json:
-    fields = {name: value for name, value in asdict(row).items() if name != "title"}
-    return {**fields, "deliveries": [delivery_json(one) for one in row.deliveries]}
-
-
-def delivery_json(row: DeliveryRow) -> Json:
-    return {name: value for name, value in asdict(row).items() if name != "receiver"}
+# Answers about alerts: the level of a reason is not among them.
+ALERTS = Wire(
+    (
+        Shape(
+            AlertRow,
+            "Alert",
+            further=(since, runbook),
+            order=("target", "rule", "severity", "state", "since", "since_unix", "silenced", "fires_in_seconds",
+                   "runbook", ...),
+        ),
+        Shape(Reason, "PressureReason", without=("level",)),
+        Shape(DeliveryRow, "Delivery", without=("receiver",)),
+        Shape(ReceiverRow, "Receiver", without=("title",)),
+        replace(SILENCE, name="Silence", further=(*SILENCE.further, note)),
+    )
+)  # fmt: skip

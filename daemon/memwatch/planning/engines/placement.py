@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
 
 from msgspec import Struct
 
+from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Device, PoolKind
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
@@ -30,7 +32,7 @@ class NoLaunchError(Exception):
 class Flag(Struct, frozen=True):
     """Option or variable of a launch line, as written there, and its reason: a sentence without a full stop."""
 
-    flag: str
+    flag: Annotated[str, Doc("Option, variable or parameter, as in the command.")]
     reason: str
 
 
@@ -50,10 +52,10 @@ class Launch(Struct, frozen=True):
     """Launch line of one engine. `command`: lines to copy, for a shell or (`language`) Python."""
 
     engine: str
-    command: str
+    command: Annotated[str, Doc("Lines to copy.")]
     flags: tuple[Flag, ...]
     notes: tuple[str, ...] = ()
-    language: str = "sh"
+    language: Annotated[str, Doc(values=("sh", "python"))] = "sh"
 
 
 class Placement(Struct, frozen=True):

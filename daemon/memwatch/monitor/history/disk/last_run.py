@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from typing import Annotated
 
 from msgspec import Struct
 
+from memwatch.core.doc import Doc
 from memwatch.core.snapshot import Level
 from memwatch.monitor.history.notable_ticks import Tick
 from memwatch.monitor.history.tier import RowBlock
@@ -21,7 +23,7 @@ class Sample(Struct, frozen=True):
 
     boottime: float
     unix: float
-    figures: Mapping[str, float]
+    figures: Annotated[Mapping[str, float], Doc("Values by series name.")]
 
 
 class UncleanShutdown(Struct, frozen=True):
@@ -32,9 +34,9 @@ class UncleanShutdown(Struct, frozen=True):
     """
 
     unix: float
-    machine_restarted: bool
+    machine_restarted: Annotated[bool, Doc("False if only memwatchd ended.")]
     samples: tuple[Sample, ...]
-    last: Tick | None
+    last: Annotated[Tick | None, Doc("Last recorded tick with processes.")]
     ticks: tuple[Tick, ...] = ()
 
     @property
