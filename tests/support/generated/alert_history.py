@@ -185,6 +185,11 @@ class Mood(Struct, frozen=True):
         return max([why.level or Level.LOW for why in self.reasons()], default=Level.LOW)
 
 
+@lru_cache
+def verdict_of(target: str, mood: Mood) -> Pressure:
+    return Pressure(target, mood.level, mood.use, 0.5, mood.reasons(), kind=TARGETS[target][0])
+
+
 class World(Struct):
     """Facts that the product can see, and those of its receivers. Restarts do not change it.
 
@@ -355,11 +360,7 @@ class Run:
             base,
             unix=self.clock.wall(),
             monotonic=self.clock.monotonic(),
-            pressure=tuple(
-                Pressure(target, mood.level, mood.use, 0.5, mood.reasons(), kind=TARGETS[target][0])
-                for target, mood in world.moods.items()
-                if target in present
-            ),
+            pressure=tuple(verdict_of(target, mood) for target, mood in world.moods.items() if target in present),
             collectors=tuple(self._status(one) for one in COLLECTORS),
             neighbours=self.book.statuses(firing),
         )

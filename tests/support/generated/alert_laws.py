@@ -58,7 +58,8 @@ class Record(Struct):
     `true_since`: first of the readings since which the condition has been true; a source that hangs does not end
     it. `is_unseen`: there is no reading now, because the source does not answer. `may_fire`: sooner than it has to.
     `outstanding`: its firing was notified, and its end was not. `said`, `untold`: signals with their levels.
-    `fired`: times of its firing notifications. `episode`: ids of those since it fires.
+    `fired`: times of its firing notifications. `episode`: ids of those since it fires. `began_at`: start of firing,
+    notified or not. `ended_at`: its last end. `returned`: it fired again within `again_seconds` of its last end.
     """
 
     true_since: float | None = None
@@ -75,6 +76,9 @@ class Record(Struct):
     notified_at: float | None = None
     fired: list[float] = field(default_factory=list)
     episode: list[str] = field(default_factory=list)
+    began_at: float = 0.0
+    ended_at: float | None = None
+    returned: bool = False
 
     def on_reading(self, true: bool, at: float) -> None:
         self.seen_at = at
@@ -104,6 +108,22 @@ class Record(Struct):
         self.untold = {name: level for name, level in self.untold.items() if level > self.said.get(name, -1)}
         self.outstanding, self.notified_at = True, at
 
+    def on_change(self, at: float, again_seconds: float) -> None:
+        """Take a start or an end. A silence holds back the notification of an alert, and not its start."""
+        self.firing = not self.firing
+        if self.firing:
+            self.began_at = at
+            self.returned = self.ended_at is not None and at - self.ended_at < again_seconds
+        else:
+            self.ended_at = at
+
+    def is_over(self, at: float, rules: AlertRules) -> bool:
+        """Return True if the condition has been false, and the alert has fired, for the documented times."""
+        if self.false_since is None or at - self.began_at < rules.keep_firing_seconds:
+            return False
+        clear_seconds = max(rules.resolve_seconds, rules.again_seconds if self.returned else 0.0)
+        return at - self.false_since >= clear_seconds
+
     def is_current(self, at: float) -> bool:
         return self.seen_at == at or self.is_unseen
 
@@ -131,6 +151,7 @@ class Laws:
         # Their notifications come in pairs; the other laws need a record of their readings.
         self.others: dict[Key, Record] = {("collector.failing", name): Record() for name in COLLECTORS}
         self.others["neighbour.silent", LIAR] = Record()
+        self.all = self.records | self.others
         self.high: dict[str, Level] = {}
         self.heard_at: dict[str, float] = {}
         self.heard_run: int | None = None
@@ -148,11 +169,11 @@ class Laws:
     def on_restart(self, moment: Moment, is_reboot: bool) -> None:
         """Take a start of the daemon. A reboot ends all waits: the timers start over."""
         self.heard_at, self.heard_run, self.started_at = {}, None, moment.monotonic
-        for record in (*self.records.values(), *self.others.values()):
+        for record in self.all.values():
             record.seen_at = moment.monotonic if record.firing or record.true_since is not None else None
             if is_reboot:
                 record.true_since = record.false_since = None
-                record.fired = []
+                record.fired, record.began_at, record.ended_at = [], moment.monotonic, None
                 record.notified_at = moment.monotonic if record.outstanding else None
         if is_reboot:
             self.high, self.killed_at, self.kill_times = {}, None, []
@@ -162,7 +183,7 @@ class Laws:
         self.rules = rules
         self.kill_times = []
         self.ends = [one for one in self.ends if one[0][0] in rules.events]
-        for key, record in (self.records | self.others).items():
+        for key, record in self.all.items():
             record.fired = record.fired[-1:]
             if key[0] not in rules.events:
                 self._forget(record)
@@ -172,7 +193,7 @@ class Laws:
 
     def _forget(self, record: Record) -> None:
         self.owed.difference_update(record.episode)
-        record.true_since = record.false_since = record.seen_at = record.notified_at = None
+        record.true_since = record.false_since = record.seen_at = record.notified_at = record.ended_at = None
         record.firing = record.outstanding = False
         record.fired, record.episode = [], []
         record.said, record.untold = {}, {}
@@ -190,17 +211,19 @@ class Laws:
         for key in [key for key in sent if key[0] not in self.rules.events]:
             yield f"off: {key} is notified although no receiver wants its rule"
         for key, record in self.records.items():
+            is_firing = key in told.firing
             if key[0] not in self.rules.events:
-                if key in told.firing:
+                if is_firing:
                     yield f"off: {key} fires although no receiver wants its rule"
                 self._forget(record)
-                continue
-            is_firing = key in told.firing
-            yield from self._check_firing(key, record, is_firing, told)
-            yield from self._check_due_notification(key, record, is_firing, sent.get(key, []), told)
-        for key, record in (self.records | self.others).items():
-            yield from self._check_notifications(key, record, sent.get(key, []), told)
-            record.firing = key in told.firing
+            elif is_firing or record.firing or record.true_since is not None:  # no law is about another one
+                yield from self._check_firing(key, record, is_firing, told)
+                yield from self._check_due_notification(key, record, is_firing, sent.get(key, []), told)
+        for key, notifications in sent.items():
+            yield from self._check_notifications(key, self.all[key], notifications, told)
+        for key, record in self.all.items():
+            if record.firing != (key in told.firing):
+                record.on_change(told.at, self.rules.again_seconds)
 
     def at_end(self, run: Run) -> Iterator[str]:
         """Check the deliveries, after the receiver has worked again for long enough."""
@@ -222,9 +245,11 @@ class Laws:
                 record.is_unseen = verdict is None and collector in broken
                 if verdict is None:
                     record.on_missing(told.at)
-                else:
+                    continue
+                is_true = verdict.level >= level
+                record.on_reading(is_true, told.at)
+                if is_true:
                     record.urgent, record.wait = is_urgent(verdict), self.rules.pending_for(verdict)
-                    record.on_reading(verdict.level >= level, told.at)
                     record.on_reasons(verdict.reasons, level)
 
     def _observe_collectors(self, told: Told) -> None:
@@ -274,22 +299,16 @@ class Laws:
         if record.firing and not is_firing:
             yield from self._check_end(key, record, told.at)
             record.true_since = None
-        if is_firing and self._has_to_end(record, told.at):
+        if is_firing and record.firing and record.seen_at == told.at and record.is_over(told.at, self.rules):
             yield f"end: {key} has been over for long and still fires"
 
-    @staticmethod
-    def _check_end(key: Key, record: Record, at: float) -> Iterator[str]:
-        """An alert ends by a better reading, or without its target while its collector answers."""
+    def _check_end(self, key: Key, record: Record, at: float) -> Iterator[str]:
+        """An alert ends by better readings for its time, or without its target while its collector answers."""
         is_gone = record.seen_at is None or at - record.seen_at >= GONE_SECONDS
         if record.is_unseen or (record.false_since is None and not is_gone):
             yield f"lost: {key} ends without a reading that is better"
-
-    def _has_to_end(self, record: Record, at: float) -> bool:
-        if not record.firing or not record.fired or record.false_since is None or record.seen_at != at:
-            return False
-        longest = max(self.rules.resolve_seconds, self.rules.again_seconds)
-        is_old = at - record.fired[-1] >= self.rules.keep_firing_seconds
-        return is_old and at - record.false_since >= longest
+        elif not is_gone and not record.is_over(at, self.rules):
+            yield f"end: {key} has not been over for its time and ends"
 
     @staticmethod
     def _check_due_notification(

@@ -88,3 +88,41 @@ def test_receiver_that_gets_nothing_breaks_a_law() -> None:
 def test_alert_that_ends_after_a_crash_is_reported_as_ended() -> None:
     """It is delivered, the daemon ends before that is saved, and the receiver refuses until the alert is over."""
     check_history(plan_of((FLOOR, 1), (Act("restart"), 0), (Act("receiver", 1), 0), (Act("ram"), 200)))
+
+
+def test_alert_that_fires_during_a_silence_has_to_fire_for_its_time() -> None:
+    """It fires for 2 min from its start on, which nothing notified: the last notification is of an earlier time."""
+    calm, silence, no_damping = Act("ram"), Act("silence", 2), Act("reload", 1)
+    plan = plan_of((no_damping, 1), (KILL, 2), (silence, 1), (calm, 150), (KILL, 1), (calm, 130))
+
+    assert list(complaints_about(plan)) == []
+
+
+@pytest.mark.parametrize(
+    ("times", "law"),
+    [
+        ({"keep_firing_seconds": 119.0}, "has not been over for its time and ends"),
+        ({"keep_firing_seconds": 121.0}, "has been over for long and still fires"),
+        ({"keep_firing_seconds": 0.0, "resolve_seconds": 59.0}, "has not been over for its time and ends"),
+        ({"keep_firing_seconds": 0.0, "resolve_seconds": 141.0}, "has been over for long and still fires"),
+    ],
+    ids=["fires too briefly", "fires too long", "ends too early", "ends too late"],
+)
+def test_daemon_that_ends_an_alert_at_another_time_breaks_a_law(times: dict[str, float], law: str) -> None:
+    plan = plan_of((FLOOR, 20), (Act("ram"), 170))
+    other = replace(plan.rules, **times)
+
+    assert list(complaints_about(plan)) == []
+    assert law in next(complaints_about(plan, Run(replace(plan, rules=other))))
+
+
+def test_daemon_that_does_not_damp_a_returning_alert_breaks_a_law() -> None:
+    """It returned within 5 min, and so has to be clear for 5 min."""
+    calm = Act("ram")
+    plan = plan_of((FLOOR, 1), (calm, 130), (FLOOR, 1), (calm, 310))
+    hasty = replace(plan.rules, again_seconds=0.0)
+
+    assert list(complaints_about(plan)) == []
+    assert "has not been over for its time and ends" in next(
+        complaints_about(plan, Run(replace(plan, rules=hasty)))
+    )
