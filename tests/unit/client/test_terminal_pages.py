@@ -319,10 +319,21 @@ def test_hostile_names_take_their_cells() -> None:
     assert max(map(line_cells, frame.lines)) <= 80
 
 
+def sizes_now(process: dict[str, Any]) -> dict[str, Any]:
+    """Return the end of a growth that was just read."""
+    return {"to_bytes": process["footprint_low_bytes"], "falling": False}
+
+
 def test_growth_that_is_large_is_marked() -> None:
     snapshot = sent(critical_gb10())
     process = snapshot["processes"][0]
-    grown = {**process, "name": "train.py", "grown_bytes": 37 * GIB, "windows": {"60": 6 * GIB}}
+    grown = {
+        **process,
+        "name": "train.py",
+        **sizes_now(process),
+        "grown_bytes": 37 * GIB,
+        "windows": {"60": 6 * GIB},
+    }
     frame = draw(snapshot, 132, 43, growth={process["pid"]: grown})
 
     assert "+37.0G" in text_of(frame)
@@ -335,13 +346,29 @@ def test_process_that_has_ended_since_growth_was_read_is_not_named(is_listed: bo
     """The answer about growth is up to five seconds older than the snapshot."""
     snapshot = sent(critical_gb10())
     process = snapshot["processes"][0]
-    grown = {**process, "grown_bytes": 37 * GIB, "windows": {"60": 6 * GIB}}
+    grown = {**process, **sizes_now(process), "grown_bytes": 37 * GIB, "windows": {"60": 6 * GIB}}
     if is_listed:
         snapshot["kernel_log"] = {"kills": [{"pid": process["pid"], "name": process["name"]}]}
     else:
         del snapshot["processes"][0]
 
     assert "↑" not in text_of(draw(snapshot, 132, 43, growth={process["pid"]: grown}))
+
+
+@pytest.mark.parametrize(
+    ("fallen_bytes", "is_falling", "is_named"),
+    [(0, False, True), (1 << 19, False, True), (1 << 20, False, False), (0, True, False)],
+    ids=["grows", "a few pages less", "less since growth was read", "its readings fall"],
+)
+def test_process_that_returns_memory_is_not_named_as_growing(
+    fallen_bytes: int, is_falling: bool, is_named: bool
+) -> None:
+    snapshot = sent(critical_gb10())
+    process = snapshot["processes"][0]
+    sizes = {"to_bytes": process["footprint_low_bytes"] + fallen_bytes, "falling": is_falling}
+    grown = {**process, **sizes, "grown_bytes": 37 * GIB, "windows": {"60": 6 * GIB}}
+
+    assert ("↑" in text_of(draw(snapshot, 132, 43, growth={process["pid"]: grown}))) == is_named
 
 
 def test_events_are_newest_first_in_the_colour_of_their_level() -> None:

@@ -48,3 +48,29 @@ def test_list_that_could_not_be_read_ends_no_process() -> None:
     growth.add(101.0, (), LeakRules())
 
     assert listed(growth) == {1}
+
+
+def falling_after(*sizes: int, now: int) -> list[bool]:
+    """Return the growth of a process with these readings, ten seconds apart, and a size three seconds later."""
+    growth = GrowthTracker()
+    for number, size in enumerate(sizes):
+        growth.add(100.0 + 10.0 * number, (process(1, size),), LeakRules())
+    growth.add(93.0 + 10.0 * len(sizes), (process(1, now),), LeakRules())
+    return [one.falling for one in growth.since(70.0, 0.0)]
+
+
+def test_process_falls_as_soon_as_a_list_has_less_of_it() -> None:
+    """Its GPU memory fell after its last reading: it is not growing for up to ten seconds more."""
+    assert falling_after(GIB, 9 * GIB, now=3 * GIB) == [True]
+    assert falling_after(GIB, 9 * GIB, now=10 * GIB) == [False]
+
+
+def test_process_falls_until_a_reading_rises_again() -> None:
+    """It still holds more than 30 s ago."""
+    assert falling_after(GIB, 9 * GIB, 5 * GIB, now=5 * GIB) == [True]
+    assert falling_after(GIB, 9 * GIB, 5 * GIB, 6 * GIB, now=6 * GIB) == [False]
+
+
+def test_process_that_returns_some_pages_still_grows() -> None:
+    assert falling_after(GIB, 9 * GIB, now=9 * GIB - 4096) == [False]
+    assert falling_after(GIB, 9 * GIB, now=9 * GIB - (1 << 20)) == [True]

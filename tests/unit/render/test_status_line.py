@@ -199,6 +199,19 @@ def test_fastest_growing_process_is_named_with_its_rate() -> None:
     assert (grower.process, grower.bytes_per_second) == (fast, 312 * MIB)
 
 
+def test_process_that_returns_memory_is_not_named_as_growing() -> None:
+    slow, fast = calm_workstation().processes[:2]
+    grown = [
+        ProcessGrowth(slow, 0.0, 0, 30.0, 40 * MIB, True),
+        ProcessGrowth(fast, 10.0, 0, 30.0, 6240 * MIB, True, falling=True),
+    ]
+
+    grower = find_grower(grown)
+
+    assert grower is not None
+    assert grower.process == slow
+
+
 def test_slow_or_brief_growth_is_not_named() -> None:
     """A single reading is no rate."""
     one = calm_workstation().processes[0]

@@ -33,6 +33,7 @@ from memwatch.cli.terminal.sizes import pair, short
 from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells
 from memwatch.cli.terminal.thresholds import Mark, marks_of, style_at
 from memwatch.cli.terminal.trend import spark
+from memwatch.core.processes.growth import MIN_FALL_BYTES
 from memwatch.monitor.render import words as wording
 
 Json = dict[str, Any]
@@ -137,17 +138,23 @@ def _stalls(view: View) -> tuple[str, str]:
 
 
 def _grower(view: View) -> tuple[str, str]:
-    """Return the process with the most growth in the last minute, unless it has ended since."""
+    """Return the process with the most growth in the last minute, unless it has ended or returned memory since."""
     living = living_of(view.moment.snapshot)
+    sizes = {one["pid"]: one.get("footprint_low_bytes") for one in view.moment.snapshot["processes"]}
     grown = [
         (one["windows"].get("60") or 0, one)
         for one in view.moment.growth.values()
-        if living.get(one["pid"], 0.0) == one["start_time"]
+        if living.get(one["pid"], 0.0) == one["start_time"] and not _is_falling(one, sizes.get(one["pid"]))
     ]
     most, process = max(grown, key=lambda pair: pair[0], default=(0, None))
     if process is None or most < 64 << 20:
         return "", ""
     return f"↑ {clip(process['name'] or '?', 15)} {process['pid']} +{short(round(most / 60))}/s", "bold high"
+
+
+def _is_falling(grown: Json, size: int | None) -> bool:
+    """Return True if a process returns memory. `size`: the one now; the growth is up to 15 s older."""
+    return grown.get("falling", False) or (size is not None and grown["to_bytes"] - size >= MIN_FALL_BYTES)
 
 
 def _gpu_lines(view: View, room: int) -> list[Line]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from array import array
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import inf
 from typing import Annotated, NamedTuple
 
@@ -23,6 +24,8 @@ READINGS, LEAK_READINGS = 61, 26
 UNKNOWN_START = -1.0
 # Tracks of processes that are temporarily not listed are kept, up to the larger of 100 and twice the listed ones.
 MIN_TRACKS, TRACKS_PER_PROCESS = 100, 2
+# A size that is less by this falls. Reclaim and allocators return some pages of a process that grows.
+MIN_FALL_BYTES = 1 << 20
 
 
 class ProcessKey(NamedTuple):
@@ -41,6 +44,7 @@ class ProcessGrowth(Struct, frozen=True):
     to_boottime: float
     to_bytes: int
     whole: Annotated[bool, Doc("False if the process was first seen after the requested time.")]
+    falling: Annotated[bool, Doc("True if its newest readings fall, so that it does not grow now.")] = False
 
     @property
     def grown_bytes(self) -> int:
@@ -81,6 +85,10 @@ class SizeHistory:
         index = max(0, bisect_right(self._times, boottime) - 1)
         return self._times[index], self._sizes[index]
 
+    def newest(self, count: int) -> list[int]:
+        """Return the newest sizes, oldest first."""
+        return self._sizes[-count:].tolist()
+
     def all(self) -> list[tuple[float, int]]:
         return list(zip(self._times, self._sizes, strict=True))
 
@@ -118,6 +126,11 @@ class ProcessTrack:
     @property
     def newest(self) -> tuple[float, int]:
         return self._short.at(inf)
+
+    def is_falling(self, size: Bytes) -> bool:
+        """Return True if the size falls from one of the newest readings to the next, or to `size`, the one now."""
+        sizes = self._short.newest(2) + ([] if isinstance(size, Absent) else [size])
+        return any(before - after >= MIN_FALL_BYTES for before, after in pairwise(sizes))
 
     @property
     def short_past(self) -> list[tuple[float, int]]:
@@ -209,7 +222,8 @@ class GrowthTracker:
         `gone_seconds`: include those that were listed until this long ago.
         """
         with self._lock:
-            grown = [_grown_since(track, boottime, unix) for track in self._now(gone_seconds)]
+            sizes = {key_of(one): one.footprint_low_bytes for one in self._processes}
+            grown = [_grown_since(track, boottime, unix, sizes) for track in self._now(gone_seconds)]
         return sorted(grown, key=lambda one: (-one.grown_bytes, one.process.pid))
 
     def suspects(self) -> list[LeakSuspect]:
@@ -264,11 +278,15 @@ def _grown_in(track: ProcessTrack | None, window: float) -> Bytes:
     return size - before if seen else Absent.NOT_AVAILABLE
 
 
-def _grown_since(track: ProcessTrack, boottime: float, unix: float) -> ProcessGrowth:
+def _grown_since(
+    track: ProcessTrack, boottime: float, unix: float, sizes: Mapping[ProcessKey, Bytes]
+) -> ProcessGrowth:
+    """Return the growth by the readings. `sizes`: those of the newest list, up to ten seconds younger."""
+    falling = track.is_falling(sizes.get(key_of(track.process), Absent.NOT_AVAILABLE))
     newest, size = track.newest
     at, before = track.at(boottime)
     start_time = track.process.start_time
     began = -inf if isinstance(start_time, Absent) else boottime + start_time - unix
     if at > boottime and began >= boottime:
-        return ProcessGrowth(track.process, min(began, newest), 0, newest, size, whole=True)
-    return ProcessGrowth(track.process, at, before, newest, size, whole=at <= boottime)
+        return ProcessGrowth(track.process, min(began, newest), 0, newest, size, True, falling)
+    return ProcessGrowth(track.process, at, before, newest, size, at <= boottime, falling)

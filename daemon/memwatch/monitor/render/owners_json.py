@@ -118,7 +118,7 @@ OWNERS = Wire(
             further=(from_unix, ProcessGrowth.grown_bytes, bytes_per_second, windows),
             flat={"process": IDENTITY},
             order=(*IDENTITY, ABSENT, "from_unix", "from_bytes", "to_bytes", "grown_bytes", "bytes_per_second",
-                   "whole", "windows"),
+                   "whole", "falling", "windows"),
         ),
         Shape(
             LeakSuspect,

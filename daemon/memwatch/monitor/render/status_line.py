@@ -214,11 +214,14 @@ def _rooms_of(device: Device, snapshot: Snapshot) -> Iterable[Room]:
 
 
 def find_grower(grown: Iterable[ProcessGrowth]) -> Grower | None:
-    """Return the process that grows fastest, None if none grows by 1 MiB per second."""
+    """Return the process that grows fastest, None if none grows by 1 MiB per second.
+
+    A process that returns memory does not grow, even if it still holds more than at the begin of the window.
+    """
     rates = [
         Grower(one.process, one.grown_bytes / seconds)
         for one in grown
-        if (seconds := one.to_boottime - one.from_boottime) >= MIN_GROWTH_SECONDS
+        if not one.falling and (seconds := one.to_boottime - one.from_boottime) >= MIN_GROWTH_SECONDS
     ]
     fastest = max(rates, key=lambda one: one.bytes_per_second, default=None)
     return fastest if fastest and fastest.bytes_per_second >= MIN_BYTES_PER_SECOND else None
