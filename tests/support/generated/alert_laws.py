@@ -155,6 +155,7 @@ class Laws:
         self.high: dict[str, Level] = {}
         self.heard_at: dict[str, float] = {}
         self.heard_run: int | None = None
+        self.heard_claim, self.claimed_run = "", 0
         self.started_at = moment.monotonic
         self.kills: list[str] = []
         self.killed_at: float | None = None
@@ -274,13 +275,15 @@ class Laws:
                 self.heard_at[name] = at
         if run.world.is_up:
             self.heard_run = run.world.run
+        if run.world.is_liar_up:
+            self.heard_claim, self.claimed_run = run.world.claim, run.world.claim_run
         heard, other = self.heard_at.get(SILENT), self.heard_at.get(LIAR)
         age = at - (self.started_at if heard is None else heard)
         limit = FIRST_SECONDS if heard is None else SILENT_SECONDS
         is_muted = run.knows_goodbye and age <= MAX_STOPPED_SECONDS
-        has_word = bool(run.world.claim) and other is not None and at - other <= SILENT_SECONDS
-        # The word about an earlier run of the machine is none about this one.
-        has_word = has_word and run.world.claim_run == self.heard_run
+        # The last word of a machine that still sends. One about an earlier run of the silent machine is none.
+        has_word = bool(self.heard_claim) and other is not None and at - other <= SILENT_SECONDS
+        has_word = has_word and self.claimed_run == self.heard_run
         record.may_fire = age > limit and not is_muted
         record.is_unseen = not record.may_fire and not is_muted and heard is None
         if not record.may_fire and not record.is_unseen:

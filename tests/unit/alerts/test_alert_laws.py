@@ -126,3 +126,11 @@ def test_daemon_that_does_not_damp_a_returning_alert_breaks_a_law() -> None:
     assert "has not been over for its time and ends" in next(
         complaints_about(plan, Run(replace(plan, rules=hasty)))
     )
+
+
+def test_last_word_of_a_machine_delays_until_that_machine_is_silent_itself() -> None:
+    """Another machine reports that it receives the silent one, and dies. Words that it would have are no words."""
+    claims_up, claims_nothing = Act("claim", 0, 0), Act("claim", 0, 5)
+    plan = plan_of((claims_up, 1), (Act("die"), 3), (Act("liar_dies"), 2), (claims_nothing, 30))
+
+    assert list(complaints_about(plan)) == []
