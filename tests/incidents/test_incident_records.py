@@ -350,6 +350,22 @@ def test_container_at_its_limit_fills_nothing_else() -> None:
     assert (found.target, found.label) == ("/system.slice/docker-1f6b2c3d4e5f.scope", "docker-1f6b2c3d4e5f.scope")
 
 
+def test_kernel_log_and_counters_say_the_same_sentence_about_a_limit() -> None:
+    held = Actor(610, "immich", ((0, 0.03), (20, 0.03)), container=ID[:12])
+    report = (20.0, "memory: usage 32768kB, limit 32768kB, failcnt 211")
+    script = Scenario("limit", "own", 64.0, (held, *DESKTOP), NONE, oom_kills=(20.0,))
+    by_log = replace(script, kernel=(report, *group_kill(610, "immich", kib(0.03), GROUP, 20.0)))
+    by_counters = replace(
+        script, cgroup_kills=((20.0, AT_LIMIT),), ends=((20.5, 610, 9),), kernel_log_is_read=False
+    )
+
+    (logged,), (counted,) = play(by_log), play(by_counters)
+
+    assert logged.sentence == counted.sentence
+    assert f"docker-{ID[:12]}.scope reached its limit of 32.0 MiB" in logged.sentence
+    assert logged.size_bytes == counted.size_bytes == 32 << 20
+
+
 GROUP = f"/system.slice/docker-{ID}.scope"
 AT_LIMIT = CgroupKill(1, 1, GROUP, 32 << 20)
 

@@ -23,6 +23,7 @@ from support.kmsg_samples import (
     AMD_FAULT,
     AMD_NO_MEMORY,
     GLOBAL_KILL,
+    LIMIT_REPORT,
     MEMCG_KILL,
     NO_MEMORY,
     NODES_KILL,
@@ -64,11 +65,24 @@ def found_by(collector: kmsg.Collector) -> KernelLog:
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        (MEMCG_KILL, "OOM killer: killed train, v2 (4242), 63.8 MiB (limit of /job reached)"),
+        (MEMCG_KILL, "OOM killer: killed train, v2 (4242), 63.8 MiB (/job reached its limit)"),
+        (
+            (*LIMIT_REPORT, *MEMCG_KILL),
+            "OOM killer: killed train, v2 (4242), 63.8 MiB (/job reached its limit of 64.0 MiB)",
+        ),
+        (
+            ("memory: usage 65536kB, limit 9007199254740988kB, failcnt 0", *MEMCG_KILL),
+            "OOM killer: killed train, v2 (4242), 63.8 MiB (/job reached its limit)",
+        ),
+        ((*LIMIT_REPORT, *GLOBAL_KILL), "OOM killer: killed (sd) pam) (991), 2.0 GiB"),
         (GLOBAL_KILL, "OOM killer: killed (sd) pam) (991), 2.0 GiB"),
         (NODES_KILL, "OOM killer: killed solver (77), 1.0 MiB (its NUMA nodes were out of memory)"),
-        (OLD_KILL, "OOM killer: killed python3 (310), 62.5 MiB (limit of its cgroup reached)"),
-        (MEMCG_KILL[1:], "OOM killer: killed train, v2 (4242), 63.8 MiB (limit of its cgroup reached)"),
+        (OLD_KILL, "OOM killer: killed python3 (310), 62.5 MiB (its cgroup reached its limit)"),
+        (
+            (*LIMIT_REPORT, *OLD_KILL),
+            "OOM killer: killed python3 (310), 62.5 MiB (its cgroup reached its limit of 64.0 MiB)",
+        ),
+        (MEMCG_KILL[1:], "OOM killer: killed train, v2 (4242), 63.8 MiB (its cgroup reached its limit)"),
         (OLD_KILL[1:], "OOM killer: killed python3 (310), 62.5 MiB (the line with the cause is missing)"),
         (
             ("Out of memory: Kill process 310 (python3) score 970 or sacrifice child", OLD_KILL[1]),
@@ -78,9 +92,13 @@ def found_by(collector: kmsg.Collector) -> KernelLog:
     ],
     ids=[
         "limit",
+        "limit with its size",
+        "limit of swap",
+        "machine after a report about a cgroup",
         "machine",
         "nodes",
         "Linux 4.9",
+        "Linux 4.9 with its size",
         "limit without its cause",
         "no cause at all",
         "machine, Linux 4.9",
@@ -136,7 +154,23 @@ def test_victim_that_is_logged_late_is_no_second_kill() -> None:
     tracker.read(MEMCG_KILL[1].encode(), 100.0)
 
     (kill,) = tracker.log.kills
-    assert kill.text == "OOM killer: killed train, v2 (4242), 63.8 MiB (limit of /job reached)"
+    assert kill.text == "OOM killer: killed train, v2 (4242), 63.8 MiB (/job reached its limit)"
+
+
+def test_limit_is_that_of_the_next_kill_alone() -> None:
+    """The kernel limits the rate of its reports: the next kill may come without one."""
+    kills = read(*LIMIT_REPORT, *MEMCG_KILL, *(line.replace("4242", "4243") for line in MEMCG_KILL)).kills
+
+    assert [kill.limit_bytes for kill in kills] == [64 << 20, Absent.NOT_AVAILABLE]
+
+
+def test_report_is_read_from_the_log(log: Path) -> None:
+    """The lines of the report that are not needed are left out before they are parsed."""
+    collector = collector_of(log)
+
+    log_to(log, (*LIMIT_REPORT, *MEMCG_KILL))
+
+    assert [kill.limit_bytes for kill in found_by(collector).kills] == [64 << 20]
 
 
 def test_causes_without_victims_are_kills_in_order() -> None:

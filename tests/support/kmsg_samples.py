@@ -23,6 +23,12 @@ NODES_KILL = (
     "Out of memory: Killed process 77 (solver) total-vm:1048576kB, anon-rss:1024kB, file-rss:0kB, shmem-rss:0kB, "
     "UID:5 pgtables:4200kB oom_score_adj:0",
 )
+# Before the cause, kernels report the memory of the cgroup: mm/memcontrol.c, mem_cgroup_print_oom_meminfo().
+LIMIT_REPORT = (
+    "memory: usage 65536kB, limit 65536kB, failcnt 19",
+    "swap: usage 0kB, limit 9007199254740988kB, failcnt 0",
+    "Memory cgroup stats for /job:",
+)
 # Linux 4.9, as on Jetsons with JetPack 4.
 OLD_KILL = (
     "Memory cgroup out of memory: Kill process 310 (python3) score 970 or sacrifice child",

@@ -84,15 +84,17 @@ class OomKill(Struct, frozen=True):
     nodes: Annotated[
         tuple[int, ...], Doc("NUMA nodes that were out of memory, if it was not the whole machine.")
     ] = ()
+    limit_bytes: Annotated[Bytes, Doc("Limit of the cgroup, if the kernel logged it.")] = Absent.NOT_AVAILABLE
 
     @property
     def text(self) -> str:
         """Format as an event: "OOM killer: killed python3 (123), 63.8 MiB"."""
+        limit = "" if isinstance(self.limit_bytes, Absent) else f" of {units.size(self.limit_bytes)}"
         why = {
             "machine": "",
             "unknown": " (the line with the cause is missing)",
             "nodes": " (its NUMA nodes were out of memory)",
-            "cgroup": f" (limit of {self.cgroup or 'its cgroup'} reached)",
+            "cgroup": f" ({self.cgroup or 'its cgroup'} reached its limit{limit})",
         }
         held = "" if isinstance(self.anonymous_bytes, Absent) else f", {units.size(self.anonymous_bytes)}"
         return f"OOM killer: killed {self.name} ({self.pid}){held}{why[self.scope]}"

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroup_kills import MAX_KILLS, MAX_NAMED, CgroupKill, CgroupKills, KillTree, Rise
-from memwatch.core.linux.cgroup_mounts import V1, find_own_cgroup, parse_limit
+from memwatch.core.linux.cgroup_mounts import UNLIMITED_BYTES, V1, find_own_cgroup, parse_limit
 from memwatch.core.linux.cgroups import parse_mountinfo
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, kept_file, read_once
 from memwatch.core.linux.vmstat_counter import ALLOCSTALL, OOM_KILL, Counter
@@ -21,8 +21,6 @@ from memwatch.core.printable import printable
 CALM_SECONDS, MAX_CPU_RATIO = 10.0, 0.001
 # A kill during a scan may be in the total and not in the group that was read before.
 MAX_SCANS = 3
-# Version 1 writes almost 2^63 in place of no limit.
-UNLIMITED_BYTES = 1 << 60
 
 
 class Collector(BaseCollector):

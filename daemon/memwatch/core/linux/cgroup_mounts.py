@@ -13,6 +13,8 @@ from memwatch.core.linux.cgroups import Mount, parse_cgroup, parse_mountinfo, un
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, read_once
 from memwatch.core.model import Absent, Bytes, Quality
 
+# Version 1 writes almost 2^63 in place of no limit, and so does the kernel log.
+UNLIMITED_BYTES = 1 << 60
 _GPU_LINE = re.compile(rb"^gpu\w* \d+$", re.MULTILINE)
 
 

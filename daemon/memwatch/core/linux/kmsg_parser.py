@@ -15,7 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.kernel_log import DriverError, KernelLog, KillScope, OomKill, OomTask
-from memwatch.core.model import Absent
+from memwatch.core.linux.cgroup_mounts import UNLIMITED_BYTES
+from memwatch.core.model import Absent, Bytes
 from memwatch.core.printable import decode
 
 MAX_KILLS = 16
@@ -27,7 +28,8 @@ MAX_TEXT_LENGTH = 200
 
 # Prefilter: only lines that match are parsed, a few of 100,000.
 _WORTH = re.compile(
-    rb"NVRM|amdgpu|\[TTM\]|oom-kill:|[Kk]ill(?:ed)? process|Tasks state|^Tasks in /|^\[ *\d{1,10}\] "
+    rb"NVRM|amdgpu|\[TTM\]|oom-kill:|[Kk]ill(?:ed)? process"
+    rb"|Tasks state|^Tasks in /|^memory: usage |^\[ *\d{1,10}\] "
 )
 
 # mm/oom_kill.c. Since Linux 5.0 a line `oom-kill:` has the cause, before it "Kill process … or sacrifice child".
@@ -42,6 +44,8 @@ _OLD_CAUSE = re.compile(rb"(Memory cgroup o|O)ut of memory(?: \([^)]{1,40}\))?: 
 _OF_MACHINE = re.compile(rb"Out of memory(?: \([^)]{1,40}\))?: $")
 # The other processes of a group with memory.oom.group follow, each with a line of its victim.
 _GROUP = re.compile(rb"^Tasks in (/.*) are going to be killed due to memory\.oom\.group set$")
+# mm/memcontrol.c, in the report before the cause, in all versions: usage and limit of the cgroup at its limit.
+_LIMIT = re.compile(rb"^memory: usage \d{1,17}kB, limit (\d{1,17})kB, failcnt ")
 _NODES = re.compile(rb"(\d{1,4})(?:-(\d{1,4}))?")
 # A line with a cause is followed by that of its victim within a millisecond. Some kernels write none.
 ALONE_SECONDS = 1.0
@@ -119,13 +123,14 @@ def parse_driver_message(text: bytes) -> DriverMessage | None:
 
 
 class OomCause(Struct, frozen=True):
-    """Cause of an imminent OOM kill of process `pid`."""
+    """Cause of an imminent OOM kill of process `pid`. `limit_bytes`: limit of the cgroup, from an earlier line."""
 
     pid: int
     scope: KillScope
     cgroup: str = ""
     name: str = ""
     nodes: tuple[int, ...] = ()
+    limit_bytes: Bytes = Absent.NOT_AVAILABLE
 
 
 # Names of the constraints in the kernel, include/linux/oom.h.
@@ -148,6 +153,10 @@ def parse_oom_cause(text: bytes) -> OomCause | None:
         return OomCause(int(end[1]), scope, cgroup, words(text[task + 6 : end.start()]), nodes)
     old = _OLD_CAUSE.search(text)
     return OomCause(int(old[2]), "cgroup" if old[1].startswith(b"M") else "machine") if old else None
+
+
+def with_limit(cause: OomCause, limit: Bytes) -> OomCause:
+    return replace(cause, limit_bytes=limit) if cause.scope == "cgroup" else cause
 
 
 def _parse_nodes(text: bytes, constraint: bytes) -> tuple[int, ...]:
@@ -186,7 +195,22 @@ def parse_victim(text: bytes, cause: OomCause | None, number: int) -> OomKill | 
     if cause is None or cause.pid != pid:
         cause = OomCause(pid, _scope_before(text[: found.start()]))
     held = int(ends[-1][1]) << 10
-    return OomKill(number, pid, words(name), held, cause.scope, cause.cgroup, nodes=cause.nodes)
+    return build_kill(number, words(name), held, cause)
+
+
+def build_kill(number: int, name: str, held: Bytes, cause: OomCause) -> OomKill:
+    return OomKill(
+        number, cause.pid, name, held, cause.scope, cause.cgroup, nodes=cause.nodes, limit_bytes=cause.limit_bytes
+    )
+
+
+def parse_limit(text: bytes) -> Bytes | None:
+    """Parse the limit of a cgroup. Absent if it has none: then swap was limited. None for any other line."""
+    found = _LIMIT.match(text)
+    if found is None:
+        return None
+    limit = int(found[1]) << 10
+    return limit if limit < UNLIMITED_BYTES else Absent.NOT_AVAILABLE
 
 
 def _scope_before(text: bytes) -> KillScope:
@@ -218,6 +242,7 @@ class KernelLogTracker:
         self.left_out: int = 0
         self._cause: OomCause | None = None
         self._alone: tuple[OomCause, float] | None = None
+        self._limit: Bytes = Absent.NOT_AVAILABLE
         self._group = ""
         self._fault: DriverMessage | None = None
         self._killed = 0
@@ -230,11 +255,16 @@ class KernelLogTracker:
         elif self._tasks is not None and (task := parse_task(text)) is not None:
             self._tasks = sorted([*self._tasks, task], key=lambda one: -one.rss_bytes)[:MAX_TASKS]
             return
+        limit = parse_limit(text)
+        if limit is not None:
+            self._limit = limit
+            return
         cause = parse_oom_cause(text)
         victim = parse_victim(text, self._cause, self._killed + 1)
         complaint, group = parse_driver_message(text), _GROUP.match(text)
         if cause:
             self._add_alone()
+            cause, self._limit = with_limit(cause, self._limit), Absent.NOT_AVAILABLE
             self._cause, self._group = cause, ""
             self._alone = (cause, unix) if cause.name else None
         elif victim:
@@ -254,10 +284,7 @@ class KernelLogTracker:
     def _add_alone(self) -> None:
         if self._alone is not None:
             cause, self._alone = self._alone[0], None
-            size = Absent.NOT_AVAILABLE
-            self._add(
-                OomKill(self._killed + 1, cause.pid, cause.name, size, cause.scope, cause.cgroup, nodes=cause.nodes)
-            )
+            self._add(build_kill(self._killed + 1, cause.name, Absent.NOT_AVAILABLE, cause))
 
     def _add_victim(self, victim: OomKill) -> None:
         """Add a victim, or the size of one that was added by its cause. Others may be killed with its group."""

@@ -69,9 +69,14 @@ class Death(Struct, frozen=True):
 
 
 def from_kernel(kill: OomKill, unix: float, holding: Holding | None, limit_bytes: int | None = None) -> Death:
-    """Build a death from the kernel log. `holding`: the process as it was listed last."""
+    """Build a death from the kernel log. `holding`: the process as it was listed last.
+
+    `limit_bytes`: limit of the cgroup by its files, for a log that lacks it.
+    """
     kind: KillerKind = "cgroup_oom" if kill.scope == "cgroup" else "kernel_oom"
     limit = "" if limit_bytes is None else f"; the limit was {units.size(limit_bytes)}"
+    if isinstance(kill.limit_bytes, int):
+        limit_bytes, limit = kill.limit_bytes, ""
     unit, container = (holding.unit, holding.container) if holding else owner_in(kill.cgroup)
     sizes = [one for one in (kill.anonymous_bytes, holding.size if holding else None) if isinstance(one, int)]
     held = max(sizes, default=None)
