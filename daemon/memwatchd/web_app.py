@@ -68,5 +68,6 @@ def create_pages(daemon: Daemon) -> Pages:
         history=lambda: monitor.series,
         firing=lambda: count_firing(monitor),
         config=lambda: monitor.config,
+        current=lambda: monitor.latest,
         has_neighbours=lambda: bool(daemon.neighbours) or bool(daemon.neighbours.not_joined()),
     )

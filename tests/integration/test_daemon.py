@@ -24,7 +24,7 @@ from support.daemon_process import (
     get,
     running_daemon,
 )
-from support.waiting import MAX_WAIT_SECONDS
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 NEEDED_PROGRAMS = ("free",)
 
@@ -250,6 +250,12 @@ def test_systemd_is_notified_of_a_silence(tmp_path: Path) -> None:
 
     assert status.startswith("WATCHDOG=1\nSTATUS=System RAM ")
     assert status.endswith(f": no one is notified (end it: memwatch silence --end {made['id']})")
+
+
+def test_page_that_is_not_live_names_a_silence(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, "--interval", "200ms") as daemon:
+        get(daemon.port, "/api/v1/silences?seconds=3600", method="POST")
+        wait_until(lambda: b"no one is notified" in get(daemon.port, "/incidents").body)
 
 
 def test_long_interval_extends_the_watchdog(tmp_path: Path) -> None:

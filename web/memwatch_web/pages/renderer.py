@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from memwatch.core.config_state import ConfigState
 from memwatch.core.events import Event
 from memwatch.core.listing import left_out_texts
@@ -23,8 +25,8 @@ from memwatch.monitor.notify.status import AlertView
 from memwatch.monitor.render.engine_view import engine_of
 from memwatch.monitor.render.json import to_bytes
 from memwatch.monitor.render.memory_map import build_limit_maps, build_maps
-from memwatch.monitor.render.silence_words import build_notices, notices_of, target_labels
-from memwatch.monitor.render.status_line import GROWTH_SECONDS, StatusLine, build_status_line
+from memwatch.monitor.render.silence_words import SilenceNotice, build_notices, notices_of, target_labels
+from memwatch.monitor.render.status_line import GROWTH_SECONDS, StatusLine, build_headline, build_status_line
 from memwatch.monitor.render.summary import build_latest, find_cuda_free, find_worst
 from memwatch_web.pages.cpu_share import CpuShare
 from memwatch_web.pages.devices import build_entries
@@ -51,12 +53,38 @@ SILENCE_SPANS = ((3600, "1 h"), (28_800, "8 h"), (86_400, "1 d"))
 RECENT_SECONDS = 86_400.0
 
 
+class State(Struct, frozen=True):
+    """State of the machine on pages that are not live. `headline`: use, or the time left."""
+
+    host: str
+    unix: float
+    level: str
+    label: str
+    headline: str
+    notices: Sequence[SilenceNotice]
+
+
+def build_state(snapshot: Snapshot | None) -> State | None:
+    """Return the state at a snapshot, None before the first."""
+    if snapshot is None:
+        return None
+    worst = find_worst(snapshot)
+    return State(
+        snapshot.host,
+        snapshot.unix,
+        worst.level.word if worst else "unknown",
+        snapshot.labels.get(worst.target, worst.target) if worst else "",
+        build_headline(snapshot, worst),
+        notices_of(snapshot),
+    )
+
+
 class Pages:
     """Renderer of all pages. Streams of the grouped process list are named `processes-GROUP`, that of hidden pages
     `title`.
 
-    `rules`, `events` (newest first) and `firing` (number of firing alerts) are called at each rendering. `growth`:
-    process growth from the monitor.
+    `rules`, `events` (newest first), `firing` (number of firing alerts) and `current` (the latest snapshot) are
+    called at each rendering. `growth`: process growth from the monitor.
     """
 
     names = tuple(PATHS)
@@ -73,6 +101,7 @@ class Pages:
         firing: Callable[[], int] = lambda: 0,
         has_neighbours: Callable[[], bool] = lambda: False,
         config: Callable[[], ConfigState] = ConfigState,
+        current: Callable[[], Snapshot | None] = lambda: None,
     ) -> None:
         self._rules, self._events, self._alerting, self._firing = rules, events, alerting, firing
         self._history_writer, self._history = history_writer, history
@@ -81,7 +110,11 @@ class Pages:
         self._cpu = CpuShare()
         self.machines: Callable[[Snapshot], Sequence[Machine]] = lambda _: ()
         self._environment = shared_environment()
-        self._navigation: dict[str, Any] = {"firing": firing, "has_neighbours": has_neighbours}
+        self._navigation: dict[str, Any] = {
+            "firing": firing,
+            "has_neighbours": has_neighbours,
+            "state": lambda: build_state(current()),
+        }
 
     def path(self, name: str) -> str:
         """Return the URL path of a page."""
