@@ -60,7 +60,7 @@ def test_live_page_has_its_own_state(name: str) -> None:
 
     page = Reader(Pages(current=lambda: snapshot).page(name, snapshot))
 
-    assert not any("state level-critical" in one for one in page.values("class"))
+    assert not any("state-now" in one for one in page.values("class"))
 
 
 def test_refused_client_does_not_read_the_state() -> None:
