@@ -11,8 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from support import library_process
 from support.client_process import SCRIPT
 from support.daemon_process import MEMWATCHD, clean_environment, open_files, quiet_machine, running_daemon
+from support.dead_address import dead_address
 from support.fork_server import ForkedProcess, can_fork, installed_programs, run_forked
 from support.free_ports import free_port
 from support.waiting import MAX_WAIT_SECONDS, wait_until
@@ -38,6 +40,33 @@ def test_forked_command_has_output_and_exit_code_of_the_installed_one(command: l
     installed = subprocess.run(
         command, env=environ, capture_output=True, text=True, check=False, timeout=MAX_WAIT_SECONDS
     )
+    assert (forked.returncode, forked.stdout, forked.stderr) == (
+        installed.returncode,
+        installed.stdout,
+        installed.stderr,
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; print(__name__, sys.argv, sys.path[0] == '')",
+        "import sys; sys.exit(3)",
+        "import sys; sys.exit('a sentence')",
+        "raise ValueError('a reason')",
+        "import warnings; warnings.warn('an error')",
+        "import atexit, memwatch; atexit.register(print, 'at the end'); print(memwatch.memory_info().total_bytes)",
+        "from memwatch.library.daemon_client import daemon; print(daemon._url)",
+    ],
+)
+def test_forked_code_has_output_and_exit_code_of_python(code: str) -> None:
+    """The library reads the environment of its own process, not that of the server."""
+    url = f"http://{dead_address()}"
+    forked, installed = (
+        library_process.run_program(code, url, installed=one, **library_process.roots_environment("gb10"))
+        for one in (False, True)
+    )
+
     assert (forked.returncode, forked.stdout, forked.stderr) == (
         installed.returncode,
         installed.stdout,

@@ -189,7 +189,7 @@ def test_whole_library_needs_only_msgspec() -> None:
         "new = {name.partition('.')[0] for name in set(sys.modules) - before} "
         "- set(sys.stdlib_module_names) - {'memwatch', 'typing_extensions'}; print(sorted(new))"
     )
-    done = run_program(code, **roots_environment("zram-laptop"))
+    done = run_program(code, installed=True, **roots_environment("zram-laptop"))
 
     assert done.stdout == "['msgspec']\n"
     assert done.stderr.startswith("[x] Free: ")

@@ -1,4 +1,4 @@
-"""Start memwatchd and memwatch by fork from a process that has already imported their modules.
+"""Start memwatchd, memwatch and programs with the library by fork from a process that has imported their modules.
 
 A daemon that answers an API request has imported 600 modules, 0.5 s of CPU time; a forked one has them at once. It
 runs the same entry point with its own arguments, environment, session and files. Tests of the start, tests marked
@@ -24,6 +24,8 @@ import sys
 import tempfile
 import threading
 import time
+import types
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +33,8 @@ from typing import Any, NoReturn
 
 # Entry points, and what they import later.
 PROGRAMS = {"memwatchd": "memwatchd.cli", "memwatch": "memwatch.cli.cli"}
+# First words of a command whose last word is a program in Python.
+CODE = (sys.executable, "-W", "error", "-c")
 PRELOADED = (
     *PROGRAMS.values(),
     "encodings.idna",
@@ -228,9 +232,37 @@ def _become(folder: str, environ: dict[str, str], command: list[str]) -> int:
     time.tzset()
     name = Path(command[0]).name
     Path("/proc/self/comm").write_text(name)
+    if tuple(command[:-1]) == CODE:
+        return _run_code(command[-1])
     sys.argv[:] = command
     code: int = sys.modules[PROGRAMS[name]].main()
     return code
+
+
+def _run_code(code: str) -> int:
+    """Run a program as `python -W error -c` does. It imports the library, which reads the environment then."""
+    sys.argv[:] = ["-c"]
+    sys.path[0:0] = [""]
+    warnings.simplefilter("error")
+    for name in [name for name in sys.modules if name.startswith("memwatch.library")]:
+        del sys.modules[name]
+    program = sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        exec(compile(code, "<string>", "exec"), program.__dict__)
+    except SystemExit as end:
+        return _exit_code(end)
+    except BaseException as error:
+        trace = error.__traceback__ and error.__traceback__.tb_next  # without this frame
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return 1
+    return 0
+
+
+def _exit_code(end: SystemExit) -> int:
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
 
 
 def _preloaded() -> Iterator[str]:
@@ -241,9 +273,21 @@ def _preloaded() -> Iterator[str]:
             yield module.name
 
 
+def _fill_caches() -> None:
+    """Do once what each daemon does at its start or first page: describe the settings, load the templates."""
+    from memwatch_web.pages.template_environment import shared_environment
+    from memwatchd.settings.environment import variables
+
+    variables()
+    templates = shared_environment()
+    for name in templates.list_templates(("html", "svg")):
+        templates.get_template(name)
+
+
 def _main() -> NoReturn:
     for name in _preloaded():
         importlib.import_module(name)
+    _fill_caches()
     gc.collect()
     gc.freeze()
     request = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
