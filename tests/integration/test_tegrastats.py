@@ -26,6 +26,8 @@ NANO = "jetson-nano-jp4"
 BLOCKS = 174
 ROOTS = machine_folder(NANO).roots
 INTERVAL = 0.1
+# The kernel's pipes hold 64 KiB.
+HALF_A_PIPE = 1 << 15
 
 RUN_AND_WAIT = """
 import sys, time
@@ -170,12 +172,18 @@ def test_hanging_program_is_killed_after_its_deadline(tmp_path: Path, deaf: bool
     assert blocks_of(found) == BLOCKS
 
 
+def written_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/io").read_text().partition("wchar: ")[2].split()[0])
+
+
 def test_flooded_pipe_is_read_in_bounded_time(tmp_path: Path) -> None:
     """A valid line is found in the available output in less than a second of CPU time."""
     with collecting(tmp_path) as (simulator, collector):
         collector.collect()
+        (pid,) = simulator.pids()
+        before = written_bytes(pid)
         simulator.does("flood")
-        time.sleep(0.3)
+        wait_until(lambda: written_bytes(pid) - before > HALF_A_PIPE)
         started = time.process_time()
         found = collector.collect()
         took = time.process_time() - started
@@ -228,7 +236,7 @@ def test_killed_daemon_leaves_no_program_running(tmp_path: Path, what: str) -> N
         assert daemon.stdout.readline() == b"running\n"
         (pid,) = simulator.pids()
         simulator.does(what, deaf=True)
-        time.sleep(0.3)
+        simulator.wait_until_it_does(what)
         assert is_alive(pid)
         daemon.kill()
 

@@ -84,6 +84,11 @@ class Tegrastats(Struct, frozen=True):
         orders = map(json.loads, done.read_text().splitlines()) if done.exists() else ()
         return sum(does == what and line in (None, said) for does, said in orders)
 
+    def wait_until_it_does(self, what: str) -> None:
+        """Wait until it has read the order for this behavior."""
+        doing = self.folder / "orders.doing"
+        wait_until(lambda: doing.exists() and doing.read_text() == what)
+
     def pids(self) -> list[int]:
         """Return the pids of all processes so far, the oldest first."""
         started = self.folder / "orders.pids"
