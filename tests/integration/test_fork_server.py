@@ -17,6 +17,7 @@ from support.daemon_process import MEMWATCHD, clean_environment, open_files, qui
 from support.dead_address import dead_address
 from support.fork_server import ForkedProcess, can_fork, installed_programs, run_forked
 from support.free_ports import free_port
+from support.terminal_screen import in_terminal
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 
@@ -72,6 +73,21 @@ def test_forked_code_has_output_and_exit_code_of_python(code: str) -> None:
         installed.stdout,
         installed.stderr,
     )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--url", "http://127.0.0.1:1", "status"]], ids=" ".join)
+def test_forked_command_writes_to_a_terminal_what_the_installed_one_does(arguments: list[str]) -> None:
+    """Its lines have the width of the terminal, and both outputs in order."""
+    written = []
+    for is_installed in (False, True):
+        with (
+            installed_programs(is_installed),
+            in_terminal([*SCRIPT, *arguments], 60, 50, clean_environment(TERM="xterm")) as program,
+        ):
+            assert isinstance(program.process, ForkedProcess) is not is_installed
+            written.append((program.end(), program.written))
+
+    assert written[0] == written[1]
 
 
 def opened(pid: int) -> list[str]:

@@ -10,6 +10,7 @@ This module is also the program of the server: one for each test process, starte
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import gc
 import importlib
@@ -22,6 +23,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import types
@@ -138,10 +140,17 @@ class ForkServer:
 
     def start(self, command: Sequence[str], environ: Mapping[str, str], stdout: int, stderr: int) -> ForkedProcess:
         """Start a program of `PROGRAMS` in a new session."""
+        return self._send(command, environ, [stdout, stderr])
+
+    def start_in_terminal(self, command: Sequence[str], environ: Mapping[str, str], terminal: int) -> ForkedProcess:
+        """Start a program of `PROGRAMS` in a new session with this controlling terminal."""
+        return self._send(command, environ, [terminal] * 3)
+
+    def _send(self, command: Sequence[str], environ: Mapping[str, str], files: Sequence[int]) -> ForkedProcess:
         request = json.dumps([os.getcwd(), dict(environ), list(command)], ensure_ascii=True).encode()
         status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._lock:
-            socket.send_fds(self._control, [request], [theirs.fileno(), stdout, stderr])
+            socket.send_fds(self._control, [request], [theirs.fileno(), *files])
         return ForkedProcess(status)
 
 
@@ -187,7 +196,7 @@ class _Server:
             for pidfd in self._children.keys() & readable:
                 self._report(pidfd)
             if control in readable:
-                message, fds, _, _ = socket.recv_fds(self._control, MAX_REQUEST_BYTES, 3)
+                message, fds, _, _ = socket.recv_fds(self._control, MAX_REQUEST_BYTES, 4)
                 if not message:
                     self._kill_children()
                     return None
@@ -203,13 +212,13 @@ class _Server:
         status = socket.socket(fileno=fds[0])
         pid = os.fork()
         if pid:
-            os.close(fds[1])
-            os.close(fds[2])
+            for fd in fds[1:]:
+                os.close(fd)
             status.send(str(pid).encode())
             self._children[os.pidfd_open(pid)] = (pid, status)
             return False
-        os.dup2(fds[1], 1)
-        os.dup2(fds[2], 2)
+        for number, fd in zip((2, 1, 0), reversed(fds[1:]), strict=False):
+            os.dup2(fd, number)
         for fd in (*self._children, *fds[1:]):
             os.close(fd)
         for one in (self._control, status, *(other for _, other in self._children.values())):
@@ -226,6 +235,12 @@ class _Server:
 
 def _become(folder: str, environ: dict[str, str], command: list[str]) -> int:
     os.setsid()
+    if os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        # Those of the server may be files that can seek.
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", 1, encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)

@@ -14,7 +14,9 @@ import termios
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
+from support.fork_server import PROGRAMS, ForkedProcess, can_fork, fork_server
 from support.waiting import MAX_WAIT_SECONDS
 
 SEQUENCE = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])")
@@ -97,8 +99,8 @@ class TerminalScreen:
 class TerminalProgram:
     """A running program and its screen."""
 
-    def __init__(self, pid: int, descriptor: int, screen: TerminalScreen) -> None:
-        self.pid, self.descriptor, self.screen = pid, descriptor, screen
+    def __init__(self, process: ForkedProcess | InstalledProgram, descriptor: int, screen: TerminalScreen) -> None:
+        self.process, self.pid, self.descriptor, self.screen = process, process.pid, descriptor, screen
         self.written = b""
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self.status: int | None = None
@@ -108,7 +110,7 @@ class TerminalProgram:
 
     def resize(self, width: int, height: int) -> None:
         self.screen.resize(width, height)
-        fcntl.ioctl(self.descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        _set_size(self.descriptor, width, height)
         os.kill(self.pid, signal.SIGWINCH)
 
     def read(self, seconds: float) -> bool:
@@ -138,28 +140,64 @@ class TerminalProgram:
         until = time.monotonic() + MAX_WAIT_SECONDS
         while self.read(0.05):
             assert time.monotonic() < until, f"did not end\n{self.screen.text}"
-        _, status = os.waitpid(self.pid, 0)
-        self.status = os.waitstatus_to_exitcode(status)
+        self.status = self.process.wait(MAX_WAIT_SECONDS)
         return self.status
+
+    def is_stopped(self) -> bool:
+        """Return if a signal has stopped the program."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     def terminal_flags(self) -> Sequence[object]:
         return termios.tcgetattr(self.descriptor)
+
+
+class InstalledProgram:
+    """Program that replaces a fork of this process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def wait(self, _timeout: float | None = None) -> int:
+        _, status = os.waitpid(self.pid, 0)
+        return os.waitstatus_to_exitcode(status)
 
 
 @contextmanager
 def in_terminal(
     command: Sequence[str], width: int, height: int, environ: Mapping[str, str]
 ) -> Iterator[TerminalProgram]:
-    """Run a command in a pseudo terminal, and kill it at the end if it still runs."""
-    pid, descriptor = pty.fork()
-    if pid == 0:  # the child: nothing may run here before exec
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        os.execve(command[0], list(command), dict(environ))
-    program = TerminalProgram(pid, descriptor, TerminalScreen(width, height))
+    """Run a command in a pseudo terminal, and kill it at the end if it still runs. `memwatch` is forked."""
+    is_forked = Path(command[0]).name in PROGRAMS and can_fork(environ)
+    process, descriptor = (_start_forked if is_forked else _start_installed)(command, width, height, environ)
+    program = TerminalProgram(process, descriptor, TerminalScreen(width, height))
     try:
         yield program
     finally:
         if program.status is None:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            os.kill(program.pid, signal.SIGKILL)
+            process.wait(MAX_WAIT_SECONDS)
         os.close(descriptor)
+
+
+def _start_forked(
+    command: Sequence[str], width: int, height: int, environ: Mapping[str, str]
+) -> tuple[ForkedProcess, int]:
+    descriptor, terminal = pty.openpty()
+    _set_size(terminal, width, height)
+    process = fork_server().start_in_terminal(command, environ, terminal)
+    os.close(terminal)
+    return process, descriptor
+
+
+def _start_installed(
+    command: Sequence[str], width: int, height: int, environ: Mapping[str, str]
+) -> tuple[InstalledProgram, int]:
+    pid, descriptor = pty.fork()
+    if pid == 0:  # the child: nothing may run here before exec
+        _set_size(0, width, height)
+        os.execve(command[0], list(command), dict(environ))
+    return InstalledProgram(pid), descriptor
+
+
+def _set_size(terminal: int, width: int, height: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,14 @@ from msgspec.structs import replace
 from memwatch.monitor.recording.file_format import RecordingFile
 from memwatch.monitor.render.json import snapshot_json, to_bytes
 from support.budget import within
-from support.client_process import SCRIPT
+from support.client_process import SCRIPT, memwatch
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
 from support.dead_address import dead_address
 from support.sample_mig import eight_by_seven
+from support.shared_daemons import SharedDaemons
 from support.terminal_screen import TerminalProgram, in_terminal
 from support.terminal_sizes import SIZES
-from support.waiting import MAX_WAIT_SECONDS
+from support.waiting import wait_until
 
 TERMINAL = {"TERM": "xterm-256color", "COLORTERM": "", "NO_COLOR": "", "CLICOLOR_FORCE": ""}
 # Text that each demo must show in every size.
@@ -40,17 +41,9 @@ DEMOS = {
 }
 
 
-@pytest.fixture(scope="module", params=DEMOS)
-def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    name = str(request.param)
-    with running_daemon(tmp_path_factory.mktemp(name), "--demo", name) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    with running_daemon(tmp_path_factory.mktemp("spark"), "--demo", "dgx-spark") as running:
-        yield running
+@pytest.fixture
+def spark(shared_daemons: SharedDaemons) -> RunningDaemon:
+    return shared_daemons.demo("dgx-spark")
 
 
 def top(daemon: RunningDaemon, *arguments: str, **environ: str) -> AbstractContextManager[TerminalProgram]:
@@ -66,10 +59,11 @@ def is_complete(text: str, height: int, words: Sequence[str]) -> bool:
     return len(lines) == height and "q quit" in lines[-1] and all(word in text for word in words)
 
 
-def test_demo_fits_its_screen_in_five_sizes(demo: RunningDaemon, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("name", DEMOS)
+def test_demo_fits_its_screen_in_five_sizes(shared_daemons: SharedDaemons, name: str) -> None:
     """The map, the GPUs and processes are visible in each size, and a resize draws the whole screen again."""
-    words = (*DEMOS[request.node.callspec.params["demo"]], "▼", "1 overview")
-    with top(demo) as program:
+    words = (*DEMOS[name], "▼", "1 overview")
+    with top(shared_daemons.demo(name)) as program:
         for width, height in SIZES:
             program.resize(width, height)
             screen = program.wait_for(partial(is_complete, height=height, words=words))
@@ -324,8 +318,7 @@ def test_suspended_program_gives_the_terminal_back_and_draws_again(spark: Runnin
     with top(spark) as program:
         program.wait_for("q quit")
         program.send("\x1a")
-        _, status = os.waitpid(program.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
+        wait_until(program.is_stopped)
         program.read(0.2)
         assert "1049" not in program.screen.modes
         program.screen.resize(80, 24)
@@ -357,17 +350,14 @@ def test_dead_address_is_an_error_before_the_terminal_changes() -> None:
 
 def test_once_prints_one_frame_in_the_size_of_the_terminal(spark: RunningDaemon) -> None:
     """With colours on a terminal only. The keys are not in it."""
-    environ = {**clean_environment(**TERMINAL), "COLUMNS": "100", "LINES": "30"}
-    command = [*SCRIPT, "--url", spark.url, "top", "--once"]
-    done = subprocess.run(
-        command, env=environ, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, check=True
-    )
+    command = ["--url", spark.url, "top", "--once"]
+    environ = {**TERMINAL, "COLUMNS": "100", "LINES": "30"}
+    done = memwatch(*command, **environ)
 
+    assert done.returncode == 0
     assert "CUDA Pool" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "\x1b" not in done.stdout
     assert "q quit" not in done.stdout
-    forced = subprocess.run(
-        command, env={**environ, "CLICOLOR_FORCE": "1"}, capture_output=True, text=True, timeout=30, check=True
-    )
+    forced = memwatch(*command, **{**environ, "CLICOLOR_FORCE": "1"})
     assert "\x1b[38;5;" in forced.stdout
