@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from memwatch.build_info import BASE_VERSION
+from support.compose_schema import check_compose
 from support.daemon_process import MEMWATCHD, clean_environment
 from support.dockerfile import stages_of
 from support.paths import ROOT
@@ -30,18 +31,13 @@ OURS = [name for name in SERVICES if name.startswith("memwatchd")]
 BUILD, FINAL = stages_of((ROOT / "deploy/Dockerfile").read_text())
 
 
-def check(file: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_compose_is_valid_by_the_specification(tmp_path: Path) -> None:
     """The JSON schema of the Compose specification accepts it and refuses a misspelled key."""
     wrong = tmp_path / "docker-compose.yml"
     wrong.write_text(COMPOSE.read_text().replace("read_only: true\n", "readonly: true\n", 1))
 
-    assert check(COMPOSE).returncode == 0, check(COMPOSE).stdout
-    assert check(wrong).returncode == 1
+    assert check_compose(COMPOSE)[0] == 0
+    assert check_compose(wrong)[0] == 1
 
 
 def test_each_image_has_a_version() -> None:
@@ -88,7 +84,7 @@ def test_kernel_log_variant_adds_one_capability(name: str) -> None:
     assert added["cap_add"] == ["SYSLOG"]
     assert user == "0:64360"
     assert str(Path(state).parent) in mounts
-    assert check(ROOT / "deploy/compose/kernel-log.yml").returncode == 0
+    assert check_compose(ROOT / "deploy/compose/kernel-log.yml")[0] == 0
 
 
 def test_each_container_has_a_health_check() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ import pytest
 
 from memwatch.monitor.render.json import snapshot_json, to_bytes
 from support.client_process import call_memwatch, memwatch
-from support.daemon_process import clean_environment
 from support.hostile_names import HOSTILE, find_controls
 from support.http_site import http, site
+from support.library_process import run_program
 from support.sample_snapshots import critical_gb10
-from support.waiting import MAX_WAIT_SECONDS
 
 COMMANDS = (
     ["status"],
@@ -230,13 +228,6 @@ for one in change:
 def test_library_prints_no_control_character_of_a_server(answer: str) -> None:
     body = http(json.dumps(hostile_body()).encode()) if answer == "names" else REFUSALS[answer]
     with site(body) as port:
-        done = subprocess.run(
-            [sys.executable, "-c", LIBRARY],
-            env=clean_environment(MEMWATCH_URL=f"http://127.0.0.1:{port}"),
-            capture_output=True,
-            text=True,
-            timeout=MAX_WAIT_SECONDS,
-            check=False,
-        )
+        done = run_program(LIBRARY, f"http://127.0.0.1:{port}")
 
     check(done)
