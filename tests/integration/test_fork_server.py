@@ -61,12 +61,13 @@ def test_forked_command_has_output_and_exit_code_of_the_installed_one(command: l
     ],
 )
 def test_forked_code_has_output_and_exit_code_of_python(code: str) -> None:
-    """The library reads the environment of its own process, not that of the server."""
+    """The library reads the environment of the program, not that of the server."""
     url = f"http://{dead_address()}"
-    forked, installed = (
-        library_process.run_program(code, url, installed=one, **library_process.roots_environment("gb10"))
-        for one in (False, True)
-    )
+    found = []
+    for is_installed in (False, True):
+        with installed_programs(is_installed):
+            found.append(library_process.run_program(code, url, **library_process.roots_environment("gb10")))
+    forked, installed = found
 
     assert (forked.returncode, forked.stdout, forked.stderr) == (
         installed.returncode,

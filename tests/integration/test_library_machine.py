@@ -21,6 +21,7 @@ from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
 from support.budget import within
 from support.daemon_process import RunningDaemon, running_daemon
+from support.fork_server import installed_programs
 from support.library_process import roots_environment, run_json, run_program
 
 GIB = 1 << 30
@@ -189,7 +190,8 @@ def test_whole_library_needs_only_msgspec() -> None:
         "new = {name.partition('.')[0] for name in set(sys.modules) - before} "
         "- set(sys.stdlib_module_names) - {'memwatch', 'typing_extensions'}; print(sorted(new))"
     )
-    done = run_program(code, installed=True, **roots_environment("zram-laptop"))
+    with installed_programs(True):
+        done = run_program(code, **roots_environment("zram-laptop"))
 
     assert done.stdout == "['msgspec']\n"
     assert done.stderr.startswith("[x] Free: ")

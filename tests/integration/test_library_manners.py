@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.daemon_process import RunningDaemon, running_daemon
+from support.fork_server import installed_programs
 from support.library_process import run_json, run_program
 
 USE = """
@@ -91,7 +92,8 @@ def test_child_forked_during_an_import_of_the_library_does_not_hang(
     """The lock of a module that a thread imports would stay locked in the child."""
     code = f"SLOW = {module!r}\n{SLOW_IMPORT}"
 
-    assert run_json(USE + code, daemon.url, installed=True) == [0, in_a_thread]
+    with installed_programs(True):
+        assert run_json(USE + code, daemon.url) == [0, in_a_thread]
 
 
 def test_child_forked_while_other_threads_measure_does_not_hang() -> None:
@@ -129,10 +131,8 @@ if __name__ == "__main__":
         print(json.dumps(pool.map(use, ["a", "b", "c"])))
 """
     )
-    assert (
-        run_json(f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')", installed=True)
-        == [True] * 3
-    )
+    with installed_programs(True):
+        assert run_json(f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')") == [True] * 3
 
 
 def test_threads_measure_at_the_same_time(url: str | None) -> None:
@@ -218,7 +218,8 @@ watch = memwatch.on_pressure(print)
 use()
 """
     began = time.monotonic()
-    done = run_program(USE + code + ENDS[end], url, installed=True)
+    with installed_programs(True):
+        done = run_program(USE + code + ENDS[end], url)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert time.monotonic() - began < 20

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from support.client_process import SCRIPT, memwatch
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
 from support.dead_address import dead_address
 from support.sample_mig import eight_by_seven
-from support.shared_daemons import SharedDaemons
 from support.terminal_screen import TerminalProgram, in_terminal
 from support.terminal_sizes import SIZES
 from support.waiting import wait_until
@@ -41,9 +40,18 @@ DEMOS = {
 }
 
 
-@pytest.fixture
-def spark(shared_daemons: SharedDaemons) -> RunningDaemon:
-    return shared_daemons.demo("dgx-spark")
+@pytest.fixture(scope="module", params=DEMOS)
+def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    name = str(request.param)
+    with running_daemon(tmp_path_factory.mktemp(name), "--demo", name) as running:
+        yield running
+
+
+# Not one of `shared_daemons`: after some minutes its programs are killed, and the screens lack their names.
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    with running_daemon(tmp_path_factory.mktemp("spark"), "--demo", "dgx-spark") as running:
+        yield running
 
 
 def top(daemon: RunningDaemon, *arguments: str, **environ: str) -> AbstractContextManager[TerminalProgram]:
@@ -59,11 +67,10 @@ def is_complete(text: str, height: int, words: Sequence[str]) -> bool:
     return len(lines) == height and "q quit" in lines[-1] and all(word in text for word in words)
 
 
-@pytest.mark.parametrize("name", DEMOS)
-def test_demo_fits_its_screen_in_five_sizes(shared_daemons: SharedDaemons, name: str) -> None:
+def test_demo_fits_its_screen_in_five_sizes(demo: RunningDaemon, request: pytest.FixtureRequest) -> None:
     """The map, the GPUs and processes are visible in each size, and a resize draws the whole screen again."""
-    words = (*DEMOS[name], "▼", "1 overview")
-    with top(shared_daemons.demo(name)) as program:
+    words = (*DEMOS[request.node.callspec.params["demo"]], "▼", "1 overview")
+    with top(demo) as program:
         for width, height in SIZES:
             program.resize(width, height)
             screen = program.wait_for(partial(is_complete, height=height, words=words))
