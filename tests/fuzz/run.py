@@ -109,7 +109,8 @@ def main() -> int:
 def keep(outcome: Outcome, page: Path) -> None:
     today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     row = Row(outcome.name, outcome.seconds, outcome.executions, outcome.coverage, len(outcome.found), today)
-    page.write_text(written([*rows_in(page.read_text() if page.exists() else ""), row]))
+    before = page.read_text() if page.exists() else ""
+    page.write_text(written([*rows_in(before), row], before))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ from fuzz.oracle import are_in_input, are_valid
 from fuzz.run import Outcome, keep, outcome_of
 from fuzz.table import Row, rows_in, written
 from fuzz.targets import FOLDER, NAMES, target
+from support.paths import ROOT
 
 CORPUS = sorted(path for path in (FOLDER / "corpus").rglob("*") if path.is_file())
+FUZZED = ROOT / "docs/quality/fuzz.md"
 MAX_CORPUS_BYTES = 100 << 10
 # The slowest takes 0.3 s; a busy machine may need longer.
 MAX_SECONDS = 20.0
@@ -103,6 +105,18 @@ def test_table_keeps_the_newest_full_run(tmp_path: Path) -> None:
     assert written([kmsg, psi]) == page.read_text()
     assert rows_in(written([psi, Row("psi", 1, 1, 1, 1, "2026-01-01")]))[0].finds == 1
     assert rows_in(written([Row("psi", 640, 9, 9, 0, "2026-01-01"), psi])) == [psi]
+
+
+def test_run_keeps_the_text_below_the_table(tmp_path: Path) -> None:
+    """The page of the project has measurements that no run of a fuzzer writes. A page without a table is not one."""
+    page, before = tmp_path / "fuzz.md", FUZZED.read_text()
+    page.write_text(before)
+    keep(Outcome("psi", 5, 7, 7, ()), page)
+
+    assert "## Corrupted and random machines" in before
+    assert page.read_text() == before
+    with pytest.raises(ValueError, match="has no table"):
+        written([], "# Fuzzing\n\nNotes.\n")
 
 
 def test_unknown_target_is_named_with_the_known_ones() -> None:
