@@ -26,6 +26,7 @@ OTHER_ID = "07fd3be6a9c21845" * 4
 GUEST = "0::/lxc/101/ns"
 KIND = f"0::/docker/{OTHER_ID}/kubelet.slice"
 NSPAWN = "0::/machine.slice/systemd-nspawn@web.service"
+KEPT = "0::/machine.slice/container@docker.service"
 MANAGER = "0::/user.slice/user-1000.slice/user@1000.service"
 SLURM, SLUID = "0::/system.slice/slurmstepd.scope", "s5K1KKYAYG5D00"
 ECS, ECS_ID = f"/ecs/{'9d' * 16}", f"{'9d' * 16}-2495160603"
@@ -103,6 +104,14 @@ DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
         (f"{NSPAWN}/payload/system.slice/ollama.service", "container", "web", NSPAWN[3:]),
         (f"{NSPAWN}/supervisor", "container", None, None),
         (f"{NSPAWN}/supervisor", "unit", "systemd-nspawn@web.service", NSPAWN[3:]),
+        # NixOS runs systemd-nspawn --keep-unit in a service of its own: moby/moby#44402, netdata#20146.
+        (f"{KEPT}/payload/system.slice/docker.service", "unit", "docker.service in nspawn/docker", None),
+        (f"{KEPT}/payload/system.slice/docker.service", "container", "docker", KEPT[3:]),
+        (f"{KEPT}/payload", "container", "docker", KEPT[3:]),
+        (f"{KEPT}/supervisor", "unit", "container@docker.service", KEPT[3:]),
+        (f"{KEPT}/supervisor", "container", None, None),
+        (r"0::/system.slice/my\x2dbox.service/payload/init.scope", "unit", "init.scope in nspawn/my-box", None),
+        ("0::/system.slice/payload/a.service", "unit", "a.service", "/system.slice/payload/a.service"),
         (r"0::/machine.slice/machine-a\x2db.scope/payload/x.service", "unit", "x.service in nspawn/a-b", None),
         (r"0::/machine.slice/machine-qemu\x2d2\x2ddb.scope/libvirt/emulator", "container", None, None),
         (

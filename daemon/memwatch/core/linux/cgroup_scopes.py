@@ -22,6 +22,10 @@ _LXC = re.compile(r"^lxc\.payload\.(.+)$")
 _LXC_PARENTS = ("lxc", "lxc.payload")
 # systemd-nspawn and libvirt's LXC driver. machine-qemu-… is a virtual machine, whose processes are the host's.
 _MACHINE = re.compile(r"^(?:machine-(?!qemu\\x2d)(.+)\.scope|systemd-nspawn@(.+)\.service)$")
+# A service of any name that runs systemd-nspawn with --keep-unit, as NixOS does with container@<name>.service
+# (moby #44402, netdata #20146): the processes of the container are in this cgroup of it.
+_KEPT_UNIT = re.compile(r"^(?:[^@]+@)?([^@]+)\.service$")
+_PAYLOAD = "payload"
 # Processes of the host that run a container: systemd-nspawn itself, and libvirt's controller.
 _OUTSIDE = ("supervisor", "libvirt")
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
@@ -86,9 +90,10 @@ def _find_scope(parts: Sequence[str], at: int) -> Scope | None:
     if found := _USER_MANAGER.match(part):
         return Scope(at + 1, "user", found[1])
     found = _MACHINE.match(part)
-    if found is None or inner in _OUTSIDE:
-        return None
-    return Scope(at + 1, "nspawn", _ESCAPED.sub(_unescape, found[1] or found[2]))
+    if found is not None and inner not in _OUTSIDE:
+        return Scope(at + 1, "nspawn", _ESCAPED.sub(_unescape, found[1] or found[2]))
+    kept = _KEPT_UNIT.match(part) if inner == _PAYLOAD else None
+    return Scope(at + 1, "nspawn", _ESCAPED.sub(_unescape, kept[1])) if kept else None
 
 
 def _find_runtime(part: str, parent: str) -> str:
