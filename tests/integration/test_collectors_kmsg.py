@@ -27,6 +27,7 @@ from support.kmsg_samples import (
     MEMCG_KILL,
     NO_MEMORY,
     NODES_KILL,
+    OFF_THE_BUS,
     OLD_KILL,
     UNRELATED,
     XID_31,
@@ -205,6 +206,9 @@ def test_cause_of_another_process_is_not_used() -> None:
         (NO_MEMORY, "nvidia", "", "nv_err_no_memory"),
         (XID_79, "nvidia", "0000:65:00", "xid_79"),
         (XID_31, "nvidia", "0000:65:00", "xid_31"),
+        # Without an XID: NVIDIA/NVSentinel#155, leptonai/gpud#1209, Bumblebee-Project/Bumblebee#554.
+        (OFF_THE_BUS, "nvidia", "0000:b3:00", "off_the_bus"),
+        ("NVRM: GPU at 0000:01:00.0 has fallen off the bus.", "nvidia", "0000:01:00", "off_the_bus"),
         (AMD_NO_MEMORY, "amdgpu", "", "no_memory"),
         (
             "[drm:amdgpu_cs_parser_bos [amdgpu]] *ERROR* amdgpu_vm_validate() failed.",
@@ -235,6 +239,26 @@ def test_driver_errors_are_classified(line: str, driver: str, pci: str, kind: st
 
     assert (error.driver, error.pci, error.kind, error.count) == (driver, pci, kind, 2)
     assert error.text == line
+
+
+def test_loss_of_a_gpu_beside_its_xid_is_counted_once() -> None:
+    """The driver logs an XID and a second line of the same loss. That of another GPU is another loss."""
+    repeated, other = "NVRM: GPU 0000:65:00.0: GPU has fallen off the bus.", OFF_THE_BUS
+
+    errors = read(XID_79, repeated, other).driver_errors
+
+    assert [(one.pci, one.kind, one.count) for one in errors] == [
+        ("0000:65:00", "xid_79", 1),
+        ("0000:b3:00", "off_the_bus", 1),
+    ]
+
+
+def test_later_loss_without_an_xid_is_counted() -> None:
+    tracker = KernelLogTracker()
+    for line, unix in ((XID_79, 100.0), ("NVRM: GPU at 0000:65:00.0 has fallen off the bus.", 5000.0)):
+        tracker.read(line.encode(), unix)
+
+    assert [one.kind for one in tracker.log.driver_errors] == ["xid_79", "off_the_bus"]
 
 
 def test_amdgpu_page_fault_names_its_process() -> None:

@@ -39,6 +39,11 @@ NO_MEMORY = (
     "_memdescAllocInternal(pMemDesc) @ mem_desc.c:1353"
 )
 XID_79 = "NVRM: Xid (PCI:0000:65:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+# One record: the kernel writes the line ends of a message as \x0a.
+OFF_THE_BUS = (
+    r"NVRM: The NVIDIA GPU 0000:b3:00.0\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\x0a"
+    "NVRM: fallen off the bus and is not responding to commands."
+)
 XID_31 = "NVRM: Xid (PCI:0000:65:00): 31, pid=1234, name=python3, Ch 00000008, MMU Fault: ENGINE GRAPHICS"
 AMD_NO_MEMORY = "[drm:amdgpu_cs_ioctl [amdgpu]] *ERROR* Not enough memory for command submission!"
 AMD_FAULT = (

@@ -34,6 +34,7 @@ OTHERS: Mapping[str, str] = {
     "page_fault": "a page fault of a GPU program",
     "ring_timeout": "a ring that timed out",
     "gpu_reset": "a reset of the GPU",
+    "off_the_bus": "a GPU that has fallen off the bus",
 }
 KNOWN = ABOUT_MEMORY.keys() | OTHERS.keys()
 

@@ -58,6 +58,12 @@ _TASK = re.compile(rb"^\[ *(\d{1,10})\] +\d{1,10} +(\d{1,10}) +\d{1,12} +(\d{1,1
 
 _XID = re.compile(rb"NVRM: Xid \(PCI:([0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})[^)]*\): (\d{1,4}),")
 _NO_MEMORY = re.compile(rb"\bNV_ERR_NO_MEMORY\b")
+# A lost GPU without an XID: as the driver starts, or beside the XID of the same loss (NVSentinel #155, gpud #1209).
+_OFF_THE_BUS = b"fallen off the bus"
+_NVIDIA_PCI = re.compile(rb"\b([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})\.[0-7]\b")
+OFF_THE_BUS, XID_OFF_THE_BUS = "off_the_bus", "xid_79"
+# The driver logs both lines of one loss at once.
+SAME_LOSS_SECONDS = 10.0
 _PCI = re.compile(rb"\b([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\b")
 _FAULT_OF = re.compile(rb"amdgpu: +Process (.{1,64}?) pid (\d{1,10}) thread")
 _AMD = tuple(
@@ -113,6 +119,9 @@ def parse_driver_message(text: bytes) -> DriverMessage | None:
         xid = _XID.search(text)
         if xid:
             return DriverMessage("nvidia", xid[1].decode().lower(), f"xid_{int(xid[2])}")
+        if _OFF_THE_BUS in text:
+            address = _NVIDIA_PCI.search(text, text.index(b"NVRM"))
+            return DriverMessage("nvidia", address[1].decode().lower() if address else "", OFF_THE_BUS)
         no_memory = _NO_MEMORY.search(text, text.index(b"NVRM"))
         return DriverMessage("nvidia", "", "nv_err_no_memory") if no_memory else None
     if b"amdgpu" in text or b"[TTM]" in text:
@@ -271,7 +280,7 @@ class KernelLogTracker:
             self._add_victim(victim)
         elif group:
             self._group = words(group[1])
-        elif complaint:
+        elif complaint and not self._repeats_xid(complaint, unix):
             self._note(complaint, words(text), unix)
         elif self._fault:
             self._name_faulting_process(text)
@@ -308,6 +317,13 @@ class KernelLogTracker:
 
     def count_lost(self, messages: int) -> None:
         self.log = replace(self.log, lost_total=self.log.lost_total + messages)
+
+    def _repeats_xid(self, complaint: DriverMessage, unix: float) -> bool:
+        """Return True for a loss that was counted as an XID just before, so that it is not counted twice."""
+        if complaint.kind != OFF_THE_BUS:
+            return False
+        counted = self._errors.get(complaint._replace(kind=XID_OFF_THE_BUS))
+        return counted is not None and 0.0 <= unix - counted.last_seen_unix < SAME_LOSS_SECONDS
 
     def _note(self, complaint: DriverMessage, text: str, unix: float) -> None:
         before = self._errors.get(complaint)
