@@ -108,7 +108,7 @@ def test_table_keeps_the_newest_full_run(tmp_path: Path) -> None:
 
 
 def test_run_keeps_the_text_below_the_table(tmp_path: Path) -> None:
-    """The page of the project has measurements that no run of a fuzzer writes. A page without a table is not one."""
+    """It has measurements that no fuzzer makes. A page without a table is refused."""
     page, before = tmp_path / "fuzz.md", FUZZED.read_text()
     page.write_text(before)
     keep(Outcome("psi", 5, 7, 7, ()), page)

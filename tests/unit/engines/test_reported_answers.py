@@ -104,6 +104,15 @@ SEVERAL_POOLS = of_sglang(
     tp_size=8,
     internal_states=[{"memory_usage": {"weight": 18.71, "kvcache": 0.0, "token_capacity": 975_424}}],
 )
+# Context parallelism: eight schedulers report the same requests.
+WITH_CONTEXT_RANKS = of_sglang(
+    "".join(
+        f'sglang:{name}{{engine_type="unified",model_name="m",pp_rank="0",tp_rank="{at}"}} {value}\n'
+        for at in range(8)
+        for name, value in (("num_running_reqs", 12.0), ("num_queue_reqs", 3.0), ("token_usage", 0.4))
+    ),
+    tp_size=8,
+)
 MAPPED_TWICE = of_ollama({"name": "gemma4:26b", "size": 28_668_906_700, "size_vram": 14_388_140_441})
 
 
@@ -279,6 +288,19 @@ MAPPED_TWICE = of_ollama({"name": "gemma4:26b", "size": 28_668_906_700, "size_vr
             id="the same of two nodes",
         ),
         pytest.param(
+            WITH_CONTEXT_RANKS,
+            {"requests_running": 12, "requests_waiting": 3, "kv_cache_ratio": 0.4, "notes": ()},
+            id="sgl-project/sglang#31896",
+        ),
+        pytest.param(
+            of_llama(54_613, 6, "-c", "327680", "-np", "6"), cells(54_613, 6), id="ggml-org/llama.cpp#11681"
+        ),
+        pytest.param(
+            of_llama(8192, 2, "--ctx-size", "8192", "--parallel", "2", "--kv-unified"),
+            cells(8192),
+            id="janhq/jan#8534",
+        ),
+        pytest.param(
             MAPPED_TWICE,
             {"weights_bytes": Absent.NOT_AVAILABLE, "kv_cache_bytes": Absent.NOT_AVAILABLE},
             id="ollama/ollama#16637",
@@ -303,5 +325,37 @@ def test_models_of_a_cache_are_not_said_to_be_loaded() -> None:
 def test_plan_of_ollama_is_named_as_its_plan() -> None:
     """It counts weights that are mapped into RAM twice: 26.7 GiB, of which a GPU holds 13.4 and no program more."""
     assert MAPPED_TWICE.notes == (
-        "Ollama plans 26.7 GiB for gemma4:26b, weights and cache together, 13.4 GiB of it on GPUs.",
+        "Ollama counts 26.7 GiB for gemma4:26b, and may leave out a part of its cache, 13.4 GiB of it on GPUs.",
     )
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("0.24.0", "Ollama plans 2.8 GiB for gemma3:4b, weights and cache together."),
+        # 12 GB of 90, 22 of 45, and 3 of 5.2: ollama/ollama#17251, #16763 and #17037.
+        ("0.30.8", "Ollama counts 2.8 GiB for gemma3:4b, and may leave out a part of its cache."),
+        ("0.32.3", "Ollama counts 2.8 GiB for gemma3:4b, and may leave out a part of its cache."),
+    ],
+)
+def test_size_from_a_runners_log_is_not_said_to_have_the_whole_cache(version: str, words: str) -> None:
+    model = {"name": "gemma3:4b", "size": 3_000_000_000, "size_vram": 3_000_000_000, "context_length": 131_072}
+    bodies = {"/api/ps": json.dumps({"models": [model]}), "/api/version": json.dumps({"version": version})}
+
+    assert ollama.parse(Answers({path: text.encode() for path, text in bodies.items()})).notes == (words,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="vllm-project/vllm#8612"),
+        pytest.param('python_gc_objects_collected_total{generation="0"} 6290.0\n', id="vllm-project/vllm#3938"),
+        pytest.param('ray_vllm:num_requests_running{model_name="m"} 3.0\n', id="ray-project/ray#59071"),
+    ],
+)
+def test_metrics_without_figures_of_vllm_are_named(text: str) -> None:
+    found = of_vllm(text)
+
+    assert (found.requests_running, found.kv_cache_ratio) == (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+    assert found.notes == (vllm.NO_FIGURES,)
+    assert of_vllm(running(0, 3)).notes == ()

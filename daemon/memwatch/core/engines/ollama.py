@@ -1,11 +1,14 @@
 """Ollama. Facts of server/routes.go and api/types.go, 0.1.33 to 0.33: /api/ps lists the loaded models.
 
-It loads a model for any request but these. `size` has weights, cache and graphs together, as Ollama plans them. Its
-runner (`ollama runner`, since 0.33 llama-server) has the model's file and the context on its command line.
+It loads a model for any request but these. `size` has weights, cache and graphs together, as Ollama plans them.
+Since 0.30 it adds up lines of llama-server's log. Of a model with windows (gemma) the smaller cache replaces the
+larger one (PR #17037): it reported 12 GB of 90 (issue #17251) and 22 of 45 (issue #16763). Its runner (`ollama
+runner`, then llama-server) has the model's file and the context on its command line.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from msgspec import Struct
@@ -23,6 +26,11 @@ from memwatch.core.units import size
 PORT = 11434
 NO = Absent.NOT_SUPPORTED
 MAX_MODELS, MAX_TOKENS = 16, 10**9
+# The first version that reads the sizes in the log of its runner.
+LOG_VERSION = (0, 30)
+VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})")
+PLANS = "Ollama plans {size} for {name}, weights and cache together"
+COUNTS = "Ollama counts {size} for {name}, and may leave out a part of its cache"
 
 
 class Details(Struct, frozen=True):
@@ -72,18 +80,24 @@ def parse(answers: Answers) -> EngineReading:
         requests_waiting=NO,
         rate=NO,
         sleeping=Absent.NOT_AVAILABLE if listed is None else is_empty,
-        notes=tuple(_notes(listed)),
+        notes=tuple(_notes(listed, reads_log(answers))),
     )
 
 
-def _notes(listed: list[Loaded] | None) -> Iterator[str]:
+def reads_log(answers: Answers) -> bool:
+    """Return True if the sizes are from the log of a runner. An unknown version may be new."""
+    found = VERSION.match(answers.version("/api/version"))
+    return found is None or (int(found[1]), int(found[2])) >= LOG_VERSION
+
+
+def _notes(listed: list[Loaded] | None, is_from_log: bool) -> Iterator[str]:
     """Yield the plan for each model. No model is loaded only if the list is there, and empty."""
     if listed is None:
         yield f"/api/ps: {NOT_UNDERSTOOD}"
     elif not listed:
         yield "No model is loaded."
     for one in (listed or [])[:MAX_MODELS]:
-        yield describe(one)
+        yield describe(one, is_from_log)
     if listed and len(listed) > MAX_MODELS:
         yield f"{len(listed) - MAX_MODELS} more models are loaded."
 
@@ -99,12 +113,12 @@ def find_cells(model: Loaded, runner: Command) -> Cache | None:
     return Cache("cells", tokens=tokens // sequences, sequences=sequences, key_dtype=key, value_dtype=value)
 
 
-def describe(model: Loaded) -> str:
-    """Return the plan of Ollama for a model, which is no measurement."""
+def describe(model: Loaded, is_from_log: bool) -> str:
+    """Return the plan of Ollama for a model, or its sum of the runner's log. Neither is a measurement."""
     name = model.name or "a model"
     if model.size is None or model.size_vram is None:
         return printable(f"Ollama reports no size for {name[:MAX_NAME_CHARACTERS]}.")
     if not 0 < model.size < 1 << 50 or not 0 <= model.size_vram <= model.size:
         return printable(f"Ollama reports impossible sizes for {name[:MAX_NAME_CHARACTERS]}.")
-    whole = f"Ollama plans {size(model.size)} for {name_of(name)}, weights and cache together"
+    whole = (COUNTS if is_from_log else PLANS).format(size=size(model.size), name=name_of(name))
     return f"{whole}." if model.size == model.size_vram else f"{whole}, {size(model.size_vram)} of it on GPUs."

@@ -34,6 +34,10 @@ class Exposition:
     def __init__(self, data: bytes | None) -> None:
         self._data = b"\n" + (data or b"")
 
+    def has(self, prefix: str) -> bool:
+        """Return True if a line begins with this part of a name."""
+        return b"\n" + prefix.encode() in self._data
+
     def samples(self, name: str) -> Iterator[tuple[bytes, float]]:
         """Yield labels and value of each sample. Values that are no finite number of at least 0 are left out."""
         for line in self._lines(name):

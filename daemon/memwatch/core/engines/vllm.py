@@ -36,9 +36,11 @@ REQUESTS = (
 )
 USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 CONFIG = "vllm:cache_config_info"
+PREFIX = "vllm:"
 SLEEP = "vllm:engine_sleep_state"
 OFFLOADED = "It sleeps: its weights are in System RAM, and its KV cache is released."
 RELEASED = "It sleeps: its KV cache is released."
+NO_FIGURES = "Its /metrics has no figures of vLLM: they are off (--disable-log-stats), or another process has them."
 DISCARDED = "It sleeps: its weights and its KV cache are released."
 
 
@@ -71,9 +73,14 @@ def parse(answers: Answers) -> EngineReading:
             metrics.total("vllm:time_to_first_token_seconds_count", EVERY_LABEL),
         ),
         gpu_fraction=parse_fraction(label(info, "gpu_memory_utilization")),
-        notes=note_impossible(pools, impossible),
+        notes=(*note_impossible(pools, impossible), *note_missing(answers)),
     )
     return with_sleep(with_cache(found, metrics, command), metrics)
+
+
+def note_missing(answers: Answers) -> tuple[str, ...]:
+    """Return a sentence if the answer has samples, and none of vLLM (PR #3938, with Ray)."""
+    return (NO_FIGURES,) if "/metrics" in answers.bodies and not answers.metrics().has(PREFIX) else ()
 
 
 def find_cache_use(metrics: Exposition) -> tuple[dict[Identity, float], int]:
