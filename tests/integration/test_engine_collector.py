@@ -191,6 +191,19 @@ def test_ollama_is_asked_for_loaded_models_only(host: EngineHost) -> None:
     assert set(site.requests) == {("GET", "/api/ps"), ("GET", "/api/version")}
 
 
+def test_lm_studio_without_a_desktop_is_found_with_its_workers(host: EngineHost) -> None:
+    """The processes of lmstudio-ai/lms#502."""
+    home = "/home/ana/.lmstudio"
+    host.add(500, ("llmster",))
+    host.add(501, (f"{home}/.internal/utils/node", f"{home}/llmster/0.0.6-1/.bundle/lib/llmworker.js"), parent=500)
+    with engine_site(texts.lm_studio("qwen3-8b")) as site:
+        host.listen(500, site.port)
+        engine = ask(host)
+    assert (engine.kind, engine.model, engine.pids) == ("lm-studio", "qwen3-8b", (500, 501))
+    assert (engine.weights_bytes, engine.context_tokens) == (5 * GIB, 8192)
+    assert site.requests == [("GET", "/api/v1/models")]
+
+
 def test_socket_of_a_started_process_is_asked_if_the_launcher_has_none(host: EngineHost) -> None:
     host.add(500, ("text-generation-launcher", "--model-id", "m"))
     host.add(501, ("text-generation-router",), parent=500)

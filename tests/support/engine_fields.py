@@ -8,7 +8,7 @@ from typing import Any
 
 from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
-from memwatch.core.engines.kinds import KIND_BY_NAME
+from memwatch.core.engines.kinds import KIND_BY_NAME, KINDS
 from memwatch.core.engines.records import EngineReading
 from memwatch.core.model import Absent, Quality
 from support import engine_texts as texts
@@ -109,6 +109,16 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
         },
         "/api/version": {"version": figures("version")},
     },
+    "lm-studio": {
+        "/api/v1/models|/api/v0/models": {
+            "models": figures("model", "weights_bytes", "kv_cache_bytes", "sleeping"),
+            "models.loaded_instances": figures("quantization", "weights_bytes", "kv_cache_bytes", "sleeping"),
+            "models.size_bytes": figures("weights_bytes"),
+            "models.quantization.name": figures("quantization"),
+            "models.loaded_instances.id": figures("model"),
+            "models.loaded_instances.config.context_length": figures("context_tokens"),
+        },
+    },
     "tgi": {
         "/metrics": {
             "tgi_queue_size": figures("requests_waiting"),
@@ -184,11 +194,15 @@ def ik_asleep() -> dict[str, bytes]:
     return {"/health": b'{"status": "ok", "sleeping": true}', "/models": texts.llama_cpp()["/models"]}
 
 
+# Requests for one of several paths.
+ALTERNATIVES = {
+    path: one.path for kind in KINDS for one in kind.requests for path in one.path.split("|") if "|" in one.path
+}
+
+
 def asked(answers: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the answers by the paths of requests."""
-    return {
-        "/server_info|/get_server_info" if path == "/server_info" else path: body for path, body in answers.items()
-    }
+    return {ALTERNATIVES.get(path, path): body for path, body in answers.items()}
 
 
 # Kind, answers, command line, and that of the runner.
@@ -205,6 +219,8 @@ TEXTS: Mapping[str, tuple[str, Mapping[str, bytes], Command, Command]] = {
     "ollama": ("ollama", texts.ollama(("qwen3:8b", 6 * GIB, 6 * GIB)), Command(), RUNNER),
     "ollama two": ("ollama", texts.ollama(("a:1", 4 * GIB, 0), ("b:2", 2 * GIB, GIB)), Command(), RUNNER),
     "ollama empty": ("ollama", texts.ollama(), Command(), Command()),
+    "lm-studio": ("lm-studio", texts.lm_studio("qwen3-8b"), Command(), Command()),
+    "lm-studio empty": ("lm-studio", texts.lm_studio(), Command(), Command()),
     "tgi": ("tgi", texts.tgi(), Command(), Command()),
     "tensorrt-llm": ("tensorrt-llm", texts.trtllm_serve(), Command(), Command()),
     "triton": ("triton", texts.triton(), Command(), Command()),

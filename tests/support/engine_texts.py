@@ -197,5 +197,25 @@ def triton() -> dict[str, bytes]:
     return {"/metrics": ("\n".join(rows) + "\n").encode()}
 
 
+def lm_studio(*loaded: str, size: int = 5 * GIB) -> dict[str, bytes]:
+    """LM Studio 0.4: two downloaded models, and the loaded ones of them."""
+
+    def model(key: str) -> dict[str, Any]:
+        instances = [{"id": key, "config": {"context_length": 8192, "parallel": 4}}] if key in loaded else []
+        return {
+            "type": "llm",
+            "publisher": "qwen",
+            "key": key,
+            "display_name": key,
+            "quantization": {"name": "Q4_K_M", "bits_per_weight": 4},
+            "size_bytes": size,
+            "loaded_instances": instances,
+            "max_context_length": 40960,
+            "format": "gguf",
+        }
+
+    return {"/api/v1/models": to_json(models=[model("qwen3-8b"), model("gpt-oss-20b")])}
+
+
 def openai() -> dict[str, bytes]:
     return {"/v1/models": to_json(object="list", data=[{"id": "mlx-community/Qwen3-4B-4bit", "object": "model"}])}

@@ -22,7 +22,7 @@ RIGHT = frozenset({2, 3, 4, 5, 7})
 @click.command(short_help="Model servers: weights, KV cache, tokens per second.")
 @common
 def engines(url: Address | None, as_json: bool) -> int:
-    """List model servers (vLLM, SGLang, llama.cpp, Ollama, TGI, TensorRT-LLM) and what their memory is used for.
+    """List model servers (vLLM, SGLang, llama.cpp, Ollama, LM Studio, TGI, TensorRT-LLM) and their use of memory.
 
     Rates are those of the last 5 s: a direct reading without memwatchd has none.
     """

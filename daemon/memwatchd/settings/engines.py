@@ -13,7 +13,7 @@ from memwatchd.settings.secrets_source import password_from
 from memwatchd.settings.section import ContextConverter, checked_endpoint
 from memwatchd.settings.values import parse_account, parse_tuple
 
-KindName = Literal["vllm", "sglang", "llama.cpp", "ollama", "tgi", "tensorrt-llm", "triton", "openai"]
+KindName = Literal["vllm", "sglang", "llama.cpp", "ollama", "lm-studio", "tgi", "tensorrt-llm", "triton", "openai"]
 MAX_ENGINES = 32
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
+from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, tensorrt_llm, tgi, vllm
 from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.kinds import KINDS, EngineKind, find_kind, may_start_engine
@@ -153,6 +153,46 @@ def test_other_servers_report_their_model_only() -> None:
     assert found.kv_cache_bytes is Absent.NOT_SUPPORTED
 
 
+def test_lm_studio_reports_its_loaded_models() -> None:
+    found = lm_studio.parse(Answers({lm_studio.MODELS: texts.lm_studio("qwen3-8b")["/api/v1/models"]}))
+    assert (found.model, found.quantization, found.context_tokens) == ("qwen3-8b", "Q4_K_M", 8192)
+    assert (found.weights_bytes, found.kv_cache_bytes, found.sleeping) == (5 * GIB, Absent.NOT_SUPPORTED, False)
+    assert (found.quality, found.notes) == (Quality.DERIVED, (lm_studio.NOTHING_MORE,))
+
+
+def test_lm_studio_with_two_models_has_the_weights_of_both() -> None:
+    body = texts.lm_studio("qwen3-8b", "gpt-oss-20b")["/api/v1/models"]
+    found = lm_studio.parse(Answers({lm_studio.MODELS: body}))
+    assert (found.model, found.weights_bytes) == ("qwen3-8b, gpt-oss-20b", 10 * GIB)
+    assert (found.quantization, found.context_tokens) == (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+
+
+def test_lm_studio_without_a_loaded_model_has_no_weights() -> None:
+    found = lm_studio.parse(Answers({lm_studio.MODELS: texts.lm_studio()["/api/v1/models"]}))
+    assert (found.model, found.weights_bytes, found.kv_cache_bytes) == (Absent.NOT_AVAILABLE, 0, 0)
+    assert (found.sleeping, found.notes) == (True, (lm_studio.NOTHING_LOADED,))
+
+
+def test_lm_studio_of_an_old_version_reports_no_sizes() -> None:
+    """/api/v0/models of 0.3: all downloaded models, with their state."""
+    loaded = {"id": "a", "state": "loaded", "quantization": "4bit", "loaded_context_length": 4096}
+    body = texts.to_json(object="list", data=[loaded, {"id": "b", "state": "not-loaded", "quantization": "8bit"}])
+    found = lm_studio.parse(Answers({lm_studio.MODELS: body}))
+    assert (found.model, found.quantization, found.context_tokens) == ("a", "4bit", 4096)
+    assert (found.weights_bytes, found.sleeping) == (Absent.NOT_AVAILABLE, False)
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"models": [{"key": "a"}]}', b'{"data": [{"id": "a"}]}', b"<html>"])
+def test_lm_studio_without_a_state_is_not_said_to_be_empty(body: bytes) -> None:
+    found = lm_studio.parse(Answers({lm_studio.MODELS: body}))
+    assert (found.model, found.weights_bytes, found.sleeping) == (Absent.NOT_AVAILABLE,) * 3
+
+
+def test_helpers_of_a_desktop_are_no_servers() -> None:
+    argv = ("/tmp/.mount_lmstuda4m8BB/lm-studio", "--type=renderer")
+    assert find_kind(Command(argv)) is None
+
+
 @pytest.mark.parametrize(
     ("argv", "kind"),
     [
@@ -163,6 +203,11 @@ def test_other_servers_report_their_model_only() -> None:
         (("/opt/llama.cpp/llama-server", "-m", "x.gguf"), "llama.cpp"),
         (("/home/ana/.local/bin/llama", "serve", "-m", "x.gguf"), "llama.cpp"),
         (("/usr/local/bin/ollama", "serve"), "ollama"),
+        # lmstudio-ai/lms#502, lmstudio-bug-tracker#1068 and #588.
+        (("llmster",), "lm-studio"),
+        (("/home/ana/.lmstudio/llmster/0.0.6-1/llmster",), "lm-studio"),
+        (("/tmp/.mount_lmstuda4m8BB/lm-studio", "--run-as-service"), "lm-studio"),
+        (("/opt/LM Studio/lm-studio",), "lm-studio"),
         (("text-generation-launcher", "--model-id", "m"), "tgi"),
         (("/usr/bin/python3", "/usr/local/bin/trtllm-serve", "m"), "tensorrt-llm"),
         (("python3", "-m", "tensorrt_llm.commands.serve", "m"), "tensorrt-llm"),

@@ -19,7 +19,7 @@ from memwatch.core.model import Absent, Bytes, Process, ShareKind, sum_figures
 TOLERANCE = 0.02
 INCONSISTENT = Absent.INCONSISTENT
 # Engines that map their weights from the file: pages that are not in memory are no contradiction.
-MAPPING = frozenset({"llama.cpp", "ollama"})
+MAPPING = frozenset({"llama.cpp", "lm-studio", "ollama"})
 MAPPED = "Its weights are mapped from the file, and not all of them are in memory."
 CONTRADICTION = "Its weights and KV cache would be larger than the memory of its processes."
 

@@ -63,9 +63,9 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
     discover: Annotated[
         bool,
         Doc(
-            "Ask the model servers of this machine (vLLM, SGLang, llama.cpp, Ollama, TGI, TensorRT-LLM) for their "
-            "memory and load, every 5 s. They are found by their processes, and asked with GET on loopback only. "
-            "With false, only the servers under [[engines]] are asked."
+            "Ask the model servers of this machine (vLLM, SGLang, llama.cpp, Ollama, LM Studio, TGI, TensorRT-LLM) "
+            "for their memory and load, every 5 s. They are found by their processes, and asked with GET on "
+            "loopback only. With false, only the servers under [[engines]] are asked."
         ),
     ] = True
 

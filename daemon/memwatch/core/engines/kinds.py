@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
+from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, tensorrt_llm, tgi, vllm
 from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.records import EngineName, EngineReading
@@ -34,6 +34,7 @@ KINDS = (
     EngineKind("sglang", "SGLang", sglang.PORT, sglang.REQUESTS, sglang.matches, sglang.parse),
     EngineKind("llama.cpp", "llama.cpp", llama_cpp.PORT, llama_cpp.REQUESTS, llama_cpp.matches, llama_cpp.parse),
     EngineKind("ollama", "Ollama", ollama.PORT, ollama.REQUESTS, ollama.matches, ollama.parse),
+    EngineKind("lm-studio", "LM Studio", lm_studio.PORT, lm_studio.REQUESTS, lm_studio.matches, lm_studio.parse),
     EngineKind("tgi", "TGI", tgi.PORT, tgi.REQUESTS, tgi.matches, tgi.parse, ("--port", "-p")),
     EngineKind(
         "tensorrt-llm",
@@ -67,6 +68,7 @@ KIND_BY_NAME: Mapping[str, EngineKind] = {kind.name: kind for kind in KINDS}
 # comparing its words with each kind takes 12 µs. A build starts hundreds of processes a second.
 MENTION = re.compile(
     rb"vllm|sglang|llama|ollama|text-generation|trtllm|tensorrt_llm|triton|mlx_v?lm|mlc_llm|lmdeploy|koboldcpp|aphrodite|mistralrs"
+    rb"|llmster|lm-studio"
 )
 
 
