@@ -206,9 +206,10 @@ def test_cause_of_another_process_is_not_used() -> None:
         (NO_MEMORY, "nvidia", "", "nv_err_no_memory"),
         (XID_79, "nvidia", "0000:65:00", "xid_79"),
         (XID_31, "nvidia", "0000:65:00", "xid_31"),
-        # Without an XID: NVIDIA/NVSentinel#155, leptonai/gpud#1209, Bumblebee-Project/Bumblebee#554.
+        # Without an XID: NVIDIA/NVSentinel#155, leptonai/gpud#1209, dcgm-exporter#348, Bumblebee#554.
         (OFF_THE_BUS, "nvidia", "0000:b3:00", "off_the_bus"),
         ("NVRM: GPU at 0000:01:00.0 has fallen off the bus.", "nvidia", "0000:01:00", "off_the_bus"),
+        ("NVRM: GPU 0000:a1:00.0: GPU has fallen off the bus", "nvidia", "0000:a1:00", "off_the_bus"),
         (AMD_NO_MEMORY, "amdgpu", "", "no_memory"),
         (
             "[drm:amdgpu_cs_parser_bos [amdgpu]] *ERROR* amdgpu_vm_validate() failed.",

@@ -104,7 +104,7 @@ DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
         (f"{NSPAWN}/payload/system.slice/ollama.service", "container", "web", NSPAWN[3:]),
         (f"{NSPAWN}/supervisor", "container", None, None),
         (f"{NSPAWN}/supervisor", "unit", "systemd-nspawn@web.service", NSPAWN[3:]),
-        # NixOS runs systemd-nspawn --keep-unit in a service of its own: moby/moby#44402, netdata#20146.
+        # NixOS runs systemd-nspawn --keep-unit in another service: moby/moby#44402, netdata#20146.
         (f"{KEPT}/payload/system.slice/docker.service", "unit", "docker.service in nspawn/docker", None),
         (f"{KEPT}/payload/system.slice/docker.service", "container", "docker", KEPT[3:]),
         (f"{KEPT}/payload", "container", "docker", KEPT[3:]),
