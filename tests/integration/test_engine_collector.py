@@ -12,6 +12,7 @@ import pytest
 from memwatch.core.collectors.base import Host
 from memwatch.core.collectors.engines import Collector, EngineAddress, EngineAddresses, Options
 from memwatch.core.engines.exchange import MAX_ANSWER_BYTES
+from memwatch.core.engines.options_file import parse_options
 from memwatch.core.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
 from memwatch.core.engines.server import Address
 from memwatch.core.linux.files import SourceUnavailable
@@ -20,6 +21,7 @@ from support import engine_texts as texts
 from support.budget import within
 from support.engine_host import EngineHost
 from support.engine_servers import Answer, EngineSite, Handler, engine_process, engine_site
+from support.waiting import wait_until
 
 GIB = 1 << 30
 VLLM = ("/venv/bin/python3", "/venv/bin/vllm", "serve", "Qwen/Qwen3-32B")
@@ -189,6 +191,44 @@ def test_ollama_is_asked_for_loaded_models_only(host: EngineHost) -> None:
         engine = ask(host)
     assert (engine.kind, engine.model, engine.pids) == ("ollama", "qwen3:8b", (500, 501))
     assert set(site.requests) == {("GET", "/api/ps"), ("GET", "/api/version")}
+
+
+def test_options_in_a_file_are_used(host: EngineHost, vllm: EngineSite) -> None:
+    """The file has the port, which tells the socket of the API from the others, and the GPUs of the model."""
+    text = f"port: {vllm.port}\ntensor-parallel-size: 4\n"
+    host.add(500, ("vllm", "serve", "Qwen/Qwen3-32B", "--config", "config.yaml"))
+    host.listen(500, 1)  # at a lower port, of its engine core
+    host.listen(500, vllm.port)
+    asked: list[ModelQuery] = []
+
+    def size(query: ModelQuery) -> ModelSizes:
+        asked.append(query)
+        return ModelSizes(options=parse_options(text.encode())) if query.is_options else sizes(query)
+
+    collector = Collector(host.roots, True, (), size, host.net)
+    wait_until(lambda: any(one.requests_running == 3 for one in collector.collect().engines))
+    (engine,) = collector.collect().engines
+
+    assert engine.url == f"http://127.0.0.1:{vllm.port}"
+    assert [query.cache.parallel for query in asked if query.cache] == [4]
+    assert [query.name for query in asked if query.is_options] == ["config.yaml"]
+
+
+def test_unreadable_file_of_options_is_asked_for_once_a_minute(host: EngineHost, vllm: EngineSite) -> None:
+    host.add(500, (*VLLM, "--config", "none.yaml"))
+    host.listen(500, vllm.port)
+    asked: list[str] = []
+
+    def size(query: ModelQuery) -> ModelSizes:
+        if query.is_options:
+            asked.append(query.name)
+        return ModelSizes(note="The files of its model (none.yaml) are not readable here.")
+
+    collector = Collector(host.roots, True, (), size, host.net)
+    for _ in range(6):
+        (engine,) = collector.collect().engines
+
+    assert (engine.requests_running, asked) == (3, ["none.yaml"])
 
 
 def test_lm_studio_without_a_desktop_is_found_with_its_workers(host: EngineHost) -> None:

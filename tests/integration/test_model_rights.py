@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from memwatch.core.engines.records import Cache, ModelQuery, ModelSizes, ServedBy
 from memwatch.planning.served import ServedModel, size_served
@@ -205,3 +206,17 @@ def test_model_that_could_not_be_read_is_read_again(host: EngineHost) -> None:
     assert models.size(query(host, "/models/late.safetensors")) == missing("/models/late.safetensors")
     safetensors(path, TENSORS).chmod(0o644)
     assert models.size(query(host, "/models/late.safetensors")) == ModelSizes(4 * KIB)
+
+
+def test_options_file_is_read_with_the_rights_of_the_server(host: EngineHost, read: Read) -> None:
+    """One that the server may not read cannot be told from one that does not exist."""
+    for name, mode in (("open.yaml", 0o644), ("secret.yaml", 0o600)):
+        (host.root / "models" / name).write_text("port: 81\n")
+        (host.root / "models" / name).chmod(mode)
+
+    def options(name: str) -> ModelSizes:
+        return read(replace(query(host, f"/models/{name}"), is_options=True))
+
+    assert options("open.yaml").options == ("--port", "81")
+    assert options("secret.yaml") == missing("/models/secret.yaml")
+    assert options("none.yaml") == missing("/models/none.yaml")

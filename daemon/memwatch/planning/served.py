@@ -31,6 +31,7 @@ class ServedModel(Struct, frozen=True):
     shape: Transformer | None = None
     note: str = ""
     failure: str = ""
+    options: tuple[str, ...] = ()
 
 
 def read_served(path: ModelPath) -> ServedModel:
@@ -46,6 +47,8 @@ def size_served(model: ServedModel, cache: Cache | None) -> ModelSizes:
     """Return the sizes of a model. Those that do not follow from its files are absent, with a note."""
     if model.failure:
         return ModelSizes(note=model.failure)
+    if model.options:
+        return ModelSizes(options=model.options)
     try:
         found = size_cache(model, cache)
     except InvalidInputError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec import json
 
+from memwatch.core.engines.options_file import MAX_BYTES, parse_options
 from memwatch.core.engines.records import ModelQuery, ServedBy
 from memwatch.core.helper.bootstrap import bootstrap, die_with_parent, offer_to_oom_killer, write_all
 from memwatch.core.linux.capabilities import parse_effective
@@ -68,8 +69,18 @@ def _read(query: ModelQuery, missing: ServedModel) -> ServedModel:
     if stat is None or stat.start_ticks != by.start_ticks:
         return missing
     files = UserFiles(root, take_rights(rights))
+    if query.is_options:
+        return read_options(files, query.name, cwd) or missing
     found = find_model(query.name, files, find_home(files, rights.uid), cwd)
     return read_served(found) if found else missing
+
+
+def read_options(files: UserFiles, name: str, cwd: str) -> ServedModel | None:
+    """Return the options in a file that the command line of a server names, None if the server may not read it."""
+    if not name or "\0" in name or not (cwd or name.startswith("/")):
+        return None
+    data = files.path(os.path.join(cwd, name)).read(MAX_BYTES)
+    return None if data is None else ServedModel(options=parse_options(data))
 
 
 def open_root(process: int, by: ServedBy) -> int:

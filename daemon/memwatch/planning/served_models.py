@@ -27,13 +27,13 @@ class ServedModels:
     """Sizes of models. The files of one that a process serves are read once: it loaded them when it started."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[ServedBy | None, str], ServedModel] = {}
+        self._known: dict[tuple[ServedBy | None, str, bool], ServedModel] = {}
 
     def size(self, query: ModelQuery) -> ModelSizes:
         """Return the sizes of a model. Those that do not follow from its files are absent, with a note."""
         from memwatch.planning.served import size_served  # only machines with a model server need it
 
-        key = query.by, query.name
+        key = query.by, query.name, query.is_options
         model = self._known.pop(key, None) or read_served_model(query)
         if not model.failure:
             self._known[key] = model

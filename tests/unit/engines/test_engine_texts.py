@@ -10,6 +10,7 @@ from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, 
 from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.kinds import KINDS, EngineKind, find_kind, may_start_engine
+from memwatch.core.engines.options_file import parse_options
 from memwatch.core.engines.rates import Rates, compute_rates
 from memwatch.core.engines.records import Cache, Counters
 from memwatch.core.engines.text import Exposition, bytes_of, count_of, label, ratio_of
@@ -186,6 +187,40 @@ def test_lm_studio_of_an_old_version_reports_no_sizes() -> None:
 def test_lm_studio_without_a_state_is_not_said_to_be_empty(body: bytes) -> None:
     found = lm_studio.parse(Answers({lm_studio.MODELS: body}))
     assert (found.model, found.weights_bytes, found.sleeping) == (Absent.NOT_AVAILABLE,) * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("model: Qwen/Qwen3-32B\nport: 6379\n", ("--model", "Qwen/Qwen3-32B", "--port", "6379")),
+        ("tensor-parallel-size: 2  # two GPUs\n", ("--tensor-parallel-size", "2", "--tensor_parallel_size", "2")),
+        ("enable_attention_dp: true\n", ("--enable-attention-dp", "--enable_attention_dp")),
+        ("port: '81'\nport: \"82\"\n", ("--port", "81", "--port", "82")),
+        ("enable-attention-dp: false\nmodel: [a]\nmodel: {b: c}\nmodel: |\n", ()),
+        ("api-key: secret\nhost: 0.0.0.0\n", ()),
+        ("vllm:\n  port: 81\n- port: 82\n#port: 83\nport:84\n", ()),
+        ("\0\xff port: x", ()),
+    ],
+)
+def test_options_in_a_file_are_read_from_plain_lines(text: str, arguments: tuple[str, ...]) -> None:
+    assert parse_options(text.encode("latin-1")) == arguments
+
+
+def test_command_line_comes_before_the_file_of_options() -> None:
+    file = parse_options(b"model: b\ntensor-parallel-size: 2\nport: 81\n")
+    command = Command(("vllm", "serve", "--config", "c.yaml", "--port", "80"), file)
+
+    assert (command.number("--port"), command.number("--tensor-parallel-size", "-tp")) == (80, 2)
+    found = vllm.parse(Answers(texts.vllm(root=""), command))
+    assert (found.cache and found.cache.parallel, found.model_path) == (2, "b")
+
+
+def test_file_of_options_decides_on_attention_dp() -> None:
+    argv = ("trtllm-serve", "m", "--tp_size", "8", "--extra_llm_api_options", "o.yaml")
+    flags = (b"", b"port: 1\n", b"enable_attention_dp: true\n")
+
+    found = [tensorrt_llm.has_cache_per_rank(Command(argv, parse_options(text))) for text in flags]
+    assert found == [None, False, True]
 
 
 def test_helpers_of_a_desktop_are_no_servers() -> None:

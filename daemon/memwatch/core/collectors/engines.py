@@ -38,6 +38,8 @@ PERIOD_SECONDS = 5.0
 READ_SECONDS = 0.5
 # A server opens its socket some minutes after its start, when its model is loaded.
 SEARCH_TURNS = 3
+# A file of options that could not be read is tried again once a minute.
+OPTIONS_TURNS = 12
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 NO_SOCKET = "It does not listen on a TCP port yet."
 ELSEWHERE = "It listens in the network of a container. Name its address under [[engines]] to ask it."
@@ -126,6 +128,8 @@ class Collector(BaseCollector):
         }
         self._configured = [(one, self._server(one.kind, one.address)) for one in configured]
         self._found: dict[tuple[int, int], Found] = {}
+        self._options: dict[tuple[int, int], tuple[str, ...]] = {}
+        self._options_turn: dict[tuple[int, int], int] = {}
         self._kinds: list[str] = []
         self._slots = EngineSlots(roots.procfs)
         self._tables = ListenerTables()
@@ -153,6 +157,8 @@ class Collector(BaseCollector):
         if running:
             self._passwd.refresh()
         self._found = {one.key: self._found[one.key] for one in running if one.key in self._found}
+        self._options = {one.key: self._options[one.key] for one in running if one.key in self._options}
+        self._options_turn = {key: turn for key, turn in self._options_turn.items() if turn > self._turn}
         asked = [self._prepare_found(one) for one in running]
         urls = {one.blank.url for one in asked}
         asked += [
@@ -183,10 +189,11 @@ class Collector(BaseCollector):
         return Asked(blank, server)
 
     def _prepare_found(self, process: ServerProcess) -> Asked:
+        command = self._with_options(process)
         found = self._found.get(process.key)
         is_silent = found is not None and (found.server is None or found.server.is_silent)
         if found is None or (is_silent and self._turn - found.turn >= SEARCH_TURNS):
-            found = self._found[process.key] = self._locate(process, found)
+            found = self._found[process.key] = self._locate(process, command, found)
         kind, server = process.kind, found.server
         port = server.address.port if server else process.pid
         blank = Engine(
@@ -199,13 +206,38 @@ class Collector(BaseCollector):
             self._passwd.name(process.uid),
             notes=tuple(_notes(found, process)),
         )
-        return Asked(blank, server, process.command, process.inner)
+        return Asked(blank, server, command, process.inner)
 
-    def _locate(self, process: ServerProcess, before: Found | None) -> Found:
+    def _with_options(self, process: ServerProcess) -> Command:
+        """Return the command line with the options of its file, which is read once, with the rights of the server.
+
+        Where its sockets were looked for before, they are again: the file may have its port.
+        """
+        name = process.command.option(*process.kind.options_files)
+        if not name or self._reader is None:
+            return process.command
+        if process.key not in self._options:
+            if self._turn < self._options_turn.get(process.key, 0):
+                return process.command
+            query = ModelQuery(name, by=self._served_by(process), is_options=True)
+            read = self._reader.size(query, process.account)
+            if read is None:
+                return process.command
+            if read.note and not read.options:  # it may not be read, or the reader took too long
+                self._options_turn[process.key] = self._turn + OPTIONS_TURNS
+                return process.command
+            self._options[process.key] = read.options
+            self._found.pop(process.key, None)
+        return replace(process.command, from_file=self._options[process.key])
+
+    def _served_by(self, process: ServerProcess) -> ServedBy:
+        return ServedBy(process.pid, process.start_ticks, str(self._roots.procfs), str(self._roots.rootfs))
+
+    def _locate(self, process: ServerProcess, command: Command, before: Found | None) -> Found:
         """Find the socket of a server. One that listens where it did before is kept, with its counters."""
         kind = process.kind
         listeners = find_listeners(self._roots.procfs, process, self._tables)
-        preferred = next((n for n in (process.command.number(name) for name in kind.port_options) if n), kind.port)
+        preferred = next((n for n in (command.number(name) for name in kind.port_options) if n), kind.port)
         listeners.sort(key=lambda one: (one.port != preferred, one.port))
         if not listeners:
             return Found(None, NO_SOCKET, self._turn)
@@ -237,9 +269,7 @@ class Collector(BaseCollector):
         return next((one.address for one, _ in self._configured if one.address.url == address.url), address)
 
     def _server(self, kind: str, address: Address, process: ServerProcess | None = None) -> EngineServer:
-        by = process and ServedBy(
-            process.pid, process.start_ticks, str(self._roots.procfs), str(self._roots.rootfs)
-        )
+        by = self._served_by(process) if process else None
         size: SizeModel | None = None
         if (reader := self._reader) is not None:
             account = process.account if process else None

@@ -13,9 +13,13 @@ INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*")
 
 
 class Command(Struct, frozen=True):
-    """The arguments of a process, the program first. Empty if they may not be read."""
+    """The arguments of a process, the program first. Empty if they may not be read.
+
+    `from_file`: options in a file that the arguments name. Those of the command line come before them.
+    """
 
     argv: tuple[str, ...] = ()
+    from_file: tuple[str, ...] = ()
 
     @property
     def program(self) -> str:
@@ -44,20 +48,26 @@ class Command(Struct, frozen=True):
         return self._after("-m", self.argv[:6]) if INTERPRETER.fullmatch(self.program) else ""
 
     def has(self, *names: str) -> bool:
-        return any(one in names for one in self.argv)
+        return any(one in names for one in self._options)
 
     def has_option(self, name: str) -> bool:
         """Return True if an option is given, as `--option VALUE` or `--option=VALUE`."""
-        return any(one.partition("=")[0] == name for one in self.argv)
+        return any(one.partition("=")[0] == name for one in self._options)
 
     def option(self, *names: str) -> str:
         """Return the value of the last of these options, written as two arguments or with `=`; empty without."""
         found = ""
-        for at, argument in enumerate(self.argv):
+        options = self._options
+        for at, argument in enumerate(options):
             name, equals, value = argument.partition("=")
             if name in names:
-                found = value if equals else next(iter(self.argv[at + 1 : at + 2]), "")
+                found = value if equals else next(iter(options[at + 1 : at + 2]), "")
         return found
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        """Return the options of the file, then the arguments: the last one of a name counts."""
+        return self.from_file + self.argv if self.from_file else self.argv
 
     def number(self, *names: str) -> int | None:
         return number_in(self.option(*names))

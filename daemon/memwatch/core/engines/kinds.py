@@ -15,7 +15,10 @@ from memwatch.core.engines.requests import Frequency, Request
 
 
 class EngineKind(Struct, frozen=True):
-    """`requests` in the order of sending. `port`: the default one. `port_options`: options that set it."""
+    """`requests` in the order of sending. `port`: the default one. `port_options`: options that set it.
+
+    `options_files`: options that name a file with further ones.
+    """
 
     name: EngineName
     title: str
@@ -24,14 +27,25 @@ class EngineKind(Struct, frozen=True):
     matches: Callable[[Command], bool]
     parse: Callable[[Answers], EngineReading]
     port_options: tuple[str, ...] = ("--port",)
+    options_files: tuple[str, ...] = ()
 
     def requests_of(self, asked: Frequency) -> tuple[Request, ...]:
         return tuple(one for one in self.requests if one.asked == asked)
 
 
 KINDS = (
-    EngineKind("vllm", "vLLM", vllm.PORT, vllm.REQUESTS, vllm.matches, vllm.parse),
-    EngineKind("sglang", "SGLang", sglang.PORT, sglang.REQUESTS, sglang.matches, sglang.parse),
+    EngineKind(
+        "vllm", "vLLM", vllm.PORT, vllm.REQUESTS, vllm.matches, vllm.parse, options_files=vllm.OPTIONS_FILES
+    ),
+    EngineKind(
+        "sglang",
+        "SGLang",
+        sglang.PORT,
+        sglang.REQUESTS,
+        sglang.matches,
+        sglang.parse,
+        options_files=sglang.OPTIONS_FILES,
+    ),
     EngineKind("llama.cpp", "llama.cpp", llama_cpp.PORT, llama_cpp.REQUESTS, llama_cpp.matches, llama_cpp.parse),
     EngineKind("ollama", "Ollama", ollama.PORT, ollama.REQUESTS, ollama.matches, ollama.parse),
     EngineKind("lm-studio", "LM Studio", lm_studio.PORT, lm_studio.REQUESTS, lm_studio.matches, lm_studio.parse),
@@ -43,6 +57,7 @@ KINDS = (
         tensorrt_llm.SERVE_REQUESTS,
         tensorrt_llm.matches_serve,
         tensorrt_llm.parse_serve,
+        options_files=tensorrt_llm.OPTIONS_FILES,
     ),
     EngineKind(
         "triton",

@@ -135,20 +135,25 @@ class ServedBy(Struct, frozen=True):
 
 class ModelQuery(Struct, frozen=True):
     """A model by its path or by the name of its repository, as a server reports it, and the cache whose bytes are
-    wanted. Without a process its files are not known."""
+    wanted. Without a process its files are not known. With `is_options`, `name` is its file of options."""
 
     name: str
     cache: Cache | None = None
     by: ServedBy | None = None
+    is_options: bool = False
 
 
 class ModelSizes(Struct, frozen=True):
-    """Sizes that follow from a model's files. `quality` is that of the cache. `note`: why one is missing."""
+    """Sizes that follow from a model's files. `quality` is that of the cache. `note`: why one is missing.
+
+    `options`: arguments in a file of options, if that was asked for.
+    """
 
     weights_bytes: Bytes = Absent.NOT_AVAILABLE
     kv_cache_bytes: Bytes = Absent.NOT_AVAILABLE
     quality: Quality = Quality.DERIVED
     note: str = ""
+    options: tuple[str, ...] = ()
 
 
 class Counters(Struct, frozen=True):

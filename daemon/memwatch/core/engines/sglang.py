@@ -25,6 +25,7 @@ from memwatch.core.engines.text import (
 from memwatch.core.model import Absent, Bytes, Quality
 
 PORT = 30000
+OPTIONS_FILES = ("--config",)
 QUEUES = ("queue", "prefill_prealloc_queue", "decode_prealloc_queue")
 INFO = "/server_info|/get_server_info"
 GIB, MAX_GPUS = 1 << 30, 4096

@@ -112,10 +112,11 @@ def count_ranks(metrics: Exposition, command: Command) -> int:
 
 
 def has_cache_per_rank(command: Command) -> bool | None:
-    """Return True with attention DP, None if a file of options decides that."""
+    """Return True with attention DP, None if a file of options decides that, and nothing of it was read."""
     if command.has("--enable_attention_dp"):
         return True
-    return None if any(command.has_option(name) for name in OPTIONS_FILES) else False
+    is_unread = not command.from_file and any(command.has_option(name) for name in OPTIONS_FILES)
+    return None if is_unread else False
 
 
 def parse_triton(answers: Answers) -> EngineReading:

@@ -27,6 +27,7 @@ from memwatch.core.engines.text import (
 from memwatch.core.model import Absent
 
 PORT = 8000
+OPTIONS_FILES = ("--config",)
 NO_CORE = "None, at any level of sleep: the API server answers, without its engine."
 REQUESTS = (
     Request("/metrics", "every 5 s", NO_CORE),

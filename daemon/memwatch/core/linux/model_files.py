@@ -36,7 +36,7 @@ def candidates(name: str, home: str, cwd: str) -> Iterator[str]:
         yield name
         return
     if cwd:
-        yield f"{cwd}/{name}"
+        yield os.path.join(cwd, name)  # `//name` would be another root
     if REPOSITORY.fullmatch(name):
         folder = "models--" + name.replace("/", "--")
         for cache in CACHES:
