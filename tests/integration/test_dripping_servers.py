@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -15,13 +16,15 @@ from memwatch.cli.http import DaemonUnreachableError, ask
 from memwatch.core.collectors.containers import Collector as Containers
 from memwatch.core.linux.files import ParseError
 from memwatch.library.daemon_client import Daemon
+from memwatch.monitor.notify.apprise import NOT_ENDED, AppriseChannel, load_service
 from memwatchd.neighbours.connection import ANSWER_SECONDS, QUIET_SECONDS, Connection, connect
 from memwatchd.neighbours.peer import Peer
 from support.neighbours import HEAD, event, serving, tick_data
-from support.waiting import MAX_WAIT_SECONDS
-from support.webhook_receiver import dripping, raw_receiver
+from support.waiting import MAX_WAIT_SECONDS, wait_until
+from support.webhook_receiver import dripping, raw_receiver, receiving
 
 SECONDS = 0.4
+MESSAGE = b'{"title": "t", "text": "t", "type": "info"}'
 
 
 def dripping_body(connection: socket.socket) -> None:
@@ -54,6 +57,27 @@ def test_socket_of_containers_ends_at_its_deadline(tmp_path: object, monkeypatch
     path = f"{tmp_path}/docker.sock"
     with raw_receiver(dripping, path), pytest.raises(ParseError, match="timed out"):
         Containers(f"unix:{path}").collect()
+
+
+@pytest.mark.parametrize("talk", [dripping, dripping_body])
+def test_attempt_by_apprise_ends_at_its_deadline(talk: Callable[[socket.socket], None]) -> None:
+    """Its timeout is for each read. The next attempt starts no second exchange until it has ended."""
+    with raw_receiver(talk) as url:
+        channel = AppriseChannel("chat", load_service(url.replace("http", "json")), seconds=SECONDS)
+        result = channel.send("id", MESSAGE)
+        again = channel.send("id", MESSAGE)
+    assert (result.success, result.may_have_arrived) == (False, True)
+    assert result.failure == f"no complete answer within {SECONDS:g} s"
+    assert again.failure == NOT_ENDED
+    with receiving(port=int(urlsplit(url).port or 0)):
+        wait_until(lambda: channel.send("id", MESSAGE).success)
+
+
+def test_waiting_for_apprise_ends_when_memwatchd_stops() -> None:
+    with raw_receiver(dripping) as url:
+        channel = AppriseChannel("chat", load_service(url.replace("http", "json")))
+        threading.Timer(0.1, channel.abort).start()
+        assert channel.send("id", MESSAGE).failure == "memwatchd is stopping"
 
 
 def test_head_of_a_neighbour_that_drips_is_overdue() -> None:

@@ -43,8 +43,10 @@ class Site(Struct):
 
 
 @contextmanager
-def receiving(*answers: int | tuple[int, dict[str, str]], certificate: Path | None = None) -> Iterator[Site]:
-    """Run a receiver on its own port that gives these answers in turn; by default 200."""
+def receiving(
+    *answers: int | tuple[int, dict[str, str]], certificate: Path | None = None, port: int = 0
+) -> Iterator[Site]:
+    """Run a receiver, on its own port by default, that gives these answers in turn; by default 200."""
     site = Site([(answer, {}) if isinstance(answer, int) else answer for answer in answers or (200,)])
 
     class Handler(BaseHTTPRequestHandler):
@@ -72,7 +74,7 @@ def receiving(*answers: int | tuple[int, dict[str, str]], certificate: Path | No
         def handle_error(self, *_: object) -> None:
             """Ignore clients that reject the certificate."""
 
-    server = Quiet(("127.0.0.1", 0), Handler)
+    server = Quiet(("127.0.0.1", port), Handler)
     if certificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)

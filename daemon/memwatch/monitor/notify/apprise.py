@@ -6,10 +6,13 @@ import importlib
 import json
 import logging
 import re
+import socket
 import threading
+import time
 import warnings
 from typing import Any
 
+from memwatch.core.runtime.http_get import Admit, GetError
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.alerts.state import Notification
 from memwatch.monitor.notify.channel import Reminder
@@ -21,6 +24,10 @@ from memwatch.monitor.render.json import to_bytes
 INSTALL = "pip install apprise"
 TYPES = {"critical": "failure", "warning": "warning", "info": "info"}
 # HTTP status in the log messages of Apprise's plug-ins; the rest of a message may contain secrets.
+# For all connections of an attempt. Apprise's own limit of 4 s is for each read: a byte now and then never ends.
+ATTEMPT_SECONDS = 60.0
+CHECK_SECONDS = 4.0
+NOT_ENDED = "the last attempt has not ended: the service answers byte by byte; restart it"
 STATUS = re.compile(r"\berror=([1-5][0-9]{2})\b")
 
 
@@ -29,14 +36,26 @@ class MissingExtraError(Exception):
 
 
 class AppriseChannel:
-    """One service by its Apprise URL. Apprise opens its own connections; it verifies TLS, follows no redirects."""
+    """One service by its Apprise URL. Apprise opens its own connections; it verifies TLS, follows no redirects.
+
+    `admit` is called before each attempt with a connection to the service, if that is at this machine.
+    """
 
     kind = "apprise"
     reminder: Reminder | None = None
 
-    def __init__(self, name: str, service: Any) -> None:  # noqa: ANN401  Apprise's own
+    def __init__(
+        self,
+        name: str,
+        service: Any,  # noqa: ANN401  Apprise's own
+        admit: Admit | None = None,
+        seconds: float = ATTEMPT_SECONDS,
+    ) -> None:
         self.title: str = f"apprise {name} ({service.service_name})"
         self._service = service
+        self._admit, self._seconds = admit, seconds
+        self._last = _Attempt()
+        self._last.is_running = False
         self._words = AppriseLogHandler()
         logger = logging.getLogger("apprise")
         logger.propagate = False
@@ -51,6 +70,26 @@ class AppriseChannel:
         return to_bytes({"title": build_title(notification, snapshot), "text": text, "type": kind})
 
     def send(self, message_id: str, body: bytes) -> PostResult:  # noqa: ARG002  Apprise has no field for the id
+        if self._last.is_running:
+            return PostResult(None, NOT_ENDED)
+        self._last = attempt = _Attempt()
+        thread = threading.Thread(target=self._run, args=(attempt, body), name="apprise", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):  # no further thread is allowed: without a deadline then
+            self._run(attempt, body)
+        late = PostResult(None, f"no complete answer within {self._seconds:g} s", may_have_arrived=True)
+        return attempt.wait(self._seconds) or late
+
+    def _run(self, attempt: _Attempt, body: bytes) -> None:
+        try:
+            attempt.finish(self._notify(body))
+        finally:
+            attempt.is_running = False
+
+    def _notify(self, body: bytes) -> PostResult:
+        if why := self._refusal():
+            return PostResult(None, why)
         message = json.loads(body)
         self._words.listen()
         try:
@@ -62,8 +101,40 @@ class AppriseChannel:
         status = self._words.status
         return PostResult(status, f"answered {status}" if status else "Apprise reports a failed delivery")
 
+    def _refusal(self) -> str:
+        """Return why the URL is not for the listener at this machine, empty if it is, or if no process listens."""
+        if self._admit is None:
+            return ""
+        port = self._service.port or (443 if self._service.secure else 80)
+        try:
+            with socket.create_connection((self._service.host, port), CHECK_SECONDS) as connected:
+                self._admit(connected, time.monotonic() + CHECK_SECONDS)
+        except GetError as error:
+            return str(error)
+        except OSError:  # Apprise fails as well
+            pass
+        return ""
+
     def abort(self) -> None:
-        """Do nothing: Apprise cannot be interrupted. Its timeouts of 4 s end an attempt."""
+        """Wait no longer for Apprise, which cannot be interrupted."""
+        self._last.finish(PostResult(None, "memwatchd is stopping", may_have_arrived=True))
+
+
+class _Attempt:
+    """One call of Apprise in a thread. The first result counts."""
+
+    def __init__(self) -> None:
+        self.is_running: bool = True
+        self._result: PostResult | None = None
+        self._done = threading.Event()
+
+    def finish(self, result: PostResult) -> None:
+        self._result = self._result or result
+        self._done.set()
+
+    def wait(self, seconds: float) -> PostResult | None:
+        self._done.wait(seconds)
+        return self._result
 
 
 class AppriseLogHandler(logging.Handler):
