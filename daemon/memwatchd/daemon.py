@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from memwatch.build_info import REVISION, __version__
 from memwatch.core.clock import SystemClock
 from memwatch.core.linux.files import Roots
+from memwatch.core.linux.key_owner import KeyOwners
 from memwatch.core.linux.memory_events import MemoryEvents
 from memwatch.core.linux.own_pressure import OwnPressure
 from memwatch.core.linux.process_ends import ProcessEnds
@@ -64,7 +65,8 @@ class Daemon:
         self._host = "" if self.player else read_identity(self.roots).host
         self.live = wiring.build_live_settings(settings, settings, self.player, self._host)
         self.state = open_state(settings.state.dir) if self.player is None else StateDir(None)
-        self.key_owners = open_key_owners(self.state.folder)
+        self._passwd = Passwd(self.roots.rootfs / "etc/passwd")
+        self.key_owners = KeyOwners(self._passwd, open_key_owners(self.state.folder))
         self.monitor, self.sampler = (
             self._monitor_machine(self.roots) if self.player is None else self._monitor_recording(self.player)
         )
@@ -75,14 +77,13 @@ class Daemon:
         self.config = ConfigKeeper(self.monitor.use_config, self.state.folder)
         self.alerting = self._alerting()
         self.failed_logins = FailedLogins()
-        self._passwd = Passwd(self.roots.rootfs / "etc/passwd")
         self.monitor.publisher.hide_commands(self.live.is_open)
         self.broker = Broker(lambda: self.monitor.latest, self.live.max_streams)
         self.neighbours = NeighbourBook(self.monitor.identity.host, SystemClock())
         self.monitor.neighbours = self.neighbours.statuses
         self.monitor.machines_left_out = self.neighbours.found.count_left_out
-        self.follower = Follower(self.neighbours, self._passwd, self.key_owners)
-        self.pusher = wiring.create_pusher(settings, self.monitor, self.exporter(), self.labels)
+        self.follower = Follower(self.neighbours, self.key_owners)
+        self.pusher = wiring.create_pusher(settings, self.monitor, self.exporter(), self.labels, self.key_owners)
         self.discovery = wiring.open_discovery(settings, self.neighbours, self.monitor.identity.host)
         self.service = Notifier()
         self.target_check = UnknownTargetCheck(settings)
@@ -96,7 +97,7 @@ class Daemon:
 
     def _monitor_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         clock = SystemClock()
-        sampler = Sampler(wiring.list_enabled_collectors(self.settings, self.key_owners), clock)
+        sampler = Sampler(wiring.list_enabled_collectors(self.settings, self.key_owners.known), clock)
         ends = ProcessEnds() if roots.procfs == Roots().procfs else None
         own = OwnPressure(os.environ, trim_heap)
         watches = PsiTrigger(roots.procfs / "pressure/memory"), MemoryEvents(roots), own, *([ends] if ends else ())
@@ -198,6 +199,12 @@ class Daemon:
         """Return the state of each thread that delivers alerts or follows neighbours."""
         return {**self.alerting.thread_states(), **self.follower.states()}
 
+    def failed_deliveries(self) -> list[str]:
+        """Return a sentence for each receiver whose last attempt failed."""
+        found = [(one.channel.title, one.status().failure) for one in self.alerting.receivers]
+        failed = [f"{title}: {failure}" for title, failure in found if failure]
+        return [*failed, *([self.pusher.failure] if self.pusher is not None and self.pusher.failure else [])]
+
     def report_alive(self, snapshot: Snapshot, states: Mapping[str, ThreadState]) -> None:
         """Feed the watchdog of the service manager, unless a thread that delivers alerts does not work."""
         if not self.service.is_connected:
@@ -256,7 +263,7 @@ class Daemon:
         for complaint in opened.complaints if opened else ():
             log.warning("%s", complaint)
         outbox = Outbox(opened.store, opened.stored) if opened else Outbox(None)
-        receivers = wiring.create_receivers(self.live.receivers, outbox)
+        receivers = wiring.create_receivers(self.live.receivers, outbox, self.key_owners)
         for name in self.settings.receivers_off:
             outbox.queue(name)  # without a queue, what is stored for it would be dropped
         recovered = int(opened.recovered) if opened else 0
@@ -267,7 +274,7 @@ class Daemon:
         live = wiring.build_live_settings(settings, self._started, self.player, self._host)
         if self.tls is not None and live.certificate is not None:
             load_certificate(self.tls, *live.certificate)
-        receivers = wiring.update_receivers(live.receivers, self.live.receivers, self.alerting)
+        receivers = wiring.update_receivers(live.receivers, self.live.receivers, self.alerting, self.key_owners)
         peers = None if live.neighbours == self.live.neighbours else create_peers(live.neighbours)
         changes = describe_changes(self.settings, settings, simulated=self.player is not None)
         if live.is_open:  # before the new login is in force

@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from memwatch.core.linux.key_owner import KeyOwners, KnownOwners
+from memwatch.core.linux.process_files import Passwd
 from memwatch.core.printable import printable
 from memwatch.core.reading.machine import read_machine
 from memwatch.core.runtime.small_limits import require_limits
@@ -18,6 +20,7 @@ from memwatchd.daemon import Daemon
 from memwatchd.http_server import server
 from memwatchd.http_server.self_check import LimitsError
 from memwatchd.http_server.sockets import ListenError, open_sockets
+from memwatchd.key_owners import read_owners
 from memwatchd.settings.schema import Settings
 
 EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
@@ -59,7 +62,10 @@ def test_alert(settings: Settings) -> int:
             "memwatchd: a simulated machine sends no notifications: leave out --demo and --replay", file=sys.stderr
         )
         return EXIT_CONFIGURATION
-    channels = [one.create_channel() for one in settings.alerts.receivers]
+    folder = settings.state.dir
+    known = KnownOwners({} if folder is None else read_owners(folder))
+    owners = KeyOwners(Passwd(settings.sampling.rootfs / "etc/passwd"), known)
+    channels = [one.create_channel(owners) for one in settings.alerts.receivers]
     if not channels:
         print(
             "memwatchd: no receiver is configured; add [[alerts.webhooks]] to the configuration file",

@@ -46,7 +46,9 @@ def create_inquiries(daemon: Daemon) -> Inquiries:
     inquiries = Inquiries(
         SingleFlight(Finder(roots, for_others=True).find, "backends", INQUIRY_DEADLINE_SECONDS),
         SingleFlight(
-            Examiner(roots, lambda: self_usage.lock_error, lambda: daemon.monitor.config).examine,
+            Examiner(
+                roots, lambda: self_usage.lock_error, lambda: daemon.monitor.config, daemon.failed_deliveries
+            ).examine,
             "the machine",
             INQUIRY_DEADLINE_SECONDS,
         ),

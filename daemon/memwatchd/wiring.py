@@ -17,7 +17,7 @@ from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import CollectorEntry, Host, ScanOptions
 from memwatch.core.config_state import ConfigState
 from memwatch.core.linux.files import Roots
-from memwatch.core.linux.key_owner import KnownOwners
+from memwatch.core.linux.key_owner import KeyOwners, KnownOwners
 from memwatch.core.linux.pstore import find_crash_records
 from memwatch.core.options import InvalidValueError
 from memwatch.core.reading.identity import Identity
@@ -168,7 +168,11 @@ def use_incident_store(monitor: Monitor, settings: Settings, state: StateDir, cl
 
 
 def create_pusher(
-    settings: Settings, monitor: Monitor, exporter: Exporter, labels: Callable[[], Mapping[str, str]]
+    settings: Settings,
+    monitor: Monitor,
+    exporter: Exporter,
+    labels: Callable[[], Mapping[str, str]],
+    owners: KeyOwners,
 ) -> Pusher | None:
     """Return the push over OTLP, None without an endpoint. OpenTelemetry's SDK is imported only if it is needed."""
     otlp = settings.otlp
@@ -179,7 +183,8 @@ def create_pusher(
 
     headers = {name: one.text for name, one in otlp.headers.items()}
     tls = partial(client_context, otlp.ca_file)
-    target = Target(otlp.url, otlp.endpoint.origin, otlp.interval.total_seconds(), headers, tls)
+    admit = owners.admit(otlp.secret, otlp.user) if otlp.secret else None
+    target = Target(otlp.url, otlp.endpoint.origin, otlp.interval.total_seconds(), headers, tls, admit)
     return Pusher(target, PayloadSource(lambda: monitor.latest, exporter, labels))
 
 
@@ -286,13 +291,16 @@ def open_state_outbox(state: StateDir) -> OpenResult | None:
     return open_outbox(state.folder, time.time())
 
 
-def create_receivers(receivers: Sequence[ReceiverSection], outbox: Outbox) -> list[Receiver]:
+def create_receivers(receivers: Sequence[ReceiverSection], outbox: Outbox, owners: KeyOwners) -> list[Receiver]:
     """Create the receivers with their channels (TLS contexts, threads)."""
-    return [create_receiver(one, outbox, one.create_channel()) for one in receivers]
+    return [create_receiver(one, outbox, one.create_channel(owners)) for one in receivers]
 
 
 def update_receivers(
-    now: Sequence[ReceiverSection], before: Sequence[ReceiverSection], alerting: NotificationManager
+    now: Sequence[ReceiverSection],
+    before: Sequence[ReceiverSection],
+    alerting: NotificationManager,
+    owners: KeyOwners,
 ) -> list[Receiver]:
     """Return the receivers after a reload. Those with unchanged settings are kept.
 
@@ -302,7 +310,7 @@ def update_receivers(
     receivers = {one.name: one for one in alerting.receivers}
     known = {one.name: one for one in before}
     changed = [one for one in now if one != known.get(one.name)]
-    channels = {one.name: one.create_channel() for one in changed}
+    channels = {one.name: one.create_channel(owners) for one in changed}
     for one in changed:
         was = known.get(one.name)
         if was is not None and type(was) is not type(one):

@@ -36,7 +36,7 @@ class FileChannel:
 class FileReceiver(channels.ReceiverSection, frozen=True, kw_only=True):
     path: str
     secret: Annotated[Password, ContextConverter(password_from), Accepts("a password", '"env:WORD"', shown=False)]
-    def create_channel(self):
+    def create_channel(self, owners):
         return FileChannel(self.name, self.path, self.secret)
 channels.CHANNELS["files"] = FileReceiver
 from memwatchd.cli import main

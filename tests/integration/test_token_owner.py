@@ -16,7 +16,7 @@ from support.client_process import memwatch
 from support.daemon_process import running_daemon
 from support.free_ports import free_port
 from support.neighbours import event, machine, neighbours, serving, streams, tick_data, wait_for_state
-from support.other_user import CAN_SWITCH, OTHER_UID, server_of_other
+from support.other_user import CAN_SWITCH, OTHER_UID, become_other, server_of_other
 from support.waiting import wait_until
 
 TOKEN = "a-token-of-tests-1234"
@@ -177,3 +177,30 @@ def read_now(sent: int) -> bytes:
         return b""
     finally:
         os.close(sent)
+
+
+def test_command_sends_no_token_to_another_user_at_a_socket_file(tmp_path: Path) -> None:
+    """The file is in a folder of the tests, where that user could have put it. Without root both are one user."""
+    path = f"{tmp_path}/memwatchd.sock"
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            listening = socket.socket(socket.AF_UNIX)
+            listening.bind(path)
+            become_other()
+            listening.listen()
+            accepted, _ = listening.accept()
+            os.write(sink, accepted.recv(1 << 16))
+        finally:
+            os._exit(0)
+    os.close(sink)
+    wait_until(lambda: os.path.exists(path))
+    done = memwatch("--url", f"unix:{path}", "devices", MEMWATCH_TOKEN=TOKEN)
+    os.waitpid(child, 0)
+    found = os.read(source, 1 << 16)
+    os.close(source)
+    assert (TOKEN.encode() in found) is not CAN_SWITCH
+    if CAN_SWITCH:
+        assert found == b""
+        assert f"the token is not sent: user {OTHER_UID} listens at {path}, not root, you or" in done.stderr

@@ -46,7 +46,7 @@ class ProxySite(Struct):
 
 
 @contextlib.contextmanager
-def proxying(ports: Mapping[str, int], needs_login: bool = False) -> Iterator[ProxySite]:
+def proxying(ports: Mapping[str, int], needs_login: bool = False, port: int = 0) -> Iterator[ProxySite]:
     """Run a proxy that finds each host name at a port of this machine."""
     site = ProxySite()
     expected = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
@@ -93,7 +93,7 @@ def proxying(ports: Mapping[str, int], needs_login: bool = False) -> Iterator[Pr
         def handle_error(self, *_: object) -> None:
             """Ignore clients that close early."""
 
-    server = Quiet(("127.0.0.1", 0), Handler)
+    server = Quiet(("127.0.0.1", port), Handler)
     site.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -11,8 +13,12 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from memwatch.cli.context import print_errors
 from memwatch.cli.errors import CommandError
 from memwatch.cli.home_assistant import Topics, discovery_of, encode, values_of
+from memwatch.core.linux.key_owner import KeyOwners, KeyUse, KnownOwners
+from memwatch.core.linux.process_files import Passwd
+from memwatch.core.runtime.http_get import GetError
 
 Json = dict[str, Any]
 PASSWORD_VARIABLE = "MEMWATCH_MQTT_PASSWORD"  # noqa: S105  a name
@@ -21,16 +27,21 @@ CONNECT_SECONDS = 10.0
 
 
 class Broker(Struct, frozen=True):
-    """Address and login of a broker."""
+    """Address and login of a broker. `listener`: its user on this machine, empty for the one at the start."""
 
     host: str
     port: int
     tls: bool = False
     user: str | None = None
     password: str | None = None
+    listener: str = ""
 
     def __str__(self) -> str:
         return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
+
+
+class ForeignBrokerError(OSError):
+    """Another user listens, or no process has accepted the connection. The library tries again after an OSError."""
 
 
 class MqttSession:
@@ -49,11 +60,17 @@ class MqttSession:
             self._client.tls_set()
         self._client.will_set(topics.availability, OFFLINE, qos=1, retain=True)
         self._client.on_connect = self._on_connect
+        self._client.on_socket_open = self._on_socket_open
+        use = KeyUse("", str(broker), "password", "", "--broker-user")
+        self._admit = KeyOwners(Passwd(Path("/etc/passwd")), KnownOwners()).admit(use, broker.listener)
+        self._foreign: str | None = None
 
     def open(self) -> None:
         """Connect for the first time. Raise CommandError if that fails."""
         try:
             self._client.connect(self._broker.host, self._broker.port)
+        except ForeignBrokerError as error:
+            raise CommandError(f"cannot use the broker {self._broker}: {error}") from None
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that is none in DNS
             why = getattr(error, "strerror", None) or str(error)
             raise CommandError(f"cannot reach the broker {self._broker}: {why}; check --broker") from None
@@ -94,6 +111,22 @@ class MqttSession:
 
     def _publish(self, topic: str, text: str) -> MQTTMessageInfo:
         return self._client.publish(topic, text, qos=1, retain=True)
+
+    def _on_socket_open(self, _client: Client, _data: object, connected: Any) -> None:  # noqa: ANN401  paho's own
+        """Close a connection whose listener may not have the password, before the library sends it."""
+        if self._broker.password is None:
+            return
+        try:
+            self._admit(connected, time.monotonic() + CONNECT_SECONDS)
+        except (GetError, OSError) as error:
+            # A socket that stays open would be read from: its listener could answer without a login.
+            connected.close()
+            why = "no process accepts the connection" if isinstance(error, TimeoutError) else str(error)
+            if why != self._foreign and self._answered.is_set():
+                print_errors([f"broker {self._broker}: {why}"])
+            self._foreign = why
+            raise ForeignBrokerError(why) from None
+        self._foreign = None
 
     def _on_connect(
         self, _client: Client, _data: object, _flags: ConnectFlags, code: ReasonCode, _more: Properties | None

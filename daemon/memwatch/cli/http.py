@@ -15,10 +15,9 @@ from msgspec import Struct
 
 from memwatch.cli.address import Address
 from memwatch.cli.errors import CommandError
-from memwatch.core.linux.daemon_connection import DaemonConnection, ForeignListenerError
+from memwatch.core.linux.daemon_connection import DaemonConnection, DaemonSocketConnection, ForeignListenerError
 from memwatch.core.runtime.daemon_address import read_authorization
 from memwatch.core.runtime.deadline_socket import connected_until
-from memwatch.core.runtime.unix_http import UnixConnection
 
 SECONDS = 10.0
 MAX_ANSWER_BYTES = 64 << 20
@@ -98,7 +97,7 @@ def build_headers(environ: Mapping[str, str]) -> dict[str, str]:
 
 def connection_to(address: Address, seconds: float) -> http.client.HTTPConnection:
     if address.scheme == "unix":
-        return UnixConnection(address.host, seconds)
+        return DaemonSocketConnection(address.host, seconds)
     if address.scheme == "https":
         return http.client.HTTPSConnection(address.host, address.port, timeout=seconds)
     return DaemonConnection(address.host, address.port, seconds)

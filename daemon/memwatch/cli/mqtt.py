@@ -57,6 +57,12 @@ def parse_broker(_ctx: click.Context, _option: click.Parameter, value: str) -> t
 @click.option("--broker", required=True, metavar="URL", callback=parse_broker, help="mqtt://HOST:PORT or mqtts://.")
 @click.option("--user", help=f"User at the broker; the password is read from {PASSWORD_VARIABLE}.")
 @click.option(
+    "--broker-user",
+    metavar="NAME",
+    default="",
+    help="User whose process is the broker, on this machine.  [default: the one at the start]",
+)
+@click.option(
     "--interval",
     metavar="DURATION",
     default="30s",
@@ -65,7 +71,12 @@ def parse_broker(_ctx: click.Context, _option: click.Parameter, value: str) -> t
 )
 @common
 def mqtt(
-    broker: tuple[str, int, bool], user: str | None, interval: float, url: Address | None, as_json: bool
+    broker: tuple[str, int, bool],
+    user: str | None,
+    broker_user: str,
+    interval: float,
+    url: Address | None,
+    as_json: bool,
 ) -> int:
     """Publish pools, headroom and levels to an MQTT broker until SIGTERM or Ctrl-C.
 
@@ -81,7 +92,9 @@ def mqtt(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     found = ask(context.address, SNAPSHOT).json
     with check_shape(context.address):
-        session = MqttSession(Broker(*broker, user, os.environ.get(PASSWORD_VARIABLE)), topics_of(found))
+        session = MqttSession(
+            Broker(*broker, user, os.environ.get(PASSWORD_VARIABLE), broker_user), topics_of(found)
+        )
     session.open()
     try:
         publish_for_ever(context, session, interval)

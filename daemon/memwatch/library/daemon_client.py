@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from memwatch.core.linux.daemon_connection import DaemonConnection, ForeignListenerError
+from memwatch.core.linux.daemon_connection import DaemonConnection, DaemonSocketConnection, ForeignListenerError
 from memwatch.core.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url, read_authorization
 from memwatch.core.runtime.deadline_socket import connected_until
-from memwatch.core.runtime.unix_http import UnixConnection
 from memwatch.library.never_raise import log_once
 
 Json = Any
@@ -60,7 +59,7 @@ class Daemon:
         """Return an unopened connection and the prefix of all paths. Raises ValueError for an invalid URL."""
         url = self.url
         if url.startswith("unix:"):
-            return UnixConnection(url.removeprefix("unix:").removeprefix("//"), seconds), ""
+            return DaemonSocketConnection(url.removeprefix("unix:").removeprefix("//"), seconds), ""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:
             from memwatch.core.redaction import redact_text  # needed only after a mistake

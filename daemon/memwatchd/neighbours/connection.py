@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -58,18 +59,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  narrows the type
         self._transport = transport
-        transport.pause_reading()  # nothing is taken from a listener before it may have the token
-
-    async def request(self, owner: KeyOwner | None) -> None:
-        """Send the request. With an owner, wait until the listener is known. Raises GetError and OSError."""
-        assert self._transport is not None  # noqa: S101  made before the connection is returned
-        pause = FIRST_PAUSE_SECONDS
-        while owner is not None and not owner.admits(self._transport.get_extra_info("socket")):
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MAX_PAUSE_SECONDS)
-        self._heard_at = asyncio.get_running_loop().time()
-        self._transport.write(self._peer.request())
-        self._resume()
+        transport.write(self._peer.request())
 
     def data_received(self, data: bytes) -> None:
         self._limit_rate(len(data))
@@ -158,22 +148,58 @@ async def connect(peer: Peer, take: Callable[[bytes], None], owner: KeyOwner | N
 
 async def _connect(peer: Peer, take: Callable[[bytes], None], owner: KeyOwner | None) -> Connection:
     loop = asyncio.get_running_loop()
-
-    def create() -> Connection:
-        return Connection(peer, take)
-
-    if peer.scheme == "unix":
-        opening: Any = loop.create_unix_connection(create, peer.host)
-    else:
-        opening = loop.create_connection(create, peer.host, peer.port, ssl=peer.tls)
-    _, connection = await opening
-    assert isinstance(connection, Connection)  # noqa: S101  narrows the type
+    plain = await _open(peer, owner, loop.time() + CONNECT_SECONDS)
     try:
-        await connection.request(None if peer.scheme == "unix" else owner)
+        _, connection = await loop.create_connection(
+            lambda: Connection(peer, take),
+            sock=plain,
+            ssl=peer.tls,
+            server_hostname=peer.host if peer.tls else None,
+        )
     except BaseException:  # cancelled as well
-        connection.close()
+        plain.close()
         raise
     return connection
+
+
+async def _open(peer: Peer, owner: KeyOwner | None, deadline: float) -> socket.socket:
+    """Connect to the first address that accepts a connection, and whose listener is admitted.
+
+    Another user may listen at ::1 while the neighbour's tunnel listens at 127.0.0.1, both `localhost`.
+    """
+    loop = asyncio.get_running_loop()
+    failure: Exception = OSError("the name has no address")
+    addresses = await _addresses(peer)
+    for left, (family, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        plain = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            plain.setblocking(False)
+            await asyncio.wait_for(_admit(plain, address, owner), (deadline - loop.time()) / left)
+        except (OSError, asyncio.TimeoutError, GetError) as error:
+            plain.close()
+            failure = failure if isinstance(failure, GetError) else error
+        except BaseException:  # cancelled
+            plain.close()
+            raise
+        else:
+            return plain
+    raise failure
+
+
+async def _addresses(peer: Peer) -> list[tuple[int, Any]]:
+    if peer.scheme == "unix":
+        return [(socket.AF_UNIX, peer.host)]
+    found = await asyncio.get_running_loop().getaddrinfo(peer.host, peer.port, type=socket.SOCK_STREAM)
+    return [(family, address) for family, _, _, _, address in found]
+
+
+async def _admit(plain: socket.socket, address: Any, owner: KeyOwner | None) -> None:  # noqa: ANN401  of a family
+    """Connect. With an owner, wait until the listener is known. Raises GetError and OSError."""
+    await asyncio.get_running_loop().sock_connect(plain, address)
+    pause = FIRST_PAUSE_SECONDS
+    while owner is not None and not owner.admits(plain):
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
 
 def explain(status: int) -> str:

@@ -8,8 +8,7 @@ import random
 import threading
 from collections.abc import Iterable
 
-from memwatch.core.linux.key_owner import TOKEN, KeyOwner, KeyUse, KnownOwners
-from memwatch.core.linux.process_files import Passwd
+from memwatch.core.linux.key_owner import TOKEN, KeyOwner, KeyOwners, KeyUse
 from memwatch.core.runtime.backoff import Backoff
 from memwatch.core.runtime.worker import ThreadState, Worker
 from memwatch.monitor.neighbours.book import NeighbourBook
@@ -27,12 +26,12 @@ RESTART_SECONDS = 1.0
 class Follower:
     """Follows peers and writes what they send to the book. It has no thread before the first peer.
 
-    `known`: the users to whom tokens were sent at addresses of this machine.
+    `owners`: to whom tokens may be sent at addresses of this machine.
     """
 
-    def __init__(self, book: NeighbourBook, passwd: Passwd, known: KnownOwners) -> None:
+    def __init__(self, book: NeighbourBook, owners: KeyOwners) -> None:
         self._book = book
-        self._passwd, self._known = passwd, known
+        self._owners = owners
         self.peers: tuple[Peer, ...] = ()
         self._worker = Worker(self._run, "neighbours")
         self._links: dict[str, Link] = {}
@@ -142,4 +141,4 @@ class Follower:
         if peer.authorization is None:
             return None
         use = KeyUse(f"Neighbour {peer.name}", peer.url, TOKEN, "[[neighbours]]")
-        return KeyOwner(use, peer.user, self._passwd, self._known)
+        return self._owners.owner(use, peer.user)

@@ -14,6 +14,7 @@ import requests
 from requests.adapters import BaseAdapter
 from requests.structures import CaseInsensitiveDict
 
+from memwatch.core.runtime.http_get import Admit
 from memwatch.monitor.notify.http_post import Poster, PostResult
 from memwatch.monitor.notify.webhook_payload import DEFAULT_PORTS, Endpoint
 
@@ -29,13 +30,14 @@ class PushFailedError(requests.exceptions.ConnectionError):
 
 
 class DeadlineAdapter(BaseAdapter):
-    """Sends each request on a new connection. `tls` returns the context for https.
+    """Sends each request on a new connection. `tls` returns the context for https, `admit` checks each connection.
 
     `failure`: why the last attempt failed, without the URL. The SDK has it only in its log.
     """
 
-    def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(self, tls: Callable[[], ssl.SSLContext], admit: Admit | None = None) -> None:
         super().__init__()
+        self._admit = admit
         self.failure = ""
         self._tls = tls
         self._poster: Poster | None = None
@@ -61,7 +63,7 @@ class DeadlineAdapter(BaseAdapter):
             tls = self._tls() if endpoint.scheme == "https" else None
         except (OSError, ValueError) as error:  # its file may have been replaced
             return PostResult(None, f"its ca_file {error}")
-        self._poster = Poster(endpoint, seconds, allow_link_local=True, tls=tls, wall=time.time)
+        self._poster = Poster(endpoint, seconds, allow_link_local=True, tls=tls, wall=time.time, admit=self._admit)
         if self._is_closed:
             self._poster.abort()
         return self._poster.post(dict(headers), body)

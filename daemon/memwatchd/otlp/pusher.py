@@ -15,6 +15,7 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 
 from memwatch.core.runtime.failure_log import FailureLog
+from memwatch.core.runtime.http_get import Admit
 from memwatch.core.runtime.worker import Worker
 from memwatchd.otlp.deadline_adapter import DeadlineAdapter
 
@@ -31,7 +32,7 @@ STOP_SECONDS = 1.0
 class Target(Struct, frozen=True):
     """Receiver of the pushes. `origin` is its address in the log; the URL may contain a token.
 
-    `tls` returns the context for a receiver with https.
+    `tls` returns the context for a receiver with https. `admit` checks each connection before a secret is sent.
     """
 
     url: str
@@ -39,6 +40,7 @@ class Target(Struct, frozen=True):
     interval_seconds: float
     headers: Mapping[str, str]
     tls: Callable[[], ssl.SSLContext]
+    admit: Admit | None = None
 
 
 class Pusher:
@@ -46,7 +48,7 @@ class Pusher:
 
     def __init__(self, target: Target, payload: Callable[[], MetricsData | None]) -> None:
         self._target, self._payload = target, payload
-        self._adapter = DeadlineAdapter(target.tls)
+        self._adapter = DeadlineAdapter(target.tls, target.admit)
         self._exporter = OTLPMetricExporter(
             target.url,
             headers=dict(target.headers),
@@ -56,6 +58,7 @@ class Pusher:
         )
         silence_sdk()
         self._failures = FailureLog()
+        self.failure: str = ""
         self._stop = threading.Event()
         self._worker = Worker(self._run, "otlp")
 
@@ -84,12 +87,14 @@ class Pusher:
             return
         self._adapter.failure = ""
         if self._exporter.export(payload) is MetricExportResult.SUCCESS:
+            self.failure = ""
             if self._failures.admits_recovery():
                 log.warning("%s accepts metrics again", self._target.origin)
         elif not self._stop.is_set():
             self._log_failure(self._adapter.failure or "no answer")
 
     def _log_failure(self, reason: str) -> None:
+        self.failure = f"{self._target.origin} does not accept metrics: {reason}"
         if self._failures.admits(reason):
             log.warning("%s does not accept metrics (%s); check endpoint under [otlp]", self._target.origin, reason)
 

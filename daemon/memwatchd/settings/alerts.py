@@ -11,7 +11,13 @@ from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidV
 from memwatch.monitor.alerts.rules import DEFAULT_EVENTS, AlertRules
 from memwatch.monitor.notify.http_proxy import Proxy
 from memwatch.monitor.notify.sender import JOB
-from memwatchd.settings.channels import PROXY_EXAMPLE, PROXY_WORDS, ReceiverSection
+from memwatchd.settings.channels import (
+    PROXY_EXAMPLE,
+    PROXY_WORDS,
+    ListenerUser,
+    ProxyChoice,
+    ReceiverSection,
+)
 from memwatchd.settings.labels import parse_label_value
 from memwatchd.settings.secrets_source import proxy_from
 from memwatchd.settings.section import ON_RELOAD_OF_MACHINE, ContextConverter
@@ -39,6 +45,7 @@ class Alerts(Section, frozen=True, kw_only=True):
     proxy: Annotated[
         Proxy | None, ContextConverter(proxy_from), Accepts(PROXY_WORDS, PROXY_EXAMPLE, shown=False)
     ] = None
+    listener_user: ListenerUser = None
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -48,7 +55,8 @@ class Alerts(Section, frozen=True, kw_only=True):
     @property
     def receivers(self) -> tuple[ReceiverSection, ...]:
         """Receivers of all kinds, with their proxies."""
-        return tuple(one.behind(self.proxy) for name in self.channels for one in getattr(self, name))
+        shared = ProxyChoice(self.proxy, self.listener_user, is_shared=True)
+        return tuple(one.behind(shared) for name in self.channels for one in getattr(self, name))
 
     def receivers_of_kind(self, kind: type[AnyReceiver]) -> tuple[AnyReceiver, ...]:
         return tuple(one for one in self.receivers if isinstance(one, kind))

@@ -9,14 +9,15 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
+from memwatch.core.linux.key_owner import KeyOwners, KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
 from memwatch.monitor.alerts.rules import DEFAULT_EVENTS, EVENTS
 from memwatch.monitor.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
 from memwatch.monitor.notify.apprise import AppriseChannel
 from memwatch.monitor.notify.channel import Channel, WebhookChannel, context_for
 from memwatch.monitor.notify.http_post import Poster
-from memwatch.monitor.notify.http_proxy import Proxy
-from memwatch.monitor.notify.webhook_payload import Endpoint, Password, Secret
+from memwatch.monitor.notify.http_proxy import Proxy, is_on_this_machine
+from memwatch.monitor.notify.webhook_payload import DEFAULT_PORTS, Endpoint, Password, Secret
 from memwatchd.settings.secrets_source import (
     AppriseService,
     SecretContext,
@@ -26,11 +27,16 @@ from memwatchd.settings.secrets_source import (
     service_from,
 )
 from memwatchd.settings.section import ON_RELOAD, ContextConverter, checked_endpoint
-from memwatchd.settings.values import parse_nonempty_tuple, parse_tuple, parse_user
+from memwatchd.settings.values import parse_account, parse_nonempty_tuple, parse_tuple, parse_user
 
 FROM_FILE = '"file:/etc/memwatchd/alertmanager-secret"'
 PROXY_WORDS = "a URL such as http://proxy.example.com:3128, or file:/PATH, credential:NAME or env:NAME of one"
 PROXY_EXAMPLE = '"file:/etc/memwatchd/proxy-url"'
+# `user` is the name of a login here.
+LISTENER_USER = "listener_user"
+ListenerUser = Annotated[
+    str | None, Converter(parse_account), Accepts("the name or the number of a user", '"alertmanager"', shown=False)
+]
 RECEIVER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
@@ -48,9 +54,14 @@ def parse_receiver_name(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProxyChoice:
-    """Proxy of one receiver in place of that of [alerts]; without one, its receiver is reached directly."""
+    """Proxy of one receiver in place of that of [alerts]; without one, its receiver is reached directly.
+
+    `shared_user`: the user of the proxy of [alerts].
+    """
 
     proxy: Proxy | None
+    shared_user: str | None = None
+    is_shared: bool = False
 
     def __str__(self) -> str:
         return "none" if self.proxy is None else str(self.proxy)
@@ -82,12 +93,12 @@ class ReceiverSection(Section, frozen=True, kw_only=True):
     ] = ()
     instead_of_prometheus: bool = False
 
-    def behind(self, proxy: Proxy | None) -> ReceiverSection:  # noqa: ARG002  channels without HTTP use none
+    def behind(self, proxy: ProxyChoice) -> ReceiverSection:  # noqa: ARG002  channels without HTTP use none
         """Return this receiver with the proxy of [alerts], if it uses that."""
         return self
 
-    def create_channel(self) -> Channel:
-        """Build the channel. TLS files are read here."""
+    def create_channel(self, owners: KeyOwners) -> Channel:
+        """Build the channel. TLS files are read here. `owners`: to whom secrets may be sent on this machine."""
         raise NotImplementedError
 
 
@@ -101,19 +112,37 @@ class HttpReceiver(ReceiverSection, frozen=True, kw_only=True):
         ContextConverter(proxy_choice_from),
         Accepts(f'{PROXY_WORDS}, or "none"', PROXY_EXAMPLE, shown=False),
     ] = None
+    listener_user: ListenerUser = None
 
-    def behind(self, proxy: Proxy | None) -> ReceiverSection:
-        return replace(self, proxy=ProxyChoice(proxy)) if self.proxy is None and proxy is not None else self
+    def behind(self, proxy: ProxyChoice) -> ReceiverSection:
+        return replace(self, proxy=proxy) if self.proxy is None and proxy.proxy is not None else self
 
-    def create_poster(self, endpoint: Endpoint) -> Poster:
+    def create_poster(self, endpoint: Endpoint, owners: KeyOwners, table: str, secret: str) -> Poster:
+        """Build the client. `secret`: word for the secret of a request, empty without one. `table`: settings."""
+        proxy = None if self.proxy is None or is_on_this_machine(endpoint) else self.proxy
+        use, user = find_use(endpoint, proxy, table, secret), self.listener_user
+        if proxy is not None and proxy.is_shared:
+            user = proxy.shared_user
         return Poster(
             endpoint,
             self.timeout.total_seconds(),
             self.allow_link_local,
             context_for(endpoint),
             time.time,
-            proxy=self.proxy.proxy if self.proxy else None,
+            proxy=proxy.proxy if proxy else None,
+            admit=owners.admit(use, user) if use.word or user else None,
         )
+
+
+def find_use(endpoint: Endpoint, choice: ProxyChoice | None, table: str, secret: str) -> KeyUse:
+    """Return the secret that the first hop gets, which is the proxy if there is one; `word` is empty without one.
+
+    A proxy gets its own login, and the whole request unless it is encrypted.
+    """
+    if choice is None or choice.proxy is None:
+        return KeyUse("", endpoint.origin, secret, table, LISTENER_USER)
+    word = "login" if choice.proxy.authorization else secret if endpoint.scheme == "http" else ""
+    return KeyUse("", str(choice.proxy), word, "[alerts]" if choice.is_shared else table, LISTENER_USER)
 
 
 class Webhook(HttpReceiver, frozen=True, kw_only=True):
@@ -132,8 +161,10 @@ class Webhook(HttpReceiver, frozen=True, kw_only=True):
         ),
     ]
 
-    def create_channel(self) -> Channel:
-        return WebhookChannel(self.name, self.url, self.secret, self.create_poster(self.url))
+    def create_channel(self, owners: KeyOwners) -> Channel:
+        secret = "URL" if self.url.has_secret else ""
+        poster = self.create_poster(self.url, owners, "[[alerts.webhooks]]", secret)
+        return WebhookChannel(self.name, self.url, self.secret, poster)
 
 
 class Alertmanager(HttpReceiver, frozen=True, kw_only=True):
@@ -160,9 +191,10 @@ class Alertmanager(HttpReceiver, frozen=True, kw_only=True):
             why = f'"{self.user}" has no password; add for example secret = {FROM_FILE}'
             raise InvalidValueError(why, (("user",),))
 
-    def create_channel(self) -> Channel:
+    def create_channel(self, owners: KeyOwners) -> Channel:
         endpoint = alerts_endpoint(self.url)
-        poster = self.create_poster(endpoint)
+        secret = "login" if self.secret else "URL" if endpoint.has_secret else ""
+        poster = self.create_poster(endpoint, owners, "[[alerts.alertmanagers]]", secret)
         login = self.secret.authorization(self.user) if self.secret else None
         return AlertmanagerChannel(self.name, endpoint, poster, self.resend.total_seconds(), authorization=login)
 
@@ -178,8 +210,15 @@ class Apprise(ReceiverSection, frozen=True, kw_only=True):
         ),
     ]
 
-    def create_channel(self) -> Channel:
-        return AppriseChannel(self.name, self.url.target)
+    listener_user: ListenerUser = None
+
+    def create_channel(self, owners: KeyOwners) -> Channel:
+        service = self.url.target
+        host, scheme = service.host or "", "https" if service.secure else "http"
+        origin = Endpoint(scheme, host, service.port or DEFAULT_PORTS[scheme], "/")
+        use = KeyUse("", origin.origin, "URL", "[[alerts.apprise]]", LISTENER_USER)
+        admit = owners.admit(use, self.listener_user) if is_on_this_machine(origin) else None
+        return AppriseChannel(self.name, service, admit)
 
 
 # Kinds of receivers by the name of their tables: [[alerts.webhooks]] is a Webhook.

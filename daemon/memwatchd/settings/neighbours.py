@@ -64,8 +64,8 @@ class NeighbourSection(Section, frozen=True, kw_only=True):
         return self.ca_file, self.cert_file, self.key_file
 
     def __post_init__(self) -> None:
-        if self.user and not (self.token and self.url.scheme != "unix"):
-            raise InvalidValueError("has no effect without a token and a URL of http or https", (("user",),))
+        if self.user and not self.token:
+            raise InvalidValueError("has no effect without a token", (("user",),))
         if any(self.files) and self.url.scheme != "https":
             raise InvalidValueError("certificates need a URL that begins with https", (("url",),))
         if self.key_file and not self.cert_file:

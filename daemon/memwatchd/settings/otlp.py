@@ -8,12 +8,13 @@ from typing import Annotated
 
 from msgspec import field
 
+from memwatch.core.linux.key_owner import KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
 from memwatch.monitor.notify.webhook_payload import Endpoint, Password, parse_password
 from memwatchd.settings.certificates import client_context
 from memwatchd.settings.secrets_source import REFERENCES, SecretContext, look_up
 from memwatchd.settings.section import ContextConverter, checked_endpoint
-from memwatchd.settings.values import parse_file
+from memwatchd.settings.values import parse_account, parse_file
 
 INSTALL = "pip install 'memwatchd[otel]'"
 PATH = "/v1/metrics"
@@ -68,6 +69,9 @@ class Otlp(Section, frozen=True, kw_only=True):
         Accepts("a URL", '"http://127.0.0.1:4318"', shown=False),
     ] = None
     interval: Annotated[Duration, Bounds(seconds(1), seconds(3600))] = seconds(60)
+    user: Annotated[
+        str | None, Converter(parse_account), Accepts("the name or the number of a user", '"otelcol"', shown=False)
+    ] = None
     ca_file: Annotated[
         str | None, Converter(parse_file), Accepts("the path of a file", '"/etc/memwatchd/tls.pem"')
     ] = None
@@ -95,3 +99,11 @@ class Otlp(Section, frozen=True, kw_only=True):
             raise ValueError("no endpoint is set")
         base = f"{self.endpoint.origin}{self.endpoint.path.rstrip('/')}"
         return base if base.endswith(PATH) else base + PATH
+
+    @property
+    def secret(self) -> KeyUse | None:
+        """Return the secret of each request, None without one."""
+        if self.endpoint is None:
+            return None
+        word = "login" if self.headers else "URL" if self.endpoint.has_secret or self.user else ""
+        return KeyUse("", self.endpoint.origin, word, "[otlp]") if word else None

@@ -1,7 +1,8 @@
-"""HTTP connection to a daemon, which is closed if another user than the daemon's listens, before a token is sent.
+"""HTTP connections to a daemon, which are closed if another user than the daemon's listens, before a token is sent.
 
-While the daemon is down, any user of the machine may listen at its port. A command has no first owner to compare
-with, as the daemon has for the servers that it asks: it accepts those who can read the token anyway.
+While the daemon is down, any user of the machine may listen at its port, or at a socket file outside /run. A
+command has no first owner to compare with, as the daemon has for the servers that it asks: it accepts those who can
+read the token anyway.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from memwatch.core.linux.listener_owner import (
 )
 from memwatch.core.linux.tcp_peer import find_peer
 from memwatch.core.runtime.daemon_address import ACCOUNT, SOCKET_FILE, USER, read_authorization
+from memwatch.core.runtime.unix_http import UnixConnection
 
 PASSWD = Path("/etc/passwd")
 ROOT = 0
@@ -69,15 +71,35 @@ class DaemonConnection(HTTPConnection):
     def connect(self) -> None:
         """Connect. Raises ForeignListenerError, and OSError as the connection does."""
         super().connect()
-        if not read_authorization(self._environ):
-            return
-        try:
-            owner = wait_for_owner(self.sock, time.monotonic() + self._seconds, self._find)
-            if why := why_refused(owner, self._environ.get(USER)):
-                raise ForeignListenerError(why.format(port=f"{self.host}:{self.port}"))
-        except BaseException:
-            self.close()
-            raise
+        require_owner(self, f"{self.host}:{self.port}", self._seconds, self._environ, self._find)
+
+
+class DaemonSocketConnection(UnixConnection):
+    """The same over a socket file. Only root can put one at the place of the unit's."""
+
+    def __init__(self, path: str, timeout: float, environ: Mapping[str, str] = os.environ) -> None:
+        super().__init__(path, timeout)
+        self._seconds, self._environ = timeout, environ
+
+    def connect(self) -> None:
+        super().connect()
+        if self._path != SOCKET_FILE:
+            require_owner(self, self._path, self._seconds, self._environ)
+
+
+def require_owner(
+    connection: HTTPConnection, where: str, seconds: float, environ: Mapping[str, str], find: Find = find_peer
+) -> None:
+    """With a token in `environ`, close the connection and raise ForeignListenerError if it is not for that user."""
+    if not read_authorization(environ):
+        return
+    try:
+        owner = wait_for_owner(connection.sock, time.monotonic() + seconds, find)
+        if why := why_refused(owner, environ.get(USER)):
+            raise ForeignListenerError(why.format(port=where))
+    except BaseException:
+        connection.close()
+        raise
 
 
 def why_refused(owner: int, user: str | None, socket_file: str = SOCKET_FILE, accounts: Path = PASSWD) -> str:

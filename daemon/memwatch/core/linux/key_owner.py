@@ -1,4 +1,4 @@
-"""The user to whom memwatchd sends an API key or a token at a loopback URL."""
+"""The user to whom memwatchd sends an API key, a token or a login at an address of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from memwatch.core.linux.listener_owner import (
 )
 from memwatch.core.linux.process_files import Passwd
 from memwatch.core.linux.tcp_peer import find_peer
-from memwatch.core.runtime.http_get import GetError
+from memwatch.core.runtime.http_get import Admit, GetError
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -31,26 +31,38 @@ log: logging.Logger = logging.getLogger(__name__)
 TOKEN = "token"  # noqa: S105  a word
 TOKEN_NOT_SENT = f"its {TOKEN} is not sent"
 
-# Those that are seen first: 32 model servers, 30 neighbours, and as many that were configured before.
+# Those that are seen first: 32 model servers, 30 neighbours, receivers, and as many that were configured before.
 MAX_OWNERS = 128
 
-NOT_USER = 'user {found} listens there, not {user}; start the server, or set user = "{found}" under {table}'
-CHANGED = "user {found} listens there now, before it was {user}; start the server, or set user under {table}"
+NOT_USER = "user {found} listens there, not {user}; start the server, or {remedy}"
+CHANGED = "user {found} listens there now, before it was {user}; start the server, or {remedy}"
 NOT_VISIBLE = "the user who listens there is not visible in this container; run memwatchd outside of it"
-IN_OTHER_NETWORK = "it listens in the network of a container, so that its user is not known; remove user"
+IN_OTHER_NETWORK = "it listens in the network of a container, so that its user is not known; remove {setting}"
 
 
 class KeyUse(Struct, frozen=True):
-    """A secret and its receiver. `title`: the receiver, for the log. `word`: the secret. `table`: its settings."""
+    """A secret and its receiver. `word`: the secret. `table`: its settings, where `setting` names the user.
+
+    `title`: the receiver, for the log; empty for a sender that logs its failures itself. A command has options in
+    place of a table.
+    """
 
     title: str
     url: str
     word: str
     table: str
+    setting: str = "user"
 
     @property
     def not_sent(self) -> str:
         return f"its {self.word} is not sent"
+
+    def advise(self, user: str = "") -> str:
+        """Return how to name the user."""
+        if not self.table:
+            return f"use {self.setting} {user}".rstrip()
+        value = f' = "{user}"' if user else ""
+        return f"set {self.setting}{value} under {self.table}"
 
     @property
     def id(self) -> str:
@@ -116,9 +128,9 @@ class KeyOwner:
         if owner == REMOTE:
             return
         why = self._refuse(owner)
-        if why and why != self._logged:
+        if self._use.title and why and why != self._logged:
             log.warning("%s: %s: %s", self._use.title, self._use.not_sent, why)
-        elif self._logged and not why:
+        elif self._use.title and self._logged and not why:
             log.info("%s: its %s is sent again", self._use.title, self._use.word)
         self._logged = why
         if why:
@@ -128,15 +140,30 @@ class KeyOwner:
         """Return why the secret is not sent, empty if it is."""
         if owner == HIDDEN:
             return NOT_VISIBLE
-        table = self._use.table
         if self._user:
             if owner == ELSEWHERE:
-                return IN_OTHER_NETWORK
+                return IN_OTHER_NETWORK.format(setting=self._use.setting)
             if is_user(owner, self._user, self._passwd):
                 return ""
-            return NOT_USER.format(found=describe_owner(owner, self._passwd), user=self._user, table=table)
+            found = describe_owner(owner, self._passwd)
+            return NOT_USER.format(found=found, user=self._user, remedy=self._use.advise(found))
         first = self._known.first(self._use, owner)
         if owner == first:
             return ""
         found, before = (describe_owner(one, self._passwd) for one in (owner, first))
-        return CHANGED.format(found=found, user=before, table=table)
+        return CHANGED.format(found=found, user=before, remedy=self._use.advise())
+
+
+class KeyOwners(Struct, frozen=True):
+    """The owners of all secrets of one process: the accounts of this machine, and those who were seen first."""
+
+    passwd: Passwd
+    known: KnownOwners
+
+    def owner(self, use: KeyUse, user: str | None) -> KeyOwner:
+        """Return the owner of a secret. `user`: the configured one."""
+        return KeyOwner(use, user or "", self.passwd, self.known)
+
+    def admit(self, use: KeyUse, user: str | None) -> Admit:
+        """Return the check of each connection before this secret is sent on it."""
+        return self.owner(use, user).admit

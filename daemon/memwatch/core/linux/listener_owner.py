@@ -1,8 +1,8 @@
-"""The user who listens at a port of this machine, looked up on a connection before a secret is sent on it.
+"""The user who listens at a port or a socket file of this machine, looked up before a secret is sent there.
 
 A port of this machine belongs to any user who listens on it first. While a server is down, a secret for it would go
 to another user. The other end of a connection is a socket of the process that accepted it, in the table of this
-network namespace.
+network namespace. Of a socket file, the kernel names the user of the process that listened (unix(7), SO_PEERCRED).
 """
 
 from __future__ import annotations
@@ -10,12 +10,21 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 
-from memwatch.core.linux.tcp_peer import Peer, TcpEnd, find_peer, unmap
+from memwatch.core.linux.tcp_peer import (
+    OVERFLOW_UID,
+    UID_MAP,
+    Peer,
+    TcpEnd,
+    find_peer,
+    maps_every_user,
+    unmap,
+)
 from memwatch.core.model import Absent
 from memwatch.core.runtime.deadline_socket import remaining
 
@@ -27,6 +36,8 @@ FIRST_PAUSE_SECONDS = 0.005
 MAX_PAUSE_SECONDS = 0.2
 # State of a connection (include/net/tcp_states.h), the first byte of tcp_info.
 ESTABLISHED = 1
+# struct ucred (unix(7)): pid, uid, gid.
+UCRED = struct.Struct("=iII")
 # Stand for users without an id. Outside this network namespace: only root can redirect a port of this machine to
 # there. Hidden by a user namespace. On another machine.
 ELSEWHERE, HIDDEN, REMOTE = -1, -2, -3
@@ -35,7 +46,10 @@ Find = Callable[[TcpEnd, TcpEnd], Peer]
 
 
 class Connected(Protocol):
-    """A connected TCP socket, or asyncio's view of one."""
+    """A connected socket, or asyncio's view of one."""
+
+    @property
+    def family(self) -> int: ...
 
     def getsockname(self) -> tuple[str, int]: ...
 
@@ -49,6 +63,9 @@ def find_owner(connected: Connected | socket.socket, find: Find = find_peer) -> 
 
     Raises ConnectionResetError for a connection that has ended: it has no row in the table either.
     """
+    if connected.family == socket.AF_UNIX:
+        _, uid, _ = UCRED.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size))
+        return HIDDEN if uid == OVERFLOW_UID and not maps_every_user(UID_MAP) else uid
     ours, theirs = (TcpEnd(*name[:2]) for name in (connected.getsockname(), connected.getpeername()))
     if not is_on_this_machine(ours, theirs):
         return REMOTE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +54,7 @@ def get(
     answer of one byte a second ends as well. Only `resolve` of a name may take longer.
     """
     try:
-        with _connect(host, port, deadline, resolve) as plain:
-            if token and admit is not None:
-                admit(plain, deadline)
+        with _connect(host, port, deadline, resolve, admit if token else None) as plain:
             if tls is None:
                 return _exchange(plain, deadline, host, port, path, max_bytes, token)
             plain.settimeout(remaining(deadline))
@@ -69,18 +68,25 @@ def get(
         raise GetError(str(getattr(error, "strerror", None) or error).lower()) from None
 
 
-def _connect(host: str, port: int, deadline: float, resolve: Resolve) -> socket.socket:
-    """Connect to the first address that accepts a connection."""
+def _connect(host: str, port: int, deadline: float, resolve: Resolve, admit: Admit | None) -> socket.socket:
+    """Connect to the first address that accepts a connection, and whose listener is admitted.
+
+    Another user may listen at ::1 while the server listens at 127.0.0.1, both `localhost`.
+    """
     found = resolve(host, port, type=socket.SOCK_STREAM)[:MAX_ADDRESSES]
-    failure = OSError("the name has no address")
+    failure: Exception = OSError("the name has no address")
     for left, (family, kind, protocol, _, address) in zip(range(len(found), 0, -1), found, strict=True):
         plain = socket.socket(family, kind, protocol)
         try:
-            plain.settimeout(remaining(deadline) / left)
+            seconds = remaining(deadline) / left
+            plain.settimeout(seconds)
             plain.connect(address)
-        except OSError as error:
+            if admit is not None:
+                admit(plain, time.monotonic() + seconds)
+        except (OSError, GetError) as error:
             plain.close()
-            failure = error
+            # A refused listener has a remedy, a refused connection to another address of the name has none.
+            failure = failure if isinstance(failure, GetError) else error
         else:
             return plain
     raise failure

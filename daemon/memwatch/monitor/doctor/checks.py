@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from memwatch.core.config_state import ConfigState
 from memwatch.core.engines.server import NOT_SENT
@@ -42,6 +42,7 @@ _REMEDIES = (
     ("amdsmi", "cannot be imported", "install ROCm's amd-smi-lib of the same release, or pip uninstall amdsmi"),
 )
 CONFIG_REMEDY = "check it with memwatchd --check-config, then systemctl reload or restart memwatchd"
+DELIVERY_REMEDY = "check the receiver, then memwatchd --test-alert"
 # What is not known if a collector is unavailable.
 _MISSING = {"kmsg": "errors of GPU drivers, and processes that the OOM killer ended, are not known"}
 
@@ -135,6 +136,13 @@ def check_config(config: ConfigState) -> Iterator[Check]:
     """Each setting of the daemon that is not in force is a problem."""
     for number, problem in enumerate(config.problems, start=1):
         yield Check(f"config.{number}", Verdict.PROBLEM, problem, CONFIG_REMEDY)
+
+
+def check_deliveries(failures: Iterable[str]) -> Iterator[Check]:
+    """Each receiver whose last attempt failed is a problem."""
+    for number, failure in enumerate(failures):
+        what, _, remedy = failure.partition("; ")
+        yield Check(f"receivers.{number}", Verdict.PROBLEM, what, remedy or DELIVERY_REMEDY)
 
 
 def _engines(snapshot: Snapshot) -> Iterator[Check]:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from memwatch.build_info import __version__
 from memwatch.core.runtime.deadline_socket import DeadlineSocket, remaining
+from memwatch.core.runtime.http_get import Admit, GetError
 from memwatch.monitor.notify.http_proxy import (
     REFUSED_LOGIN,
     Proxy,
@@ -55,6 +56,10 @@ class ForbiddenAddressError(OSError):
     """The receiver's address is not allowed."""
 
 
+class ForeignListenerError(OSError):
+    """Another user than the receiver's listens at an address of this machine."""
+
+
 # Type of socket.getaddrinfo.
 Resolve = Callable[..., Sequence[tuple[Any, ...]]]
 
@@ -83,7 +88,10 @@ class PostResult(Struct, frozen=True):
 
 
 class Poster:
-    """HTTP client for one endpoint. `abort`, called from another thread, ends the current attempt."""
+    """HTTP client for one endpoint. `abort`, called from another thread, ends the current attempt.
+
+    `admit` is called with each connection before anything is sent on it, for requests with a secret.
+    """
 
     def __init__(
         self,
@@ -94,6 +102,7 @@ class Poster:
         wall: WallClock,
         resolve: Resolve = socket.getaddrinfo,
         proxy: Proxy | None = None,
+        admit: Admit | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._proxy = None if is_on_this_machine(endpoint) else proxy
@@ -103,6 +112,7 @@ class Poster:
         self._tls = tls
         self._wall = wall
         self._resolve = resolve
+        self._admit = admit
         self._socket: socket.socket | None = None
         self._sent = False
         self._in_tunnel = False
@@ -141,7 +151,7 @@ class Poster:
             connected = self._connect_to(socket.socket(family, kind, protocol), address, deadline, left)
             if not isinstance(connected, OSError):
                 return connected
-            failure = connected
+            failure = failure if isinstance(failure, ForeignListenerError) else connected
         raise failure
 
     def _connect_to(
@@ -151,14 +161,20 @@ class Poster:
         self._socket = plain
         try:
             self._refuse_forbidden(str(address[0]))
-            plain.settimeout(remaining(deadline) / addresses_left)
+            seconds = remaining(deadline) / addresses_left
+            plain.settimeout(seconds)
             plain.connect(address)
+            if self._admit is not None:
+                self._admit(plain, time.monotonic() + seconds)
             if self._proxy is not None and self._tls is not None:
                 open_tunnel(DeadlineSocket(plain, deadline, MAX_READ_BYTES), self._proxy, self._endpoint)
                 self._in_tunnel = True
             if self._tls is not None:
                 plain.settimeout(remaining(deadline))
                 self._socket = self._tls.wrap_socket(plain, server_hostname=self._endpoint.host)
+        except GetError as error:
+            plain.close()
+            return ForeignListenerError(str(error))
         except (OSError, ValueError) as error:
             plain.close()
             return error if isinstance(error, OSError) else OSError(str(error))
@@ -214,7 +230,7 @@ class Poster:
         return f"the proxy {self._proxy}: {self._words_for(error)}" if is_at_proxy else self._words_for(error)
 
     def _words_for(self, error: Exception) -> str:
-        if isinstance(error, ForbiddenAddressError | ProxyError):
+        if isinstance(error, ForbiddenAddressError | ForeignListenerError | ProxyError):
             return str(error)
         if isinstance(error, TimeoutError):
             return f"no {'response' if self._sent else 'connection'} within {self._timeout:g} s"

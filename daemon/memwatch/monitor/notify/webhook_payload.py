@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from memwatch.core.model import Absent, Pool, Process, Share, Words
+from memwatch.core.redaction import redact_text
 from memwatch.core.snapshot import Level, LevelWord, Reason, Snapshot
 from memwatch.core.wire import Json, known
 from memwatch.monitor.alerts.state import Notification
@@ -48,6 +49,12 @@ class Endpoint:
     def host_header(self) -> str:
         usual = self.port == DEFAULT_PORTS[self.scheme]
         return self._bracketed if usual else f"{self._bracketed}:{self.port}"
+
+    @property
+    def has_secret(self) -> bool:
+        """Return True if path or query contain what would be hidden in a command line."""
+        url = f"{self.origin}{self.path}"
+        return redact_text(url) != url
 
     @property
     def _bracketed(self) -> str:
