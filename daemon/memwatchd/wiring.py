@@ -239,7 +239,6 @@ def build_live_settings(
             process_metrics=named,
             owner_metrics=settings.processes.owners,
             login=web.login,
-            patterns=web.patterns,
         ),
         receivers=settings.alerts.receivers if player is None else (),
         neighbours=settings.neighbours,

@@ -19,7 +19,6 @@ PAGE = "text/html; charset=utf-8"
 ERRORS = [
     ("/histroy", 404, "Page not found", "No such path."),
     ("/no/such/page/", 404, "Page not found", "No such path."),
-    ("/patterns", 404, "Page not found", "set patterns = true under [web]."),
     ("/processes?by=%3Cb%3E", 422, "Invalid request", "by is '&lt;b&gt;': use one of process,"),
     ("/processes?sort=xx", 422, "Invalid request", "sort is 'xx'"),
     ("/processes?by=user&by=unit", 422, "Invalid request", "by is given 2 times: give it once."),

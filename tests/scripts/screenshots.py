@@ -85,9 +85,7 @@ def demo(
     """Run a demo until it has reached a level, or until the maximum wait."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_daemon(
-            Path(folder), "--demo", name, "--speed", str(speed), config=f"[web]\npatterns = true\n{config}"
-        ) as one,
+        running_daemon(Path(folder), "--demo", name, "--speed", str(speed), config=config) as one,
     ):
         until = time.monotonic() + max_wait_seconds
         while level not in worst_levels(one) and time.monotonic() < until:

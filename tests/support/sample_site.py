@@ -14,7 +14,7 @@ import uvicorn
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -22,13 +22,14 @@ from memwatch.core.events import Event
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.notify.status import AlertView
 from memwatch_web.asgi.access import SECURITY_HEADERS
-from memwatch_web.pages import pattern_samples as samples
 from memwatch_web.pages.history_page import build_answer, build_pool_data, parse_pool_query
 from memwatch_web.pages.history_query import HistoryInput
 from memwatch_web.pages.history_view import RejectedQuery, build_view
 from memwatch_web.pages.process_list import parse_view
 from memwatch_web.pages.renderer import Pages
+from support import pattern_samples as samples
 from support.paths import STATIC
+from support.patterns_page import PATTERNS, render_patterns
 from support.sample_past import past_of
 from support.waiting import MAX_WAIT_SECONDS
 
@@ -118,7 +119,8 @@ class Site:
                 Route("/history/picture", self._picture),
                 *routes,
                 Route("/live", self._live),
-                Route("/patterns", lambda _: self._html(self._pages.patterns())),
+                Route("/patterns", lambda _: self._html(render_patterns())),
+                Route("/patterns.css", lambda _: FileResponse(PATTERNS / "patterns.css")),
                 Route("/docs", lambda _: self._html(self._pages.docs())),
                 Route("/openapi.json", lambda _: JSONResponse(OPENAPI, headers=dict(SECURITY_HEADERS))),
                 Mount("/static", StaticFiles(directory=STATIC)),

@@ -132,7 +132,6 @@ PAGES = (
     Route("GET",    "/last-words",                  handlers.last_words,          "text/html"),
     Route("GET",    "/runbooks",                    handlers.runbooks,            "text/html"),
     Route("GET",    "/docs",                        handlers.docs,                "text/html"),
-    Route("GET",    "/patterns",                    handlers.patterns,            "text/html"),
     Route("GET",    "/live",                        handlers.live,                "text/event-stream"),
 )
 # fmt: on

@@ -1,4 +1,4 @@
-"""Keys of earlier versions. Their successor is used in place of each, with a warning that names it."""
+"""Keys of earlier versions: their successor is used, or they are ignored. A warning names each."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from memwatchd.settings.environment import PREFIX
 from memwatchd.settings.toml import TomlFile, find_line
 
 # Names until 25 November 2026. The files shipped before had a table for each collector.
-RENAMED: Mapping[tuple[str, ...], tuple[str, ...]] = {
+RENAMED: Mapping[tuple[str, ...], tuple[str, ...] | None] = {
     ("collectors", "memory"): ("collectors", "meminfo"),
     ("collectors", "squeezed"): ("collectors", "cgroup_pressure"),
+    ("web", "patterns"): None,  # a page for developers, until 28 November 2026
 }
 
 
@@ -25,9 +26,11 @@ def use_successors(file: Path, toml: TomlFile) -> tuple[TomlFile, list[str]]:
         found = take(toml.values, old)
         if found is None:
             continue
-        add(toml.values, new, found)
         line = find_line(toml.lines, old)
         warnings.append(f"{file}{f' line {line}' if line else ''}: {describe(old, new)}")
+        if new is None:
+            continue
+        add(toml.values, new, found)
         for path, number in toml.lines.items():
             if path[: len(old)] == old:
                 lines.setdefault((*new, *path[len(old) :]), number)
@@ -39,7 +42,12 @@ def use_successors_of_variables(environ: Mapping[str, str]) -> tuple[dict[str, s
     found = dict(environ)
     warnings = []
     for old, new in RENAMED.items():
-        before, now = (f"{PREFIX}{'_'.join(path).upper()}_" for path in (old, new))
+        variable = f"{PREFIX}{'_'.join(old).upper()}"
+        if new is None:
+            if found.pop(variable, None) is not None:
+                warnings.append(f"{variable} is gone; remove it")
+            continue
+        before, now = f"{variable}_", f"{PREFIX}{'_'.join(new).upper()}_"
         for name in sorted(name for name in environ if name.startswith(before)):
             successor = now + name.removeprefix(before)
             found.setdefault(successor, found.pop(name))
@@ -47,7 +55,9 @@ def use_successors_of_variables(environ: Mapping[str, str]) -> tuple[dict[str, s
     return found, warnings
 
 
-def describe(old: tuple[str, ...], new: tuple[str, ...]) -> str:
+def describe(old: tuple[str, ...], new: tuple[str, ...] | None) -> str:
+    if new is None:
+        return f"{'.'.join(old)} is gone; remove it"
     return f"{'.'.join(old)} is now {'.'.join(new)}; rename it"
 
 

@@ -123,7 +123,6 @@ class Web(Section, frozen=True, kw_only=True):
     ] = None
     max_streams: Annotated[int, Bounds(1, 10_000), ON_RELOAD] = 64
     insecure: Annotated[bool, ON_READING] = False
-    patterns: Annotated[bool, ON_RELOAD] = False
     auth: Annotated[Auth, ON_RELOAD] = Auth()
     tls: Tls = Tls()
 

@@ -48,7 +48,6 @@ OTHER_PAGES = {
     "/runbooks": "what to check and do for each alert; `runbook_url` in notifications leads there",
     "/docs": "this API, to try out",
     "/openapi.json": "the description of this API (OpenAPI 3.1)",
-    "/patterns": "each component of the pages in each state, if `patterns = true` under `[web]`",
 }
 # The first subject whose list has a beginning of the path.
 SUBJECTS: dict[str, tuple[str, ...]] = {

@@ -16,7 +16,7 @@ from memwatch.core.model import Absent, Content, Vitals
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render import words as wording
 from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch_web.pages.pattern_samples import leased
+from support.pattern_samples import leased
 from support.sample_parts import GIB
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, mig_server, simulated, unknown_figures
 

@@ -30,6 +30,7 @@ def test_file_with_every_earlier_key_starts_without_one_of_before(file: Path) ->
     assert [one.partition(": ")[2] for one in settings.warnings] == [
         "collectors.memory is now collectors.meminfo; rename it",
         "collectors.squeezed is now collectors.cgroup_pressure; rename it",
+        "web.patterns is gone; remove it",
     ]
     assert all(one.startswith(f"{file} line ") for one in settings.warnings)
 

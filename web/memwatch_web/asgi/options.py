@@ -13,7 +13,6 @@ class WebOptions(Struct, frozen=True):
     `hosts`: additional host names of this machine, and domains such as ".example.com". `certificate_names`: names
     in the TLS certificate, with wildcards. `process_metrics`: number of processes in /metrics.
     `owner_metrics`: number of owners of each kind there.
-    `patterns`: serve /patterns.
     """
 
     hosts: tuple[str, ...] = ()
@@ -21,4 +20,3 @@ class WebOptions(Struct, frozen=True):
     process_metrics: int = 0
     owner_metrics: int = 0
     login: Login = Login()
-    patterns: bool = False

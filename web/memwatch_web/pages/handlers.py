@@ -79,12 +79,6 @@ async def last_words(services: PageServices) -> Response:
     return HTMLResponse(services.pages.last_words(monitor.unclean_shutdown, monitor.simulated))
 
 
-async def patterns(services: PageServices) -> Response:
-    if not services.options().patterns:
-        raise ProblemError(404, "/patterns is disabled: set patterns = true under [web].")
-    return HTMLResponse(services.pages.patterns())
-
-
 def answer(
     services: PageServices,
     request: Request,

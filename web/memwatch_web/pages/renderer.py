@@ -10,7 +10,6 @@ from msgspec import Struct
 from memwatch.core.config_state import ConfigState
 from memwatch.core.events import Event
 from memwatch.core.listing import left_out_texts
-from memwatch.core.model import Absent
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.snapshot import Pressure, Snapshot
@@ -25,7 +24,7 @@ from memwatch.monitor.notify.status import AlertView
 from memwatch.monitor.render.engine_view import engine_of
 from memwatch.monitor.render.json import to_bytes
 from memwatch.monitor.render.memory_map import build_limit_maps, build_maps
-from memwatch.monitor.render.silence_words import SilenceNotice, build_notices, notices_of, target_labels
+from memwatch.monitor.render.silence_words import SilenceNotice, notices_of, target_labels
 from memwatch.monitor.render.status_line import GROWTH_SECONDS, StatusLine, build_headline, build_status_line
 from memwatch.monitor.render.summary import build_latest, find_cuda_free, find_worst
 from memwatch_web.pages.cpu_share import CpuShare
@@ -227,41 +226,6 @@ class Pages:
         """Render an error page. `up`: relative path to the pages, such as "../"."""
         context = {"page": "refused", "heading": heading, "sentence": sentence, "up": up, "simulated": simulated}
         return self._render("refused.html", context)
-
-    def patterns(self) -> bytes:
-        """Render every component in every state, with sample data, for developers of the pages."""
-        from memwatch_web.pages import pattern_samples as exhibits
-
-        rules = PressureRules()
-        pools = [
-            {
-                "state": one.state,
-                "snapshot": one.snapshot,
-                "worst": find_worst(one.snapshot),
-                "latest": build_latest(one.snapshot, rules),
-                "pressure": {verdict.target: verdict for verdict in one.snapshot.pressure},
-                "maps": build_maps(one.snapshot, {}),
-                "limit_maps": build_limit_maps(one.snapshot, {}),
-                "status": build_status_line(one.snapshot),
-            }
-            for one in exhibits.pools()
-        ]
-        context = {
-            "page": "patterns",
-            "simulated": True,
-            "pools": pools,
-            "full": pools[0]["snapshot"],
-            "bare": exhibits.bare(exhibits.nested()),
-            "samples": exhibits,
-            "build_entries": build_entries,
-            "listings": [
-                build_listing(exhibits.nested(), GrowthTracker(), ListView(by)) for by in ("process", "unit")
-            ],
-            "absences": tuple(Absent),
-            "silence_spans": SILENCE_SPANS,
-            "silence_notices": build_notices(exhibits.SILENCES, {}),
-        }
-        return self._render("patterns.html", context)
 
     def _context(self, name: str, snapshot: Snapshot, view: ListView | None = None) -> dict[str, Any]:
         view = view or ListView()

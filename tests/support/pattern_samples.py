@@ -1,4 +1,4 @@
-"""Sample machines for /patterns: every page component in every state."""
+"""Sample machines for the page with every component in every state."""
 
 from __future__ import annotations
 

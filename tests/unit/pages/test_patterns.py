@@ -1,4 +1,4 @@
-"""The /patterns page: every component in every state."""
+"""Every component of the pages in every state."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import pytest
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import CollectorState
 from memwatch.monitor.render.words import ABSENT_WORDS
-from memwatch_web.pages.renderer import Pages
 from memwatchd.settings.load import load
-from support.daemon_process import running_daemon
 from support.html_reader import Reader
+from support.patterns_page import render_patterns
 
 
 @pytest.fixture(scope="module")
 def page() -> Reader:
-    return Reader(Pages().patterns())
+    return Reader(render_patterns())
 
 
 def classes(page: Reader) -> set[str]:
@@ -89,9 +88,10 @@ def test_other_states_are_shown(page: Reader, words: str) -> None:
     assert words in page.text
 
 
+@pytest.mark.process  # Apprise, once loaded, asks for the addresses of this machine
 def test_example_of_receivers_is_accepted_by_the_settings(tmp_path: Path) -> None:
     """With a secret in the named file, the example on the page of alerts needs no further key."""
-    found = re.search(r'<pre class="example"><code>(.*?)</code></pre>', Pages().patterns().decode(), re.DOTALL)
+    found = re.search(r'<pre class="example"><code>(.*?)</code></pre>', render_patterns().decode(), re.DOTALL)
     assert found
     secret, config = tmp_path / "webhook-secret", tmp_path / "memwatchd.toml"
     secret.write_text("whsec_" + "QUFB" * 8)
@@ -101,18 +101,3 @@ def test_example_of_receivers_is_accepted_by_the_settings(tmp_path: Path) -> Non
     alerts = load({"config": str(config)}, {}).alerts
 
     assert [one.name for one in alerts.receivers] == ["operators", "chat"]
-
-
-def test_page_is_served_only_if_enabled(tmp_path: Path) -> None:
-    """404 with the setting to change. A reload of the configuration enables it."""
-    with running_daemon(tmp_path) as daemon:
-        rejected = daemon.get("/patterns")
-        (tmp_path / "memwatchd.toml").write_text("[web]\npatterns = true\n")
-        daemon.process.send_signal(1)
-        daemon.wait_for_log("web.patterns: false → true")
-        served = daemon.get("/patterns")
-
-    assert rejected.status == 404
-    assert "patterns = true under [web]" in rejected.json["detail"]
-    assert served.status == 200
-    assert "Patterns" in served.text

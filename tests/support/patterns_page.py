@@ -1,0 +1,62 @@
+"""Page with every component in every state, with sample data. It uses the templates and styles of the product."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader
+
+from memwatch.core.model import Absent
+from memwatch.core.processes.growth import GrowthTracker
+from memwatch.monitor.pressure.rules import PressureRules
+from memwatch.monitor.render.memory_map import build_limit_maps, build_maps
+from memwatch.monitor.render.silence_words import build_notices
+from memwatch.monitor.render.status_line import build_status_line
+from memwatch.monitor.render.summary import build_latest, find_worst
+from memwatch_web.pages.devices import build_entries
+from memwatch_web.pages.process_list import ListView, build_listing
+from memwatch_web.pages.renderer import SILENCE_SPANS
+from memwatch_web.pages.template_environment import TEMPLATES, create_environment
+from support import pattern_samples as exhibits
+
+PATTERNS = Path(__file__).parent / "patterns"
+
+
+@cache
+def _environment() -> Environment:
+    loaders = [FileSystemLoader(PATTERNS), FileSystemLoader(TEMPLATES)]
+    environment = create_environment().overlay(loader=ChoiceLoader(loaders), bytecode_cache=None)
+    environment.globals.update(firing=lambda: 0, has_neighbours=lambda: False)
+    return environment
+
+
+def render_patterns() -> bytes:
+    rules = PressureRules()
+    pools = [
+        {
+            "state": one.state,
+            "snapshot": one.snapshot,
+            "worst": find_worst(one.snapshot),
+            "latest": build_latest(one.snapshot, rules),
+            "pressure": {verdict.target: verdict for verdict in one.snapshot.pressure},
+            "maps": build_maps(one.snapshot, {}),
+            "limit_maps": build_limit_maps(one.snapshot, {}),
+            "status": build_status_line(one.snapshot),
+        }
+        for one in exhibits.pools()
+    ]
+    context = {
+        "page": "patterns",
+        "simulated": True,
+        "pools": pools,
+        "full": pools[0]["snapshot"],
+        "bare": exhibits.bare(exhibits.nested()),
+        "samples": exhibits,
+        "build_entries": build_entries,
+        "listings": [build_listing(exhibits.nested(), GrowthTracker(), ListView(by)) for by in ("process", "unit")],
+        "absences": tuple(Absent),
+        "silence_spans": SILENCE_SPANS,
+        "silence_notices": build_notices(exhibits.SILENCES, {}),
+    }
+    return _environment().get_template("patterns.html").render(context).encode()
