@@ -18,7 +18,6 @@ from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.http_server import server
-from memwatchd.http_server.self_check import LimitsError
 from memwatchd.http_server.sockets import ListenError, open_sockets
 from memwatchd.key_owners import read_owners
 from memwatchd.settings.schema import Settings
@@ -47,7 +46,7 @@ def serve(settings: Settings, load: Callable[[bool], Settings], log_lines_droppe
     daemon.first_tick()
     try:
         ended_by_request = asyncio.run(server.serve(daemon, sockets))
-    except LimitsError as error:
+    except server.LimitsError as error:
         print(f"memwatchd: {error}", file=sys.stderr)
         return EXIT_CONFIGURATION
     finally:
