@@ -98,7 +98,7 @@ def test_jax_has_nothing_to_call_and_says_so() -> None:
 
 PROGRAM = """
 import ctypes, json, sys, types
-from memwatch.library.driver_pools import find_driver_pools
+from memwatch.library.memory_release import find_driver_pools
 import memwatch
 from support.custom_pool import OwnPool
 cuda, hip = map(ctypes.CDLL, PATHS)

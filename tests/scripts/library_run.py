@@ -15,7 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import memwatch
-from memwatch.library import block_mover
+from memwatch.library import block_swap
 
 WIDTH, BLOCKS = 64, 6
 
@@ -38,7 +38,7 @@ class Block(torch.nn.Module):
         return given + self.narrow(hidden) + hidden @ self.down @ self.up
 
 
-class PoisonedSlot(block_mover.Slot):
+class PoisonedSlot(block_swap.Slot):
     """Slot whose tensor is NaN while it is not loaded."""
 
     def __init__(self, tensor: torch.Tensor, pin: bool) -> None:
@@ -182,7 +182,7 @@ def main() -> None:
     given = torch.randn(8, WIDTH)
     check_cost(given)
     check_restored(given)
-    block_mover.Slot = PoisonedSlot  # type: ignore[misc]
+    block_swap.Slot = PoisonedSlot  # type: ignore[misc]
     check_inference(given)
     check_training(given)
     check_fallback()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.library.usable_cpus import count_usable_cpus, is_this_machine, parse_cpu_max, read_boot_id
+from memwatch.library.machine_record import count_usable_cpus, is_this_machine, parse_cpu_max, read_boot_id
 
 AFFINITY = len(os.sched_getaffinity(0))
 

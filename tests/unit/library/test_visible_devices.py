@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memwatch.library.device_names import DeviceError, DeviceName, parse_name
-from memwatch.library.visible_devices import (
+from memwatch.library.visible_gpus import (
     select_container,
     select_cuda,
     select_hip,
