@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.core.collectors.processes import CONFIRM_SECONDS, Collector
+from memwatch.core.collectors.processes import CONFIRM_SECONDS, Collector, has_lost_parent
 from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroups import OwnerNames
-from memwatch.core.linux.parentage import has_lost_parent
 from memwatch.core.linux.process_files import ProcessOwners, Stat
 from support.process_folders import add_process, folder_of, stat_line
 

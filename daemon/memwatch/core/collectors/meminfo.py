@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from memwatch.core.collectors.base import BaseCollector, Host
 from memwatch.core.findings import Findings
-from memwatch.core.linux.files import KeptFile, ParseError, Roots, kept_file, read_once
-from memwatch.core.linux.huge_pages import read_unused_huge_pages
+from memwatch.core.linux.files import KeptFile, ParseError, Roots, kept_file, names_in, read_once
 from memwatch.core.linux.lxcfs import LXCFS, is_container_limited
 from memwatch.core.linux.meminfo import (
     BALLOON,
@@ -25,6 +25,30 @@ from memwatch.core.linux.meminfo import (
 from memwatch.core.linux.meminfo_checks import FILE_PAGES, Checked, check
 from memwatch.core.model import Absent, Bytes, Content, Pool, PoolKind, Quality
 from memwatch.core.snapshot import Swap, ZfsCache
+
+# Huge pages of every size, from /sys/kernel/mm/hugepages: /proc/meminfo counts pages of the default size only.
+
+_FOLDER = re.compile(r"hugepages-(\d{1,12})kB")
+
+
+def read_unused_huge_pages(sysfs: Path) -> Bytes:
+    """Return the bytes of huge pages that are neither used nor promised to a process, over all sizes."""
+    folder = sysfs / "kernel/mm/hugepages"
+    try:
+        found = [match for match in map(_FOLDER.fullmatch, names_in(folder)) if match]
+        counts = [(int(match[1]), *_read_counts(folder / match[0])) for match in found]
+    except (OSError, ValueError):
+        return Absent.NOT_AVAILABLE
+    if not counts:
+        return Absent.NOT_AVAILABLE
+    return sum([kib * max(0, free - reserved) for kib, free, reserved in counts]) << 10
+
+
+def _read_counts(folder: Path) -> tuple[int, int]:
+    """Return the free pages of one size, and those of them that mappings have reserved. Raises ValueError."""
+    free, reserved = (int(read_once(folder / f"{name}_hugepages") or b"") for name in ("free", "resv"))
+    return free, reserved
+
 
 # Number of ticks between two checks for a ZFS module that was loaded after the daemon started.
 ARC_RETRY_TICKS = 60

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from operator import attrgetter
+
+from msgspec import Struct
 
 from memwatch.core.collectors.base import BaseCollector, Host, ScanOptions
 from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroup_mounts import CgroupUsage
 from memwatch.core.linux.cgroups import in_container, sees_all_processes
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, read_once
-from memwatch.core.linux.missing_pids import MissingPids
-from memwatch.core.linux.parentage import has_lost_parent
 from memwatch.core.linux.pid_lists import PidLists, holds_gpu
 from memwatch.core.linux.process_files import (
     STAT_BYTES,
     Passwd,
+    ProcessOwners,
     Stat,
     open_folder,
     parse_boot_time,
@@ -30,8 +32,89 @@ from memwatch.core.linux.process_owners import SHOWN_TURNS, OwnerReader, sum_own
 from memwatch.core.linux.process_table import ProcessEntry, ProcessTable
 from memwatch.core.linux.process_visibility import describe_hidden
 from memwatch.core.model import Absent, Process, Words
+from memwatch.core.owners import plain_name
 from memwatch.core.printable import decode
 from memwatch.core.snapshot import ProcessScan
+
+# Detection of processes whose parent has ended. Not a collector.
+
+# The kernel gives a child whose parent ended to the nearest subreaper among its ancestors, else to process 1. A
+# subreaper that is not process 1 is the manager of a user's services, named `systemd` as well.
+INIT = 1
+MANAGERS = frozenset({b"systemd", b"init", b"upstart"})
+# Worker processes of inference engines name themselves so (setproctitle). They never run on their own.
+WORKERS = re.compile(rb"VLLM::|sglang::|ray::")
+# Services that start programs for others, which stay in their cgroup.
+LAUNCHERS = re.compile(r"(sshd?|crond?|atd|user)(@[^/]*)?\.service")
+
+NameOf = Callable[[int], bytes | None]
+
+
+def has_lost_parent(stat: Stat, home: ProcessOwners, in_namespace: bool, name_of: NameOf) -> bool:
+    """Check if a process was left behind by its parent. `name_of` reads the name of a process.
+
+    A service and a container are supervised, so that no process in one counts. Neither does a leader of its process
+    group, unless it is known as a worker: it was started to run alone, by nohup or setsid. Most that count lie in
+    the scope of a login session, which systemd keeps until its last process ends, so the unit says nothing.
+    `in_namespace`: process 1 is not the machine's, but that of a container, and may be anyone's parent.
+    """
+    works = WORKERS.match(stat.name) is not None
+    if in_namespace or stat.pid == INIT or (stat.group == stat.pid and not works):
+        return False
+    if not _is_unsupervised(home, works):
+        return False
+    return stat.parent == INIT or (name_of(stat.parent) in MANAGERS and stat.parent > INIT)
+
+
+def _is_unsupervised(home: ProcessOwners, works: bool) -> bool:
+    if home.names is None or home.names.container or home.names.pod or home.names.job:
+        return False
+    unit = home.names.unit and plain_name(home.names.unit)
+    if unit is None or unit.endswith(".slice"):
+        return works
+    return unit.endswith(".scope") or LAUNCHERS.fullmatch(unit) is not None
+
+
+# PIDs of GPU users that /proc does not have. Not a collector.
+
+# Scans in a row without the PID. One is not enough: the process may have ended since the driver listed it.
+MIN_SCANS = 2
+
+
+class Absence(Struct, frozen=True):
+    """A missing PID: number of scans without it, and the newest start of any process at the last of them."""
+
+    scans: int
+    newest_start: int
+
+
+class MissingPids:
+    """PIDs that a driver lists and /proc does not have, in two scans in a row.
+
+    A missing PID stays missing until the driver drops it, even if a process that started later gets the same PID.
+    """
+
+    def __init__(self) -> None:
+        self._absences: dict[int, Absence] = {}
+
+    @property
+    def are_unconfirmed(self) -> bool:
+        """Check if a scan soon is needed to confirm a missing PID."""
+        return any(one.scans < MIN_SCANS for one in self._absences.values())
+
+    def update(self, missing: Collection[int], starts: Mapping[int, int], newest_start: int) -> frozenset[int]:
+        """Return the missing PIDs. `missing`: in this scan; `starts`: start of the processes with a listed PID."""
+        reused = {
+            pid: one
+            for pid, one in self._absences.items()
+            if one.scans >= MIN_SCANS and starts.get(pid, 0) > one.newest_start
+        }
+        before = self._absences
+        self._absences = reused | {
+            pid: Absence(before[pid].scans + 1 if pid in before else 1, newest_start) for pid in missing
+        }
+        return frozenset(pid for pid, one in self._absences.items() if one.scans >= MIN_SCANS)
+
 
 # Command lines can be very long, and later arguments may be private.
 COMMAND_CHARACTERS = 256
