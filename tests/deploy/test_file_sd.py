@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.cli.address import parse_url
-from memwatch.cli.scrape_targets import build_targets
+from memwatch.cli.machines import build_targets
 from support.client_process import memwatch
 from support.daemon_process import running_daemon
 from support.neighbours import folder, neighbours, wait_for_state

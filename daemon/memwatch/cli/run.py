@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -26,7 +28,6 @@ from memwatch.cli.context import (
 from memwatch.cli.errors import CommandError
 from memwatch.cli.http import ask
 from memwatch.cli.peak_cgroup import PeakCgroup, peak_cgroup
-from memwatch.cli.poller import SnapshotPoller
 from memwatch.cli.process_tree import MAX_PROCESSES, Peaks, read_children_peak, read_tree
 from memwatch.cli.tables import columns
 from memwatch.cli.times import clock
@@ -35,6 +36,46 @@ from memwatch.core.runtime.own_files import open_own
 from memwatch.library.host import host
 from memwatch.library.process_peak import KEEP_PEAK
 from memwatch.monitor.render import words as wording
+
+# Poll a daemon in a separate thread while a program runs, without blocking the caller.
+
+POLL_SECONDS = 1.0
+# An idle daemon builds its API at the first request, which takes seconds on a slow board.
+ANSWER_SECONDS = 20.0
+
+
+class SnapshotPoller:
+    """Poller of one snapshot per second. Stops after the first failed request."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._snapshots: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._is_over = threading.Event()
+
+    @property
+    def is_answered(self) -> bool:
+        """True if no request has failed yet and `end` was not called."""
+        return not self._is_over.is_set()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="memwatch-poller", daemon=True).start()
+
+    def snapshots(self) -> Iterator[dict[str, Any]]:
+        """Yield the snapshots received since the last call."""
+        while not self._snapshots.empty():
+            yield self._snapshots.get()
+
+    def end(self) -> None:
+        self._is_over.set()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            try:
+                self._snapshots.put(ask(self.address, "/api/v1/snapshot", seconds=ANSWER_SECONDS).json)
+            except CommandError:
+                self._is_over.set()
+            self._is_over.wait(POLL_SECONDS)
+
 
 Json = dict[str, Any]
 SAMPLE_SECONDS = 0.1

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+from msgspec.structs import replace
+
+from memwatch.cli.figures import certain_headroom, decode_vitals, figure
 from memwatch.cli.terminal.events import events_page
 from memwatch.cli.terminal.frame import (
     MIN_HEIGHT,
@@ -11,12 +18,102 @@ from memwatch.cli.terminal.frame import (
     View,
     finish,
     header_of,
+    notice_lines,
 )
-from memwatch.cli.terminal.gpu_page import gpu_page
+from memwatch.cli.terminal.gpus import gpu_line, mig_line, mig_of, name_width_of
 from memwatch.cli.terminal.history import history_page
+from memwatch.cli.terminal.holders import held_in
 from memwatch.cli.terminal.overview import overview
 from memwatch.cli.terminal.process_page import process_page
-from memwatch.cli.terminal.style import Span, clip_line, pad, wrapped
+from memwatch.cli.terminal.sizes import short
+from memwatch.cli.terminal.style import Line, Span, clip_line, line_cells, pad, wrapped
+from memwatch.core.model import NAMELESS
+from memwatch.monitor.render import words as wording
+
+# Page 2: each GPU with its MIG instances, what it can allocate, its sensors and its largest processes.
+
+Json = dict[str, Any]
+# A column that is narrower has no room for bars.
+MIN_COLUMN = 90
+Block = list[Line]
+
+
+def gpu_page(view: View) -> Frame:
+    body = Body([header_of(view), *notice_lines(view), ()], [])
+    devices = view.moment.snapshot["devices"]
+    room = view.height - 1 - len(body.lines)
+    lines = fit_blocks(devices, view, room)
+    if not devices:
+        words = view.moment.snapshot["machine"]["explanation"] or "No GPU found."
+        lines = [(Span(f" {words}", "muted"),)]
+    offset = max(0, min(view.state.offset, len(lines) - room))
+    body.rows, body.total = room, len(lines)
+    body.lines += lines[offset : offset + room]
+    return finish(view, body)
+
+
+def fit_blocks(devices: Sequence[Json], view: View, room: int) -> list[Line]:
+    """Return all GPUs on one screen: below each other, else side by side, at last without details.
+
+    A terminal that is too small for that scrolls over all of it.
+    """
+    count = max(1, view.width // MIN_COLUMN)
+    for columns, has_details in ((1, True), (count, True), (count, False)):
+        lines = _arranged(devices, view, columns, has_details)
+        if len(lines) <= room:
+            return lines
+    return _arranged(devices, view, 1, has_details=True)
+
+
+def _arranged(devices: Sequence[Json], view: View, columns: int, has_details: bool) -> list[Line]:
+    width = view.width // columns
+    blocks = [_block(device, replace(view, width=width), has_details) for device in devices]
+    lines: list[Line] = []
+    for first in range(0, len(blocks), columns):
+        rows = zip_longest(*blocks[first : first + columns], fillvalue=())
+        lines += [_side_by_side(row, width) for row in rows]
+        lines.append(())
+    return lines[:-1]
+
+
+def _side_by_side(row: Sequence[Line], width: int) -> Line:
+    cut = [clip_line(line, width) for line in row]
+    spaces = [Span(" " * (width - line_cells(line))) for line in cut]
+    return tuple(span for line, space in zip(cut, spaces, strict=True) for span in (*line, space))
+
+
+def _block(device: Json, view: View, has_details: bool) -> Block:
+    width = name_width_of(view.moment.snapshot["devices"], view)
+    lines = [gpu_line(device, view, width)]
+    lines += [mig_line(share, view, width) for share in mig_of(device, view)]
+    if has_details:
+        lines += [(Span(f"       {text}", "muted"),) for text in _details(device, view)]
+    return lines
+
+
+def _details(device: Json, view: View) -> list[str]:
+    can = wording.can_allocate(certain_headroom(device), figure(device, "headroom_bytes"))
+    first = [wording.architecture(str(device["architecture"])), can]
+    second = [wording.vitals(decode_vitals(device))]
+    if device.get("busy_ratio") is not None:
+        second.insert(0, f"utilization {wording.ratio(float(str(device['busy_ratio'])))}")
+    if device["state"] != "ok":
+        second.append(str(device["state"]).replace("_", " "))
+    found = [", ".join(first), ", ".join(filter(None, second)), _holders(device, view)]
+    notes = device.get("notes") or ()
+    return [text for text in (*found, *map(str, notes if isinstance(notes, list) else ())) if text]
+
+
+def _holders(device: Json, view: View) -> str:
+    """Name the processes that hold most of a GPU, with their memory on this one."""
+    snapshot = view.moment.snapshot
+    places = {device["id"], *(one["id"] for one in snapshot["shares"] if one["device"] == device["id"])}
+    held = [(held_in(one, places), one) for one in snapshot["processes"]]
+    largest = sorted(((size, one) for size, one in held if size), key=lambda pair: (-pair[0], pair[1]["pid"]))
+    shown = [f"{one['name'] or NAMELESS} {one['pid']} {short(size)}" for size, one in largest[:4]]
+    more = f", {len(largest) - 4} more" if len(largest) > 4 else ""
+    return f"held by {', '.join(shown)}{more}" if shown else ""
+
 
 HELP = (
     ("1 2 3 4, Tab", "overview, GPUs, history, events"),
