@@ -55,7 +55,7 @@ from memwatchd.state_dir import StateDir
 if TYPE_CHECKING:
     import ssl
 
-    from memwatch.monitor.notify.outbox.open import OpenResult
+    from memwatch.monitor.notify.outbox.sqlite_store import OpenResult
     from memwatchd.neighbours.mdns import Discovery
     from memwatchd.otlp.pusher import Pusher
 
@@ -285,7 +285,7 @@ def open_state_outbox(state: StateDir) -> OpenResult | None:
     """Open the outbox in the state folder, None without one. SQLite is imported only if it is needed."""
     if state.folder is None:
         return None
-    from memwatch.monitor.notify.outbox.open import open_outbox
+    from memwatch.monitor.notify.outbox.sqlite_store import open_outbox
 
     return open_outbox(state.folder, time.time())
 

@@ -26,7 +26,7 @@ LONG_DELAYS = (0.0, 60.0, 60.0, 60.0)
 FULL_DISK = """
 import resource, signal, sys, time
 from pathlib import Path
-from memwatch.monitor.notify.outbox.open import open_outbox
+from memwatch.monitor.notify.outbox.sqlite_store import open_outbox
 from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox
 from memwatch.monitor.notify.outbox.queue import Kind
 from memwatch.monitor.notify.outbox.rows import Batch

@@ -32,7 +32,6 @@ from memwatch.monitor.incidents.readings import (
     read_holders,
 )
 from memwatch.monitor.incidents.records import Incident, Suspect
-from memwatch.monitor.incidents.ring import FrameRing
 from memwatch.monitor.incidents.triggers import (
     RAM,
     Observation,
@@ -45,6 +44,39 @@ from memwatch.monitor.incidents.triggers import (
     is_critical,
     is_routine,
 )
+
+# The frames of the last two minutes: all of the last half minute, before that one a second.
+
+# Half a minute at ten ticks a second, and two minutes at one.
+MAX_FINE, MAX_COARSE = 300, 130
+STEP_SECONDS = 0.95
+
+
+class FrameRing:
+    """Ring of frames. A frame shares its parts with the snapshot: both rings together take some 0.3 MB."""
+
+    def __init__(self) -> None:
+        self._fine: deque[Frame] = deque(maxlen=MAX_FINE)
+        self._coarse: deque[Frame] = deque(maxlen=MAX_COARSE)
+
+    def add(self, frame: Frame) -> None:
+        self._fine.append(frame)
+        if not self._coarse or frame.boottime - self._coarse[-1].boottime >= STEP_SECONDS:
+            self._coarse.append(frame)
+
+    @property
+    def newest(self) -> Frame | None:
+        return self._fine[-1] if self._fine else None
+
+    def frames(self) -> list[Frame]:
+        """Return all frames, oldest first."""
+        first = self._fine[0].boottime if self._fine else 0.0
+        return [*(one for one in self._coarse if one.boottime < first), *self._fine]
+
+    def clear(self) -> None:
+        self._fine.clear()
+        self._coarse.clear()
+
 
 # An incident is over after this time without a trigger, and at the latest after half an hour.
 QUIET_SECONDS, MAX_SECONDS = 60.0, 1800.0
