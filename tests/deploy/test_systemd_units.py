@@ -11,9 +11,9 @@ import pytest
 
 from memwatchd.settings.values import TcpAddress, parse_address
 from memwatchd.settings.web import Web
-from memwatchd.systemd.activation import MAX_DESCRIPTORS
 from memwatchd.systemd.prekill_hook import SOCKET_NAME
 from memwatchd.systemd.pressure_sockets import MAX_CLIENTS
+from memwatchd.systemd.serve import MAX_DESCRIPTORS
 from support.paths import SYSTEMD
 
 NEEDED_PROGRAMS = ("systemd-analyze",)

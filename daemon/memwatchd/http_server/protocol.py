@@ -15,8 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from memwatch_web.asgi.caller import PEER
 from memwatch_web.asgi.sse import CLIENT
-from memwatchd.http_server.clients import name_client
-from memwatchd.http_server.connections import Connections, Group
+from memwatchd.http_server.connections import Connections, Group, name_client
 from memwatchd.http_server.rejections import Limits, Rejection, on_wire, refusal_of_body, refusal_of_head
 from memwatchd.unix_socket import Peer, read_peer
 

@@ -5,18 +5,177 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
+import select
 import socket
 import threading
-from collections import deque
-from contextlib import ExitStack, closing
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, suppress
 from importlib import import_module
 from typing import Any
 
 from msgspec import Struct
 
-from memwatch.monitor.neighbours.found import FoundMachines
-from memwatchd.neighbours.mdns_packet import PTR
-from memwatchd.neighbours.mdns_search import NAME_LENGTH, SERVICE, Search
+from memwatch.core.printable import printable
+from memwatch.monitor.neighbours.found import FoundMachine, FoundMachines
+from memwatchd.neighbours.mdns_packet import (
+    MAX_PACKET_BYTES,
+    PTR,
+    PacketError,
+    Service,
+    build_question,
+    parse_services,
+)
+
+# Search for machines that announce a memwatchd, on a socket beside that of the mDNS library.
+#
+# The library's browser keeps every name that it receives, and asks for each one in turn: a flood of names fills
+# memory and hides real machines. Here each answer is used alone, and each source address has a budget of packets.
+
+SERVICE = "_memwatch._tcp.local."
+GROUP, PORT = "224.0.0.251", 5353
+# Pauses after the first questions; then one a minute. Every machine answers each.
+FIRST_PAUSES = (1.0, 2.0, 4.0)
+QUESTION_SECONDS = 60.0
+# A machine sends three announcements and one answer a minute. What is over the budget is not parsed (70 µs each).
+MAX_PACKETS_BY_SOURCE, MAX_SOURCES, BUDGET_SECONDS = 20, 256, 1.0
+# In a flood of the group, the kernel drops what is over MAX_BATCH packets in this pause: 6 % of a core at most.
+# Announcements may be among them, so questions are more frequent.
+MAX_BATCH, FLOOD_PAUSE_SECONDS, FLOOD_QUESTION_SECONDS = 256, 0.02, 5.0
+# Interval of a check for the end.
+CHECK_SECONDS = 1.0
+NAME_LENGTH = 63
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+RUN = re.compile(r"[0-9a-f]{1,16}")
+
+
+class Budget:
+    """Number of packets that a source address may send within a second. Sources beyond MAX_SOURCES get none."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._began_at = 0.0
+
+    def admits(self, source: str, now: float) -> bool:
+        if now - self._began_at >= BUDGET_SECONDS:
+            self._began_at = now
+            self._counts.clear()
+        if self._counts[source] >= MAX_PACKETS_BY_SOURCE or len(self._counts) > MAX_SOURCES:
+            return False
+        self._counts[source] += 1
+        return True
+
+
+class Search:
+    """Asks for services at all addresses of this machine, and puts those that answer into `found`.
+
+    Each question goes out twice: from port 5353, so that machines answer to the group, and from a new port, so that
+    they answer to it alone (RFC 6762, 6.7). A flood of the group does not reach that port; firewalls may close it.
+    """
+
+    def __init__(self, found: FoundMachines, addresses: Sequence[str]) -> None:
+        self._found, self._addresses = found, addresses
+        self._budget = Budget()
+        self._question = build_question(SERVICE)
+        self._pauses = list(FIRST_PAUSES)
+        self._ask_at = time.monotonic()
+        self._group = open_group(addresses)
+        self._own = open_asking()
+
+    def close(self) -> None:
+        self._group.close()
+        self._own.close()
+
+    def take_answers(self, seconds: float, is_stopped: Callable[[], bool]) -> None:
+        """Ask when it is time, and take answers for that many seconds, or until `is_stopped`."""
+        until = time.monotonic() + seconds
+        while (now := time.monotonic()) < until and not is_stopped():
+            if now >= self._ask_at:
+                self._ask(now)
+            poll = select.poll()
+            for one in (self._own, self._group):
+                poll.register(one, select.POLLIN)
+            poll.poll(min(CHECK_SECONDS, until - now) * 1000)
+            if max(self._drain(self._own, now), self._drain(self._group, now)) == MAX_BATCH:
+                self._ask_at = min(self._ask_at, now + FLOOD_QUESTION_SECONDS)
+                time.sleep(FLOOD_PAUSE_SECONDS)
+
+    def _drain(self, opened: socket.socket, now: float) -> int:
+        """Take the packets that are there. Return their number, MAX_BATCH if there may be more."""
+        for count in range(MAX_BATCH):
+            try:
+                data, (source, port) = opened.recvfrom(MAX_PACKET_BYTES + 1)
+            except BlockingIOError:
+                return count
+            if port == PORT and self._budget.admits(source, now):
+                self._take(data, source)
+        return MAX_BATCH
+
+    def _take(self, data: bytes, source: str) -> None:
+        try:
+            services = parse_services(data, SERVICE)
+        except PacketError:
+            return
+        for service in services:
+            if service.ttl == 0:
+                self._found.remove(source, service.name)
+            elif (machine := read_service(service)) is not None:
+                self._found.put(source, service.name, machine)
+
+    def _ask(self, now: float) -> None:
+        self._ask_at = now + (self._pauses.pop(0) if self._pauses else QUESTION_SECONDS)
+        if not self._pauses:
+            self._found.expire()
+        self._own.close()
+        self._own = open_asking()
+        for asking in (self._group, self._own):
+            for address in self._addresses:
+                with suppress(OSError):  # an interface without multicast, or without a network now
+                    asking.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
+                    asking.sendto(self._question, (GROUP, PORT))
+
+
+def open_asking() -> socket.socket:
+    """Open a socket without a fixed port."""
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    opened.setblocking(False)
+    opened.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
+    return opened
+
+
+def open_group(addresses: Sequence[str]) -> socket.socket:
+    """Open a socket for multicast at these addresses. Raises OSError.
+
+    It is bound to the group: answers to one machine belong to the sockets of the library and of other programs.
+    """
+    opened = open_asking()
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "SO_REUSEPORT"):
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        opened.bind((GROUP, PORT))
+        for address in addresses:
+            with suppress(OSError):
+                request = socket.inet_aton(GROUP) + socket.inet_aton(address)
+                opened.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def read_service(service: Service) -> FoundMachine | None:
+    """Return the machine of a service; None if it is not usable. Any machine of the network may have written it."""
+    has_tls = service.properties.get(b"tls") == b"1"
+    run = service.properties.get(b"run", b"").decode("ascii", "replace")
+    host = service.server.rstrip(".") if has_tls else next(iter(service.addresses), "")
+    is_valid = HOST_NAME.fullmatch(host) and RUN.fullmatch(run) and service.port
+    if not is_valid:
+        return None
+    label = printable(service.name[: -len(SERVICE) - 1])[:NAME_LENGTH]
+    return FoundMachine(label, f"{'https' if has_tls else 'http'}://{host}:{service.port}", run)
+
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,11 +20,34 @@ from memwatch.monitor.alerts.state import Notification
 from memwatch.monitor.incidents.prekill import describe_holders
 from memwatch.monitor.loop import Monitor
 from memwatchd.sd_notify import Notifier
-from memwatchd.systemd.activation import take_sockets
 from memwatchd.systemd.prekill_hook import SOCKET_NAME, PrekillHook
 from memwatchd.systemd.pressure_sockets import PressureSockets
 
+# Sockets that systemd opened for this unit, or kept for it while it restarted (sd_listen_fds(3)).
+
 log = logging.getLogger(__name__)
+
+FIRST_DESCRIPTOR = 3
+MAX_DESCRIPTORS = 1024
+VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID")
+
+
+def take_sockets(environ: MutableMapping[str, str], pid: int | None = None) -> dict[str, socket.socket]:
+    """Return the sockets by FileDescriptorName= or FDNAME=, and remove the variables. Call once."""
+    given = {name: environ.pop(name, "") for name in VARIABLES}
+    if given["LISTEN_PID"] != str(os.getpid() if pid is None else pid) or not given["LISTEN_FDS"].isdecimal():
+        return {}
+    names = given["LISTEN_FDNAMES"].split(":")
+    found = {}
+    for index in range(min(int(given["LISTEN_FDS"]), MAX_DESCRIPTORS)):
+        name = names[index] if index < len(names) else "unknown"
+        try:
+            found[name] = socket.socket(fileno=FIRST_DESCRIPTOR + index)
+        except OSError as error:
+            log.warning("descriptor %s of systemd is not a socket: %s", name, error.strerror)
+            continue
+        os.set_inheritable(FIRST_DESCRIPTOR + index, False)
+    return found
 
 
 def serve_systemd(

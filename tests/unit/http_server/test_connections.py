@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatchd.http_server.clients import name_client
-from memwatchd.http_server.connections import Connections, Group
+from memwatchd.http_server.connections import Connections, Group, name_client
 from memwatchd.http_server.rejections import Limits
 from memwatchd.unix_socket import Peer
 

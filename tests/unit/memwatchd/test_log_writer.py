@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from memwatchd.log_writer import MAX_BYTES, MAX_LINES, LogWriter
+from memwatchd.logging_setup import MAX_BYTES, MAX_LINES, LogWriter
 from support.thread_limit import no_threads
 from support.unread_log import fill, pipe
 from support.waiting import MAX_WAIT_SECONDS, wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memwatch.core.snapshot import Level
-from memwatchd.systemd.subscription import (
+from memwatchd.systemd.pressure_sockets import (
     MAX_REQUEST_BYTES,
     REPEAT_SECONDS,
     Notifications,
