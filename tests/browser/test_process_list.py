@@ -15,15 +15,17 @@ from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.processes.leaks import LeakRules
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.pages.process_list import (
+    HEIGHT,
+    WIDTH,
     ListQueryError,
     ListView,
     OwnerGroup,
     ProcessRow,
     build_listing,
+    build_path,
     parse_view,
 )
 from memwatch_web.pages.renderer import Pages
-from memwatch_web.pages.sparkline import HEIGHT, WIDTH, build_path
 from support.daemon_process import RunningDaemon, running_daemon
 from support.html_reader import Reader
 from support.sample_parts import GIB, MIB

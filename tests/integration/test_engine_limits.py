@@ -13,7 +13,7 @@ from memwatch.core.linux.engine_processes import LISTED_TURNS, MAX_MEMBERS, MAX_
 from memwatch.core.linux.engine_slots import COMPARED_TURNS, MAX_ENGINES
 from memwatch.core.model import Absent
 from memwatch.monitor.render.json import snapshot_json
-from memwatch_web.metrics.engine_families import engine_families
+from memwatch_web.metrics.families import engine_families
 from support.dead_address import dead_port
 from support.engine_host import EngineHost
 from support.sample_snapshots import calm_workstation

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.host_names import OwnNames, find_names
-from memwatch_web.asgi.host_check import is_allowed, parse_host
+from memwatch_web.asgi.access import is_allowed, parse_host
 
 HOSTS = {"localhost", "spark-1", "gpu.example.org"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from memwatch.core.neighbour_status import NeighbourStatus
-from memwatch_web.metrics.neighbour_families import neighbour_families
+from memwatch_web.metrics.families import neighbour_families
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memwatch.monitor.notify.receiver import Subscription
-from memwatch_web.metrics.pushed_alerts import pushed_family
+from memwatch_web.metrics.families import pushed_family
 from support.sample_snapshots import critical_gb10
 from support.waiting import wait_until
 from support.webhook_receiver import receiving

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch_web.pages.markup import glue_units
+from memwatch_web.pages.template_environment import glue_units
 
 
 def test_number_and_unit_stay_together_in_escaped_text() -> None:

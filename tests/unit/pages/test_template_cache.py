@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from jinja2 import Environment, FileSystemLoader
 
-from memwatch_web.pages.template_cache import CompiledTemplates
-from memwatch_web.pages.template_environment import TEMPLATES, compile_templates
+from memwatch_web.pages.template_environment import TEMPLATES, CompiledTemplates, compile_templates
 
 FIRST, SECOND = "{% for n in (1, 2) %}{{ n }} of {{ word }} {% endfor %}", "only {{ word }}"
 

@@ -2,24 +2,216 @@
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import logging
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, Sequence
 from email.utils import formatdate
 from enum import Enum, auto
 
+from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.host_names import OwnNames
+from memwatch.core.options import HOST_NAME
+from memwatch_web.asgi.auth import Basic, Bearer, Login, Passwords, is_token, parse_authorization
 from memwatch_web.asgi.bounded_thread import QueueFullError
-from memwatch_web.asgi.caller import CALLER, PEER, USER, CallerLookup, has_forwarding_header
-from memwatch_web.asgi.failed_logins import FailedLogins
-from memwatch_web.asgi.host_check import HostCheck, OwnNamesSource, is_valid, parse_host
-from memwatch_web.asgi.login_check import TOKEN_HOLDER, LoginCheck, LoginRefusal, has_right_token
+from memwatch_web.asgi.caller import CALLER, PEER, USER, CallerLookup, has_forwarding_header, is_from_here
+from memwatch_web.asgi.failed_logins import LOG_SECONDS, FailedLogins
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.problems import problem_response
-from memwatch_web.asgi.sse import HEAD_ONLY
+from memwatch_web.asgi.sse import CLIENT, HEAD_ONLY
+
+# Check of the credentials of a request, with a limit on failures by origin.
+
+# Name for display of clients with the token.
+TOKEN_HOLDER = "bearer token"  # noqa: S105  a name
+
+
+class LoginRefusal(Struct, frozen=True):
+    """Status, detail and headers of a refused login."""
+
+    status: int
+    sentence: str
+    headers: dict[str, str]
+
+
+class LoginCheck:
+    """Check of tokens and passwords.
+
+    After MAX_FAILURES failures of one origin its passwords are refused unchecked, right ones as well: otherwise the
+    response would tell which guess is right. Right tokens are always accepted, so that other programs at the same
+    address cannot lock out a scraper: a token has at least 16 characters and cannot be guessed. Local clients are
+    told apart by their user id.
+    """
+
+    def __init__(self, failures: FailedLogins, callers: CallerLookup) -> None:
+        self._failures = failures
+        self._callers = callers
+        self._passwords = Passwords()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def check(self, scope: Scope, login: Login) -> str | LoginRefusal:
+        """Return the user for display, or a refusal."""
+        fields = [value for name, value in scope["headers"] if name == b"authorization"]
+        if not fields:
+            return unauthorized(login, "no credentials were sent")
+        if has_right_token(scope["headers"], login):
+            return TOKEN_HOLDER
+        shown = parse_authorization(fields[0]) if len(fields) == 1 else None
+        if isinstance(shown, Basic) and login.users:
+            return await self._check_password(shown, scope, login)
+        reason = "wrong token" if isinstance(shown, Bearer) else "unsupported credentials"
+        return self._refuse(await self._origin(scope), reason, login)
+
+    async def _check_password(self, shown: Basic, scope: Scope, login: Login) -> str | LoginRefusal:
+        is_known = self._failures.has_failed_from(client_of(scope))
+        origin = await self._origin(scope) if is_known else None
+        if origin is not None and self._failures.wait_seconds(origin):
+            return self._refuse(origin, "not checked", login)
+        try:
+            if await self._passwords.is_right(shown, login.users):
+                return f"user {shown.user}"
+        except QueueFullError:
+            busy = "too many password checks in progress: retry in 5 s."
+            return LoginRefusal(503, busy, {"retry-after": "5"})
+        return self._refuse(origin or await self._origin(scope), "wrong user or password", login)
+
+    def _refuse(self, origin: str, reason: str, login: Login) -> LoginRefusal:
+        wait = self._failures.wait_seconds(origin)
+        self._failures.add(origin, reason)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOG_SECONDS, self._log_counts)
+        if not wait:
+            return unauthorized(login, "the credentials are wrong")
+        sentence = (
+            f"too many failed logins from {origin}: retry in {wait} s, use the right token or the socket file."
+        )
+        return LoginRefusal(429, sentence, {"retry-after": str(wait)})
+
+    def _log_counts(self) -> None:
+        again = self._failures.log_counts()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(LOG_SECONDS, self._log_counts) if again else None
+
+    async def _origin(self, scope: Scope) -> str:
+        """Return the client that the limit on connections counts; over loopback with its user."""
+        client = client_of(scope)
+        if not is_from_here(scope.get("client")):
+            return client
+        try:
+            uid = await self._callers.uid(scope)
+        except QueueFullError:
+            return client
+        return client if uid is None else f"{client} (uid {uid})"
+
+
+def has_right_token(fields: Iterable[tuple[bytes, bytes]], login: Login) -> bool:
+    """Check that a request carries the token and no other credentials."""
+    sent = [value for name, value in fields if name == b"authorization"]
+    shown = parse_authorization(sent[0]) if len(sent) == 1 else None
+    return isinstance(shown, Bearer) and login.token is not None and is_token(login.token, shown)
+
+
+def client_of(scope: Scope) -> str:
+    return str(scope.get(CLIENT, "unknown"))
+
+
+def unauthorized(login: Login, why: str) -> LoginRefusal:
+    sentence = (
+        f"login required: {why}. Send a token or a user's password, as set under [web.auth]. "
+        "memwatch reads a token from MEMWATCH_TOKEN."
+    )
+    return LoginRefusal(401, sentence, {"www-authenticate": login.challenge})
+
+
+# Host allow-list against DNS rebinding: names of this machine, configured names and domains, numeric addresses.
+
+MAX_REMEMBERED = 1000
+# Names may have any letter but blanks and control characters, such as a tab: parsers treat these differently.
+HOST_AND_PORT = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[^\x00-\x20\x7f:\[\]]*)(?::[0-9]*)?")
+MAX_NAME_LENGTH = 253 + len(":65535")
+
+OwnNamesSource = Callable[[], frozenset[str]]
+
+
+class HostCheck:
+    """Check of Host headers, with a cache that ends when a name or an option changes."""
+
+    def __init__(self, own_names: OwnNamesSource) -> None:
+        self._own_names = own_names
+        self._own = own_names()
+        self._known: dict[bytes, bool] = {}
+        self._known_for: object = None
+
+    def renew(self) -> None:
+        """Update the names of this machine, which may change."""
+        self._own = self._own_names()
+
+    def is_known(self, header: bytes, options: WebOptions) -> bool:
+        names = options.hosts, options.certificate_names, self._own
+        if names != self._known_for:
+            self._known_for = names
+            self._known.clear()
+        known = self._known.get(header)
+        if known is None:
+            allowed = {
+                "localhost",
+                *self._own,
+                *options.certificate_names,
+                *(name.lower() for name in options.hosts),
+            }
+            known = is_allowed(header.decode("latin-1"), allowed)
+            if len(self._known) < MAX_REMEMBERED and len(header) <= MAX_NAME_LENGTH:
+                self._known[header] = known
+        return known
+
+
+def is_valid(header: bytes) -> bool:
+    """Check that a Host header is a name or an address, with or without a port."""
+    return HOST_AND_PORT.fullmatch(header) is not None
+
+
+def parse_host(header: str) -> str:
+    """Return the host of a Host header in lower case, without port and without the brackets of IPv6."""
+    if "@" in header:  # userinfo before the host: the colon does not separate a port
+        return header.lower()
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].lower().rstrip(".")
+
+
+def is_allowed(header: str, hosts: Collection[str]) -> bool:
+    """Check that a Host header is one of `hosts`, such a name with .local, in a domain of them, or numeric.
+
+    ".example.com" in `hosts` is a domain with all names below it. "*.example.com", as in a certificate, stands for
+    one label.
+    """
+    host = parse_host(header)
+    if host.startswith("."):
+        return False
+    return is_below(host, hosts) or not {host, host.removesuffix(".local")}.isdisjoint(hosts) or is_numeric(host)
+
+
+def is_numeric(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_below(host: str, hosts: Collection[str]) -> bool:
+    """Check whether a name is in one of the domains. Other text that ends like a domain is no name."""
+    if not HOST_NAME.fullmatch(host):
+        return False
+    labels = host.split(".")
+    parents = [".".join(labels[start:]) for start in range(len(labels))]
+    return any(f".{parent}" in hosts for parent in parents) or f"*.{'.'.join(labels[1:])}" in hosts
+
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,15 @@ from prometheus_client.registry import Collector
 
 from memwatch.build_info import UNKNOWN
 from memwatch.core.config_state import ConfigState
+from memwatch.core.model import Absent, Process, sum_figures
 from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.alerts.state import AlertState, Key
-from memwatch.monitor.between_scrapes import BetweenScrapes
+from memwatch.monitor.between_scrapes import BetweenScrapes, RecentExtremes
 from memwatch.monitor.history.disk.files import FilesStatus
 from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.notify.outbox.outbox import OutboxFigures
+from memwatch.monitor.notify.receiver import Subscription
 from memwatch_web.metrics.daemon_families import (
     Notifier,
     ProcessFigures,
@@ -35,15 +37,153 @@ from memwatch_web.metrics.daemon_families import (
     tick_families,
 )
 from memwatch_web.metrics.device_families import device_families
-from memwatch_web.metrics.engine_families import engine_families
-from memwatch_web.metrics.extreme_families import extreme_families
-from memwatch_web.metrics.neighbour_families import neighbour_families
 from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, OwnerSelection, owner_families
+from memwatch_web.metrics.places import find_devices
 from memwatch_web.metrics.pool_families import pinned_families, pool_families, share_families, swap_families
 from memwatch_web.metrics.pressure_families import kernel_families, pressure_families
-from memwatch_web.metrics.process_families import ghost_families, process_families
-from memwatch_web.metrics.pushed_alerts import pushed_family
-from memwatch_web.metrics.samples import PREFIX, gauge
+from memwatch_web.metrics.samples import PREFIX, Row, counter, gauge, info, words
+
+# Metrics of model servers.
+
+ENGINE = ("engine",)
+
+
+def engine_families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield the memory and the load of each model server."""
+    engines = snapshot.engines
+    rows = [(one.id, one.kind, one.version, one.model) for one in engines]
+    yield info(
+        "engine", "Kind, version and model of each model server.", rows, ("engine", "kind", "version", "model")
+    )
+    more = [((), snapshot.engines_not_followed)] if engines else []
+    yield gauge("engines_not_followed", "Model servers beyond the limit of those that are followed.", more, ())
+    for name, text in (
+        ("weights_bytes", "Weights of a model server in bytes, part of the memory of its processes."),
+        ("kv_cache_bytes", "Memory in bytes that a model server reserved for its KV cache."),
+        ("kv_cache_used_bytes", "Part of the KV cache in bytes that holds tokens."),
+        ("kv_cache_ratio", "Used fraction of the KV cache of the fullest replica or rank, 0–1."),
+        ("kv_cache_mean_ratio", "Mean used fraction of the KV caches of all replicas or ranks, 0–1."),
+        ("remainder_bytes", "Memory of a model server in bytes without weights and KV cache."),
+    ):
+        yield gauge(f"engine_{name}", text, [((one.id,), getattr(one, name)) for one in engines], ENGINE)
+    requests = [
+        ((one.id, state), figure)
+        for one in engines
+        for state, figure in (("running", one.requests_running), ("waiting", one.requests_waiting))
+    ]
+    yield gauge("engine_requests", "Requests of a model server now.", requests, ("engine", "state"))
+    tokens = [
+        ((one.id, kind), figure)
+        for one in engines
+        for kind, figure in (("prompt", one.prompt_tokens_total), ("generation", one.generation_tokens_total))
+    ]
+    yield counter("engine_tokens", "Total tokens of a model server since it started.", tokens, ("engine", "kind"))
+
+
+# Metrics of processes.
+
+
+def ghost_families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield the memory of processes that only a driver lists. At most one sample for each pool and share."""
+    ghosts = [process for process in snapshot.processes if not process.visible]
+    places = dict.fromkeys(place for ghost in ghosts for place in ghost.device_bytes)
+    kept = [((one.pool,), one.held_bytes) for one in snapshot.not_returned]
+    text = "Memory in bytes that is still used 30 s after the processes ended that held it."
+    yield gauge("memory_not_returned_bytes", text, kept, ("pool",))
+    rows = [
+        ((place,), sum_figures([ghost.device_bytes[place] for ghost in ghosts if place in ghost.device_bytes]))
+        for place in places
+    ]
+    text = "Device memory in bytes of processes that a driver lists and /proc does not have, by pool or share."
+    yield gauge("processes_not_visible_bytes", text, rows, ("where",))
+
+
+PROCESS = ("pid", "name", "unit", "container")
+
+
+def process_families(snapshot: Snapshot, max_processes: int) -> Iterator[Metric]:
+    """Yield the largest processes. A snapshot has more: it includes every process that holds GPU memory."""
+
+    def size(process: Process) -> int:
+        return -1 if isinstance(process.footprint_bytes, Absent) else process.footprint_bytes
+
+    largest = sorted(snapshot.processes, key=size, reverse=True)[:max_processes]
+    keys = [(str(one.pid), words(one.name), words(one.unit), words(one.container)) for one in largest]
+    found = list(zip(keys, largest, strict=True))
+    resident = [(key, process.rss_bytes) for key, process in found]
+    text = "Resident memory (RSS) of each of the largest processes in bytes."
+    yield gauge("process_resident_bytes", text, resident, PROCESS)
+    held = [((*key, place), figure) for key, process in found for place, figure in process.device_bytes.items()]
+    text = "Device memory of each of the largest processes in bytes, by pool or share. It may also be resident."
+    yield gauge("process_device_bytes", text, held, (*PROCESS, "within"))
+    swapped = [(key, process.swap_bytes) for key, process in found]
+    yield gauge("process_swap_bytes", "Swap of each of the largest processes in bytes.", swapped, PROCESS)
+
+
+# The metric that keeps Prometheus's shipped rules from repeating alerts that memwatchd sends itself.
+
+TEXT = "1 for alerts that a receiver of memwatchd gets in place of those of Prometheus's rules."
+
+
+def pushed_family(snapshot: Snapshot, subscriptions: Iterable[Subscription]) -> Metric:
+    targets = [verdict.target for verdict in snapshot.pressure]
+    rows = {row for subscription in subscriptions for row in pushed_alerts(subscription, targets)}
+    return gauge("alert_pushed", TEXT, [(row, 1) for row in sorted(rows)], ("event", "target"))
+
+
+def pushed_alerts(subscription: Subscription, targets: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield events with their targets: pressure by target, for other events none.
+
+    A receiver of some targets only does not get all of such an event. Prometheus's rules then report it, too.
+    """
+    for event in subscription.events:
+        if event.startswith("pressure."):
+            yield from ((event, target) for target in targets if subscription.covers(event, target))
+        elif not subscription.targets:
+            yield event, ""
+
+
+# Metrics of the machines that this one follows.
+
+LABELS = ("neighbour",)
+
+
+def neighbour_families(snapshot: Snapshot) -> Iterator[Metric]:
+    up = [((one.name,), int(one.state == "up")) for one in snapshot.neighbours]
+    yield gauge("neighbour_up", "1 if a neighbour sends ticks, else 0.", up, LABELS)
+    times = [((one.name,), one.last_tick_unix) for one in snapshot.neighbours]
+    text = "Time of the last tick of a neighbour by its own clock, in Unix seconds."
+    yield gauge("neighbour_last_tick_timestamp_seconds", text, times, LABELS)
+
+
+# Metrics of the highest use and the lowest available memory between scrapes.
+
+WINDOW = "1m"
+POOL = ("pool", "kind", "device", "window")
+
+
+def extreme_families(snapshot: Snapshot, recent: RecentExtremes) -> Iterator[Metric]:
+    """Yield extremes of the last minute. A pool or device whose figure is unknown now has none."""
+    found, devices = recent.extremes(snapshot.monotonic), find_devices(snapshot)
+    used: list[Row] = []
+    available: list[Row] = []
+    for pool in snapshot.pools:
+        if not isinstance(pool.used_bytes, Absent):
+            key = (pool.id, pool.kind.value, devices.get(pool.id, ""), WINDOW)
+            used.append((key, found.used.get(pool.id, pool.used_bytes)))
+            available.append((key, found.available.get(pool.id, pool.available_bytes)))
+    text = "Highest used memory of a pool in the window, in bytes."
+    yield gauge("pool_used_bytes_max", text, used, POOL)
+    text = "Lowest available memory of a pool in the window, in bytes."
+    yield gauge("pool_available_bytes_min", text, available, POOL)
+    room = [
+        ((device.id, WINDOW), found.headroom.get(device.id, device.headroom_bytes))
+        for device in snapshot.devices
+        if not isinstance(device.headroom_bytes, Absent)
+    ]
+    text = "Lowest headroom of a device in the window, in bytes."
+    yield gauge("device_headroom_bytes_min", text, room, ("device", "window"))
+
 
 # More than any machine has: a limit on what one machine can cost a Prometheus server.
 MAX_SERIES = 5000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ from msgspec import Struct
 from memwatch.core.config_state import ConfigState
 from memwatch.core.events import Event
 from memwatch.core.listing import left_out_texts
+from memwatch.core.model import Absent
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.snapshot import Pressure, Snapshot
@@ -27,9 +30,7 @@ from memwatch.monitor.render.memory_map import build_limit_maps, build_maps
 from memwatch.monitor.render.silence_words import SilenceNotice, notices_of, target_labels
 from memwatch.monitor.render.status_line import GROWTH_SECONDS, StatusLine, build_headline, build_status_line
 from memwatch.monitor.render.summary import build_latest, find_cuda_free, find_worst
-from memwatch_web.pages.cpu_share import CpuShare
 from memwatch_web.pages.devices import build_entries
-from memwatch_web.pages.engines import advise_engines
 from memwatch_web.pages.gpu_grid import arrange, build_cells, split_gpus
 from memwatch_web.pages.history_data import build_chart_point
 from memwatch_web.pages.history_view import ChartView, HistoryView, RejectedQuery
@@ -42,6 +43,50 @@ from memwatch_web.pages.process_view import FIGURE_WORDS, OomScore, ProcessView,
 from memwatch_web.pages.recent_changes import WINDOW_SECONDS, Changes, find_changes
 from memwatch_web.pages.template_environment import PATHS, shared_environment
 from memwatch_web.pages.top_holders import TopHolder, find_top_holders
+
+# Advice for model servers, for the overview.
+
+
+def advise_engines(snapshot: Snapshot) -> Mapping[str, str | None]:
+    """Return the advice by engine. The planner is imported only if a server runs."""
+    if not snapshot.engines:
+        return {}
+    from memwatch.planning.engine_advice import advise
+
+    return {engine.id: advise(engine, snapshot) for engine in snapshot.engines}
+
+
+# CPU use of memwatchd, for the pages.
+
+# Long enough to smooth the 10 ms steps of CPU time at 0.1% of a core.
+CPU_WINDOW_SECONDS = 60.0
+# Below this no value is shown: the first page would read a third of a core, the cost of rendering itself.
+MIN_CPU_SECONDS = 10.0
+
+
+class CpuShare:
+    """CPU use of memwatchd as a fraction of one core, over the last minute of rendered snapshots. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: deque[tuple[float, float]] = deque()
+
+    def measure(self, snapshot: Snapshot) -> float | Absent:
+        with self._lock:
+            return self._measure(snapshot)
+
+    def _measure(self, snapshot: Snapshot) -> float | Absent:
+        now = (snapshot.monotonic, snapshot.self_usage.cpu_seconds)
+        if self._seen and self._seen[-1] > now:
+            self._seen.clear()
+        if not self._seen or self._seen[-1] != now:
+            self._seen.append(now)
+        while len(self._seen) > 2 and self._seen[1][0] < now[0] - CPU_WINDOW_SECONDS:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        seconds = now[0] - since
+        return (now[1] - before) / seconds if seconds >= MIN_CPU_SECONDS else Absent.NOT_AVAILABLE
+
 
 # Stream of a page that is not visible.
 TITLE = "title"

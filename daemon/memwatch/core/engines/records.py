@@ -16,7 +16,9 @@ MAX_BYTES = 1 << 50
 MAX_COUNT = 10**15
 # Layout of a KV cache: whole blocks of all layers (vLLM), or the cells of each sequence (llama.cpp).
 Layout = Literal["blocks", "cells"]
-EngineName = Literal["vllm", "sglang", "llama.cpp", "ollama", "lm-studio", "tgi", "tensorrt-llm", "triton", "openai"]
+EngineName = Literal[
+    "vllm", "sglang", "llama.cpp", "ollama", "lm-studio", "tgi", "tensorrt-llm", "triton", "openai"
+]
 NO = Absent.NOT_SUPPORTED
 
 
