@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader
-from memwatch.monitor.pressure.rules import PressureRules
+from memwatch.core.pressure.rules import PressureRules
 
 from memwatch.core.model import Absent
 from memwatch.core.processes.growth import GrowthTracker

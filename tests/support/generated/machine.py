@@ -123,6 +123,8 @@ class GeneratedSampler:
 
     def stop(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class Tick(NamedTuple):
     """The findings of a machine's first tick, related to each other, and its snapshot: judged and recorded."""
