@@ -20,7 +20,7 @@ NEEDED_PROGRAMS = ("git",)
 
 MAX_README_BYTES = 11_264
 MAX_PAGE_BYTES = 8_192
-MIN_PAGES, MAX_PAGES = 18, 50
+MIN_PAGES, MAX_PAGES = 18, 60
 MAX_SUBJECT = 72
 
 TEXT_SUFFIXES = frozenset({".py", ".md", ".html", ".js", ".css", ".c", ".h", ".sh", ".txt", ".cfg"}) | frozenset(

@@ -33,7 +33,13 @@ NEEDED_PROGRAMS = ("git",)
 
 FRONT, README, ATTACKS = Path("docs/index.md"), Path("README.md"), Path("docs/quality/attacks.md")
 CONTRIBUTING, SECURITY = Path("CONTRIBUTING.md"), Path("SECURITY.md")
-WITH_TESTS = (ATTACKS, SECURITY, Path("docs/explanation/readings.md"), Path("docs/explanation/alerts.md"))
+WITH_TESTS = (
+    ATTACKS,
+    Path("docs/quality/attacks-on-secrets.md"),
+    SECURITY,
+    Path("docs/explanation/readings.md"),
+    Path("docs/explanation/alerts.md"),
+)
 MAX_PICTURES, MAX_PICTURE_BYTES = 4, 80_000
 SAMPLES = frozenset({"console", "text", "promql", "ini", ""})
 DATA = frozenset({"toml", "yaml", "json"})

@@ -39,7 +39,7 @@ QUIET = (
 )
 LOOKS = (("light", 1280, "light"), ("dark", 1280, "dark"), ("phone", 390, "light"), ("phone-dark", 390, "dark"))
 # Pages of a sample machine.
-PAGES = {**PATHS, "docs": "/docs", "patterns": "/patterns"}
+PAGES = {**PATHS, "docs": "/docs"}
 # Further pages of a daemon.
 MORE = {**LINKS, "refused": "/no/such/page"}
 # The speed of a demo until its level is reached, and the maximum wait for that.
