@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader
-from memwatch.core.pressure.rules import PressureRules
 
 from memwatch.core.model import Absent
+from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.monitor.render.memory_map import build_limit_maps, build_maps
 from memwatch.monitor.render.silence_words import build_notices
