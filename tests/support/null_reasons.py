@@ -1,9 +1,11 @@
-"""The law of nulls: each null of JSON has a reason beside it, under `absent`."""
+"""The law of nulls: each null of JSON has a reason beside it, under `absent`, or the schema says when it is one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+
+from memwatch.core.wire import ABSENT, Json
 
 # Words for which null is an answer: there is no such thing, or the setting that adds them is off. A figure never is
 # one of them.
@@ -11,7 +13,6 @@ NO_SUCH_THING = frozenset(
     {
         "advice",
         "cgroup_note",
-        "command",
         "container",
         "container_name",
         "device",
@@ -25,16 +26,40 @@ NO_SUCH_THING = frozenset(
     }
 )
 
+# Words that are null by a setting. The schema has to say by which.
+DESCRIBED = frozenset({"command"})
+
 
 def unexplained_nulls(value: Any) -> Iterator[str]:
     """Yield the names of nulls without a reason, at any depth."""
     if isinstance(value, dict):
-        absent = value.get("absent", {})
+        absent = value.get(ABSENT, {})
         yield from (name for name, part in value.items() if part is None and name not in absent)
     for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from unexplained_nulls(part)
 
 
+def undescribed_nulls(schemas: Json) -> list[str]:
+    """Return the fields of schemas by name that may be null and do not say when, as `Schema.field`.
+
+    Objects with `absent` have a reason for each null beside it, except for words.
+    """
+    return sorted(
+        f"{title}.{name}"
+        for title, schema in schemas.items()
+        for name, field in schema["properties"].items()
+        if may_be_null(field)
+        and "null" not in field.get("description", "").lower()
+        and (ABSENT not in schema["properties"] or name in DESCRIBED)
+    )
+
+
+def may_be_null(schema: Json) -> bool:
+    """Return True for a value that may be null, and for a list or an object of these."""
+    inner = [*schema.get("anyOf", ()), schema.get("items"), schema.get("additionalProperties")]
+    return schema.get("type") == "null" or any(may_be_null(one) for one in inner if isinstance(one, dict))
+
+
 def figures_without_a_reason(value: Any) -> list[str]:
     """Return the nulls without a reason that are no words."""
-    return sorted(set(unexplained_nulls(value)) - NO_SUCH_THING)
+    return sorted(set(unexplained_nulls(value)) - NO_SUCH_THING - DESCRIBED)

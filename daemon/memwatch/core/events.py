@@ -7,8 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from heapq import merge
 from itertools import islice
+from typing import Annotated
 
 from msgspec import Struct
+
+from memwatch.core.doc import Doc
 
 MAX_EVENTS = 1000
 MAX_MARKS = 500
@@ -26,7 +29,7 @@ class Event(Struct, frozen=True):
     unix: float
     kind: str
     text: str
-    target: str | None = None
+    target: Annotated[str | None, Doc("Null for an event without a target.")] = None
 
 
 class EventLog:

@@ -299,7 +299,7 @@ class ProcessScan(Struct, frozen=True):
     seen: int
     unreadable: int
     process_list: ProcessList = "complete"
-    note: Annotated[str | None, Doc("Why the list is partial.")] = None
+    note: Annotated[str | None, Doc("Why the list is partial; null if it is complete.")] = None
 
 
 class EndedProcess(Struct, frozen=True):

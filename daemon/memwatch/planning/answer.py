@@ -37,12 +37,17 @@ LADDER = ("bfloat16", "q8_0", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k")
 
 
 class Greatest(Struct, frozen=True):
-    """The greatest context, batch and format of the weights that fit, each with the other options as asked. None if
-    nothing fits."""
+    """The greatest context, batch and format of the weights that fit, each with the other options as asked."""
 
-    context: int | None = None
-    batch: int | None = None
-    dtype: Annotated[str | None, Doc("Widest format of the weights, if their own does not fit.")] = None
+    context: Annotated[int | None, Doc("Null if none fits, and for a diffusion model.")] = None
+    batch: Annotated[int | None, Doc("Null if none fits.")] = None
+    dtype: Annotated[
+        str | None,
+        Doc(
+            "Widest format of the weights, if their own does not fit; null if it does, if none does, for training, "
+            "and for a diffusion model."
+        ),
+    ] = None
 
 
 def greatest_sentence(found: Greatest) -> str:
@@ -61,8 +66,15 @@ class FitAnswer(Struct, frozen=True):
 
     need: MemoryNeed
     fit: Fit
-    change: Annotated[Reduction | None, Doc("Cheapest change that makes the model fit, if it fits nowhere.")] = None
-    greatest: Annotated[Greatest | None, Doc("The greatest that fits; null for a size.")] = None
+    change: Annotated[
+        Reduction | None,
+        Doc(
+            "Cheapest change that makes the model fit, if it fits nowhere; null if it fits, or no change is known."
+        ),
+    ] = None
+    greatest: Annotated[
+        Greatest | None, Doc("The greatest that fits; null for a size, and for a model of unknown shape.")
+    ] = None
     launches: Launches = Launches()
 
     @property

@@ -77,7 +77,9 @@ class Fit(Struct, frozen=True):
     bytes: Annotated[int, Doc("Bytes on one GPU, without what is moved to system RAM.")]
     best: Annotated[str | None, Doc("Device to use alone; null if none fits alone, see split.")]
     verdicts: tuple[FitVerdict, ...]
-    split: Annotated[Split | None, Doc("GPUs to use together, if no single one has room.")] = None
+    split: Annotated[
+        Split | None, Doc("GPUs to use together; null if one is enough, if they have no room, and for a size.")
+    ] = None
     unknown: str = ""
 
     @property

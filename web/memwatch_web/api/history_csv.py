@@ -7,24 +7,25 @@ import io
 import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import Struct
 
+from memwatch.core.doc import Doc
 from memwatch.monitor.render.json import rfc3339
 
 FIGURES = ("min", "avg", "max")
 
 
 class Series(Struct, frozen=True):
-    """Buckets of one series; null values mark a gap. Minimum and maximum are exact at any resolution."""
+    """Buckets of one series. Minimum and maximum are exact at any resolution."""
 
     name: str
     unit: str
     unix: list[float]
-    min: list[float | None]
-    avg: list[float | None]
-    max: list[float | None]
+    min: Annotated[list[float | None], Doc("Null in a gap.")]
+    avg: Annotated[list[float | None], Doc("Null in a gap.")]
+    max: Annotated[list[float | None], Doc("Null in a gap.")]
 
 
 def render_csv(series: Sequence[Series]) -> str:

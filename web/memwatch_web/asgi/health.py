@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 from starlette.responses import Response
 
+from memwatch.core.doc import Doc
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.render.json import JSON_TYPE, answer_bytes
@@ -19,7 +20,7 @@ MIN_STALLED_SECONDS = 1.0
 
 class Health(Struct, frozen=True):
     status: Literal["ok", "stalled", "starting"]
-    age_seconds: float | None
+    age_seconds: Annotated[float | None, Doc("Age of the latest tick; null before the first one.")]
 
 
 def current(monitor: Monitor) -> Snapshot:

@@ -19,12 +19,12 @@ class Verdict(Enum):
 
 
 class Check(Struct, frozen=True):
-    """Result of one check. `id`: stable name of the subject. `remedy`: what the operator can do, or None."""
+    """Result of one check. `id`: stable name of the subject."""
 
     id: str
     verdict: Verdict
     text: str
-    remedy: str | None = None
+    remedy: Annotated[str | None, Doc("What the operator can do; null if there is nothing to do.")] = None
 
 
 class Examination(Struct, frozen=True):

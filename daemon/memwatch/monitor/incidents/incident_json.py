@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from memwatch.core.doc import Doc
 from memwatch.core.wire import Form, Json, Shape, Wire
 from memwatch.monitor.incidents.records import Entry, Incident, Killer, Sample, Suspect, Victim
 from memwatch.monitor.render.json import rfc3339
@@ -15,7 +18,7 @@ def began_unix(record: Incident | Suspect, _: object) -> float:
     return record.began
 
 
-def ended_unix(record: Incident, _: object) -> float | None:
+def ended_unix(record: Incident, _: object) -> Annotated[float | None, Doc("Null while it lasts.")]:
     return record.ended
 
 

@@ -48,8 +48,8 @@ class Suspect(Struct, frozen=True):
 
     who: str
     pid: Annotated[int | None, Doc("Null for several processes, and for memory that no process holds.")]
-    unit: str | None
-    container: str | None
+    unit: Annotated[str | None, Doc("Null without one.")]
+    container: Annotated[str | None, Doc("Null without one.")]
     growth_bytes: int
     began: Annotated[float, Doc("Time since when it grew by growth_bytes.")]
     held_bytes: int
@@ -64,13 +64,13 @@ class Killer(Struct, frozen=True):
 
 
 class Victim(Struct, frozen=True):
-    """A process, unit, pod or container that was killed. `held_bytes` is None if its size is not known."""
+    """A process, unit, pod or container that was killed."""
 
     who: str
-    pid: int | None
-    unit: str | None
-    container: str | None
-    held_bytes: int | None
+    pid: Annotated[int | None, Doc("Null for several processes, and if it is not known.")]
+    unit: Annotated[str | None, Doc("Null without one.")]
+    container: Annotated[str | None, Doc("Null without one.")]
+    held_bytes: Annotated[int | None, Doc("Null if it is not known.")]
     unix: float
     killer: KillerKind
     is_cause: Annotated[bool | None, Doc("Null while the cause is undecided, or the victim is not known.")] = None
@@ -114,10 +114,10 @@ class Incident(Struct, frozen=True):
     cause: Annotated[Suspect | None, Doc("Null if it is undecided: see `candidates`.")] = None
     candidates: tuple[Suspect, ...] = ()
     killer: Annotated[Killer | None, Doc("Null if nothing was killed.")] = None
-    victim: Victim | None = None
+    victim: Annotated[Victim | None, Doc("Null if nothing was killed.")] = None
     victims: tuple[Victim, ...] = ()
-    size_bytes: int | None = None
-    lowest_available_bytes: int | None = None
+    size_bytes: Annotated[int | None, Doc("Null if it is not known.")] = None
+    lowest_available_bytes: Annotated[int | None, Doc("Null if it is not known.")] = None
     came_back_bytes: Annotated[
         int | None,
         Doc(

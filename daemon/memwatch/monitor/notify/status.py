@@ -33,16 +33,19 @@ SEVERITIES = ("critical", "warning", "info")
 
 
 class AlertRow(Struct, frozen=True):
-    """A firing or pending alert. `fires_in_seconds`: of a pending one whose condition still holds then."""
+    """A firing or pending alert."""
 
     target: str
     rule: Annotated[str, Doc(examples=("pressure.critical",))]
     severity: Annotated[str, Doc(values=SEVERITIES)]
     state: Annotated[str, Doc(values=("pending", "firing"))]
-    since_unix: float | None
+    since_unix: Annotated[float | None, Doc("Null while pending.")]
     silenced: bool
     reasons: tuple[Reason, ...]
-    fires_in_seconds: Annotated[float | None, Doc("Of a pending alert, if its condition lasts.")] = None
+    fires_in_seconds: Annotated[
+        float | None,
+        Doc("Of a pending alert, if its condition lasts; null while firing, and without data of its target."),
+    ] = None
 
     @property
     def runbook(self) -> str | None:
@@ -108,8 +111,8 @@ class ReceiverRow(Struct, frozen=True):
     pending: int
     outcomes: dict[str, int]
     failure: Annotated[str, Doc("Error of the last attempt; empty if it succeeded.")]
-    next_attempt_seconds: float | None
-    last_delivered_unix: float | None
+    next_attempt_seconds: Annotated[float | None, Doc("Null if no notification waits.")]
+    last_delivered_unix: Annotated[float | None, Doc("Null before the first delivery of this run.")]
     deliveries: Annotated[
         tuple[DeliveryRow, ...], Doc("Up to 10 queued ones, then the last attempts of 50 messages, newest first.")
     ] = ()
@@ -272,7 +275,8 @@ def runbook(
 ) -> Annotated[
     str | None,
     Doc(
-        "Section of the runbooks: a URL, or a path if no address of the pages is known.",
+        "Section of the runbooks: a URL, or a path if no address of the pages is known; "
+        "null for a rule without one.",
         examples=("http://gpu1.example.org:6360/runbooks#memorycritical",),
     ),
 ]:
@@ -293,7 +297,7 @@ def build_note(silence: Silence, snapshot: Snapshot | None) -> str | None:
 
 def note(
     silence: Silence, snapshot: Snapshot | None
-) -> Annotated[str | None, Doc("If the target does not exist now: the existing ones.")]:
+) -> Annotated[str | None, Doc("If the target does not exist now: the existing ones; null if it does.")]:
     return build_note(silence, snapshot)
 
 

@@ -36,7 +36,7 @@ class UncleanShutdown(Struct, frozen=True):
     unix: float
     machine_restarted: Annotated[bool, Doc("False if only memwatchd ended.")]
     samples: tuple[Sample, ...]
-    last: Annotated[Tick | None, Doc("Last recorded tick with processes.")]
+    last: Annotated[Tick | None, Doc("Last recorded tick with processes; null without one.")]
     ticks: tuple[Tick, ...] = ()
 
     @property
