@@ -94,7 +94,8 @@ class Shape(Struct, frozen=True, dict=True):
         if name not in self.forms:
             return hint
         kind = self.forms[name].kind
-        return Annotated[(kind, *get_args(hint)[1:])] if get_origin(hint) is Annotated else kind
+        parts = (kind, *get_args(hint)[1:])
+        return Annotated[parts] if get_origin(hint) is Annotated else kind
 
     @property
     def _further(self) -> Iterable[tuple[str, Any, Any]]:
